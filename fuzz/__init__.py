@@ -1,0 +1,1 @@
+"""Generation: Hypothesis strategies for cases, their transition coverage, and the campaign loop."""

@@ -1,0 +1,1 @@
+"""Judgements: pure functions from a case and its recorded trace to a verdict."""

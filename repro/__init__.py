@@ -1,0 +1,1 @@
+"""The nouns of eagleeye (Case, Trace, Verdict, Finding), and what is done with a failing case."""

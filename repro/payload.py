@@ -1,0 +1,43 @@
+"""Tensor contents from one small integer, for ever the same on every machine and library version.
+
+The source is splitmix64 (Steele, Lea, Flood 2014) over counters, in wrapping 64-bit arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+
+
+def words(data: int, name: str, count: int) -> Words:
+    """`count` 64-bit words that depend on `data` and on the tensor's name."""
+    start = (data << 32) ^ zlib.crc32(name.encode())
+    with np.errstate(over="ignore"):
+        state = np.uint64(start & 0xFFFFFFFFFFFFFFFF) * np.uint64(0xD1342543DE82EF95)
+        x = state + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return np.asarray(x ^ (x >> np.uint64(31)))
+
+
+def floats(data: int, name: str, shape: tuple[int, ...]) -> Floats:
+    """float32 values in [-1, 1), exact multiples of 2**-23."""
+    top = (words(data, name, math.prod(shape)) >> np.uint64(40)).astype(np.int64)
+    return ((top - 2**23).astype(np.float32) * np.float32(2.0**-23)).reshape(shape)
+
+
+def integers(data: int, name: str, shape: tuple[int, ...], high: int) -> Ints:
+    """int64 values in [0, high)."""
+    return (words(data, name, math.prod(shape)) % np.uint64(high)).astype(np.int64).reshape(shape)
+
+
+def shuffled(data: int, name: str, count: int) -> Ints:
+    """A permutation of 0..count-1."""
+    return np.argsort(words(data, name, count), kind="stable").astype(np.int64)

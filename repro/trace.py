@@ -1,0 +1,95 @@
+"""What happened when a case was run: how it ended, and every array that was seen on the way.
+
+Oracles judge from this record alone. An array is named by (step, path, name). Row-shaped arrays have one row
+per request. The paths of a step, in the order in which they are recorded:
+
+    input        what the caller gives, raw_bs rows: seq_lens, req_pool_indices, out_cache_loc [raw_bs, topk * num_steps],
+                 positions [raw_bs, topk], topk_p and topk_index [raw_bs, topk], hidden_states [raw_bs, hidden];
+                 at step -1, once for the case: req_to_token
+    before       the caller's batch just before the graph path: batch_size, seq_lens, seq_lens_cpu, seq_lens_sum,
+                 req_pool_indices, positions, out_cache_loc, topk_p, topk_index, hidden_states
+    launch       the runner's buffers at the moment the graph is launched, one row per request of the largest
+                 bucket ([max_bs, ...]), under the names of `input`; and the scalars bs (bucket used) and raw_bs
+    neutral      for each buffer under launch: the value that a padded row must hold (scalar)
+    metadata     attention metadata at launch: kv_indptr [num_steps, n] and kv_indices [num_steps, width]
+                 (rows 0..num_steps-2 are used, by draft steps 0..num_steps-2)
+    guard        after the graph ran, for each guarded buffer: the guard bands around it (flat); under <name>.want:
+                 what they were filled with
+    graph        what the graph path left: parents, scores_index, tokens (raw_bs rows each); kv_slots [n] (KV slots
+                 whose contents changed, rising) and kv_rows [n, ...] (their new contents)
+    after_graph  the caller's batch after the graph path, names as in `before`
+    eager        as `graph`, from the eager path on the same inputs with the KV cache restored in between
+    after_eager  the caller's batch after the eager path
+    eager_again  as `eager`, from an eager pass over the batch padded as the graph pads it, first raw_bs rows; and
+    eager_nudged_up, eager_nudged_down: eager passes with the hidden states moved by rounding noise. Recorded only
+                 where graph and eager differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.generic]
+
+
+class How(StrEnum):
+    """How a run ended. UNFIT is our trouble (cannot build, unknown API, bad case), never sglang's bug."""
+
+    DONE = "done"
+    RAISED = "raised"
+    CRASHED = "crashed"
+    HUNG = "hung"
+    UNFIT = "unfit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """step: the step that was under way (-1: building or capturing), path: which path of it. what: a short
+    coarse name that is the same for the same bug (an exception type, a CUDA error, a signal). detail: the full text."""
+
+    how: How
+    step: int = -1
+    path: str = ""
+    what: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One recorded array: a copy made at once, since runners return views that the next replay overwrites."""
+
+    step: int
+    path: str
+    name: str
+    array: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """facts: short texts about the run (release, adapter, engine, torch, machine); seconds: time per stage
+    (build, graph, eager, record)."""
+
+    ended: Ended
+    seen: tuple[Seen, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    def get(self, step: int, path: str, name: str) -> Array | None:
+        """The array of that name, or None if it was not recorded."""
+        for seen in self.seen:
+            if seen.step == step and seen.path == path and seen.name == name:
+                return seen.array
+        return None
+
+    def path(self, step: int, path: str) -> dict[str, Array]:
+        """All arrays of one path of one step, by name."""
+        return {s.name: s.array for s in self.seen if s.step == step and s.path == path}
+
+    def paths(self, step: int) -> set[str]:
+        """The paths of which something was recorded in this step."""
+        return {s.path for s in self.seen if s.step == step}

@@ -1,0 +1,1 @@
+"""Adapters to sglang, one module per break of its internal API; catalogue.py picks."""
