@@ -1,0 +1,256 @@
+"""CUDA graphs emulated on CPU tensors: record ATen calls and Triton launches once, replay them over the same memory.
+
+What a CUDA graph freezes is frozen here: addresses, shapes, Python scalars and the order of calls. What CUDA
+refuses during capture is refused with the same kind of error. Capturing leaves memory as it was, and graphs of
+one pool share the memory of their intermediates (arena.py). sglang's own code runs on top, unmodified.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from runners.engines import interpreter
+from runners.engines.arena import Arena
+
+device = "cpu"
+REFUSAL = "CUDA error: operation not permitted when stream is capturing"
+
+
+class CaptureRefused(RuntimeError):
+    """Raised for what CUDA does not permit while a stream is capturing."""
+
+
+class Graph:
+    """Stands in for torch.cuda.CUDAGraph. before_replay, if set, is called with the graph at each replay."""
+
+    before_replay: Callable[[Graph], None] | None = None
+    poison = True
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._calls: list[Callable[[], None]] | None = None
+        self._blocks: list[tuple[int, int]] = []
+        self._pool: Arena | None = None
+
+    def pool(self) -> Arena | None:
+        """The handle of the memory pool, to be passed to the next capture."""
+        return self._pool
+
+    def replay(self) -> None:
+        """Run the recorded calls. RuntimeError before a capture, or if a call's result changes its size."""
+        if self._calls is None or self._pool is None:
+            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        if Graph.before_replay is not None:
+            Graph.before_replay(self)
+        if self.poison:
+            for offset, size in self._blocks:
+                self._pool.poison(offset, size)
+        for call in self._calls:
+            call()
+
+    def reset(self) -> None:
+        self._calls = None
+
+    @property
+    def calls(self) -> int:
+        """How many calls were recorded."""
+        return len(self._calls or ())
+
+
+@contextmanager
+def graph(cuda_graph: Graph, pool: Arena | None = None, stream: object = None, **_: object) -> Iterator[None]:
+    """Stands in for torch.cuda.graph: what runs inside is recorded into `cuda_graph`."""
+    recorder = _Recorder(pool if pool is not None else Arena(), cuda_graph)
+    _open.append(recorder)
+    try:
+        with interpreter.launches_go_to(recorder.launch), recorder, _HostGuard():
+            yield
+    finally:
+        _open.pop()
+        recorder.restore()
+    cuda_graph._calls, cuda_graph._blocks, cuda_graph._pool = recorder.calls, recorder.blocks, recorder.arena
+
+
+_open: list[_Recorder] = []
+
+
+def capturing() -> bool:
+    """Whether a capture is under way."""
+    return bool(_open)
+
+
+class _Recorder(TorchDispatchMode):
+    """Sees every ATen call under it, executes it (shapes are needed) and notes how to run it again."""
+
+    def __init__(self, arena: Arena, owner: Graph) -> None:
+        super().__init__()
+        self.arena = arena
+        self.owner = owner
+        self.calls: list[Callable[[], None]] = []
+        self.blocks: list[tuple[int, int]] = []
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        _refuse(func, args)
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        mutates = func._schema.is_mutable
+        if mutates:
+            self._remember(tensors)
+        frozen = tree_map_only(torch.Tensor, self._freeze, (args, kwargs)) if tensors else (args, kwargs)
+        result = func(*args, **kwargs)
+        storages = {tensor.untyped_storage()._cdata for tensor in tensors}
+        fresh = [
+            (number, leaf)
+            for number, leaf in enumerate(tree_leaves(result))
+            if isinstance(leaf, torch.Tensor) and leaf.untyped_storage()._cdata not in storages
+        ]
+        if not fresh:
+            if mutates:
+                self.calls.append(_Again(func, frozen, ()))
+            return result
+        homes = {id(leaf): self._rehome(leaf) for _, leaf in fresh}
+        targets = tuple((number, self._freeze(homes[id(leaf)])) for number, leaf in fresh)
+        if func in _UNINITIALISED:
+            self.calls.append(lambda target=targets[0][1]: self._undefined(target))
+        else:
+            self.calls.append(_Again(func, frozen, targets))
+        return tree_map_only(torch.Tensor, lambda leaf: homes.get(id(leaf), leaf), result)
+
+    def launch(self, kernel: interpreter.Launch) -> None:
+        """Record a Triton launch. Any tensor it is given may be written."""
+        tensors = [leaf for leaf in tree_leaves(kernel.arguments) if isinstance(leaf, torch.Tensor)]
+        self._remember(tensors)
+        self.calls.append(kernel.with_arguments(tree_map_only(torch.Tensor, self._freeze, kernel.arguments)).run)
+        kernel.run()
+
+    def restore(self) -> None:
+        """Undo what executing the calls did to memory outside the pool: a capture runs nothing."""
+        for alias, contents in self._before.values():
+            alias.copy_(contents)
+
+    def _remember(self, tensors: list[torch.Tensor]) -> None:
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self._before and storage.nbytes() and not self.arena.holds(tensor):
+                whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+                self._before[storage._cdata] = (whole, whole.clone())
+
+    def _freeze(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.arena.alias(tensor) if self.arena.holds(tensor) else tensor.detach()
+
+    def _rehome(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.numel():
+            return tensor
+        home, block = self.arena.allocate(tensor)
+        self.blocks.append(block)
+        home.copy_(tensor)
+        return home
+
+    def _undefined(self, target: torch.Tensor) -> None:
+        if self.owner.poison:
+            target.copy_(_poison(target.dtype))
+
+
+class _Again:
+    """One recorded call: run it and put its fresh results, by their number, where the capture put them."""
+
+    __slots__ = ("arguments", "function", "targets")
+
+    def __init__(
+        self, function: Any, arguments: tuple[Any, Any], targets: tuple[tuple[int, torch.Tensor], ...]
+    ) -> None:
+        self.function, self.arguments, self.targets = function, arguments, targets
+
+    def __call__(self) -> None:
+        result = self.function(*self.arguments[0], **self.arguments[1])
+        if not self.targets:
+            return
+        results = (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)
+        for number, target in self.targets:
+            value = results[number]
+            if target.shape != value.shape:
+                raise RuntimeError(f"{self.function} gave {tuple(value.shape)}, captured {tuple(target.shape)}")
+            target.copy_(value)
+
+
+def _poison(dtype: torch.dtype) -> torch.Tensor:
+    return torch.full((8,), 0xFF, dtype=torch.uint8).view(dtype)[0]
+
+
+_aten = torch.ops.aten
+_UNINITIALISED = {
+    _aten.empty.memory_format,
+    _aten.empty_strided.default,
+    _aten.empty_like.default,
+    _aten.new_empty.default,
+    _aten.new_empty_strided.default,
+}
+# Tagged as of dynamic shape for their worst case; with these arguments the shape is fixed.
+_DYNAMIC_ONLY_WITH_MASK = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default}
+_REFUSED_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+
+
+def _refuse(func: Any, args: Any) -> None:
+    if func in _DYNAMIC_ONLY_WITH_MASK:
+        masks = [i for i in args[1] if isinstance(i, torch.Tensor) and i.dtype in (torch.bool, torch.uint8)]
+        if masks:
+            raise CaptureRefused(f"{REFUSAL}: {func} with a mask needs its count of true elements on the host")
+    elif func is _aten._local_scalar_dense.default and is_host(args[0]):
+        return
+    elif any(tag in func.tags for tag in _REFUSED_TAGS):
+        raise CaptureRefused(f"{REFUSAL}: {func} needs a value on the host")
+
+
+class _HostGuard(TorchFunctionMode):
+    """Refuses reads of a tensor by the host, and host data that would have to be copied in, during capture."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if func in _HOST_READS and not is_host(args[0]):
+            raise CaptureRefused(f"{REFUSAL}: Tensor.{name} copies to the host")
+        if func in _HOST_DATA and not isinstance(args[0], torch.Tensor | int | float | bool):
+            raise CaptureRefused(f"{REFUSAL}: torch.{name} copies {type(args[0]).__name__} data from pageable memory")
+        return func(*args, **(kwargs or {}))
+
+
+_HOST_READS = {torch.Tensor.cpu, torch.Tensor.tolist, torch.Tensor.numpy}
+_HOST_DATA = {torch.tensor, torch.as_tensor}
+_host_storages: set[int] = set()
+
+
+def mark_host(tensor: torch.Tensor) -> None:
+    """Say that this tensor lives on the host in a real run: reading it during a capture is no copy."""
+    _host_storages.add(tensor.untyped_storage()._cdata)
+
+
+def is_host(tensor: torch.Tensor) -> bool:
+    return tensor.untyped_storage()._cdata in _host_storages
+
+
+def synchronize() -> None:
+    """Nothing to wait for: every call has run when it returns."""
+
+
+def install() -> None:
+    """Put the emulation where sglang looks for CUDA graphs: torch.cuda and torch.cpu. Needs TRITON_INTERPRET=1."""
+    handles = itertools.count()
+    pools: dict[int, Arena] = {}
+
+    def graph_pool_handle() -> Arena:
+        return pools.setdefault(next(handles), Arena())
+
+    for module in (torch.cuda, torch.cpu):
+        module.CUDAGraph = Graph  # type: ignore[attr-defined]
+        module.graph = graph  # type: ignore[attr-defined]
+        module.graph_pool_handle = graph_pool_handle  # type: ignore[attr-defined]
+        module.synchronize = lambda *_: None  # type: ignore[attr-defined]
+        module.empty_cache = lambda: None  # type: ignore[attr-defined]
+    interpreter.install()

@@ -1,0 +1,65 @@
+"""Import-time stand-ins for native modules that cannot load without a GPU.
+
+They only satisfy imports: calling one raises. Reference implementations are registered where a path needs them.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+
+def _refusing(module: str, name: str) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError(f"{module}.{name} is native GPU code and has no stand-in")
+
+    return refuse
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = frozenset(names)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if fullname in self.names else None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        module = types.ModuleType(spec.name)
+        module.__path__ = []
+
+        def attribute(name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return _refusing(spec.name, name)
+
+        module.__getattr__ = attribute  # type: ignore[method-assign]
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+def stand_in(*names: str) -> None:
+    """Let these modules be imported. Only exactly these: a guarded import of any other part still fails over."""
+    sys.meta_path.insert(0, _Finder(names))
+
+
+_torchvision: list[torch.library.Library] = []
+
+
+def define_torchvision_schemas() -> None:
+    """Declare the two operators whose absence keeps a torchvision without its binary from importing."""
+    if _torchvision:
+        return
+    library = torch.library.Library("torchvision", "DEF")
+    library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _torchvision.append(library)

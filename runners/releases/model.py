@@ -1,0 +1,74 @@
+"""The tiny models that are run: Hugging Face configuration folders, and weights on which every input matters."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from repro.case import Setup
+from repro.payload import floats
+
+_WEIGHTS_DATA = 27338  # any constant: weights are part of the meaning of a seed file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folders:
+    """Where the configurations of the target and of the draft model lie."""
+
+    target: Path
+    draft: Path
+
+
+@contextmanager
+def folders(setup: Setup) -> Iterator[Folders]:
+    """Write both configurations for as long as the models are built."""
+    with tempfile.TemporaryDirectory(prefix="eagleeye-models-") as root:
+        target = _write(Path(root, "target"), setup, "LlamaForCausalLM")
+        draft = _write(Path(root, "draft"), setup, "LlamaForCausalLMEagle")
+        yield Folders(target=target, draft=draft)
+
+
+def _write(folder: Path, setup: Setup, architecture: str) -> Path:
+    folder.mkdir()
+    config = {
+        "architectures": [architecture],
+        "model_type": "llama",
+        "num_hidden_layers": 1,
+        "hidden_size": setup.hidden_size,
+        "intermediate_size": setup.hidden_size,
+        "num_attention_heads": setup.num_heads,
+        "num_key_value_heads": setup.num_kv_heads,
+        "head_dim": setup.head_dim,
+        "vocab_size": setup.vocab_size,
+        "max_position_embeddings": setup.context_len,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "torch_dtype": setup.dtype,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def fill_weights(model: torch.nn.Module) -> None:
+    """Give every parameter known values of a size that keeps activations near one.
+
+    The loader's dummy weights lie within 0.001 of zero; with them a model hardly looks at its inputs, and a
+    comparison of its outputs would pass whatever a buffer held.
+    """
+    for name, parameter in model.named_parameters():
+        values = torch.from_numpy(floats(_WEIGHTS_DATA, name, tuple(parameter.shape)))
+        if parameter.dim() < 2:
+            values = 1.0 + 0.25 * values
+        elif "embed" not in name:
+            values = values * (3.0 / parameter.shape[-1]) ** 0.5 * 1.5
+        parameter.data.copy_(values)
