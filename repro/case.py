@@ -5,6 +5,7 @@ A Case names no release and no machine; the same case is meant to be run on ever
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass
 
@@ -208,8 +209,13 @@ def problems(case: Case) -> list[str]:
     return found
 
 
+@functools.lru_cache(maxsize=1024)
 def seq_len_max(setup: Setup) -> int:
-    """The longest prefix, in tokens, whose drafts still fit context_len."""
-    row = row_pages(setup) * setup.page_size
-    limit = min(setup.context_len, row)
-    return max((n for n in range(1, limit + 1) if draft_positions(setup, n).max() < limit), default=0)
+    """The longest prefix, in tokens, such that its drafts and those of every shorter one fit context_len.
+
+    Not the longest that fits at all: with branches on pages of their own, a prefix that ends late in its page
+    needs more room than a longer one that ends early. Cached, as every validity check asks for it.
+    """
+    limit = min(setup.context_len, row_pages(setup) * setup.page_size)
+    fits = (draft_positions(setup, n).max() < limit for n in range(1, limit + 1))
+    return sum(1 for _ in itertools.takewhile(bool, fits))

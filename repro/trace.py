@@ -4,8 +4,8 @@ Oracles judge from this record alone. An array is named by (step, path, name). R
 per request. The paths of a step, in the order in which they are recorded:
 
     input        what the caller gives, raw_bs rows: seq_lens, req_pool_indices,
-                 out_cache_loc [raw_bs, topk * num_steps], positions [raw_bs, topk], topk_p and topk_index [raw_bs, topk],
-                 hidden_states [raw_bs, hidden];
+                 out_cache_loc [raw_bs, topk * num_steps], positions [raw_bs, topk],
+                 topk_p and topk_index [raw_bs, topk], hidden_states [raw_bs, hidden];
                  at step -1, once for the case: req_to_token
     before       the caller's batch just before the graph path: batch_size, seq_lens, seq_lens_cpu, seq_lens_sum,
                  req_pool_indices, positions, out_cache_loc, topk_p, topk_index, hidden_states
@@ -24,6 +24,9 @@ per request. The paths of a step, in the order in which they are recorded:
     eager_again  as `eager`, from an eager pass over the batch padded as the graph pads it, first raw_bs rows; and
     eager_nudged_up, eager_nudged_down: eager passes with the hidden states moved by rounding noise. Recorded only
                  where graph and eager differ.
+
+Before each step the caller writes the prefixes of its requests into the KV cache; the rest of it goes on from the
+eager path of the step before.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """One live sglang: built and captured for a setup, then driven through cases, graph path and eager path side by side.
 
-Importing this module imports torch and nothing that touches a device; sglang is imported with the first session.
+Importing this module imports torch and sglang, which takes seconds, and touches no device: a worker imports it
+once and forks a process for each session.
 """
 
 from __future__ import annotations
@@ -48,29 +49,39 @@ BUFFERS = (
 )
 
 
+engine.install()
+with engine.importing():
+    RELEASE = catalogue.present_release()
+    ADAPTER: Adapter = catalogue.load(RELEASE, engine.device)
+
+
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     """Build workers and capture graphs. Unfit, or whatever sglang raises, if that fails."""
     if target.engine == "emulated" and setup.backend != "triton":
         raise Unfit(f"the emulated engine has no {setup.backend} kernels")
+    if target.engine == "emulated" and setup.dtype == "bfloat16":
+        raise Unfit("Triton's interpreter has no bfloat16 arithmetic")
+    if not target.is_checkout and target.sglang != RELEASE:
+        raise Unfit(f"asked for sglang {target.sglang}, found {RELEASE} on the import path")
+    for name, text in _facts(target).items():
+        watch.fact(name, text)
     start = time.perf_counter()
-    session = Session(_adapter(target, watch), setup, watch)
+    session = Session(ADAPTER, setup, watch)
     watch.spent("build", time.perf_counter() - start)
     return session.run
 
 
-def _adapter(target: Target, watch: Watch) -> Adapter:
-    engine.install()
-    release = catalogue.present_release()
-    adapter = catalogue.load(release)
-    watch.fact("sglang", release)
-    watch.fact("adapter", adapter.name)
-    watch.fact("adapted", "yes" if catalogue.is_adapted(release) else "no: newer than every adapter")
-    watch.fact("engine", target.engine)
-    watch.fact("torch", torch.__version__)
-    watch.fact("triton", importlib.metadata.version("triton"))
-    watch.fact("python", platform.python_version())
-    watch.fact("device", torch.cuda.get_device_name() if engine.device == "cuda" else platform.machine())
-    return adapter
+def _facts(target: Target) -> dict[str, str]:
+    return {
+        "sglang": RELEASE,
+        "adapter": ADAPTER.name,
+        "adapted": "yes" if catalogue.is_adapted(RELEASE) else "no: newer than every adapter",
+        "engine": target.engine,
+        "torch": torch.__version__,
+        "triton": importlib.metadata.version("triton"),
+        "python": platform.python_version(),
+        "device": torch.cuda.get_device_name() if engine.device == "cuda" else platform.machine(),
+    }
 
 
 class Session:

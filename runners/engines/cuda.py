@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -22,7 +27,7 @@ class Graph(torch.cuda.CUDAGraph):
 
 def install() -> None:
     """Put the observed graph where sglang looks for CUDA graphs. Touches no device."""
-    torch.cuda.CUDAGraph = Graph  # type: ignore[misc]
+    torch.cuda.CUDAGraph = Graph
 
 
 def capturing() -> bool:
@@ -36,3 +41,52 @@ def mark_host(tensor: torch.Tensor) -> None:
 def synchronize() -> None:
     """Wait for the device, so that an asynchronous error surfaces here."""
     torch.cuda.synchronize()
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Import under this what asks for the device or its properties, and the process stays one that can be forked.
+
+    Such questions start the CUDA driver, which no fork survives; a short-lived child answers them instead.
+    RuntimeError if something started it all the same.
+    """
+    properties = _properties_by_a_child()
+    answers: list[tuple[Any, str, Any]] = [
+        (torch.cuda, "current_device", lambda: 0),
+        (torch.cuda, "get_device_properties", lambda device=None: properties),
+        (torch._C, "_get_accelerator", lambda *_: torch.device("cuda")),
+    ]
+    kept = [(place, name, getattr(place, name)) for place, name, _ in answers]
+    for place, name, answer in answers:
+        setattr(place, name, answer)
+    try:
+        yield
+    finally:
+        for place, name, original in kept:
+            setattr(place, name, original)
+    _properties_by_a_child()
+
+
+def _properties_by_a_child() -> types.SimpleNamespace:
+    """What a forked child sees of the first device. RuntimeError if it cannot use CUDA."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writer, json.dumps(_plain(torch.cuda.get_device_properties(0))).encode())
+        except RuntimeError as error:
+            print(error)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    if not text:
+        raise RuntimeError("no CUDA device can be used after a fork: the log says why")
+    return types.SimpleNamespace(**json.loads(text))
+
+
+def _plain(properties: object) -> dict[str, Any]:
+    values = {name: getattr(properties, name) for name in dir(properties) if not name.startswith("_")}
+    return {name: value for name, value in values.items() if isinstance(value, str | int | float | bool)}

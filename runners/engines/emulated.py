@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from runners.engines import interpreter
+from runners.engines import interpreter, standins
 from runners.engines.arena import Arena
 
 device = "cpu"
@@ -119,7 +120,7 @@ class _Recorder(TorchDispatchMode):
         homes = {id(leaf): self._rehome(leaf) for _, leaf in fresh}
         targets = tuple((number, self._freeze(homes[id(leaf)])) for number, leaf in fresh)
         if func in _UNINITIALISED:
-            self.calls.append(lambda target=targets[0][1]: self._undefined(target))
+            self.calls.append(partial(self._undefined, targets[0][1]))
         else:
             self.calls.append(_Again(func, frozen, targets))
         return tree_map_only(torch.Tensor, lambda leaf: homes.get(id(leaf), leaf), result)
@@ -239,6 +240,11 @@ def synchronize() -> None:
     """Nothing to wait for: every call has run when it returns."""
 
 
+def importing() -> AbstractContextManager[None]:
+    """Nothing to keep from the device: there is none."""
+    return nullcontext()
+
+
 def install() -> None:
     """Put the emulation where sglang looks for CUDA graphs: torch.cuda and torch.cpu. Needs TRITON_INTERPRET=1."""
     handles = itertools.count()
@@ -248,9 +254,10 @@ def install() -> None:
         return pools.setdefault(next(handles), Arena())
 
     for module in (torch.cuda, torch.cpu):
-        module.CUDAGraph = Graph  # type: ignore[attr-defined]
-        module.graph = graph  # type: ignore[attr-defined]
-        module.graph_pool_handle = graph_pool_handle  # type: ignore[attr-defined]
-        module.synchronize = lambda *_: None  # type: ignore[attr-defined]
-        module.empty_cache = lambda: None  # type: ignore[attr-defined]
+        module.CUDAGraph = Graph
+        module.graph = graph
+        module.graph_pool_handle = graph_pool_handle
+        module.synchronize = lambda *_: None
+        module.empty_cache = lambda: None
     interpreter.install()
+    standins.define_torchvision_schemas()

@@ -17,6 +17,8 @@ import numpy as np
 from triton.runtime import interpreter as triton_interpreter
 from triton.runtime.errors import InterpreterError
 
+from runners.engines import language
+
 _receiver: Callable[[Launch], None] | None = None
 
 
@@ -112,6 +114,7 @@ def _patch_language(function: Any) -> type[_Kept]:
 
 def install() -> None:
     """Replace Triton's launcher in this process."""
+    language.install()
     triton_interpreter.GridExecutor.__call__ = _call
     triton_interpreter._patch_lang = _patch_language
     triton_interpreter.interpreter_builder.options = triton_interpreter.InterpreterOptions(sanitize_overflow=False)

@@ -5,6 +5,7 @@ They only satisfy imports: calling one raises. Reference implementations are reg
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import sys
@@ -57,9 +58,10 @@ _torchvision: list[torch.library.Library] = []
 
 def define_torchvision_schemas() -> None:
     """Declare the two operators whose absence keeps a torchvision without its binary from importing."""
-    if _torchvision:
-        return
-    library = torch.library.Library("torchvision", "DEF")
-    library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _torchvision.append(library)
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError:  # "operator torchvision::nms does not exist"
+        library = torch.library.Library("torchvision", "DEF")
+        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _torchvision.append(library)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib
 import re
 
+from runners.engines import standins
 from runners.releases.live import Adapter
 
 # First release of each adapter, rising. A release newer than all is driven by the last, and its trace says so.
 FIRST_RELEASES = ("0.5.10", "0.5.11", "0.5.13", "0.5.14")
+# Native modules that these releases import whether or not there is a GPU.
+NATIVE_IMPORTS = dict.fromkeys(("0.5.10", "0.5.11"), ("sgl_kernel", "sgl_kernel.kvcacheio"))
 NEWEST_ADAPTED = "0.5.15.post1"
 
 
@@ -39,9 +42,13 @@ def adapter_release(release: str) -> str:
     return known[-1]
 
 
-def load(release: str) -> Adapter:
-    """Import the adapter, and with it sglang."""
-    module = importlib.import_module("runners.releases.v" + adapter_release(release).replace(".", "_"))
+def load(release: str, device: str) -> Adapter:
+    """Import the adapter, and with it sglang and all of its models, for "cuda" or "cpu"."""
+    first = adapter_release(release)
+    if device == "cpu":
+        standins.stand_in(*NATIVE_IMPORTS.get(first, ()))
+    module = importlib.import_module("runners.releases.v" + first.replace(".", "_"))
+    importlib.import_module("sglang.srt.models.registry")
     return Adapter(
         name=module.NAME,
         build=module.build,

@@ -1,0 +1,78 @@
+# make fuzz: find a real bug in a real release. make test: everything that is checked. make help: the rest.
+
+PYTHON ?= $(or $(shell command -v python3.11),python3)
+# More words for pip: --extra-index-url of a place that has CPU builds of torch, or --no-index --find-links DIR.
+PIP_FLAGS ?=
+# More words for pytest: -k draft, -x.
+PYTEST_FLAGS ?=
+# Processes that tests run in, side by side.
+JOBS ?= 2
+# What `make fuzz` looks at, and what the tests drive.
+FUZZ_TARGETS ?= 0.5.10.post1 0.5.13
+TEST_TARGETS ?= 0.5.10.post1 0.5.11 0.5.12.post1 0.5.13 0.5.13.post1 0.5.14 0.5.15.post1
+
+LOCK := requirements/emulated.txt
+# The stamp is named after the lock's contents, so that a changed lock, and nothing else, installs again.
+STAMP := .venv/.installed-$(shell sha256sum $(LOCK) | cut -c1-16)
+PY := .venv/bin/python
+SUITE := $(PY) -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
+
+.PHONY: help setup fuzz .hunt test test-fast lint clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make fuzz        hunt for bugs in sglang $(FUZZ_TARGETS) for about a minute; exit code 1: found'
+	@echo 'make test        lint, then all tests, on sglang $(TEST_TARGETS)'
+	@echo 'make test-fast   the tests that need no sglang, in seconds'
+	@echo 'make lint        format, style, types, import contract'
+	@echo 'make setup       only .venv [PYTHON=python3.11] [PIP_FLAGS="--extra-index-url ..."]'
+	@echo '                 (PIP_FLAGS: where pip finds no CPU build of torch by itself, name a place that has one)'
+	@echo 'make clean       remove what was built in this checkout; releases stay in the cache'
+
+setup: $(STAMP)
+	@:
+
+$(STAMP):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'error: $(PYTHON) is not Python 3.11 or newer; name one: make setup PYTHON=/path/to/python3.11' >&2; exit 3; }
+	@[ -x $(PY) ] || $(PYTHON) -m venv .venv || \
+	  { echo 'error: $(PYTHON) makes no environments; on Debian: apt install python3.11-venv' >&2; exit 3; }
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps $(PIP_FLAGS) -r $(LOCK)
+	@$(PY) -c 'import torch' || \
+	  { echo 'error: this torch does not import: pip took a CUDA build; name a place that has CPU builds:' \
+	    'make setup PIP_FLAGS="--force-reinstall --extra-index-url URL"' >&2; exit 3; }
+	@rm -f .venv/.installed-*
+	@touch $@
+
+# make itself exits 2 whenever a recipe fails, but a hunt that finds something is to exit 1, like the command that it
+# calls. In question mode (-q) make runs only lines marked +, and exits 1 if something else is left to do: so that is
+# what a finding leaves.
+ifeq ($(MAKECMDGOALS),fuzz)
+MAKEFLAGS += -q
+endif
+FOUND := .venv/.found
+
+fuzz: .hunt
+	$(if $(wildcard $(FOUND)),@:)
+
+.hunt:
+	+@MAKEFLAGS= $(MAKE) --no-print-directory setup PYTHON='$(PYTHON)' PIP_FLAGS='$(PIP_FLAGS)'
+	+@rm -f $(FOUND); $(PY) -m runners install $(FUZZ_TARGETS)
+	+@$(PY) -m fuzz hunt; code=$$?; [ $$code -ne 1 ] || touch $(FOUND); [ $$code -le 1 ] || exit $$code
+
+lint: setup
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports
+
+test: lint
+	$(PY) -m runners install $(TEST_TARGETS)
+	$(SUITE)
+
+test-fast: setup
+	$(SUITE) -m 'not emulated and not cuda'
+
+clean:
+	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,55 @@
+"""What a case costs: the setup and the cases that are measured, and the figures in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fuzz.draw import different
+from fuzz.strategies import cases
+from fuzz.swarm import EVERYTHING
+from repro.case import Case, Setup
+from repro.record import Campaign
+
+STAGES = ("draw", "build", "graph", "eager", "record", "pass", "judge", "store")
+
+
+def small_setup(runner: str, backend: str) -> Setup:
+    """The setup of the speed figures: small enough that overhead shows."""
+    return Setup(
+        runner=runner,
+        backend=backend,
+        topk=2,
+        num_steps=3,
+        num_draft_tokens=4,
+        capture_bs=(1, 2, 4),
+        slots=6,
+    )
+
+
+def small_cases(runner: str, backend: str, seed: int, count: int) -> Iterator[Case]:
+    """Different cases on the small setup."""
+    return different(f"bench {seed}", cases(small_setup(runner, backend), EVERYTHING), count)
+
+
+def ratio(campaign: Campaign) -> float:
+    """The whole time over that of graph and eager alone; infinite if nothing was replayed."""
+    replaying = campaign.stages.get("graph", 0.0) + campaign.stages.get("eager", 0.0)
+    return campaign.seconds / replaying if replaying else float("inf")
+
+
+def figures(name: str, campaign: Campaign) -> list[str]:
+    """Cases a second, time per stage, the ratio."""
+    seconds, count = campaign.seconds, max(1, campaign.cases)
+    lines = [
+        f"{name}: {campaign.cases / seconds if seconds else 0.0:.2f} cases/s "
+        f"(cases: {campaign.cases}, setups: {campaign.setups}, replays: {campaign.replays}, seconds: {seconds:.2f})"
+    ]
+    for stage in STAGES:
+        spent = campaign.stages.get(stage, 0.0)
+        share = spent / seconds if seconds else 0.0
+        lines.append(f"  {stage:7}{1000 * spent / count:9.2f} ms a case {share:6.1%}")
+    lines.append(f"  whole / (graph + eager) = {ratio(campaign):.2f}")
+    failures = sum(counts.get("fail", 0) for counts in campaign.verdicts.values())
+    if failures or campaign.judged < campaign.cases:
+        lines.append(f"  {campaign.judged} of {campaign.cases} cases could be judged; {failures} verdicts were FAIL")
+    return lines

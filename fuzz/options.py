@@ -1,0 +1,93 @@
+"""The command line of python -m fuzz: what may be asked for, and what of it makes no sense."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from repro.case import BACKENDS, RUNNERS, Target
+
+HUNTED = ("0.5.10.post1/emulated", "0.5.13/emulated")
+HUNT_SECONDS = 30.0  # a target
+DESCRIPTION = """Draw cases, run them, judge them, keep what fails.
+Exit codes: 0 nothing found, 1 found, 2 nothing could be judged, 3 our own error or bad input."""
+
+
+class BadInput(Exception):
+    """What the user asked for cannot be done; the text, one line, says why."""
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(f"{message} (see {self.prog} --help)")
+
+
+def _parser() -> Parser:
+    shared = Parser(add_help=False)
+    shared.add_argument(
+        "--target", type=_target, action="append", default=[], help="RELEASE/ENGINE or PATH@ENGINE; may be repeated"
+    )
+    shared.add_argument("--runner", choices=RUNNERS, help="default: draft, or toy on the toy engine")
+    shared.add_argument("--backend", choices=BACKENDS, default="triton")
+    shared.add_argument("--seed", type=_count, default=0, help="the number from which all cases are drawn")
+    shared.add_argument("--out", type=Path, help="folder for findings and logs; default: out/COMMAND-TIME")
+    shared.add_argument("--json", type=Path, help="write what was done to this file")
+    shared.add_argument("--timeout", type=_positive, default=120.0, help="seconds of silence that are a hang")
+    shared.add_argument("--cases-per-setup", type=_positive_count, default=16)
+    shared.add_argument("--confirm", type=_positive_count, default=5, help="fresh processes that confirm a finding")
+    shared.add_argument("--shrink-runs", type=_positive_count, default=60)
+    shared.add_argument("--shrink-seconds", type=_positive, default=20.0)
+    top = Parser(prog="python -m fuzz", description=DESCRIPTION)
+    commands = top.add_subparsers(dest="command", required=True, parser_class=Parser)
+    run = commands.add_parser("run", parents=[shared], help="one campaign for each target")
+    limit = run.add_mutually_exclusive_group()
+    limit.add_argument("--minutes", type=_positive, help="for each target; default 1")
+    limit.add_argument("--cases", type=_positive_count, help="for each target")
+    run.add_argument("--stop-at-first", action="store_true", help="end a campaign at its first confirmed finding")
+    speed = commands.add_parser("bench", parents=[shared], help="cases per second and time per stage")
+    speed.add_argument("--cases", type=_positive_count, default=30, help="on each of the two mixes")
+    hunt = commands.add_parser("hunt", parents=[shared], help="the main job: find, compare, report")
+    hunt.add_argument("--seconds", type=_positive, default=HUNT_SECONDS, help="for each target")
+    return top
+
+
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options of the command line, sys.argv's if None is given. BadInput where they make no sense."""
+    options = _parser().parse_args(arguments)
+    if not options.target:
+        if options.command != "hunt":
+            raise BadInput(f"--target is missing, for example --target {HUNTED[-1]}")
+        options.target = [Target.parse(text) for text in HUNTED]
+    return options
+
+
+def _target(text: str) -> Target:
+    try:
+        return Target.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
+    return int(text)
+
+
+def _positive_count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return value

@@ -1,0 +1,164 @@
+"""What is done with a new failure: kept at once, confirmed in fresh processes, made small, kept again.
+
+The best case known is on disk, and in the tally, at every moment; being interrupted loses nothing but smallness.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fuzz.tally import Plan, Tally
+from repro.case import STEPS_MAX, Case
+from repro.confirm import confirm, failure
+from repro.finding import Finding, Status, Verdict
+from repro.record import Found, Progress
+from repro.shrink import NotFailing, shrink
+from repro.trace import How, Trace
+
+# Fresh processes in which a new failure must fail once before any time is spent on making it small.
+FIRST_TRIES = 2
+
+Run = Callable[[Case], Trace]
+Judge = Callable[[Case, Trace], Sequence[Verdict]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """The functions that a campaign is given.
+
+    run: a case in a session that may be kept from case to case. run_fresh: a case in a process of its own. judge:
+    what all oracles say. overall: what their verdicts come to; UNKNOWN means that nothing was judged. keep: store a
+    finding, whose better forms replace it, and return the path. tell: show progress. clock: seconds, rising.
+    """
+
+    run: Run
+    run_fresh: Run
+    judge: Judge
+    overall: Callable[[Sequence[Verdict]], Status]
+    keep: Callable[[Finding], str]
+    tell: Callable[[Progress], None]
+    clock: Callable[[], float]
+
+
+class Settling:
+    """One failure on its way to a settled finding. Mutable; every better form goes to the tally."""
+
+    def __init__(self, means: Means, tally: Tally, verdict: Verdict, at_case: int) -> None:
+        self.means = means
+        self.tally = tally
+        self.plan: Plan = tally.plan
+        self.verdict = verdict
+        self.at_case = at_case
+        self.at_seconds = tally.seconds
+        self.fingerprint = verdict.fingerprint
+        self.runs = 0
+        # The verdict that goes with each failing case, for its first wrong cell.
+        self._verdicts: dict[Case, Verdict] = {}
+
+    def settle(self, case: Case, lead_up: Case | None) -> None:
+        """Keep, check, shrink, confirm. lead_up: the same case behind those that its session had run before."""
+        self._verdicts[case] = self.verdict
+        self.put(case, 0, 0)
+        if not self.plan.settle:
+            return
+        start, tried = self._start([case] if lead_up is None else [case, lead_up])
+        if start is None:
+            self.put(case, 0, tried)
+            return
+        smallest = self._shrunk(start, self.means.run)
+        failed, tried = self._confirmed(smallest)
+        if not failed and smallest != start:
+            # What the kept session had left behind took part in the failure: every run needs a process of its own.
+            smallest = self._shrunk(start, self.means.run_fresh)
+            failed, tried = self._confirmed(smallest)
+        self.put(smallest, failed, tried)
+
+    def put(self, case: Case, failed: int, tried: int) -> None:
+        """Store this form of the finding: in the tally, so that it counts whatever happens next, then on disk."""
+        verdict = self._verdicts.get(case, self.verdict)
+        known = self.tally.findings.get(self.fingerprint)
+        found = Found(
+            target=str(self.plan.target),
+            fingerprint=self.fingerprint,
+            oracle=verdict.oracle,
+            where=verdict.where,
+            detail=verdict.detail,
+            seed=known.seed if known else "",
+            failed=failed,
+            tried=tried,
+            cases=known.cases if known else 1,
+            at_case=known.at_case if known else self.at_case,
+            at_seconds=known.at_seconds if known else self.at_seconds,
+            done_seconds=self.tally.seconds,
+            shrink_runs=self.runs,
+            case=case,
+            cell=verdict.cell,
+        )
+        self.tally.findings[self.fingerprint] = found
+        finding = Finding(case=case, target=self.plan.target, verdict=verdict, failed=failed, tried=tried)
+        with self.tally.stage("store"):
+            seed = self.means.keep(finding)
+        self.tally.findings[self.fingerprint] = dataclasses.replace(found, seed=seed)
+
+    def _start(self, candidates: Sequence[Case]) -> tuple[Case | None, int]:
+        """The first candidate that fails in a fresh process, and how many runs in such processes took place."""
+        tried = 0
+        for case in candidates:
+            for _ in range(FIRST_TRIES):
+                self.tell(f"checking {self.name} in a fresh process")
+                with self.tally.stage("confirm"):
+                    trace = self.means.run_fresh(case)
+                    tried += trace.ended.how is not How.UNFIT
+                    if self._fails(case, trace):
+                        return case, tried
+        return None, tried
+
+    def _shrunk(self, case: Case, run: Run) -> Case:
+        def still_fails(smaller: Case) -> bool:
+            self.runs += 1
+            self.tell(f"shrinking {self.name}, run {self.runs}")
+            return self._fails(smaller, run(smaller))
+
+        try:
+            with self.tally.stage("shrink"):
+                return shrink(
+                    case,
+                    still_fails,
+                    runs_max=self.plan.shrink_runs,
+                    seconds_max=self.plan.shrink_seconds,
+                    on_better=lambda better: self.put(better, 0, 0),
+                )
+        except NotFailing:
+            # It failed elsewhere and does not fail here: it stays as large as it is, and is counted as it is.
+            return case
+
+    def _confirmed(self, case: Case) -> tuple[int, int]:
+        self.tell(f"confirming {self.name} in {self.plan.confirm_tries} fresh processes")
+        with self.tally.stage("confirm"):
+            return confirm(self.means.run_fresh, self.means.judge, case, self.fingerprint, self.plan.confirm_tries)
+
+    def _fails(self, case: Case, trace: Trace) -> bool:
+        """Whether this run of the case failed in the same way; if so, with which verdict is remembered."""
+        verdict = failure(self.means.judge(case, trace), self.fingerprint)
+        if verdict is not None:
+            self._verdicts[case] = verdict
+        return verdict is not None
+
+    @property
+    def name(self) -> str:
+        return f"{self.verdict.oracle} {self.fingerprint}"
+
+    def tell(self, doing: str) -> None:
+        self.means.tell(self.tally.progress(doing))
+
+
+def led_up(history: Sequence[Case], case: Case) -> Case | None:
+    """The case behind as many of the cases before it, on the same setup, as fit into one; None if there are none."""
+    steps = case.steps
+    for earlier in reversed(history):
+        if len(earlier.steps) + len(steps) > STEPS_MAX:
+            break
+        steps = (*earlier.steps, *steps)
+    return dataclasses.replace(case, steps=steps) if len(steps) > len(case.steps) else None

@@ -1,0 +1,34 @@
+"""The graph that is launched is the smallest captured one that holds the batch."""
+
+from __future__ import annotations
+
+from oracles.record import Record, Wrong, conclude
+from repro.case import Case
+from repro.finding import Cell, Verdict
+from repro.trace import Trace
+
+ORACLE = "bucket"
+RAW = "size of the batch"
+BUCKET = "bucket used"
+
+
+def judge(case: Case, trace: Trace) -> Verdict:
+    record = Record(trace)
+    wrongs: list[Wrong] = []
+    compared = 0
+    for step, asked in enumerate(case.steps):
+        requests = len(asked.requests)
+        wanted = (("raw_bs", requests, RAW), ("bs", case.setup.bucket(requests), BUCKET))
+        for name, want, where in wanted:
+            got = record.scalar(step, "launch", name)
+            if got is None:
+                continue
+            compared += 1
+            if got != want:
+                cell = Cell(step=step, buffer=name, row=0, column=0, got=str(got), want=str(want))
+                detail = (
+                    f"In step {step} a batch of {requests} was launched with {name} {got}, expected {want} "
+                    f"of the buckets {case.setup.capture_bs}."
+                )
+                wrongs.append(Wrong(where=where, detail=detail, cell=cell))
+    return conclude(ORACLE, wrongs, compared, nothing="no graph launched", order=(RAW, BUCKET))

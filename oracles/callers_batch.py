@@ -1,0 +1,49 @@
+"""The caller's batch comes back as it was. sglang's own eager path advances some fields (positions); what both
+paths leave alike counts as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from oracles.record import Record, Wrong, conclude_by_name, equal, first_difference
+from repro.case import Case
+from repro.finding import Cell, Verdict
+from repro.trace import Array, Trace
+
+ORACLE = "callers_batch"
+
+
+def judge(case: Case, trace: Trace) -> Verdict:
+    record = Record(trace)
+    wrongs: list[Wrong] = []
+    compared = 0
+    for step in range(len(case.steps)):
+        before, after = record.path(step, "before"), record.path(step, "after_graph")
+        eager = record.path(step, "after_eager")
+        if not after:
+            continue
+        for name in before:
+            cell, told = _judge_field(step, name, before[name], after, eager)
+            compared += told
+            if cell:
+                detail = (
+                    f"After the graph path of step {step} the caller's {name} is {cell.got}, it was {cell.want} before."
+                )
+                wrongs.append(Wrong(where=name, detail=detail, cell=cell))
+    nothing = "the caller's batch was not recorded after a graph path"
+    return conclude_by_name(ORACLE, wrongs, compared, label="the caller's", nothing=nothing)
+
+
+def _judge_field(
+    step: int, name: str, before: Array, after: Mapping[str, Array], eager: Mapping[str, Array]
+) -> tuple[Cell | None, bool]:
+    """What is wrong with a field, if anything, and whether that could be told at all."""
+    if name not in after:
+        # A run that broke off may have lost the field on the way here; one that went on to eager did not.
+        gone = Cell(step=step, buffer=name, row=-1, column=-1, got="gone", want=f"shape {before.shape}")
+        return (gone, True) if name in eager else (None, False)
+    if equal(after[name], before) or (name in eager and equal(after[name], eager[name])):
+        return None, True
+    if not eager:
+        return None, False
+    return first_difference(step, name, after[name], before), True

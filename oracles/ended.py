@@ -1,0 +1,29 @@
+"""The run came to its end: no exception, no crash, no hang."""
+
+from __future__ import annotations
+
+from repro.case import Case
+from repro.finding import Status, Verdict
+from repro.trace import How, Trace
+
+ORACLE = "ended"
+
+
+def judge(case: Case, trace: Trace) -> Verdict:
+    """FAIL where sglang raised, crashed or hung; UNKNOWN where the trouble is ours or nothing was run at all."""
+    ended = trace.ended
+    if ended.how is How.DONE:
+        if not trace.seen:
+            nothing = "nothing recorded"
+            detail = "The run ended well and recorded nothing, so it shows nothing."
+            return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=nothing, detail=detail)
+        return Verdict(oracle=ORACLE, status=Status.PASS)
+    told = ended.detail.strip()
+    if ended.how is How.UNFIT:
+        return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where="unfit", detail=told or ended.what)
+    path = ended.path or "the session"
+    where = " ".join(part for part in (ended.how.value, ended.what, f"in {path}") if part)
+    stage = "before the first step" if ended.step < 0 else f"in step {ended.step} of {len(case.steps)}"
+    # The last line of a Python or CUDA report is the one that says what happened.
+    reason = f": {told.splitlines()[-1].strip()}" if told else ""
+    return Verdict(oracle=ORACLE, status=Status.FAIL, where=where, detail=f"The run {where}, {stage}{reason}.")

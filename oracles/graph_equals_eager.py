@@ -1,0 +1,240 @@
+"""The graph path gives what the eager path gives on the same inputs: tokens, parents, scores_index and KV writes.
+
+Judged request row by request row, so that a tie in one row excuses nothing in another. A row is right if it equals
+eager, or eager at the graph's padded shapes, in every element. Otherwise its KV values may differ by measured
+noise, and its integers only where that noise turns them over in eager itself: a tie, which is a doubt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from oracles.record import Record, Wrong, conclude, equal, first_difference, same, text
+from oracles.tolerance import is_rounding, limit
+from repro.case import Case, Request, Setup
+from repro.finding import Cell, Status, Verdict
+from repro.trace import Array, How, Trace
+
+ORACLE = "graph_equals_eager"
+INTEGERS = ("tokens", "parents", "scores_index")
+OUTPUTS = (*INTEGERS, "kv_slots", "kv_rows")
+VARIANTS = ("eager_again", "eager_nudged_up", "eager_nudged_down")
+SHAPE = "shape of an output"
+SLOTS = "KV slots written"
+TREE = "draft tree"
+VALUES = "KV values written"
+TIE = "tie"
+MISSING = "graph and eager not both recorded"
+
+Floats = npt.NDArray[np.float64]
+Contents = dict[int, Array]  # what a path left in the KV slots that it changed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What one path left: the integer outputs, and the changed KV slots outside the reserved page."""
+
+    path: str
+    integers: dict[str, Array]
+    kv: Contents
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step's runs. carried: what is known of the KV cache before it, from the eager paths of earlier steps."""
+
+    number: int
+    dtype: str
+    graph: Run
+    eager: Run
+    variants: tuple[Run, ...]
+    carried: Contents
+
+
+def judge(case: Case, trace: Trace) -> Verdict:
+    """UNKNOWN where a tie was met, where a run that ended well lacks outputs of a step, where nothing was compared."""
+    record = Record(trace)
+    wrongs: list[Wrong] = []
+    doubts: list[str] = []
+    carried: Contents = {}
+    compared = 0
+    table = record.path(-1, "input").get("req_to_token")
+    for number, asked in enumerate(case.steps):
+        _forget_prefixes(carried, table, asked.requests)
+        graph, eager = (_run(case.setup, record, number, path) for path in ("graph", "eager"))
+        if graph is None or eager is None:
+            if trace.ended.how is How.DONE:
+                doubts.append(f"Step {number} lacks outputs of the graph or the eager path.")
+            continue
+        compared += 1
+        if not _all_equal(case.setup, record, number):
+            variants = tuple(v for path in VARIANTS if (v := _run(case.setup, record, number, path)) is not None)
+            step = Step(
+                number=number, dtype=case.setup.dtype, graph=graph, eager=eager, variants=variants, carried=carried
+            )
+            wrongs += _judge_step(step, len(asked.requests), record.path(number, "input").get("out_cache_loc"), doubts)
+        carried.update(eager.kv)
+    if doubts and not wrongs:
+        where = TIE if compared == len(case.steps) else MISSING
+        return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=where, detail=doubts[0])
+    return conclude(ORACLE, wrongs, compared, nothing=MISSING, order=(SHAPE, SLOTS, TREE, VALUES))
+
+
+def _forget_prefixes(carried: Contents, table: Array | None, requests: tuple[Request, ...]) -> None:
+    """The caller writes the prefixes of a step's requests before it runs; what lay there is gone."""
+    if table is None:
+        carried.clear()
+        return
+    for request in requests:
+        for slot in carried.keys() & set(table[request.slot, : request.seq_len].tolist()):
+            del carried[slot]
+
+
+def _run(setup: Setup, record: Record, step: int, path: str) -> Run | None:
+    """None if the path or a part of it was not recorded. Padded rows may write anywhere in the reserved page."""
+    found = record.path(step, path)
+    if any(name not in found for name in OUTPUTS):
+        return None
+    slots = found["kv_slots"].tolist()
+    kv = {slot: row for slot, row in zip(slots, found["kv_rows"], strict=True) if slot >= setup.page_size}
+    return Run(path=path, integers={name: found[name] for name in INTEGERS}, kv=kv)
+
+
+def _all_equal(setup: Setup, record: Record, step: int) -> bool:
+    """The usual case at once: both paths agree in everything outside the reserved page."""
+    graph, eager = record.path(step, "graph"), record.path(step, "eager")
+    if not all(equal(graph[name], eager[name]) for name in INTEGERS):
+        return False
+    own = [np.asarray(path["kv_slots"], dtype=np.int64) >= setup.page_size for path in (graph, eager)]
+    return all(equal(graph[name][own[0]], eager[name][own[1]]) for name in ("kv_slots", "kv_rows"))
+
+
+def _judge_step(step: Step, rows: int, locs: Array | None, doubts: list[str]) -> list[Wrong]:
+    for name in INTEGERS:
+        got, want = step.graph.integers[name], step.eager.integers[name]
+        if got.shape != want.shape or len(want) != rows:
+            cell = Cell(step=step.number, buffer=name, row=-1, column=-1, got=str(got.shape), want=str(want.shape))
+            detail = f"In step {step.number}, of {rows} requests, {name} has shape {got.shape}, in eager {want.shape}."
+            return [Wrong(where=SHAPE, detail=detail, cell=cell)]
+    given = [set() if locs is None else set(locs[row].reshape(-1).tolist()) for row in range(rows)]
+    changed = set(step.graph.kv) | set(step.eager.kv)
+    wrongs = []
+    for row in range(rows):
+        wrong = _judge_row(step, row, sorted(changed & given[row]), doubts)
+        if wrong:
+            wrongs.append(wrong)
+    # What was written outside every request's slots belongs to no row, and no tie can excuse it.
+    wrong = _judge_kv(step, -1, sorted(changed.difference(*given)), step.variants, doubts)
+    return [*wrongs, wrong] if wrong else wrongs
+
+
+def _judge_row(step: Step, row: int, slots: list[int], doubts: list[str]) -> Wrong | None:
+    again = [variant for variant in step.variants if variant.path == "eager_again"]
+    if any(_row_equal(step, other, row, slots) for other in (step.eager, *again)):
+        return None
+    turned = _turned(step.graph, step.eager, row)
+    if not turned:
+        # A variant that took another branch wrote other tokens' KV: its distance from eager is no noise.
+        calm = tuple(variant for variant in step.variants if not _turned(variant, step.eager, row))
+        return _judge_kv(step, row, slots, calm, doubts)
+    slot = _one_sided(step, slots)
+    if slot is not None:
+        return _slot_wrong(step, row, slot)
+    name = turned[0]
+    got, want = (run.integers[name][row : row + 1] for run in (step.graph, step.eager))
+    cell = first_difference(step.number, name, got, want, first_row=row)
+    assert cell is not None  # the name is in `turned`
+    detail = f"In step {step.number} row {row} the graph gives other {', '.join(turned)} than eager: {cell}"
+    if any(set(turned) <= set(_turned(variant, step.eager, row)) for variant in step.variants):
+        doubts.append(f"{detail}; eager turns over there as well when it is moved by rounding noise.")
+        return None
+    return Wrong(where=TREE, detail=f"{detail}.", cell=cell)
+
+
+def _turned(run: Run, eager: Run, row: int) -> list[str]:
+    """The integer outputs that differ from eager's in this row."""
+    return [name for name in INTEGERS if not equal(run.integers[name][row], eager.integers[name][row])]
+
+
+def _row_equal(step: Step, other: Run, row: int, slots: list[int]) -> bool:
+    if _turned(step.graph, other, row):
+        return False
+    for slot in slots:
+        got, want = _content(step, step.graph, slot), _content(step, other, slot)
+        if got is None or want is None or not equal(got, want):
+            return False
+    return True
+
+
+def _content(step: Step, run: Run, slot: int) -> Array | None:
+    """What a path left in a slot. One that it did not change holds what it held before, if that is known: the
+    same request twice writes the same values again, and the smallest noise then makes one path's list longer."""
+    return run.kv.get(slot, step.carried.get(slot))
+
+
+def _one_sided(step: Step, slots: list[int]) -> int | None:
+    """The first slot of which it is not known what one of the two paths left in it; None if there is none."""
+    known = (
+        _content(step, step.graph, slot) is not None and _content(step, step.eager, slot) is not None for slot in slots
+    )
+    return next((slot for slot, is_known in zip(slots, known, strict=True) if not is_known), None)
+
+
+def _judge_kv(step: Step, row: int, slots: list[int], calm: tuple[Run, ...], doubts: list[str]) -> Wrong | None:
+    """The KV values of one row, within the noise that was measured for this row."""
+    slot = _one_sided(step, slots)
+    if slot is not None:
+        return _slot_wrong(step, row, slot)
+    if not slots:
+        return None
+    got, want = _values(step, step.graph, slots), _values(step, step.eager, slots)
+    off = _distance(got, want)
+    scale = float(np.max(np.abs(want), where=np.isfinite(want), initial=0.0))
+    noise = _noise(step, slots, want, calm)
+    allowed = limit(noise, scale, step.dtype)
+    if off.max() <= (allowed if is_rounding(noise, scale, step.dtype) else limit(0.0, scale, step.dtype)):
+        return None
+    detail = (
+        f"In step {step.number} {f'row {row}' if row >= 0 else 'outside the rows'} the KV values of the graph are up "
+        f"to {text(float(off.max()))} from eager's (measured noise {text(noise)}, allowed {text(allowed)})"
+    )
+    if off.max() <= allowed or (step.variants and not calm):
+        doubts.append(f"{detail}; eager itself moves as much, so a choice hidden inside the draft is tied.")
+        return None
+    index, column = divmod(int(np.argmax(off > allowed)), off.shape[1])
+    here = (text(float(values[index, column])) for values in (got, want))
+    cell = Cell(step=step.number, buffer="kv", row=slots[index], column=column, got=next(here), want=next(here))
+    return Wrong(where=VALUES, detail=f"{detail}.", cell=cell)
+
+
+def _noise(step: Step, slots: list[int], want: Floats, calm: tuple[Run, ...]) -> float:
+    """The largest distance from eager of a variant that took the same branches."""
+    known = [variant for variant in calm if all(_content(step, variant, slot) is not None for slot in slots)]
+    return max((float(_distance(_values(step, variant, slots), want).max()) for variant in known), default=0.0)
+
+
+def _slot_wrong(step: Step, row: int, slot: int) -> Wrong:
+    in_graph = slot in step.graph.kv
+    states = ("written", "untouched") if in_graph else ("untouched", "written")
+    cell = Cell(step=step.number, buffer="kv", row=slot, column=0, got=states[0], want=states[1])
+    whose = f"of row {row}" if row >= 0 else "of no request"
+    detail = f"In step {step.number} KV slot {slot} {whose} is {states[0]} by the graph and {states[1]} by eager."
+    return Wrong(where=SLOTS, detail=detail, cell=cell)
+
+
+def _values(step: Step, run: Run, slots: list[int]) -> Floats:
+    """The contents of these slots, all known, as [slots, values]."""
+    rows = [np.asarray(_content(step, run, slot), dtype=np.float64).reshape(-1) for slot in slots]
+    return np.stack(rows)
+
+
+def _distance(a: Floats, b: Floats) -> Floats:
+    """How far apart, element by element; infinitely far where only one is a number, or the infinities differ."""
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(a - b)
+    apart[np.isnan(apart)] = np.inf
+    apart[same(a, b)] = 0.0
+    return apart

@@ -1,0 +1,46 @@
+"""KV writes of either path land only in the slots that the caller gave, or in reserved slot 0."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from oracles.record import Record, Wrong, conclude_by_name
+from repro.case import Case
+from repro.finding import Cell, Verdict
+from repro.trace import Array, Trace
+
+ORACLE = "kv_writes"
+PATHS = ("graph", "eager")
+RESERVED = 0  # the one slot that padding writes to, also where a whole page is reserved around it
+
+
+def judge(case: Case, trace: Trace) -> Verdict:
+    record = Record(trace)
+    table = record.path(-1, "input").get("req_to_token")
+    wrongs: list[Wrong] = []
+    compared = 0
+    for step in range(len(case.steps)):
+        given = record.path(step, "input").get("out_cache_loc")
+        if given is None:
+            continue
+        for path in PATHS:
+            written = record.path(step, path).get("kv_slots")
+            if written is None:
+                continue
+            compared += len(written)
+            astray = np.setdiff1d(written, np.append(given, RESERVED))
+            if astray.size:
+                wrongs.append(_wrong(step, path, int(astray[0]), int(astray.size), table))
+    return conclude_by_name(ORACLE, wrongs, compared, label="slots not given,", nothing="no KV slot changed")
+
+
+def _wrong(step: int, path: str, slot: int, count: int, table: Array | None) -> Wrong:
+    owner = "a slot that no request owns"
+    if table is not None:
+        places = np.argwhere(table == slot)
+        if len(places):
+            row, position = (int(n) for n in places[0])
+            owner = f"position {position} of request slot {row}"
+    cell = Cell(step=step, buffer="kv", row=slot, column=0, got="written", want="untouched")
+    detail = f"The {path} path of step {step} wrote {count} KV slots not given to it, first {slot}, {owner}."
+    return Wrong(where=path, detail=detail, cell=cell)

@@ -1,0 +1,52 @@
+"""Every padded row of every input buffer holds its neutral value when the graph is launched, so that whatever
+the kernels read and write for it lands in reserved KV slot 0."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from oracles.record import Record, Wrong, conclude_by_name, first_difference
+from repro.case import Case
+from repro.finding import Status, Verdict
+from repro.trace import Trace
+
+ORACLE = "slot0_padding"
+NO_LAUNCH = "no graph launched"
+NO_PADDING = "no padding exercised"
+NO_NEUTRAL = "neutral value not recorded"
+
+
+def judge(case: Case, trace: Trace) -> Verdict:
+    """UNKNOWN also where graphs were launched but no batch was padded: nothing was exercised (catalogue.overall
+    does not hold that against a run), and where the neutral value of a padded buffer is not known."""
+    record = Record(trace)
+    wrongs: list[Wrong] = []
+    unjudged: set[str] = set()
+    launched = compared = 0
+    for step in range(len(case.steps)):
+        bs, raw_bs = record.scalar(step, "launch", "bs"), record.scalar(step, "launch", "raw_bs")
+        if bs is None or raw_bs is None:
+            continue
+        launched += 1
+        neutrals = record.path(step, "neutral")
+        for name, buffer in record.buffers(step).items():
+            if bs <= raw_bs:
+                continue
+            if name not in neutrals:
+                unjudged.add(name)
+                continue
+            compared += 1
+            padded = buffer[raw_bs:bs]
+            neutral = np.broadcast_to(neutrals[name].reshape(-1)[0], padded.shape)
+            cell = first_difference(step, name, padded, neutral, first_row=raw_bs)
+            if cell:
+                detail = (
+                    f"Row {cell.row} of {name} is padding in step {step} ({raw_bs} requests in a bucket of {bs}) "
+                    f"and holds {cell.got} instead of {cell.want}."
+                )
+                wrongs.append(Wrong(where=name, detail=detail, cell=cell))
+    if unjudged and not wrongs:
+        detail = f"The neutral value of {', '.join(sorted(unjudged))} was not recorded."
+        return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=NO_NEUTRAL, detail=detail)
+    nothing = NO_PADDING if launched else NO_LAUNCH
+    return conclude_by_name(ORACLE, wrongs, compared, label="padded rows of", nothing=nothing)

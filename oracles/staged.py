@@ -1,0 +1,28 @@
+"""The real rows of every input buffer hold the caller's values when the graph is launched."""
+
+from __future__ import annotations
+
+from oracles.record import Record, Wrong, conclude_by_name, first_difference
+from repro.case import Case
+from repro.finding import Verdict
+from repro.trace import Trace
+
+ORACLE = "staged"
+
+
+def judge(case: Case, trace: Trace) -> Verdict:
+    record = Record(trace)
+    wrongs: list[Wrong] = []
+    compared = 0
+    for step in range(len(case.steps)):
+        # seq_lens_cpu is no input of its own but a copy that the caller's batch carries along.
+        given = {**record.path(step, "before"), **record.path(step, "input")}
+        for name, buffer in record.buffers(step).items():
+            if name not in given:
+                continue
+            compared += 1
+            cell = first_difference(step, name, buffer[: len(given[name])], given[name])
+            if cell:
+                detail = f"Row {cell.row} of {name} was launched with {cell.got} in step {step}, given {cell.want}."
+                wrongs.append(Wrong(where=name, detail=detail, cell=cell))
+    return conclude_by_name(ORACLE, wrongs, compared, label="real rows of", nothing="no graph launched")

@@ -1,0 +1,32 @@
+"""The only place with a number for "close": how far two results of the same computation may lie apart."""
+
+from __future__ import annotations
+
+# The distance from 1.0 to the next value of each type in which sglang keeps its KV cache.
+EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+# The noise is measured on three other runs of the eager path. It is a maximum over few samples, so the graph
+# may exceed it somewhat and still be one more sample of the same noise.
+NOISE_FACTOR = 4.0
+
+# Two kernels that add in another order differ in the last bits even where the measured runs happen to agree.
+ULPS = 4.0
+
+# What one rounding in the hidden states can grow to in a few draft steps. A larger change is not rounding: some
+# choice inside the draft flipped, of which the outputs show nothing.
+NOISE_ULPS_MAX = 64.0
+
+
+def ulp(scale: float, dtype: str) -> float:
+    """The spacing of the type's values at this magnitude."""
+    return EPSILON[dtype] * scale
+
+
+def limit(noise: float, scale: float, dtype: str) -> float:
+    """How far the graph may lie from eager, given the measured noise and the largest magnitude compared."""
+    return NOISE_FACTOR * noise + ULPS * ulp(scale, dtype)
+
+
+def is_rounding(noise: float, scale: float, dtype: str) -> bool:
+    """Whether the measured noise can be rounding at all."""
+    return noise <= NOISE_ULPS_MAX * ulp(scale, dtype)

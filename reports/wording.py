@@ -1,0 +1,81 @@
+"""How things are put into words, the same on the page and in the terminal: names, numbers, commands, odd characters."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from repro.record import Campaign, Found, Replay
+
+TEXT_CHARS_MAX = 4000  # a captured log can be a detail; a reader wants its beginning
+
+
+def printable(text: str) -> str:
+    """The text with everything invisible spelled out: control and escape codes, direction marks, half characters.
+
+    Line breaks stay. What comes out can be encoded and neither moves a cursor nor reorders its neighbours.
+    """
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def one_line(text: str) -> str:
+    """The text printable, on one line."""
+    return printable(text).replace("\n", " ")
+
+
+def shortened(text: str, length: int = TEXT_CHARS_MAX) -> str:
+    """The text, cut to a length with a mark that it was."""
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """1 case, 2 cases, 1,000 cases."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A time to three digits or so: 0.42 s, 8.3 s, 61 s, 12 min."""
+    if seconds >= 600:
+        return f"{seconds / 60:,.0f} min"
+    if seconds >= 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds:.2f} s"
+
+
+def share(part: float, whole: float) -> str:
+    """A percentage that never rounds something to nothing or nearly all to all."""
+    if not whole:
+        return "-"
+    percent = 100 * part / whole
+    if 0 < percent < 1:
+        return "<1%"
+    return ">99%" if 99 < percent < 100 else f"{percent:.0f}%"
+
+
+def listed(texts: list[str]) -> str:
+    """a, b and c."""
+    return texts[0] if len(texts) == 1 else ", ".join(texts[:-1]) + " and " + texts[-1]
+
+
+def rate(campaign: Campaign) -> str:
+    """Cases a second over the whole campaign, shrinking and confirming included."""
+    return f"{campaign.cases / campaign.seconds:.1f}" if campaign.seconds else "-"
+
+
+def bug_name(oracle: str, where: str) -> str:
+    """What a finding is called: the oracle, and where it failed if it said so."""
+    return f"{oracle}: {where}" if where else oracle
+
+
+def k_of_n(part: Found | Replay) -> str:
+    return f"{part.failed} of {part.tried}"
+
+
+def replay_command(seed: str, target: str) -> str:
+    """What a person types to see it again, quoted for the shell."""
+    return f"python -m repro run {shlex.quote(seed)} --target {shlex.quote(target)}"
+
+
+def release_order(target: str) -> tuple[int | str, ...]:
+    """A sort key by which 0.5.9 comes before 0.5.10 and 0.5.10 before 0.5.10.post1."""
+    return tuple(int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", target))

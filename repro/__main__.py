@@ -1,0 +1,204 @@
+"""python -m repro: run a stored case on a target, shrink it, show it in words, check that it is valid.
+
+Exit codes: 0 pass, 1 fail, 2 unknown, 3 our own error or bad input; for several, the worst, in the order 3, 1, 2, 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from oracles.catalogue import judge_all, overall
+from repro.case import Target
+from repro.codec import BadSeed, Seed, digest, read
+from repro.confirm import failure
+from repro.finding import Status, Verdict
+from repro.options import BadInput, options_of
+from repro.outcome import ERROR, Outcome, line, outcome_of, severest, to_json
+from repro.parts import plain
+from repro.shrink_file import Budget, InTheWay, Means, Shrinking
+from repro.words import paragraph, sentence
+from runners.environments import lacks
+from runners.pool import Pool
+
+_LINE_MAX = 2000
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    # A stopped job keeps what it found and ends its workers, as Ctrl-C does.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        options = options_of(arguments)
+        command: Callable[[argparse.Namespace], int] = COMMANDS[options.command]
+        return command(options)
+    except (BadInput, BadSeed, InTheWay) as error:
+        complain(str(error))
+    except BrokenPipeError:
+        # Whoever read our output has gone; what Python still has to flush goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        complain(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "))
+    except KeyboardInterrupt:
+        complain("interrupted")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return ERROR
+
+
+def complain(text: str) -> None:
+    print(f"error: {plain(text, _LINE_MAX)}", file=sys.stderr)
+
+
+def say(text: str) -> None:
+    print(plain(text, _LINE_MAX), flush=True)
+
+
+# run
+
+
+def command_run(options: argparse.Namespace) -> int:
+    seeds, codes = _seeds(options.seeds)
+    outcomes: list[Outcome] = []
+    try:
+        for target in dict.fromkeys(options.target):
+            if lack := lacks(target):
+                complain(f"{target}: {lack}")
+                codes.append(ERROR)
+            elif seeds:
+                with _pool(options, target) as pool:
+                    for path, seed in seeds:
+                        outcome = outcome_of(path, seed.case, target, pool.run, judge_all, overall, options.tries)
+                        outcomes.append(outcome)
+                        _tell(outcome, options)
+    except KeyboardInterrupt:
+        complain("interrupted")
+        codes.append(ERROR)
+    code = severest([*codes, *(outcome.exit_code for outcome in outcomes)])
+    if options.json:
+        print(json.dumps({"exit_code": code, "replays": [to_json(outcome) for outcome in outcomes]}, indent=1))
+    return code
+
+
+def _seeds(paths: Sequence[Path]) -> tuple[list[tuple[Path, Seed]], list[int]]:
+    """The seeds that can be read, and an exit code for each that cannot: one bad file does not hold up the rest."""
+    seeds, codes = [], []
+    for path in dict.fromkeys(paths):
+        try:
+            seeds.append((path, read(path)))
+        except BadSeed as error:
+            complain(str(error))
+            codes.append(ERROR)
+    return seeds, codes
+
+
+def _pool(options: argparse.Namespace, target: Target) -> Pool:
+    return Pool(target, timeout_s=options.timeout, fresh=options.fresh, log=options.log)
+
+
+def _tell(outcome: Outcome, options: argparse.Namespace) -> None:
+    if outcome.status is None:
+        complain(line(outcome))
+    elif not options.json:
+        say(line(outcome))
+        if not options.quiet:
+            _tabulate(outcome)
+
+
+def _tabulate(outcome: Outcome) -> None:
+    """What each oracle said that did not just pass: in how many runs its worst verdict, where, and why."""
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    passed = []
+    for told in zip(*outcome.runs, strict=True):
+        worst: Verdict = max(told, key=lambda verdict: verdict.status)
+        if worst.status is Status.PASS:
+            passed.append(worst.oracle)
+            continue
+        count = sum(verdict.status is worst.status for verdict in told)
+        why = worst.detail if worst.where in worst.detail else f"{worst.where}: {worst.detail}"
+        cells = (worst.status.name, worst.oracle, f"{count} of {len(told)}", why)
+        # As Text, so that nothing in it is taken for markup.
+        table.add_row(*(Text(plain(cell, _LINE_MAX)) for cell in cells))
+    if passed:
+        table.add_row("PASS", Text(f"{len(passed)} oracles"), "", Text(", ".join(passed)))
+    Console().print(table)
+
+
+# shrink
+
+
+def command_shrink(options: argparse.Namespace) -> int:
+    seed, target, out = read(options.seed), options.target, options.out or options.seed.with_suffix(".small.json")
+    if lack := lacks(target):
+        raise BadInput(f"{target}: {lack}")
+    with _pool(options, target) as pool:
+        first = outcome_of(options.seed, seed.case, target, pool.run_fresh, judge_all, overall, options.tries)
+        verdict = _wanted(first, seed)
+        if verdict is None:
+            (complain if first.status is None else say)(line(first))
+            return first.exit_code
+        seen = f"{first.failed(verdict)} of {len(first.runs)} runs"
+        say(f"{verdict.oracle} at {verdict.where}: {seen}; shrinking towards it")
+        run = pool.run_fresh if options.fresh else pool.run
+        work = Shrinking(
+            start=seed,
+            target=target,
+            verdict=verdict,
+            out=out,
+            means=Means(run=run, run_fresh=pool.run_fresh, judge=judge_all, tell=say),
+            budget=Budget(runs=options.runs, seconds=options.seconds, tries=options.tries),
+        )
+        try:
+            found = work.go()
+        except KeyboardInterrupt:
+            complain(f"interrupted; the best so far is in {out}")
+            return first.exit_code
+    confirmed = f"{found.failed} of {found.tried} runs" if found.tried else "not made smaller"
+    say(f"FAIL {out} on {target}: {verdict.oracle} at {found.verdict.where}: {confirmed}")
+    say(f"{sentence(found.case)}, from {sentence(seed.case)}, in {work.runs} runs")
+    return first.exit_code
+
+
+def _wanted(outcome: Outcome, seed: Seed) -> Verdict | None:
+    """The failure to shrink towards: the one the seed was stored for, if it is among those seen, else the usual one."""
+    stored = str(seed.about.get("fingerprint", ""))
+    told = [verdict for run in outcome.runs for verdict in run]
+    return (failure(told, stored) if stored else None) or outcome.verdict
+
+
+# show and check
+
+
+def command_show(options: argparse.Namespace) -> int:
+    seeds, codes = _seeds(options.seeds)
+    for path, seed in seeds:
+        say(str(path))
+        for text in paragraph(seed):
+            print(f"  {text}")
+    return severest(codes)
+
+
+def command_check(options: argparse.Namespace) -> int:
+    seeds, codes = _seeds(options.seeds)
+    for path, seed in seeds:
+        say(f"{path}: case {digest(seed.case)}, {sentence(seed.case)}")
+    return severest(codes)
+
+
+COMMANDS = {"run": command_run, "shrink": command_shrink, "show": command_show, "check": command_check}
+
+if __name__ == "__main__":
+    for stream in (sys.stdout, sys.stderr):
+        # A file name may hold what the terminal cannot show.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""The command line of python -m repro: what may be asked for, and what of it makes no sense."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from repro.case import Target
+
+DESCRIPTION = """What is done with a failing case.
+Exit codes: 0 pass, 1 fail, 2 unknown, 3 our own error or bad input."""
+
+
+class BadInput(Exception):
+    """What the user asked for cannot be done; the text, one line, says why."""
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        # argparse would exit with 2, which here means that nobody knows.
+        raise BadInput(f"{message} (see {self.prog} --help)")
+
+
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options of the command line, sys.argv's if None is given. BadInput where they make no sense."""
+    return _parser().parse_args(arguments)
+
+
+def _parser() -> Parser:
+    ran = Parser(add_help=False)
+    ran.add_argument("--timeout", type=_seconds, default=120.0, metavar="S", help="seconds of silence that are a hang")
+    ran.add_argument("--fresh", action="store_true", help="a new session process for every run")
+    ran.add_argument("--log", type=Path, help="append what the worker prints to this file")
+    top = Parser(prog="python -m repro", description=DESCRIPTION)
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+
+    run = commands.add_parser("run", parents=[ran], help="run cases and say which oracle fails, where, and k of n")
+    run.add_argument("seeds", nargs="+", type=Path, metavar="SEED.json")
+    run.add_argument(
+        "--target", type=_target, action="append", required=True, metavar="T", help="RELEASE/ENGINE or PATH@ENGINE"
+    )
+    run.add_argument("--tries", type=_count, default=1, metavar="N", help="runs of each case on each target")
+    run.add_argument("--json", action="store_true", help="print all verdicts as JSON")
+    run.add_argument("--quiet", action="store_true", help="no table of verdicts")
+
+    shrink = commands.add_parser("shrink", parents=[ran], help="make a failing case small, towards the same failure")
+    shrink.add_argument("seed", type=Path, metavar="SEED.json")
+    shrink.add_argument("--target", type=_target, required=True, metavar="T", help="RELEASE/ENGINE or PATH@ENGINE")
+    shrink.add_argument("--runs", type=_count, default=200, metavar="N", help="the most runs to spend")
+    shrink.add_argument("--seconds", type=_seconds, default=300.0, metavar="S", help="the most seconds to spend")
+    shrink.add_argument(
+        "--tries", type=_count, default=3, metavar="N", help="runs before and after it, in fresh processes"
+    )
+    shrink.add_argument(
+        "--out", type=Path, metavar="FILE", help="where the best so far is at any moment (default: SEED.small.json)"
+    )
+
+    show = commands.add_parser("show", help="a case in words")
+    check = commands.add_parser("check", help="whether these are seeds, and their cases valid")
+    for command in (show, check):
+        command.add_argument("seeds", nargs="+", type=Path, metavar="SEED.json")
+    return top
+
+
+def _target(text: str) -> Target:
+    try:
+        return Target.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return value

@@ -1,0 +1,100 @@
+"""python -m runners: install, list, examine and find the releases of sglang that cases are run on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from repro.case import Target
+from runners.doctor import examination, listing
+from runners.environments import ADAPTED, NotUsable, cache_directory, checked_release, import_path, targets_directory
+from runners.install import Pip, install, run_pip
+
+OK, OURS = 0, 3
+
+
+def main(arguments: Sequence[str] | None = None, *, pip: Pip = run_pip) -> int:
+    """The exit code: 0, or 3 where something could not be done or nothing is usable."""
+    options = _parser().parse_args(arguments, argparse.Namespace(pip=pip))
+    command: Callable[[argparse.Namespace], int] = options.command
+    try:
+        return command(options)
+    except NotUsable as error:
+        print(f"error: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; keep the interpreter from complaining about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    return OURS
+
+
+class _Parser(argparse.ArgumentParser):
+    """Bad arguments are one line and exit code 3, like every other bad input."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        self.exit(OURS, f"error: {message} (python -m runners --help)\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m runners", description=__doc__)
+    parser.add_argument(
+        "--cache", type=Path, help="where releases are kept (default: EAGLEEYE_CACHE, else ~/.cache/eagleeye)"
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+    one = commands.add_parser("install", help="install releases of sglang into the cache")
+    one.add_argument("releases", nargs="+", metavar="RELEASE", help=f"adapted are {', '.join(ADAPTED)}")
+    one.set_defaults(command=_install)
+    one = commands.add_parser("list", help="the installed releases")
+    one.set_defaults(command=_list)
+    one = commands.add_parser("doctor", help="what is installed, what can be used, what is missing and what helps")
+    one.set_defaults(command=_doctor)
+    one = commands.add_parser("path", help="the import path of an installed release")
+    one.add_argument("release", metavar="RELEASE")
+    one.set_defaults(command=_path)
+    return parser
+
+
+def _install(options: argparse.Namespace) -> int:
+    for release in options.releases:
+        checked_release(release)  # all of them, before the first is fetched
+    failed = False
+    for release in dict.fromkeys(options.releases):
+        try:
+            new = install(release, options.cache, pip=options.pip, say=lambda text: print(text, file=sys.stderr))
+        except NotUsable as error:
+            # The others may well be there.
+            print(f"error: {error}", file=sys.stderr)
+            failed = True
+            continue
+        print(f"sglang {release}: {'installed' if new else 'already there'}", flush=True)
+    return OURS if failed else OK
+
+
+def _list(options: argparse.Namespace) -> int:
+    lines = list(listing(options.cache))
+    print("\n".join(lines) if lines else f"nothing is installed in {targets_directory(options.cache)}")
+    return OK
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    lines, usable = examination(options.cache)
+    print("\n".join(lines))
+    return OK if usable else OURS
+
+
+def _path(options: argparse.Namespace) -> int:
+    # The engine plays no part in where a release lies.
+    path = import_path(Target(checked_release(options.release), "emulated"), options.cache)
+    if not path:
+        raise NotUsable(f"sglang {options.release} is not in {cache_directory(options.cache)} but in {sys.executable}")
+    print(os.pathsep.join(map(str, path)))
+    return OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""Coarse names for what ended a run: the same for the same bug, whatever the addresses, sizes and line numbers."""
+
+from __future__ import annotations
+
+import re
+import signal
+import traceback
+
+# What torch (and kernels that borrow its wording) and Triton's launcher say of a failed call. The reason ends
+# where it turns into advice, an error number or a place.
+_CUDA = re.compile(r"(?:CUDA error|Triton Error \[CUDA\]): ([^\n.(]+)", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(r"CUDA out of memory|CUDA error: out of memory|cudaErrorMemoryAllocation")
+_DETAIL_MAX = 8000
+
+
+def cuda_error(text: str) -> str:
+    """The CUDA error that a text speaks of, as "CUDA error: an illegal memory access"; empty if of none."""
+    if _OUT_OF_MEMORY.search(text):
+        return "CUDA error: out of memory"
+    found = _CUDA.search(text)
+    if not found:
+        return ""
+    return "CUDA error: " + " ".join(found.group(1).replace(" was encountered", "").split())[:80]
+
+
+def exception_name(error: BaseException) -> str:
+    """The name of the CUDA error, if that is what it is; else the exception's type."""
+    return cuda_error(str(error)) or type(error).__name__
+
+
+def one_line(error: BaseException) -> str:
+    """Type and first line of an exception, for a person."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}"[:300] if lines else type(error).__name__
+
+
+def exception_detail(error: BaseException) -> str:
+    """The traceback, from its end as much as fits."""
+    return tail("".join(traceback.format_exception(error)), _DETAIL_MAX)
+
+
+def exit_name(status: int) -> str:
+    """A wait status in words: "exit 3" or "SIGSEGV"."""
+    if not status & 0x7F:
+        return f"exit {status >> 8}"
+    number = status & 0x7F
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def tail(text: str, length: int) -> str:
+    """The end of a text, cut at a line where one is near."""
+    if len(text) <= length:
+        return text
+    rest = text[-length:]
+    cut = rest.find("\n")
+    return "..." + (rest[cut + 1 :] if 0 <= cut < length // 2 else rest)

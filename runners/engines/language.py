@@ -1,0 +1,229 @@
+"""Cheaper objects for Triton's interpreter: the same values with less bookkeeping per operation.
+
+Under the interpreter nearly all time goes into describing tensors: types are built anew for every result, their
+shapes wrapped element by element and their names formatted. Types are values, so here equal ones are shared, and
+checks of the interpreter's own internals are left out. tests/test_interpreter.py holds both against each other.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.language import core
+from triton.runtime import interpreter as triton_interpreter
+
+_Tuple = core.tuple
+_constexpr = core.constexpr
+
+
+@functools.cache
+def _plain_shape(shape: tuple[int, ...]) -> Any:
+    """A block type's shape: Triton's tuple of integers."""
+    return _Tuple(shape)
+
+
+@functools.cache
+def _wrapped_shape(shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """A tensor's shape, a Triton tuple of constexpr, and its number of elements."""
+    return _Tuple([_constexpr(size) for size in shape]), _constexpr(math.prod(shape))
+
+
+@functools.cache
+def _block_facts(element: str, shape: tuple[int, ...]) -> tuple[Any, int, str]:
+    if not shape:
+        raise TypeError("0d block_type is forbidden")
+    return _plain_shape(shape), core.validate_block_shape(shape), f"<{_plain_shape(shape)}, {element}>"
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    return tuple([size.value if type(size) is _constexpr else size for size in shape])
+
+
+def _block_init(self: Any, element_ty: Any, shape: Any) -> None:
+    sizes = _sizes(shape)
+    self.element_ty = element_ty
+    self.sizes = sizes
+    self.shape, self.numel, self.name = _block_facts(str(element_ty), sizes)
+
+
+def _tensor_init(self: Any, handle: Any, type: Any) -> None:
+    self.handle = handle
+    self.type = type
+    self.dtype = type.scalar
+    self.shape, self.numel = _wrapped_shape(getattr(type, "sizes", ()))
+
+
+_np_types: dict[str, np.dtype] = {}
+_slow_np_dtype = triton_interpreter._get_np_dtype
+
+
+def _np_dtype(triton_type: Any) -> Any:
+    element = triton_type.element_ty if isinstance(triton_type, tl.block_type) else triton_type
+    if isinstance(element, tl.pointer_type):
+        return _UINT64
+    found = _np_types.get(element.name)
+    if found is None:
+        found = _np_types[element.name] = _slow_np_dtype(element)
+    return found
+
+
+_UINT64 = np.dtype(np.uint64)
+
+
+def _fits(array: Any, triton_type: Any) -> bool:
+    """Whether a result still has the width of its type: operators of numpy may widen it."""
+    if isinstance(triton_type, tl.pointer_type):
+        return True
+    return bool(array.itemsize * 8 <= max(8, triton_type.primitive_bitwidth))
+
+
+def _trust(_: Any) -> None:
+    """Instead of checking each handle's width against its type."""
+
+
+def _bind(target: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
+    """Give a builtin of the language its semantic, without filtering keyword arguments at each call."""
+    semantic = triton_interpreter.TritonSemantic(builder)
+    function = getattr(member, "__wrapped__", member)
+
+    def bound(*args: Any, **kwargs: Any) -> Any:
+        kwargs["_semantic"] = semantic
+        return function(*args, **kwargs)
+
+    scope.set_attr(target, name, bound)
+
+
+_blocks: dict[tuple[str, tuple[int, ...]], Any] = {}
+
+
+def _block(element: Any, sizes: tuple[int, ...]) -> Any:
+    """The one block type of this element and shape."""
+    key = (element.name, sizes)
+    found = _blocks.get(key)
+    if found is None:
+        found = _blocks[key] = tl.block_type(element, sizes)
+    return found
+
+
+def _spread(value: Any, sizes: tuple[int, ...]) -> Any:
+    """A scalar as a block."""
+    data = np.empty(sizes, value.handle.data.dtype)
+    data.fill(value.handle.data.item())
+    return tl.tensor(triton_interpreter.TensorHandle(data, value.dtype), _block(value.dtype, sizes))
+
+
+def _stretched(value: Any, sizes: tuple[int, ...]) -> Any:
+    """A block whose dimensions of one are repeated."""
+    if value.type.sizes == sizes:
+        return value
+    handle = triton_interpreter.TensorHandle(np.broadcast_to(value.handle.data, sizes), value.dtype)
+    return tl.tensor(handle, _block(value.dtype, sizes))
+
+
+def _shapes_first(slow: Callable[..., Any]) -> Callable[..., Any]:
+    """Broadcasting, straight to the result for operands of one rank; the rest, and every error, is Triton's."""
+
+    def broadcast(self: Any, lhs: Any, rhs: Any) -> Any:
+        left: Any = getattr(lhs.type, "sizes", None)
+        right: Any = getattr(rhs.type, "sizes", None)
+        if left == right:
+            return lhs, rhs
+        if left is None:
+            return _spread(lhs, right), rhs
+        if right is None:
+            return lhs, _spread(rhs, left)
+        if len(left) == len(right) and all(a == b or a == 1 or b == 1 for a, b in zip(left, right, strict=True)):
+            common = tuple([max(a, b) for a, b in zip(left, right, strict=True)])
+            return _stretched(lhs, common), _stretched(rhs, common)
+        return slow(self, lhs, rhs)
+
+    return broadcast
+
+
+def _unwrapped(slow: Callable[..., Any]) -> Callable[..., Any]:
+    """Most of what is unwrapped was never wrapped."""
+
+    def unwrap(value: Any) -> Any:
+        kind = type(value)
+        if kind is tl.tensor or kind is int or kind is bool or value is None:
+            return value
+        return slow(value)
+
+    return unwrap
+
+
+def _promotion_kept(slow: Callable[..., Any]) -> Callable[..., Any]:
+    """How two types promote depends on the types alone, so it is worked out once; and small constants beside a
+    signed or floating tensor take its type."""
+    kept: dict[tuple[Any, ...], Any] = {}
+
+    def check(
+        self: Any,
+        lhs: Any,
+        rhs: Any,
+        allow_lhs_ptr: bool = False,
+        allow_rhs_ptr: bool = False,
+        arithmetic_check: bool = True,
+        div_or_mod: bool = False,
+    ) -> Any:
+        if type(lhs) is tl.tensor:
+            left = lhs.dtype
+            if type(rhs) is tl.tensor:
+                right = rhs.dtype
+                key = (left.name, right.name, allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod)
+                if key not in kept:
+                    self.check_ptr_type_impl(left, right, allow_lhs_ptr)
+                    self.check_ptr_type_impl(right, left, allow_rhs_ptr)
+                    promotes = arithmetic_check and not left.is_ptr() and not right.is_ptr()
+                    kept[key] = self.computation_type_impl(left, False, right, False, div_or_mod) if promotes else None
+                common = kept[key]
+                if common is not None:
+                    lhs, rhs = self.cast(lhs, common), self.cast(rhs, common)
+                return self.broadcast_impl_value(lhs, rhs)
+            if arithmetic_check and not div_or_mod and _takes_type_of(rhs, left.name):
+                return self.broadcast_impl_value(lhs, self.scalar_constant(rhs, left))
+        return slow(self, lhs, rhs, allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod)
+
+    return check
+
+
+def _takes_type_of(constant: Any, kind: str) -> bool:
+    if kind in ("int32", "int64"):
+        return type(constant) is int and -_SMALL < constant < _SMALL
+    return kind in ("fp32", "fp64") and type(constant) in (int, float)
+
+
+_SMALL = 2**31
+
+
+def _unchanged_type_first(slow: Callable[..., Any]) -> Callable[..., Any]:
+    """A cast to the type that a tensor has gives the tensor."""
+
+    def cast(self: Any, input: Any, dst_ty: Any, fp_downcast_rounding: Any = None) -> Any:
+        if isinstance(dst_ty, core.constexpr):
+            dst_ty = dst_ty.value
+        if fp_downcast_rounding is None and input.dtype is dst_ty.scalar:
+            return input
+        return slow(self, input, dst_ty, fp_downcast_rounding)
+
+    return cast
+
+
+def install() -> None:
+    """Put the cheaper objects in place, for good: in this process every kernel is interpreted."""
+    tl.block_type.__init__ = _block_init
+    tl.tensor.__init__ = _tensor_init
+    triton_interpreter._get_np_dtype = _np_dtype
+    triton_interpreter._validate_np_data_size = _fits
+    triton_interpreter.TensorHandle.__post_init__ = _trust
+    triton_interpreter._patch_attr = _bind
+    semantic = triton_interpreter.TritonSemantic
+    semantic.broadcast_impl_value = _shapes_first(semantic.broadcast_impl_value)
+    core._unwrap_if_constexpr = _unwrapped(core._unwrap_if_constexpr)
+    semantic.binary_op_type_checking_impl = _promotion_kept(semantic.binary_op_type_checking_impl)
+    semantic.cast = _unchanged_type_first(semantic.cast)

@@ -1,0 +1,184 @@
+"""A session that goes wrong on request: a number in the setup says how, so that one pool can survive it all."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+from repro.case import Case, Request, Setup, Step, Target
+from runners.watch import RunCase, Unfit, Watch
+
+if os.environ.get("MISBEHAVE_IMPORT") == "raise":
+    raise ImportError("no module named moon")
+if os.environ.get("MISBEHAVE_IMPORT") == "die":
+    print("about to die while importing", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+if os.environ.get("MISBEHAVE_IMPORT") == "hang":
+    time.sleep(600)
+
+
+WAYS = (
+    "well",
+    "raise-in-build",
+    "unfit-in-build",
+    "crash-in-build",
+    "hang-in-build",
+    "raise-in-capture",
+    "hang-in-capture",
+    "crash",
+    "crash-with-children",
+    "abort-with-cuda-error",
+    "exit",
+    "half-frame",
+    "raise",
+    "sys-exit",
+    "raise-cuda",
+    "unfit",
+    "object-array",
+    "garbage",
+    "wrong-event",
+    "kill-worker",
+    "print",
+    "hang",
+    "hang-with-children",
+    "chatter-without-end",
+    "slow-steps",
+    "many-arrays",
+)
+
+
+def going(way: str, steps: int = 3) -> Case:
+    """A case in whose second step, or earlier, the session goes wrong in this way."""
+    setup = Setup(
+        runner="toy",
+        topk=2,
+        num_steps=3,
+        num_draft_tokens=4,
+        capture_bs=(2, 4),
+        slots=4,
+        vocab_size=100 + WAYS.index(way),
+    )
+    return Case(setup=setup, steps=(Step(requests=(Request(slot=1, seq_len=5, data=7),)),) * steps)
+
+
+class AcceleratorError(RuntimeError):
+    """Named as torch names it."""
+
+
+def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
+    how = WAYS[setup.vocab_size - 100]
+    watch.fact("way", how)
+    _while_building(how)
+    watch.at(-1, "capture")
+    if how == "raise-in-capture":
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nadvice")
+    if how == "hang-in-capture":
+        time.sleep(600)
+
+    def run_case(case: Case, watch: Watch) -> None:
+        for step in range(len(case.steps)):
+            if how == "many-arrays":
+                _record_many(step, watch)
+                continue
+            watch.see(step, "input", "positions", np.arange(6).reshape(2, 3)[:, ::-1])
+            watch.see(step, "launch", "bs", np.array(4, dtype=np.int32))
+            watch.at(step, "graph")
+            if how == "slow-steps":
+                time.sleep(0.2)
+            if step == 1:
+                _go_wrong(how, watch)
+            watch.see(step, "graph", "tokens", np.full((step + 1, 2), step, dtype=np.float16))
+            watch.spent("graph", 0.25)
+
+    return run_case
+
+
+def _record_many(step: int, watch: Watch) -> None:
+    array = np.arange(64)
+    watch.at(step, "graph")
+    for number in range(20):
+        watch.see(step, "graph", f"array{number}", array)
+
+
+def _while_building(how: str) -> None:
+    if how == "raise-in-build":
+        raise AttributeError("no such class")
+    if how == "unfit-in-build":
+        raise Unfit("there is no such backend")
+    if how == "crash-in-build":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if how == "hang-in-build":
+        time.sleep(600)
+
+
+def _go_wrong(how: str, watch: Watch) -> None:
+    if how == "crash":
+        watch.see(1, "graph", "never_sent", np.zeros(1))
+        ctypes.string_at(0)
+    elif how == "abort-with-cuda-error":
+        print("what():  CUDA error: an illegal memory access was encountered", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGABRT)
+    elif how == "exit":
+        os._exit(7)
+    elif how == "sys-exit":
+        sys.exit(7)
+    elif how == "hang":
+        _hang_here()
+    elif how.endswith("-with-children"):
+        child = subprocess.Popen(["sleep", "600"])
+        watch.fact("child", str(child.pid))
+        watch.at(1, "eager")
+        if how.startswith("crash"):
+            os.abort()
+        time.sleep(600)
+    elif how == "chatter-without-end":
+        while True:
+            watch.see(1, "graph", "again", np.zeros(1 << 17))
+    elif how == "raise":
+        raise KeyError("slot")
+    elif how == "raise-cuda":
+        raise AcceleratorError("CUDA error: an illegal memory access was encountered\nSearch for it in the manual")
+    elif how == "unfit":
+        raise Unfit("this release has no such field")
+    elif how == "print":
+        print("garbage on standard output", flush=True)
+        os.write(1, b"\x00\xff raw bytes")
+    elif how in ("garbage", "wrong-event", "half-frame"):
+        os.write(_channel(), GARBAGE[how])
+        if how == "half-frame":
+            os._exit(9)
+        time.sleep(600)
+    elif how == "object-array":
+        watch.see(1, "graph", "tokens", np.array([object()]))
+    elif how == "kill-worker":
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(600)
+
+
+GARBAGE = {
+    "garbage": b"Traceback (most recent call last):\n" * 10,
+    "wrong-event": b"eye1" + (22).to_bytes(4, "little") + bytes(8) + b'{"events":[["done!"]]}',
+    "half-frame": b"eye1" + (500).to_bytes(4, "little") + bytes(8) + b'{"events":',
+}
+
+
+def _hang_here() -> None:
+    while True:
+        time.sleep(600)
+
+
+def _channel() -> int:
+    """The session's own descriptor to the pool: the one stream socket that is open."""
+    for number in range(3, 64):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as one:
+            if one.type == socket.SOCK_STREAM:
+                return number
+    raise LookupError("no channel")

@@ -1,0 +1,402 @@
+"""The campaign: what is done in which order, what is counted, and that nothing found is ever lost."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fuzz.campaign import ATTEMPTS_MAX, UNFIT_A_SETUP, UNFIT_MAX, campaign
+from fuzz.draw import rounds
+from fuzz.settle import FIRST_TRIES, Means, led_up
+from fuzz.tally import Plan
+from oracles.catalogue import judge_all, overall
+from repro import codec
+from repro.case import STEPS_MAX, Case, Target, problems
+from repro.finding import Cell, Finding, Status, Verdict, worst
+from repro.keep import keep
+from repro.record import Campaign, Progress
+from repro.trace import Ended, How, Seen, Trace
+from runners.pool import Pool
+
+TARGET = Target("clean", "toy")
+PLAN = Plan(target=TARGET, runner="toy", backend="triton", seed=5, cases=40, confirm_tries=3)
+FAIL = Verdict(
+    oracle="oracle", status=Status.FAIL, where="here", cell=Cell(step=0, buffer="b", row=1, column=2, got="3", want="0")
+)
+OTHER = Verdict(oracle="other", status=Status.FAIL, where="there")
+PASS = Verdict(oracle="oracle", status=Status.PASS)
+
+
+def drawn(plan: Plan = PLAN) -> Iterator[Case]:
+    return rounds(plan.seed, plan.runner, plan.backend, 8)
+
+
+def trace_of(case: Case, how: How = How.DONE, what: str = "") -> Trace:
+    """A run in which every step was replayed."""
+    seen = [Seen(step=n, path="graph", name="tokens", array=np.zeros(1)) for n in range(len(case.steps))]
+    seconds = {"build": 0.5, "graph": 2.0, "eager": 1.0, "record": 0.25}
+    return Trace(ended=Ended(how=how, what=what), seen=tuple(seen), facts={"engine": "fake"}, seconds=seconds)
+
+
+def padded_after_larger(case: Case) -> bool:
+    """What makes #23037 show: a padded batch behind a larger one in the same bucket."""
+    buckets = [(len(step.requests), case.setup.bucket(len(step.requests))) for step in case.steps]
+    return any(b == d and a > c for (a, b), (c, d) in itertools.pairwise(buckets))
+
+
+@dataclass
+class World:
+    """A fake target and everything around it; says in `log` what was asked of it, in order."""
+
+    fails: Callable[[Case], Sequence[Verdict]] = lambda case: [FAIL] if padded_after_larger(case) else []
+    fails_fresh: Callable[[Case], Sequence[Verdict]] | None = None
+    ends: Callable[[Case], Trace] = trace_of
+    seconds_a_run: float = 0.1
+    interrupt_at: tuple[str, int] = ("", 0)
+    log: list[str] = field(default_factory=list)
+    ran: list[Case] = field(default_factory=list)
+    kept: list[Finding] = field(default_factory=list)
+    told: list[Progress] = field(default_factory=list)
+    now: float = 100.0
+    fresh: bool = False
+
+    def note(self, what: str) -> None:
+        self.log.append(what)
+        name, count = self.interrupt_at
+        if what == name and self.log.count(what) == count:
+            raise KeyboardInterrupt
+
+    def run(self, case: Case) -> Trace:
+        self.fresh = False
+        self.note("run")
+        self.now += self.seconds_a_run
+        self.ran.append(case)
+        return self.ends(case)
+
+    def run_fresh(self, case: Case) -> Trace:
+        self.fresh = True
+        self.note("fresh")
+        self.now += self.seconds_a_run
+        return self.ends(case)
+
+    def judge(self, case: Case, trace: Trace) -> Sequence[Verdict]:
+        fails = self.fails_fresh if self.fresh and self.fails_fresh else self.fails
+        return list(fails(case)) or [PASS]
+
+    def keep(self, finding: Finding) -> str:
+        self.kept.append(finding)
+        self.note("keep")
+        return f"{finding.verdict.fingerprint}.json"
+
+    def go(self, plan: Plan = PLAN, cases: Iterator[Case] | None = None) -> Campaign:
+        means = Means(
+            run=self.run,
+            run_fresh=self.run_fresh,
+            judge=self.judge,
+            overall=worst,
+            keep=self.keep,
+            tell=self.told.append,
+            clock=lambda: self.now,
+        )
+        return campaign(plan, cases or drawn(plan), means)
+
+
+def test_clean_target() -> None:
+    world = World(fails=lambda case: [])
+    done = world.go()
+    assert world.log == ["run"] * 40
+    assert (done.cases, done.judged, done.stopped, done.findings, done.error) == (40, 40, "cases", (), "")
+    assert done.replays == sum(len(case.steps) for case in world.ran)
+    assert done.setups == 5
+    assert done.verdicts == {"oracle": {"pass": 40}}
+    assert done.endings == {"done": 40}
+    assert done.seconds == pytest.approx(4.0)
+    assert done.facts == {"engine": "fake"}
+    assert sum(covered.count for covered in done.transitions) == done.replays
+    assert len(done.transitions) + len(done.transitions_missing) == done.transitions_possible
+    assert [progress.cases for progress in world.told] == list(range(1, 41))
+
+
+def test_same_seed_same_cases_whatever_the_target_answers() -> None:
+    """Settling runs cases of its own, which are not the campaign's."""
+    clean, buggy = World(fails=lambda case: []), World()
+    clean.go()
+    plan = replace(PLAN, settle=False)
+    buggy.go(plan)
+    assert buggy.ran == clean.ran == list(itertools.islice(drawn(), 40))
+    longer = World(fails=lambda case: [])
+    longer.go(replace(PLAN, cases=60))
+    assert longer.ran[:40] == clean.ran
+
+
+def test_order_keep_check_shrink_confirm_keep() -> None:
+    world = World()
+    done = world.go(replace(PLAN, stop_at_first=True))
+    first = world.log.index("keep")
+    assert set(world.log[:first]) == {"run"}
+    assert world.log[first + 1] == "fresh"
+    assert world.log[-4:] == ["fresh", "fresh", "fresh", "keep"]
+    # In between only shrinking: every better form is stored the moment it is known.
+    middle = world.log[first + 2 : -4]
+    assert set(middle) == {"run", "keep"}
+    assert middle[:1] == ["run"]
+    found = done.findings[0]
+    assert done.stopped == "first finding"
+    assert (found.failed, found.tried, found.oracle, found.where) == (3, 3, "oracle", "here")
+    assert (found.fingerprint, found.cell) == (FAIL.fingerprint, FAIL.cell)
+    assert found.seed == f"{FAIL.fingerprint}.json"
+    assert found.shrink_runs == middle.count("run")
+    assert found.case == world.kept[-1].case
+    # The first time counts, though the finding was put again and again.
+    assert found.at_seconds == pytest.approx(0.1 * found.at_case)
+    assert found.done_seconds > found.at_seconds
+    assert [len(step.requests) for step in found.case.steps] == [2, 1]
+    sizes = [sum(len(step.requests) for step in finding.case.steps) for finding in world.kept]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_known_fingerprint_is_counted_and_not_shrunk_again() -> None:
+    world = World()
+    done = world.go(replace(PLAN, cases=200))
+    assert len(done.findings) == 1
+    assert done.cases == 200
+    shown = sum(padded_after_larger(case) for case in itertools.islice(drawn(), 200))
+    assert done.findings[0].cases == done.verdicts["oracle"]["fail"] == shown > 1
+    assert world.log.count("fresh") == 1 + PLAN.confirm_tries
+
+
+def test_two_failures_of_one_case_are_two_findings() -> None:
+    world = World(fails=lambda case: [FAIL, OTHER] if padded_after_larger(case) else [])
+    done = world.go()
+    assert [found.oracle for found in done.findings] == ["oracle", "other"]
+    assert [found.failed for found in done.findings] == [3, 3]
+    # Asked to stop at the first, it does not even look at the second.
+    assert len(World(fails=world.fails).go(replace(PLAN, stop_at_first=True)).findings) == 1
+
+
+def test_without_settling_only_the_first_form_is_kept() -> None:
+    world = World()
+    done = world.go(replace(PLAN, settle=False))
+    assert world.log.count("keep") == 1
+    assert "fresh" not in world.log
+    assert (done.findings[0].failed, done.findings[0].tried) == (0, 0)
+    assert done.findings[0].cases == done.verdicts["oracle"]["fail"]
+
+
+def test_what_does_not_come_back_stays_and_is_tried_again() -> None:
+    world = World(fails=lambda case: [FAIL], fails_fresh=lambda case: [])
+    done = world.go()
+    assert done.stopped == "cases"
+    (found,) = done.findings
+    assert found.failed == 0
+    assert found.tried in (FIRST_TRIES, 2 * FIRST_TRIES)
+    assert found.cases == 40
+    assert found.at_case == 1
+    # The first attempt has nothing before it; those after it also try the case behind what its session had run.
+    assert world.log.count("keep") == 2 * ATTEMPTS_MAX
+    assert world.log.count("fresh") <= FIRST_TRIES * (2 * ATTEMPTS_MAX)
+    # It never ends a campaign as if it were a finding one can show.
+    assert (
+        World(fails=lambda case: [FAIL], fails_fresh=lambda case: []).go(replace(PLAN, stop_at_first=True)).cases == 40
+    )
+
+
+def test_failure_that_needs_earlier_cases_of_its_session() -> None:
+    """Live, the third case of a session fails; alone it does not; behind the two before it, it does."""
+    lived: list[Case] = []
+
+    def fails(case: Case) -> list[Verdict]:
+        lived[:] = [*lived, case] if lived and lived[-1].setup == case.setup else [case]
+        return [FAIL] if sum(len(one.steps) for one in lived) >= 7 else []
+
+    world = World(fails=fails, fails_fresh=lambda case: [FAIL] if len(case.steps) >= 7 else [])
+    done = world.go(replace(PLAN, stop_at_first=True, shrink_runs=300))
+    (found,) = done.findings
+    assert (found.failed, found.tried) == (3, 3)
+    # Shrunk in the kept session it came down to nothing; in processes of their own the true minimum was found.
+    assert len(found.case.steps) == 7
+    assert problems(found.case) == []
+
+
+@pytest.mark.parametrize("ends_before, candidates", [(How.DONE, 2), (How.CRASHED, 1)])
+def test_what_led_up_is_what_the_same_session_ran(ends_before: How, candidates: int) -> None:
+    """The failure shows at the third case of the campaign; a run that crashed took its session with it."""
+    third = list(itertools.islice(drawn(), 3))[2]
+    world = World(
+        fails=lambda case: [FAIL] if case == third else [],
+        fails_fresh=lambda case: [],
+        ends=lambda case: trace_of(case, How.DONE if case == third else ends_before),
+    )
+    world.go(replace(PLAN, cases=3))
+    assert world.log.count("fresh") == candidates * FIRST_TRIES
+
+
+def test_another_setup_is_another_session() -> None:
+    ninth = list(itertools.islice(drawn(), 9))[8]
+    world = World(fails=lambda case: [FAIL] if case == ninth else [], fails_fresh=lambda case: [])
+    world.go(replace(PLAN, cases=9))
+    assert world.log.count("fresh") == FIRST_TRIES
+
+
+def test_led_up_takes_what_fits() -> None:
+    case = next(drawn())
+    step = case.steps[:1]
+    one, last = replace(case, steps=step * 30), replace(case, steps=step * 5)
+    assert led_up([], last) is None
+    assert led_up([replace(case, steps=step * STEPS_MAX)], last) is None
+    joined = led_up([one, one, one], last)
+    assert joined is not None
+    assert len(joined.steps) == 35
+    joined = led_up([one, last], last)
+    assert joined is not None
+    assert joined.steps == one.steps + last.steps + last.steps
+
+
+@pytest.mark.parametrize("at", [("run", 1), ("run", 7)])
+def test_interrupted_between_findings(at: tuple[str, int]) -> None:
+    done = World(fails=lambda case: [], interrupt_at=at).go()
+    assert (done.stopped, done.cases) == ("interrupted", at[1] - 1)
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+def test_interrupted_while_settling_keeps_the_best_so_far(number: int) -> None:
+    """Whether in the check, in shrinking or in the last count: the finding is in the record and on disk."""
+    for name in ("fresh", "keep"):
+        world = World(interrupt_at=(name, number))
+        done = world.go(replace(PLAN, stop_at_first=True))
+        if done.stopped == "first finding":
+            assert world.log.count(name) < number
+            continue
+        assert done.stopped == "interrupted"
+        (found,) = done.findings
+        assert found.case == world.kept[-1].case
+        # Only an interruption within the very first storing leaves no path.
+        assert bool(found.seed) == ((name, number) != ("keep", 1))
+
+
+def test_interrupted_while_shrinking() -> None:
+    whole = World()
+    whole.go(replace(PLAN, stop_at_first=True))
+    second = [n for n, what in enumerate(whole.log) if what == "keep"][1]
+    world = World(interrupt_at=("run", whole.log[:second].count("run") + 1))
+    done = world.go(replace(PLAN, stop_at_first=True))
+    assert done.stopped == "interrupted"
+    assert done.findings[0].case == world.kept[-1].case != world.kept[0].case
+    assert done.findings[0].failed == 0
+
+
+def test_time_limit() -> None:
+    done = World(fails=lambda case: [], seconds_a_run=0.5).go(replace(PLAN, cases=None, seconds=3.0))
+    assert (done.stopped, done.cases) == ("time", 6)
+
+
+def test_cases_that_run_out() -> None:
+    done = World(fails=lambda case: []).go(cases=itertools.islice(drawn(), 3))
+    assert (done.stopped, done.cases) == ("cases", 3)
+
+
+def test_full_disk_ends_the_campaign_with_what_it_has() -> None:
+    class Full(World):
+        def keep(self, finding: Finding) -> str:
+            raise OSError(28, "No space left on device")
+
+    done = Full().go()
+    assert done.stopped == "error"
+    assert "No space left" in done.error
+    assert (done.findings[0].seed, done.findings[0].oracle) == ("", "oracle")
+
+
+def test_unfit_runs_are_told_by_reason_and_do_not_go_on_for_ever() -> None:
+    def unfit(case: Case) -> Trace:
+        return Trace(ended=Ended(how=How.UNFIT, what="worker 123 said 7 words\nand more"))
+
+    def doubt(case: Case) -> list[Verdict]:
+        return [Verdict(oracle="oracle7", status=Status.UNKNOWN, detail="row 3 of 5 is missing")]
+
+    done = World(fails=doubt, ends=unfit).go(replace(PLAN, cases=1000))
+    assert (done.stopped, done.cases, done.judged) == ("unfit", UNFIT_MAX, 0)
+    assert done.unfit == {"worker # said # words": UNFIT_MAX}
+    assert done.unknown == {}  # for that one reason
+    assert done.verdicts == {"oracle7": {"unknown": UNFIT_MAX}}
+    assert (done.replays, done.transitions) == (0, ())
+    # Two cases of every setup showed that it cannot be built; the other six of it were not tried.
+    assert (done.setups, done.skipped) == (UNFIT_MAX // UNFIT_A_SETUP, 6 * (UNFIT_MAX // UNFIT_A_SETUP - 1))
+
+
+def test_doubts_are_told_by_reason() -> None:
+    def doubt(case: Case) -> list[Verdict]:
+        by_detail = Verdict(oracle="oracle7", status=Status.UNKNOWN, detail="row 3 of 5 is missing")
+        return [by_detail, Verdict(oracle="other", status=Status.UNKNOWN, where="tie", detail="at row 7"), PASS]
+
+    done = World(fails=doubt).go(replace(PLAN, cases=6))
+    assert done.unknown == {"oracle7: row # of # is missing": 6, "other: tie": 6}
+    assert done.judged == 0  # by `worst`, which stands in for the catalogue here
+
+
+def test_a_setup_that_cannot_be_built_is_left_for_the_next() -> None:
+    cases = list(itertools.islice(drawn(), 24))
+
+    def ends(case: Case) -> Trace:
+        refused = case.setup == cases[8].setup
+        return Trace(ended=Ended(how=How.UNFIT, what="no such setup")) if refused else trace_of(case)
+
+    world = World(fails=lambda case: [], ends=ends)
+    done = world.go(replace(PLAN, cases=18))
+    assert world.ran == cases[:10] + cases[16:24]
+    assert (done.skipped, done.unfit) == (6, {"no such setup": 2})
+
+
+def test_a_setup_that_was_built_stays_in_use() -> None:
+    """A run that could not be made behind one that could is no reason to leave: a worker that was killed, say."""
+    cases = list(itertools.islice(drawn(), 8))
+
+    def ends(case: Case) -> Trace:
+        return trace_of(case) if case == cases[0] else Trace(ended=Ended(how=How.UNFIT, what="no worker"))
+
+    world = World(fails=lambda case: [], ends=ends)
+    assert world.go(replace(PLAN, cases=8)).skipped == 0
+    assert world.ran == cases
+
+
+def test_stages_split_a_run() -> None:
+    done = World(fails=lambda case: [], seconds_a_run=5.0).go(replace(PLAN, cases=2))
+    assert done.stages == pytest.approx(
+        {"draw": 0.0, "build": 1.0, "graph": 4.0, "eager": 2.0, "record": 0.5, "pass": 2.5, "judge": 0.0}
+    )
+
+
+def toy_campaign(name: str, folder: Path, cases: int) -> Campaign:
+    """The whole line on a toy target, with real processes and files."""
+    plan = replace(PLAN, target=Target(name, "toy"), cases=cases)
+    with Pool(plan.target, log=folder / "log") as pool:
+        means = Means(
+            run=pool.run,
+            run_fresh=pool.run_fresh,
+            judge=judge_all,
+            overall=overall,
+            keep=lambda finding: str(keep(folder, finding)),
+            tell=lambda progress: None,
+            clock=lambda: 0.0,
+        )
+        return campaign(plan, drawn(plan), means)
+
+
+def test_toy_stale_padding_from_draw_to_seed_file(tmp_path: Path) -> None:
+    done = toy_campaign("stale_padding", tmp_path, 24)
+    found = {one.oracle: one for one in done.findings}["slot0_padding"]
+    assert (found.failed, found.tried) == (3, 3)
+    assert [len(step.requests) for step in found.case.steps] == [2, 1]
+    seed = codec.read(Path(found.seed))
+    assert seed.case == found.case
+    assert seed.about["oracle"] == "slot0_padding"
+    assert done.judged == done.cases == 24
+
+
+def test_toy_clean_gives_no_alarm(tmp_path: Path) -> None:
+    done = toy_campaign("clean", tmp_path, 48)
+    assert (done.findings, done.judged, done.endings) == ((), 48, {"done": 48})

@@ -1,0 +1,238 @@
+"""The report's page: well formed, self-contained, readable by machines, and safe whatever a record says."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import re
+import shlex
+from collections import Counter
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from sample_record import (
+    BUGGY,
+    campaign,
+    covered,
+    many_findings,
+    stale_found,
+    stale_replays,
+    stale_report,
+)
+
+from reports import html
+from reports.wording import printable
+from repro import codec
+from repro.case import Target
+from repro.finding import Cell
+
+
+class Page(HTMLParser):
+    """What a page is made of. Fails on a tag that is not closed, or not in order."""
+
+    VOID = frozenset({"meta", "link", "br", "rect", "path"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.inside: dict[str, str] = {}
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len({name for name, _ in attrs}) == len(attrs), f"{tag} names an attribute twice"
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in self.VOID
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag, f"line {self.getpos()[0]}"
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("script", "style"):
+            self.inside[self.open[-1]] = self.inside.get(self.open[-1], "") + data
+        else:
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    def all(self, name: str) -> list[str]:
+        """Every value of an attribute."""
+        return [value or "" for _, attributes in self.tags for key, value in attributes.items() if key == name]
+
+    def tagged(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+STALE = stale_found()
+FINDINGS = {"none": (), "one": (STALE,), "many": many_findings()}
+PAGES = {
+    "nothing at all": html.render([], []),
+    "stale": stale_report(),
+    "seeds only": html.render([], stale_replays(STALE)),
+    **{name: html.render([campaign(BUGGY, findings)], stale_replays(STALE)) for name, findings in FINDINGS.items()},
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_is_well_formed(name: str) -> None:
+    page = Page(PAGES[name])
+    ids = page.all("id")
+    assert len(set(ids)) == len(ids)
+    references = [ref.removeprefix("#") for ref in page.all("href") if ref.startswith("#")]
+    references += page.all("data-copy") + [ref for refs in page.all("aria-labelledby") for ref in refs.split()]
+    assert set(references) <= set(ids)
+    assert PAGES[name].startswith("<!DOCTYPE html>\n<html lang=")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_needs_nothing_from_outside(name: str) -> None:
+    page = Page(PAGES[name])
+    assert all(ref.startswith("#") or ref == "data:," for ref in page.all("href"))
+    assert not [value for part in ("src", "srcset", "action", "style", "xlink:href") for value in page.all(part)]
+    # No address, with a scheme or without, and nothing that could fetch one. (A base64 hash may hold "//" itself.)
+    assert not re.search(r"\b(https?|wss?|ftp|file):|[\"'(=]//", PAGES[name])
+    assert not re.search(r"\bfetch\b|XMLHttpRequest|\bimport\b|WebSocket|sendBeacon", page.inside["script"])
+    assert "@import" not in page.inside["style"]
+    assert set(re.findall(r"url\(.", page.inside["style"])) == {"url(#"}
+
+
+def test_page_admits_only_its_own_script_and_style() -> None:
+    page = Page(PAGES["stale"])
+    [policy] = [tag["content"] or "" for tag in page.tagged("meta") if "http-equiv" in tag]
+    assert policy.startswith("default-src 'none';")
+    for part in ("script", "style"):
+        digest = base64.b64encode(hashlib.sha256(page.inside[part].encode()).digest()).decode()
+        assert f"{part}-src 'sha256-{digest}'" in policy
+        assert len(page.tagged(part)) == 1
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_can_be_heard(name: str) -> None:
+    """Landmarks, headings without gaps, headers with a scope, captions, and words for every picture."""
+    page = Page(PAGES[name])
+    counts = Counter(tag for tag, _ in page.tags)
+    assert counts["main"] == counts["header"] == counts["nav"] == counts["h1"] == 1
+    assert all(tag.get("scope") in ("row", "col", "colgroup") for tag in page.tagged("th"))
+    assert counts["table"] == counts["caption"]
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    pictures = [tag for tag in page.tagged("svg") if tag.get("role") == "img"]
+    assert len(pictures) == counts["title"] - 1 == counts["desc"]
+    assert all(tag.get("aria-hidden") == "true" for tag in page.tagged("svg") if tag not in pictures)
+    assert all(tag.get("aria-label") for tag in page.tagged("button"))
+
+
+def test_page_says_what_is_known() -> None:
+    text = " ".join(Page(PAGES["stale"]).text.split())
+    for said in (
+        "1 kind of failure in 328 cases on 2 targets. Fails on 0.5.10.post1/emulated. "
+        "What was replayed on 0.5.11/emulated and 0.5.13/emulated passes.",
+        "Linux 6.1 x86_64, 2 cores, no GPU",
+        "5 of 5 in fresh processes",
+        f"python -m repro run {STALE.seed} --target 0.5.10.post1/emulated",
+        "First wrong cell: step 1 req_pool_indices[1,0] is 2, expected 0.",
+        "slot 1, length 1",
+        "padding; was slot 2, step 0",
+        "unfit: no adapter fits this release",
+        "22 slot0_padding: no padding exercised",
+        "Missing: 8 → 2, 8 → 4 padded.",
+    ):
+        assert said in text
+    assert "No oracle failed in 164 cases on 1 target." in Page(PAGES["none"]).text
+
+
+def test_page_is_the_same_for_the_same_record() -> None:
+    assert stale_report() == stale_report()
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "</title></style></script><img src=x onerror=alert(1)>",
+    "\" onmouseover='alert(1)' autofocus onfocus=alert(1) x=\"",
+    "{{ 7 * 7 }} {% for x in y %} {# gone #}",
+    "&lt;b&gt; &amp; ]]> --><!--",
+    "javascript:alert(1)",
+    "\x1b[31mred\x1b[0m \x00 \x08 \u202eevil\u2066 \ud800 \ufeff",
+)
+
+
+def poisoned(text: str) -> str:
+    """A report in which every text that a record can hold is this one."""
+    stale = stale_found()
+    cell = Cell(step=1, buffer=text, row=1, column=0, got=text, want=text)
+    found = replace(stale, fingerprint=text, oracle=text, where=text, detail=text, seed=text, target=text, cell=cell)
+    texts: dict[str, Any] = dict.fromkeys(("runner", "backend", "started", "ended", "stopped", "error"), text)
+    whole = replace(
+        campaign(Target(text, text), (found,), 31),
+        **texts,
+        verdicts={text: {"pass": 1}},
+        endings={text: 1},
+        unknown={text: 1},
+        unfit={text: 1},
+        stages={text: 1.0},
+        facts={text: text},
+        transitions_missing=(),
+        transitions=tuple(
+            replace(c, transition=replace(c.transition, runner=text, backend=text)) for c in covered()[0]
+        ),
+    )
+    replays = [
+        replace(r, seed=text, fingerprint=key, target=text, line=text)
+        for r in stale_replays(stale)
+        for key in (text, "x")
+    ]
+    return html.render([whole], replays)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_stays_text(text: str) -> None:
+    harmless, page = Page(poisoned("harmless")), Page(poisoned(text))
+    shape = [(tag, sorted(attributes)) for tag, attributes in page.tags]
+    assert shape == [(tag, sorted(attributes)) for tag, attributes in harmless.tags]
+    assert page.inside == harmless.inside
+    assert page.text.count(printable(text)) > 40
+    assert poisoned(text).encode()  # half characters, which no file can hold, are spelled out
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\u202a-\u202e\u2066-\u2069\ufeff]", page.text)
+
+
+def test_command_is_quoted_for_the_shell() -> None:
+    seed = "out dir/it's; rm -rf $HOME `x`.json"
+    found = replace(STALE, seed=seed)
+    page = Page(html.render([campaign(BUGGY, (found,))], []))
+    [line] = [text for text in page.texts if text.startswith("python -m repro")]
+    assert shlex.split(line) == ["python", "-m", "repro", "run", seed, "--target", "0.5.10.post1/emulated"]
+
+
+def test_case_that_is_not_valid_is_said_not_drawn() -> None:
+    setup = replace(STALE.case.setup, capture_bs=(1,))
+    page = Page(html.render([campaign(BUGGY, (replace(STALE, case=replace(STALE.case, setup=setup)),))], []))
+    assert "The case cannot be drawn, since it is not valid: step 0: 2 requests do not fit" in page.text
+    assert not [tag for tag in page.tagged("svg") if tag.get("role") == "img"]
+
+
+def test_page_tells_the_callers_buffers_from_the_runners() -> None:
+    """The picture's columns are the runner's buffers, and its seq_lens may well be right."""
+    cell = Cell(step=1, buffer="seq_lens", row=0, column=0, got="2", want="1")
+    for oracle, said in (("callers_batch", True), ("staged", False)):
+        found = replace(STALE, oracle=oracle, cell=cell)
+        assert ("caller's seq_lens[0,0]: 2, not 1" in Page(html.render([campaign(BUGGY, (found,))], [])).text) is said
+
+
+def test_seed_text_on_the_page_is_the_case() -> None:
+    [text] = [text for text in Page(PAGES["stale"]).texts if '"capture_bs"' in text]
+    assert codec.loads(text).case == STALE.case

@@ -1,0 +1,75 @@
+"""House rules that a linter does not know, on every module of ours."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parent.parent
+PACKAGES = ("fuzz", "oracles", "repro", "reports", "runners")
+MODULES = sorted(path for package in PACKAGES for path in (PROJECT / package).rglob("*.py"))
+LINES_MAX = 400
+# Names that say nothing: whatever nobody knows where to put would end up there.
+VAGUE = {"util", "utils", "helper", "helpers", "common", "base", "manager", "managers", "misc", "shared", "core", "lib"}
+
+
+def offences(check: object, paths: list[Path]) -> list[str]:
+    return [f"{path}: {text}" for path in paths for text in check(path)]  # type: ignore[operator]
+
+
+def too_long(path: Path) -> list[str]:
+    length = len(path.read_text().splitlines())
+    return [f"{length} lines, {LINES_MAX} at most"] if length > LINES_MAX else []
+
+
+def opens_without_saying(path: Path) -> list[str]:
+    text = ast.get_docstring(ast.parse(path.read_text()))
+    return [] if text else ["does not open with what it is for"]
+
+
+def more_than_a_docstring(path: Path) -> list[str]:
+    if path.name != "__init__.py":
+        return []
+    return [f"line {node.lineno} is code" for node in ast.parse(path.read_text()).body[1:]]
+
+
+def vague(path: Path) -> list[str]:
+    words = set(path.stem.lower().split("_")) | {path.parent.name}
+    return [f"the name says nothing: {word}" for word in sorted(words & VAGUE)]
+
+
+def imports_a_command(path: Path) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+        if module.endswith("__main__") or any(name.endswith("__main__") for name in names):
+            found.append(f"line {node.lineno} imports a __main__ module")
+    return found
+
+
+CHECKS = (too_long, opens_without_saying, more_than_a_docstring, vague, imports_a_command)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_every_module_is_tidy(check: object) -> None:
+    assert len(MODULES) > 20
+    assert offences(check, MODULES) == []
+
+
+@pytest.mark.parametrize(
+    ("check", "name", "text"),
+    [
+        (too_long, "long.py", '"""."""\n' + "x = 1\n" * LINES_MAX),
+        (opens_without_saying, "silent.py", "x = 1\n"),
+        (more_than_a_docstring, "__init__.py", '"""A package."""\nfrom os import path\n'),
+        (vague, "string_utils.py", ""),
+        (imports_a_command, "curious.py", "from fuzz.__main__ import main\n"),
+        (imports_a_command, "curious.py", "from fuzz import __main__\n"),
+    ],
+)
+def test_an_untidy_module_is_noticed(check: object, name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    assert len(offences(check, [tmp_path / name])) == 1

@@ -1,0 +1,49 @@
+"""Transitions: what a case exercised, what is possible, what is missing."""
+
+from __future__ import annotations
+
+from fuzz.draw import different
+from fuzz.strategies import cases
+from fuzz.transitions import exercised, missing, possible
+from repro.case import Case, Request, Setup, Step
+from repro.record import Transition
+
+SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2, 4), slots=6)
+
+
+def case(*sizes: int) -> Case:
+    batches = [tuple(Request(slot=n, seq_len=5, data=n) for n in range(1, size + 1)) for size in sizes]
+    return Case(setup=SETUP, steps=tuple(Step(requests=batch) for batch in batches))
+
+
+def moves(found: list[Transition]) -> list[tuple[int, int, bool]]:
+    return [(one.before, one.after, one.padded) for one in found]
+
+
+def test_each_replay_is_a_transition() -> None:
+    found = exercised(case(4, 3, 1, 2), {0, 1, 2, 3})
+    assert moves(found) == [(0, 4, False), (4, 4, True), (4, 1, False), (1, 2, False)]
+    assert {(one.runner, one.backend, one.topk, one.num_steps) for one in found} == {("draft", "triton", 2, 3)}
+
+
+def test_a_step_without_a_replay_is_left_out() -> None:
+    assert moves(exercised(case(4, 3, 1, 2), {0, 3})) == [(0, 4, False), (4, 2, False)]
+    assert exercised(case(4, 3), set()) == []
+
+
+def test_possible_transitions() -> None:
+    # Only 4 can be padded, as only there a size was left out below; each can follow the start and each bucket.
+    wanted = {(b, a, False) for b in (0, 1, 2, 4) for a in (1, 2, 4)} | {(b, 4, True) for b in (0, 1, 2, 4)}
+    assert set(moves(list(possible(SETUP)))) == wanted
+
+
+def test_missing_is_what_is_left() -> None:
+    covered = exercised(case(4, 3), {0, 1})
+    assert set(missing(SETUP, covered)) == possible(SETUP) - set(covered)
+    assert missing(SETUP, possible(SETUP)) == []
+
+
+def test_the_strategies_reach_every_transition() -> None:
+    found = different("reach", cases(SETUP), 150)
+    covered = {one for drawn in found for one in exercised(drawn, range(len(drawn.steps)))}
+    assert missing(SETUP, covered) == []
