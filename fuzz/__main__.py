@@ -110,7 +110,7 @@ def summary(done: Campaign) -> list[str]:
         f"{done.transitions_possible}, {counted(len(done.findings), 'finding')}; stopped: {done.stopped}"
     ]
     if done.skipped:
-        lines.append(f"  {counted(done.skipped, 'case')} more not run, as their setup could not be built")
+        lines.append(f"  {done.skipped:,} more cases were not run, as their setup could not be built")
     for name, reasons in (("could not run", done.unfit), ("unknown", done.unknown)):
         shown = list(reasons.items())[:REASONS_SHOWN]
         lines += [f"  {name}: {count} x {reason}" for reason, count in shown]

@@ -27,6 +27,7 @@ SLOTS = "KV slots written"
 TREE = "draft tree"
 VALUES = "KV values written"
 TIE = "tie"
+KV_SAME = "kv_same"
 MISSING = "graph and eager not both recorded"
 
 Floats = npt.NDArray[np.float64]
@@ -64,6 +65,10 @@ def judge(case: Case, trace: Trace) -> Verdict:
     table = record.path(-1, "input").get("req_to_token")
     for number, asked in enumerate(case.steps):
         _forget_prefixes(carried, table, asked.requests)
+        if _found_equal(record, number):
+            compared += 1
+            carried.clear()  # what was written is not in the record
+            continue
         graph, eager = (_run(case.setup, record, number, path) for path in ("graph", "eager"))
         if graph is None or eager is None:
             if trace.ended.how is How.DONE:
@@ -101,6 +106,16 @@ def _run(setup: Setup, record: Record, step: int, path: str) -> Run | None:
     slots = found["kv_slots"].tolist()
     kv = {slot: row for slot, row in zip(slots, found["kv_rows"], strict=True) if slot >= setup.page_size}
     return Run(path=path, integers={name: found[name] for name in INTEGERS}, kv=kv)
+
+
+def _found_equal(record: Record, step: int) -> bool:
+    """Whether the KV caches were compared where they lie and found equal, and the integers are equal here."""
+    graph, eager = record.path(step, "graph"), record.path(step, "eager")
+    if not record.scalar(step, "eager", KV_SAME) or any(
+        name not in path for name in INTEGERS for path in (graph, eager)
+    ):
+        return False
+    return all(equal(graph[name], eager[name]) for name in INTEGERS)
 
 
 def _all_equal(setup: Setup, record: Record, step: int) -> bool:

@@ -44,12 +44,12 @@ def pool_tokens(setup: Paged) -> int:
 
 
 def req_to_token(setup: Paged) -> Ints:
-    """The KV slot of each token: [slots + 1, row_pages * page_size]. Row 0 is the padding row, all zero."""
+    """The KV slot of each token: [slots + 1, context_len]. Row 0 is the padding row, all zero."""
     pages = row_pages(setup)
     order = shuffled(_LAYOUT_DATA, "pages", setup.slots * pages).reshape(setup.slots, pages)
     tokens = (order[:, :, None] + 1) * setup.page_size + np.arange(setup.page_size)
-    table = np.zeros((setup.slots + 1, pages * setup.page_size), dtype=np.int64)
-    table[1:] = tokens.reshape(setup.slots, -1)
+    table = np.zeros((setup.slots + 1, setup.context_len), dtype=np.int64)
+    table[1:] = tokens.reshape(setup.slots, -1)[:, : setup.context_len]
     return table
 
 

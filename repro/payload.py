@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
+NOISE_SIZE = 1 << 20
 Words = npt.NDArray[np.uint64]
 
 
@@ -31,6 +32,16 @@ def floats(data: int, name: str, shape: tuple[int, ...]) -> Floats:
     """float32 values in [-1, 1), exact multiples of 2**-23."""
     top = (words(data, name, math.prod(shape)) >> np.uint64(40)).astype(np.int64)
     return ((top - 2**23).astype(np.float32) * np.float32(2.0**-23)).reshape(shape)
+
+
+def noise() -> Floats:
+    """NOISE_SIZE values in [-1, 1): from them large contents are cut as windows, which costs no more than a copy."""
+    return floats(0, "noise", (NOISE_SIZE,))
+
+
+def window(data: int, name: str) -> int:
+    """Where in noise() the contents of this name begin; they go on from there, and from its end to its beginning."""
+    return int(words(data, name, 1)[0] % np.uint64(NOISE_SIZE))
 
 
 def integers(data: int, name: str, shape: tuple[int, ...], high: int) -> Ints:

@@ -11,15 +11,18 @@ per request. The paths of a step, in the order in which they are recorded:
                  req_pool_indices, positions, out_cache_loc, topk_p, topk_index, hidden_states
     launch       the runner's buffers at the moment the graph is launched, one row per request of the largest
                  bucket ([max_bs, ...]), under the names of `input`; and the scalars bs (bucket used) and raw_bs
-    neutral      for each buffer under launch: the value that a padded row must hold (scalar)
+    neutral      for each buffer under launch: the value that a padded row must hold (scalar); at step -1 if it
+                 is the same in all steps
     metadata     attention metadata at launch: kv_indptr [num_steps, n] and kv_indices [num_steps, width]
                  (rows 0..num_steps-2 are used, by draft steps 0..num_steps-2)
-    guard        after the graph ran, for each guarded buffer: the guard bands around it (flat); under <name>.want:
-                 what they were filled with
+    guard        after the graph ran: `intact`, how many bytes of guard bands still held their filling; and for each
+                 buffer whose bands do not, the bands (flat) and under <name>.want the filling
     graph        what the graph path left: parents, scores_index, tokens (raw_bs rows each); kv_slots [n] (KV slots
                  whose contents changed, rising) and kv_rows [n, ...] (their new contents)
     after_graph  the caller's batch after the graph path, names as in `before`
-    eager        as `graph`, from the eager path on the same inputs with the KV cache restored in between
+    eager        as `graph`, from the eager path on the same inputs with the KV cache restored in between. Where both
+                 left the same bits in all KV slots but slot 0, in which padded rows write, kv_rows is recorded of
+                 neither, and kv_same is 1
     after_eager  the caller's batch after the eager path
     eager_again  as `eager`, from an eager pass over the batch padded as the graph pads it, first raw_bs rows; and
     eager_nudged_up, eager_nudged_down: eager passes with the hidden states moved by rounding noise. Recorded only

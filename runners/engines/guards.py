@@ -5,7 +5,6 @@ A kernel that runs past a buffer writes into a band instead of into a neighbour,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,14 +19,27 @@ _FACTORIES = {torch.zeros, torch.ones, torch.full, torch.empty}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guarded:
-    """A tensor together with the bands around it. flat: band, contents, band."""
+class Bands:
+    """The bands around some buffers of one device: before, behind, before, behind, ... as bytes."""
 
-    flat: torch.Tensor
+    names: tuple[str, ...]
+    slices: tuple[torch.Tensor, ...]
+    filling: torch.Tensor
 
-    def bands(self) -> torch.Tensor:
-        """Both bands one after the other, as bytes: [2 * BAND * itemsize]."""
-        return torch.cat((self.flat[:BAND], self.flat[-BAND:])).view(torch.uint8)
+    @classmethod
+    def around(cls, flats: dict[str, torch.Tensor]) -> Bands:
+        """Of flat tensors that each begin and end with a band."""
+        slices = [part.view(torch.uint8) for flat in flats.values() for part in (flat[:BAND], flat[-BAND:])]
+        return cls(names=tuple(flats), slices=tuple(slices), filling=torch.full_like(torch.cat(slices), _FILL))
+
+    def broken(self) -> torch.Tensor:
+        """Whether any byte of a band has changed: a scalar on the device."""
+        return (torch.cat(self.slices) != self.filling).any()
+
+    def contents(self) -> dict[str, torch.Tensor]:
+        """Both bands of each buffer, one behind the other, by the buffer's name."""
+        pairs = zip(self.slices[::2], self.slices[1::2], strict=True)
+        return {name: torch.cat(pair) for name, pair in zip(self.names, pairs, strict=True)}
 
 
 class Guards(TorchFunctionMode):
@@ -36,7 +48,7 @@ class Guards(TorchFunctionMode):
     def __init__(self, capturing: Callable[[], bool]) -> None:
         super().__init__()
         self._capturing = capturing
-        self._guarded: dict[int, Guarded] = {}
+        self._flats: dict[int, torch.Tensor] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
@@ -46,24 +58,21 @@ class Guards(TorchFunctionMode):
         flat.view(torch.uint8).fill_(_FILL)
         inner = flat[BAND:-BAND].view(made.shape)
         inner.copy_(made)
-        self._guarded[flat.untyped_storage().data_ptr()] = Guarded(flat=flat)
+        self._flats[flat.untyped_storage().data_ptr()] = flat
         return inner
 
-    def around(self, tensor: torch.Tensor) -> Guarded | None:
-        """The bands around the buffer that this tensor is, or is a view of."""
-        return self._guarded.get(tensor.untyped_storage().data_ptr())
-
-    def keep(self, tensors: dict[str, torch.Tensor]) -> dict[str, Guarded]:
-        """The guarded ones of these tensors, by name; all others are forgotten."""
-        found = {name: self.around(tensor) for name, tensor in tensors.items()}
-        kept = {name: guarded for name, guarded in found.items() if guarded is not None}
-        self._guarded = {g.flat.untyped_storage().data_ptr(): g for g in kept.values()}
-        return kept
+    def bands(self, tensors: dict[str, torch.Tensor]) -> list[Bands]:
+        """The bands around those of these tensors that are, or are views of, guarded ones; per device. All other
+        guarded tensors are forgotten."""
+        flats = {name: self._flats.get(tensor.untyped_storage().data_ptr()) for name, tensor in tensors.items()}
+        found = {name: flat for name, flat in flats.items() if flat is not None}
+        self._flats = {}
+        devices = dict.fromkeys(flat.device for flat in found.values())
+        return [
+            Bands.around({name: flat for name, flat in found.items() if flat.device == device}) for device in devices
+        ]
 
 
 def untouched(count: int) -> bytes:
-    """What the bands of a buffer hold as long as nobody runs past it: `count` bytes."""
+    """What bands hold as long as nobody runs past a buffer: `count` bytes."""
     return bytes([_FILL]) * count
-
-
-assert math.gcd(BAND, 16) == 16
