@@ -16,7 +16,9 @@ from repro.case import PAGE_SIZES, Case, Request, Setup, Step, seq_len_max
 from repro.layout import draft_positions
 
 HIDDEN_SIZES = (16, 32, 48, 64)
-HEAD_DIMS = (16, 32)  # Triton's dot wants at least 16
+# Triton's dot wants at least 16; flashinfer has kernels for a few sizes, and compiles each when it is first used.
+HEAD_DIMS = {"triton": (16, 32), "flashinfer": (64,)}
+DTYPES = {"triton": ("float32", "float32", "float32", "float16"), "flashinfer": ("float16",)}
 VOCAB_SIZES = (64, 96, 128, 200, 256, 512)
 CONTEXT_MIN = 32
 ROOM = 8  # tokens of prefix for which every setup leaves room, where its size allows
@@ -66,7 +68,8 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         hidden_size=draw(st.sampled_from([n for n in HIDDEN_SIZES if n <= size.hidden_size and n % heads == 0])),
         num_heads=heads,
         num_kv_heads=draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0])),
-        head_dim=draw(st.sampled_from(HEAD_DIMS)),
+        head_dim=draw(st.sampled_from(HEAD_DIMS[backend])),
+        dtype=draw(st.sampled_from(DTYPES[backend])),
         # Each split is one more program to interpret in every attention launch.
         kv_splits=draw(st.sampled_from((1, 1, 1, 2))),
     )

@@ -27,6 +27,7 @@ VOCAB_MAX = 1 << 17
 HIDDEN_MAX = 4096
 STEPS_MAX = 64
 PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+FLASHINFER_HEAD_DIMS = (64, 128, 256)
 DATA_MAX = 2**31 - 1
 
 
@@ -163,7 +164,12 @@ def setup_problems(setup: Setup) -> list[str]:
     if found:
         return found
     need(setup.num_heads % setup.num_kv_heads == 0, "num_heads is no multiple of num_kv_heads")
+    # transformers refuses such a Llama configuration.
+    need(setup.hidden_size % setup.num_heads == 0, "hidden_size is no multiple of num_heads")
     need(setup.head_dim & (setup.head_dim - 1) == 0, "head_dim is no power of two")
+    if setup.backend == "flashinfer":
+        need(setup.dtype != "float32", "flashinfer has no float32 kernels")
+        need(setup.head_dim in FLASHINFER_HEAD_DIMS, f"head_dim is none of flashinfer's {FLASHINFER_HEAD_DIMS}")
     need(setup.vocab_size >= setup.topk, "vocab_size is below topk")
     need(setup.max_bs <= setup.slots, f"the largest bucket {setup.max_bs} exceeds {setup.slots} slots")
     if setup.topk == 1:

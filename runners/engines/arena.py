@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import math
 import weakref
+from collections import deque
 
 import numpy as np
 import torch
@@ -25,11 +26,14 @@ class Arena:
     """First-fit allocation over one stretch of memory."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
-        self._bytes = np.empty(capacity, dtype=np.uint8)
+        room = np.empty(capacity + ALIGNMENT, dtype=np.uint8)
+        start = -room.ctypes.data % ALIGNMENT
+        self._bytes = room[start : start + capacity]
         self.base = self._bytes.ctypes.data
         self.capacity = capacity
         self._whole = torch.from_numpy(self._bytes)
         self._free: list[tuple[int, int]] = [(0, capacity)]  # (offset, size), rising, never adjacent
+        self._dead: deque[tuple[int, int]] = deque()
         self.high_water = 0
 
     def allocate(self, like: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int]]:
@@ -37,9 +41,12 @@ class Arena:
         (offset, size) in bytes. RuntimeError when the pool is full."""
         reach = 1 + sum((n - 1) * s for n, s in zip(like.shape, like.stride(), strict=True)) if like.numel() else 0
         size = max(1, math.ceil(reach * like.element_size() / ALIGNMENT)) * ALIGNMENT
+        while self._dead:
+            self._give_back(*self._dead.pop())
         offset = self._take(size)
         block = self._bytes[offset : offset + size].view(_Block)
-        weakref.finalize(block, self._give_back, offset, size).atexit = False
+        # Python may find a dead block at any time, in the middle of _take as well, so it is only noted here.
+        weakref.finalize(block, self._dead.append, (offset, size)).atexit = False
         tensor = torch.from_numpy(block).view(like.dtype).as_strided(like.shape, like.stride())
         return tensor, (offset, size)
 

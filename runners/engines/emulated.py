@@ -7,13 +7,13 @@ one pool share the memory of their intermediates (arena.py). sglang's own code r
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -96,11 +96,12 @@ class _Recorder(TorchDispatchMode):
         self.owner = owner
         self.calls: list[Callable[[], None]] = []
         self.blocks: list[tuple[int, int]] = []
+        self._own: set[int] = set()  # addresses of the blocks
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        _refuse(func, args)
+        _refuse(func, args, kwargs)
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         mutates = func._schema.is_mutable
         if mutates:
@@ -133,14 +134,16 @@ class _Recorder(TorchDispatchMode):
         kernel.run()
 
     def restore(self) -> None:
-        """Undo what executing the calls did to memory outside the pool: a capture runs nothing."""
-        for alias, contents in self._before.values():
+        """Undo what executing the calls did to memory that was there before: a capture runs nothing."""
+        # The last remembered first: two storages may lie over the same memory.
+        for alias, contents in reversed(self._before.values()):
             alias.copy_(contents)
+        self._before.clear()
 
     def _remember(self, tensors: list[torch.Tensor]) -> None:
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            if storage._cdata not in self._before and storage.nbytes() and not self.arena.holds(tensor):
+            if storage._cdata not in self._before and storage.nbytes() and storage.data_ptr() not in self._own:
                 whole = torch.empty(0, dtype=torch.uint8).set_(storage)
                 self._before[storage._cdata] = (whole, whole.clone())
 
@@ -152,6 +155,7 @@ class _Recorder(TorchDispatchMode):
             return tensor
         home, block = self.arena.allocate(tensor)
         self.blocks.append(block)
+        self._own.add(home.data_ptr())
         home.copy_(tensor)
         return home
 
@@ -183,7 +187,7 @@ class _Again:
 
 
 def _poison(dtype: torch.dtype) -> torch.Tensor:
-    return torch.full((8,), 0xFF, dtype=torch.uint8).view(dtype)[0]
+    return torch.full((16,), 0xFF, dtype=torch.uint8).view(dtype)[0]
 
 
 _aten = torch.ops.aten
@@ -199,12 +203,14 @@ _DYNAMIC_ONLY_WITH_MASK = {_aten.index.Tensor, _aten.index_put.default, _aten.in
 _REFUSED_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 
-def _refuse(func: Any, args: Any) -> None:
+def _refuse(func: Any, args: Any, kwargs: Any) -> None:
     if func in _DYNAMIC_ONLY_WITH_MASK:
         masks = [i for i in args[1] if isinstance(i, torch.Tensor) and i.dtype in (torch.bool, torch.uint8)]
         if masks:
             raise CaptureRefused(f"{REFUSAL}: {func} with a mask needs its count of true elements on the host")
     elif func is _aten._local_scalar_dense.default and is_host(args[0]):
+        return
+    elif func is _aten.repeat_interleave.Tensor and kwargs.get("output_size") is not None:
         return
     elif any(tag in func.tags for tag in _REFUSED_TAGS):
         raise CaptureRefused(f"{REFUSAL}: {func} needs a value on the host")
@@ -214,30 +220,38 @@ class _HostGuard(TorchFunctionMode):
     """Refuses reads of a tensor by the host, and host data that would have to be copied in, during capture."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
         if func in _HOST_READS and not is_host(args[0]):
             raise CaptureRefused(f"{REFUSAL}: Tensor.{name} copies to the host")
-        if func in _HOST_DATA and not isinstance(args[0], torch.Tensor | int | float | bool):
-            raise CaptureRefused(f"{REFUSAL}: torch.{name} copies {type(args[0]).__name__} data from pageable memory")
-        return func(*args, **(kwargs or {}))
+        if func in _HOST_DATA:
+            data = [*args, *kwargs.values()][_HOST_DATA[func]]
+            if not isinstance(data, torch.Tensor | int | float | bool):
+                raise CaptureRefused(f"{REFUSAL}: {name} copies {type(data).__name__} data from pageable memory")
+        return func(*args, **kwargs)
 
 
-_HOST_READS = {torch.Tensor.cpu, torch.Tensor.tolist, torch.Tensor.numpy}
-_HOST_DATA = {torch.tensor, torch.as_tensor}
-_host_storages: set[int] = set()
+_HOST_READS = {torch.Tensor.cpu, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
+_HOST_DATA = {torch.tensor: 0, torch.as_tensor: 0, torch.Tensor.new_tensor: 1}  # and which argument is the data
+# By address. The weak references keep an address from being given to another storage.
+_host_storages: dict[int, StorageWeakRef] = {}
 
 
 def mark_host(tensor: torch.Tensor) -> None:
     """Say that this tensor lives on the host in a real run: reading it during a capture is no copy."""
-    _host_storages.add(tensor.untyped_storage()._cdata)
+    for address in [address for address, storage in _host_storages.items() if storage.expired()]:
+        del _host_storages[address]
+    storage = tensor.untyped_storage()
+    _host_storages[storage._cdata] = StorageWeakRef(storage)
 
 
 def is_host(tensor: torch.Tensor) -> bool:
     return tensor.untyped_storage()._cdata in _host_storages
 
 
-def synchronize() -> None:
-    """Nothing to wait for: every call has run when it returns."""
+def synchronize(_: object = None) -> None:
+    """Nothing to wait for: every call has run when it returns. CaptureRefused during a capture, as by CUDA."""
+    if capturing():
+        raise CaptureRefused(f"{REFUSAL}: synchronize waits for the device")
 
 
 def importing() -> AbstractContextManager[None]:
@@ -247,17 +261,11 @@ def importing() -> AbstractContextManager[None]:
 
 def install() -> None:
     """Put the emulation where sglang looks for CUDA graphs: torch.cuda and torch.cpu. Needs TRITON_INTERPRET=1."""
-    handles = itertools.count()
-    pools: dict[int, Arena] = {}
-
-    def graph_pool_handle() -> Arena:
-        return pools.setdefault(next(handles), Arena())
-
     for module in (torch.cuda, torch.cpu):
         module.CUDAGraph = Graph
         module.graph = graph
-        module.graph_pool_handle = graph_pool_handle
-        module.synchronize = lambda *_: None
+        module.graph_pool_handle = Arena
+        module.synchronize = synchronize
         module.empty_cache = lambda: None
     interpreter.install()
     standins.define_torchvision_schemas()
