@@ -10,6 +10,8 @@ JOBS ?= 2
 # What `make fuzz` looks at, and what the tests drive.
 FUZZ_TARGETS ?= 0.5.10.post1 0.5.13
 TEST_TARGETS ?= 0.5.10.post1 0.5.11 0.5.12.post1 0.5.13 0.5.13.post1 0.5.14 0.5.15.post1
+# What gets an environment of its own on a GPU host with a package index: 11 GB each.
+CUDA_TARGETS ?= 0.5.12.post1 0.5.13
 
 LOCK := requirements/emulated.txt
 # The stamp is named after the lock's contents, so that a changed lock, and nothing else, installs again.
@@ -17,16 +19,18 @@ STAMP := .venv/.installed-$(shell sha256sum $(LOCK) | cut -c1-16)
 PY := .venv/bin/python
 SUITE := $(PY) -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
 
-.PHONY: help setup fuzz .hunt test test-fast lint clean
+.PHONY: help setup setup-cuda fuzz .hunt test test-fast test-cuda lint clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make fuzz        hunt for bugs in sglang $(FUZZ_TARGETS) for about a minute; exit code 1: found'
 	@echo 'make test        lint, then all tests, on sglang $(TEST_TARGETS)'
 	@echo 'make test-fast   the tests that need no sglang, in seconds'
+	@echo 'make test-cuda   the tests that need a GPU, on all visible GPUs [PYTEST_FLAGS="--workers-per-gpu 4"]'
 	@echo 'make lint        format, style, types, import contract'
 	@echo 'make setup       only .venv [PYTHON=python3.11] [PIP_FLAGS="--extra-index-url ..."]'
 	@echo '                 (PIP_FLAGS: where pip finds no CPU build of torch by itself, name a place that has one)'
+	@echo 'make setup-cuda  sglang $(CUDA_TARGETS) with their own torch, 11 GB each [CUDA_TARGETS="0.5.13 ..."]'
 	@echo 'make clean       remove what was built in this checkout; releases stay in the cache'
 
 setup: $(STAMP)
@@ -43,6 +47,9 @@ $(STAMP):
 	    'make setup PIP_FLAGS="--force-reinstall --extra-index-url URL"' >&2; exit 3; }
 	@rm -f .venv/.installed-*
 	@touch $@
+
+setup-cuda: setup
+	$(PY) -m runners environment $(CUDA_TARGETS)
 
 # make itself exits 2 whenever a recipe fails, but a hunt that finds something is to exit 1, like the command that it
 # calls. In question mode (-q) make runs only lines marked +, and exits 1 if something else is left to do: so that is
@@ -68,10 +75,14 @@ lint: setup
 
 test: lint
 	$(PY) -m runners install $(TEST_TARGETS)
-	$(SUITE)
+	$(SUITE) -m 'not cuda'
 
 test-fast: setup
 	$(SUITE) -m 'not emulated and not cuda'
+
+# Processes as there are GPUs, so JOBS plays no part.
+test-cuda: setup
+	$(PY) -m pytest -m cuda -n auto -rs $(PYTEST_FLAGS)
 
 clean:
 	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,21 +1,37 @@
 """pytest's view of the targets: --target, the `target` fixture, and skips that say what would help.
 
 A test that asks for `target` runs once per target named by --target; without it, once per adapted release on the
-emulated engine. A test marked `emulated` or `cuda` drives real sglang; named releases, as in
+emulated engine. One that asks for `cuda_target` runs once per target of the cuda engine among those named; without any,
+once per adapted release. A test marked `emulated` or `cuda` drives real sglang; named releases, as in
 `@pytest.mark.emulated("0.5.13")`, are those that it needs.
+
+Under xdist each worker owns one GPU, out of those that the caller's CUDA_VISIBLE_DEVICES names; --workers-per-gpu K
+lets so many share one. A worker that dies hands its GPU to the one that takes its place.
 """
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from repro.case import Target
+from runners.devices import VISIBLE, Seats, gpus, visible
 from runners.environments import ADAPTED, engine_lacks, lacks
+from runners.pool import Pool
 
 ENGINES = {
     "emulated": "drives sglang on CPU tensors; arguments: the releases that it needs",
     "cuda": "drives sglang on an NVIDIA GPU; arguments: the releases that it needs",
 }
+IMPORT_TORCH = ("test_emulated.py",)
+# Workers that may die before xdist gives up: a test that kills its own must not cost the others theirs.
+RESTARTS_MAX = 1000
+SEATS = pytest.StashKey[Seats]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,12 +42,79 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="TARGET",
         help="run tests of targets on this one: RELEASE/ENGINE or PATH@ENGINE; may be repeated",
     )
+    parser.addoption("--workers-per-gpu", type=int, default=1, metavar="K", help="xdist workers that share one GPU")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     for engine, meaning in ENGINES.items():
         config.addinivalue_line("markers", f"{engine}(*releases): {meaning}")
     targets(config)
+    if config.getoption("--workers-per-gpu") < 1:
+        raise pytest.UsageError("--workers-per-gpu: expected a whole number from 1 on")
+    if getattr(config.option, "maxworkerrestart", "absent") is None:
+        config.option.maxworkerrestart = RESTARTS_MAX
+    device = getattr(config, "workerinput", {}).get("gpu", "")
+    if device:
+        # Whatever this worker starts sees this device and no other.
+        os.environ[VISIBLE] = device
+
+
+# GPUs ------------------------------------------------------------------------------------------------------------
+
+
+def seats(config: pytest.Config) -> Seats:
+    """The places on GPUs that are still free."""
+    if SEATS not in config.stash:
+        config.stash[SEATS] = Seats(visible(len(gpus())), config.getoption("--workers-per-gpu"))
+    return config.stash[SEATS]
+
+
+def needs_gpus(config: pytest.Config) -> bool:
+    """Whether what was asked for is about GPUs, as far as the command line says."""
+    marked = re.search(r"(?<!not )\bcuda\b", config.getoption("markexpr"))
+    return bool(marked) or any(target.engine == "cuda" for target in targets(config))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """-n auto: one worker per place."""
+    return (len(seats(config)) or None) if needs_gpus(config) else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    places = len(seats(config))
+    if needs_gpus(config) and 0 < places < len(specs):
+        raise pytest.UsageError(
+            f"{len(specs)} workers need a place on a GPU each, and there are {places}: -n {places}, or more of them "
+            "on each GPU with --workers-per-gpu"
+        )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["gpu"] = seats(node.config).take() or ""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    if node.workerinput["gpu"]:
+        seats(node.config).give_back(node.workerinput["gpu"])
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    has_none = getattr(item.config, "workerinput", {"gpu": "all"})["gpu"] == ""
+    if has_none and any(item.iter_markers("cuda")):
+        pytest.fail("this xdist worker has no GPU of its own: fewer workers, or --workers-per-gpu K", pytrace=False)
+
+
+# Targets ---------------------------------------------------------------------------------------------------------
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Reading a module that imports torch takes seconds: not where all of its tests are left out anyway."""
+    left_out = "not emulated" in config.getoption("markexpr")
+    return True if left_out and collection_path.name in IMPORT_TORCH else None
 
 
 def targets(config: pytest.Config) -> list[Target]:
@@ -43,23 +126,31 @@ def targets(config: pytest.Config) -> list[Target]:
     return named or [Target(release, "emulated") for release in ADAPTED]
 
 
+def cuda_targets(config: pytest.Config) -> list[Target]:
+    """Those of the cuda engine that were asked for; all adapted releases if nothing was."""
+    if config.getoption("--target"):
+        return [target for target in targets(config) if target.engine == "cuda"]
+    return [Target(release, "cuda") for release in ADAPTED]
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "target" not in metafunc.fixturenames:
-        return
-    asked = targets(metafunc.config)
-    parameters = [
-        pytest.param(one, id=str(one), marks=getattr(pytest.mark, one.engine) if one.engine in ENGINES else ())
-        for one in asked
-    ]
-    metafunc.parametrize("target", parameters, scope="session")
+    for fixture, asked in (("target", targets), ("cuda_target", cuda_targets)):
+        if fixture in metafunc.fixturenames:
+            parameters = [
+                pytest.param(one, id=str(one), marks=getattr(pytest.mark, one.engine) if one.engine in ENGINES else ())
+                for one in asked(metafunc.config)
+            ]
+            metafunc.parametrize(fixture, parameters, scope="session")
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         target = target_of(item)
-        # Importing a release takes seconds, so all its tests go to one worker; other files stay whole as well.
-        item.add_marker(pytest.mark.xdist_group(str(target) if target else item.path.stem))
+        # Importing a release takes seconds, so all its tests go to one worker; other files stay whole as well. Not so
+        # on GPUs, which are worth more than the seconds.
+        if not any(item.iter_markers("cuda")):
+            item.add_marker(pytest.mark.xdist_group(str(target) if target else item.path.stem))
         why = missing(item)
         if why:
             item.add_marker(pytest.mark.skip(reason=why))
@@ -70,7 +161,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def target_of(item: pytest.Item) -> Target | None:
     """The target that this test was given."""
     call = getattr(item, "callspec", None)
-    target = call.params.get("target") if call else None
+    target = (call.params.get("target") or call.params.get("cuda_target")) if call else None
     return target if isinstance(target, Target) else None
 
 
@@ -81,7 +172,15 @@ def missing(item: pytest.Item) -> str:
         return lacks(target)
     for engine in ENGINES:
         for mark in item.iter_markers(engine):
-            for why in (engine_lacks(engine), *(lacks(Target(release, engine)) for release in mark.args)):
+            # A release may have an environment of its own, so without one there is nothing more to say.
+            for why in [lacks(Target(release, engine)) for release in mark.args] or [engine_lacks(engine)]:
                 if why:
                     return why
     return ""
+
+
+@pytest.fixture(scope="session")
+def pool(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """A pool on the target, with one worker for all tests: importing a release takes seconds."""
+    with Pool(target, log=tmp_path_factory.mktemp("worker") / "log") as one:
+        yield one

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fuzz.draw import different
-from fuzz.strategies import cases
+from fuzz.strategies import DTYPES, HEAD_DIMS, cases
 from fuzz.swarm import EVERYTHING
 from repro.case import Case, Setup
 from repro.record import Campaign
@@ -23,6 +23,8 @@ def small_setup(runner: str, backend: str) -> Setup:
         num_draft_tokens=4,
         capture_bs=(1, 2, 4),
         slots=6,
+        head_dim=HEAD_DIMS[backend][0],
+        dtype=DTYPES[backend][0],
     )
 
 

@@ -22,13 +22,14 @@ UNFIT_A_SETUP = 2
 UNFIT_MAX = 50
 
 
-def campaign(plan: Plan, cases: Iterator[Case], means: Means) -> Campaign:
-    """Run cases until a limit of the plan is reached, the cases end, or someone interrupts.
+def campaign(plan: Plan, cases: Iterator[Case], means: Means, tally: Tally | None = None) -> Campaign:
+    """Run cases until a limit of the plan is reached, the cases end, or someone interrupts. tally: an empty one, for
+    those who want to look into it meanwhile.
 
     KeyboardInterrupt and OSError (a full disk, a vanished folder) end the campaign and become part of the result;
     whatever was found until then is in it and on disk.
     """
-    tally = Tally(plan, means.clock)
+    tally = tally or Tally(plan, means.clock)
     try:
         return tally.campaign(_Loop(cases, means, tally).run())
     except KeyboardInterrupt:
@@ -48,6 +49,7 @@ class _Loop:
         self.setup: Setup | None = None
         self.unfit = 0  # runs on this setup that could not be made, while there was no other
         self.history: list[Case] = []  # what the live session has run
+        self.others: set[str] = set()  # failures that somebody else settles
 
     def run(self) -> str:
         """Why it stopped."""
@@ -105,9 +107,16 @@ class _Loop:
         known = tally.findings.get(fingerprint)
         if known is not None:
             tally.findings[fingerprint] = dataclasses.replace(known, cases=known.cases + 1)
+            if fingerprint in self.others:
+                return False
             if known.failed or not tally.plan.settle or self.attempts[fingerprint] >= ATTEMPTS_MAX:
                 return False
+        settling = Settling(self.means, tally, verdict, tally.cases)
+        if known is None and not self.means.claim(fingerprint):
+            self.others.add(fingerprint)
+            settling.note(case, 0, 0)
+            return False
         self.attempts[fingerprint] += 1
-        Settling(self.means, tally, verdict, tally.cases).settle(case, led_up(self.history, case))
+        settling.settle(case, led_up(self.history, case))
         self.means.tell(tally.progress("settled"))
         return True

@@ -8,6 +8,7 @@ mean other cases elsewhere; here no case depends on another case, on a target's 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeVar
@@ -53,16 +54,19 @@ def examples(strategy: st.SearchStrategy[T]) -> Callable[[str], T]:
 
 
 def rounds(seed: int, runner: str, backend: str, cases_per_setup: int) -> Iterator[Case]:
-    """Round after round for ever: a swarm, a setup under it, then so many different cases on that setup."""
-    number = 0
-    while True:
-        here = f"eagleeye {seed} {number}"
-        swarm = examples(swarms())(f"{here} swarm")
-        if number < SMALL_ROUNDS:
-            swarm = replace(swarm, size=SMALL)
-        setup = examples(setups(runner, backend, swarm))(f"{here} setup")
-        yield from different(here, cases(setup, swarm), cases_per_setup)
-        number += 1
+    """Round after round for ever."""
+    for number in itertools.count():
+        yield from round_cases(seed, number, runner, backend, cases_per_setup)
+
+
+def round_cases(seed: int, number: int, runner: str, backend: str, cases_per_setup: int) -> Iterator[Case]:
+    """One round: a swarm, a setup under it, then so many different cases on that setup."""
+    here = f"eagleeye {seed} {number}"
+    swarm = examples(swarms())(f"{here} swarm")
+    if number < SMALL_ROUNDS:
+        swarm = replace(swarm, size=SMALL)
+    setup = examples(setups(runner, backend, swarm))(f"{here} setup")
+    yield from different(here, cases(setup, swarm), cases_per_setup)
 
 
 def different(name: str, strategy: st.SearchStrategy[Case], count: int) -> Iterator[Case]:

@@ -30,7 +30,8 @@ class Means:
 
     run: a case in a session that may be kept from case to case. run_fresh: a case in a process of its own. judge:
     what all oracles say. overall: what their verdicts come to; UNKNOWN means that nothing was judged. keep: store a
-    finding, whose better forms replace it, and return the path. tell: show progress. clock: seconds, rising.
+    finding, whose better forms replace it, and return the path. tell: show progress. clock: seconds, rising. claim:
+    whether a failure, by fingerprint, is ours to settle; where several work together, it is one's alone.
     """
 
     run: Run
@@ -40,6 +41,7 @@ class Means:
     keep: Callable[[Finding], str]
     tell: Callable[[Progress], None]
     clock: Callable[[], float]
+    claim: Callable[[str], bool] = lambda fingerprint: True
 
 
 class Settling:
@@ -77,6 +79,15 @@ class Settling:
 
     def put(self, case: Case, failed: int, tried: int) -> None:
         """Store this form of the finding: in the tally, so that it counts whatever happens next, then on disk."""
+        found = self.note(case, failed, tried)
+        verdict = self._verdicts.get(case, self.verdict)
+        finding = Finding(case=case, target=self.plan.target, verdict=verdict, failed=failed, tried=tried)
+        with self.tally.stage("store"):
+            seed = self.means.keep(finding)
+        self.tally.findings[self.fingerprint] = dataclasses.replace(found, seed=seed)
+
+    def note(self, case: Case, failed: int, tried: int) -> Found:
+        """Put this form of the finding into the tally alone."""
         verdict = self._verdicts.get(case, self.verdict)
         known = self.tally.findings.get(self.fingerprint)
         found = Found(
@@ -97,10 +108,7 @@ class Settling:
             cell=verdict.cell,
         )
         self.tally.findings[self.fingerprint] = found
-        finding = Finding(case=case, target=self.plan.target, verdict=verdict, failed=failed, tried=tried)
-        with self.tally.stage("store"):
-            seed = self.means.keep(finding)
-        self.tally.findings[self.fingerprint] = dataclasses.replace(found, seed=seed)
+        return found
 
     def _start(self, candidates: Sequence[Case]) -> tuple[Case | None, int]:
         """The first candidate that fails in a fresh process, and how many runs in such processes took place."""

@@ -120,7 +120,7 @@ class Campaign:
     transitions_possible: how many transitions the setups drawn allow; transitions_missing: those of them that no
     replay made. stages: seconds spent on draw, build, graph, eager, record, pass (the rest of a run: process and
     transport), judge, store, confirm, shrink. facts: what the traces said about release, adapter, engine, torch,
-    machine.
+    machine. workers: processes that ran cases at the same time; seconds is then the longest, stages are added up.
     """
 
     target: Target
@@ -147,6 +147,7 @@ class Campaign:
     error: str = ""
     stages: Mapping[str, float] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
+    workers: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists, texts and numbers."""

@@ -9,16 +9,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from repro.case import Target
+from runners.bundle import bundle
 from runners.doctor import examination, listing
 from runners.environments import ADAPTED, NotUsable, cache_directory, checked_release, import_path, targets_directory
 from runners.install import Pip, install, run_pip
+from runners.own_environment import Run, make_environment, run_command
+from runners.unpack import unpack
 
 OK, OURS = 0, 3
 
 
-def main(arguments: Sequence[str] | None = None, *, pip: Pip = run_pip) -> int:
+def main(arguments: Sequence[str] | None = None, *, pip: Pip = run_pip, run: Run = run_command) -> int:
     """The exit code: 0, or 3 where something could not be done or nothing is usable."""
-    options = _parser().parse_args(arguments, argparse.Namespace(pip=pip))
+    options = _parser().parse_args(arguments, argparse.Namespace(pip=pip, run=run))
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         return command(options)
@@ -53,6 +56,18 @@ def _parser() -> argparse.ArgumentParser:
     one.set_defaults(command=_list)
     one = commands.add_parser("doctor", help="what is installed, what can be used, what is missing and what helps")
     one.set_defaults(command=_doctor)
+    one = commands.add_parser("environment", help="install releases for the cuda engine, each with its own torch")
+    one.add_argument("releases", nargs="+", metavar="RELEASE")
+    one.set_defaults(command=_environment)
+    one = commands.add_parser("bundle", help="pack releases for GPU hosts without a package index")
+    one.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
+    one.add_argument("releases", nargs="*", default=list(ADAPTED), metavar="RELEASE", help="default: all adapted")
+    one.set_defaults(command=_bundle)
+    one = commands.add_parser("unpack", help="put a bundle's releases into the cache")
+    one.add_argument("bundle", type=Path, metavar="BUNDLE")
+    # Also behind the command; without it here, what was said in front of the command stays.
+    one.add_argument("--cache", type=Path, default=argparse.SUPPRESS, help="put them there")
+    one.set_defaults(command=_unpack)
     one = commands.add_parser("path", help="the import path of an installed release")
     one.add_argument("release", metavar="RELEASE")
     one.set_defaults(command=_path)
@@ -60,12 +75,22 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _install(options: argparse.Namespace) -> int:
-    for release in options.releases:
+    return _each(options.releases, lambda release: install(release, options.cache, pip=options.pip, say=_aside))
+
+
+def _environment(options: argparse.Namespace) -> int:
+    return _each(
+        options.releases, lambda release: make_environment(release, options.cache, run=options.run, say=_aside)
+    )
+
+
+def _each(releases: Sequence[str], put: Callable[[str], bool]) -> int:
+    for release in releases:
         checked_release(release)  # all of them, before the first is fetched
     failed = False
-    for release in dict.fromkeys(options.releases):
+    for release in dict.fromkeys(releases):
         try:
-            new = install(release, options.cache, pip=options.pip, say=lambda text: print(text, file=sys.stderr))
+            new = put(release)
         except NotUsable as error:
             # The others may well be there.
             print(f"error: {error}", file=sys.stderr)
@@ -73,6 +98,25 @@ def _install(options: argparse.Namespace) -> int:
             continue
         print(f"sglang {release}: {'installed' if new else 'already there'}", flush=True)
     return OURS if failed else OK
+
+
+def _aside(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _bundle(options: argparse.Namespace) -> int:
+    for release in options.releases:
+        checked_release(release)  # all of them, before the first is fetched
+    bundle(options.out, options.releases, options.cache, pip=options.pip, say=lambda text: print(text, flush=True))
+    return OK
+
+
+def _unpack(options: argparse.Namespace) -> int:
+    new = unpack(options.bundle, options.cache, say=_aside)
+    print(
+        f"{targets_directory(options.cache)}: {', '.join(new) + ' unpacked' if new else 'all of it is already there'}"
+    )
+    return OK
 
 
 def _list(options: argparse.Namespace) -> int:

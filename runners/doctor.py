@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from runners.devices import gpus
 from runners.environments import (
     ADAPTED,
     CUDA_NEEDS,
@@ -16,8 +17,8 @@ from runners.environments import (
     Installed,
     cache_directory,
     engine_lacks,
-    gpus,
     installed,
+    own_environments,
     versions,
 )
 from runners.install import contents, damage
@@ -43,6 +44,11 @@ def examination(cache: Path | None = None) -> tuple[list[str], bool]:
         line, fine = _release(one)
         lines.append(line)
         usable |= fine
+    for own in own_environments(cache):
+        why = engine_lacks("cuda", (), own.site)
+        state = f"cannot be used: {why}" if why else f"torch {versions(('torch',), (), own.site)['torch']}"
+        lines.append(f"{own.release:<14} own environment for cuda: {state}")
+        usable |= not why
     lines += [f"missing: {text}" for text in _missing(releases)]
     return lines, usable
 

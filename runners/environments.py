@@ -1,23 +1,22 @@
 """Targets: where releases of sglang are kept, what a worker needs in its environment, and why one cannot be used.
 
-Releases lie in a cache outside the checkout, one directory each, put in front on the worker's import path.
+Releases lie in a cache outside the checkout, one directory each, put in front on the worker's import path. On a GPU
+host a release may also have a Python environment of its own, with the torch and the kernels that it pins.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib.metadata
 import json
 import os
 import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from repro.case import Target
+from runners.devices import VISIBLE, gpus, visible
 
 # The releases that runners/releases has adapters for and the conformance test is run on.
 ADAPTED = ("0.5.10.post1", "0.5.11", "0.5.12.post1", "0.5.13", "0.5.13.post1", "0.5.14", "0.5.15.post1")
@@ -66,6 +65,23 @@ class Installed:
     base: Path | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """A release's own Python environment."""
+
+    release: str
+    path: Path
+
+    @property
+    def python(self) -> Path:
+        return self.path / "bin" / "python"
+
+    @property
+    def site(self) -> tuple[Path, ...]:
+        """Where its packages lie."""
+        return tuple(self.path.glob("lib/python3*/site-packages"))
+
+
 def cache_directory(given: Path | None = None) -> Path:
     """Where targets are kept: as given, else EAGLEEYE_CACHE, else ~/.cache/eagleeye."""
     if given:
@@ -77,6 +93,11 @@ def cache_directory(given: Path | None = None) -> Path:
 def targets_directory(cache: Path | None = None) -> Path:
     """One directory per release in here."""
     return cache_directory(cache) / "targets"
+
+
+def environments_directory(cache: Path | None = None) -> Path:
+    """One Python environment per release in here."""
+    return cache_directory(cache) / "environments"
 
 
 def checked_release(text: str) -> str:
@@ -101,8 +122,33 @@ def installed(cache: Path | None = None) -> tuple[Installed, ...]:
             release = path.name.removeprefix("sglang-")
             if _RELEASE.fullmatch(release) and is_whole(path, release):
                 base = parent / "base"
-                found[release] = Installed(release=release, path=path, base=base if base.is_dir() else None)
+                one = Installed(release=release, path=path, base=base if base.is_dir() else None)
+                # Of the two kinds, the one that was installed for this very Python goes first.
+                found[release] = found.get(release, one) if path.name != release else one
     return tuple(sorted(found.values(), key=lambda one: release_order(one.release)))
+
+
+def own_environments(cache: Path | None = None) -> tuple[Own, ...]:
+    """The releases that have a whole environment of their own, oldest first."""
+    found = [
+        Own(release=path.name, path=path)
+        for path in _directories(environments_directory(cache))
+        if _RELEASE.fullmatch(path.name) and is_whole(path, path.name)
+    ]
+    return tuple(sorted(found, key=lambda one: release_order(one.release)))
+
+
+def own_environment(target: Target, cache: Path | None = None) -> Own | None:
+    """The environment that this target's worker runs in, if its release has one: the real engine's alone, as the
+    emulated one needs other versions than a release pins."""
+    found = own_environments(cache) if target.engine == "cuda" else ()
+    return next((one for one in found if one.release == target.sglang), None)
+
+
+def interpreter(target: Target, cache: Path | None = None) -> Path:
+    """The Python that this target's worker runs in."""
+    own = own_environment(target, cache)
+    return own.python if own else Path(sys.executable)
 
 
 def is_whole(path: Path, release: str) -> bool:
@@ -126,9 +172,9 @@ def _directories(parent: Path) -> Iterator[Path]:
 def import_path(target: Target, cache: Path | None = None) -> tuple[Path, ...]:
     """What goes in front on the worker's import path. NotUsable, with the command that helps, if it is not there.
 
-    Empty for the toy, and where this very release is installed in the interpreter itself.
+    Empty for the toy, and where this very release is installed in the worker's interpreter itself.
     """
-    if target.engine == "toy":
+    if target.engine == "toy" or own_environment(target, cache):
         return ()
     if target.is_checkout:
         return (_checkout(target),)
@@ -156,36 +202,32 @@ def _own_sglang() -> str:
         return ""
 
 
-def worker_environment(target: Target, cache: Path | None = None) -> dict[str, str]:
-    """The environment of this target's worker. NotUsable if its release is not there."""
+def worker_environment(target: Target, cache: Path | None = None, *, device: str = "") -> dict[str, str]:
+    """The environment of this target's worker. NotUsable if its release is not there. device: the one GPU that a
+    worker of the cuda engine is to see, as CUDA_VISIBLE_DEVICES names it; without it, those that we see."""
     ours = [*map(str, import_path(target, cache)), str(PROJECT)]
     theirs = os.environ.get("PYTHONPATH", "")
     path = os.pathsep.join([*ours, theirs] if theirs else ours)
     inherited = {name: value for name, value in os.environ.items() if name not in _EMULATED_ONLY}
-    return {**inherited, **_ALWAYS, **_ENGINES[target.engine], "PYTHONPATH": path}
+    found = {**inherited, **_ALWAYS, **_ENGINES[target.engine], "PYTHONPATH": path}
+    if device and target.engine == "cuda":
+        found[VISIBLE] = device
+    own = own_environment(target, cache)
+    if own:
+        # Kernels are compiled by programs that pip puts beside the interpreter.
+        found["PATH"] = os.pathsep.join([str(own.python.parent), os.environ.get("PATH", os.defpath)])
+    return found
 
 
 # What is missing -------------------------------------------------------------------------------------------------
 
 
-@functools.cache
-def gpus() -> tuple[str, ...]:
-    """The names of the NVIDIA GPUs of this machine, asked of the driver's own tool: torch would touch them."""
-    tool = shutil.which("nvidia-smi")
-    if not tool:
-        return ()
-    try:
-        found = subprocess.run(
-            [tool, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=30, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ()  # a driver that does not answer is none that could be used
-    return tuple(line.strip() for line in found.stdout.splitlines() if line.strip()) if found.returncode == 0 else ()
-
-
-def versions(names: tuple[str, ...], path: tuple[Path, ...] = ()) -> dict[str, str]:
-    """The installed versions of these distributions, for a worker with this in front; absent ones are left out."""
-    where = [*map(str, path), *sys.path]
+def versions(
+    names: tuple[str, ...], path: tuple[Path, ...] = (), behind: tuple[Path, ...] | None = None
+) -> dict[str, str]:
+    """The installed versions of these distributions, for a worker with this in front; absent ones are left out.
+    behind: where its interpreter has its packages, if that is another than ours."""
+    where = [*map(str, path), *(sys.path if behind is None else map(str, behind))]
     found = {}
     for name in names:
         for distribution in importlib.metadata.distributions(name=name, path=where):
@@ -194,18 +236,31 @@ def versions(names: tuple[str, ...], path: tuple[Path, ...] = ()) -> dict[str, s
     return found
 
 
-def engine_lacks(engine: str, path: tuple[Path, ...] = ()) -> str:
-    """Why this engine cannot be used here, and the command that helps; empty if it can."""
+def device_lacks(engine: str) -> str:
+    """Why this machine has no device for this engine; empty if it has."""
+    if engine != "cuda":
+        return ""
+    if not gpus():
+        return "there is no NVIDIA GPU on this machine (nvidia-smi shows none)"
+    if not visible(len(gpus())):
+        return f"{VISIBLE}={os.environ[VISIBLE]!r} names no GPU of this machine"
+    return ""
+
+
+def engine_lacks(engine: str, path: tuple[Path, ...] = (), behind: tuple[Path, ...] | None = None) -> str:
+    """Why this engine cannot be used here, and the command that helps; empty if it can. path, behind: as for
+    versions()."""
     if engine == "toy":
         return ""
-    if engine == "cuda" and not gpus():
-        return "there is no NVIDIA GPU on this machine (nvidia-smi shows none)"
+    if lack := device_lacks(engine):
+        return lack
     needs = CUDA_NEEDS if engine == "cuda" else EMULATED_NEEDS
-    found = versions(needs, path)
+    found = versions(needs, path, behind)
     absent = [name for name in needs if name not in found]
-    command = "pip install sglang" if engine == "cuda" else "make setup"
+    command = "make setup-cuda" if engine == "cuda" else "make setup"
     if absent:
-        return f"not installed: {', '.join(absent)}; to install them: {command}"
+        offline = " or, without a package index, python -m runners unpack BUNDLE" if engine == "cuda" else ""
+        return f"not installed: {', '.join(absent)}; to install them: {command}{offline}"
     if engine == "cuda" and found["torch"].endswith("+cpu"):
         return f"torch {found['torch']} has no CUDA; to install one that has: {command}"
     numpy, triton = (release_order(found[name])[0][:2] if name in found else () for name in ("numpy", "triton"))
@@ -217,7 +272,10 @@ def engine_lacks(engine: str, path: tuple[Path, ...] = ()) -> str:
 def lacks(target: Target, cache: Path | None = None) -> str:
     """Why this target cannot be used here, and the command that helps; empty if it can, as far as can be told
     without importing anything."""
+    if lack := device_lacks(target.engine):
+        return lack
     try:
-        return engine_lacks(target.engine, import_path(target, cache))
+        own = own_environment(target, cache)
+        return engine_lacks(target.engine, import_path(target, cache), own.site if own else None)
     except NotUsable as error:
         return str(error)

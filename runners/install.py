@@ -29,6 +29,7 @@ _NO_NETWORK = re.compile(
 )
 _NO_SPACE = re.compile(r"No space left on device|Errno 28|Disk quota exceeded")
 _NO_MATCH = re.compile(r"No matching distribution found|Could not find a version")
+_UNKNOWN = re.compile(r"No matching distribution found for (\S+)")
 _KNOWN = re.compile(r"from versions: ([^)]*)\)")
 
 
@@ -59,12 +60,12 @@ def install(release: str, cache: Path | None = None, *, pip: Pip = run_pip, say:
     targets = targets_directory(cache)
     try:
         targets.mkdir(parents=True, exist_ok=True)
-        with _only_one(targets, say):
+        with only_one(targets, say):
             # While this one waited, another may have installed the same release.
             if any(one.release == release for one in installed(cache)):
                 return False
             _remove_remains(targets, release)
-            _need_space(targets)
+            need_space(targets, SPACE_NEEDED)
             _fetch(release, targets, pip)
     except OSError as error:
         raise NotUsable(f"cannot install sglang {release} in {targets}: {error.strerror or error}") from error
@@ -72,7 +73,7 @@ def install(release: str, cache: Path | None = None, *, pip: Pip = run_pip, say:
 
 
 @contextlib.contextmanager
-def _only_one(targets: Path, say: Callable[[str], None]) -> Iterator[None]:
+def only_one(targets: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock of this directory. The system lets go of it if we die."""
     with (targets / _LOCK).open("w") as lock:
         try:
@@ -90,11 +91,12 @@ def _remove_remains(targets: Path, release: str) -> None:
             shutil.rmtree(path)
 
 
-def _need_space(targets: Path) -> None:
-    free = shutil.disk_usage(targets).free
-    if free < SPACE_NEEDED:
+def need_space(folder: Path, needed: int) -> None:
+    """NotUsable if the disk of this folder has not so many bytes free."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
         raise NotUsable(
-            f"not enough disk space in {targets}: {free >> 20} MB free, {SPACE_NEEDED >> 20} MB needed; "
+            f"not enough disk space in {folder}: {free >> 20} MB free, {needed >> 20} MB needed; "
             "another place can be named by --cache or EAGLEEYE_CACHE"
         )
 
@@ -106,7 +108,7 @@ def _fetch(release: str, targets: Path, pip: Pip) -> None:
     try:
         ran = pip([*arguments, "--target", str(part), f"sglang=={release}"])
         if ran.code:
-            raise NotUsable(_reason(release, targets, ran.output))
+            raise NotUsable(reason(f"install sglang {release}", targets, ran.output))
         if not (part / "sglang" / "srt").is_dir():
             raise NotUsable(f"sglang {release} is not what was expected: it has no sglang/srt")
         files, size = contents(part)
@@ -141,19 +143,21 @@ def damage(path: Path) -> str:
     return f"{files} files of {size} bytes, but {wanted.get('files')} of {wanted.get('bytes')} were installed"
 
 
-def _reason(release: str, targets: Path, output: str) -> str:
-    """pip's pages as one line."""
+def reason(deed: str, place: Path, output: str, python: str = "{}.{}".format(*sys.version_info)) -> str:
+    """Why pip could not do this deed ("install sglang 0.5.13"), its pages as one line. place: where it was to write."""
     if _NO_SPACE.search(output):
-        return f"cannot install sglang {release}: no space left on the disk of {targets} or of pip's temporary files"
+        return f"cannot {deed}: no space left on the disk of {place} or of pip's temporary files"
     known = _KNOWN.search(output)
     if _NO_NETWORK.search(output) and not (known and known.group(1) not in ("", "none")):
-        return f"cannot install sglang {release}: pip reached no package index (is there a network?)"
+        return f"cannot {deed}: pip reached no package index (is there a network?)"
     if _NO_MATCH.search(output):
+        unknown = _UNKNOWN.search(output)
+        what = unknown.group(1).replace("==", " ") if unknown else deed.partition(" ")[2]
         newest = f"; the newest that it offers is {known.group(1).split(', ')[-1]}" if known else ""
-        return f"pip knows no sglang {release} that fits Python {sys.version_info[0]}.{sys.version_info[1]}{newest}"
+        return f"pip knows no {what} that fits Python {python}{newest}"
     if "No module named pip" in output:
-        return f"cannot install sglang {release}: {sys.executable} has no pip; to make an environment: make setup"
+        return f"cannot {deed}: {sys.executable} has no pip; to make an environment: make setup"
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR:")]
     last = (errors or lines or ["it printed nothing"])[-1]
-    return f"cannot install sglang {release}: pip says: {last.removeprefix('ERROR: ')[:300]}"
+    return f"cannot {deed}: pip says: {last.removeprefix('ERROR: ')[:300]}"

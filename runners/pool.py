@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import signal
 import socket
-import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from repro.case import Case, Setup, Target
 from repro.codec import case_to_json
 from repro.trace import Ended, How, Trace
 from runners.causes import cuda_error, exit_name
-from runners.environments import NotUsable, worker_environment
+from runners.environments import NotUsable, interpreter, worker_environment
 from runners.intake import Intake
 from runners.log import Log
 from runners.process import PROMPT_S, Worker, WorkerTrouble
@@ -50,7 +50,7 @@ class Pool:
     imports and building, which compile things while caches are cold. fresh: a new session process for every case;
     otherwise a session is kept for as long as the setup stays the same and its runs end DONE. log: what the worker
     prints is appended there (OSError if it cannot be opened). session: the module to take open_session from,
-    instead of the engine's.
+    instead of the engine's. device: the GPU for a worker of the cuda engine. variables: more for its environment.
     """
 
     def __init__(
@@ -62,8 +62,11 @@ class Pool:
         log: Path | None = None,
         start_s: float = 300.0,
         session: str = "",
+        device: str = "",
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self.target = target
+        self._device, self._variables = device, dict(variables or {})
         self._timeout_s, self._start_s, self._fresh, self._session_module = timeout_s, start_s, fresh, session
         self._log = Log(log)
         self._worker: Worker | None = None
@@ -187,9 +190,9 @@ class Pool:
             raise WorkerTrouble(self._trouble)
         self._failed_starts += 1
         try:
-            environment = worker_environment(self.target)
+            environment = worker_environment(self.target, device=self._device) | self._variables
             # -P: what lies in the current directory is not importable by being there.
-            command = [sys.executable, "-P", "-m", "runners.worker", "--target", str(self.target)]
+            command = [str(interpreter(self.target)), "-P", "-m", "runners.worker", "--target", str(self.target)]
             command += ["--session", self._session_module] if self._session_module else []
             self._worker = Worker(command, environment, self._log.fileno())
             self._worker.wait_ready(self._start_s)

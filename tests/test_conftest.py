@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import conftest
-from runners.environments import ADAPTED
+from runners.devices import Seats, visible
+from runners.environments import ADAPTED, CUDA_NEEDS
 
 PROJECT = Path(__file__).resolve().parent.parent
 TESTS = """
@@ -56,3 +59,139 @@ def test_a_bad_target_is_a_usage_error(tmp_path: Path) -> None:
     assert ran.returncode == 4
     assert "target '0.5.13': expected RELEASE/ENGINE or PATH@ENGINE" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+# GPUs: a driver's tool that shows four of them, and packages that are there by name only.
+ON_GPUS = """
+import os, signal, time
+import pytest
+from pathlib import Path
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("number", range(4))
+def test_on_a_gpu(number):
+    device, worker = os.environ["CUDA_VISIBLE_DEVICES"], os.environ.get("PYTEST_XDIST_WORKER", "alone")
+    Path(f"saw-{number}").write_text(f"{worker} {device}")
+    time.sleep(0.2)  # so that no worker does them all
+
+@pytest.mark.skipif("CRASHES" not in os.environ, reason="no crash asked for")
+@pytest.mark.parametrize("number", range(5))
+def test_that_dies(number):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def on_gpus(folder: Path, listed: str, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """pytest on ON_GPUS, on a machine of four GPUs as far as anyone can tell."""
+    (folder / "test_planted.py").write_text(ON_GPUS)
+    tool = folder / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\nfor gpu in 1 2 3 4; do echo NVIDIA H200; done\n")
+    tool.chmod(0o755)
+    for name in CUDA_NEEDS:
+        info = folder / "packages" / f"{name.replace('-', '_')}-9.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 9\n")
+    environment = {
+        **os.environ,
+        "PATH": f"{tool.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{PROJECT}:{folder / 'packages'}",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "CUDA_VISIBLE_DEVICES": listed,
+        **more,
+    }
+    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-p", "conftest", "-p", "no:cacheprovider", "-rs", *words]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def devices_of_workers(folder: Path) -> dict[str, set[str]]:
+    """Which devices each worker saw in the tests that ran."""
+    seen: dict[str, set[str]] = {}
+    for path in folder.glob("saw-*"):
+        worker, device = path.read_text().split(" ", 1)
+        seen.setdefault(worker, set()).add(device)
+    return seen
+
+
+def test_each_worker_owns_one_gpu_of_the_callers_list(tmp_path: Path) -> None:
+    ran = on_gpus(tmp_path, "3,GPU-abc", "-m", "cuda", "-n", "2")
+    assert ran.returncode == 0, ran.stdout
+    assert sorted(devices_of_workers(tmp_path).values(), key=str) == [{"3"}, {"GPU-abc"}]
+
+
+def test_without_xdist_nothing_is_changed(tmp_path: Path) -> None:
+    assert on_gpus(tmp_path, "1,2", "-m", "cuda").returncode == 0
+    assert devices_of_workers(tmp_path) == {"alone": {"1,2"}}
+
+
+def test_more_workers_than_gpus_is_a_usage_error(tmp_path: Path) -> None:
+    ran = on_gpus(tmp_path, "0,1", "-m", "cuda", "-n", "3")
+    assert ran.returncode == 4
+    assert "3 workers need a place on a GPU each, and there are 2: -n 2, or more of them on each GPU" in ran.stderr
+    assert "Traceback" not in ran.stdout + ran.stderr
+
+
+def test_a_crash_costs_its_own_test_alone_and_its_gpu_is_taken_over(tmp_path: Path) -> None:
+    """Five crashes: with one worker, xdist by itself gives up after four."""
+    ran = on_gpus(tmp_path, "2", "-n", "1", CRASHES="yes")
+    assert "5 failed, 4 passed" in ran.stdout
+    assert set().union(*devices_of_workers(tmp_path).values()) == {"2"}
+
+
+def test_a_list_that_names_no_gpu_skips_with_the_reason(tmp_path: Path) -> None:
+    ran = on_gpus(tmp_path, "7", "-m", "cuda")
+    assert ran.returncode == 0
+    assert "CUDA_VISIBLE_DEVICES='7' names no GPU of this machine" in ran.stdout
+    assert not devices_of_workers(tmp_path)
+
+
+def test_without_a_gpu_the_tests_skip_with_the_reason(tmp_path: Path) -> None:
+    if shutil.which("nvidia-smi"):
+        pytest.skip("this machine has a GPU")
+    (tmp_path / "test_planted.py").write_text(ON_GPUS)
+    command = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-rs", "-m", "cuda"]
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0
+    assert "there is no NVIDIA GPU on this machine (nvidia-smi shows none)" in ran.stdout
+    assert "4 skipped" in ran.stdout
+
+
+def planned(listed: str, *words: str, monkeypatch: pytest.MonkeyPatch) -> pytest.Config:
+    """The configuration of a pytest that was called with these words, on a machine of four GPUs."""
+    monkeypatch.setattr(conftest, "gpus", lambda: ("H200",) * 4)
+    monkeypatch.setattr(conftest, "visible", lambda count: visible(count, {"CUDA_VISIBLE_DEVICES": listed}))
+    values = {"--target": [], "--workers-per-gpu": 1, "markexpr": ""}
+    values |= dict(zip(words[::2], (int(word) if word.isdecimal() else word for word in words[1::2]), strict=True))
+    return SimpleNamespace(stash=pytest.Stash(), getoption=values.__getitem__)  # type: ignore[return-value]
+
+
+def test_automatically_as_many_workers_as_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    def workers(listed: str, *words: str) -> int | None:
+        return conftest.pytest_xdist_auto_num_workers(planned(listed, *words, monkeypatch=monkeypatch))
+
+    assert workers("1,0,-1,2", "markexpr", "cuda") == 2, "CUDA ends its list at -1"
+    assert workers("1,0", "markexpr", "cuda", "--workers-per-gpu", "3") == 6
+    assert workers("1,0", "markexpr", "not cuda") is None
+    assert workers("", "markexpr", "cuda") is None
+
+
+def test_a_worker_that_found_no_place_uses_nobodys_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = planned("5,3", monkeypatch=monkeypatch)
+    config.stash[conftest.SEATS] = Seats(("3",))
+    nodes = [SimpleNamespace(config=config, workerinput={}) for _ in range(3)]
+    for node in nodes[:2]:
+        conftest.pytest_configure_node(node)
+    assert [node.workerinput["gpu"] for node in nodes[:2]] == ["3", ""]
+
+    def item(node: object, *marks: str) -> pytest.Item:
+        return SimpleNamespace(config=node, iter_markers=lambda name: [m for m in marks if m == name])  # type: ignore
+
+    conftest.pytest_runtest_setup(item(nodes[0], "cuda"))
+    conftest.pytest_runtest_setup(item(nodes[1], "emulated"))
+    with pytest.raises(pytest.fail.Exception, match="this xdist worker has no GPU of its own: fewer workers"):
+        conftest.pytest_runtest_setup(item(nodes[1], "cuda"))
+    for node in nodes[1::-1]:
+        conftest.pytest_testnodedown(node, None)
+    conftest.pytest_configure_node(nodes[2])
+    assert nodes[2].workerinput["gpu"] == "3"

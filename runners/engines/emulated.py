@@ -12,10 +12,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from runners.engines import interpreter, standins
@@ -128,10 +129,12 @@ class _Recorder(TorchDispatchMode):
 
     def launch(self, kernel: interpreter.Launch) -> None:
         """Record a Triton launch. Any tensor it is given may be written."""
-        tensors = [leaf for leaf in tree_leaves(kernel.arguments) if isinstance(leaf, torch.Tensor)]
-        self._remember(tensors)
-        self.calls.append(kernel.with_arguments(tree_map_only(torch.Tensor, self._freeze, kernel.arguments)).run)
-        kernel.run()
+        # A launch is no ATen call, so this recorder is still listening: our own calls must not become the graph's.
+        with _disable_current_modes():
+            self._remember([leaf for leaf in tree_leaves(kernel.arguments) if isinstance(leaf, torch.Tensor)])
+            frozen = tree_map_only(torch.Tensor, self._freeze, kernel.arguments)
+            kernel.run()
+        self.calls.append(kernel.with_arguments(frozen).run)
 
     def restore(self) -> None:
         """Undo what executing the calls did to memory that was there before: a capture runs nothing."""
@@ -205,15 +208,23 @@ _REFUSED_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
 
 def _refuse(func: Any, args: Any, kwargs: Any) -> None:
     if func in _DYNAMIC_ONLY_WITH_MASK:
-        masks = [i for i in args[1] if isinstance(i, torch.Tensor) and i.dtype in (torch.bool, torch.uint8)]
-        if masks:
+        if any(map(_is_mask, args[1])):
             raise CaptureRefused(f"{REFUSAL}: {func} with a mask needs its count of true elements on the host")
-    elif func is _aten._local_scalar_dense.default and is_host(args[0]):
-        return
-    elif func is _aten.repeat_interleave.Tensor and kwargs.get("output_size") is not None:
-        return
-    elif any(tag in func.tags for tag in _REFUSED_TAGS):
+    elif func.overloadpacket is _aten.set_:
+        raise NotImplementedError(f"{func} swaps the memory of a tensor, which the emulation cannot freeze")
+    elif any(tag in func.tags for tag in _REFUSED_TAGS) and not _is_known(func, args, kwargs):
         raise CaptureRefused(f"{REFUSAL}: {func} needs a value on the host")
+
+
+def _is_known(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether what this call needs on the host is there already."""
+    if func is _aten.repeat_interleave.Tensor:
+        return kwargs.get("output_size") is not None
+    return func is _aten._local_scalar_dense.default and is_host(args[0])
+
+
+def _is_mask(index: object) -> bool:
+    return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
 
 
 class _HostGuard(TorchFunctionMode):
@@ -224,14 +235,34 @@ class _HostGuard(TorchFunctionMode):
         if func in _HOST_READS and not is_host(args[0]):
             raise CaptureRefused(f"{REFUSAL}: Tensor.{name} copies to the host")
         if func in _HOST_DATA:
-            data = [*args, *kwargs.values()][_HOST_DATA[func]]
-            if not isinstance(data, torch.Tensor | int | float | bool):
-                raise CaptureRefused(f"{REFUSAL}: {name} copies {type(data).__name__} data from pageable memory")
+            place = _HOST_DATA[func]
+            _refuse_host_data(name, args[place] if len(args) > place else kwargs.get("data", kwargs.get("obj")))
+        if func is torch.Tensor.__setitem__ and _is_mask(args[1]) and isinstance(args[2], int | float):
+            # With a number for all of them nobody counts the true elements: CUDA fills under the mask.
+            tensor, mask, value = args
+            tensor.masked_fill_(mask[(...,) + (None,) * (tensor.dim() - mask.dim())], value)
+            return None
         return func(*args, **kwargs)
 
 
 _HOST_READS = {torch.Tensor.cpu, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
-_HOST_DATA = {torch.tensor: 0, torch.as_tensor: 0, torch.Tensor.new_tensor: 1}  # and which argument is the data
+# And which argument is the data; in a list, a tuple of an index would come too.
+_HOST_DATA = {
+    torch.tensor: 0,
+    torch.as_tensor: 0,
+    torch.asarray: 0,
+    torch.Tensor.new_tensor: 1,
+    torch.Tensor.__getitem__: 1,
+    torch.Tensor.__setitem__: 1,
+}
+
+
+def _refuse_host_data(name: str, data: object) -> None:
+    for part in data if isinstance(data, tuple) and "item" in name else (data,):
+        if isinstance(part, list | tuple | range | np.ndarray):
+            raise CaptureRefused(f"{REFUSAL}: {name} copies {type(part).__name__} data from pageable memory")
+
+
 # By address. The weak references keep an address from being given to another storage.
 _host_storages: dict[int, StorageWeakRef] = {}
 

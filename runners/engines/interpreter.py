@@ -108,6 +108,8 @@ def _patch_language(function: Any) -> type[_Kept]:
     key = id(function.__globals__)
     if key not in _patched:
         _original_patch(function)
+        if not _patched:
+            language.shorten_operators()
         _patched.add(key)
     return _Kept
 

@@ -150,11 +150,14 @@ def _unwrapped(slow: Callable[..., Any]) -> Callable[..., Any]:
 
     def unwrap(value: Any) -> Any:
         kind = type(value)
-        if kind is tl.tensor or kind is int or kind is bool or value is None:
-            return value
-        return slow(value)
+        if kind is _constexpr:
+            return value.value
+        return value if kind in _BARE else slow(value)
 
     return unwrap
+
+
+_BARE = {tl.tensor, int, bool, float, str, type(None), tl.dtype, tl.block_type, tl.pointer_type}
 
 
 def _promotion_kept(slow: Callable[..., Any]) -> Callable[..., Any]:
@@ -214,6 +217,104 @@ def _unchanged_type_first(slow: Callable[..., Any]) -> Callable[..., Any]:
     return cast
 
 
+def _straight(operation: Callable[[Any, Any], Any], slow: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator that goes straight to numpy where no promotion, cast or broadcast of blocks is needed: two
+    tensors of one arithmetic type and shape, or a block and a scalar, or a tensor and a constant of its kind.
+    Numpy broadcasts a scalar, held as an array of one element, without copies."""
+
+    def operator(self: Any, other: Any) -> Any:
+        element = self.dtype
+        kind = element.name
+        if kind in _NUMPY_KINDS:
+            if type(other) is tl.tensor:
+                if other.dtype.name == kind:
+                    left, right = getattr(self.type, "sizes", ()), getattr(other.type, "sizes", ())
+                    if left == right or not right:
+                        return _made(operation(self.handle.data, other.handle.data), element, self.type)
+                    if not left:
+                        return _made(operation(self.handle.data, other.handle.data), element, other.type)
+            elif type(other) in _NUMPY_KINDS[kind] and -_SMALL < other < _SMALL:
+                return _made(operation(self.handle.data, other), element, self.type)
+        return slow(self, other)
+
+    return operator
+
+
+# Constants that take the type of a tensor of this kind. bfloat16 is missing: it is stored as integers.
+_NUMPY_KINDS: dict[str, tuple[type, ...]] = {
+    "int32": (int,),
+    "int64": (int,),
+    "fp16": (),
+    "fp32": (int, float),
+    "fp64": (int, float),
+}
+
+
+def _made(data: Any, element: Any, of_type: Any) -> Any:
+    return tl.tensor(triton_interpreter.TensorHandle(data, element), of_type)
+
+
+def _compared(operation: Callable[[Any, Any], Any], slow: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for a comparison, whose result is of booleans. Not of fp64: Triton rounds its constants to fp32."""
+
+    def operator(self: Any, other: Any) -> Any:
+        kind = self.dtype.name
+        if kind in _NUMPY_KINDS and kind != "fp64":
+            left = getattr(self.type, "sizes", ())
+            if type(other) is tl.tensor:
+                right = getattr(other.type, "sizes", ())
+                if other.dtype.name == kind and (left == right or not left or not right):
+                    return _booleans(operation(self.handle.data, other.handle.data), left or right)
+            elif type(other) in _NUMPY_KINDS[kind] and -_SMALL < other < _SMALL:
+                return _booleans(operation(self.handle.data, other), left)
+        return slow(self, other)
+
+    return operator
+
+
+def _booleans(data: Any, sizes: tuple[int, ...]) -> Any:
+    return _made(data, tl.int1, _block(tl.int1, sizes) if sizes else tl.int1)
+
+
+def _tensors_first(slow: Callable[..., Any]) -> Callable[..., Any]:
+    """Most of what is made a tensor is one."""
+
+    def to_tensor(self: Any, x: Any, check_type: bool = True) -> Any:
+        return x if type(x) is tl.tensor else slow(self, x, check_type)
+
+    return to_tensor
+
+
+def _pointed(slow: Callable[..., Any]) -> Callable[..., Any]:
+    """Pointer plus offset, both blocks of one shape or one of them a scalar."""
+
+    def add(self: Any, other: Any) -> Any:
+        pointer = self.dtype
+        if pointer.is_ptr() and type(other) is tl.tensor and other.dtype.name in ("int32", "int64"):
+            left, right = getattr(self.type, "sizes", ()), getattr(other.type, "sizes", ())
+            width = max(1, pointer.element_ty.primitive_bitwidth // 8)
+            if left == right or not right:
+                return _made(self.handle.data + width * other.handle.data.astype(np.uint64), pointer, self.type)
+            if not left:
+                data = self.handle.data + width * other.handle.data.astype(np.uint64)
+                return _made(data, pointer, _block(pointer, right))
+        return slow(self, other)
+
+    return add
+
+
+def shorten_operators() -> None:
+    """Put the straight operators over those that Triton's patch has just bound to the interpreter."""
+    tensor = tl.tensor
+    tensor.__add__ = _pointed(_straight(np.add, tensor.__add__))
+    tensor.__sub__ = _straight(np.subtract, tensor.__sub__)
+    tensor.__mul__ = _straight(np.multiply, tensor.__mul__)
+    tensor.__lt__ = _compared(np.less, tensor.__lt__)
+    tensor.__le__ = _compared(np.less_equal, tensor.__le__)
+    tensor.__gt__ = _compared(np.greater, tensor.__gt__)
+    tensor.__ge__ = _compared(np.greater_equal, tensor.__ge__)
+
+
 def install() -> None:
     """Put the cheaper objects in place, for good: in this process every kernel is interpreted."""
     tl.block_type.__init__ = _block_init
@@ -226,4 +327,5 @@ def install() -> None:
     semantic.broadcast_impl_value = _shapes_first(semantic.broadcast_impl_value)
     core._unwrap_if_constexpr = _unwrapped(core._unwrap_if_constexpr)
     semantic.binary_op_type_checking_impl = _promotion_kept(semantic.binary_op_type_checking_impl)
+    semantic.to_tensor = _tensors_first(semantic.to_tensor)
     semantic.cast = _unchanged_type_first(semantic.cast)

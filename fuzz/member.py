@@ -1,0 +1,85 @@
+"""A member's side of a campaign that several processes work on: cases as they are dealt, and what the others must know.
+
+It talks to the crew (fuzz/crew.py) in lines of JSON, one question at a time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any
+
+from fuzz.deal import Wish
+from fuzz.tally import Plan, Tally
+from repro.case import Case, Target
+from repro.record import Progress
+
+# Seconds between two accounts of the whole campaign: a few milliseconds' work, and the most that a kill can lose.
+TELL_EVERY = 1.0
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    return dataclasses.asdict(plan) | {"target": str(plan.target)}
+
+
+def plan_from_json(form: Mapping[str, Any]) -> Plan:
+    return Plan(**(dict(form) | {"target": Target.parse(form["target"])}))
+
+
+class Line:
+    """The line to the crew. Mutable: it has said things."""
+
+    def __init__(self, hear: IO[str], say: IO[str]) -> None:
+        self._hear, self._say = hear, say
+
+    def tell(self, **message: Any) -> None:
+        """BrokenPipeError if the crew is gone."""
+        self._say.write(json.dumps(message) + "\n")
+        self._say.flush()
+
+    def ask(self, **message: Any) -> dict[str, Any]:
+        """The answer to this question. BrokenPipeError if the crew is gone."""
+        self.tell(**message)
+        text = self._hear.readline()
+        if not text:
+            raise BrokenPipeError("the crew is gone")
+        return dict(json.loads(text))
+
+
+class Member:
+    """One member at work. Mutable. first: the seconds of its clock at which an account was last given."""
+
+    def __init__(self, line: Line, tally: Tally, clock: Callable[[], float]) -> None:
+        self.line, self.tally = line, tally
+        self._clock = clock
+        self._told = float("-inf")
+        self._known: dict[str, int] = {}
+
+    def cases(self, of_round: Callable[[int], Iterator[Case]]) -> Iterator[Case]:
+        """The cases that this member is to run: rounds as they are granted, each as far as it is granted."""
+        grant = self._granted(Wish())
+        while grant["round"] is not None:
+            number, before = grant["round"], self.tally.cases
+            for case in of_round(number):
+                while self.tally.cases - before >= grant["cases"] and grant["round"] == number:
+                    grant = self._granted(Wish(round=number, ran=self.tally.cases - before, drained=False))
+                if grant["round"] != number:
+                    break  # the limit is met
+                yield case
+            else:
+                grant = self._granted(Wish(round=number, ran=self.tally.cases - before))
+
+    def _granted(self, wish: Wish) -> dict[str, Any]:
+        return self.line.ask(say="wish", **dataclasses.asdict(wish))
+
+    def claim(self, fingerprint: str) -> bool:
+        """Whether this member is the one to settle this failure: the first who met it is."""
+        return bool(self.line.ask(say="claim", fingerprint=fingerprint)["claimed"])
+
+    def account(self, progress: Progress) -> None:
+        """Tell of all that was done, now and then, and whenever something is known better of a finding."""
+        known = {found.fingerprint: found.tried + bool(found.seed) for found in progress.findings}
+        if known != self._known or self._clock() - self._told >= TELL_EVERY:
+            self._known, self._told = known, self._clock()
+            self.line.tell(say="account", doing=progress.doing, campaign=self.tally.campaign("running").to_json())

@@ -1,0 +1,68 @@
+"""GPUs: those of this machine, those of them that the caller lets us use, and which worker gets which."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from itertools import cycle, islice
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+# The other way in which CUDA names a device, besides its number.
+_UNIQUE = ("GPU-", "MIG-")
+
+
+@functools.cache
+def gpus() -> tuple[str, ...]:
+    """The names of the NVIDIA GPUs of this machine, asked of the driver's own tool: torch would touch them."""
+    tool = shutil.which("nvidia-smi")
+    if not tool:
+        return ()
+    try:
+        found = subprocess.run(
+            [tool, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ()  # a driver that does not answer is none that could be used
+    return tuple(line.strip() for line in found.stdout.splitlines() if line.strip()) if found.returncode == 0 else ()
+
+
+def visible(count: int, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """The devices that we may use, each as CUDA_VISIBLE_DEVICES names it: the caller's list if there is one, else all
+    of this machine's `count`. CUDA reads that list up to the first entry that names none; so do we."""
+    listed = environment.get(VISIBLE)
+    if listed is None:
+        return tuple(map(str, range(count)))
+    found: list[str] = []
+    for entry in map(str.strip, listed.split(",")):
+        numbered = entry.isascii() and entry.isdecimal() and int(entry) < count
+        if not (numbered or entry.startswith(_UNIQUE)):
+            break
+        if entry not in found:
+            found.append(entry)
+    return tuple(found)
+
+
+def spread(workers: int, devices: Sequence[str]) -> list[str]:
+    """A device for each worker, in turn; the empty text for all if there are no devices."""
+    return list(islice(cycle(devices or ("",)), workers))
+
+
+class Seats:
+    """Places for workers, so many on each device, those of different devices first. Mutable: a place that is given
+    back, as its worker died, is the next one's."""
+
+    def __init__(self, devices: Sequence[str], a_device: int = 1) -> None:
+        self._free = [device for _ in range(a_device) for device in devices]
+
+    def take(self) -> str | None:
+        """A device with a free place; None if all are taken."""
+        return self._free.pop(0) if self._free else None
+
+    def give_back(self, device: str) -> None:
+        self._free.insert(0, device)
+
+    def __len__(self) -> int:
+        return len(self._free)

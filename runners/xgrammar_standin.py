@@ -1,0 +1,49 @@
+"""What a bundle holds in place of xgrammar: it satisfies sglang's imports and no more, as no case decodes by a grammar.
+
+It is copied into the bundle as the package xgrammar itself; nothing of ours imports it.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+
+def __getattr__(name: str) -> Any:
+    """Any class or function that is asked for. sglang declares fields of its request models with the classes."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return type(name, (BaseModel,), {}) if name[0].isupper() else _refuse
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise NotImplementedError("this host has a stand-in for xgrammar, which only satisfies imports")
+
+
+class _Submodules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds xgrammar.anything, which has the same attributes."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        ours = fullname.startswith("xgrammar.")
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if ours else None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        module = types.ModuleType(spec.name)
+        module.__path__ = []
+        module.__getattr__ = __getattr__  # type: ignore[method-assign]
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """There is nothing to execute."""
+
+
+if __name__ == "xgrammar":
+    sys.meta_path.append(_Submodules())

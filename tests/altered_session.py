@@ -1,0 +1,65 @@
+"""runners.session, able to change one input of a request and nothing else: data with (n << SHIFT) added changes
+PARTS[n - 1]. Whatever a changed input does not change, it does not reach."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from repro.case import Setup, Target
+from runners.watch import RunCase, Watch
+
+Array = Any
+OTHER_SLOT = 6
+SHIFT = 24
+_FAR = 7919  # any constant
+
+# What becomes of a request's row; at a slot that no other request uses.
+_ROWS: dict[str, Callable[[Array, Array], Array]] = {
+    "hidden_states": lambda row, _: row[::-1],
+    "topk_index": lambda row, _: row ^ 1,
+    "topk_p": lambda row, _: row[::-1],
+    # sglang lays kv_indices out by seq_lens and cuts them by positions, so the cut must stay inside.
+    "positions": lambda row, _: row - 1,
+    "seq_lens": lambda row, _: row + 1,
+    "req_pool_indices": lambda row, _: np.full_like(row, OTHER_SLOT),
+    "out_cache_loc": lambda row, table: table[OTHER_SLOT, : row.size],
+}
+PARTS = (*_ROWS, "prefix0", "prefix1")
+
+
+def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
+    """As of runners.session, which is imported here only: the tests read PARTS in a process without torch."""
+    session = importlib.import_module("runners.session")
+    for name in ("floats", "integers", "window"):
+        setattr(session, name, _altering(getattr(session, name)))
+    given = session._Step._given
+
+    def altered(step: Any) -> dict[str, Array]:
+        arrays: dict[str, Array] = given(step)
+        for row, request in enumerate(step.requests):
+            name = _part(request.data)
+            if name in arrays:
+                arrays[name][row] = _ROWS[name](arrays[name][row].copy(), step.session.table)
+        return arrays
+
+    session._Step._given = altered
+    opened: RunCase = session.open_session(setup, target, watch)
+    return opened
+
+
+def _part(data: int) -> str:
+    number = data >> SHIFT
+    return PARTS[number - 1] if number else ""
+
+
+def _altering(payload: Callable[..., Any]) -> Callable[..., Any]:
+    """A source of contents that knows no more than the lower part of `data`, but for the prefix that is changed."""
+
+    def altered(data: int, name: str, *rest: Any) -> Any:
+        return payload(data % (1 << SHIFT) + _FAR * (_part(data) == name), name, *rest)
+
+    return altered

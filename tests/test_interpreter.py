@@ -1,0 +1,56 @@
+"""Our interpreter against Triton's own: the same kernels on the same inputs give the same types, shapes and bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from repro.case import Target
+from runners.environments import PROJECT, worker_environment
+
+SCRIPT = Path(__file__).with_name("interpreted.py")
+pytestmark = pytest.mark.emulated
+
+Results = dict[str, list[str]]
+
+
+def both(folder: Path, environment: dict[str, str], *words: str) -> tuple[Results, Results]:
+    """What Triton's interpreter gave and what ours did, by name."""
+    command = [sys.executable, str(SCRIPT), str(folder), *words]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    plain, ours = (json.loads((folder / f"{name}.json").read_text()) for name in ("plain", "ours"))
+    return plain, ours
+
+
+def differences(plain: Results, ours: Results) -> list[str]:
+    names = dict.fromkeys([*plain, *ours])
+    return [f"{name}: {plain.get(name)} but {ours.get(name)}" for name in names if plain.get(name) != ours.get(name)]
+
+
+def test_every_operation_gives_the_same_bits(tmp_path: Path) -> None:
+    plain, ours = both(tmp_path, {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(PROJECT)})
+    different = differences(plain, ours)
+    assert not different, f"{len(different)} of {len(plain)}, as: " + "\n".join(different[:5])
+    # It shows little if most of it cannot be done, or leaves a type out.
+    done = [result for result in plain.values() if result[0] != "raised"]
+    assert len(done) > 20_000
+    assert Counter(result[1] for result in done).keys() >= {
+        *("bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"),
+    }
+
+
+@pytest.mark.emulated("0.5.10.post1", "0.5.15.post1")
+@pytest.mark.parametrize("release", ["0.5.10.post1", "0.5.15.post1"])
+def test_sglangs_kernels_give_the_same_bits(release: str, tmp_path: Path) -> None:
+    plain, ours = both(tmp_path, worker_environment(Target(release, "emulated")), "sglang")
+    assert differences(plain, ours) == []
+    assert len(plain) == 32
+    # Something was computed: no result is all one byte, as a buffer nobody wrote to would be.
+    assert all(len(set(bytes.fromhex(result[3]))) > 1 for name, result in plain.items() if "attention" in name)
