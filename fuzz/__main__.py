@@ -12,26 +12,30 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from fuzz import bench
 from fuzz.campaign import campaign
-from fuzz.draw import rounds
+from fuzz.crew import Crew
+from fuzz.deal import Deal
+from fuzz.draw import round_cases, rounds
 from fuzz.hunt import elsewhere, story
+from fuzz.member import Line, Member, plan_from_json, plan_to_json
 from fuzz.options import BadInput, options_of
 from fuzz.settle import Means
-from fuzz.tally import Plan
+from fuzz.tally import Plan, Tally
 from oracles.catalogue import judge_all, overall
 from reports.html import render
 from reports.progress import Display, Screen
 from reports.wording import counted, duration
-from repro.case import Target
+from repro.case import Case, Target
 from repro.durable import write_text
 from repro.keep import keep
-from repro.record import Campaign, Replay, dumps
+from repro.record import Campaign, Progress, Replay, dumps
+from runners.devices import gpus, spread, visible
 from runners.environments import lacks
 from runners.pool import Pool
 
@@ -63,18 +67,13 @@ class Desk:
     @contextmanager
     def means(self, target: Target) -> Iterator[Means]:
         """A target's pool and everything else that a campaign is given."""
-        log = self.out / f"worker-{re.sub(r'[^A-Za-z0-9.]+', '-', str(target)).strip('-')}.log"
-        with Pool(target, timeout_s=self.options.timeout, log=log) as pool:
-            yield Means(
-                run=pool.run,
-                # In the same worker: another one would have to import everything again.
-                run_fresh=pool.run_fresh,
-                judge=judge_all,
-                overall=overall,
-                keep=lambda finding: str(keep(self.out, finding)),
-                tell=self.display.tell,
-                clock=time.monotonic,
-            )
+        with working(target, self.out, self.log(target), self.options.timeout, self.display.tell) as means:
+            yield means
+
+    def log(self, target: Target, number: int | None = None) -> Path:
+        """Where what a worker prints goes."""
+        name = re.sub(r"[^A-Za-z0-9.]+", "-", str(target)).strip("-")
+        return self.out / (f"worker-{name}.log" if number is None else f"worker-{name}-{number}.log")
 
     def plan(self, target: Target, **limits: object) -> Plan:
         options = self.options
@@ -91,15 +90,96 @@ class Desk:
 
     def campaign(self, plan: Plan) -> Campaign:
         """One campaign, shown and written."""
-        cases = rounds(plan.seed, plan.runner, plan.backend, self.options.cases_per_setup)
-        with self.means(plan.target) as means:
-            done = campaign(plan, cases, means)
-            # Before the workers are ended, which takes a moment in which one may lose patience.
-            self.campaigns.append(done)
-            self.write()
+        if self.options.workers > 1:
+            done = self.crew(plan, "rounds")
+        else:
+            cases = rounds(plan.seed, plan.runner, plan.backend, self.options.cases_per_setup)
+            with self.means(plan.target) as means:
+                # Kept before the workers are ended, which takes a moment in which one may lose patience.
+                done = self.put(campaign(plan, cases, means))
         for line in summary(done):
             self.display.line(line)
         return done
+
+    def put(self, done: Campaign) -> Campaign:
+        self.campaigns.append(done)
+        self.write()
+        return done
+
+    def crew(self, plan: Plan, mix: str, *, warm: bool = False) -> Campaign:
+        """One campaign of several workers. mix: a name of MIXES. warm: whether they start their clocks only once
+        each has run a case."""
+        options = self.options
+        devices = visible(len(gpus())) if plan.target.engine == "cuda" else ()
+        tasks = [
+            {
+                "plan": plan_to_json(dataclasses.replace(plan, cases=None)),
+                "mix": mix,
+                "warm": warm,
+                "cases_per_setup": options.cases_per_setup,
+                "timeout": options.timeout,
+                "out": str(self.out),
+                "log": str(self.log(plan.target, number)),
+                "device": device,
+            }
+            for number, device in enumerate(spread(options.workers, devices))
+        ]
+        crew = Crew(plan, Deal(plan.cases, options.cases_per_setup), self.display.tell)
+        return self.put(crew.work([sys.executable, "-m", "fuzz", "member"], tasks))
+
+
+@contextmanager
+def working(
+    target: Target,
+    out: Path,
+    log: Path,
+    timeout: float,
+    tell: Callable[[Progress], None],
+    claim: Callable[[str], bool] = lambda fingerprint: True,
+    device: str = "",
+) -> Iterator[Means]:
+    """The means of a campaign, and the pool that they need."""
+    with Pool(target, timeout_s=timeout, log=log, device=device) as pool:
+        yield Means(
+            run=pool.run,
+            # In the same worker: another one would have to import everything again.
+            run_fresh=pool.run_fresh,
+            judge=judge_all,
+            overall=overall,
+            keep=lambda finding: str(keep(out, finding)),
+            tell=tell,
+            clock=time.monotonic,
+            claim=claim,
+        )
+
+
+# Which cases a round has: of plan, round number, cases per setup.
+MIXES: dict[str, Callable[[Plan, int, int], Iterator[Case]]] = {
+    "rounds": lambda plan, number, count: round_cases(plan.seed, number, plan.runner, plan.backend, count),
+    "small": lambda plan, number, count: bench.small_round(plan.runner, plan.backend, plan.seed, number, count),
+}
+
+
+def member() -> int:
+    """One of the workers of a crew, which says on standard input what to do and listens on standard output."""
+    say = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever prints by habit
+    line = Line(sys.stdin, say)
+    task = line.hear()
+    plan = plan_from_json(task["plan"])
+    # Its clock starts here for now, for the sake of what is told of a start that fails.
+    one = Member(line, Tally(plan, time.monotonic), time.monotonic)
+    files = {name: Path(task[name]) for name in ("out", "log")}
+    with working(
+        plan.target, **files, timeout=task["timeout"], tell=one.account, claim=one.claim, device=task["device"]
+    ) as means:
+        if task["warm"]:
+            means.run(next(bench.small_cases(plan.runner, plan.backend, plan.seed, 1)))
+        line.ask(say="ready")
+        one.tally = Tally(plan, time.monotonic)
+        cases = one.cases(lambda number: MIXES[task["mix"]](plan, number, task["cases_per_setup"]))
+        one.work(lambda: campaign(plan, cases, means, one.tally))
+    return 0
 
 
 def summary(done: Campaign) -> list[str]:
@@ -142,21 +222,26 @@ def command_run(desk: Desk, targets: Sequence[Target]) -> int:
 
 
 def command_bench(desk: Desk, targets: Sequence[Target]) -> int:
-    options = desk.options
+    options, workers = desk.options, desk.options.workers
+    count = bench.enough(options.cases, workers, options.cases_per_setup)
     for target in targets:
-        plan = desk.plan(target, cases=options.cases, settle=False)
-        small = bench.small_cases(plan.runner, plan.backend, options.seed, options.cases + 1)
+        plan = desk.plan(target, cases=count, settle=False)
+        small = bench.small_cases(plan.runner, plan.backend, options.seed, count + 1)
         random = rounds(options.seed, plan.runner, plan.backend, options.cases_per_setup)
+        alone = {}
         with desk.means(target) as means:
             start = time.monotonic()
             means.run(next(small))
             desk.display.line(f"{target}: first case, worker and session started: {time.monotonic() - start:.1f} s")
-            for name, cases in (("small setup", small), ("random mix", random)):
-                done = campaign(plan, cases, means)
-                desk.campaigns.append(done)
-                for line in bench.figures(f"{target} {name}", done):
+            for mix, name, cases in (("small", "small setup", small), ("rounds", "random mix", random)):
+                alone[mix, name] = desk.put(campaign(plan, cases, means))
+                for line in bench.figures(f"{target} {name}", alone[mix, name]):
                     desk.display.line(line)
-        desk.write()
+        # The pool above has ended: what is compared is one worker with several, not with several and one that idles.
+        for (mix, name), one in alone.items() if workers > 1 else ():
+            together = desk.crew(plan, mix, warm=True)
+            for line in (*bench.figures(f"{target} {name}", together), bench.speed_up(one, together)):
+                desk.display.line(line)
     return exit_code(desk.campaigns)
 
 
@@ -202,6 +287,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         options = options_of(arguments)
+        if options.command == "member":
+            return member()
         targets = tuple(dict.fromkeys(options.target))
         for target in targets:
             if lack := lacks(target):

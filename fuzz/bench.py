@@ -33,22 +33,43 @@ def small_cases(runner: str, backend: str, seed: int, count: int) -> Iterator[Ca
     return different(f"bench {seed}", cases(small_setup(runner, backend), EVERYTHING), count)
 
 
+def small_round(runner: str, backend: str, seed: int, number: int, count: int) -> Iterator[Case]:
+    """Some of these, others for every number: what one of several workers takes at a time."""
+    return different(f"bench {seed} {number}", cases(small_setup(runner, backend), EVERYTHING), count)
+
+
+def enough(cases: int, workers: int, a_round: int) -> int:
+    """So many cases, or so many that whole rounds come out about even."""
+    return max(cases, 4 * workers * a_round) if workers > 1 else cases
+
+
+def rate(campaign: Campaign) -> float:
+    """Cases a second."""
+    return campaign.cases / campaign.seconds if campaign.seconds else 0.0
+
+
+def speed_up(alone: Campaign, together: Campaign) -> str:
+    """How many times as fast several workers were."""
+    times = rate(together) / rate(alone) if rate(alone) else float("nan")
+    return f"  {together.workers} workers are {times:.2f} times as fast as one"
+
+
 def ratio(campaign: Campaign) -> float:
-    """The whole time over that of graph and eager alone; infinite if nothing was replayed."""
+    """The whole time of all workers over that of graph and eager alone; infinite if nothing was replayed."""
     replaying = campaign.stages.get("graph", 0.0) + campaign.stages.get("eager", 0.0)
-    return campaign.seconds / replaying if replaying else float("inf")
+    return campaign.seconds * campaign.workers / replaying if replaying else float("inf")
 
 
 def figures(name: str, campaign: Campaign) -> list[str]:
     """Cases a second, time per stage, the ratio."""
     seconds, count = campaign.seconds, max(1, campaign.cases)
     lines = [
-        f"{name}: {campaign.cases / seconds if seconds else 0.0:.2f} cases/s "
+        f"{name}: {rate(campaign):.2f} cases/s "
         f"(cases: {campaign.cases}, setups: {campaign.setups}, replays: {campaign.replays}, seconds: {seconds:.2f})"
     ]
     for stage in STAGES:
         spent = campaign.stages.get(stage, 0.0)
-        share = spent / seconds if seconds else 0.0
+        share = spent / (seconds * campaign.workers) if seconds else 0.0
         lines.append(f"  {stage:7}{1000 * spent / count:9.2f} ms a case {share:6.1%}")
     lines.append(f"  whole / (graph + eager) = {ratio(campaign):.2f}")
     failures = sum(counts.get("fail", 0) for counts in campaign.verdicts.values())

@@ -33,7 +33,7 @@ class Deal:
     """
 
     def __init__(self, limit: int | None, a_round: int) -> None:
-        self._limit, self._a_round = limit, a_round
+        self._limit, self.a_round = limit, a_round
         self._granted = 0
         self._ran: dict[int, int] = {}  # of the rounds that are finished
 
@@ -60,9 +60,9 @@ class Deal:
     def _allowed(self, number: int) -> int:
         """How many cases of this round may be run for certain."""
         if self._limit is None:
-            return self._a_round
-        before = sum(self._ran.get(earlier, self._a_round) for earlier in range(number))
-        return max(0, min(self._a_round, self._limit - before))
+            return self.a_round
+        before = sum(self._ran.get(earlier, self.a_round) for earlier in range(number))
+        return max(0, min(self.a_round, self._limit - before))
 
     def _all_finished_before(self, number: int) -> bool:
         return self._limit is None or all(earlier in self._ran for earlier in range(number))

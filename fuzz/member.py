@@ -5,18 +5,31 @@ It talks to the crew (fuzz/crew.py) in lines of JSON, one question at a time.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 from fuzz.deal import Wish
 from fuzz.tally import Plan, Tally
 from repro.case import Case, Target
-from repro.record import Progress
+from repro.record import Campaign, Progress
 
 # Seconds between two accounts of the whole campaign: a few milliseconds' work, and the most that a kill can lose.
 TELL_EVERY = 1.0
+INTERRUPTS = frozenset({signal.SIGINT, signal.SIGTERM})
+
+
+@contextlib.contextmanager
+def held(signals: frozenset[signal.Signals]) -> Iterator[None]:
+    """Within this, these signals wait."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
@@ -34,16 +47,23 @@ class Line:
         self._hear, self._say = hear, say
 
     def tell(self, **message: Any) -> None:
-        """BrokenPipeError if the crew is gone."""
-        self._say.write(json.dumps(message) + "\n")
-        self._say.flush()
+        """BrokenPipeError if the other side is gone."""
+        text = json.dumps(message) + "\n"
+        # Half a line would spoil the next one.
+        with held(INTERRUPTS):
+            self._say.write(text)
+            self._say.flush()
 
     def ask(self, **message: Any) -> dict[str, Any]:
-        """The answer to this question. BrokenPipeError if the crew is gone."""
+        """The answer to this question. BrokenPipeError if the other side is gone."""
         self.tell(**message)
+        return self.hear()
+
+    def hear(self) -> dict[str, Any]:
+        """What comes next. BrokenPipeError if the other side is gone."""
         text = self._hear.readline()
         if not text:
-            raise BrokenPipeError("the crew is gone")
+            raise BrokenPipeError("nobody is there to answer")
         return dict(json.loads(text))
 
 
@@ -75,7 +95,10 @@ class Member:
 
     def claim(self, fingerprint: str) -> bool:
         """Whether this member is the one to settle this failure: the first who met it is."""
-        return bool(self.line.ask(say="claim", fingerprint=fingerprint)["claimed"])
+        try:
+            return bool(self.line.ask(say="claim", fingerprint=fingerprint)["claimed"])
+        except BrokenPipeError:
+            return True  # with nobody left to keep it, we do
 
     def account(self, progress: Progress) -> None:
         """Tell of all that was done, now and then, and whenever something is known better of a finding."""
@@ -83,3 +106,15 @@ class Member:
         if known != self._known or self._clock() - self._told >= TELL_EVERY:
             self._known, self._told = known, self._clock()
             self.line.tell(say="account", doing=progress.doing, campaign=self.tally.campaign("running").to_json())
+
+    def work(self, campaign: Callable[[], Campaign]) -> None:
+        """Run the campaign and tell what it came to. An interrupt ends it, and reaches nothing else."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before - INTERRUPTS)
+            done = campaign()
+            signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
+        except KeyboardInterrupt:  # before it began, or just as it had ended
+            done = self.tally.campaign("interrupted")
+        signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
+        self.line.tell(say="done", doing="done", campaign=done.to_json())

@@ -41,7 +41,7 @@ def _parser() -> Parser:
     shared.add_argument("--shrink-runs", type=_positive_count, default=60)
     shared.add_argument("--shrink-seconds", type=_positive, default=20.0)
     top = Parser(prog="python -m fuzz", description=DESCRIPTION)
-    commands = top.add_subparsers(dest="command", required=True, parser_class=Parser)
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     run = commands.add_parser("run", parents=[shared], help="one campaign for each target")
     limit = run.add_mutually_exclusive_group()
     limit.add_argument("--minutes", type=_positive, help="for each target; default 1")
@@ -51,13 +51,23 @@ def _parser() -> Parser:
     speed.add_argument("--cases", type=_positive_count, default=30, help="on each of the two mixes")
     hunt = commands.add_parser("hunt", parents=[shared], help="the main job: find, compare, report")
     hunt.add_argument("--seconds", type=_positive, default=HUNT_SECONDS, help="for each target")
+    hunt.set_defaults(workers=1)
+    for command in (run, speed):
+        command.add_argument(
+            "--workers",
+            type=_positive_count,
+            default=1,
+            metavar="N",
+            help="processes that share the cases; on GPUs each has one, out of those in CUDA_VISIBLE_DEVICES in turn",
+        )
+    commands.add_parser("member")  # what such a process runs; of no use to a person, so without a word of help
     return top
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options of the command line, sys.argv's if None is given. BadInput where they make no sense."""
     options = _parser().parse_args(arguments)
-    if not options.target:
+    if options.command != "member" and not options.target:
         if options.command != "hunt":
             raise BadInput(f"--target is missing, for example --target {HUNTED[-1]}")
         options.target = [Target.parse(text) for text in HUNTED]

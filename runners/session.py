@@ -199,7 +199,7 @@ class _Step:
         session = self.session
         self._fill_cache()
         before = [tensor.clone() for tensor in session.kv]
-        forward_batch = session.adapter.batch(session.live, self._copied(self.rows))
+        forward_batch = session.adapter.batch(session.live, self.rows.copied())
         self._see_caller("before", forward_batch)
         self.watch.at(self.number, "graph")
         self._see_drafts("graph", self._graph(forward_batch))
@@ -226,6 +226,7 @@ class _Step:
         session = self.session
 
         def launched(_: object) -> None:
+            start = time.perf_counter()
             try:
                 self._see_launch()
                 self.tape.flush()
@@ -234,6 +235,7 @@ class _Step:
             except Exception as error:
                 raise Unfit(f"the launch could not be recorded: {type(error).__name__}: {error}") from error
             self.watch.at(self.number, "replay")
+            self.watch.spent("graph", start - time.perf_counter())  # recording is no part of the path
 
         engine.Graph.before_replay = launched
         try:
@@ -245,7 +247,7 @@ class _Step:
     def _eager(self, path: str, rows: Rows) -> Any:
         """An eager pass; it leaves its KV cache behind. The batch, as the pass left it."""
         session = self.session
-        forward_batch = session.adapter.batch(session.live, self._copied(rows))
+        forward_batch = session.adapter.batch(session.live, rows.copied())
         self.watch.at(self.number, path)
         with session.timed("eager", self.watch):
             drafts = session.adapter.eager(session.live, forward_batch)
@@ -257,9 +259,9 @@ class _Step:
         kept = [tensor.clone() for tensor in self.session.kv]
         nudge = NUDGE[self.session.dtype]
         for path, rows in (
-            ("eager_again", self._padded(self.rows)),
-            ("eager_nudged_up", _nudged(self.rows, 1 + nudge)),
-            ("eager_nudged_down", _nudged(self.rows, 1 - nudge)),
+            ("eager_again", self.rows.padded(self.setup, self.session.neutral)),
+            ("eager_nudged_up", self.rows.nudged(1 + nudge)),
+            ("eager_nudged_down", self.rows.nudged(1 - nudge)),
         ):
             self._restore(before)
             self._eager(path, rows)
@@ -293,28 +295,6 @@ class _Step:
         for name in Rows.__slots__:
             self._see("input", name, put[name].reshape(rows.count, -1).squeeze(-1))
         return rows
-
-    def _padded(self, rows: Rows) -> Rows:
-        """The batch padded to its bucket as the graph pads it: row 0 of req_to_token, slot 0, neutral lengths."""
-        missing = self.setup.bucket(rows.count) - rows.count
-        topk = self.setup.topk
-
-        def extended(tensor: torch.Tensor, count: int, value: int = 0) -> torch.Tensor:
-            return torch.cat((tensor, tensor.new_full((count, *tensor.shape[1:]), value)))
-
-        return Rows(
-            req_pool_indices=extended(rows.req_pool_indices, missing),
-            seq_lens=extended(rows.seq_lens, missing, self.session.neutral.get("seq_lens", 0)),
-            out_cache_loc=extended(rows.out_cache_loc, missing * topk * self.setup.num_steps),
-            positions=extended(rows.positions, missing * topk),
-            topk_p=extended(rows.topk_p, missing),
-            topk_index=extended(rows.topk_index, missing),
-            hidden_states=extended(rows.hidden_states, missing),
-        )
-
-    @staticmethod
-    def _copied(rows: Rows) -> Rows:
-        return Rows(**{name: getattr(rows, name).clone() for name in Rows.__slots__})
 
     def _fill_cache(self) -> None:
         """Put each request's prefix into the KV cache, from its `data`, whatever ran before; and into the slots of
@@ -399,13 +379,6 @@ class _Step:
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory as integers, so that equal NaNs are equal and zeros of different sign are not."""
     return tensor.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
-
-
-def _nudged(rows: Rows, factor: float) -> Rows:
-    return Rows(
-        **{name: getattr(rows, name) for name in Rows.__slots__ if name != "hidden_states"},
-        hidden_states=(rows.hidden_states.float() * factor).to(rows.hidden_states.dtype),
-    )
 
 
 def _same_contents(a: list[torch.Tensor], b: list[torch.Tensor]) -> torch.Tensor:

@@ -120,7 +120,8 @@ def shapes(setup: Setup, batch: int) -> dict[str, dict[str, tuple[int, ...]]]:
         "graph": drafts,
         "after_graph": caller,
         "eager": drafts | {"kv_same": ()},
-        "after_eager": caller | {"out_cache_loc": (-1,)},  # sglang leaves only the last draft step's
+        # sglang leaves the last draft step's in these two.
+        "after_eager": caller | {"out_cache_loc": (-1,), "hidden_states": (-1, hidden)},
         "guard": {"intact": ()},
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -50,6 +50,27 @@ class Rows:
     @property
     def count(self) -> int:
         return int(self.seq_lens.shape[0])
+
+    def copied(self) -> Rows:
+        """The same contents in tensors of their own: a runner may change what it is given."""
+        return Rows(**{name: getattr(self, name).clone() for name in self.__slots__})
+
+    def padded(self, setup: Setup, neutral: Mapping[str, int]) -> Rows:
+        """Padded to its bucket as a graph pads it: row 0 of req_to_token, KV slot 0, neutral lengths."""
+        missing = setup.bucket(self.count) - self.count
+        each = {"out_cache_loc": setup.topk * setup.num_steps, "positions": setup.topk}
+
+        def extended(name: str) -> torch.Tensor:
+            tensor: torch.Tensor = getattr(self, name)
+            shape = (missing * each.get(name, 1), *tensor.shape[1:])
+            return torch.cat((tensor, tensor.new_full(shape, neutral.get(name, 0))))
+
+        return Rows(**{name: extended(name) for name in self.__slots__})
+
+    def nudged(self, factor: float) -> Rows:
+        """With the hidden states moved by a factor close to one."""
+        hidden = (self.hidden_states.float() * factor).to(self.hidden_states.dtype)
+        return replace(self, hidden_states=hidden)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
