@@ -11,6 +11,7 @@ lets so many share one. A worker that dies hands its GPU to the one that takes i
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -117,6 +118,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if left_out and collection_path.name in IMPORT_TORCH else None
 
 
+# pytest keeps a fixture for as long as its parameter is the very same object, so these are made once.
+@functools.cache
 def targets(config: pytest.Config) -> list[Target]:
     """The targets that were asked for. UsageError where one of them is none."""
     try:
@@ -126,6 +129,7 @@ def targets(config: pytest.Config) -> list[Target]:
     return named or [Target(release, "emulated") for release in ADAPTED]
 
 
+@functools.cache
 def cuda_targets(config: pytest.Config) -> list[Target]:
     """Those of the cuda engine that were asked for; all adapted releases if nothing was."""
     if config.getoption("--target"):
@@ -181,6 +185,8 @@ def missing(item: pytest.Item) -> str:
 
 @pytest.fixture(scope="session")
 def pool(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    """A pool on the target, with one worker for all tests: importing a release takes seconds."""
+    """A pool on the target, a real one, with one worker for all tests: importing a release takes seconds."""
+    if target.engine == "toy":
+        pytest.skip("drives sglang, which the toy is not")
     with Pool(target, log=tmp_path_factory.mktemp("worker") / "log") as one:
         yield one

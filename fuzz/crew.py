@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fuzz.deal import Deal, Wish
+from fuzz.deal import Deal, Grants, Wish
 from fuzz.member import Line
 from fuzz.merge import merged
 from fuzz.tally import Plan, Tally
@@ -40,8 +40,6 @@ class _Hand:
         self.done = self.ready = self.closed = False
         self.doing = "starting"
         self.trouble = ""
-        self.wish: Wish | None = None  # one that could not be answered yet
-        self.round: int | None = None
         self.say(**task)
 
     def say(self, **message: Any) -> None:
@@ -101,12 +99,12 @@ class Crew:
             except (ValueError, KeyError, TypeError, BadRecord) as error:
                 hand.trouble = f"it said what makes no sense: {text[:80]!r} ({type(error).__name__})"
                 hand.signal(signal.SIGKILL)
-        if (not text or hand.done) and hand.round is not None:
-            # It leaves a round unfinished, of which it ran all for all that the others know.
-            self._deal.finish(hand.round, self._deal.a_round)
-            hand.round = None
-        for other in self._hands:
-            self._grant(other)
+        if not text:
+            self._give(self._deal.leave(hand.number))
+
+    def _give(self, grants: Grants) -> None:
+        for number, grant in grants:
+            self._hands[number].say(**dataclasses.asdict(grant))
 
     def _act(self, hand: _Hand, say: str, message: Mapping[str, Any]) -> None:
         match say:
@@ -116,7 +114,8 @@ class Crew:
                     for other in self._hands:
                         other.say(go=True)
             case "wish":
-                hand.wish = Wish(round=message["round"], ran=message["ran"], drained=message["drained"])
+                wish = Wish(round=message["round"], ran=message["ran"], drained=message["drained"])
+                self._give(self._deal.ask(hand.number, wish))
             case "claim":
                 hand.say(claimed=message["fingerprint"] not in self._claimed)
                 self._claimed.add(message["fingerprint"])
@@ -128,14 +127,6 @@ class Crew:
                     self._stop()
             case _:
                 raise ValueError(say)
-
-    def _grant(self, hand: _Hand) -> None:
-        if hand.wish is None or hand.done:
-            return
-        grant = self._deal.answer(hand.wish)
-        if grant is not None:
-            hand.wish, hand.round = None, grant.round
-            hand.say(**dataclasses.asdict(grant))
 
     def _stop(self) -> None:
         """Have all that are still at work stop, the first time in an orderly way."""

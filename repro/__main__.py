@@ -1,4 +1,4 @@
-"""python -m repro: run a stored case on a target, shrink it, show it in words, check that it is valid.
+"""python -m repro: run a stored case on a target, shrink it, show it in words, check that it is valid; prove fixes.
 
 Exit codes: 0 pass, 1 fail, 2 unknown, 3 our own error or bad input; for several, the worst, in the order 3, 1, 2, 0.
 """
@@ -11,24 +11,35 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from oracles.catalogue import judge_all, overall
-from repro.case import Target
+from fuzz.search import search
+from fuzz.settle import Means as Searching
+from oracles.catalogue import ALL, judge_all, overall
+from reports.fixes import lines, show_fixes
+from repro import prove
+from repro.case import RUNNERS, Target
 from repro.codec import BadSeed, Seed, digest, read
 from repro.confirm import failure
+from repro.durable import write_text
 from repro.finding import Status, Verdict
+from repro.fixes import FIXES, Fix, Proof, not_covered
+from repro.keep import keep
 from repro.options import BadInput, options_of
 from repro.outcome import ERROR, Outcome, line, outcome_of, severest, to_json
 from repro.parts import plain
 from repro.shrink_file import Budget, InTheWay, Means, Shrinking
+from repro.source import NotThere
 from repro.words import paragraph, sentence
-from runners.environments import lacks
+from runners.environments import ADAPTED, NotUsable, lacks, overlays_directory, sglang_path
+from runners.overlay import CannotMake, Overlay, make_overlay
 from runners.pool import Pool
 
 _LINE_MAX = 2000
@@ -194,7 +205,88 @@ def command_check(options: argparse.Namespace) -> int:
     return severest(codes)
 
 
-COMMANDS = {"run": command_run, "shrink": command_shrink, "show": command_show, "check": command_check}
+# fixes
+
+
+def command_fixes(options: argparse.Namespace) -> int:
+    oracles = {judge.__module__.rpartition(".")[2] for judge in ALL}
+    rows = [
+        prove.Row(
+            fix=fix,
+            proof=proof,
+            engine=options.engine,
+            reason=not_covered(proof, options.engine, RUNNERS, oracles, stored=not options.fresh),
+        )
+        for fix in _fixes(options.fix)
+        for proof in fix.proofs
+    ]
+    # Once before anything is run, so that a bad path shows at once.
+    _write_rows(options, [])
+    done = prove.prove(rows, ADAPTED[-1], partial(_ask, options), _without, _tell_row, exact=not options.fresh)
+    _write_rows(options, done)
+    show_fixes(Console(), done)
+    if options.fresh and (times := prove.first_failures(done)):
+        say(times)
+    return prove.exit_code(done)
+
+
+def _fixes(numbers: Sequence[int] | None) -> list[Fix]:
+    known = {fix.number: fix for fix in FIXES}
+    for number in numbers or ():
+        if number not in known:
+            raise BadInput(f"--fix {number}: no such fix in the table, which has {', '.join(map(str, known))}")
+    return [known[number] for number in dict.fromkeys(numbers or known)]
+
+
+def _write_rows(options: argparse.Namespace, rows: Sequence[prove.Row]) -> None:
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        write_text(options.json, json.dumps(prove.to_json(rows, fresh=options.fresh), indent=1) + "\n")
+
+
+def _tell_row(row: prove.Row) -> None:
+    for text in lines(row):
+        print(text, flush=True)
+
+
+def _without(fix: Fix, target: Target) -> Target:
+    what = Overlay(release=target.sglang, without=fix.number)
+    try:
+        path = make_overlay(sglang_path(target), what, fix.edits(target.sglang), overlays_directory(target))
+    except (NotUsable, CannotMake, NotThere) as error:
+        raise prove.Trouble(str(error)) from error
+    return Target(str(path), target.engine)
+
+
+def _ask(options: argparse.Namespace, target: Target, proofs: Sequence[Proof]) -> list[prove.Answer]:
+    """Run the stored seeds, or search anew."""
+    if lack := lacks(target):
+        return [prove.Answer(status=None, text=lack)] * len(proofs)
+    with Pool(target, timeout_s=options.timeout, log=options.log) as pool:
+        if not options.fresh:
+            return [
+                prove.replayed(proof, target, pool.run_fresh, judge_all, overall, options.tries) for proof in proofs
+            ]
+        means = Searching(
+            run=pool.run,
+            run_fresh=pool.run_fresh,
+            judge=judge_all,
+            overall=overall,
+            keep=lambda finding: str(keep(options.out, finding)),
+            tell=lambda progress: None,
+            clock=time.monotonic,
+        )
+        found = [search(target, proof, means, seed=options.seed, seconds=options.seconds) for proof in proofs]
+    return [prove.answer_of_search(done, proof) for done, proof in zip(found, proofs, strict=True)]
+
+
+COMMANDS = {
+    "run": command_run,
+    "shrink": command_shrink,
+    "show": command_show,
+    "check": command_check,
+    "fixes": command_fixes,
+}
 
 if __name__ == "__main__":
     for stream in (sys.stdout, sys.stderr):

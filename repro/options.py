@@ -30,10 +30,11 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _parser() -> Parser:
-    ran = Parser(add_help=False)
-    ran.add_argument("--timeout", type=_seconds, default=120.0, metavar="S", help="seconds of silence that are a hang")
+    watched = Parser(add_help=False)
+    watched.add_argument("--timeout", type=_seconds, default=120.0, metavar="S", help="seconds of silence: a hang")
+    watched.add_argument("--log", type=Path, help="append what the worker prints to this file")
+    ran = Parser(add_help=False, parents=[watched])
     ran.add_argument("--fresh", action="store_true", help="a new session process for every run")
-    ran.add_argument("--log", type=Path, help="append what the worker prints to this file")
     top = Parser(prog="python -m repro", description=DESCRIPTION)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
 
@@ -57,6 +58,18 @@ def _parser() -> Parser:
     shrink.add_argument(
         "--out", type=Path, metavar="FILE", help="where the best so far is at any moment (default: SEED.small.json)"
     )
+
+    fixes = commands.add_parser("fixes", parents=[watched], help="show what each known fix does, with and without it")
+    fixes.add_argument(
+        "--fix", type=_count, nargs="+", action="extend", metavar="PR", help="only these, by pull request number"
+    )
+    fixes.add_argument("--engine", choices=("emulated", "cuda"), default="emulated")
+    fixes.add_argument("--tries", type=_count, default=1, metavar="N", help="runs of each stored case on each target")
+    fixes.add_argument("--fresh", action="store_true", help="search for each failure anew, without stored seeds")
+    fixes.add_argument("--seconds", type=_seconds, default=30.0, metavar="S", help="with --fresh: of each search")
+    fixes.add_argument("--seed", type=_count, default=1, metavar="N", help="with --fresh: all cases are drawn from it")
+    fixes.add_argument("--json", type=Path, metavar="OUT", help="write the rows to this file")
+    fixes.add_argument("--out", type=Path, default=Path("out/fixes"), help="with --fresh: folder for what is found")
 
     show = commands.add_parser("show", help="a case in words")
     check = commands.add_parser("check", help="whether these are seeds, and their cases valid")

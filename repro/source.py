@@ -43,11 +43,11 @@ def edited(text: str, edits: Sequence[Edit]) -> str:
     except SyntaxError as error:
         raise NotThere(f"{edits[0].file}: not Python, line {error.lineno}: {error.msg}") from error
     spans = sorted((span for edit in edits for span in _spans(text, tree, edit)), reverse=True)
-    lines = text.encode().splitlines(keepends=True)
+    content = text.encode()
     starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line))
-    content, begun = text.encode(), len(text.encode())
+    for row in content.splitlines(keepends=True):
+        starts.append(starts[-1] + len(row))
+    begun = len(content)
     for (line, column), (last_line, last_column), new in spans:
         start, end = starts[line - 1] + column, starts[last_line - 1] + last_column
         if end > begun:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from repro.case import Target
 from runners.devices import VISIBLE, gpus, visible
+from runners.overlay import overlay_at
 
 # The releases that runners/releases has adapters for and the conformance test is run on.
 ADAPTED = ("0.5.10.post1", "0.5.11", "0.5.12.post1", "0.5.13", "0.5.13.post1", "0.5.14", "0.5.15.post1")
@@ -100,6 +101,23 @@ def environments_directory(cache: Path | None = None) -> Path:
     return cache_directory(cache) / "environments"
 
 
+def overlays_directory(target: Target, cache: Path | None = None) -> Path:
+    """Overlays of this target's release lie in here: those over its own environment are others than those over the
+    release in the cache."""
+    overlays = cache_directory(cache) / "overlays"
+    return overlays / "environments" if own_environment(target, cache) else overlays
+
+
+def release_under(target: Target) -> str:
+    """The release that an overlay was made from; of any other target, what it names."""
+    overlay = overlay_at(_absolute(target.sglang)) if target.is_checkout else None
+    return overlay.release if overlay else target.sglang
+
+
+def _absolute(text: str) -> Path:
+    return Path(text).expanduser().absolute()
+
+
 def checked_release(text: str) -> str:
     """The text, if it is a version number. NotUsable otherwise: it becomes a directory and an argument of pip."""
     if not _RELEASE.fullmatch(text):
@@ -142,7 +160,8 @@ def own_environment(target: Target, cache: Path | None = None) -> Own | None:
     """The environment that this target's worker runs in, if its release has one: the real engine's alone, as the
     emulated one needs other versions than a release pins."""
     found = own_environments(cache) if target.engine == "cuda" else ()
-    return next((one for one in found if one.release == target.sglang), None)
+    release = release_under(target) if found else ""
+    return next((one for one in found if one.release == release), None)
 
 
 def interpreter(target: Target, cache: Path | None = None) -> Path:
@@ -172,12 +191,17 @@ def _directories(parent: Path) -> Iterator[Path]:
 def import_path(target: Target, cache: Path | None = None) -> tuple[Path, ...]:
     """What goes in front on the worker's import path. NotUsable, with the command that helps, if it is not there.
 
-    Empty for the toy, and where this very release is installed in the worker's interpreter itself.
+    Empty for the toy, and where this very release is installed in the worker's interpreter itself. Behind an overlay
+    goes what its release needs.
     """
-    if target.engine == "toy" or own_environment(target, cache):
+    if target.engine == "toy":
         return ()
     if target.is_checkout:
-        return (_checkout(target),)
+        release = release_under(target)
+        behind = import_path(Target(release, target.engine), cache) if release != target.sglang else ()
+        return (_checkout(target), *behind)
+    if own_environment(target, cache):
+        return ()
     release = checked_release(target.sglang)
     for one in installed(cache):
         if one.release == release:
@@ -187,8 +211,21 @@ def import_path(target: Target, cache: Path | None = None) -> tuple[Path, ...]:
     raise NotUsable(f"sglang {release} is not installed; to install it: python -m runners install {release}")
 
 
+def sglang_path(target: Target, cache: Path | None = None) -> Path:
+    """The directory in which the worker of this target finds the package sglang. NotUsable if there is none."""
+    own = own_environment(target, cache)
+    front = import_path(target, cache)
+    if front:
+        return front[0]
+    where = own.site if own else [Path(str(importlib.metadata.distribution("sglang").locate_file("")))]
+    for path in where:
+        if (path / "sglang" / "srt").is_dir():
+            return path
+    raise NotUsable(f"the sources of sglang {target.sglang} are in none of {', '.join(map(str, where))}")
+
+
 def _checkout(target: Target) -> Path:
-    path = Path(target.sglang).expanduser().absolute()
+    path = _absolute(target.sglang)
     if (path / "sglang" / "srt").is_dir():
         return path
     hint = f"; did you mean {path / 'python'}?" if (path / "python" / "sglang" / "srt").is_dir() else ""

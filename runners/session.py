@@ -12,6 +12,7 @@ import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from repro.payload import NOISE_SIZE, floats, integers, noise, window
 from repro.trace import Array
 from runners.engines.guards import Guards, untouched
 from runners.engines.tape import Tape
+from runners.overlay import overlay_at
 from runners.releases import catalogue, model
 from runners.releases.live import Adapter, Drafts, Live, Rows
 from runners.watch import RunCase, Unfit, Watch
@@ -73,7 +75,11 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
 
 
 def _facts(target: Target) -> dict[str, str]:
-    return {
+    overlay = overlay_at(Path(target.sglang)) if target.is_checkout else None
+    if overlay and overlay.release != RELEASE:
+        raise Unfit(f"asked for sglang {overlay}, found {RELEASE} on the import path")
+    told = {"overlay": str(overlay)} if overlay else {}
+    return told | {
         "sglang": RELEASE,
         "adapter": ADAPTER.name,
         "adapted": "yes" if catalogue.is_adapted(RELEASE) else "no: newer than every adapter",

@@ -34,10 +34,11 @@ CASE = Case(
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     """Small valid cases over the fields whose text form differs: enough for a round trip."""
+    backend = draw(st.sampled_from(["triton", "flashinfer"]))
     buckets = tuple(sorted(draw(st.sets(st.integers(1, 6), min_size=1, max_size=3))))
     setup = Setup(
         runner=draw(st.sampled_from(["draft", "toy"])),
-        backend=draw(st.sampled_from(["triton", "flashinfer"])),
+        backend=backend,
         topk=2,
         num_steps=draw(st.integers(2, 4)),
         num_draft_tokens=draw(st.integers(2, 6)),
@@ -45,7 +46,10 @@ def cases(draw: st.DrawFn) -> Case:
         slots=draw(st.integers(buckets[-1], 12)),
         page_size=draw(st.sampled_from([1, 4, 16])),
         context_len=draw(st.integers(64, 100)),
-        dtype=draw(st.sampled_from(["float32", "bfloat16"])),
+        dtype=draw(
+            st.sampled_from({"triton": ["float32", "bfloat16"], "flashinfer": ["float16", "bfloat16"]}[backend])
+        ),
+        head_dim={"triton": 16, "flashinfer": 64}[backend],
     )
     lengths, data = st.integers(1, seq_len_max(setup)), st.integers(0, DATA_MAX)
     slots = st.lists(st.integers(1, setup.slots), min_size=1, max_size=buckets[-1], unique=True)

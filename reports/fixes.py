@@ -1,0 +1,63 @@
+"""The table of fixes in the terminal: a row for each runner on which one is shown; plain lines where nobody watches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from repro.finding import Status
+from repro.parts import plain
+from repro.prove import Row, Stop
+
+STYLES = {"PASS": "green", "FAIL": "bold red", "UNKNOWN": "yellow", "ERROR": "bold magenta"}
+_CHARS_MAX = 400
+
+
+def show_fixes(console: Console, rows: Sequence[Row]) -> None:
+    """All rows as a table on a terminal, else nothing: a pipe had them as lines(), one by one."""
+    if not console.is_terminal:
+        return
+    table = Table(box=box.SIMPLE_HEAD)
+    for header in ("fix", "runner", "oracle", "last buggy", "first fixed", "fixed, without it", "newest", ""):
+        table.add_column(header)
+    for row in rows:
+        cells = [_stop_text(stop) for stop in row.stops] or [Text(row.reason, style="dim"), *[Text("")] * 3]
+        runner = f"{row.proof.runner}, {row.proof.backend}"
+        table.add_row(f"#{row.fix.number}", runner, row.proof.oracle, *cells, _end(row))
+    console.print(table)
+
+
+def lines(row: Row) -> list[str]:
+    """A row in words; beneath it, what does not hold."""
+    head = f"#{row.fix.number} on {row.proof.runner}, {row.proof.backend}, {row.engine}"
+    if row.reason:
+        return [plain(f"{head}: {row.reason}", _CHARS_MAX)]
+    seen = ", ".join(f"{stop.station.sglang} {_word(stop)}" for stop in row.stops)
+    told = [f"{head}: {'holds' if row.holds else 'DOES NOT HOLD'}: {seen} ({row.proof.oracle})"]
+    told += [f"  {stop.station.name} {stop.station.sglang}: {stop.problem}" for stop in row.stops if stop.problem]
+    # Each of them one line, without what would end a line or colour it; indented as it is.
+    return [("  " if text.startswith("  ") else "") + plain(text, _CHARS_MAX) for text in told]
+
+
+def _word(stop: Stop) -> str:
+    answer = stop.answer
+    return "ERROR" if answer.status is None else answer.status.name
+
+
+def _stop_text(stop: Stop) -> Text:
+    answer, word = stop.answer, _word(stop)
+    count = f" {answer.failed} of {answer.tried}" if answer.status is Status.FAIL and answer.tried else ""
+    as_wanted = Text(" ✓", style="green") if not stop.problem else Text(" ✗", style="bold red")
+    return Text.assemble(
+        (word, STYLES[word]), f"{count}", as_wanted, f"\n{stop.station.sglang}\n{answer.seconds:.1f} s"
+    )
+
+
+def _end(row: Row) -> Text:
+    if row.reason:
+        return Text("not covered", style="yellow")
+    return Text("holds", style="green") if row.holds else Text("does not hold", style="bold red")

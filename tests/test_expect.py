@@ -1,0 +1,73 @@
+"""about.expect of a seed file: ranges of releases and what must happen there."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from repro.codec import BadSeed
+from repro.expect import expected, release_order
+
+RISING = (
+    *("0.5.9", "0.5.10rc1", "0.5.10", "0.5.10.post1", "0.5.10.post2", "0.5.11.dev3", "0.5.11a1", "0.5.11b1"),
+    *("0.5.11", "0.5.12.post1", "0.5.13", "1.0", "1.0.1"),
+)
+
+
+def test_releases_have_an_order() -> None:
+    shuffled = random.Random(0).sample(RISING, len(RISING))
+    assert tuple(sorted(shuffled, key=release_order)) == RISING
+    assert len({release_order(release) for release in RISING}) == len(RISING)
+
+
+@pytest.mark.parametrize("text", ["", "main", "0.5.", "0.5.11+cu130", "v0.5", "0.5.13post1", "0.5.13\n"])
+def test_what_is_no_release_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no release number"):
+        release_order(text)
+
+
+ABOUT = {
+    "expect": {"<=0.5.10.post1": "fail by slot0_padding", ">=0.5.11, <0.5.13": "pass", "==0.5.13": "fail by ended"}
+}
+
+
+@pytest.mark.parametrize(
+    ("release", "want"),
+    [
+        ("0.5.9", "slot0_padding"),
+        ("0.5.10.post1", "slot0_padding"),
+        ("0.5.10.post2", None),
+        ("0.5.11", ""),
+        ("0.5.12.post1", ""),
+        ("0.5.13", "ended"),
+        ("0.5.13.post1", None),
+    ],
+)
+def test_the_range_that_holds_speaks(release: str, want: str | None) -> None:
+    assert expected(ABOUT, release) == want
+
+
+def test_a_seed_need_not_say_anything() -> None:
+    assert expected({"found": "0.5.13/emulated"}, "0.5.13") is None
+
+
+@pytest.mark.parametrize(
+    ("expect", "said"),
+    [
+        ("pass", "about.expect: expected an object of release ranges"),
+        ({"<0.5.13": "pass", ">0.5.1": "pass"}, "'<0.5.13' and '>0.5.1' both speak of 0.5.12"),
+        ({"0.5.12": "pass"}, "'0.5.12' is no range of releases"),
+        ({"<=": "pass"}, "'<=' is no range of releases"),
+        ({"<=0.5.12,": "pass"}, "is no range of releases"),
+        ({"<=0.5.12.final": "pass"}, "is no range of releases"),
+        ({"~=0.5.12": "pass"}, "is no range of releases"),
+        ({">9": "fail"}, "about.expect['>9']: 'fail' is neither \"pass\" nor \"fail by ORACLE\""),
+        ({">9": "fail by"}, "is neither"),
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused_by_name(expect: object, said: str) -> None:
+    with pytest.raises(BadSeed) as refused:
+        expected({"expect": expect}, "0.5.12")  # type: ignore[dict-item]
+    assert said in str(refused.value)

@@ -1,0 +1,60 @@
+"""The committed seeds: each says on every release what its file expects there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from oracles.catalogue import ALL, judge_all, overall
+from repro import codec
+from repro.expect import expected
+from repro.finding import Status
+from repro.trace import How
+from runners.environments import ADAPTED
+from runners.pool import Pool
+
+SEEDS = sorted(Path(__file__).parent.parent.glob("repro/seeds/*.json"))
+ORACLES = {judge.__module__.removeprefix("oracles.") for judge in ALL}
+
+every_seed = pytest.mark.parametrize("path", SEEDS, ids=lambda path: path.stem)
+
+
+def test_there_are_seeds() -> None:
+    assert "pr23037-stale-padding" in {path.stem for path in SEEDS}
+
+
+@every_seed
+def test_a_seed_is_small_and_says_what_it_expects_everywhere(path: Path) -> None:
+    seed = codec.read(path)
+    assert codec.dumps(seed) == path.read_text(), "written as the codec writes it"
+    wanted = {release: expected(seed.about, release) for release in ADAPTED}
+    assert None not in wanted.values(), wanted
+    assert {oracle for oracle in wanted.values() if oracle} <= ORACLES
+    assert {"found", "oracle", "where", "fingerprint"} <= seed.about.keys()
+    assert len(seed.case.steps) <= 4
+    assert max(len(step.requests) for step in seed.case.steps) <= 4
+    # One that passes everywhere keeps no bug from coming back.
+    assert any(wanted.values())
+
+
+@every_seed
+def test_a_seed_does_what_it_says(path: Path, pool: Pool) -> None:
+    seed = codec.read(path)
+    trace = pool.run(seed.case)
+    release = pool.target.sglang
+    oracle = expected(seed.about, release)
+    if oracle is None:
+        pytest.skip(f"it says nothing of {release}")
+    if pool.target.engine == "emulated" and seed.case.setup.backend == "flashinfer":
+        assert trace.ended.how is How.UNFIT, trace.ended
+        pytest.skip("the emulated engine has no flashinfer kernels; tests/test_cuda.py runs this seed")
+    assert trace.ended.how is not How.UNFIT, trace.ended
+    verdicts = judge_all(seed.case, trace)
+    if oracle:
+        [verdict] = [verdict for verdict in verdicts if verdict.oracle == oracle]
+        assert verdict.status is Status.FAIL
+        if oracle == seed.about["oracle"]:
+            assert (verdict.where, verdict.fingerprint) == (seed.about["where"], seed.about["fingerprint"])
+    else:
+        assert overall(verdicts) is Status.PASS, verdicts
