@@ -11,7 +11,7 @@ lets so many share one. A worker that dies hands its GPU to the one that takes i
 
 from __future__ import annotations
 
-import functools
+import importlib
 import os
 import re
 from collections.abc import Iterator
@@ -33,6 +33,8 @@ IMPORT_TORCH = ("test_emulated.py",)
 # Workers that may die before xdist gives up: a test that kills its own must not cost the others theirs.
 RESTARTS_MAX = 1000
 SEATS = pytest.StashKey[Seats]()
+TARGETS = pytest.StashKey[list[Target]]()
+CUDA_TARGETS = pytest.StashKey[list[Target]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -119,22 +121,24 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 # pytest keeps a fixture for as long as its parameter is the very same object, so these are made once.
-@functools.cache
 def targets(config: pytest.Config) -> list[Target]:
     """The targets that were asked for. UsageError where one of them is none."""
-    try:
-        named = [Target.parse(text) for text in config.getoption("--target")]
-    except ValueError as error:
-        raise pytest.UsageError(str(error)) from error
-    return named or [Target(release, "emulated") for release in ADAPTED]
+    if TARGETS not in config.stash:
+        try:
+            named = [Target.parse(text) for text in config.getoption("--target")]
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from error
+        config.stash[TARGETS] = named or [Target(release, "emulated") for release in ADAPTED]
+    return config.stash[TARGETS]
 
 
-@functools.cache
 def cuda_targets(config: pytest.Config) -> list[Target]:
     """Those of the cuda engine that were asked for; all adapted releases if nothing was."""
-    if config.getoption("--target"):
-        return [target for target in targets(config) if target.engine == "cuda"]
-    return [Target(release, "cuda") for release in ADAPTED]
+    if CUDA_TARGETS not in config.stash:
+        asked = [target for target in targets(config) if target.engine == "cuda"]
+        every = [Target(release, "cuda") for release in ADAPTED]
+        config.stash[CUDA_TARGETS] = asked if config.getoption("--target") else every
+    return config.stash[CUDA_TARGETS]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -147,14 +151,28 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(fixture, parameters, scope="session")
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """--dist loadgroup, with groups of ours: xdist's own get lost on the way where pytest is newer than 9.1."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    scheduler = importlib.import_module("xdist.scheduler").LoadGroupScheduling(config, log)
+    scheduler._split_scope = lambda nodeid: group(nodeid, config)
+    return scheduler
+
+
+def group(nodeid: str, config: pytest.Config) -> str:
+    """Tests of one group go to one worker. Importing a release takes seconds, so all its tests stay together, as do
+    those of a file. Not so on GPUs, which are worth more than the seconds."""
+    parameters = nodeid.partition("[")[2]
+    for target in (*targets(config), *cuda_targets(config)):
+        if str(target) in parameters:
+            return nodeid if target.engine == "cuda" else str(target)
+    return nodeid.partition("::")[0]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        target = target_of(item)
-        # Importing a release takes seconds, so all its tests go to one worker; other files stay whole as well. Not so
-        # on GPUs, which are worth more than the seconds.
-        if not any(item.iter_markers("cuda")):
-            item.add_marker(pytest.mark.xdist_group(str(target) if target else item.path.stem))
         why = missing(item)
         if why:
             item.add_marker(pytest.mark.skip(reason=why))

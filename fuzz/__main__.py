@@ -12,10 +12,11 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from fuzz import bench
 from fuzz.campaign import campaign
@@ -24,6 +25,7 @@ from fuzz.deal import Deal
 from fuzz.draw import round_cases, rounds
 from fuzz.hunt import elsewhere, story
 from fuzz.member import Line, Member, plan_from_json, plan_to_json
+from fuzz.merge import with_seeds
 from fuzz.options import BadInput, options_of
 from fuzz.settle import Means
 from fuzz.tally import Plan, Tally
@@ -125,7 +127,8 @@ class Desk:
             for number, device in enumerate(spread(options.workers, devices))
         ]
         crew = Crew(plan, Deal(plan.cases, options.cases_per_setup), self.display.tell)
-        return self.put(crew.work([sys.executable, "-m", "fuzz", "member"], tasks))
+        done = crew.work([sys.executable, "-m", "fuzz", "member"], tasks)
+        return self.put(with_seeds(done, lambda finding: str(keep(self.out, finding))))
 
 
 @contextmanager
@@ -161,25 +164,29 @@ MIXES: dict[str, Callable[[Plan, int, int], Iterator[Case]]] = {
 
 
 def member() -> int:
-    """One of the workers of a crew, which says on standard input what to do and listens on standard output."""
+    """One of the workers of a crew: told on standard input what to do, heard on standard output."""
     say = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever prints by habit
     line = Line(sys.stdin, say)
-    task = line.hear()
+    try:
+        take_part(line, line.hear())
+    except KeyboardInterrupt:
+        return ERROR  # before it had begun, so that there is nothing to tell
+    return 0
+
+
+def take_part(line: Line, task: Mapping[str, Any]) -> None:
     plan = plan_from_json(task["plan"])
-    # Its clock starts here for now, for the sake of what is told of a start that fails.
     one = Member(line, Tally(plan, time.monotonic), time.monotonic)
-    files = {name: Path(task[name]) for name in ("out", "log")}
-    with working(
-        plan.target, **files, timeout=task["timeout"], tell=one.account, claim=one.claim, device=task["device"]
-    ) as means:
+    out, log = Path(task["out"]), Path(task["log"])
+    with working(plan.target, out, log, task["timeout"], one.account, one.claim, task["device"]) as means:
         if task["warm"]:
             means.run(next(bench.small_cases(plan.runner, plan.backend, plan.seed, 1)))
         line.ask(say="ready")
+        # The clock starts when everybody is ready.
         one.tally = Tally(plan, time.monotonic)
         cases = one.cases(lambda number: MIXES[task["mix"]](plan, number, task["cases_per_setup"]))
         one.work(lambda: campaign(plan, cases, means, one.tally))
-    return 0
 
 
 def summary(done: Campaign) -> list[str]:

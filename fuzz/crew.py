@@ -23,6 +23,7 @@ from repro.record import BadRecord, Campaign, Progress
 
 # Seconds after which it is looked again whether all have ended; what they say is heard at once.
 _PAUSE = 0.2
+_PATIENCE = 10.0
 
 
 class _Hand:
@@ -37,7 +38,7 @@ class _Hand:
         assert self.process.stdin and self.process.stdout
         self.line = Line(self.process.stdout, self.process.stdin)
         self.account: Campaign | None = None
-        self.done = self.ready = self.closed = False
+        self.done = self.ready = self.started = self.closed = False
         self.doing = "starting"
         self.trouble = ""
         self.say(**task)
@@ -50,6 +51,14 @@ class _Hand:
     def signal(self, number: int) -> None:
         if self.process.poll() is None:
             self.process.send_signal(number)
+
+    def end(self) -> None:
+        """Return when it has ended. One that has told everything has some time for it: its own workers have to end."""
+        try:
+            self.process.wait(_PATIENCE if self.done else 0)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            self.process.kill()
+            self.process.wait()
 
 
 class Crew:
@@ -78,8 +87,7 @@ class Crew:
             return merged([self._told(hand) for hand in self._hands])
         finally:
             for hand in self._hands:
-                hand.signal(signal.SIGKILL)
-                hand.process.wait()
+                hand.end()
 
     def _listen(self, hand: _Hand) -> None:
         """Pass on each line, and an empty text at the end."""
@@ -100,7 +108,17 @@ class Crew:
                 hand.trouble = f"it said what makes no sense: {text[:80]!r} ({type(error).__name__})"
                 hand.signal(signal.SIGKILL)
         if not text:
+            hand.ready = True  # nobody need wait for it
+            self._go()
             self._give(self._deal.leave(hand.number))
+
+    def _go(self) -> None:
+        """Start all clocks together."""
+        if all(hand.ready for hand in self._hands):
+            for hand in self._hands:
+                if not hand.started:
+                    hand.started = True
+                    hand.say(go=True)
 
     def _give(self, grants: Grants) -> None:
         for number, grant in grants:
@@ -110,9 +128,7 @@ class Crew:
         match say:
             case "ready":
                 hand.ready = True
-                if all(other.ready for other in self._hands):
-                    for other in self._hands:
-                        other.say(go=True)
+                self._go()
             case "wish":
                 wish = Wish(round=message["round"], ran=message["ran"], drained=message["drained"])
                 self._give(self._deal.ask(hand.number, wish))
@@ -137,11 +153,11 @@ class Crew:
 
     def _told(self, hand: _Hand) -> Campaign:
         """What this member did, as far as it came to tell."""
-        code = hand.process.wait()
         told = hand.account or Tally(self._plan, time.monotonic).campaign("error")
         if hand.done:
             return told
-        if self._stops > 1 and not hand.trouble:
+        code = hand.process.wait()
+        if self._stops and not hand.trouble:
             return dataclasses.replace(told, stopped="interrupted")
         how = hand.trouble or f"it ended: {signal.Signals(-code).name if code < 0 else f'exit {code}'}"
         error = f"worker {hand.number + 1} of {len(self._hands)}: {how}"
@@ -158,6 +174,7 @@ class Crew:
             seconds=whole.seconds,
             transitions=len(whole.transitions),
             transitions_possible=whole.transitions_possible,
-            findings=whole.findings,
+            # Of a failure that another is about to store, its member tells.
+            findings=tuple(found for found in whole.findings if found.seed),
             doing=f"{len(self._hands)} workers; {doing[0] if doing else 'running'}",
         )

@@ -68,7 +68,7 @@ class Line:
 
 
 class Member:
-    """One member at work. Mutable. first: the seconds of its clock at which an account was last given."""
+    """One member at work. Mutable."""
 
     def __init__(self, line: Line, tally: Tally, clock: Callable[[], float]) -> None:
         self.line, self.tally = line, tally

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from repro.finding import Finding, Status, Verdict
 from repro.record import Campaign, Covered, Found
 from repro.shrink import simplicity
 
@@ -49,6 +50,19 @@ def merged(parts: Sequence[Campaign]) -> Campaign:
         stages={name: sum(part.stages.get(name, 0.0) for part in parts) for part in parts for name in part.stages},
         facts=_facts(parts),
     )
+
+
+def with_seeds(whole: Campaign, keep: Callable[[Finding], str]) -> Campaign:
+    """Store what nobody has stored: the member that was to do it may have died before."""
+    return dataclasses.replace(whole, findings=tuple(_stored(found, whole, keep) for found in whole.findings))
+
+
+def _stored(found: Found, whole: Campaign, keep: Callable[[Finding], str]) -> Found:
+    if found.seed:
+        return found
+    verdict = Verdict(oracle=found.oracle, status=Status.FAIL, where=found.where, detail=found.detail, cell=found.cell)
+    finding = Finding(case=found.case, target=whole.target, verdict=verdict, failed=found.failed, tried=found.tried)
+    return dataclasses.replace(found, seed=keep(finding))
 
 
 def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

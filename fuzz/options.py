@@ -41,7 +41,7 @@ def _parser() -> Parser:
     shared.add_argument("--shrink-runs", type=_positive_count, default=60)
     shared.add_argument("--shrink-seconds", type=_positive, default=20.0)
     top = Parser(prog="python -m fuzz", description=DESCRIPTION)
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+    commands = top.add_subparsers(dest="command", required=True, metavar="command", parser_class=Parser)
     run = commands.add_parser("run", parents=[shared], help="one campaign for each target")
     limit = run.add_mutually_exclusive_group()
     limit.add_argument("--minutes", type=_positive, help="for each target; default 1")

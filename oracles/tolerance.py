@@ -30,3 +30,14 @@ def limit(noise: float, scale: float, dtype: str) -> float:
 def is_rounding(noise: float, scale: float, dtype: str) -> bool:
     """Whether the measured noise can be rounding at all."""
     return noise <= NOISE_ULPS_MAX * ulp(scale, dtype)
+
+
+# Two engines compute the same with other kernels on other hardware: each operation of the draft model rounds in its
+# own way, and a draft has some tens of them. Halves are rounded once an operation, sums of float32 many times.
+ENGINE_ULPS = {"float32": 64.0, "float16": 16.0, "bfloat16": 16.0}
+
+
+def across_engines(noise: float, scale: float, dtype: str) -> float:
+    """How far one engine may lie from another, given what eager was seen to move by on either, and the largest
+    magnitude compared."""
+    return NOISE_FACTOR * noise + ENGINE_ULPS[dtype] * ulp(scale, dtype)

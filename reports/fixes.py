@@ -10,24 +10,25 @@ from rich.table import Table
 from rich.text import Text
 
 from repro.finding import Status
+from repro.outcome import ERROR
 from repro.parts import plain
-from repro.prove import Row, Stop
+from repro.prove import NOT_COVERED, NOT_HELD, Row, Stop
 
 STYLES = {"PASS": "green", "FAIL": "bold red", "UNKNOWN": "yellow", "ERROR": "bold magenta"}
 _CHARS_MAX = 400
 
 
 def show_fixes(console: Console, rows: Sequence[Row]) -> None:
-    """All rows as a table on a terminal, else nothing: a pipe had them as lines(), one by one."""
+    """All rows as a table on a terminal, else nothing: lines() has told them already, with all reasons."""
     if not console.is_terminal:
         return
-    table = Table(box=box.SIMPLE_HEAD)
-    for header in ("fix", "runner", "oracle", "last buggy", "first fixed", "fixed, without it", "newest", ""):
-        table.add_column(header)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for header in ("fix", "runner, oracle", "last buggy", "first fixed", "without it", "newest", ""):
+        table.add_column(header, overflow="fold")
     for row in rows:
-        cells = [_stop_text(stop) for stop in row.stops] or [Text(row.reason, style="dim"), *[Text("")] * 3]
-        runner = f"{row.proof.runner}, {row.proof.backend}"
-        table.add_row(f"#{row.fix.number}", runner, row.proof.oracle, *cells, _end(row))
+        cells = [_stop_text(stop) for stop in row.stops] or [Text("")] * 4
+        runner = f"{row.proof.runner}, {row.proof.backend}\n{row.proof.oracle}"
+        table.add_row(f"#{row.fix.number}", runner, *cells, _end(row))
     console.print(table)
 
 
@@ -37,7 +38,7 @@ def lines(row: Row) -> list[str]:
     if row.reason:
         return [plain(f"{head}: {row.reason}", _CHARS_MAX)]
     seen = ", ".join(f"{stop.station.sglang} {_word(stop)}" for stop in row.stops)
-    told = [f"{head}: {'holds' if row.holds else 'DOES NOT HOLD'}: {seen} ({row.proof.oracle})"]
+    told = [f"{head}: {_conclusion(row).upper()}: {seen} ({row.proof.oracle})"]
     told += [f"  {stop.station.name} {stop.station.sglang}: {stop.problem}" for stop in row.stops if stop.problem]
     # Each of them one line, without what would end a line or colour it; indented as it is.
     return [("  " if text.startswith("  ") else "") + plain(text, _CHARS_MAX) for text in told]
@@ -52,12 +53,16 @@ def _stop_text(stop: Stop) -> Text:
     answer, word = stop.answer, _word(stop)
     count = f" {answer.failed} of {answer.tried}" if answer.status is Status.FAIL and answer.tried else ""
     as_wanted = Text(" ✓", style="green") if not stop.problem else Text(" ✗", style="bold red")
-    return Text.assemble(
-        (word, STYLES[word]), f"{count}", as_wanted, f"\n{stop.station.sglang}\n{answer.seconds:.1f} s"
-    )
+    release = stop.station.sglang.partition(" ")[0]  # the column says that it is without the fix
+    return Text.assemble((word, STYLES[word]), count, as_wanted, f"\n{release}\n{answer.seconds:.1f} s")
 
 
 def _end(row: Row) -> Text:
-    if row.reason:
-        return Text("not covered", style="yellow")
-    return Text("holds", style="green") if row.holds else Text("does not hold", style="bold red")
+    styles = {0: "green", NOT_HELD: "bold red", NOT_COVERED: "yellow", ERROR: "bold magenta"}
+    return Text(_conclusion(row), style=styles[row.exit_code])
+
+
+def _conclusion(row: Row) -> str:
+    """Trouble of ours is nothing against a fix, nor for it."""
+    words = {0: "holds", NOT_HELD: "does not hold", NOT_COVERED: "not covered", ERROR: "could not be run"}
+    return words[row.exit_code]

@@ -220,10 +220,24 @@ def command_fixes(options: argparse.Namespace) -> int:
         for fix in _fixes(options.fix)
         for proof in fix.proofs
     ]
+    told: list[prove.Row] = []
+
+    def on_row(row: prove.Row) -> None:
+        told.append(row)
+        for text in lines(row):
+            print(text, flush=True)
+        write(told, whole=False)
+
+    def write(rows: Sequence[prove.Row], *, whole: bool) -> None:
+        if options.json:
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            form = prove.to_json(rows, fresh=options.fresh, whole=whole)
+            write_text(options.json, json.dumps(form, indent=1) + "\n")
+
     # Once before anything is run, so that a bad path shows at once.
-    _write_rows(options, [])
-    done = prove.prove(rows, ADAPTED[-1], partial(_ask, options), _without, _tell_row, exact=not options.fresh)
-    _write_rows(options, done)
+    write([], whole=False)
+    done = prove.prove(rows, ADAPTED[-1], partial(_ask, options), _without, on_row, exact=not options.fresh)
+    write(done, whole=True)
     show_fixes(Console(), done)
     if options.fresh and (times := prove.first_failures(done)):
         say(times)
@@ -236,17 +250,6 @@ def _fixes(numbers: Sequence[int] | None) -> list[Fix]:
         if number not in known:
             raise BadInput(f"--fix {number}: no such fix in the table, which has {', '.join(map(str, known))}")
     return [known[number] for number in dict.fromkeys(numbers or known)]
-
-
-def _write_rows(options: argparse.Namespace, rows: Sequence[prove.Row]) -> None:
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        write_text(options.json, json.dumps(prove.to_json(rows, fresh=options.fresh), indent=1) + "\n")
-
-
-def _tell_row(row: prove.Row) -> None:
-    for text in lines(row):
-        print(text, flush=True)
 
 
 def _without(fix: Fix, target: Target) -> Target:

@@ -237,7 +237,7 @@ FIXES = (
             Proof(
                 runner="draft",
                 backend="flashinfer",
-                seed="pr27338-narrow-rows.json",
+                seed="pr27338-row-too-narrow.json",
                 oracle="kv_indices",
                 engines=("cuda",),
                 elsewhere="it has no flashinfer kernels yet",

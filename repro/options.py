@@ -26,7 +26,22 @@ class Parser(argparse.ArgumentParser):
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options of the command line, sys.argv's if None is given. BadInput where they make no sense."""
-    return _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
+    if options.command == "fidelity":
+        _need_a_comparison(options)
+    return options
+
+
+def _need_a_comparison(options: argparse.Namespace) -> None:
+    """BadInput unless it is clear which cases are run where and what is compared with what."""
+    hosts = [name for name in ("record", "against") if getattr(options, name)]
+    if len(hosts) > 1:
+        raise BadInput("--record and --against are for two different hosts")
+    if len(options.targets) != (1 if hosts else 2):
+        raise BadInput(f"{'one target is' if hosts else 'two targets are'} needed, not {len(options.targets)}")
+    sources = [bool(options.seeds), bool(options.drawn), bool(options.against)]
+    if sum(sources) != 1:
+        raise BadInput("cases come from seed files, or from --drawn N, or from the recording that --against names")
 
 
 def _parser() -> Parser:
@@ -70,6 +85,21 @@ def _parser() -> Parser:
     fixes.add_argument("--seed", type=_count, default=1, metavar="N", help="with --fresh: all cases are drawn from it")
     fixes.add_argument("--json", type=Path, metavar="OUT", help="write the rows to this file")
     fixes.add_argument("--out", type=Path, default=Path("out/fixes"), help="with --fresh: folder for what is found")
+
+    fidelity = commands.add_parser("fidelity", parents=[watched], help="how far two targets agree on the same cases")
+    fidelity.add_argument("seeds", nargs="*", type=Path, metavar="SEED.json")
+    fidelity.add_argument("--drawn", type=_count, metavar="N", help="so many drawn cases instead of stored ones")
+    fidelity.add_argument("--seed", type=_count, default=1, metavar="N", help="with --drawn: from which all are drawn")
+    fidelity.add_argument("--backend", choices=BACKENDS, default="triton", help="with --drawn")
+    fidelity.add_argument("--cases-per-setup", type=_count, default=8, metavar="N", help="with --drawn")
+    fidelity.add_argument(
+        "--targets", nargs="+", type=_target, required=True, metavar="T", help="two; one with --record or --against"
+    )
+    fidelity.add_argument("--record", type=Path, metavar="OUT.npz", help="keep what the target shows, for --against")
+    fidelity.add_argument(
+        "--against", type=Path, metavar="OUT.npz", help="run the recorded cases and compare with what was recorded"
+    )
+    fidelity.add_argument("--json", type=Path, metavar="OUT", help="write the agreement to this file")
 
     show = commands.add_parser("show", help="a case in words")
     check = commands.add_parser("check", help="whether these are seeds, and their cases valid")

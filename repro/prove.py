@@ -210,10 +210,10 @@ def answer_of_search(done: Campaign, proof: Proof) -> Answer:
     own = next((found for found in done.findings if found.oracle == proof.oracle and found.failed), None)
     found = own or next(iter(done.findings), None)
     counts = f"{done.cases} cases, {done.judged} judged, in {done.seconds:.1f} s"
+    if found is None and (done.error or sum(done.unfit.values()) == done.cases):
+        why = done.error or next(iter(done.unfit), "no case was drawn")
+        return Answer(status=None, seconds=done.seconds, text=f"nothing could be run: {why}")
     if found is None:
-        if done.stopped == "error" or (done.cases and not done.judged):
-            why = done.error or next(iter([*done.unfit, *done.unknown]), "no oracle had anything to judge")
-            return Answer(status=None, seconds=done.seconds, text=f"nothing could be judged: {why}")
         status = Status.PASS if done.judged else Status.UNKNOWN
         return Answer(status=status, seconds=done.seconds, text=f"nothing found: {counts}")
     return Answer(
@@ -250,9 +250,11 @@ def first_failures(rows: Sequence[Row]) -> str:
     )
 
 
-def to_json(rows: Sequence[Row], *, fresh: bool) -> dict[str, object]:
-    """All of it as plain dicts, lists, texts and numbers."""
-    return {"exit_code": exit_code(rows), "fresh": fresh, "rows": [_row_to_json(row) for row in rows]}
+def to_json(rows: Sequence[Row], *, fresh: bool, whole: bool) -> dict[str, object]:
+    """All of it as plain dicts, lists, texts and numbers. whole: whether these are all rows; until then, there is no
+    exit code."""
+    code = exit_code(rows) if whole else None
+    return {"exit_code": code, "fresh": fresh, "rows": [_row_to_json(row) for row in rows]}
 
 
 def _row_to_json(row: Row) -> dict[str, object]:
@@ -278,6 +280,7 @@ def _stops_to_json(row: Row) -> Iterator[dict[str, object]]:
         yield {
             "station": stop.station.name,
             "sglang": stop.station.sglang,
+            "target": stop.target,
             "wanted": stop.station.wanted.name,
             "status": answer.status.name if answer.status is not None else "ERROR",
             "holds": not stop.problem,

@@ -92,8 +92,10 @@ def on_gpus(folder: Path, listed: str, *words: str, **more: str) -> subprocess.C
         info = folder / "packages" / f"{name.replace('-', '_')}-9.dist-info"
         info.mkdir(parents=True)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 9\n")
+    # These tests may themselves run under xdist, and the pytest that is started here is none of its workers.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
     environment = {
-        **os.environ,
+        **inherited,
         "PATH": f"{tool.parent}:{os.environ['PATH']}",
         "PYTHONPATH": f"{PROJECT}:{folder / 'packages'}",
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import io
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,9 @@ import pytest
 from rich.console import Console
 
 import repro.__main__
+from fuzz.search import search
+from fuzz.settle import Means
+from oracles.catalogue import judge_all, overall
 from reports.fixes import lines, show_fixes
 from repro import codec
 from repro.__main__ import main
@@ -21,9 +25,12 @@ from repro.case import RUNNERS, Target
 from repro.expect import expected
 from repro.finding import Status, Verdict
 from repro.fixes import FIXES, SEEDS, Fix, Proof, not_covered
-from repro.prove import Answer, Row, Trouble, exit_code, first_failures, prove, to_json
+from repro.keep import keep
+from repro.prove import Answer, Row, Trouble, answer_of_search, exit_code, first_failures, prove, to_json
 from repro.source import NotThere, edited
+from repro.trace import Ended, How, Trace
 from runners.environments import ADAPTED, NotUsable, sglang_path
+from runners.pool import Pool
 
 NEWEST = ADAPTED[-1]
 BY_NUMBER = {fix.number: fix for fix in FIXES}
@@ -303,7 +310,7 @@ def test_the_rows_as_lines_table_and_json() -> None:
     done = World(newest_bucket=failing("bucket")).prove([*rows(), *rows(SECOND, reason="no runner")])
     told = [text for row in done for text in lines(row)]
     assert told == [
-        "#1 on draft, triton, emulated: holds: 0.1 FAIL, 0.2 PASS, 0.2 without #1 FAIL, 0.9 PASS (staged)",
+        "#1 on draft, triton, emulated: HOLDS: 0.1 FAIL, 0.2 PASS, 0.2 without #1 FAIL, 0.9 PASS (staged)",
         "#1 on draft, triton, emulated: DOES NOT HOLD: 0.1 FAIL, 0.2 PASS, 0.2 without #1 FAIL, 0.9 FAIL (bucket)",
         "  newest 0.9: does not pass: FAIL bucket",
         "#2 on draft, triton, emulated: no runner",
@@ -315,9 +322,10 @@ def test_the_rows_as_lines_table_and_json() -> None:
     assert isinstance(screen.file, io.StringIO)
     assert isinstance(pipe.file, io.StringIO)
     assert "does not hold" in screen.file.getvalue()
-    assert "0.2 without #1" in screen.file.getvalue()
+    assert all(word in screen.file.getvalue() for word in ("without it", "FAIL", "1 of 1", "✗", "not covered"))
     assert pipe.file.getvalue() == ""
-    form = json.loads(json.dumps(to_json(done, fresh=False)))
+    assert to_json(done[:1], fresh=False, whole=False)["exit_code"] is None
+    form = json.loads(json.dumps(to_json(done, fresh=False, whole=True)))
     assert (form["exit_code"], [row["holds"] for row in form["rows"]]) == (1, [True, False, False, False])
     assert [stop["status"] for stop in form["rows"][1]["stops"]] == ["FAIL", "PASS", "FAIL", "FAIL"]
     assert form["rows"][0]["stops"][0]["verdict"]["status"] == "FAIL"
@@ -328,6 +336,64 @@ def test_the_time_to_the_first_failure() -> None:
     done = World(buggy_staged=failing("staged", seconds=4), buggy_bucket=failing("bucket", seconds=2)).prove(rows())
     assert first_failures(done) == "time to the first failure: median 1.5 s, worst 4.0 s, of 4 searches"
     assert first_failures(rows(reason="no runner")) == ""
+
+
+# Searching -------------------------------------------------------------------------------------------------------
+
+
+def searched(bug: str, oracle: str, seconds: float, folder: Path) -> Answer:
+    """What a search for a failure by this oracle comes to on the toy."""
+    target, proof = Target(bug, "toy"), Proof(runner="toy", seed="", oracle=oracle)
+    with Pool(target) as pool:
+        means = Means(
+            run=pool.run,
+            run_fresh=pool.run_fresh,
+            judge=judge_all,
+            overall=overall,
+            keep=lambda finding: str(keep(folder, finding)),
+            tell=lambda progress: None,
+            clock=time.monotonic,
+        )
+        return answer_of_search(search(target, proof, means, seed=1, seconds=seconds), proof)
+
+
+def test_a_search_ends_with_the_failure_that_it_is_for(tmp_path: Path) -> None:
+    start = time.monotonic()
+    answer = searched("stale_req_pool", "slot0_padding", 60, tmp_path)
+    assert time.monotonic() - start < 50
+    assert answer.verdict is not None
+    assert (answer.status, answer.failed, answer.tried) == (Status.FAIL, 3, 3)
+    assert answer.verdict.where == "padded rows of req_pool_indices"
+    assert 0 < answer.seconds < 50
+    assert list(tmp_path.rglob("slot0_padding-*.json"))
+
+
+def test_another_failure_is_no_answer_but_no_pass_either(tmp_path: Path) -> None:
+    answer = searched("stale_req_pool", "staged", 2, tmp_path)
+    assert (answer.status, answer.verdict) == (Status.FAIL, None)
+    assert answer.text.startswith("slot0_padding at padded rows of req_pool_indices: ")
+
+
+def test_a_search_that_finds_nothing_passes(tmp_path: Path) -> None:
+    answer = searched("clean", "slot0_padding", 1, tmp_path)
+    assert (answer.status, answer.verdict) == (Status.PASS, None)
+    assert answer.text.startswith("nothing found: ")
+
+
+def test_a_search_in_which_nothing_ran_is_no_answer(tmp_path: Path) -> None:
+    target, proof = Target("clean", "toy"), Proof(runner="toy", seed="", oracle="staged")
+    unfit = Trace(ended=Ended(how=How.UNFIT, what="no such kernel"))
+    means = Means(
+        run=lambda case: unfit,
+        run_fresh=lambda case: unfit,
+        judge=judge_all,
+        overall=overall,
+        keep=lambda finding: "",
+        tell=lambda progress: None,
+        clock=time.monotonic,
+    )
+    answer = answer_of_search(search(target, proof, means, seed=1, seconds=1), proof)
+    assert (answer.status, answer.text) == (None, "nothing could be run: no such kernel")
 
 
 # The command -----------------------------------------------------------------------------------------------------
@@ -354,7 +420,9 @@ def test_what_cannot_be_shown_is_listed(
     assert len(said) == len(EACH_PROOF)
     assert said[0] == "#23037 on walk, triton, cuda: not covered yet: runner walk missing"
     assert all(": not covered yet: " in text or ": not on the cuda engine: " in text for text in said)
-    assert not any(row["covered"] for row in json.loads(out.read_text())["rows"])
+    form = json.loads(out.read_text())
+    assert form["exit_code"] == 2
+    assert not any(row["covered"] for row in form["rows"])
 
 
 def test_a_machine_that_lacks_something_is_no_proof(
@@ -365,6 +433,7 @@ def test_a_machine_that_lacks_something_is_no_proof(
     assert "draft" in RUNNERS
     assert main(["fixes", "--fix", "23037", "--fresh"]) == 3
     said = capsys.readouterr().out
+    assert said.startswith("#23037 on draft, triton, emulated: COULD NOT BE RUN: 0.5.10.post1 ERROR, ")
     assert "buggy 0.5.10.post1: sglang 0.5.10.post1 is not installed; to install it: " in said
     assert "without 0.5.11 without #23037: sglang 0.5.11 is not installed; to install it: " in said
 

@@ -1,0 +1,290 @@
+"""Several workers on one campaign: the same cases, each bug settled once, one record; and members that go wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from fuzz import __main__ as fuzz
+from fuzz.crew import Crew
+from fuzz.deal import Deal
+from fuzz.member import plan_from_json, plan_to_json
+from fuzz.merge import merged, with_seeds
+from fuzz.tally import Plan
+from repro.case import Target
+from repro.finding import Finding
+from repro.record import Campaign, Found, Progress, loads
+from tests import sample_record
+from tests.test_fuzz_main import process
+
+PROJECT = Path(__file__).resolve().parent.parent
+PLAN = Plan(target=Target("clean", "toy"), runner="toy", backend="triton", seed=1, stop_at_first=True, seconds=2.5)
+
+
+def run(out: Path, *arguments: str) -> tuple[int, Campaign]:
+    """The exit code of this command line and what it recorded."""
+    code = fuzz.main([*arguments, "--out", str(out)])
+    (campaign,), _ = loads((out / "record.json").read_text())
+    return code, campaign
+
+
+def test_the_same_cases_and_findings_whatever_the_number_of_workers(tmp_path: Path) -> None:
+    arguments = ("run", "--target", "stale_padding/toy", "--cases", "90", "--seed", "3")
+    code, alone = run(tmp_path / "alone", *arguments)
+    assert code == 1
+    code, together = run(tmp_path / "together", *arguments, "--workers", "3")
+    assert code == 1
+    assert (together.workers, together.stopped, together.error) == (3, "cases", "")
+    for name in ("cases", "judged", "replays", "setups", "verdicts", "endings", "unknown", "transitions_missing"):
+        assert getattr(together, name) == getattr(alone, name), name
+    assert together.transitions == alone.transitions
+    counts = [{found.fingerprint: found.cases for found in one.findings} for one in (alone, together)]
+    assert counts[0] == counts[1] and len(counts[0]) > 1
+    for found in together.findings:
+        assert (found.failed, found.tried) == (5, 5)
+        assert Path(found.seed).is_file()
+    # One form of each bug, and the one in which it was first seen: nobody else kept it too.
+    kept = [path.name for path in (tmp_path / "together" / "stale-padding-toy").iterdir()]
+    assert len(kept) == 2 * len(together.findings)
+
+
+def test_a_setup_that_cannot_be_built_is_left_by_all_as_by_one(tmp_path: Path) -> None:
+    """Its cases do not count, so that others are run in their place."""
+    code, campaign = run(tmp_path, "run", "--target", "unfit/toy", "--cases", "40", "--workers", "2")
+    assert (code, campaign.cases, campaign.judged, campaign.stopped) == (2, 40, 0, "cases")
+    alone = run(tmp_path / "alone", "run", "--target", "unfit/toy", "--cases", "40")[1]
+    assert (campaign.setups, campaign.skipped) == (alone.setups, alone.skipped)
+
+
+def test_the_first_finding_stops_all(tmp_path: Path) -> None:
+    start = time.monotonic()
+    arguments = ("--minutes", "5", "--stop-at-first", "--workers", "2")
+    code, campaign = run(tmp_path, "run", "--target", "stale_req_pool/toy", *arguments)
+    assert (code, campaign.stopped, campaign.error) == (1, "first finding", "")
+    assert any(found.failed == 5 for found in campaign.findings)
+    assert all(Path(found.seed).is_file() for found in campaign.findings)
+    assert time.monotonic() - start < 60
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_workers_keep_and_tell_what_they_have(number: signal.Signals, tmp_path: Path) -> None:
+    arguments = ("--target", "stale_req_pool/toy", "--minutes", "5", "--workers", "2", "--out", "here")
+    one = process(tmp_path, "run", *arguments)
+    deadline = time.monotonic() + 30
+    while not list(tmp_path.glob("here/*/*.json")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    one.send_signal(number)
+    out, err = one.communicate(timeout=30)
+    assert (one.returncode, err) == (1, ""), (out, err)
+    (campaign,), _ = loads((tmp_path / "here" / "record.json").read_text())
+    assert (campaign.stopped, campaign.error) == ("interrupted", "")
+    assert campaign.findings and campaign.workers == 2
+
+
+def test_bench_compares_several_workers_with_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--target", "clean/toy", "--cases", "8", "--cases-per-setup", "2", "--workers", "2")
+    assert fuzz.main(["bench", *arguments, "--out", str(tmp_path)]) == 0
+    campaigns, _ = loads((tmp_path / "record.json").read_text())
+    assert [(one.workers, one.cases) for one in campaigns] == [(1, 16), (1, 16), (2, 16), (2, 16)]
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  2 workers are ")]
+    rates = [one.cases / one.seconds for one in campaigns]
+    assert told == [f"  2 workers are {rates[n + 2] / rates[n]:.2f} times as fast as one" for n in range(2)]
+
+
+def test_each_worker_gets_a_gpu_of_the_callers_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks: list[dict[str, object]] = []
+
+    class Recording(Crew):
+        def work(self, command: object, given: object) -> Campaign:
+            tasks.extend(given)  # type: ignore[arg-type]
+            return sample_record.campaign()
+
+    monkeypatch.setattr(fuzz, "Crew", Recording)
+    monkeypatch.setattr(fuzz, "lacks", lambda target: "")
+    monkeypatch.setattr(fuzz, "gpus", lambda: ("H200",) * 8)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-x")
+    fuzz.main(["run", "--target", "0.5.13/cuda", "--workers", "3", "--out", str(tmp_path)])
+    fuzz.main(["run", "--target", "0.5.13/emulated", "--workers", "2", "--out", str(tmp_path)])
+    assert [task["device"] for task in tasks] == ["5", "GPU-x", "5", "", ""]
+    assert len({task["log"] for task in tasks}) == 5
+
+
+# Members that go wrong -------------------------------------------------------------------------------------------
+
+
+def crew_of(script: str, members: int, folder: Path) -> tuple[Campaign, list[Progress]]:
+    """What a crew makes of members that do this. `account()` there is a line that tells of one case."""
+    told: list[Progress] = []
+    path = folder / "member.py"
+    path.write_text(
+        textwrap.dedent("""
+            import dataclasses, json, os, signal, sys, time
+            from tests import sample_record
+            number = json.loads(sys.stdin.readline())["number"]
+            def tell(**message):
+                print(json.dumps(message), flush=True)
+            def account(say="account", **changes):
+                campaign = dataclasses.replace(sample_record.campaign(), cases=1, findings=(), **changes)
+                tell(say=say, doing="running", campaign=campaign.to_json())
+            def go():
+                tell(say="ready")
+                sys.stdin.readline()
+        """)
+        + textwrap.dedent(script)
+    )
+    crew = Crew(PLAN, Deal(None, 4), told.append)
+    command = [
+        sys.executable,
+        "-c",
+        f"import sys; sys.path.insert(0, {str(PROJECT)!r}); exec(open({str(path)!r}).read())",
+    ]
+    return crew.work(command, [{"number": number} for number in range(members)]), told
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "worker 2 of 2: it ended: SIGKILL"),
+        ("sys.exit(3)", "worker 2 of 2: it ended: exit 3"),
+        ("print('hello', flush=True); time.sleep(60)", "worker 2 of 2: it said what makes no sense: 'hello\\n'"),
+        ("tell(say='what'); time.sleep(60)", "worker 2 of 2: it said what makes no sense"),
+        ("tell(say='account', campaign={}); time.sleep(60)", "worker 2 of 2: it said what makes no sense"),
+    ],
+)
+def test_a_member_that_goes_wrong_is_told_of_and_costs_nobody_elses_work(
+    script: str, error: str, tmp_path: Path
+) -> None:
+    start = time.monotonic()
+    whole, told = crew_of(
+        f"""
+        if number == 1:
+            {script}
+        go()  # although the other never is
+        account()
+        account("done", stopped="cases")
+        """,
+        2,
+        tmp_path,
+    )
+    assert whole.error.startswith(error)
+    assert (whole.stopped, whole.cases) == ("error", 1)
+    assert [progress.cases for progress in told] == [1, 1]
+    assert time.monotonic() - start < 30
+
+
+def test_what_a_killed_member_had_told_counts(tmp_path: Path) -> None:
+    script = """
+        go()
+        account()
+        if number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        account("done", stopped="time")
+    """
+    whole, _ = crew_of(script, 2, tmp_path)
+    assert (whole.cases, whole.stopped, whole.error) == (2, "error", "worker 2 of 2: it ended: SIGKILL")
+
+
+def test_clocks_start_when_all_are_ready(tmp_path: Path) -> None:
+    script = """
+        time.sleep(0.5 * number)
+        before = time.time()
+        go()
+        account("done", stopped="time", seconds=time.time() - before)
+    """
+    whole, _ = crew_of(script, 2, tmp_path)
+    assert whole.error == ""
+    assert 0.25 < whole.seconds < 20, "the first one waited for the second"
+
+
+def test_a_bug_is_settled_by_the_first_who_meets_it(tmp_path: Path) -> None:
+    script = """
+        go()
+        if number:
+            time.sleep(0.3)
+        tell(say="claim", fingerprint="abc")
+        mine = json.loads(sys.stdin.readline())["claimed"]
+        tell(say="claim", fingerprint=f"own{number}")
+        own = json.loads(sys.stdin.readline())["claimed"]
+        account("done", stopped="cases", facts={"claims": f"{number} {mine} {own}"})
+    """
+    whole, _ = crew_of(script, 2, tmp_path)
+    assert whole.facts == {"claims": "0 True True, 1 False True"}
+
+
+def test_a_plan_survives_the_way_to_a_member() -> None:
+    assert plan_from_json(json.loads(json.dumps(plan_to_json(PLAN)))) == PLAN
+
+
+# Merging ---------------------------------------------------------------------------------------------------------
+
+
+def found(**changes: object) -> Found:
+    return dataclasses.replace(sample_record.stale_found(), **changes)  # type: ignore[arg-type]
+
+
+def test_of_each_bug_the_best_known_form_and_all_its_cases() -> None:
+    settled = found(failed=5, tried=5, cases=3, at_case=9, at_seconds=4.0, seed="a.json")
+    noted = found(failed=0, tried=0, cases=2, at_case=1, at_seconds=1.5, seed="")
+    other = found(fingerprint="0123456789ab", at_seconds=0.5)
+    parts = [sample_record.campaign(findings=(noted, other)), sample_record.campaign(findings=(settled,))]
+    whole = merged(parts)
+    assert whole.findings == (other, dataclasses.replace(settled, cases=5, at_case=1, at_seconds=1.5))
+    assert whole.workers == 2
+    assert whole.cases == 2 * parts[0].cases
+    assert whole.transitions_possible == parts[0].transitions_possible
+    assert {one.transition: one.count for one in whole.transitions} == {
+        one.transition: 2 * one.count for one in parts[0].transitions
+    }
+
+
+def test_what_nobody_stored_is_stored() -> None:
+    kept: list[Finding] = []
+
+    def keep(finding: Finding) -> str:
+        kept.append(finding)
+        return "new.json"
+
+    lost, safe = found(seed="", fingerprint="0123456789ab"), found(seed="old.json")
+    whole = with_seeds(sample_record.campaign(findings=(lost, safe)), keep)
+    assert [one.seed for one in whole.findings] == ["new.json", "old.json"]
+    (finding,) = kept
+    assert (finding.case, finding.verdict.where, finding.verdict.cell) == (lost.case, lost.where, lost.cell)
+    assert finding.target == whole.target
+
+
+@pytest.mark.parametrize(
+    ("reasons", "whole"),
+    [
+        (("cases", "cases"), "cases"),
+        (("time", "cases"), "time"),
+        (("cases", "error"), "error"),
+        (("unfit", "cases"), "cases"),
+        (("unfit", "unfit"), "unfit"),
+        (("interrupted", "time"), "interrupted"),
+        (("interrupted", "first finding"), "first finding"),
+        (("interrupted", "first finding", "error"), "error"),
+    ],
+)
+def test_why_the_whole_stopped(reasons: tuple[str, ...], whole: str) -> None:
+    parts = [dataclasses.replace(sample_record.campaign(), stopped=reason) for reason in reasons]
+    assert merged(parts).stopped == whole
+
+
+def test_what_one_covered_the_other_did_not_miss() -> None:
+    one, other = sample_record.campaign(), sample_record.campaign()
+    moved = one.transitions[0]
+    other = dataclasses.replace(
+        other,
+        transitions=other.transitions[1:],
+        transitions_missing=(*other.transitions_missing, moved.transition),
+    )
+    whole = merged([one, other])
+    assert moved.transition not in whole.transitions_missing
+    assert whole.transitions_possible == one.transitions_possible
