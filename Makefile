@@ -19,6 +19,9 @@ STAMP := .venv/.installed-$(shell sha256sum $(LOCK) | cut -c1-16)
 PY := .venv/bin/python
 SUITE := $(PY) -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
 
+# What is started dozens of times is compiled once, whatever the shell says.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help setup setup-cuda fuzz .hunt test test-fast test-cuda lint clean
 .DEFAULT_GOAL := help
 

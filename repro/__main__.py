@@ -12,37 +12,47 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fuzz.draw import rounds
 from fuzz.search import search
 from fuzz.settle import Means as Searching
 from oracles.catalogue import ALL, judge_all, overall
+from oracles.tolerance import across_engines
+from reports.fidelity import show_fidelity
 from reports.fixes import lines, show_fixes
 from repro import prove
-from repro.case import RUNNERS, Target
-from repro.codec import BadSeed, Seed, digest, read
+from repro.case import RUNNERS, Case, Target
+from repro.codec import TEXT_MAX, BadSeed, Seed, digest, dumps, read
 from repro.confirm import failure
 from repro.durable import write_text
+from repro.fidelity import Agreement, conclusion, summary
+from repro.fidelity import to_json as to_plain
+from repro.fidelity_file import BadRecording, Recording, load, save
 from repro.finding import Status, Verdict
 from repro.fixes import FIXES, Fix, Proof, not_covered
 from repro.keep import keep
+from repro.observation import Observation, observe
 from repro.options import BadInput, options_of
-from repro.outcome import ERROR, Outcome, line, outcome_of, severest, to_json
+from repro.outcome import ERROR, EXIT, Outcome, line, outcome_of, severest, to_json
 from repro.parts import plain
 from repro.shrink_file import Budget, InTheWay, Means, Shrinking
 from repro.source import NotThere
 from repro.words import paragraph, sentence
-from runners.environments import ADAPTED, NotUsable, lacks, overlays_directory, sglang_path
+from runners.environments import ADAPTED, NotUsable, lacks, overlays_directory, sglang_path, whole_record
 from runners.overlay import CannotMake, Overlay, make_overlay
 from runners.pool import Pool
 
 _LINE_MAX = 2000
+_TELL_EVERY = 10.0  # seconds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = options_of(arguments)
         command: Callable[[argparse.Namespace], int] = COMMANDS[options.command]
         return command(options)
-    except (BadInput, BadSeed, InTheWay) as error:
+    except (BadInput, BadSeed, BadRecording, InTheWay) as error:
         complain(str(error))
     except BrokenPipeError:
         # Whoever read our output has gone; what Python still has to flush goes nowhere.
@@ -283,12 +293,93 @@ def _ask(options: argparse.Namespace, target: Target, proofs: Sequence[Proof]) -
     return [prove.answer_of_search(done, proof) for done, proof in zip(found, proofs, strict=True)]
 
 
+# fidelity
+
+
+def command_fidelity(options: argparse.Namespace) -> int:
+    recording = load(options.against) if options.against else None
+    cases = [one.case for one in recording.observations] if recording else _cases(options)
+    for target in options.targets:
+        if lack := lacks(target):
+            raise BadInput(f"{target}: {lack}")
+    targets = [recording.target, *options.targets] if recording else options.targets
+    seen: list[Observation] = []
+    # Once before anything is run, so that a bad path shows at once.
+    _keep_all(options, seen)
+    agreement = Agreement(names=(str(targets[0]), str(targets[-1])), limit=across_engines)
+    codes = []
+    try:
+        for number, shown in enumerate(_shown(options, cases)):
+            if options.record:
+                seen += shown
+                continue
+            found = agreement.add(*(recording.observations[number], *shown) if recording else shown)
+            if found:
+                _keep_case(options.out / f"{found[0].case}.json", shown[0].case, summary(found))
+    except KeyboardInterrupt:
+        complain("interrupted")
+        codes.append(ERROR)
+    if options.record:
+        _keep_all(options, seen)
+        say(f"{options.record}: {len(seen)} cases on {options.targets[0]}")
+        return severest([*codes, EXIT[Status.PASS if any(one.took_place for one in seen) else Status.UNKNOWN]])
+    show_fidelity(Console(), agreement)
+    if options.json:
+        write_text(options.json, json.dumps(to_plain(agreement), indent=1) + "\n")
+    return severest([*codes, EXIT[conclusion(agreement)]])
+
+
+def _keep_all(options: argparse.Namespace, seen: Sequence[Observation]) -> None:
+    if options.record:
+        save(options.record, Recording(target=options.targets[0], observations=tuple(seen)))
+
+
+def _keep_case(path: Path, case: Case, texts: Sequence[str]) -> None:
+    for text in texts:
+        say(text)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    about = {"disagree": tuple(plain(text, TEXT_MAX) for text in texts)}
+    write_text(path, dumps(Seed(about=about, case=case)))
+
+
+def _cases(options: argparse.Namespace) -> list[Case]:
+    """Drawn ones, or those of the seed files: one bad file is enough to stop, as the rest would not be the same."""
+    if not options.drawn:
+        return [read(path).case for path in dict.fromkeys(options.seeds)]
+    runner = "toy" if all(target.engine == "toy" for target in options.targets) else "draft"
+    return list(islice(rounds(options.seed, runner, options.backend, options.cases_per_setup), options.drawn))
+
+
+def _shown(options: argparse.Namespace, cases: Sequence[Case]) -> Iterator[list[Observation]]:
+    """What each of the targets shows of one case after the other."""
+    told = time.monotonic()
+    with ExitStack() as stack:
+        pools = [
+            stack.enter_context(
+                Pool(target, timeout_s=options.timeout, log=options.log, variables=whole_record(target))
+            )
+            for target in options.targets
+        ]
+        for number, case in enumerate(cases):
+            yield [_observed(pool, case) for pool in pools]
+            if time.monotonic() - told > _TELL_EVERY:
+                told = time.monotonic()
+                print(f"{number + 1} of {len(cases)} cases", file=sys.stderr, flush=True)
+
+
+def _observed(pool: Pool, case: Case) -> Observation:
+    trace = pool.run(case)
+    verdicts = judge_all(case, trace)
+    return observe(case, trace, verdicts, overall(verdicts))
+
+
 COMMANDS = {
     "run": command_run,
     "shrink": command_shrink,
     "show": command_show,
     "check": command_check,
     "fixes": command_fixes,
+    "fidelity": command_fidelity,
 }
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ them. Everything else is a disagreement.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from repro.codec import digest
@@ -34,6 +34,14 @@ class Disagreement:
     def __str__(self) -> str:
         place = f" in step {self.step} {self.path} row {self.row}" if self.step >= 0 else ""
         return f"case {self.case}: {self.kind}{place}: {self.detail}"
+
+
+def summary(found: Sequence[Disagreement]) -> list[str]:
+    """One line for each kind among the disagreements of one case: the first, and how many more."""
+    kinds: dict[str, list[Disagreement]] = {}
+    for one in found:
+        kinds.setdefault(one.kind, []).append(one)
+    return [f"{alike[0]}" + (f" (and {len(alike) - 1} more)" if len(alike) > 1 else "") for alike in kinds.values()]
 
 
 @dataclass
@@ -152,6 +160,13 @@ def _first_difference(a: Outputs, b: Outputs, row: int) -> tuple[str, str]:
 def _short(value: object) -> str:
     text = str(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def conclusion(agreement: Agreement) -> Status:
+    """FAIL if they disagree anywhere, UNKNOWN if nothing was compared."""
+    if agreement.disagreements:
+        return Status.FAIL
+    return Status.PASS if agreement.compared else Status.UNKNOWN
 
 
 def to_json(agreement: Agreement) -> Mapping[str, object]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from repro.case import Target
+from repro.case import BACKENDS, Target
 
 DESCRIPTION = """What is done with a failing case.
 Exit codes: 0 pass, 1 fail, 2 unknown, 3 our own error or bad input."""
@@ -100,6 +100,7 @@ def _parser() -> Parser:
         "--against", type=Path, metavar="OUT.npz", help="run the recorded cases and compare with what was recorded"
     )
     fidelity.add_argument("--json", type=Path, metavar="OUT", help="write the agreement to this file")
+    fidelity.add_argument("--out", type=Path, default=Path("out/fidelity"), help="folder for cases that disagree")
 
     show = commands.add_parser("show", help="a case in words")
     check = commands.add_parser("check", help="whether these are seeds, and their cases valid")

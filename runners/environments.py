@@ -256,6 +256,13 @@ def worker_environment(target: Target, cache: Path | None = None, *, device: str
     return found
 
 
+def whole_record(target: Target) -> dict[str, str]:
+    """More variables for a worker whose record is compared with another target's: KV contents and the noise of eager
+    are recorded of every step, and dot products of float32 are computed as such, not in Triton's shorter format."""
+    variables = {"EAGLEEYE_RECORD": "whole"}
+    return variables | {"TRITON_F32_DEFAULT": "ieee"} if target.engine == "cuda" else variables
+
+
 # What is missing -------------------------------------------------------------------------------------------------
 
 

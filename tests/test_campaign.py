@@ -32,8 +32,17 @@ OTHER = Verdict(oracle="other", status=Status.FAIL, where="there")
 PASS = Verdict(oracle="oracle", status=Status.PASS)
 
 
+# Drawing takes longer than all else here, so what one test has drawn serves the others.
+DRAWN: dict[tuple[int, str, str], tuple[list[Case], Iterator[Case]]] = {}
+
+
 def drawn(plan: Plan = PLAN) -> Iterator[Case]:
-    return rounds(plan.seed, plan.runner, plan.backend, 8)
+    key = (plan.seed, plan.runner, plan.backend)
+    found, more = DRAWN.setdefault(key, ([], rounds(*key, 8)))
+    for number in itertools.count():
+        if number == len(found):
+            found.append(next(more))
+        yield found[number]
 
 
 def trace_of(case: Case, how: How = How.DONE, what: str = "") -> Trace:

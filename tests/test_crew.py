@@ -36,7 +36,7 @@ def run(out: Path, *arguments: str) -> tuple[int, Campaign]:
 
 
 def test_the_same_cases_and_findings_whatever_the_number_of_workers(tmp_path: Path) -> None:
-    arguments = ("run", "--target", "stale_padding/toy", "--cases", "90", "--seed", "3")
+    arguments = ("run", "--target", "stale_padding/toy", "--cases", "40", "--seed", "3")
     code, alone = run(tmp_path / "alone", *arguments)
     assert code == 1
     code, together = run(tmp_path / "together", *arguments, "--workers", "3")
@@ -57,9 +57,9 @@ def test_the_same_cases_and_findings_whatever_the_number_of_workers(tmp_path: Pa
 
 def test_a_setup_that_cannot_be_built_is_left_by_all_as_by_one(tmp_path: Path) -> None:
     """Its cases do not count, so that others are run in their place."""
-    code, campaign = run(tmp_path, "run", "--target", "unfit/toy", "--cases", "40", "--workers", "2")
-    assert (code, campaign.cases, campaign.judged, campaign.stopped) == (2, 40, 0, "cases")
-    alone = run(tmp_path / "alone", "run", "--target", "unfit/toy", "--cases", "40")[1]
+    code, campaign = run(tmp_path, "run", "--target", "unfit/toy", "--cases", "20", "--workers", "2")
+    assert (code, campaign.cases, campaign.judged, campaign.stopped) == (2, 20, 0, "cases")
+    alone = run(tmp_path / "alone", "run", "--target", "unfit/toy", "--cases", "20")[1]
     assert (campaign.setups, campaign.skipped) == (alone.setups, alone.skipped)
 
 
@@ -123,16 +123,19 @@ def crew_of(script: str, members: int, folder: Path) -> tuple[Campaign, list[Pro
     """What a crew makes of members that do this. `account()` there is a line that tells of one case."""
     told: list[Progress] = []
     path = folder / "member.py"
+    sample = dataclasses.replace(sample_record.campaign(), cases=1, findings=()).to_json()
+    (folder / "sample.json").write_text(json.dumps(sample))
+    # It imports nothing of ours: that would take longer than all it does.
     path.write_text(
         textwrap.dedent("""
-            import dataclasses, json, os, signal, sys, time
-            from tests import sample_record
+            import json, os, signal, sys, time
+            from pathlib import Path
+            sample = json.loads(Path(__file__).with_name("sample.json").read_text())
             number = json.loads(sys.stdin.readline())["number"]
             def tell(**message):
                 print(json.dumps(message), flush=True)
             def account(say="account", **changes):
-                campaign = dataclasses.replace(sample_record.campaign(), cases=1, findings=(), **changes)
-                tell(say=say, doing="running", campaign=campaign.to_json())
+                tell(say=say, doing="running", campaign={**sample, **changes})
             def go():
                 tell(say="ready")
                 sys.stdin.readline()
@@ -140,12 +143,7 @@ def crew_of(script: str, members: int, folder: Path) -> tuple[Campaign, list[Pro
         + textwrap.dedent(script)
     )
     crew = Crew(PLAN, Deal(None, 4), told.append)
-    command = [
-        sys.executable,
-        "-c",
-        f"import sys; sys.path.insert(0, {str(PROJECT)!r}); exec(open({str(path)!r}).read())",
-    ]
-    return crew.work(command, [{"number": number} for number in range(members)]), told
+    return crew.work([sys.executable, str(path)], [{"number": number} for number in range(members)]), told
 
 
 @pytest.mark.parametrize(

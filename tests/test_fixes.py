@@ -369,13 +369,13 @@ def test_a_search_ends_with_the_failure_that_it_is_for(tmp_path: Path) -> None:
 
 
 def test_another_failure_is_no_answer_but_no_pass_either(tmp_path: Path) -> None:
-    answer = searched("stale_req_pool", "staged", 2, tmp_path)
+    answer = searched("stale_req_pool", "staged", 0.5, tmp_path)
     assert (answer.status, answer.verdict) == (Status.FAIL, None)
     assert answer.text.startswith("slot0_padding at padded rows of req_pool_indices: ")
 
 
 def test_a_search_that_finds_nothing_passes(tmp_path: Path) -> None:
-    answer = searched("clean", "slot0_padding", 1, tmp_path)
+    answer = searched("clean", "slot0_padding", 0.2, tmp_path)
     assert (answer.status, answer.verdict) == (Status.PASS, None)
     assert answer.text.startswith("nothing found: ")
 
@@ -392,7 +392,7 @@ def test_a_search_in_which_nothing_ran_is_no_answer(tmp_path: Path) -> None:
         tell=lambda progress: None,
         clock=time.monotonic,
     )
-    answer = answer_of_search(search(target, proof, means, seed=1, seconds=1), proof)
+    answer = answer_of_search(search(target, proof, means, seed=1, seconds=0.2), proof)
     assert (answer.status, answer.text) == (None, "nothing could be run: no such kernel")
 
 

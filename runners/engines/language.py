@@ -49,15 +49,17 @@ def _block_init(self: Any, element_ty: Any, shape: Any) -> None:
     self.element_ty = element_ty
     self.sizes = sizes
     self.shape, self.numel, self.name = _block_facts(str(element_ty), sizes)
+    self.wrapped = _wrapped_shape(sizes)
 
 
 def _tensor_init(self: Any, handle: Any, type: Any) -> None:
     self.handle = handle
     self.type = type
     self.dtype = type.scalar
-    self.shape, self.numel = _wrapped_shape(getattr(type, "sizes", ()))
+    self.shape, self.numel = type.wrapped
 
 
+_SCALAR = _wrapped_shape(())
 _np_types: dict[str, np.dtype] = {}
 _slow_np_dtype = triton_interpreter._get_np_dtype
 
@@ -82,8 +84,11 @@ def _fits(array: Any, triton_type: Any) -> bool:
     return bool(array.itemsize * 8 <= max(8, triton_type.primitive_bitwidth))
 
 
-def _trust(_: Any) -> None:
-    """Instead of checking each handle's width against its type."""
+def _handle_init(self: Any, data: Any, dtype: Any, attr: Any = None) -> None:
+    """Without checking the width of the data against the type."""
+    self.data = data
+    self.dtype = dtype
+    self.attr = {} if attr is None else attr
 
 
 def _bind(target: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
@@ -129,13 +134,12 @@ def _shapes_first(slow: Callable[..., Any]) -> Callable[..., Any]:
     """Broadcasting, straight to the result for operands of one rank; the rest, and every error, is Triton's."""
 
     def broadcast(self: Any, lhs: Any, rhs: Any) -> Any:
-        left: Any = getattr(lhs.type, "sizes", None)
-        right: Any = getattr(rhs.type, "sizes", None)
+        left, right = lhs.type.sizes, rhs.type.sizes
         if left == right:
             return lhs, rhs
-        if left is None:
+        if not left:
             return _spread(lhs, right), rhs
-        if right is None:
+        if not right:
             return lhs, _spread(rhs, left)
         if len(left) == len(right) and all(a == b or a == 1 or b == 1 for a, b in zip(left, right, strict=True)):
             common = tuple([max(a, b) for a, b in zip(left, right, strict=True)])
@@ -228,7 +232,7 @@ def _straight(operation: Callable[[Any, Any], Any], slow: Callable[..., Any]) ->
         if kind in _NUMPY_KINDS:
             if type(other) is tl.tensor:
                 if other.dtype.name == kind:
-                    left, right = getattr(self.type, "sizes", ()), getattr(other.type, "sizes", ())
+                    left, right = self.type.sizes, other.type.sizes
                     if left == right or not right:
                         return _made(operation(self.handle.data, other.handle.data), element, self.type)
                     if not left:
@@ -251,7 +255,12 @@ _NUMPY_KINDS: dict[str, tuple[type, ...]] = {
 
 
 def _made(data: Any, element: Any, of_type: Any) -> Any:
-    return tl.tensor(triton_interpreter.TensorHandle(data, element), of_type)
+    made = tl.tensor.__new__(tl.tensor)
+    made.handle = triton_interpreter.TensorHandle(data, element)
+    made.type = of_type
+    made.dtype = element
+    made.shape, made.numel = of_type.wrapped
+    return made
 
 
 def _compared(operation: Callable[[Any, Any], Any], slow: Callable[..., Any]) -> Callable[..., Any]:
@@ -260,9 +269,9 @@ def _compared(operation: Callable[[Any, Any], Any], slow: Callable[..., Any]) ->
     def operator(self: Any, other: Any) -> Any:
         kind = self.dtype.name
         if kind in _NUMPY_KINDS and kind != "fp64":
-            left = getattr(self.type, "sizes", ())
+            left = self.type.sizes
             if type(other) is tl.tensor:
-                right = getattr(other.type, "sizes", ())
+                right = other.type.sizes
                 if other.dtype.name == kind and (left == right or not left or not right):
                     return _booleans(operation(self.handle.data, other.handle.data), left or right)
             elif type(other) in _NUMPY_KINDS[kind] and -_SMALL < other < _SMALL:
@@ -291,7 +300,7 @@ def _pointed(slow: Callable[..., Any]) -> Callable[..., Any]:
     def add(self: Any, other: Any) -> Any:
         pointer = self.dtype
         if pointer.is_ptr() and type(other) is tl.tensor and other.dtype.name in ("int32", "int64"):
-            left, right = getattr(self.type, "sizes", ()), getattr(other.type, "sizes", ())
+            left, right = self.type.sizes, other.type.sizes
             width = max(1, pointer.element_ty.primitive_bitwidth // 8)
             if left == right or not right:
                 return _made(self.handle.data + width * other.handle.data.astype(np.uint64), pointer, self.type)
@@ -317,11 +326,12 @@ def shorten_operators() -> None:
 
 def install() -> None:
     """Put the cheaper objects in place, for good: in this process every kernel is interpreted."""
+    tl.dtype.sizes, tl.dtype.wrapped = (), _SCALAR
     tl.block_type.__init__ = _block_init
     tl.tensor.__init__ = _tensor_init
     triton_interpreter._get_np_dtype = _np_dtype
     triton_interpreter._validate_np_data_size = _fits
-    triton_interpreter.TensorHandle.__post_init__ = _trust
+    triton_interpreter.TensorHandle.__init__ = _handle_init
     triton_interpreter._patch_attr = _bind
     semantic = triton_interpreter.TritonSemantic
     semantic.broadcast_impl_value = _shapes_first(semantic.broadcast_impl_value)

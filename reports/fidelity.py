@@ -1,0 +1,48 @@
+"""How far two targets agree, as a table in the terminal: a row for each oracle and each kind of output."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from reports.wording import counted, printable, share
+from repro.fidelity import Agreement
+
+_WAYS = ("agree", "tie", "differ", "not recorded")
+_REASONS_SHOWN = 5
+
+
+def show_fidelity(console: Console, agreement: Agreement) -> None:
+    """Print the table, how close the closest call was, and what could not be compared."""
+    one, other = agreement.names
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for header in ("", *_WAYS, ""):
+        table.add_column(header, justify="left" if not header else "right")
+    for kind, ways in agreement.ways.items():
+        total = sum(count for way, count in ways.items() if way != "not recorded")
+        cells = [str(ways[way] or "") for way in _WAYS]
+        table.add_row(kind, *cells, share(ways["agree"] + ways["tie"], total))
+    cases = counted(agreement.compared, "case")
+    differ = counted(len(agreement.disagreements), "disagreement")
+    _line(console, f"{one} and {other}: {cases} compared, {differ}")
+    if agreement.ways:
+        console.print(table)
+        _line(console, f"KV values lie at most {agreement.farthest:.3f} of what is allowed apart")
+    _not_compared(console, agreement)
+
+
+def _not_compared(console: Console, agreement: Agreement) -> None:
+    if not agreement.not_compared:
+        return
+    reasons = Counter(text.partition(": ")[2] for text in agreement.not_compared)
+    _line(console, f"not compared: {counted(len(agreement.not_compared), 'case')}")
+    for reason, count in reasons.most_common(_REASONS_SHOWN):
+        _line(console, f"  {count} x {reason}")
+
+
+def _line(console: Console, text: str) -> None:
+    # As Text, so that nothing in it is taken for markup.
+    console.print(Text(printable(text)), soft_wrap=True)

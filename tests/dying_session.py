@@ -1,0 +1,72 @@
+"""runners.session, whose process or device dies on request: a request with certain `data` says how, when its step's
+graph is about to be launched."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from typing import Any
+
+from repro.case import Case, Setup, Target
+from repro.trace import Array
+from runners.watch import RunCase, Watch
+
+# The data by which each is asked for, and how such a run ends: how, and what it is called.
+WAYS = {
+    "device assert": (900_001, "raised", "CUDA error: device-side assert triggered"),
+    "out of memory": (900_002, "raised", "CUDA error: out of memory"),
+    "abort": (900_003, "crashed", "SIGABRT"),
+    "hang": (900_004, "hung", "no answer"),
+}
+# Seconds that a hanging GPU hangs for, if nobody kills it.
+HANG_S = 60
+
+
+def data_of(way: str) -> int:
+    return WAYS[way][0]
+
+
+class _Tripwire:
+    """Passes everything on, and brings about what the step asks for."""
+
+    def __init__(self, watch: Watch, case: Case) -> None:
+        self._watch, self._case = watch, case
+
+    def at(self, step: int, path: str) -> None:
+        self._watch.at(step, path)
+        if path == "replay":
+            asked = {request.data for request in self._case.steps[step].requests}
+            for way in WAYS:
+                if data_of(way) in asked:
+                    _die(way)
+
+    def see(self, step: int, path: str, name: str, array: Array) -> None:
+        self._watch.see(step, path, name, array)
+
+    def spent(self, stage: str, seconds: float) -> None:
+        self._watch.spent(stage, seconds)
+
+    def fact(self, name: str, text: str) -> None:
+        self._watch.fact(name, text)
+
+
+def _die(way: str) -> None:
+    torch: Any = importlib.import_module("torch")
+    real = torch.cuda.is_initialized()
+    if way == "abort":
+        os.abort()
+    elif way == "hang":
+        # Without a GPU the process hangs instead.
+        torch.cuda._sleep(HANG_S * 2 * 10**9) if real else time.sleep(HANG_S)
+    elif way == "out of memory":
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1024.00 TiB.")
+    else:
+        # Asynchronous, as such errors are: it surfaces at some later call.
+        torch.zeros(1, device="cuda")[torch.full((1,), 1 << 40, device="cuda")]
+
+
+def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
+    """As of runners.session, which is imported here only: the tests read WAYS in a process without torch."""
+    opened: RunCase = importlib.import_module("runners.session").open_session(setup, target, watch)
+    return lambda case, watch: opened(case, _Tripwire(watch, case))

@@ -1,0 +1,417 @@
+"""How far two targets agree: what counts as the same, what as a tie, and the file that carries it to another host."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oracles.catalogue import judge_all, overall
+from oracles.tolerance import ENGINE_ULPS, EPSILON, across_engines
+from repro import codec, fidelity_file
+from repro.__main__ import main
+from repro.case import Case, Target
+from repro.codec import Seed
+from repro.fidelity import OVERALL, SLOTS, TREE, VALUES, Agreement, Disagreement, summary
+from repro.fidelity_file import BadRecording, Recording, load, save
+from repro.finding import Status
+from repro.observation import Observation, observe
+from repro.trace import Ended, How, Seen, Trace
+from runners.environments import whole_record
+from tests.test_repro_main import CASE
+from tests.toy_traces import changed, drawn_cases, put, toy_trace
+
+TRACE = toy_trace(CASE)
+Change = Callable[[Trace], Trace]
+
+
+def seen(trace: Trace, case: Case = CASE) -> Observation:
+    verdicts = judge_all(case, trace)
+    return observe(case, trace, verdicts, overall(verdicts))
+
+
+def compared(one: Trace, other: Trace) -> Agreement:
+    agreement = Agreement(names=("here/toy", "there/toy"), limit=across_engines)
+    agreement.add(seen(one), seen(other))
+    return agreement
+
+
+def outputs(agreement: Agreement) -> list[Disagreement]:
+    return [one for one in agreement.disagreements if one.kind in (TREE, SLOTS, VALUES)]
+
+
+def of_kind(agreement: Agreement, kind: str) -> dict[str, int]:
+    return dict(agreement.ways[kind])
+
+
+def both_paths(step: int, name: str, change: Callable[[Any], Any]) -> Change:
+    """The same change of graph and eager, as another engine would show it."""
+    return lambda trace: changed(changed(trace, step, "graph", name, change), step, "eager", name, change)
+
+
+def with_variant(trace: Trace, step: int, name: str, change: Callable[[Any], Any]) -> Trace:
+    """The trace with an eager pass in which noise has changed one output."""
+    nudged = [replace(one, path="eager_nudged_up") for one in trace.seen if (one.step, one.path) == (step, "eager")]
+    return changed(replace(trace, seen=(*trace.seen, *nudged)), step, "eager_nudged_up", name, change)
+
+
+def slot_of(step: int, row: int) -> tuple[int, int]:
+    """The place in kv_rows of a KV slot that this request's drafts wrote, and the slot."""
+    given, slots = TRACE.get(step, "input", "out_cache_loc"), TRACE.get(step, "eager", "kv_slots")
+    assert given is not None and slots is not None
+    mine = set(given[row].tolist())
+    return next((place, slot) for place, slot in enumerate(slots.tolist()) if slot in mine)
+
+
+def test_a_target_agrees_with_itself() -> None:
+    for case in drawn_cases(6, seed=5):
+        agreement = Agreement(names=("a", "b"), limit=across_engines)
+        assert agreement.add(seen(toy_trace(case), case), seen(toy_trace(case), case)) == []
+        assert all(set(ways) <= {"agree", "not recorded"} for ways in agreement.ways.values())
+        assert agreement.farthest == 0
+    rows = sum(len(step.requests) for step in CASE.steps)
+    assert of_kind(compared(TRACE, TRACE), TREE) == {"agree": 2 * rows}
+
+
+def test_verdicts_that_differ() -> None:
+    agreement = compared(TRACE, toy_trace(CASE, "stale_padding"))
+    kinds = {one.kind: one.detail for one in agreement.disagreements}
+    assert kinds["slot0_padding"].startswith("PASS on here/toy, FAIL (padded rows of hidden_states")
+    assert kinds[OVERALL] == "PASS on here/toy, FAIL on there/toy"
+    assert of_kind(agreement, "ended") == {"agree": 1}
+    assert of_kind(agreement, "slot0_padding") == {"differ": 1}
+
+
+def test_two_failures_agree_where_they_are_the_same_failure() -> None:
+    one, other = toy_trace(CASE, "stale_padding"), toy_trace(CASE, "stale_req_pool")
+    assert of_kind(compared(one, one), "slot0_padding") == {"agree": 1}
+    agreement = compared(one, other)
+    assert of_kind(agreement, "slot0_padding") == {"differ": 1}
+    assert of_kind(agreement, OVERALL) == {"agree": 1}
+
+
+def test_a_crash_on_one_side_is_a_disagreement() -> None:
+    crashed = replace(TRACE, ended=Ended(how=How.CRASHED, step=1, path="replay", what="CUDA error: lost"))
+    agreement = compared(TRACE, crashed)
+    assert "ended" in {one.kind for one in agreement.disagreements}
+    assert "FAIL (crashed CUDA error: lost in replay) on there/toy" in agreement.disagreements[0].detail
+
+
+def test_a_tree_that_differs() -> None:
+    agreement = compared(TRACE, both_paths(1, "tokens", put((2, 0), 99))(TRACE))
+    assert [(one.kind, one.step, one.path, one.row) for one in outputs(agreement)] == [
+        (TREE, 1, "graph", 2),
+        (TREE, 1, "eager", 2),
+    ]
+    tokens = TRACE.get(1, "eager", "tokens")
+    assert tokens is not None
+    assert outputs(agreement)[0].detail == (
+        f"tokens {tokens[2].tolist()} on here/toy, {[99, *tokens[2].tolist()[1:]]} on there/toy"
+    )
+    assert of_kind(agreement, TREE)["differ"] == 2
+    text = summary(agreement.disagreements)
+    assert any("draft tree in step 1 graph row 2" in one and one.endswith("(and 1 more)") for one in text)
+
+
+@pytest.mark.parametrize("side", ["here", "there"])
+def test_a_tree_that_noise_turns_over_is_a_tie(side: str) -> None:
+    other = both_paths(1, "tokens", put((2, 0), 99))(TRACE)
+    noisy = with_variant(TRACE if side == "here" else other, 1, "parents", put((2, 0), 77))
+    agreement = compared(noisy, other) if side == "here" else compared(TRACE, noisy)
+    assert outputs(agreement) == []
+    assert of_kind(agreement, TREE)["tie"] == 2
+    # Noise in another row excuses nothing.
+    elsewhere = with_variant(TRACE, 1, "parents", put((1, 0), 77))
+    assert len(outputs(compared(elsewhere, other))) == 2
+
+
+@pytest.mark.parametrize("parts", [0.5, 0.99, 1.01, 1000.0])
+def test_kv_values_lie_within_what_is_allowed_or_not(parts: float) -> None:
+    place, _ = slot_of(0, 1)
+    rows = TRACE.get(0, "eager", "kv_rows")
+    slots, given = TRACE.get(0, "eager", "kv_slots"), TRACE.get(0, "input", "out_cache_loc")
+    assert rows is not None and slots is not None and given is not None
+    scale = np.abs(rows[np.isin(slots, given[1])]).max()
+    off = parts * ENGINE_ULPS["float32"] * EPSILON["float32"] * scale
+    # In the smallest element, so that the scale stays.
+    column = int(np.argmin(np.abs(rows[place])))
+    agreement = compared(TRACE, both_paths(0, "kv_rows", put((place, column), rows[place, column] + off))(TRACE))
+    if parts < 1:
+        assert outputs(agreement) == []
+        assert agreement.farthest == pytest.approx(parts, rel=0.05)
+    else:
+        assert {(one.kind, one.step, one.row) for one in outputs(agreement)} == {(VALUES, 0, 1)}
+        assert "allowed, on values up to" in outputs(agreement)[0].detail
+
+
+def test_values_that_noise_moves_as_far_are_no_disagreement() -> None:
+    place, _ = slot_of(0, 1)
+    rows = TRACE.get(0, "eager", "kv_rows")
+    assert rows is not None
+    rounding = 20 * EPSILON["float32"] * float(np.abs(rows).max())
+    moved = both_paths(0, "kv_rows", put((place, 0), rows[place, 0] + 4 * rounding))(TRACE)
+    noisy = with_variant(TRACE, 0, "kv_rows", put((place, 0), rows[place, 0] + rounding))
+    assert outputs(compared(noisy, moved)) == []
+    # Noise that is far from rounding shows a choice that is tied, of which the outputs show nothing.
+    turned = both_paths(0, "kv_rows", put((place, 0), rows[place, 0] + 5))(TRACE)
+    assert len(outputs(compared(TRACE, turned))) == 2
+    agreement = compared(with_variant(TRACE, 0, "kv_rows", put((place, 0), rows[place, 0] + 3)), turned)
+    assert outputs(agreement) == []
+    assert of_kind(agreement, VALUES)["tie"] == 2
+
+
+def test_a_value_that_is_no_number_on_one_side_is_far_away() -> None:
+    place, _ = slot_of(0, 1)
+    nan = both_paths(0, "kv_rows", put((place, 0), np.nan))(TRACE)
+    assert "inf apart" in outputs(compared(TRACE, nan))[0].detail
+    assert outputs(compared(nan, nan)) == []
+
+
+def test_a_slot_that_one_side_did_not_write() -> None:
+    place, slot = slot_of(0, 1)
+    other = TRACE
+    for path in ("graph", "eager"):
+        for name in ("kv_slots", "kv_rows"):
+            other = changed(other, 0, path, name, lambda array: np.delete(array, place, axis=0))
+    found = outputs(compared(TRACE, other))
+    assert [(one.kind, one.row) for one in found] == [(SLOTS, 1)] * 2
+    assert found[0].detail == f"slot {slot} written on here/toy, untouched on there/toy"
+
+
+def without_rows(trace: Trace) -> Trace:
+    """As a worker records that was not asked for all."""
+    return replace(trace, seen=tuple(one for one in trace.seen if one.name != "kv_rows"))
+
+
+def test_what_was_not_recorded_is_said_so() -> None:
+    agreement = compared(without_rows(TRACE), TRACE)
+    assert set(of_kind(agreement, VALUES)) == {"not recorded"}
+    assert outputs(agreement) == []
+
+
+def test_a_case_that_one_target_cannot_run_is_not_compared() -> None:
+    unfit = Trace(ended=Ended(how=How.UNFIT, what="no such kernels"))
+    agreement = compared(TRACE, unfit)
+    assert (agreement.compared, agreement.disagreements, agreement.ways) == (0, [], {})
+    assert agreement.not_compared == [f"case {codec.digest(CASE)}: there/toy: no such kernels"]
+
+
+def test_the_tolerance_grows_with_noise_and_scale() -> None:
+    assert across_engines(0.0, 0.0, "float32") == 0
+    assert across_engines(0.0, 2.0, "float16") == 2 * across_engines(0.0, 1.0, "float16")
+    assert across_engines(1.0, 1.0, "bfloat16") > across_engines(0.0, 1.0, "bfloat16") > 0
+
+
+def test_real_engines_are_asked_for_all_and_for_whole_products() -> None:
+    assert whole_record(Target("0.5.13", "emulated")) == {"EAGLEEYE_RECORD": "whole"}
+    assert whole_record(Target("0.5.13", "cuda")) == {"EAGLEEYE_RECORD": "whole", "TRITON_F32_DEFAULT": "ieee"}
+
+
+# The file --------------------------------------------------------------------------------------------------------
+
+
+def recording(*traces: Trace) -> Recording:
+    return Recording(target=Target("clean", "toy"), observations=tuple(map(seen, traces)))
+
+
+def test_a_recording_comes_back_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "kept.npz"
+    unfit = Trace(ended=Ended(how=How.UNFIT, what="no such kernels"))
+    infinite = with_variant(TRACE, 0, "kv_rows", put((slot_of(0, 0)[0], 0), np.inf))
+    traces = (TRACE, toy_trace(CASE, "stale_padding"), unfit, infinite, without_rows(TRACE))
+    save(path, recording(*traces))
+    assert [one.name for one in tmp_path.iterdir()] == ["kept.npz"]
+    again = load(path)
+    assert again.target == Target("clean", "toy")
+    for one, trace in zip(again.observations, traces, strict=True):
+        live = seen(trace)
+        assert (one.case, one.how, one.what, one.overall) == (live.case, live.how, live.what, live.overall)
+        assert [(v.oracle, v.status, v.where, v.detail) for v in one.verdicts] == [
+            (v.oracle, v.status, v.where, v.detail) for v in live.verdicts
+        ]
+        agreement = Agreement(names=("a", "b"), limit=lambda noise, scale, dtype: 0.0)
+        assert agreement.add(one, live) == []
+        assert {number: (s.given, s.turned, s.noise) for number, s in one.steps.items()} == {
+            number: (s.given, s.turned, s.noise) for number, s in live.steps.items()
+        }
+
+
+def test_of_many_kv_rows_some_are_kept_and_all_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fidelity_file, "KV_ROWS_KEPT", 5)
+    save(tmp_path / "kept.npz", recording(TRACE))
+    (one,) = load(tmp_path / "kept.npz").observations
+    outputs_kept, outputs_live = (steps[1].paths["eager"] for steps in (one.steps, seen(TRACE).steps))
+    assert outputs_kept.slots == outputs_live.slots
+    assert 3 <= len(outputs_kept.kv) <= 5 < len(outputs_live.kv)
+    for slot, row in outputs_kept.kv.items():
+        assert np.array_equal(row, outputs_live.kv[slot])
+
+
+def test_equal_arrays_are_stored_once(tmp_path: Path) -> None:
+    sizes = []
+    for number in (1, 30):
+        save(tmp_path / "kept.npz", recording(*[TRACE] * number))
+        with np.load(tmp_path / "kept.npz") as file:
+            sizes.append(len(file["body"]))
+    assert sizes[0] == sizes[1]
+
+
+def harmed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """The recording with its head changed."""
+    with np.load(path) as file:
+        head, body = json.loads(file["head"].tobytes()), file["body"]
+    change(head)
+    np.savez_compressed(path, head=np.frombuffer(json.dumps(head).encode(), dtype=np.uint8), body=body)
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda path: path.unlink(), "No such file"),
+        (lambda path: path.write_text("{}"), "not a recording"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-50]), ""),
+        (lambda path: path.write_bytes(b""), ""),
+        (lambda path: np.savez(path, other=np.zeros(1)), "not a recording"),
+        (lambda path: np.savez(path, head=np.array([{}], dtype=object), body=np.zeros(1)), "not a recording"),
+        (lambda path: harmed(path, lambda head: head.update(format=2)), "format 2 is unknown: this version reads 1"),
+        (lambda path: harmed(path, lambda head: head.pop("arrays")), "not a recording"),
+        (lambda path: harmed(path, lambda head: head["arrays"].pop()), "not a recording"),
+        (lambda path: harmed(path, lambda head: head["arrays"].insert(0, ["|O", [1]])), "not a recording"),
+        (lambda path: harmed(path, lambda head: head["arrays"].insert(0, ["<i8", [-1]])), "not a recording"),
+        (lambda path: harmed(path, lambda head: head.update(target="nowhere")), "not a recording"),
+        (lambda path: harmed(path, lambda head: head["cases"][0].update(case={"setup": 1})), "not a recording"),
+        (lambda path: harmed(path, lambda head: head["cases"][0]["verdicts"][0].update(status="GOOD")), "not a rec"),
+        (lambda path: harmed(path, lambda head: head["cases"][0]["case"]["setup"].update(topk=99)), "not a recording"),
+    ],
+)
+def test_what_is_no_recording_is_refused_by_name(
+    harm: Callable[[Path], object], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "kept.npz"
+    save(path, recording(TRACE))
+    harm(path)
+    with pytest.raises(BadRecording) as error:
+        load(path)
+    assert str(path) in str(error.value) and said in str(error.value)
+    assert main(["fidelity", "--against", str(path), "--targets", "clean/toy"]) == 3
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+# The command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def seed(tmp_path: Path) -> str:
+    path = tmp_path / "seed.json"
+    codec.write(path, Seed(case=CASE))
+    return str(path)
+
+
+def rows_of(out: str) -> dict[str, list[str]]:
+    """The cells of the table, by kind."""
+    kinds = ("slot0_padding", "ended", OVERALL, TREE, SLOTS, VALUES)
+    return {
+        kind: line[len(kind) :].split() for line in out.splitlines() for kind in kinds if line.startswith(kind + " ")
+    }
+
+
+def test_two_targets_that_agree(seed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "agreement.json"
+    assert main(["fidelity", seed, "--targets", "clean/toy", "clean/toy", "--json", str(out)]) == 0
+    told = capsys.readouterr().out
+    assert told.splitlines()[0] == "clean/toy and clean/toy: 1 case compared, 0 disagreements"
+    assert rows_of(told)["slot0_padding"] == ["1", "100%"]
+    form = json.loads(out.read_text())
+    assert (form["targets"], form["compared"], form["agree"]) == (["clean/toy"] * 2, 1, True)
+
+
+def test_two_targets_that_disagree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--drawn", "12", "--seed", "4", "--out", str(tmp_path / "kept"), "--json", str(tmp_path / "all.json")]
+    assert main(["fidelity", *arguments, "--targets", "clean/toy", "graph_differs/toy"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    form = json.loads((tmp_path / "all.json").read_text())
+    assert form["compared"] == 12
+    told = {line.split(":")[0].removeprefix("case ") for line in lines if line.startswith("case ")}
+    assert told == {one["case"] for one in form["disagreements"]}
+    # Each can be looked at on its own.
+    kept = {path.stem: codec.read(path) for path in (tmp_path / "kept").iterdir()}
+    assert kept.keys() == told
+    for digest, stored in kept.items():
+        assert codec.digest(stored.case) == digest
+        assert "graph_differs/toy" in str(stored.about["disagree"])
+
+
+def test_over_two_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept, drawn = str(tmp_path / "kept.npz"), ["--drawn", "6", "--cases-per-setup", "3"]
+    out = ["--out", str(tmp_path / "out")]
+    assert main(["fidelity", *drawn, "--targets", "clean/toy", "--record", kept]) == 0
+    assert capsys.readouterr().out == f"{kept}: 6 cases on clean/toy\n"
+    assert main(["fidelity", "--against", kept, "--targets", "clean/toy"]) == 0
+    assert "6 cases compared, 0 disagreements" in capsys.readouterr().out
+    assert main(["fidelity", "--against", kept, "--targets", "stale_padding/toy", *out]) == 1
+    over_two = [line for line in capsys.readouterr().out.splitlines() if line.startswith("case ")]
+    assert main(["fidelity", *drawn, "--targets", "clean/toy", "stale_padding/toy", *out]) == 1
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("case ")] == over_two
+
+
+def test_nothing_compared_is_2_with_the_reason(seed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fidelity", seed, "--targets", "clean/toy", "unfit/toy"]) == 2
+    out = capsys.readouterr().out
+    assert "clean/toy and unfit/toy: 0 cases compared" in out
+    assert "1 x unfit/toy: this toy target cannot be built anywhere" in out
+    assert main(["fidelity", seed, "--targets", "unfit/toy", "--record", str(tmp_path / "kept.npz")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("SEED --targets clean/toy", "two targets are needed, not 1"),
+        ("SEED --targets clean/toy clean/toy clean/toy", "two targets are needed, not 3"),
+        ("SEED --targets clean/toy clean/toy --record X.npz", "one target is needed, not 2"),
+        ("--targets clean/toy --record X.npz --against Y.npz", "are for two different hosts"),
+        ("--targets clean/toy clean/toy", "cases come from seed files, or from --drawn N"),
+        ("SEED --drawn 3 --targets clean/toy clean/toy", "cases come from seed files, or from --drawn N"),
+        ("SEED --against Y.npz --targets clean/toy", "cases come from seed files, or from --drawn N"),
+        ("SEED --targets clean/toy 0.0.1/emulated", "sglang 0.0.1 is not installed"),
+        ("missing.json --targets clean/toy clean/toy", "missing.json: No such file"),
+        ("--drawn 0 --targets clean/toy clean/toy", "'0' is no whole number from 1 on"),
+        ("SEED --targets clean/toy --record /dev/null/x.npz", "Not a directory"),
+    ],
+)
+def test_bad_input_is_3_and_one_line(arguments: str, said: str, seed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fidelity", *arguments.replace("SEED", seed).split()]) == 3
+    told = capsys.readouterr()
+    assert said in told.err and told.err.count("\n") == 1 and told.out == ""
+
+
+def test_interrupted_it_tells_of_what_was_compared(
+    seed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 0
+
+    def impatient(*arguments: object) -> Observation:
+        nonlocal count
+        count += 1
+        if count == 5:
+            raise KeyboardInterrupt
+        return seen(TRACE)
+
+    monkeypatch.setattr("repro.__main__._observed", impatient)
+    assert main(["fidelity", "--drawn", "9", "--targets", "clean/toy", "clean/toy"]) == 3
+    told = capsys.readouterr()
+    assert told.err == "error: interrupted\n"
+    assert "2 cases compared, 0 disagreements" in told.out
+    count = 0
+    assert main(["fidelity", "--drawn", "9", "--targets", "clean/toy", "--record", str(tmp_path / "kept.npz")]) == 3
+    assert len(load(tmp_path / "kept.npz").observations) == 4
+
+
+def test_status_of_a_run_that_did_not_take_place_is_not_kept() -> None:
+    unfit = seen(Trace(ended=Ended(how=How.UNFIT), seen=(Seen(step=0, path="graph", name="a", array=np.zeros(1)),)))
+    assert (unfit.verdicts, unfit.overall) == ((), None)
+    assert seen(TRACE).overall is Status.PASS
