@@ -28,7 +28,7 @@ export PYTHONDONTWRITEBYTECODE :=
 help:
 	@echo 'make fuzz        hunt for bugs in sglang $(FUZZ_TARGETS) for about a minute; exit code 1: found'
 	@echo 'make test        lint, then all tests, on sglang $(TEST_TARGETS)'
-	@echo 'make test-fast   the tests that need no sglang, in seconds'
+	@echo 'make test-fast   the tests that need neither sglang nor whole commands, in seconds'
 	@echo 'make test-cuda   the tests that need a GPU, on all visible GPUs [PYTEST_FLAGS="--workers-per-gpu 4"]'
 	@echo 'make lint        format, style, types, import contract'
 	@echo 'make setup       only .venv [PYTHON=python3.11] [PIP_FLAGS="--extra-index-url ..."]'
@@ -81,7 +81,7 @@ test: lint
 	$(SUITE) -m 'not cuda'
 
 test-fast: setup
-	$(SUITE) -m 'not emulated and not cuda'
+	$(SUITE) -m 'not emulated and not cuda and not slow'
 
 # Processes as there are GPUs, so JOBS plays no part.
 test-cuda: setup

@@ -51,6 +51,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for engine, meaning in ENGINES.items():
         config.addinivalue_line("markers", f"{engine}(*releases): {meaning}")
+    config.addinivalue_line(
+        "markers", "slow: runs whole commands in processes of their own; left out of make test-fast"
+    )
     targets(config)
     if config.getoption("--workers-per-gpu") < 1:
         raise pytest.UsageError("--workers-per-gpu: expected a whole number from 1 on")

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import signal
 import sys
 import textwrap
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
 from fuzz import __main__ as fuzz
+from fuzz.campaign import campaign
 from fuzz.crew import Crew
-from fuzz.deal import Deal
-from fuzz.member import plan_from_json, plan_to_json
+from fuzz.deal import Deal, Wish
+from fuzz.draw import round_cases, rounds
+from fuzz.member import Line, Member, plan_from_json, plan_to_json
 from fuzz.merge import merged, with_seeds
-from fuzz.tally import Plan
-from repro.case import Target
-from repro.finding import Finding
+from fuzz.settle import Means
+from fuzz.tally import Plan, Tally
+from repro.case import Case, Target
+from repro.finding import Finding, Status, Verdict, worst
 from repro.record import Campaign, Found, Progress, loads
+from repro.trace import Ended, How, Trace
 from tests import sample_record
 from tests.test_fuzz_main import process
+
+pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).resolve().parent.parent
 PLAN = Plan(target=Target("clean", "toy"), runner="toy", backend="triton", seed=1, stop_at_first=True, seconds=2.5)
@@ -31,17 +40,17 @@ PLAN = Plan(target=Target("clean", "toy"), runner="toy", backend="triton", seed=
 def run(out: Path, *arguments: str) -> tuple[int, Campaign]:
     """The exit code of this command line and what it recorded."""
     code = fuzz.main([*arguments, "--out", str(out)])
-    (campaign,), _ = loads((out / "record.json").read_text())
-    return code, campaign
+    (one,), _ = loads((out / "record.json").read_text())
+    return code, one
 
 
 def test_the_same_cases_and_findings_whatever_the_number_of_workers(tmp_path: Path) -> None:
     arguments = ("run", "--target", "stale_padding/toy", "--cases", "40", "--seed", "3")
     code, alone = run(tmp_path / "alone", *arguments)
     assert code == 1
-    code, together = run(tmp_path / "together", *arguments, "--workers", "3")
+    code, together = run(tmp_path / "together", *arguments, "--workers", "2")
     assert code == 1
-    assert (together.workers, together.stopped, together.error) == (3, "cases", "")
+    assert (together.workers, together.stopped, together.error) == (2, "cases", "")
     for name in ("cases", "judged", "replays", "setups", "verdicts", "endings", "unknown", "transitions_missing"):
         assert getattr(together, name) == getattr(alone, name), name
     assert together.transitions == alone.transitions
@@ -55,14 +64,6 @@ def test_the_same_cases_and_findings_whatever_the_number_of_workers(tmp_path: Pa
     assert len(kept) == 2 * len(together.findings)
 
 
-def test_a_setup_that_cannot_be_built_is_left_by_all_as_by_one(tmp_path: Path) -> None:
-    """Its cases do not count, so that others are run in their place."""
-    code, campaign = run(tmp_path, "run", "--target", "unfit/toy", "--cases", "20", "--workers", "2")
-    assert (code, campaign.cases, campaign.judged, campaign.stopped) == (2, 20, 0, "cases")
-    alone = run(tmp_path / "alone", "run", "--target", "unfit/toy", "--cases", "20")[1]
-    assert (campaign.setups, campaign.skipped) == (alone.setups, alone.skipped)
-
-
 def test_the_first_finding_stops_all(tmp_path: Path) -> None:
     start = time.monotonic()
     arguments = ("--minutes", "5", "--stop-at-first", "--workers", "2")
@@ -73,14 +74,13 @@ def test_the_first_finding_stops_all(tmp_path: Path) -> None:
     assert time.monotonic() - start < 60
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_workers_keep_and_tell_what_they_have(number: signal.Signals, tmp_path: Path) -> None:
+def test_interrupted_workers_keep_and_tell_what_they_have(tmp_path: Path) -> None:
     arguments = ("--target", "stale_req_pool/toy", "--minutes", "5", "--workers", "2", "--out", "here")
     one = process(tmp_path, "run", *arguments)
     deadline = time.monotonic() + 30
     while not list(tmp_path.glob("here/*/*.json")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    one.send_signal(number)
+    one.send_signal(signal.SIGTERM)  # which reaches nobody but the one that was started
     out, err = one.communicate(timeout=30)
     assert (one.returncode, err) == (1, ""), (out, err)
     (campaign,), _ = loads((tmp_path / "here" / "record.json").read_text())
@@ -88,25 +88,40 @@ def test_interrupted_workers_keep_and_tell_what_they_have(number: signal.Signals
     assert campaign.findings and campaign.workers == 2
 
 
-def test_bench_compares_several_workers_with_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+class Recording(Crew):
+    """Remembers what it is to do, and does nothing."""
+
+    tasks: ClassVar[list[Mapping[str, Any]]] = []
+
+    def work(self, command: Sequence[str], tasks: Sequence[Mapping[str, Any]]) -> Campaign:
+        self.tasks.extend(tasks)
+        return dataclasses.replace(sample_record.campaign(), workers=len(tasks))
+
+
+@pytest.fixture
+def tasks(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
+    """What crews were to do."""
+    Recording.tasks.clear()
+    monkeypatch.setattr(fuzz, "Crew", Recording)
+    return Recording.tasks
+
+
+def test_bench_compares_several_workers_with_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tasks: list[Mapping[str, Any]]
+) -> None:
     arguments = ("--target", "clean/toy", "--cases", "8", "--cases-per-setup", "2", "--workers", "2")
     assert fuzz.main(["bench", *arguments, "--out", str(tmp_path)]) == 0
+    assert [(task["mix"], task["warm"]) for task in tasks] == [("small", True)] * 2 + [("rounds", True)] * 2
     campaigns, _ = loads((tmp_path / "record.json").read_text())
-    assert [(one.workers, one.cases) for one in campaigns] == [(1, 16), (1, 16), (2, 16), (2, 16)]
+    assert [one.cases for one in campaigns[:2]] == [16, 16], "whole rounds for all"
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  2 workers are ")]
     rates = [one.cases / one.seconds for one in campaigns]
     assert told == [f"  2 workers are {rates[n + 2] / rates[n]:.2f} times as fast as one" for n in range(2)]
 
 
-def test_each_worker_gets_a_gpu_of_the_callers_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks: list[dict[str, object]] = []
-
-    class Recording(Crew):
-        def work(self, command: object, given: object) -> Campaign:
-            tasks.extend(given)  # type: ignore[arg-type]
-            return sample_record.campaign()
-
-    monkeypatch.setattr(fuzz, "Crew", Recording)
+def test_each_worker_gets_a_gpu_of_the_callers_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: list[Mapping[str, Any]]
+) -> None:
     monkeypatch.setattr(fuzz, "lacks", lambda target: "")
     monkeypatch.setattr(fuzz, "gpus", lambda: ("H200",) * 8)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-x")
@@ -114,6 +129,63 @@ def test_each_worker_gets_a_gpu_of_the_callers_list(tmp_path: Path, monkeypatch:
     fuzz.main(["run", "--target", "0.5.13/emulated", "--workers", "2", "--out", str(tmp_path)])
     assert [task["device"] for task in tasks] == ["5", "GPU-x", "5", "", ""]
     assert len({task["log"] for task in tasks}) == 5
+
+
+# A member by itself ----------------------------------------------------------------------------------------------
+
+
+class Shared(Line):
+    """The line of one member to a deal that several share, all in this process and one after the other."""
+
+    def __init__(self, deal: Deal, number: int) -> None:
+        super().__init__(io.StringIO(), io.StringIO())
+        self.deal, self.number = deal, number
+
+    def ask(self, **message: Any) -> dict[str, Any]:
+        message.pop("say")
+        ((_, grant),) = self.deal.ask(self.number, Wish(**message))
+        return dataclasses.asdict(grant)
+
+
+def test_cases_that_cannot_be_run_do_not_count() -> None:
+    """One member takes all rounds here; tests/test_deal.py has several, at all speeds."""
+
+    def trace_of(case: Case) -> Trace:
+        # Every other setup cannot be built.
+        fits = case.setup.slots % 2 == 0
+        return Trace(ended=Ended(how=How.DONE) if fits else Ended(how=How.UNFIT, step=-1, what="no"))
+
+    def ran(cases: Callable[[Tally], Iterator[Case]], plan: Plan) -> tuple[list[Case], Campaign]:
+        done: list[Case] = []
+
+        def run(case: Case) -> Trace:
+            done.append(case)
+            return trace_of(case)
+
+        tally = Tally(plan, time.monotonic)
+        means = Means(
+            run=run,
+            run_fresh=run,
+            judge=lambda case, trace: [Verdict(oracle="o", status=Status.PASS)],
+            overall=worst,
+            keep=lambda finding: "",
+            tell=lambda progress: None,
+            clock=time.monotonic,
+        )
+        return done, campaign(plan, cases(tally), means, tally)
+
+    plan = dataclasses.replace(PLAN, seconds=None)
+    alone, told = ran(lambda _: rounds(1, "toy", "triton", 5), dataclasses.replace(plan, cases=31))
+    assert told.skipped
+    deal = Deal(31, 5)
+    dealt, also = ran(
+        lambda tally: Member(Shared(deal, 0), tally, time.monotonic).cases(
+            lambda number: round_cases(1, number, "toy", "triton", 5)
+        ),
+        plan,
+    )
+    assert dealt == alone
+    assert (also.cases, also.skipped, also.stopped) == (31, told.skipped, "cases")
 
 
 # Members that go wrong -------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ tests/test_adapters.py is run on them as well: pytest -m cuda --target 0.5.13/cu
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -153,9 +153,7 @@ def test_the_same_without_a_gpu(way: str, tmp_path: Path) -> None:
 
 
 def test_the_next_case_starts_soon_after_a_crash(
-    cuda_target: Target,
-    tmp_path: Path,
-    record_property: pytest.RecordProperty,  # type: ignore[name-defined]
+    cuda_target: Target, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     with dying_pool(cuda_target, tmp_path) as pool:
         check_that_a_crash_costs_one_case(pool, "device assert")  # compiles what is to be compiled

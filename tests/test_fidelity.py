@@ -26,6 +26,8 @@ from runners.environments import whole_record
 from tests.test_repro_main import CASE
 from tests.toy_traces import changed, drawn_cases, put, toy_trace
 
+pytestmark = pytest.mark.slow
+
 TRACE = toy_trace(CASE)
 Change = Callable[[Trace], Trace]
 

@@ -32,6 +32,8 @@ from repro.trace import Ended, How, Trace
 from runners.environments import ADAPTED, NotUsable, sglang_path
 from runners.pool import Pool
 
+pytestmark = pytest.mark.slow
+
 NEWEST = ADAPTED[-1]
 BY_NUMBER = {fix.number: fix for fix in FIXES}
 EACH_PROOF = [pytest.param(fix, proof, id=f"{fix.number}-{proof.runner}") for fix in FIXES for proof in fix.proofs]

@@ -23,6 +23,8 @@ from repro.case import Target
 from repro.finding import Status
 from repro.record import Found, Progress, loads
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).resolve().parent.parent
 
 

@@ -22,6 +22,8 @@ from repro.finding import Status, Verdict
 from runners.pool import Pool
 from tests.misbehaving import going
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).resolve().parent.parent
 SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(2, 4), slots=6)
 
