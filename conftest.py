@@ -11,6 +11,7 @@ lets so many share one. A worker that dies hands its GPU to the one that takes i
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import re
@@ -156,7 +157,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """--dist loadgroup, with groups of ours: xdist's own get lost on the way where pytest is newer than 9.1."""
+    """--dist loadgroup, with groups of ours: those of xdist 3.8 get lost on the way under pytest 9.2."""
     if config.getoption("dist") != "loadgroup":
         return None
     scheduler = importlib.import_module("xdist.scheduler").LoadGroupScheduling(config, log)
@@ -194,14 +195,20 @@ def missing(item: pytest.Item) -> str:
     """Why this test cannot be run here, and the command that helps; empty if it can."""
     target = target_of(item)
     if target:
-        return lacks(target)
+        return lacking(target)
     for engine in ENGINES:
         for mark in item.iter_markers(engine):
             # A release may have an environment of its own, so without one there is nothing more to say.
-            for why in [lacks(Target(release, engine)) for release in mark.args] or [engine_lacks(engine)]:
+            for why in [lacking(Target(release, engine)) for release in mark.args] or [lacking(engine)]:
                 if why:
                     return why
     return ""
+
+
+@functools.cache
+def lacking(what: Target | str) -> str:
+    """Why this target or engine cannot be used here. Looking takes a while, and hundreds of tests ask for the same."""
+    return engine_lacks(what) if isinstance(what, str) else lacks(what)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import importlib.resources
 from collections.abc import Sequence
@@ -125,6 +126,7 @@ def _facts(campaigns: Sequence[Campaign]) -> list[tuple[str, list[tuple[str, str
     return found
 
 
+@functools.cache
 def _environment() -> Environment:
     environment = Environment(
         autoescape=True,

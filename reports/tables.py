@@ -1,6 +1,7 @@
 """The figures of a report as pandas tables: verdicts, transition coverage, time by stage.
 
-Everything here counts what the campaigns recorded; nothing is run or judged again.
+Everything here counts what the campaigns recorded; nothing is run or judged again. pandas takes as long to import as
+all else that a command needs, so it is only imported where a table is made.
 """
 
 from __future__ import annotations
@@ -8,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from repro.record import Campaign, Transition
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 HEAT_LEVELS = 5  # shades of the heat map beside "never"; more cannot be told apart in print
 
@@ -60,6 +63,8 @@ class Coverage:
 
 def verdicts(campaigns: Sequence[Campaign]) -> pd.DataFrame:
     """One row for each campaign and oracle: campaign (its number), oracle, PASS, UNKNOWN, FAIL."""
+    import pandas as pd
+
     rows = [
         {"campaign": number, "oracle": oracle} | {word.upper(): count for word, count in counts.items()}
         for number, campaign in enumerate(campaigns)
@@ -71,6 +76,8 @@ def verdicts(campaigns: Sequence[Campaign]) -> pd.DataFrame:
 
 def transitions(campaigns: Sequence[Campaign]) -> pd.DataFrame:
     """One row for each transition that any campaign made or could have made, with its count over all of them."""
+    import pandas as pd
+
     counts: dict[Transition, int] = {}
     for campaign in campaigns:
         for transition in campaign.transitions_missing:
@@ -132,6 +139,8 @@ def _level(count: int, least: int, most: int) -> int:
 
 def stages(campaigns: Sequence[Campaign]) -> pd.DataFrame:
     """Seconds by stage (rows, in the order in which a case meets them) and campaign (columns, by number)."""
+    import pandas as pd
+
     names = list(dict.fromkeys(stage for campaign in campaigns for stage in campaign.stages))
     table = {number: pd.Series(dict(campaign.stages), dtype=float) for number, campaign in enumerate(campaigns)}
     return pd.DataFrame(table, index=names, columns=range(len(campaigns))).fillna(0.0)
