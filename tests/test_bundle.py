@@ -29,6 +29,8 @@ from runners.pins import BASE, LEFT_OUT
 from runners.unpack import unpack
 from runners.wheels import Pin, fetch, find, members
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).resolve().parent.parent
 # A small base in place of the real one: one of its wheels is native, one has files for elsewhere.
 SMALL = ("sglang-kernel==0.4.3", "pure-eval==0.2.4")

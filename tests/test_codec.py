@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro import codec
 from repro.case import DATA_MAX, Case, Request, Setup, Step, problems, seq_len_max
 from repro.codec import BadSeed, Seed
+
+# A busy machine is no failure.
+unhurried = settings(deadline=None)
 
 OLD = Path(__file__).parent / "data" / "seed-format-1.json"
 SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 4), slots=8)
@@ -70,6 +73,7 @@ ABOUT = st.dictionaries(
 )
 
 
+@unhurried
 @given(case=cases(), about=ABOUT)
 def test_a_seed_comes_back_as_it_was(case: Case, about: dict[str, Any]) -> None:
     assert problems(case) == []
@@ -80,6 +84,7 @@ def test_a_seed_comes_back_as_it_was(case: Case, about: dict[str, Any]) -> None:
     assert codec.case_from_json(json.loads(json.dumps(codec.case_to_json(case)))) == case
 
 
+@unhurried
 @given(first=cases(), second=cases())
 def test_a_digest_is_the_same_for_the_same_case_only(first: Case, second: Case) -> None:
     assert (codec.digest(first) == codec.digest(second)) == (first == second)
@@ -231,6 +236,7 @@ def test_every_truncated_file_is_refused_as_too_short() -> None:
         codec.loads("".join(whole.splitlines(keepends=True)[:19]))
 
 
+@unhurried
 @given(st.data())
 def test_damage_to_any_byte_is_refused_or_harmless(data: st.DataObject) -> None:
     """Whatever is loaded is valid; whatever is refused is refused as BadSeed and as nothing else."""

@@ -231,6 +231,7 @@ def only_local_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_real_pip_installs_and_refuses(only_local_wheels: Path) -> None:
     cache = only_local_wheels / "cache"
     assert install("0.5.10", cache, pip=run_pip)
@@ -239,6 +240,7 @@ def test_the_real_pip_installs_and_refuses(only_local_wheels: Path) -> None:
         install("0.5.99", cache, pip=run_pip)
 
 
+@pytest.mark.slow
 def test_the_real_pip_without_a_network(only_local_wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.delenv("PIP_FIND_LINKS")

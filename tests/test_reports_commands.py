@@ -26,6 +26,8 @@ from reports import terminal
 from reports.__main__ import main
 from repro.record import Campaign, Replay, dumps
 
+pytestmark = pytest.mark.slow
+
 STALE = stale_found()
 
 

@@ -14,6 +14,8 @@ from runners import doctor
 from runners.environments import ADAPTED
 from runners.install import Ran
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).resolve().parent.parent
 
 

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
@@ -29,10 +29,14 @@ from runners.wire import (
     write_all,
 )
 
+# A busy machine is no failure.
+unhurried = settings(deadline=None)
+
 HEADS = st.dictionaries(st.text(max_size=5), st.none() | st.integers() | st.text(max_size=9), max_size=4)
 PLAIN = st.sampled_from(["<f4", "<f8", "<f2", "<i4", "<i8", "|b1", "|u1"])
 
 
+@unhurried
 @given(HEADS, st.binary(max_size=50))
 def test_a_frame_comes_back(head: dict[str, object], body: bytes) -> None:
     stream = io.BytesIO(pack(Frame(head=head, body=body)) * 2)
@@ -40,6 +44,7 @@ def test_a_frame_comes_back(head: dict[str, object], body: bytes) -> None:
     assert receive(stream.read) is None
 
 
+@unhurried
 @given(st.data())
 def test_a_part_of_a_frame_is_cut_short(data: st.DataObject) -> None:
     whole = pack(Frame(head={"events": [1]}, body=b"12345"))
@@ -48,6 +53,7 @@ def test_a_part_of_a_frame_is_cut_short(data: st.DataObject) -> None:
         receive(io.BytesIO(whole[:cut]).read)
 
 
+@unhurried
 @given(st.binary(min_size=1, max_size=200), st.booleans())
 def test_any_other_bytes_are_refused(stray: bytes, marked: bool) -> None:
     stream = io.BytesIO((b"eye1" if marked else b"") + stray)
@@ -56,6 +62,7 @@ def test_any_other_bytes_are_refused(stray: bytes, marked: bool) -> None:
             pass
 
 
+@unhurried
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=4), lambda inner: st.lists(inner, max_size=4)))
 def test_any_other_form_is_refused(value: object) -> None:
     with pytest.raises(BadFrame):
@@ -80,6 +87,7 @@ def test_a_body_is_as_long_as_its_arrays(size: int) -> None:
         arrays([form_of(["<i4", [3]])], bytes(size))
 
 
+@unhurried
 @given(st.lists(arrays_of.arrays(PLAIN, arrays_of.array_shapes(min_dims=0, max_side=4)), max_size=5))
 def test_what_is_recorded_comes_in_as_it_was(recorded: list[np.ndarray]) -> None:
     reading, writing = os.pipe()
@@ -177,6 +185,7 @@ def test_exits_have_names() -> None:
     assert exit_name(50) == "signal 50"
 
 
+@unhurried
 @given(st.text("ab\n", max_size=60), st.integers(1, 40))
 def test_a_tail_is_the_end(text: str, length: int) -> None:
     end = tail(text, length).removeprefix("...")
