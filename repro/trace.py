@@ -1,7 +1,7 @@
 """What happened when a case was run: how it ended, and every array that was seen on the way.
 
 Oracles judge from this record alone. An array is named by (step, path, name). Row-shaped arrays have one row
-per request. The paths of a step, in the order in which they are recorded:
+per request; where a row is one value wide, they are flat. The paths of a step, in the order in which they are recorded:
 
     input        what the caller gives, raw_bs rows: seq_lens, req_pool_indices,
                  out_cache_loc [raw_bs, topk * num_steps], positions [raw_bs, topk],
