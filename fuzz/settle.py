@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fuzz.tally import Plan, Tally
 from repro.case import STEPS_MAX, Case
 from repro.confirm import confirm, failure
+from repro.excerpt import Excerpt, excerpts
 from repro.finding import Finding, Status, Verdict
 from repro.record import Found, Progress
 from repro.shrink import NotFailing, shrink
@@ -56,8 +57,9 @@ class Settling:
         self.at_seconds = tally.seconds
         self.fingerprint = verdict.fingerprint
         self.runs = 0
-        # The verdict that goes with each failing case, for its first wrong cell.
+        # The verdict that goes with each failing case, for its first wrong cell; and what both paths left there.
         self._verdicts: dict[Case, Verdict] = {}
+        self._excerpts: dict[Case, tuple[Excerpt, ...]] = {}
 
     def settle(self, case: Case, lead_up: Case | None) -> None:
         """Keep, check, shrink, confirm. lead_up: the same case behind those that its session had run before."""
@@ -106,6 +108,7 @@ class Settling:
             shrink_runs=self.runs,
             case=case,
             cell=verdict.cell,
+            excerpts=self._excerpts.get(case, ()),
         )
         self.tally.findings[self.fingerprint] = found
         return found
@@ -152,6 +155,7 @@ class Settling:
         verdict = failure(self.means.judge(case, trace), self.fingerprint)
         if verdict is not None:
             self._verdicts[case] = verdict
+            self._excerpts[case] = excerpts(trace, verdict.cell)
         return verdict is not None
 
     @property

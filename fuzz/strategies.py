@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fuzz.swarm import EVERYTHING, Size, Swarm
 from repro.case import PAGE_SIZES, Case, Request, Setup, Step, seq_len_max
-from repro.layout import draft_positions
+from repro.domain import DOMAINS
 
 HIDDEN_SIZES = (16, 32, 48, 64)
 # Triton's dot wants at least 16; flashinfer has kernels for a few sizes, and compiles each when it is first used.
@@ -46,13 +46,14 @@ def cases(setup: Setup, swarm: Swarm = EVERYTHING) -> st.SearchStrategy[Case]:
 def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     size = swarm.size
     topk = draw(st.integers(2, size.topk)) if swarm.branching else 1
-    num_steps = draw(st.integers(2, size.num_steps))
+    domain = DOMAINS[runner]
+    num_steps = draw(st.integers(domain.num_steps_min, size.num_steps))
     # The tree holds this many candidates besides its root.
     candidates = topk + (num_steps - 1) * topk**2
     draft_tokens = num_steps + 1 if topk == 1 else draw(st.integers(2, min(candidates + 1, DRAFT_TOKENS_MAX)))
     capture_bs = draw(_buckets(size.max_bs, swarm.sparse))
     heads = draw(st.integers(1, size.num_heads))
-    page_size, context_len = draw(_pages(topk, num_steps, size, swarm.paged))
+    page_size, context_len = draw(_pages(runner, topk, num_steps, draft_tokens, size, swarm.paged))
     return Setup(
         runner=runner,
         backend=backend,
@@ -72,6 +73,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         dtype=draw(st.sampled_from(DTYPES[backend])),
         # Each split is one more program to interpret in every attention launch.
         kv_splits=draw(st.sampled_from((1, 1, 1, 2))),
+        algorithm=draw(st.sampled_from(domain.algorithms)),
     )
 
 
@@ -86,27 +88,30 @@ def _buckets(draw: st.DrawFn, max_bs: int, sparse: bool) -> tuple[int, ...]:
 
 
 @st.composite
-def _pages(draw: st.DrawFn, topk: int, num_steps: int, size: Size, paged: bool) -> tuple[int, int]:
+def _pages(
+    draw: st.DrawFn, runner: str, topk: int, num_steps: int, draft_tokens: int, size: Size, paged: bool
+) -> tuple[int, int]:
     """A page size and a context length in which a prefix of one token and its drafts fit."""
-    needs = {page: _context_min(topk, num_steps, page) for page in (PAGE_SIZES if paged else (1,))}
+    sizes = PAGE_SIZES if paged else (1,)
+    needs = {page: _context_min(runner, topk, num_steps, draft_tokens, page) for page in sizes}
     # One-token pages fit in any size: 1 + 8 branches of 6 steps are 49 tokens.
     page_size = draw(st.sampled_from([page for page, need in needs.items() if page == 1 or need <= size.context_len]))
     low = min(size.context_len, max(CONTEXT_MIN, needs[page_size] + ROOM))
     return page_size, draw(st.integers(low, size.context_len))
 
 
-def _context_min(topk: int, num_steps: int, page_size: int) -> int:
+def _context_min(runner: str, topk: int, num_steps: int, draft_tokens: int, page_size: int) -> int:
     """The smallest context_len that setup_problems() allows."""
     shape = Setup(
-        runner="draft",
+        runner=runner,
         topk=topk,
         num_steps=num_steps,
-        num_draft_tokens=2,
+        num_draft_tokens=draft_tokens,
         capture_bs=(1,),
         slots=1,
         page_size=page_size,
     )
-    return int(draft_positions(shape, 1).max()) + 1
+    return DOMAINS[runner].room(shape, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +219,9 @@ def _always(hand: Hand, live: Requests) -> bool:
 
 def continued(hand: Hand, staying: Sequence[Request]) -> Requests:
     """The same requests after the tokens that a verify step accepted: 1..num_steps more each."""
-    return tuple(Request(slot=r.slot, seq_len=_later(hand, r.seq_len), data=r.data) for r in staying)
+    return tuple(
+        Request(slot=r.slot, seq_len=_later(hand, r.seq_len), data=r.data, accepted=_accepted(hand)) for r in staying
+    )
 
 
 def _later(hand: Hand, seq_len: int) -> int:
@@ -231,7 +238,12 @@ def added(hand: Hand, batch: Requests, count: int) -> Requests:
 
 
 def new(hand: Hand, slot: int) -> Request:
-    return Request(slot=slot, seq_len=_length(hand), data=hand.number(0, DATA_MAX))
+    return Request(slot=slot, seq_len=_length(hand), data=hand.number(0, DATA_MAX), accepted=_accepted(hand))
+
+
+def _accepted(hand: Hand) -> int:
+    """How many drafts were accepted, where that matters."""
+    return hand.number(0, hand.setup.num_steps) if DOMAINS[hand.setup.runner].accepts else 0
 
 
 def _length(hand: Hand) -> int:

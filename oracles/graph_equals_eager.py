@@ -1,12 +1,13 @@
-"""The graph path gives what the eager path gives on the same inputs: tokens, parents, scores_index and KV writes.
+"""The graph path gives what the eager path gives on the same inputs: every output, and the KV writes.
 
 Judged request row by request row, so that a tie in one row excuses nothing in another. A row is right if it equals
-eager, or eager at the graph's padded shapes, in every element. Otherwise its KV values may differ by measured
+eager, or eager at the graph's padded shapes, in every element. Otherwise its values may differ by measured
 noise, and its integers only where that noise turns them over in eager itself: a tie, which is a doubt.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,12 +20,13 @@ from repro.finding import Cell, Status, Verdict
 from repro.trace import Array, How, Trace
 
 ORACLE = "graph_equals_eager"
-INTEGERS = ("tokens", "parents", "scores_index")
-OUTPUTS = (*INTEGERS, "kv_slots", "kv_rows")
+KV = ("kv_slots", "kv_rows", "kv_same")
 VARIANTS = ("eager_again", "eager_nudged_up", "eager_nudged_down")
+ABSENT = "missing output"
 SHAPE = "shape of an output"
 SLOTS = "KV slots written"
 TREE = "draft tree"
+OUTPUT = "values of an output"
 VALUES = "KV values written"
 TIE = "tie"
 KV_SAME = "kv_same"
@@ -36,11 +38,17 @@ Contents = dict[int, Array]  # what a path left in the KV slots that it changed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What one path left: the integer outputs, and the changed KV slots outside the reserved page."""
+    """What one path left: the outputs that are integers and those that are not, and the changed KV slots outside the
+    reserved page."""
 
     path: str
     integers: dict[str, Array]
+    floats: dict[str, Array]
     kv: Contents
+
+    @property
+    def outputs(self) -> dict[str, Array]:
+        return self.integers | self.floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +93,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
     if doubts and not wrongs:
         where = TIE if compared == len(case.steps) else MISSING
         return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=where, detail=doubts[0])
-    return conclude(ORACLE, wrongs, compared, nothing=MISSING, order=(SHAPE, SLOTS, TREE, VALUES))
+    return conclude(ORACLE, wrongs, compared, nothing=MISSING, order=(ABSENT, SHAPE, SLOTS, TREE, OUTPUT, VALUES))
 
 
 def _forget_prefixes(carried: Contents, table: Array | None, requests: tuple[Request, ...]) -> None:
@@ -101,35 +109,49 @@ def _forget_prefixes(carried: Contents, table: Array | None, requests: tuple[Req
 def _run(setup: Setup, record: Record, step: int, path: str) -> Run | None:
     """None if the path or a part of it was not recorded. Padded rows may write anywhere in the reserved page."""
     found = record.path(step, path)
-    if any(name not in found for name in OUTPUTS):
+    outputs = _outputs(found)
+    if not outputs or "kv_slots" not in found or "kv_rows" not in found:
         return None
     slots = found["kv_slots"].tolist()
     kv = {slot: row for slot, row in zip(slots, found["kv_rows"], strict=True) if slot >= setup.page_size}
-    return Run(path=path, integers={name: found[name] for name in INTEGERS}, kv=kv)
+    integers = {name: array for name, array in outputs.items() if array.dtype.kind in "iub"}
+    floats = {name: array for name, array in outputs.items() if name not in integers}
+    return Run(path=path, integers=integers, floats=floats, kv=kv)
+
+
+def _outputs(found: Mapping[str, Array]) -> dict[str, Array]:
+    """What a runner returned."""
+    return {name: array for name, array in found.items() if name not in KV}
+
+
+def _same_outputs(graph: Mapping[str, Array], eager: Mapping[str, Array]) -> bool:
+    left, right = _outputs(graph), _outputs(eager)
+    return left.keys() == right.keys() and all(equal(left[name], right[name]) for name in left)
 
 
 def _found_equal(record: Record, step: int) -> bool:
-    """Whether the KV caches were compared where they lie and found equal, and the integers are equal here."""
+    """Whether the KV caches were compared where they lie and found equal, and the outputs are equal here."""
     graph, eager = record.path(step, "graph"), record.path(step, "eager")
-    if not record.scalar(step, "eager", KV_SAME) or any(
-        name not in path for name in INTEGERS for path in (graph, eager)
-    ):
-        return False
-    return all(equal(graph[name], eager[name]) for name in INTEGERS)
+    return bool(record.scalar(step, "eager", KV_SAME)) and bool(_outputs(eager)) and _same_outputs(graph, eager)
 
 
 def _all_equal(setup: Setup, record: Record, step: int) -> bool:
     """The usual case at once: both paths agree in everything outside the reserved page."""
     graph, eager = record.path(step, "graph"), record.path(step, "eager")
-    if not all(equal(graph[name], eager[name]) for name in INTEGERS):
+    if not _same_outputs(graph, eager):
         return False
     own = [np.asarray(path["kv_slots"], dtype=np.int64) >= setup.page_size for path in (graph, eager)]
     return all(equal(graph[name][own[0]], eager[name][own[1]]) for name in ("kv_slots", "kv_rows"))
 
 
 def _judge_step(step: Step, rows: int, locs: Array | None, doubts: list[str]) -> list[Wrong]:
-    for name in INTEGERS:
-        got, want = step.graph.integers[name], step.eager.integers[name]
+    graph, eager = step.graph.outputs, step.eager.outputs
+    for name in sorted(graph.keys() ^ eager.keys()):
+        giver, other = ("graph", "eager") if name in graph else ("eager", "graph")
+        cell = Cell(step=step.number, buffer=name, row=-1, column=-1, got=f"only {giver}", want="both")
+        return [Wrong(where=ABSENT, detail=f"In step {step.number} {giver} gives {name}, {other} does not.", cell=cell)]
+    for name, want in eager.items():
+        got = graph[name]
         if got.shape != want.shape or len(want) != rows:
             cell = Cell(step=step.number, buffer=name, row=-1, column=-1, got=str(got.shape), want=str(want.shape))
             detail = f"In step {step.number}, of {rows} requests, {name} has shape {got.shape}, in eager {want.shape}."
@@ -154,7 +176,7 @@ def _judge_row(step: Step, row: int, slots: list[int], doubts: list[str]) -> Wro
     if not turned:
         # A variant that took another branch wrote other tokens' KV: its distance from eager is no noise.
         calm = tuple(variant for variant in step.variants if not _turned(variant, step.eager, row))
-        return _judge_kv(step, row, slots, calm, doubts)
+        return _judge_floats(step, row, calm, doubts) or _judge_kv(step, row, slots, calm, doubts)
     slot = _one_sided(step, slots)
     if slot is not None:
         return _slot_wrong(step, row, slot)
@@ -171,11 +193,11 @@ def _judge_row(step: Step, row: int, slots: list[int], doubts: list[str]) -> Wro
 
 def _turned(run: Run, eager: Run, row: int) -> list[str]:
     """The integer outputs that differ from eager's in this row."""
-    return [name for name in INTEGERS if not equal(run.integers[name][row], eager.integers[name][row])]
+    return [name for name in eager.integers if not equal(run.integers[name][row], eager.integers[name][row])]
 
 
 def _row_equal(step: Step, other: Run, row: int, slots: list[int]) -> bool:
-    if _turned(step.graph, other, row):
+    if not all(equal(array[row], other.outputs[name][row]) for name, array in step.graph.outputs.items()):
         return False
     for slot in slots:
         got, want = _content(step, step.graph, slot), _content(step, other, slot)
@@ -198,6 +220,21 @@ def _one_sided(step: Step, slots: list[int]) -> int | None:
     return next((slot for slot, is_known in zip(slots, known, strict=True) if not is_known), None)
 
 
+def _judge_floats(step: Step, row: int, calm: tuple[Run, ...], doubts: list[str]) -> Wrong | None:
+    """The outputs of one row that are not integers, within the noise that was measured for this row."""
+    for name, values in step.eager.floats.items():
+        got, want, *others = (
+            np.asarray(run.floats[name][row], dtype=np.float64).reshape(1, -1)
+            for run in (step.graph, step.eager, *calm)
+        )
+        noise = max((float(_distance(other, want).max(initial=0.0)) for other in others), default=0.0)
+        what = f"row {row} the values of {name}"
+        wrong = _judge_values(step, OUTPUT, what, name, [row], got, want, noise, calm, doubts)
+        if wrong:
+            return wrong
+    return None
+
+
 def _judge_kv(step: Step, row: int, slots: list[int], calm: tuple[Run, ...], doubts: list[str]) -> Wrong | None:
     """The KV values of one row, within the noise that was measured for this row."""
     slot = _one_sided(step, slots)
@@ -206,23 +243,40 @@ def _judge_kv(step: Step, row: int, slots: list[int], calm: tuple[Run, ...], dou
     if not slots:
         return None
     got, want = _values(step, step.graph, slots), _values(step, step.eager, slots)
+    what = f"{f'row {row}' if row >= 0 else 'outside the rows'} the KV values"
+    return _judge_values(step, VALUES, what, "kv", slots, got, want, _noise(step, slots, want, calm), calm, doubts)
+
+
+def _judge_values(
+    step: Step,
+    where: str,
+    what: str,
+    buffer: str,
+    places: list[int],
+    got: Floats,
+    want: Floats,
+    noise: float,
+    calm: tuple[Run, ...],
+    doubts: list[str],
+) -> Wrong | None:
+    """Values [places, columns] against eager's. A doubt where eager itself moves as much, for no small reason."""
     off = _distance(got, want)
     scale = float(np.max(np.abs(want), where=np.isfinite(want), initial=0.0))
-    noise = _noise(step, slots, want, calm)
     allowed = limit(noise, scale, step.dtype)
-    if off.max() <= (allowed if is_rounding(noise, scale, step.dtype) else limit(0.0, scale, step.dtype)):
+    most = float(off.max(initial=0.0))
+    if most <= (allowed if is_rounding(noise, scale, step.dtype) else limit(0.0, scale, step.dtype)):
         return None
     detail = (
-        f"In step {step.number} {f'row {row}' if row >= 0 else 'outside the rows'} the KV values of the graph are up "
-        f"to {text(float(off.max()))} from eager's (measured noise {text(noise)}, allowed {text(allowed)})"
+        f"In step {step.number} {what} of the graph are up to {text(most)} from eager's "
+        f"(measured noise {text(noise)}, allowed {text(allowed)})"
     )
-    if off.max() <= allowed or (step.variants and not calm):
-        doubts.append(f"{detail}; eager itself moves as much, so a choice hidden inside the draft is tied.")
+    if most <= allowed or (step.variants and not calm):
+        doubts.append(f"{detail}; eager itself moves as much, so a choice hidden inside the model is tied.")
         return None
     index, column = divmod(int(np.argmax(off > allowed)), off.shape[1])
     here = (text(float(values[index, column])) for values in (got, want))
-    cell = Cell(step=step.number, buffer="kv", row=slots[index], column=column, got=next(here), want=next(here))
-    return Wrong(where=VALUES, detail=f"{detail}.", cell=cell)
+    cell = Cell(step=step.number, buffer=buffer, row=places[index], column=column, got=next(here), want=next(here))
+    return Wrong(where=where, detail=f"{detail}.", cell=cell)
 
 
 def _noise(step: Step, slots: list[int], want: Floats, calm: tuple[Run, ...]) -> float:

@@ -1,14 +1,15 @@
-"""The kv_indices that attention is given are those that req_to_token says, for every draft step and row, and the
+"""The kv_indices that attention is given are those that req_to_token says, for every attention call and row, and the
 guard bands around the runner's buffers are untouched."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from oracles.reads import READS
 from oracles.record import Record, Wrong, conclude, equal, first_difference, text
-from repro.case import Case, Setup
+from repro.case import Case, Request, Setup
 from repro.finding import Cell, Verdict
-from repro.layout import Ints, draft_positions, pool_tokens
+from repro.layout import pool_tokens
 from repro.trace import Array, Trace
 
 ORACLE = "kv_indices"
@@ -26,6 +27,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
     table = record.path(-1, "input").get("req_to_token")
     wrongs: list[Wrong] = []
     compared = 0
+    has_reads = case.setup.runner in READS
     for step in range(len(case.steps)):
         compared += bool(record.scalar(step, "guard", INTACT))
         for name, band in record.path(step, "guard").items():
@@ -37,7 +39,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
                 wrongs.append(_guard_wrong(step, name, band, filling))
         got = record.path(step, "metadata").get("kv_indices")
         rows = _rows(case, record, step)
-        if got is None or table is None or not rows:
+        if got is None or table is None or not rows or not has_reads:
             continue
         compared += 1
         wrongs += _judge_step(case.setup, step, got, table, rows, len(case.steps[step].requests))
@@ -46,63 +48,50 @@ def judge(case: Case, trace: Trace) -> Verdict:
     return conclude(ORACLE, wrongs, compared, nothing=nothing, order=(NARROW, *guards, REAL, PADDED))
 
 
-def _rows(case: Case, record: Record, step: int) -> list[tuple[int, int]]:
-    """(request slot, seq_len) of every row of the launched bucket; a padded row is slot 0 with the neutral length.
+def _rows(case: Case, record: Record, step: int) -> list[Request]:
+    """Every row of the launched bucket; a padded row is slot 0 with the neutral length.
     Empty if no graph was launched; only the real rows if the neutral length is not known."""
     bs, neutral = record.scalar(step, "launch", "bs"), record.scalar(step, "neutral", "seq_lens")
     if bs is None:
         return []
-    real = [(request.slot, request.seq_len) for request in case.steps[step].requests]
-    return real + [(0, neutral)] * (bs - len(real)) if neutral is not None else real
+    real = list(case.steps[step].requests)
+    return real + [Request(slot=0, seq_len=neutral, data=0)] * (bs - len(real)) if neutral is not None else real
 
 
-def _expected(setup: Setup, table: Array, rows: list[tuple[int, int]]) -> list[Ints]:
-    """Per draft step, the indices of all rows, request by request and within it branch by branch."""
-    blocks = []
-    for slot, seq_len in rows:
-        prefix = np.broadcast_to(table[slot, :seq_len], (setup.topk, seq_len))
-        drafts = table[slot, draft_positions(setup, seq_len)[:, : setup.num_steps - 1]]
-        blocks.append(np.concatenate([prefix, drafts], axis=1))
-    return [
-        np.concatenate(
-            [block[:, : seq_len + i + 1].reshape(-1) for block, (_, seq_len) in zip(blocks, rows, strict=True)]
-        )
-        for i in range(setup.num_steps - 1)
-    ]
-
-
-def _judge_step(
-    setup: Setup, step: int, got: Array, table: Array, rows: list[tuple[int, int]], real: int
-) -> list[Wrong]:
+def _judge_step(setup: Setup, step: int, got: Array, table: Array, rows: list[Request], real: int) -> list[Wrong]:
     wrongs = []
     width = got.shape[1]
-    for i, want in enumerate(_expected(setup, table, rows)):
+    reads = READS[setup.runner]
+    for call in range(reads.calls(setup)):
+        blocks = [table[row.slot][reads.positions(setup, row, call)] for row in rows]
+        want = np.concatenate([block.reshape(-1) for block in blocks])
         if want.size > width:
-            cell = Cell(step=step, buffer="kv_indices", row=i, column=width, got="no room", want=text(want[width]))
-            detail = f"Draft step {i} of step {step} needs {want.size} entries of a kv_indices row that has {width}."
+            cell = Cell(step=step, buffer="kv_indices", row=call, column=width, got="no room", want=text(want[width]))
+            detail = (
+                f"Attention call {call} of step {step} needs {want.size} entries of a kv_indices row that has {width}."
+            )
             wrongs.append(Wrong(where=NARROW, detail=detail, cell=cell))
         held = min(want.size, width)
-        differs = np.flatnonzero(got[i, :held] != want[:held])
+        differs = np.flatnonzero(got[call, :held] != want[:held])
         if differs.size:
-            wrongs.append(_entry_wrong(setup, step, i, int(differs[0]), got, want, rows, real))
+            wrongs.append(_entry_wrong(setup, step, call, int(differs[0]), int(got[call, differs[0]]), blocks, real))
     return wrongs
 
 
-def _entry_wrong(
-    setup: Setup, step: int, i: int, column: int, got: Array, want: Ints, rows: list[tuple[int, int]], real: int
-) -> Wrong:
-    ends = np.cumsum([setup.topk * (seq_len + i + 1) for _, seq_len in rows])
-    request = int(np.searchsorted(ends, column, side="right"))
-    length = rows[request][1] + i + 1
-    branch, position = divmod(column - int(ends[request]) + setup.topk * length, length)
-    found = int(got[i, column])
+def _entry_wrong(setup: Setup, step: int, call: int, column: int, found: int, blocks: list[Array], real: int) -> Wrong:
+    """blocks: per row what it reads, [sequences, length]."""
+    ends = np.cumsum([block.size for block in blocks])
+    row = int(np.searchsorted(ends, column, side="right"))
+    place = column - int(ends[row]) + blocks[row].size
+    sequence, position = divmod(place, blocks[row].shape[1])
     outside = "" if 0 <= found < pool_tokens(setup) + setup.page_size else " (outside the pool)"
-    cell = Cell(step=step, buffer="kv_indices", row=i, column=column, got=str(found), want=str(int(want[column])))
+    want = str(int(blocks[row].reshape(-1)[place]))
+    cell = Cell(step=step, buffer="kv_indices", row=call, column=column, got=str(found), want=want)
     detail = (
-        f"In draft step {i} of step {step}, entry {position} of row {request} branch {branch} "
-        f"({'padded' if request >= real else 'real'}) points to KV slot {found}{outside} instead of {cell.want}."
+        f"In attention call {call} of step {step}, entry {position} of row {row} branch {sequence} "
+        f"({'padded' if row >= real else 'real'}) points to KV slot {found}{outside} instead of {want}."
     )
-    return Wrong(where=PADDED if request >= real else REAL, detail=detail, cell=cell)
+    return Wrong(where=PADDED if row >= real else REAL, detail=detail, cell=cell)
 
 
 def _guard_wrong(step: int, name: str, band: Array, filling: Array) -> Wrong:

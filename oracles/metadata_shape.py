@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from oracles.reads import READS, Reads
 from oracles.record import Record, Wrong, conclude
-from repro.case import Case
+from repro.case import Case, Request
 from repro.finding import Cell, Verdict
 from repro.trace import Array, Trace
 
@@ -23,65 +24,75 @@ def judge(case: Case, trace: Trace) -> Verdict:
     record = Record(trace)
     wrongs: list[Wrong] = []
     compared = 0
+    reads = READS.get(case.setup.runner)
     for step in range(len(case.steps)):
         metadata, bs = record.path(step, "metadata"), record.scalar(step, "launch", "bs")
         indptr, indices = metadata.get("kv_indptr"), metadata.get("kv_indices")
-        if indptr is None or bs is None:
+        if indptr is None or bs is None or reads is None:
             continue
         compared += 1
-        for i in range(case.setup.num_steps - 1):
-            wrong = _judge_row(case, record, step, i, bs, indptr[i].astype(np.int64))
+        for call in range(reads.calls(case.setup)):
+            # [sequences, length] per request
+            real = [reads.positions(case.setup, request, call).shape for request in case.steps[step].requests]
+            padded = _padded_lengths(case, record, step, call, reads)
+            wrong = _judge_row(real, padded, step, call, bs, indptr[call].astype(np.int64))
             if wrong is None and indices is not None:
-                wrong = _judge_end(case, step, i, bs, indptr[i], indices.shape[1])
+                wrong = _judge_end(bs * real[0][0], step, call, indptr[call], indices.shape[1])
             if wrong:
                 wrongs.append(wrong)
     return conclude(ORACLE, wrongs, compared, nothing="no kv_indptr recorded", order=(SHORT, START, REAL, PADDED, PAST))
 
 
-def _judge_row(case: Case, record: Record, step: int, i: int, bs: int, indptr: Ints) -> Wrong | None:
-    """One draft step. A length is positive, so equal lengths mean a rising kv_indptr whose last used entry is
-    the number of entries used."""
-    topk, raw_bs = case.setup.topk, len(case.steps[step].requests)
-    queries = bs * topk
+def _judge_row(
+    real: list[tuple[int, ...]], padded: list[int], step: int, call: int, bs: int, indptr: Ints
+) -> Wrong | None:
+    """One attention call. A length is positive, so equal lengths mean a rising kv_indptr whose last used entry is
+    the number of entries used. real: per request its sequences and their length; padded: lengths that padding may
+    have, any if none is known."""
+    branches = real[0][0]
+    queries = bs * branches
     if indptr.size < queries + 1:
-        cell = Cell(step=step, buffer="kv_indptr", row=i, column=-1, got=str(indptr.size), want=str(queries + 1))
-        detail = f"Draft step {i} of step {step} has {queries} query rows, kv_indptr {indptr.size} entries."
+        cell = Cell(step=step, buffer="kv_indptr", row=call, column=-1, got=str(indptr.size), want=str(queries + 1))
+        detail = f"Attention call {call} of step {step} has {queries} query rows, kv_indptr {indptr.size} entries."
         return Wrong(where=SHORT, detail=detail, cell=cell)
     if indptr[0] != 0:
-        cell = Cell(step=step, buffer="kv_indptr", row=i, column=0, got=str(indptr[0]), want="0")
-        detail = f"The kv_indptr of draft step {i} of step {step} starts at {indptr[0]}."
+        cell = Cell(step=step, buffer="kv_indptr", row=call, column=0, got=str(indptr[0]), want="0")
+        detail = f"The kv_indptr of attention call {call} of step {step} starts at {indptr[0]}."
         return Wrong(where=START, detail=detail, cell=cell)
     got = np.diff(indptr[: queries + 1])
-    real = np.repeat([request.seq_len for request in case.steps[step].requests], topk) + i + 1
-    allowed = _padded_lengths(record, step, i)
-    right = np.concatenate([got[: real.size] == real, np.isin(got[real.size :], allowed) | (not allowed)])
+    lengths = np.repeat([length for _, length in real], branches)
+    right = np.concatenate([got[: lengths.size] == lengths, np.isin(got[lengths.size :], padded) | (not padded)])
     if right.all():
         return None
     query = int(np.argmin(right))
-    row, branch = divmod(query, topk)
-    want = int(real[query]) if query < real.size else allowed[0]
+    row, branch = divmod(query, branches)
+    want = int(lengths[query]) if query < lengths.size else padded[0]
     # The cell shows the entry that ends the row; what belonged there follows from where the row starts.
     end = int(indptr[query]) + want
-    cell = Cell(step=step, buffer="kv_indptr", row=i, column=query + 1, got=str(indptr[query + 1]), want=str(end))
-    kind = "padded" if row >= raw_bs else "real"
+    cell = Cell(step=step, buffer="kv_indptr", row=call, column=query + 1, got=str(indptr[query + 1]), want=str(end))
+    kind = "padded" if row >= len(real) else "real"
     detail = (
-        f"Row {row} branch {branch} ({kind}) of draft step {i} of step {step} is {got[query]} entries long, not {want}."
+        f"Row {row} branch {branch} ({kind}) of attention call {call} of step {step} is {got[query]} entries long, "
+        f"not {want}."
     )
-    return Wrong(where=PADDED if row >= raw_bs else REAL, detail=detail, cell=cell)
+    return Wrong(where=PADDED if row >= len(real) else REAL, detail=detail, cell=cell)
 
 
-def _padded_lengths(record: Record, step: int, i: int) -> list[int]:
-    """Lengths that a padded row may have. sglang lays out the indices by seq_lens and writes the row starts from
-    positions; for a padded row their neutral values differ (1 and 0), and both delimit nothing but slot 0."""
+def _padded_lengths(case: Case, record: Record, step: int, call: int, reads: Reads) -> list[int]:
+    """Lengths that a padded row may have. For drafts, sglang lays out the indices by seq_lens and writes the row
+    starts from positions; for a padded row their neutral values differ (1 and 0), and both delimit nothing but
+    slot 0."""
     neutral = (record.scalar(step, "neutral", name) for name in ("seq_lens", "positions"))
-    return [length + i + 1 for length in neutral if length is not None]
+    rows = [Request(slot=0, seq_len=length, data=0) for length in neutral if length is not None]
+    return [reads.positions(case.setup, row, call).shape[1] for row in rows]
 
 
-def _judge_end(case: Case, step: int, i: int, bs: int, indptr: Array, width: int) -> Wrong | None:
-    last = bs * case.setup.topk
+def _judge_end(last: int, step: int, call: int, indptr: Array, width: int) -> Wrong | None:
     used = int(indptr[last])
     if used <= width:
         return None
-    cell = Cell(step=step, buffer="kv_indptr", row=i, column=last, got=str(used), want=f"at most {width}")
-    detail = f"The kv_indptr of draft step {i} of step {step} ends at {used}, in a kv_indices row of {width} entries."
+    cell = Cell(step=step, buffer="kv_indptr", row=call, column=last, got=str(used), want=f"at most {width}")
+    detail = (
+        f"The kv_indptr of attention call {call} of step {step} ends at {used}, in a kv_indices row of {width} entries."
+    )
     return Wrong(where=PAST, detail=detail, cell=cell)

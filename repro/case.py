@@ -9,10 +9,12 @@ import functools
 import itertools
 from dataclasses import dataclass
 
-from repro.layout import draft_positions, row_pages
+from repro.domain import DOMAINS
+from repro.layout import row_pages
 
-RUNNERS = ("draft", "toy")
+RUNNERS = tuple(DOMAINS)
 BACKENDS = ("triton", "flashinfer")
+ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN")
 ENGINES = ("emulated", "cuda", "toy")
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -40,7 +42,8 @@ class Setup:
     speculative_num_draft_tokens. capture_bs: the batch-size buckets, in requests, rising.
     slots: request slots; a request uses a row 1..slots of req_to_token, row 0 is the padding row.
     context_len: tokens a request may reach, drafts included. kv_splits: the Triton backend's
-    triton_attention_num_kv_splits.
+    triton_attention_num_kv_splits. algorithm: sglang's speculative_algorithm (ALGORITHMS), which says of what kind
+    target and draft model are.
     """
 
     runner: str
@@ -59,6 +62,7 @@ class Setup:
     head_dim: int = 16
     dtype: str = "float32"
     kv_splits: int = 1
+    algorithm: str = "EAGLE"
 
     @property
     def max_bs(self) -> int:
@@ -76,11 +80,13 @@ class Setup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One row of a batch: its request slot, the tokens already in its KV cache, and `data`, the
-    small integer from which its tensors are filled (see payload.py)."""
+    small integer from which its tensors are filled (see payload.py). accepted: how many drafts the verify before this
+    call accepted, for runners that are told (domain.py); 0 for all others."""
 
     slot: int
     seq_len: int
     data: int
+    accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,8 +154,11 @@ def setup_problems(setup: Setup) -> list[str]:
     need(setup.dtype in DTYPES, f"dtype {setup.dtype!r} is none of {', '.join(DTYPES)}")
     need(setup.page_size in PAGE_SIZES, f"page_size {setup.page_size} is none of {PAGE_SIZES}")
     within("topk", 1, TOPK_MAX)
-    # sglang captures no draft graph for a single step: that step only samples.
-    within("num_steps", 2, NUM_STEPS_MAX)
+    domain = DOMAINS.get(setup.runner, DOMAINS["draft"])
+    need(setup.backend in domain.backends, f"the {setup.runner} runner has no {setup.backend} backend")
+    need(setup.algorithm in ALGORITHMS, f"algorithm {setup.algorithm!r} is none of {', '.join(ALGORITHMS)}")
+    need(setup.algorithm in domain.algorithms, f"the {setup.runner} runner has no {setup.algorithm} algorithm")
+    within("num_steps", domain.num_steps_min, NUM_STEPS_MAX)
     within("slots", 1, SLOTS_MAX)
     within("context_len", 8, CONTEXT_MAX)
     within("vocab_size", 16, VOCAB_MAX)
@@ -181,7 +190,7 @@ def setup_problems(setup: Setup) -> list[str]:
         2 <= setup.num_draft_tokens <= candidates + 1,
         f"num_draft_tokens {setup.num_draft_tokens} is outside 2..{candidates + 1}",
     )
-    need(draft_positions(setup, 1).max() < setup.context_len, "not even one token and its drafts fit context_len")
+    need(domain.room(setup, 1) <= setup.context_len, "not even one token and its drafts fit context_len")
     return found
 
 
@@ -197,6 +206,7 @@ def problems(case: Case) -> list[str]:
     if not 1 <= len(case.steps) <= STEPS_MAX:
         found.append(f"a case has 1..{STEPS_MAX} steps, not {len(case.steps)}")
     limit = seq_len_max(setup)
+    accepted_max = setup.num_steps if DOMAINS[setup.runner].accepts else 0
     for number, step in enumerate(case.steps):
         here = f"step {number}"
         if not 1 <= len(step.requests) <= setup.max_bs:
@@ -212,6 +222,8 @@ def problems(case: Case) -> list[str]:
                 found.append(f"{where}: seq_len {request.seq_len} is outside 1..{limit}")
             if not 0 <= request.data <= DATA_MAX:
                 found.append(f"{where}: data {request.data} is outside 0..{DATA_MAX}")
+            if not 0 <= request.accepted <= accepted_max:
+                found.append(f"{where}: accepted {request.accepted} is outside 0..{accepted_max}")
     return found
 
 
@@ -223,5 +235,6 @@ def seq_len_max(setup: Setup) -> int:
     needs more room than a longer one that ends early. Cached, as every validity check asks for it.
     """
     limit = min(setup.context_len, row_pages(setup) * setup.page_size)
-    fits = (draft_positions(setup, n).max() < limit for n in range(1, limit + 1))
+    room = DOMAINS[setup.runner].room
+    fits = (room(setup, n) <= limit for n in range(1, limit + 1))
     return sum(1 for _ in itertools.takewhile(bool, fits))

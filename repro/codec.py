@@ -52,7 +52,7 @@ def digest(case: Case) -> str:
         for f in dataclasses.fields(case.setup)
         if getattr(case.setup, f.name) != f.default
     }
-    steps = [[(r.slot, r.seq_len, r.data) for r in step.requests] for step in case.steps]
+    steps = [[tuple(_request_to_json(r).values()) for r in step.requests] for step in case.steps]
     text = json.dumps([FORMAT, setup, steps], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -169,7 +169,7 @@ def _step(part: str, value: object) -> Step:
     requests = []
     for number, item in enumerate(items):
         here = f"{part}.requests[{number}]"
-        found = parts.as_fields(here, item, required={"slot", "seq_len", "data"})
+        found = parts.as_fields(here, item, required={"slot", "seq_len", "data"}, optional={"accepted"})
         requests.append(Request(**{name: parts.as_integer(f"{here}.{name}", found[name]) for name in found}))
     return Step(requests=tuple(requests))
 
@@ -194,7 +194,8 @@ def _about_value(part: str, value: object) -> AboutValue:
 
 
 def _request_to_json(request: Request) -> dict[str, int]:
-    return {"slot": request.slot, "seq_len": request.seq_len, "data": request.data}
+    told = {"slot": request.slot, "seq_len": request.seq_len, "data": request.data}
+    return told | ({"accepted": request.accepted} if request.accepted else {})
 
 
 def _lines(about: Mapping[str, AboutValue], case: Mapping[str, typing.Any]) -> Iterator[str]:

@@ -98,7 +98,7 @@ def refit(case: Case, **changes: Any) -> Case:
         return case
     case = with_steps(case, (batch[: setup.max_bs] for batch in batches(case)))
     longest = seq_len_max(setup)
-    case = each(case, lambda request: {"seq_len": min(request.seq_len, longest)})
+    case = each(case, lambda r: {"seq_len": min(r.seq_len, longest), "accepted": min(r.accepted, setup.num_steps)})
     if any(request.slot > setup.slots for _, _, request in places(case)):
         rank = ranked((request.slot for _, _, request in places(case)), 1)
         case = each(case, lambda request: {"slot": rank[request.slot]})

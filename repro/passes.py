@@ -8,12 +8,21 @@ import dataclasses
 from collections.abc import Callable
 
 from repro.case import PAGE_SIZES, Case, Setup, seq_len_max
+from repro.domain import DOMAINS
 from repro.moves import Moves, batches, drop, each, filled, first, lower, one, places, ranked, refit, with_steps
 
 Pass = Callable[[Case], Moves]
 
 # What only makes the model larger or stranger goes back to its default, in these groups.
-MODEL = (("vocab_size",), ("hidden_size",), ("num_heads", "num_kv_heads"), ("head_dim",), ("dtype",), ("backend",))
+MODEL = (
+    ("algorithm",),
+    ("vocab_size",),
+    ("hidden_size",),
+    ("num_heads", "num_kv_heads"),
+    ("head_dim",),
+    ("dtype",),
+    ("backend",),
+)
 DEFAULTS = {f.name: f.default for f in dataclasses.fields(Setup) if f.default is not dataclasses.MISSING}
 CONTEXT_MIN = 8
 
@@ -120,6 +129,18 @@ def smaller_data(case: Case) -> Moves:
     return case
 
 
+def fewer_accepted(case: Case) -> Moves:
+    """None accepted anywhere, or in one request after the other."""
+    case = yield from first(case, [each(case, lambda _: {"accepted": 0})])
+    for number, row, request in places(case):
+
+        def put(smaller: Case, count: int, number: int = number, row: int = row) -> Case:
+            return one(smaller, number, row, accepted=count)
+
+        case = yield from lower(case, 0, request.accepted, put)
+    return case
+
+
 def lower_slots(case: Case) -> Moves:
     """Number the slots from 1: in each step anew, else keeping who is who; and order the rows by slot."""
     by_row = with_steps(
@@ -145,11 +166,12 @@ def smallest_setup(case: Case) -> Moves:
     setup = case.setup
     model = {name: DEFAULTS[name] for group in MODEL for name in group}
     rows = max(len(batch) for batch in batches(case))
+    steps = DOMAINS[setup.runner].num_steps_min
     # The prefix is followed by two drafts.
     context = max(CONTEXT_MIN, 2 + max(request.seq_len for _, _, request in places(case)))
 
     def small(bs: int, context_len: int) -> Case:
-        numbers = {"topk": 1, "num_steps": 2, "page_size": 1, "slots": bs, "kv_splits": 1}
+        numbers = {"topk": 1, "num_steps": steps, "page_size": 1, "slots": bs, "kv_splits": 1}
         return refit(case, capture_bs=(bs,), context_len=context_len, **numbers, **model)
 
     largest = setup.bucket(rows)
@@ -234,13 +256,14 @@ PASSES: tuple[Pass, ...] = (
     fewer_requests,
     merged_requests,
     shorter_lengths,
+    fewer_accepted,
     smaller_data,
     lower_slots,
     smallest_setup,
     fewer_rows_and_buckets,
     fewer_buckets,
     fewer_branches,
-    _number("num_steps", lambda setup: 2),
+    _number("num_steps", lambda setup: DOMAINS[setup.runner].num_steps_min),
     _number("num_draft_tokens", lambda setup: 2),
     smaller_pages,
     _number("context_len", lambda setup: CONTEXT_MIN),

@@ -14,6 +14,7 @@ from typing import Any
 
 from repro.case import Case, Target
 from repro.codec import case_from_json, case_to_json
+from repro.excerpt import Excerpt
 from repro.finding import Cell, Status
 
 Made = typing.TypeVar("Made")
@@ -57,7 +58,8 @@ class Found:
     seed: path of the stored seed file. failed of tried runs in fresh processes ended in this verdict; 0 of n means
     that it was seen once and did not come back. cases: how many cases of the campaign showed it. at_case and
     at_seconds: when it was first seen, from the campaign's start; done_seconds: when it was confirmed and shrunk.
-    shrink_runs: runs spent on making it small. cell: the first wrong place of the smallest case.
+    shrink_runs: runs spent on making it small. cell: the first wrong place of the smallest case. excerpts: what the
+    graph path and the eager path left in the run that showed it.
     """
 
     target: str
@@ -75,6 +77,7 @@ class Found:
     shrink_runs: int
     case: Case
     cell: Cell | None = None
+    excerpts: tuple[Excerpt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +224,7 @@ def found_to_json(found: Found) -> dict[str, Any]:
     form = {name: getattr(found, name) for name in found.__slots__}
     form["case"] = case_to_json(found.case)
     form["cell"] = asdict(found.cell) if found.cell else None
+    form["excerpts"] = [asdict(excerpt) for excerpt in found.excerpts]
     return form
 
 
@@ -228,7 +232,13 @@ def found_from_json(form: Mapping[str, Any]) -> Found:
     parts = dict(form)
     parts["case"] = case_from_json(parts["case"])
     parts["cell"] = _typed(Cell(**parts["cell"])) if parts["cell"] else None
+    parts["excerpts"] = tuple(_excerpt_from_json(part) for part in parts.get("excerpts", ()))
     return _typed(Found(**parts))
+
+
+def _excerpt_from_json(form: Mapping[str, Any]) -> Excerpt:
+    # JSON has no tuples.
+    return _typed(Excerpt(**(dict(form) | {"graph": tuple(form["graph"]), "eager": tuple(form["eager"])})))
 
 
 def replay_to_json(replay: Replay) -> dict[str, Any]:

@@ -20,8 +20,8 @@ def paragraph(seed: Seed) -> Iterator[str]:
     case, setup = seed.case, seed.case.setup
     yield f"case {digest(case)}: {sentence(case)}"
     yield (
-        f"setup: {setup.runner} runner on {setup.backend}, topk {setup.topk}, {setup.num_steps} draft steps, "
-        f"{setup.num_draft_tokens} draft tokens"
+        f"setup: {setup.runner} runner of {setup.algorithm} on {setup.backend}, topk {setup.topk}, "
+        f"{setup.num_steps} draft steps, {setup.num_draft_tokens} draft tokens"
     )
     yield (
         f"memory: {_count(setup.slots, 'request slot')} of {setup.context_len} tokens in pages of {setup.page_size}, "
@@ -38,7 +38,8 @@ def paragraph(seed: Seed) -> Iterator[str]:
         yield f"step {number}: {_count(len(step.requests), 'request')} in bucket {bucket}, {rest}"
         for row, request in enumerate(step.requests):
             tokens = _count(request.seq_len, "token")
-            yield f"  row {row}: slot {request.slot}, prefix of {tokens}, data {request.data}"
+            accepted = f", {_count(request.accepted, 'draft')} accepted" if request.accepted else ""
+            yield f"  row {row}: slot {request.slot}, prefix of {tokens}{accepted}, data {request.data}"
     for name, value in seed.about.items():
         yield from _about(name, value)
 

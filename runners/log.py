@@ -1,7 +1,8 @@
-"""What a worker prints: a file that the worker appends to, and the part of it that belongs to one run."""
+"""What a worker and its sessions print: files that they append to, and the part that belongs to one run."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import tempfile
@@ -16,36 +17,40 @@ class Log:
     """path: the file to append to; without it, a nameless one that is gone with the process. OSError if it cannot
     be opened."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None = None) -> None:
         self._file = path.open("a+b") if path else tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the pool
         # Several processes write to it; each must append, wherever the others are.
         flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
         fcntl.fcntl(self._file, fcntl.F_SETFL, flags | os.O_APPEND)
-        self._mark = 0
-        self.mark()
+        self._taken = 0
 
     def fileno(self) -> int:
         return self._file.fileno()
 
-    def mark(self) -> None:
-        """Remember this place: a run begins."""
+    def mark(self) -> int:
+        """This place: a run begins."""
         length = os.fstat(self._file.fileno()).st_size
         if length > LENGTH_MAX:
             os.ftruncate(self._file.fileno(), 0)
-            length = 0
-        self._mark = length
+            length = self._taken = 0
+        return length
 
-    def since_mark(self) -> str:
+    def since(self, mark: int) -> str:
         """What has been printed since then; of much, the end."""
         length = os.fstat(self._file.fileno()).st_size
-        start = max(self._mark, length - _TAIL_MAX)
-        text = os.pread(self._file.fileno(), length - start, start).decode(errors="replace")
-        return "..." + text if start > self._mark else text
+        start = max(mark, length - _TAIL_MAX)
+        text = os.pread(self._file.fileno(), max(0, length - start), start).decode(errors="replace")
+        return "..." + text if start > mark else text
 
-    def last_line(self) -> str:
-        """The last line of it that says something."""
-        lines = [line.strip() for line in self.since_mark().splitlines() if line.strip()]
-        return lines[-1][:300] if lines else ""
+    def take_over(self, other: Log) -> None:
+        """Append what has been printed to another one since this was last done."""
+        handle = other._file.fileno()
+        length = os.fstat(handle).st_size
+        if length > other._taken:
+            # A log that nobody can write any more is no reason to end what it tells of.
+            with contextlib.suppress(OSError):
+                os.write(self._file.fileno(), os.pread(handle, length - other._taken, other._taken))
+            other._taken = length
 
     def close(self) -> None:
         self._file.close()

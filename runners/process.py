@@ -1,4 +1,4 @@
-"""The pool's hold on a worker process: start it, have it open a session, end a session, end it with all it started."""
+"""The pool's hold on a worker process: start it, have it open sessions, end a session, end it with all it started."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from runners.causes import exit_name
 # For what takes milliseconds: a fork, the end of a killed process. It is slow only on a machine about to fall over.
 PROMPT_S = 30.0
 MESSAGE_MAX = 65536
+_ROOM = 4 << 20
 
 
 class WorkerTrouble(Exception):
@@ -37,7 +38,7 @@ class Worker:
         except OSError as error:
             self._control.close()
             raise WorkerTrouble(f"the worker cannot be started: {error}") from error
-        self._session_pid = 0
+        self._sessions: set[int] = set()  # which it may have alive
 
     def wait_ready(self, within_s: float) -> None:
         """Return once it has imported what it needs. WorkerTrouble, with its reason, if it could not."""
@@ -45,47 +46,56 @@ class Worker:
         if message["say"] == "unfit":
             raise WorkerTrouble(f"the worker cannot import what it needs: {message.get('text')}")
 
-    def open(self) -> tuple[socket.socket, int]:
-        """Start a session process: the channel to it, and its number."""
+    def open(self, log: int) -> tuple[socket.socket, int]:
+        """Start a session process that prints to the descriptor `log`: the channel to it, and its number."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         # Reads and writes on our end wait in poll, where they can be given a deadline.
         ours.setblocking(False)
         try:
             with theirs:
-                socket.send_fds(self._control, [b"open"], [theirs.fileno()])
-            self._session_pid = int(self._hear(PROMPT_S, ("opened",))["pid"])
+                # As much as the system allows: a session goes on while what it says waits to be read.
+                theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
+                socket.send_fds(self._control, [b"{}"], [theirs.fileno(), log])
+            number = int(self._hear(PROMPT_S, ("opened",))["pid"])
         except OSError as error:
             ours.close()
             raise WorkerTrouble(f"the worker ended: {self._exit()}") from error
         except BaseException:
             ours.close()
             raise
-        return ours, self._session_pid
+        self._sessions.add(number)
+        return ours, number
 
-    def end_session(self, number: int, within_s: float) -> int | None:
+    def end_session(self, session: int, number: int, within_s: float) -> int | None:
         """Send its process group this signal (0: none), and wait for it to end. Its wait status; None if it has not
         ended by then. Once it has, what it started is ended, too."""
-        self._say({"signal": number, "within_s": within_s})
+        self._say({"pid": session, "signal": number, "within_s": within_s, "answer": True})
         message = self._hear(within_s + PROMPT_S, ("closed", "alive"))
         if message["say"] == "alive":
             return None
-        self._session_pid = 0
+        self._sessions.discard(session)
         return int(message["status"])
+
+    def dismiss(self, session: int, number: int, within_s: float) -> None:
+        """As end_session, and kill it if it does not end in time, without waiting for any of it."""
+        self._say({"pid": session, "signal": number, "within_s": within_s, "answer": False})
+        self._sessions.discard(session)
 
     def end(self) -> None:
         """End it and everything it started. Returns when that is so."""
         self._control.close()
-        if self._session_pid:
-            # The worker sees the socket close and kills the session's group, grandchildren included, before it exits.
+        if self._sessions:
+            # The worker sees the socket close and kills the sessions' groups, grandchildren included, before it exits.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(PROMPT_S)
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        if self._session_pid and self._process.returncode:
-            # The worker was killed; its session dies with it, but what that one started does not.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._session_pid, signal.SIGKILL)
+        if self._process.returncode:
+            # The worker was killed; its sessions die with it, but what those started does not.
+            for session in self._sessions:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(session, signal.SIGKILL)
 
     def _say(self, order: dict[str, float]) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The worker process: imports what is heavy once, then forks one session process for each session that is asked for.
+"""The worker process: imports what is heavy once, then forks a session process for each session that is asked for.
 
 Replies go over sockets of their own and never over standard output, because sglang prints; what it prints is the log.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import importlib
@@ -15,31 +14,25 @@ import json
 import math
 import os
 import resource
+import select
 import signal
 import socket
 import sys
 import time
 import traceback
-from typing import NoReturn
+from dataclasses import dataclass
 
-from repro.case import Case, Target
-from repro.codec import case_from_json
-from repro.trace import Ended, How
-from runners.causes import exception_detail, exception_name, one_line
-from runners.recorder import Recorder
-from runners.watch import OpenSession, RunCase, Unfit
-from runners.wire import read_exactly, receive
+from repro.case import Target
+from runners.causes import one_line
+from runners.session_process import session_process
+from runners.watch import OpenSession
 
 MESSAGE_MAX = 65536
-_SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
 
 def session_module(target: Target) -> str:
     """The module whose open_session serves this target's engine."""
     return "runners.toy" if target.engine == "toy" else "runners.session"
-
-
-# The worker itself -----------------------------------------------------------------------------------------------
 
 
 def main(arguments: list[str]) -> int:
@@ -60,9 +53,13 @@ def main(arguments: list[str]) -> int:
     # What was imported lives as long as this process: keep the collector of every session from touching its pages.
     gc.freeze()
     tell(control, say="ready")
-    # What is said to a pool that is gone.
-    with contextlib.suppress(ConnectionError):
-        serve(control, options.target, open_session)
+    sessions = Sessions(control, options.target, open_session)
+    try:
+        # What is said to a pool that is gone.
+        with contextlib.suppress(ConnectionError):
+            sessions.serve()
+    finally:
+        sessions.end()
     return 0
 
 
@@ -87,132 +84,119 @@ def tell(control: socket.socket, **message: object) -> None:
     control.send(json.dumps(message).encode())
 
 
-def serve(control: socket.socket, target: Target, open_session: OpenSession) -> None:
-    """Open one session after the other, each in a process of its own, until the pool closes the control socket."""
-    while True:
-        word, handles, _, _ = socket.recv_fds(control, MESSAGE_MAX, 1)
+@dataclass(slots=True)
+class _Order:
+    """What the pool wants of a session: that it ends in time. Mutable: a patience that ran out is replaced.
+
+    answer: whether the pool waits to hear of it. If not, a session that does not end in time is killed.
+    """
+
+    deadline: float
+    answer: bool
+
+
+class Sessions:
+    """The session processes that are alive, and those that have ended and that nobody has asked about. Mutable."""
+
+    def __init__(self, control: socket.socket, target: Target, open_session: OpenSession) -> None:
+        self._control, self._target, self._open_session = control, target, open_session
+        self._poll = select.poll()
+        self._poll.register(control, select.POLLIN)
+        self._handles: dict[int, int] = {}  # of every session that was not reaped: its number, a handle to its process
+        self._ended: set[int] = set()  # those of them that are
+        self._orders: dict[int, _Order] = {}
+
+    def serve(self) -> None:
+        """Do what the pool asks for until it closes the control socket."""
+        while True:
+            deadline = min((order.deadline for order in self._orders.values()), default=math.inf)
+            wait = None if deadline == math.inf else max(0.0, 1000 * (deadline - time.monotonic()))
+            for handle, _ in self._poll.poll(wait):
+                if handle != self._control.fileno():
+                    self._notice(handle)
+                elif not self._obey():
+                    return
+            for number, order in list(self._orders.items()):
+                self._look(number, order)
+
+    def end(self) -> None:
+        """Kill what is left, and all that it started."""
+        for number in list(self._handles):
+            self._signal(number, signal.SIGKILL)
+            self._reap(number)
+
+    def _obey(self) -> bool:
+        """Hear the next word from the pool and act on it. False if the pool is gone."""
+        try:
+            word, handles, _, _ = socket.recv_fds(self._control, MESSAGE_MAX, 2)
+        except ConnectionResetError:  # it died with words of ours unread
+            return False
         if not word:
-            return
-        pid = os.fork()
-        if pid == 0:
-            control.close()
-            _session_process(handles[0], target, open_session)
-        os.close(handles[0])
+            return False
+        order = json.loads(word)
+        if handles:
+            self._open(*handles)
+        else:
+            self._begin_to_end(**order)
+        return True
+
+    def _open(self, channel: int, log: int) -> None:
+        number = os.fork()
+        if number == 0:
+            self._control.close()
+            for handle in self._handles.values():
+                os.close(handle)
+            session_process(channel, log, self._target, self._open_session)
+        os.close(channel)
+        os.close(log)
         # Both sides do it: neither knows who comes first.
-        _lead_group(pid)
-        tell(control, say="opened", pid=pid)
-        tell(control, say="closed", status=_mind_session(control, pid))
+        _lead_group(number)
+        self._handles[number] = handle = os.pidfd_open(number)
+        self._poll.register(handle, select.POLLIN)
+        tell(self._control, say="opened", pid=number)
+
+    def _begin_to_end(self, pid: int, signal: int, within_s: float, answer: bool) -> None:
+        if signal:
+            self._signal(pid, signal)
+        self._orders[pid] = _Order(deadline=time.monotonic() + within_s, answer=answer)
+
+    def _notice(self, handle: int) -> None:
+        """A session has ended. It stays unreaped until the pool asks, so that its number cannot be anyone else's."""
+        self._poll.unregister(handle)
+        self._ended.add(next(number for number, one in self._handles.items() if one == handle))
+
+    def _look(self, number: int, order: _Order) -> None:
+        """Whether what was ordered has come about, or its time has passed."""
+        if number in self._ended:
+            del self._orders[number]
+            self._signal(number, signal.SIGKILL)  # what it may have started
+            status = self._reap(number)
+            if order.answer:
+                tell(self._control, say="closed", status=status)
+        elif time.monotonic() > order.deadline:
+            if order.answer:
+                del self._orders[number]
+                tell(self._control, say="alive")
+            else:
+                self._signal(number, signal.SIGKILL)
+                order.deadline = math.inf
+
+    def _signal(self, number: int, which: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(number, which)
+
+    def _reap(self, number: int) -> int:
+        """Its wait status."""
+        os.close(self._handles.pop(number))
+        self._ended.discard(number)
+        _, status = os.waitpid(number, 0)
+        return status
 
 
 def _lead_group(pid: int) -> None:
     # The refusals: it has done so itself, or has ended.
     with contextlib.suppress(PermissionError, ProcessLookupError):
         os.setpgid(pid, pid)
-
-
-def _mind_session(control: socket.socket, pid: int) -> int:
-    """Send the session what signals the pool asks for, until it has ended. Its wait status."""
-    while True:
-        word = _hear(control)
-        order = json.loads(word) if word else {"signal": int(signal.SIGKILL), "within_s": math.inf}  # the pool is gone
-        if order["signal"]:
-            os.killpg(pid, int(order["signal"]))
-        if _has_ended(pid, float(order["within_s"])):
-            break
-        tell(control, say="alive")
-    # Before it is reaped, its number cannot be anyone else's: end what it may have started.
-    os.killpg(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    return status
-
-
-def _has_ended(pid: int, within_s: float) -> bool:
-    """Whether this process ends in the given time. It is not reaped by this."""
-    end = time.monotonic() + within_s
-    pause = 0.0005
-    while not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-        if time.monotonic() > end:
-            return False
-        time.sleep(pause)
-        pause = min(2 * pause, 0.02)
-    return True
-
-
-def _hear(control: socket.socket) -> bytes:
-    """The next word from the pool; empty if it is gone."""
-    try:
-        return control.recv(MESSAGE_MAX)
-    except ConnectionResetError:  # it died with words of ours unread
-        return b""
-
-
-# The session process ---------------------------------------------------------------------------------------------
-
-
-def _session_process(handle: int, target: Target, open_session: OpenSession) -> NoReturn:
-    status = 1
-    try:
-        worker = os.getppid()
-        os.setpgid(0, 0)
-        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-        if os.getppid() == worker:  # else the worker died before the line above could notice
-            session(handle, target, open_session)
-            status = 0
-    except BaseException:  # becomes the exit status; the pool reads the log
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # Not sys.exit: what the worker registered to run at exit is the worker's.
-        os._exit(status)
-
-
-def session(handle: int, target: Target, open_session: OpenSession) -> None:
-    """Open a session for the setup of the first case and run cases until the pool closes its end. It does so when
-    one does not end well: after a CUDA error, say, the context would blame the next case."""
-    watch = Recorder(handle)
-    run_case: RunCase | None = None
-    while True:
-        frame = receive(lambda size: read_exactly(handle, size))
-        if frame is None:
-            return
-        case = case_from_json(frame.head["case"])
-        try:
-            if run_case is None:
-                watch.at(-1, "build")
-                run_case = open_session(case.setup, target, watch)
-        except BaseException as error:  # becomes the trace's end
-            watch.ended(not_opened(error, watch))
-            return
-        watch.ended(run(run_case, case, watch))
-
-
-def run(run_case: RunCase, case: Case, watch: Recorder) -> Ended:
-    """Run one case; whatever it raises becomes how it ended."""
-    watch.at(0, "input")
-    try:
-        run_case(case, watch)
-    except BaseException as error:  # becomes the trace's end
-        return _raised(error, watch)
-    return Ended(how=How.DONE, step=watch.step, path=watch.path)
-
-
-def not_opened(error: BaseException, watch: Recorder) -> Ended:
-    """How a session ended that could not be opened. While capturing, sglang's code runs and its errors are findings;
-    before that we build what it needs, and the trouble is ours."""
-    return _raised(error, watch) if watch.path == "capture" else _unfit(error, watch)
-
-
-def _raised(error: BaseException, watch: Recorder) -> Ended:
-    if isinstance(error, Unfit):
-        return _unfit(error, watch)
-    what, detail = exception_name(error), exception_detail(error)
-    return Ended(how=How.RAISED, step=watch.step, path=watch.path, what=what, detail=detail)
-
-
-def _unfit(error: BaseException, watch: Recorder) -> Ended:
-    what = one_line(error) if not isinstance(error, Unfit) else str(error)
-    return Ended(how=How.UNFIT, step=watch.step, path=watch.path, what=what, detail=exception_detail(error))
 
 
 if __name__ == "__main__":

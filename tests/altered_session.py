@@ -34,19 +34,22 @@ PARTS = (*_ROWS, "prefix0", "prefix1")
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     """As of runners.session, which is imported here only: the tests read PARTS in a process without torch."""
     session = importlib.import_module("runners.session")
-    for name in ("floats", "integers", "window"):
-        setattr(session, name, _altering(getattr(session, name)))
-    given = session._Step._given
+    family = importlib.import_module("runners.releases.draft.family")
+    memory = importlib.import_module("runners.sessions.memory")
+    for module, name in ((family, "floats"), (family, "integers"), (memory, "window")):
+        setattr(module, name, _altering(getattr(module, name)))
+    step_class = importlib.import_module("runners.sessions.step").Step
+    given = step_class._given
 
     def altered(step: Any) -> dict[str, Array]:
         arrays: dict[str, Array] = given(step)
         for row, request in enumerate(step.requests):
             name = _part(request.data)
             if name in arrays:
-                arrays[name][row] = _ROWS[name](arrays[name][row].copy(), step.session.table)
+                arrays[name][row] = _ROWS[name](arrays[name][row].copy(), step.captured.table)
         return arrays
 
-    session._Step._given = altered
+    step_class._given = altered
     opened: RunCase = session.open_session(setup, target, watch)
     return opened
 

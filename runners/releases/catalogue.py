@@ -1,18 +1,29 @@
-"""Which adapter drives which release: the last whose first release is not newer."""
+"""Which adapter drives which runner of which release: the last whose first release is not newer."""
 
 from __future__ import annotations
 
 import importlib
 import re
+import traceback
+from types import ModuleType
 
 from runners.engines import standins
 from runners.releases.live import Adapter
 
-# First release of each adapter, rising. A release newer than all is driven by the last, and its trace says so.
-FIRST_RELEASES = ("0.5.10", "0.5.11", "0.5.13", "0.5.14")
-# Native modules that these releases import whether or not there is a GPU.
-NATIVE_IMPORTS = dict.fromkeys(("0.5.10", "0.5.11"), ("sgl_kernel", "sgl_kernel.kvcacheio"))
+# First release of each adapter of a runner, rising: the modules of its folder. A release newer than all is driven by
+# the last, and its trace says so.
+FIRST_RELEASES = {
+    "draft": ("0.5.10", "0.5.11", "0.5.13", "0.5.14"),
+}
+# Runners that are driven in a way of their own: the module that opens their sessions.
+OWN_SESSIONS: dict[str, str] = {}
+# Native modules that releases from here on import whether or not there is a GPU.
+NATIVE_IMPORTS = {"0.5.10": ("sgl_kernel", "sgl_kernel.kvcacheio"), "0.5.13": ()}
 NEWEST_ADAPTED = "0.5.15.post1"
+
+
+class NotDriven(ValueError):
+    """This release has no such runner, or none that an adapter drives. The text says why."""
 
 
 def version_key(release: str) -> tuple[int, ...]:
@@ -34,23 +45,33 @@ def present_release() -> str:
     return release
 
 
-def adapter_release(release: str) -> str:
-    """The first release of the adapter that drives `release`. ValueError if it is older than all."""
-    known = [first for first in FIRST_RELEASES if version_key(first) <= version_key(release)]
+def latest(release: str, firsts: tuple[str, ...], what: str) -> str:
+    """The last of these releases that is not newer. NotDriven if all are."""
+    known = [first for first in firsts if version_key(first) <= version_key(release)]
     if not known:
-        raise ValueError(f"sglang {release} is older than {FIRST_RELEASES[0]}, the oldest release that can be driven")
+        raise NotDriven(f"sglang {release} is older than {firsts[0]}, the oldest release in which {what} can be driven")
     return known[-1]
 
 
-def load(release: str, device: str) -> Adapter:
-    """Import the adapter, and with it sglang and all of its models, for "cuda" or "cpu"."""
-    first = adapter_release(release)
+def prepare(release: str, device: str) -> None:
+    """Import sglang and all of its models, for "cuda" or "cpu"."""
     if device == "cpu":
-        standins.stand_in(*NATIVE_IMPORTS.get(first, ()))
-    module = importlib.import_module("runners.releases.v" + first.replace(".", "_"))
+        standins.stand_in(*NATIVE_IMPORTS[latest(release, tuple(NATIVE_IMPORTS), "anything")])
+    # These two first: imported the other way round, the speculative modules of releases before 0.5.13 meet themselves.
+    importlib.import_module("sglang.srt.server_args")
+    importlib.import_module("sglang.srt.managers.tp_worker")
     importlib.import_module("sglang.srt.models.registry")
+
+
+def load(release: str, runner: str) -> Adapter:
+    """The adapter for a runner. NotDriven if this release has none."""
+    if runner not in FIRST_RELEASES:
+        raise NotDriven(f"no adapter drives the {runner} runner")
+    first = latest(release, FIRST_RELEASES[runner], f"the {runner} runner")
+    module = _import(f"runners.releases.{runner}.v" + first.replace(".", "_"))
     return Adapter(
         name=module.NAME,
+        family=_import(f"runners.releases.{runner}.family").FAMILY,
         build=module.build,
         capture=module.capture,
         batch=module.batch,
@@ -58,3 +79,21 @@ def load(release: str, device: str) -> Adapter:
         eager=module.eager,
         neutral=module.neutral,
     )
+
+
+def load_all(release: str) -> dict[str, Adapter | str]:
+    """Per runner its adapter, or why there is none: what cannot be imported must not keep the others from running."""
+    found: dict[str, Adapter | str] = {}
+    for runner in FIRST_RELEASES:
+        try:
+            found[runner] = load(release, runner)
+        except NotDriven as reason:
+            found[runner] = str(reason)
+        except Exception as error:  # becomes the reason why a case is unfit; the log has all of it
+            traceback.print_exc()
+            found[runner] = f"the {runner} runner's adapter cannot be imported: {type(error).__name__}: {error}"
+    return found
+
+
+def _import(name: str) -> ModuleType:
+    return importlib.import_module(name)

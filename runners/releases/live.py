@@ -1,19 +1,23 @@
-"""What an adapter gives and takes: the parts of a live sglang, and a batch as plain tensors."""
+"""What an adapter gives and takes: the parts of a live sglang, a batch as named tensors, and the two halves of an
+adapter: a Family, which is the same for every release, and the functions of one generation of releases."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from repro.case import Setup
+from repro.case import Request, Setup
+from repro.layout import Ints
+from repro.trace import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """A built sglang: its workers are sglang's own objects and therefore untyped."""
+    """A built sglang: its workers are sglang's own objects and therefore untyped. draft: None without speculation."""
 
     setup: Setup
     device: str
@@ -21,65 +25,88 @@ class Live:
     target: Any
     draft: Any
 
-    @property
-    def model_runner(self) -> Any:
-        return self.draft.draft_runner
-
-    @property
-    def backend(self) -> Any:
-        """The multi-step draft attention backend."""
-        return self.draft.draft_attn_backend
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """A batch as the caller would hand it over, n rows.
+    """A batch as the caller would hand it over: `count` requests, and tensors whose first dimension is count or a
+    multiple of it."""
 
-    req_pool_indices, seq_lens: int64 [n]; out_cache_loc: int64 [n * topk * num_steps]; positions: int64 [n * topk];
-    topk_p: float32 [n, topk]; topk_index: int64 [n, topk]; hidden_states: [n, hidden] in the model's dtype.
-    """
+    count: int
+    tensors: Mapping[str, torch.Tensor]
 
-    req_pool_indices: torch.Tensor
-    seq_lens: torch.Tensor
-    out_cache_loc: torch.Tensor
-    positions: torch.Tensor
-    topk_p: torch.Tensor
-    topk_index: torch.Tensor
-    hidden_states: torch.Tensor
-
-    @property
-    def count(self) -> int:
-        return int(self.seq_lens.shape[0])
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self.tensors[name]
 
     def copied(self) -> Rows:
         """The same contents in tensors of their own: a runner may change what it is given."""
-        return Rows(**{name: getattr(self, name).clone() for name in self.__slots__})
+        return replace(self, tensors={name: tensor.clone() for name, tensor in self.tensors.items()})
 
-    def padded(self, setup: Setup, neutral: Mapping[str, int]) -> Rows:
-        """Padded to its bucket as a graph pads it: row 0 of req_to_token, KV slot 0, neutral lengths."""
-        missing = setup.bucket(self.count) - self.count
-        each = {"out_cache_loc": setup.topk * setup.num_steps, "positions": setup.topk}
+    def padded(self, bs: int, neutral: Mapping[str, int]) -> Rows:
+        """Padded to bs requests as a graph pads them: each tensor with its neutral value, 0 where none is named."""
 
-        def extended(name: str) -> torch.Tensor:
-            tensor: torch.Tensor = getattr(self, name)
-            shape = (missing * each.get(name, 1), *tensor.shape[1:])
-            return torch.cat((tensor, tensor.new_full(shape, neutral.get(name, 0))))
+        def extended(name: str, tensor: torch.Tensor) -> torch.Tensor:
+            each = tensor.shape[0] // self.count
+            more = tensor.new_full(((bs - self.count) * each, *tensor.shape[1:]), neutral.get(name, 0))
+            return torch.cat((tensor, more))
 
-        return Rows(**{name: extended(name) for name in self.__slots__})
+        return Rows(count=bs, tensors={name: extended(name, tensor) for name, tensor in self.tensors.items()})
 
-    def nudged(self, factor: float) -> Rows:
-        """With the hidden states moved by a factor close to one."""
-        hidden = (self.hidden_states.float() * factor).to(self.hidden_states.dtype)
-        return replace(self, hidden_states=hidden)
+    def nudged(self, names: Sequence[str], factor: float) -> Rows:
+        """With these tensors moved by a factor close to one."""
+        moved = {name: (self.tensors[name].float() * factor).to(self.tensors[name].dtype) for name in names}
+        return replace(self, tensors={**self.tensors, **moved})
+
+
+# What a path returns: named tensors, as views that the next replay may overwrite; count rows or a multiple of it.
+Outputs = Mapping[str, torch.Tensor]
+Given = Mapping[str, Array]
+
+
+def buffers_of(runner: Any) -> Any:
+    """Where a graph runner keeps its input buffers."""
+    return runner.buffers
+
+
+def sizes_of(runner: Any) -> tuple[int, int]:
+    """The bucket and the number of requests of the replay under way."""
+    return runner.bs, runner.raw_bs
+
+
+def mha_cache(model_runner: Any) -> list[torch.Tensor]:
+    """The KV cache of a model with multi-head attention: keys and values of each layer, [kv slots, heads, head_dim]."""
+    pool = model_runner.token_to_kv_pool
+    return [*pool.k_buffer, *pool.v_buffer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drafts:
-    """What a draft returns, as views that the next replay may overwrite: parents, scores_index, tokens, n rows each."""
+class Family:
+    """What the batches of one runner are made of, in every release.
 
-    parents: torch.Tensor
-    scores_index: torch.Tensor
-    tokens: torch.Tensor
+    given: the batch as host arrays under their names in the trace, one row per request: of the setup, req_to_token
+    and the requests. flat: those of them that sglang takes as one row of all. noisy: those in the model's dtype, by
+    moving which rounding noise is measured; without any, the KV cache is moved. buffers: the runner's input buffers
+    that are watched. caller: what of a ForwardBatch its caller may look at afterwards. model_runner: the one whose
+    weights and KV cache are used. kv: that cache. prefix: how many tokens of a request are in it before the call.
+    configs: Hugging Face configurations of target and draft model. static: the tensors besides input buffers and KV
+    cache that outlive a call, by name. metadata: what attention reads at launch, of the live sglang, the runner, the
+    bucket and the batch. input_buffers, sizes: where the runner keeps its buffers, bucket and batch size. launching:
+    calls its second argument at each launch while it is entered; None: where the engine's graphs say so.
+    """
+
+    given: Callable[[Setup, Ints, Sequence[Request]], Given]
+    flat: frozenset[str]
+    noisy: tuple[str, ...]
+    buffers: tuple[str, ...]
+    caller: Callable[[Any], Mapping[str, Any]]
+    model_runner: Callable[[Live], Any]
+    configs: Callable[[Setup], tuple[Mapping[str, Any], Mapping[str, Any]]]
+    static: Callable[[Live, Any], Mapping[str, torch.Tensor]]
+    metadata: Callable[[Live, Any, int, Given], Mapping[str, torch.Tensor]]
+    prefix: Callable[[Setup, Request], int]
+    kv: Callable[[Any], list[torch.Tensor]] = mha_cache
+    input_buffers: Callable[[Any], Any] = buffers_of
+    sizes: Callable[[Any], tuple[int, int]] = sizes_of
+    launching: Callable[[Any, Callable[[], None]], AbstractContextManager[None]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +118,10 @@ class Adapter:
     """
 
     name: str
+    family: Family
     build: Callable[[Setup, str, Any], Live]
     capture: Callable[[Live], Any]
     batch: Callable[[Live, Rows], Any]
-    graph: Callable[[Any, Any], Drafts]
-    eager: Callable[[Live, Any], Drafts]
+    graph: Callable[[Any, Any], Outputs]
+    eager: Callable[[Live, Any], Outputs]
     neutral: Callable[[Live], Mapping[str, int]]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,17 +27,21 @@ class Folders:
 
 
 @contextmanager
-def folders(setup: Setup) -> Iterator[Folders]:
+def folders(target: Mapping[str, Any], draft: Mapping[str, Any]) -> Iterator[Folders]:
     """Write both configurations for as long as the models are built."""
     with tempfile.TemporaryDirectory(prefix="eagleeye-models-") as root:
-        target = _write(Path(root, "target"), setup, "LlamaForCausalLM")
-        draft = _write(Path(root, "draft"), setup, "LlamaForCausalLMEagle")
-        yield Folders(target=target, draft=draft)
+        yield Folders(target=_write(Path(root, "target"), target), draft=_write(Path(root, "draft"), draft))
 
 
-def _write(folder: Path, setup: Setup, architecture: str) -> Path:
+def _write(folder: Path, config: Mapping[str, Any]) -> Path:
     folder.mkdir()
-    config = {
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def llama(setup: Setup, architecture: str = "LlamaForCausalLM") -> dict[str, Any]:
+    """The configuration of a Llama of one layer, or of a draft model of that kind."""
+    return {
         "architectures": [architecture],
         "model_type": "llama",
         "num_hidden_layers": 1,
@@ -55,8 +60,6 @@ def _write(folder: Path, setup: Setup, architecture: str) -> Path:
         "bos_token_id": 1,
         "eos_token_id": 2,
     }
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
 
 
 def fill_weights(model: torch.nn.Module) -> None:

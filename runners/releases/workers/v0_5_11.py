@@ -1,14 +1,11 @@
-"""sglang 0.5.11 and 0.5.12: row 0 of the request pool is reserved for padding."""
+"""sglang 0.5.11 to 0.5.13: row 0 of the request pool is reserved for padding."""
 
 from __future__ import annotations
 
 from repro.case import Setup
-from runners.releases import v0_5_10
 from runners.releases.live import Live
 from runners.releases.model import Folders
-from runners.releases.v0_5_10 import batch, capture, eager, graph, neutral
-
-__all__ = ["NAME", "batch", "build", "capture", "eager", "graph", "neutral"]
+from runners.releases.workers import v0_5_10
 
 NAME = "0.5.11"
 

@@ -1,8 +1,6 @@
-"""sglang 0.5.14 and 0.5.15: construction in phases, buckets in cuda_graph_config, can_run_graph/execute."""
+"""sglang 0.5.14 and 0.5.15: construction in phases, buckets in cuda_graph_config."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from sglang.srt.managers.tp_worker import TpModelWorker
 from sglang.srt.model_executor.cuda_graph_config import Backend
@@ -10,13 +8,10 @@ from sglang.srt.server_args import ServerArgs, set_global_server_args_for_schedu
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
 
 from repro.case import Setup
-from runners.releases import v0_5_10
-from runners.releases.live import Drafts, Live
+from runners.releases.live import Live
 from runners.releases.model import Folders
-from runners.releases.v0_5_10 import capture, construct, drafts, neutral, ranks
-from runners.releases.v0_5_13 import batch, eager
-
-__all__ = ["NAME", "batch", "build", "capture", "eager", "graph", "neutral"]
+from runners.releases.workers import v0_5_10
+from runners.releases.workers.v0_5_10 import construct, ranks
 
 NAME = "0.5.14"
 
@@ -46,9 +41,3 @@ def build(setup: Setup, device: str, models: Folders) -> Live:
     draft._rebuild_topk1_chain_buffers()  # sized by the largest bucket
     draft.init_attention_backend()
     return Live(setup=setup, device=device, args=args, target=target, draft=draft)
-
-
-def graph(runner: Any, forward_batch: Any) -> Drafts:
-    if not runner.can_run_graph(forward_batch):
-        raise RuntimeError(f"can_run_graph refused a batch of {forward_batch.batch_size}")
-    return drafts(runner.execute(forward_batch))

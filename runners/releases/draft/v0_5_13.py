@@ -6,9 +6,10 @@ from typing import Any
 
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
-from runners.releases.live import Drafts, Live, Rows
-from runners.releases.v0_5_10 import batch_fields, capture, drafts, graph, neutral
-from runners.releases.v0_5_11 import build
+from runners.releases.draft.family import backend
+from runners.releases.draft.v0_5_10 import batch_fields, capture, drafts, graph, neutral
+from runners.releases.live import Live, Outputs, Rows
+from runners.releases.workers.v0_5_11 import build
 
 __all__ = ["NAME", "batch", "build", "capture", "eager", "graph", "neutral"]
 
@@ -19,7 +20,7 @@ def batch(live: Live, rows: Rows) -> Any:
     return ForwardBatch(**batch_fields(live, rows))
 
 
-def eager(live: Live, forward_batch: Any) -> Drafts:
-    live.backend.init_forward_metadata(forward_batch)
+def eager(live: Live, forward_batch: Any) -> Outputs:
+    backend(live).init_forward_metadata(forward_batch)
     forward_batch.mark_forward_metadata_ready()
     return drafts(live.draft.draft_forward(forward_batch))

@@ -1,26 +1,18 @@
-"""sglang 0.5.10.post1: one-phase construction, runners that capture in their constructor, pools on the batch.
-
-The function names are those of `live.Adapter`; later modules replace what broke.
-"""
+"""sglang 0.5.10.post1: one-phase construction, and a request pool whose row 0 is an ordinary row."""
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
 from typing import Any
 
-# These two first: imported the other way round, the speculative modules of these releases meet themselves.
-from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler  # isort: skip
-from sglang.srt.managers.tp_worker import TpModelWorker  # isort: skip
-from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
-from sglang.srt.speculative.eagle_draft_cuda_graph_runner import EAGLEDraftCudaGraphRunner
-from sglang.srt.speculative.eagle_info import EagleDraftInput
+from sglang.srt.managers.tp_worker import TpModelWorker
+from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
 
 from repro.case import Setup
 from repro.layout import pool_tokens
-from runners.releases.live import Drafts, Live, Rows
+from runners.releases.live import Live
 from runners.releases.model import Folders
 
 NAME = "0.5.10"
@@ -37,7 +29,7 @@ def server_args(setup: Setup, device: str, models: Folders) -> dict[str, Any]:
         "dtype": setup.dtype,
         "attention_backend": setup.backend,
         "sampling_backend": "pytorch",
-        "speculative_algorithm": "EAGLE",
+        "speculative_algorithm": setup.algorithm,
         "speculative_num_steps": setup.num_steps,
         "speculative_eagle_topk": setup.topk,
         "speculative_num_draft_tokens": setup.num_draft_tokens,
@@ -91,66 +83,3 @@ def one_phase(setup: Setup, device: str, arguments: dict[str, Any]) -> Live:
     args.disable_cuda_graph = False
     draft.init_attention_backend()  # once more, now that the backend may know that graphs are on
     return Live(setup=setup, device=device, args=args, target=target, draft=draft)
-
-
-def capture(live: Live) -> Any:
-    return EAGLEDraftCudaGraphRunner(live.draft)
-
-
-def spec_input(rows: Rows) -> Any:
-    return EagleDraftInput(
-        topk_p=rows.topk_p,
-        topk_index=rows.topk_index,
-        hidden_states=rows.hidden_states,
-        capture_hidden_mode=CaptureHiddenMode.LAST,
-    )
-
-
-def batch_fields(live: Live, rows: Rows) -> dict[str, Any]:
-    """What ForwardBatch is made of in every release."""
-    lengths = rows.seq_lens.cpu()
-    return {
-        "forward_mode": ForwardMode.DECODE,
-        "batch_size": rows.count,
-        "input_ids": None,
-        "req_pool_indices": rows.req_pool_indices,
-        "seq_lens": rows.seq_lens,
-        "seq_lens_cpu": lengths,
-        "seq_lens_sum": int(lengths.sum()),
-        "out_cache_loc": rows.out_cache_loc,
-        "positions": rows.positions,
-        "return_logprob": False,
-        "spec_algorithm": live.model_runner.spec_algorithm,
-        "spec_info": spec_input(rows),
-        "capture_hidden_mode": CaptureHiddenMode.LAST,
-    }
-
-
-def batch(live: Live, rows: Rows) -> Any:
-    runner = live.model_runner
-    return ForwardBatch(
-        **batch_fields(live, rows),
-        req_to_token_pool=runner.req_to_token_pool,
-        token_to_kv_pool=runner.token_to_kv_pool,
-        attn_backend=runner.attn_backend,
-    )
-
-
-def drafts(returned: Any) -> Drafts:
-    parents, scores_index, tokens = returned[:3]
-    return Drafts(parents=parents, scores_index=scores_index, tokens=tokens)
-
-
-def graph(runner: Any, forward_batch: Any) -> Drafts:
-    if not runner.can_run(forward_batch):
-        raise RuntimeError(f"can_run refused a batch of {forward_batch.batch_size}")
-    return drafts(runner.replay(forward_batch))
-
-
-def eager(live: Live, forward_batch: Any) -> Drafts:
-    live.backend.init_forward_metadata(forward_batch)
-    return drafts(live.draft.draft_forward(forward_batch))
-
-
-def neutral(live: Live) -> Mapping[str, int]:
-    return {"seq_lens": live.backend.attn_backends[0].get_cuda_graph_seq_len_fill_value()}

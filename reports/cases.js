@@ -1,0 +1,93 @@
+// The table of cases: unpacked when it is first looked at, filtered and sorted as columns, and only what is seen drawn.
+"use strict";
+
+const ROW_HEIGHT = 28; // as in cases.css
+const ROWS_AROUND = 8; // drawn above and below what is seen, so that scrolling shows no gaps
+
+// Columns as the report writes them: {name, label, kind, values, codes} with kind "word" (codes count in values),
+// or "number" or "time" (codes are the values themselves).
+class Cases {
+  constructor(columns) {
+    this.columns = columns;
+    this.length = columns.length ? columns[0].codes.length : 0;
+    this.ranks = new Map();
+    this.order = Uint32Array.from({ length: this.length }, (_, row) => row);
+    this.shown = this.order;
+  }
+
+  text(column, row) {
+    const { kind, values, codes } = this.columns[column];
+    if (kind === "word") return values[codes[row]];
+    if (kind === "time") return codes[row] < 0 ? "" : new Date(codes[row] * 1000).toISOString().slice(0, 19).replace("T", " ");
+    return kind === "digest" ? codes.at(row) : codes[row].toLocaleString("en", { maximumFractionDigits: 3 });
+  }
+
+  // What rows are sorted by: a number each. Words go by the place that the report gives them (releases in order).
+  keys(column) {
+    if (!this.ranks.has(column)) {
+      const { kind, codes } = this.columns[column];
+      this.ranks.set(column, kind === "digest" ? codes.ranks() : codes);
+    }
+    return this.ranks.get(column);
+  }
+
+  sort(column, descending) {
+    const keys = this.keys(column);
+    const sign = descending ? -1 : 1;
+    // Equal rows stay in the order in which they were run.
+    this.order = Uint32Array.from({ length: this.length }, (_, row) => row).sort(
+      (a, b) => sign * (keys[a] - keys[b]) || a - b,
+    );
+  }
+
+  // wanted: by column the code that a row must have. words: each must be in some column of the row.
+  filter(wanted, words) {
+    const tests = [...wanted].map(([column, code]) => {
+      const { codes } = this.columns[column];
+      return (row) => codes[row] === code;
+    });
+    for (const word of words) tests.push(this.holding(word));
+    const kept = new Uint32Array(this.length);
+    let count = 0;
+    next: for (const row of this.order) {
+      for (const test of tests) if (!test(row)) continue next;
+      kept[count++] = row;
+    }
+    this.shown = kept.subarray(0, count);
+  }
+
+  // Whether a row has this word in some column. Each value of a column is looked at once, not once for every row.
+  holding(word) {
+    const looks = [];
+    for (const [column, { kind, values, codes }] of this.columns.entries()) {
+      if (kind === "word") {
+        const has = values.map((value) => value.toLowerCase().includes(word));
+        if (has.every(Boolean)) return () => true;
+        if (has.some(Boolean)) looks.push((row) => has[codes[row]]);
+      } else if (kind === "digest" && /^[0-9a-f]+$/.test(word)) {
+        looks.push((row) => codes.at(row).includes(word));
+      } else if (kind === "time" && /^[0-9:-]{4,}$/.test(word)) {
+        looks.push((row) => this.text(column, row).includes(word));
+      }
+    }
+    return (row) => looks.some((look) => look(row));
+  }
+}
+
+// Digests of one length each, one after another in one text.
+class Digests {
+  constructor(text, count) {
+    this.all = text;
+    this.width = count ? text.length / count : 0;
+    this.length = count;
+  }
+
+  at(row) {
+    return this.all.slice(row * this.width, (row + 1) * this.width);
+  }
+
+  // The first 13 hex digits fit a number exactly.
+  ranks() {
+    return Float64Array.from({ length: this.length }, (_, row) => parseInt(this.at(row).slice(0, 13), 16));
+  }
+}

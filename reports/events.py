@@ -1,0 +1,160 @@
+"""Every measurement of a subject (a fix, a stored seed, a finding) on a target, in one form, and what they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from reports.wording import release_order
+from repro.ledger_rows import FINDING, UNFIT, CheckRow, FindingRow, FixRow, Run
+from repro.states import CANNOT_RUN, state_of
+
+# Beside the words of repro.states, what a square can say.
+OTHER = "other failure"  # the finding's case failed there, but not in this way
+UNCONFIRMED = "unconfirmed"  # a campaign saw it, and no fresh process did
+UNKNOWN = "unknown"  # it ran and could not be judged
+NOT_RUN = "not run"
+WITHOUT = "without"  # the stop of a proof on a release from which the fix was taken out: no release of sglang
+FAILING = ("new", "known", "regressed", "flaky")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One measurement. source: what made it (campaign, replay, or a stop of a proof). row: what was measured."""
+
+    source: str
+    row: CheckRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Square:
+    """What is known of a subject on a target.
+
+    state: a word of repro.states or one of the above. failed of tried: runs of the last measurement. rate: the share of
+    the last runs that failed. since, first, last: runs by their ids: when the state began, when it first failed and
+    last failed, or, where it never failed, when it was first and last measured. why: the reason, where there is one.
+    source: what measured it last.
+    """
+
+    target: str
+    state: str = NOT_RUN
+    failed: int = 0
+    tried: int = 0
+    rate: float = 0.0
+    since: str = ""
+    first: str = ""
+    last: str = ""
+    why: str = ""
+    source: str = ""
+
+    @property
+    def fails(self) -> bool:
+        return self.state in FAILING
+
+    @property
+    def runs(self) -> str:
+        """k of n, in short; empty where there is nothing to count."""
+        return f"{self.failed}/{self.tried}" if self.tried else ""
+
+
+def release_and_engine(target: str) -> tuple[str, str]:
+    """The two parts of a target in its text form, whatever that text is."""
+    release, _, engine = target.rpartition("@" if "@" in target else "/")
+    return release, engine
+
+
+def target_order(target: str) -> tuple[object, ...]:
+    """A sort key: releases in their order, and checkouts after them."""
+    release, engine = release_and_engine(target)
+    return (not release[:1].isdecimal(), release_order(release), engine)
+
+
+def of_check(row: CheckRow) -> Event:
+    """A finding's case that failed in another way says nothing of the finding."""
+    wanted = row.subject.removeprefix(FINDING)
+    if row.subject.startswith(FINDING) and row.status == "FAIL" and row.fingerprint != wanted:
+        said = f"{row.oracle}: {row.where}".strip(": ")
+        return Event(source="replay", row=replace(row, status=OTHER, reason=row.reason or said or OTHER))
+    return Event(source="replay", row=row)
+
+
+def of_finding(row: FindingRow) -> Event:
+    """What a campaign saw. If it did not fail once in fresh processes, it is in doubt."""
+    doubtful = row.tried and not row.failed
+    return Event(
+        source="campaign",
+        row=CheckRow(
+            run=row.run,
+            target=row.target,
+            subject=f"{FINDING}{row.fingerprint}",
+            runner="",
+            status=UNCONFIRMED if doubtful else "FAIL",
+            fingerprint=row.fingerprint,
+            oracle=row.oracle,
+            where=row.where,
+            failed=row.failed,
+            tried=row.tried,
+            reason="a campaign saw it, and no run in a fresh process did" if doubtful else "",
+            at=row.at,
+        ),
+    )
+
+
+def of_fix(row: FixRow) -> Event:
+    """One stop of a proof."""
+    return Event(
+        source=f"proof: {row.role} release" if row.role != WITHOUT else "proof: without the fix",
+        row=CheckRow(
+            run=row.run,
+            target=row.target,
+            subject=f"fix:{row.number}",
+            runner=row.runner,
+            status=row.status if row.status in ("PASS", "FAIL", "UNKNOWN") else UNFIT,
+            expected=row.expected,
+            oracle=row.oracle,
+            reason=row.problem or row.detail,
+            seconds=row.seconds,
+            at=row.at,
+        ),
+    )
+
+
+def in_order(events: Iterable[Event], runs: Sequence[Run]) -> list[Event]:
+    """Oldest first; what has no time of its own has that of its run."""
+    started = {run.id: run.started for run in runs}
+    return sorted(events, key=lambda event: (event.row.at or started.get(event.row.run, ""), event.row.target))
+
+
+def squares(events: Sequence[Event]) -> Mapping[str, Square]:
+    """One for each target that anything was measured on. events: of one subject, oldest first."""
+    by_target: dict[str, list[Event]] = {}
+    for event in events:
+        if event.source != "proof: without the fix":
+            by_target.setdefault(event.row.target, []).append(event)
+    return {target: _square(by_target[target]) for target in sorted(by_target, key=target_order)}
+
+
+def _square(events: Sequence[Event]) -> Square:
+    state = state_of([event.row for event in events])
+    told = [event for event in events if event.row.run == state.measured] or list(events)
+    last, latest = told[-1], events[-1].row
+    word = state.state
+    if word == CANNOT_RUN and latest.status in (OTHER, UNCONFIRMED, UNKNOWN.upper()):
+        word = latest.status.lower()
+    return Square(
+        target=state.target,
+        state=word,
+        failed=last.row.failed,
+        tried=last.row.tried,
+        rate=state.rate,
+        since=state.since,
+        first=state.first_seen or events[0].row.run,
+        last=state.last_seen or latest.run,
+        why=state.why or last.row.reason,
+        source=last.source,
+    )
+
+
+def is_change(square: Square, run: str) -> bool:
+    """Whether what is known of this square became so in this run."""
+    return square.since == run and square.state not in (NOT_RUN, CANNOT_RUN)

@@ -1,0 +1,90 @@
+"""What a campaign wrote with --json, in the form of a ledger's history, so that there is one way to tell of both."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from repro.case import problems
+from repro.codec import Seed, dumps
+from repro.ledger_read import History
+from repro.ledger_rows import FINDING, SEED, UNFIT, CampaignRow, CheckRow, FindingRow, Run
+from repro.record import BadRecord, Campaign, Found, Replay, loads
+
+
+def read_records(paths: Sequence[Path]) -> History:
+    """The campaigns and replays of all files together. BadRecord, naming the file, if one is not a record."""
+    campaigns: list[Campaign] = []
+    replays: list[Replay] = []
+    for path in paths:
+        try:
+            more_campaigns, more_replays = loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise BadRecord(f"{path}: {error.strerror or error}") from error
+        except UnicodeDecodeError as error:
+            raise BadRecord(f"{path}: not UTF-8 text, from byte {error.start} on") from error
+        except BadRecord as error:
+            raise BadRecord(f"{path}: {error}") from error
+        campaigns += more_campaigns
+        replays += more_replays
+    return history_of(campaigns, replays)
+
+
+def history_of(campaigns: Sequence[Campaign], replays: Sequence[Replay]) -> History:
+    """One run, in which all of this was done."""
+    run = Run(
+        id=_id(campaigns, replays),
+        kind="campaign",
+        started=min((campaign.started for campaign in campaigns), default=""),
+        ended=max((campaign.ended for campaign in campaigns), default=""),
+    )
+    found = [(campaign, one) for campaign in campaigns for one in campaign.findings]
+    known = {one.fingerprint for _, one in found}
+    return History(
+        path=Path(),
+        runs=(run,) if campaigns or replays else (),
+        campaigns=tuple(CampaignRow(run=run.id, campaign=one, at=one.ended) for one in campaigns),
+        findings=tuple(_finding(run, campaign, one) for campaign, one in found),
+        checks=tuple(_check(run, one, one.fingerprint in known) for one in replays),
+    )
+
+
+def _id(campaigns: Sequence[Campaign], replays: Sequence[Replay]) -> str:
+    """The same for the same content, as the page must be."""
+    said = [f"{one.target} {one.seed} {one.started}" for one in campaigns] + [repr(asdict(one)) for one in replays]
+    return hashlib.sha256("\n".join(said).encode(errors="replace")).hexdigest()[:32]
+
+
+def _finding(run: Run, campaign: Campaign, found: Found) -> FindingRow:
+    return FindingRow(
+        run=run.id,
+        target=found.target,
+        fingerprint=found.fingerprint,
+        oracle=found.oracle,
+        where=found.where,
+        detail=found.detail,
+        # A case that is not valid has no seed file; the page says why it is not valid.
+        seed_text="" if problems(found.case) else dumps(Seed(case=found.case)),
+        failed=found.failed,
+        tried=found.tried,
+        cell=found.cell,
+        at=campaign.ended,
+    )
+
+
+def _check(run: Run, replay: Replay, is_finding: bool) -> CheckRow:
+    return CheckRow(
+        run=run.id,
+        target=replay.target,
+        subject=f"{FINDING}{replay.fingerprint}" if is_finding else f"{SEED}{replay.seed}",
+        runner="",
+        status=replay.status.name if replay.tried else UNFIT,
+        # Runs that failed in another way are not counted in `failed`.
+        fingerprint=replay.fingerprint if replay.failed else "",
+        failed=replay.failed,
+        tried=replay.tried,
+        reason=replay.line,
+        at=run.ended,
+    )

@@ -1,0 +1,266 @@
+"""What the report has a row and a page for: each fix, each stored seed that proves none, each finding."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from reports.events import Event, Square, in_order, of_check, of_finding, of_fix, release_and_engine, squares
+from reports.wording import bug_name, shortened
+from repro.case import Case, problems
+from repro.codec import BadSeed, Seed, dumps, loads, read
+from repro.finding import Cell
+from repro.fixes import SEEDS
+from repro.ledger_read import History
+from repro.ledger_rows import FINDING, SEED, CheckRow, FindingRow, FixRow
+from repro.record import Found
+
+_CELL = re.compile(r"step (\d+) (.+)\[(-?\d+),(-?\d+)\] is (.*), expected (.*)", re.DOTALL)
+NAME_CHARS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minimal:
+    """The smallest case known of a subject. case: None where there is none, for which `unreadable` says why, or where
+    its seed file is not at hand. path: where that file was written."""
+
+    case: Case | None = None
+    cell: Cell | None = None
+    text: str = ""
+    path: str = ""
+    unreadable: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """anchor: its id on the page. kind: fix, seed or finding. about: what it is, in a line. oracle, fingerprint and
+    detail are those of the failure, as far as they are known. squares: by target. events: its history, oldest first. stops: of a fix,
+    the stops of its proofs. founds: of a finding, what campaigns wrote of it, the best first. same: subjects that fail
+    with the same fingerprint, by their anchors and names."""
+
+    anchor: str
+    kind: str
+    name: str
+    about: str
+    oracle: str
+    fingerprint: str
+    detail: str
+    minimal: Minimal
+    squares: Mapping[str, Square]
+    events: tuple[Event, ...]
+    stops: tuple[FixRow, ...] = ()
+    founds: tuple[Found, ...] = ()
+    same: tuple[tuple[str, str], ...] = ()
+
+    def targets(self, *states: str) -> list[str]:
+        """The targets on which it is in one of these states."""
+        return [target for target, square in self.squares.items() if square.state in states]
+
+    @property
+    def fails(self) -> bool:
+        return any(square.fails for square in self.squares.values())
+
+
+def subjects(history: History) -> tuple[Subject, ...]:
+    """Fixes by their numbers, then the other seeds, then findings: those that fail first, by how many cases did so."""
+    made = [*_fixes(history), *_seeds(history), *_findings(history)]
+    anchored = [_renamed(subject, number) for number, subject in enumerate(made, 1)]
+    return tuple(_with_same(subject, anchored) for subject in anchored)
+
+
+def targets(history: History) -> list[str]:
+    """Every target that anything was measured on; a release without a fix is none."""
+    found = {str(row.campaign.target) for row in history.campaigns} | {row.target for row in history.checks}
+    found |= {row.target for row in history.findings} | {row.target for row in history.cases}
+    return list(found | {row.target for row in history.fixes if row.role not in ("", "without")})
+
+
+def range_of(subject: Subject, engine: str) -> str:
+    """In words, from which release to which it fails, as measured: "fails up to 0.5.10.post1, fixed in 0.5.11"."""
+    measured = [
+        (release_and_engine(target)[0], square)
+        for target, square in subject.squares.items()
+        if release_and_engine(target)[1] == engine and (square.fails or square.state in ("passing", "fixed"))
+    ]
+    said = []
+    for fails, group in itertools.groupby(measured, key=lambda one: one[1].fails):
+        releases = [release for release, _ in group]
+        span = releases[0] if len(releases) == 1 else f"{releases[0]} to {releases[-1]}"
+        if fails:
+            said.append(f"fails on {span}")
+        else:
+            said.append(f"passes on {span}" if not said else f"fixed in {releases[0]}")
+    return ", ".join(said)
+
+
+def _fixes(history: History) -> list[Subject]:
+    """A row for each runner and backend on which a fix is shown; engines are columns of it."""
+    proofs: dict[tuple[int, str, str], list[FixRow]] = {}
+    for row in history.fixes:
+        proofs.setdefault((row.number, row.runner, row.backend), []).append(row)
+    made = []
+    for (number, runner, backend), rows in sorted(proofs.items()):
+        seed = Path(rows[-1].seed).name
+        checks = [row for row in history.checks if row.subject == f"{SEED}{seed}"]
+        events = [*(of_fix(row) for row in rows if row.role and row.target), *map(of_check, checks)]
+        made.append(
+            _subject(
+                anchor=f"fix-{number}-{runner}-{backend}",
+                kind="fix",
+                name=f"#{number} {runner}, {backend}",
+                about=rows[-1].title,
+                oracle=rows[-1].oracle,
+                fingerprint=_fingerprint(checks),
+                minimal=_stored(seed),
+                events=in_order(events, history.runs),
+                stops=_latest_stops(rows),
+            )
+        )
+    return made
+
+
+def _latest_stops(rows: Iterable[FixRow]) -> tuple[FixRow, ...]:
+    """Of each engine and role the last one."""
+    return tuple({(row.engine, row.role): row for row in rows}.values())
+
+
+def _seeds(history: History) -> list[Subject]:
+    proving = {f"{SEED}{Path(row.seed).name}" for row in history.fixes}
+    by_seed: dict[str, list[CheckRow]] = {}
+    for row in history.checks:
+        if not row.subject.startswith(FINDING) and row.subject not in proving:
+            by_seed.setdefault(row.subject.removeprefix(SEED), []).append(row)
+    made = []
+    for seed, rows in by_seed.items():
+        minimal, failing = _stored(seed), [row for row in rows if row.oracle]
+        about = failing[-1] if failing else None
+        made.append(
+            _subject(
+                anchor=f"seed-{seed}",
+                kind="seed",
+                name=Path(seed).name,
+                about=bug_name(about.oracle, about.where) if about else _what(seed),
+                oracle=about.oracle if about else "",
+                fingerprint=_fingerprint(rows),
+                minimal=minimal,
+                events=in_order(map(of_check, rows), history.runs),
+            )
+        )
+    return made
+
+
+def _findings(history: History) -> list[Subject]:
+    kinds: dict[str, list[FindingRow]] = {}
+    for row in history.findings:
+        kinds.setdefault(row.fingerprint, []).append(row)
+    made = []
+    for fingerprint, rows in kinds.items():
+        founds = [one for row in history.campaigns for one in row.campaign.findings if one.fingerprint == fingerprint]
+        founds.sort(key=lambda one: (one.failed == 0, _size(one.case)))
+        checks = [row for row in history.checks if row.subject == f"{FINDING}{fingerprint}"]
+        best = min(rows, key=lambda row: (row.failed == 0, len(row.seed_text)))
+        made.append(
+            _subject(
+                anchor=f"finding-{fingerprint}",
+                kind="finding",
+                name=bug_name(best.oracle, best.where),
+                about="",
+                oracle=best.oracle,
+                fingerprint=fingerprint,
+                detail=founds[0].detail if founds else best.detail,
+                minimal=_found(founds[0]) if founds else _told(best),
+                events=in_order([*map(of_finding, rows), *map(of_check, checks)], history.runs),
+                founds=tuple(founds),
+            )
+        )
+    cases = {
+        f"finding-{key}": sum(one.cases for one in made_of.founds) for key, made_of in zip(kinds, made, strict=True)
+    }
+    return sorted(made, key=lambda one: (not one.fails, -cases[one.anchor], one.name))
+
+
+def _subject(*, events: Sequence[Event], detail: str = "", **parts: object) -> Subject:
+    return Subject(events=tuple(events), squares=squares(events), detail=detail, **parts)  # type: ignore[arg-type]
+
+
+def _fingerprint(rows: Sequence[CheckRow]) -> str:
+    return next((row.fingerprint for row in reversed(rows) if row.status == "FAIL" and row.fingerprint), "")
+
+
+def _size(case: Case) -> tuple[int, int]:
+    return len(case.steps), sum(len(step.requests) for step in case.steps)
+
+
+# Minimal cases ----------------------------------------------------------------------------------------------------
+
+
+def _stored(seed: str) -> Minimal:
+    """That of a stored seed, if it is one of ours."""
+    path = SEEDS / Path(seed).name
+    if not path.is_file():
+        return Minimal(path=seed)
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = loads(text)
+    except (OSError, ValueError) as error:
+        return Minimal(path=seed, unreadable=str(error))
+    return Minimal(
+        case=found.case, cell=_cell(str(found.about.get("cell", ""))), text=text, path=f"repro/seeds/{path.name}"
+    )
+
+
+def _what(seed: str) -> str:
+    """What a stored seed says that it shows."""
+    path = SEEDS / Path(seed).name
+    try:
+        return str(read(path).about.get("fix", "")) if path.is_file() else ""
+    except (OSError, BadSeed):
+        return ""
+
+
+def _found(found: Found) -> Minimal:
+    bad = problems(found.case)
+    if bad:
+        return Minimal(cell=found.cell, path=found.seed, unreadable="; ".join(bad))
+    return Minimal(case=found.case, cell=found.cell, text=dumps(Seed(case=found.case)), path=found.seed)
+
+
+def _told(row: FindingRow) -> Minimal:
+    try:
+        return Minimal(case=loads(row.seed_text).case, cell=row.cell, text=row.seed_text)
+    except BadSeed as error:
+        return Minimal(cell=row.cell, text=row.seed_text, unreadable=str(error))
+
+
+def _cell(text: str) -> Cell | None:
+    """A cell out of its words, as a seed file has it."""
+    match = _CELL.fullmatch(text)
+    if not match:
+        return None
+    step, buffer, row, column, got, want = match.groups()
+    return Cell(step=int(step), buffer=buffer, row=int(row), column=int(column), got=got, want=want)
+
+
+# Names ------------------------------------------------------------------------------------------------------------
+
+
+def _renamed(subject: Subject, number: int) -> Subject:
+    """Anchors make links that last from report to report; an odd one gets a number instead."""
+    plain = re.fullmatch(r"[A-Za-z0-9_.-]+", subject.anchor)
+    return replace(
+        subject,
+        anchor=subject.anchor if plain else f"{subject.kind}--{number}",
+        name=shortened(subject.name, NAME_CHARS_MAX),
+    )
+
+
+def _with_same(subject: Subject, others: Sequence[Subject]) -> Subject:
+    same = tuple(
+        (other.anchor, other.name)
+        for other in others
+        if other.fingerprint and other.fingerprint == subject.fingerprint and other.anchor != subject.anchor
+    )
+    return replace(subject, same=same)

@@ -1,0 +1,1 @@
+"""EAGLEDraftCudaGraphRunner: several draft steps in one graph."""

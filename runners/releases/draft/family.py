@@ -1,0 +1,75 @@
+"""A draft batch: per request topk branches, of which each has a position and a KV slot for every draft step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from repro.case import Request, Setup
+from repro.layout import Ints, draft_positions
+from repro.payload import floats, integers
+from runners.releases import model
+from runners.releases.live import Family, Given, Live
+
+SPEC = ("topk_p", "topk_index", "hidden_states")
+CALLER = ("batch_size", "seq_lens", "seq_lens_cpu", "seq_lens_sum", "req_pool_indices", "positions", "out_cache_loc")
+
+
+def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
+    """req_pool_indices, seq_lens: [n]; out_cache_loc: [n, topk * num_steps]; positions: [n, topk]; topk_p: float32
+    [n, topk], falling; topk_index: [n, topk]; hidden_states: [n, hidden]."""
+    topk = setup.topk
+    lengths = np.array([r.seq_len for r in requests], dtype=np.int64)
+    return {
+        "req_pool_indices": np.array([r.slot for r in requests], dtype=np.int64),
+        "seq_lens": lengths,
+        "out_cache_loc": np.stack([table[r.slot, draft_positions(setup, r.seq_len)].reshape(-1) for r in requests]),
+        "positions": np.repeat(lengths[:, None], topk, axis=1),
+        "topk_p": np.stack([np.sort(np.abs(floats(r.data, "topk_p", (topk,))))[::-1] for r in requests]),
+        "topk_index": np.stack([integers(r.data, "topk_index", (topk,), setup.vocab_size) for r in requests]),
+        "hidden_states": np.stack([floats(r.data, "hidden_states", (setup.hidden_size,)) for r in requests]),
+    }
+
+
+def caller(forward_batch: Any) -> Mapping[str, Any]:
+    found = {name: getattr(forward_batch, name) for name in CALLER}
+    return found | {name: getattr(forward_batch.spec_info, name) for name in SPEC}
+
+
+def backend(live: Live) -> Any:
+    """The multi-step draft attention backend."""
+    return live.draft.draft_attn_backend
+
+
+def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
+    names = {
+        "kv_indptr": "kv_indptr",
+        "kv_indices": "cuda_graph_kv_indices",
+        "num_kv_splits": "cuda_graph_num_kv_splits",
+    }
+    found = {name: getattr(backend(live), attribute, None) for name, attribute in names.items()}
+    return {name: tensor for name, tensor in found.items() if isinstance(tensor, torch.Tensor)}
+
+
+def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
+    """Of kv_indices, which is as long as the context allows, as much as any draft step of this batch can use."""
+    setup = live.setup
+    used = setup.topk * (int(given["seq_lens"].sum()) + setup.max_bs * (setup.num_steps + 1))
+    return {"kv_indptr": backend(live).kv_indptr, "kv_indices": backend(live).cuda_graph_kv_indices[:, :used]}
+
+
+FAMILY = Family(
+    given=given,
+    flat=frozenset({"out_cache_loc", "positions"}),
+    noisy=("hidden_states",),
+    buffers=("seq_lens", "seq_lens_cpu", "req_pool_indices", "out_cache_loc", "positions", *SPEC),
+    caller=caller,
+    model_runner=lambda live: live.draft.draft_runner,
+    configs=lambda setup: (model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle")),
+    static=static,
+    metadata=metadata,
+    prefix=lambda setup, request: request.seq_len,
+)

@@ -1,0 +1,1 @@
+"""How each generation of sglang constructs its target and draft workers."""

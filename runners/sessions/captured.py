@@ -1,0 +1,100 @@
+"""A built and captured runner with everything around it that a step needs: buffers, guard bands, KV cache, hooks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import torch
+
+from repro.case import Setup
+from repro.layout import req_to_token
+from repro.payload import noise
+from runners.engines.guards import Guards
+from runners.engines.present import engine
+from runners.releases import model
+from runners.releases.live import Adapter, Live
+from runners.sessions import memory
+from runners.watch import Unfit, Watch
+
+
+class Captured:
+    """A captured runner, and the state it had right after capture, to which every case returns."""
+
+    def __init__(self, adapter: Adapter, setup: Setup, watch: Watch) -> None:
+        self.adapter, self.setup = adapter, setup
+        family = adapter.family
+        self.device = torch.device(engine.device)
+        self.table = req_to_token(setup)
+        guards = Guards(engine.capturing)
+        with guards, model.folders(*family.configs(setup)) as folders:
+            self.live: Live = adapter.build(setup, engine.device, folders)
+            self.model_runner = family.model_runner(self.live)
+            model.fill_weights(self.model_runner.model)
+            self.dtype: torch.dtype = self.model_runner.dtype
+            self.kv = family.kv(self.model_runner)
+            memory.fill_table(self.req_to_token, self.table)
+            memory.fill_cache(self.kv, self.table)
+            watch.at(-1, "capture")
+            self.runner = adapter.capture(self.live)
+        self.neutral = dict(adapter.neutral(self.live))
+        self.noise = torch.from_numpy(noise()).to(self.device, self.dtype)
+        buffers = family.input_buffers(self.runner)
+        found = {name: getattr(buffers, name, None) for name in family.buffers}
+        self.buffers = {name: tensor for name, tensor in found.items() if tensor is not None}
+        static = self._static_tensors()
+        self.bands = guards.bands(static)
+        self._static = list(static.values())
+        self._start = memory.copied(self._static)
+
+    @property
+    def req_to_token(self) -> torch.Tensor:
+        rows: torch.Tensor = self.model_runner.req_to_token_pool.req_to_token
+        return rows
+
+    def _static_tensors(self) -> dict[str, torch.Tensor]:
+        """Everything that outlives a call: runner buffers, metadata buffers, the KV cache and its index."""
+        caches = {f"kv_cache.{number}": tensor for number, tensor in enumerate(self.kv)}
+        static = self.adapter.family.static(self.live, self.runner)
+        return {**self.buffers, **static, **caches, "req_to_token": self.req_to_token}
+
+    def reset(self) -> None:
+        """Return to the state right after capture."""
+        memory.restore(self._static, self._start)
+
+    @contextmanager
+    def timed(self, stage: str, watch: Watch) -> Iterator[None]:
+        """Run sglang's code: what it raises is a finding. Adds the time until the device is done, so that an
+        asynchronous error surfaces here."""
+        start = time.perf_counter()
+        try:
+            yield
+            engine.synchronize()
+        except Unfit:
+            raise
+        except Exception as error:
+            raise Theirs(error) from error
+        watch.spent(stage, time.perf_counter() - start)
+
+    def launching(self, launched: Callable[[], None]) -> AbstractContextManager[None]:
+        """While entered, `launched` is called just before every launch of a graph."""
+        own = self.adapter.family.launching
+        return own(self.runner, launched) if own else _graphs_say(launched)
+
+
+class Theirs(Exception):
+    """Carries what sglang's code raised past what would take our own mistakes for it."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@contextmanager
+def _graphs_say(launched: Callable[[], None]) -> Iterator[None]:
+    engine.Graph.before_replay = lambda _: launched()
+    try:
+        yield
+    finally:
+        engine.Graph.before_replay = None

@@ -1,0 +1,212 @@
+"""One call of a runner: the graph path, then the eager path from the same memory, and a record of both."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from repro.case import Request
+from repro.trace import Array
+from runners.engines.guards import untouched
+from runners.engines.tape import Tape
+from runners.releases.live import Given, Outputs, Rows
+from runners.sessions import memory
+from runners.sessions.captured import Captured
+from runners.watch import Unfit, Watch
+
+# Record KV contents and eager's noise even where both paths agree: what two engines are compared by.
+WHOLE = os.environ.get("EAGLEEYE_RECORD") == "whole"
+
+# How far inputs are moved to see whether an output hangs on rounding: a few units in the last place.
+NUDGE = {torch.float32: 2.0**-21, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
+
+KV_SAME = "kv_same"
+
+
+class Step:
+    """One call on a captured runner."""
+
+    def __init__(self, captured: Captured, number: int, requests: Sequence[Request], watch: Watch) -> None:
+        self.captured, self.number, self.watch = captured, number, watch
+        self.setup, self.family = captured.setup, captured.adapter.family
+        self.requests = requests
+        self.launches = 0
+        self.tape = Tape(watch.see)
+        self.given = self._given()
+        self.rows = self._rows()
+
+    def run(self) -> None:
+        captured = self.captured
+        self._fill_cache()
+        before = memory.copied(captured.kv)
+        forward_batch = captured.adapter.batch(captured.live, self.rows.copied())
+        self._see_caller("before", forward_batch)
+        self.watch.at(self.number, "graph")
+        self._see_outputs("graph", self._graph(forward_batch), len(self.requests))
+        self._see_slots("graph", before)
+        self._see_caller("after_graph", forward_batch)
+        self._ask_bands()
+        self.tape.hold()
+        graph_kv = memory.copied(captured.kv)
+        memory.restore(captured.kv, before)
+        forward_batch = self._eager("eager", self.rows)
+        self._see_slots("eager", before)
+        self._see_caller("after_eager", forward_batch)
+        same = memory.same_contents(graph_kv, captured.kv)
+        self.tape.see(self.number, "eager", KV_SAME, same, tell=False)
+        came = self.tape.flush()
+        self._see_bands(came)
+        if _equal(came) and not WHOLE:
+            self._see("eager", KV_SAME, 1)
+        else:
+            self._see_rows("graph", came, graph_kv)
+            self._see_rows("eager", came, captured.kv)
+            self._measure_noise(before)
+
+    def _graph(self, forward_batch: Any) -> Outputs:
+        def launched() -> None:
+            start = time.perf_counter()
+            try:
+                self._see_launch()
+                self.tape.flush()
+            except torch.AcceleratorError:
+                raise
+            except Exception as error:
+                raise Unfit(f"the launch could not be recorded: {type(error).__name__}: {error}") from error
+            self.watch.at(self.number, "replay")
+            self.watch.spent("graph", start - time.perf_counter())  # recording is no part of the path
+
+        captured = self.captured
+        with captured.launching(launched), captured.timed("graph", self.watch):
+            return captured.adapter.graph(captured.runner, forward_batch)
+
+    def _eager(self, path: str, rows: Rows) -> Any:
+        """An eager pass; it leaves its KV cache behind. The batch, as the pass left it."""
+        captured = self.captured
+        forward_batch = captured.adapter.batch(captured.live, rows.copied())
+        self.watch.at(self.number, path)
+        with captured.timed("eager", self.watch):
+            outputs = captured.adapter.eager(captured.live, forward_batch)
+        self._see_outputs(path, outputs, rows.count)
+        return forward_batch
+
+    def _measure_noise(self, before: list[torch.Tensor]) -> None:
+        """Graph and eager differ: measure how far eager differs from itself, then put its first result back."""
+        captured = self.captured
+        kept = memory.copied(captured.kv)
+        nudge = NUDGE[captured.dtype]
+        noisy = self.family.noisy
+        bucket = self.setup.bucket(self.rows.count)
+        for path, rows, factor in (
+            ("eager_again", self.rows.padded(bucket, captured.neutral), 1.0),
+            ("eager_nudged_up", self.rows.nudged(noisy, 1 + nudge), 1 + nudge),
+            ("eager_nudged_down", self.rows.nudged(noisy, 1 - nudge), 1 - nudge),
+        ):
+            start = before if noisy else [tensor * factor for tensor in before]
+            memory.restore(captured.kv, start)
+            self._eager(path, rows)
+            self._see_slots(path, start)
+            self._see_rows(path, self.tape.flush(), captured.kv)
+        memory.restore(captured.kv, kept)
+
+    # Inputs ------------------------------------------------------------------------------------------------------
+
+    def _given(self) -> Given:
+        """The batch as host arrays, one row per request."""
+        return self.family.given(self.setup, self.captured.table, self.requests)
+
+    def _rows(self) -> Rows:
+        """The batch as sglang takes it, and recorded as such: what `input` says is what was handed over."""
+        put: dict[str, torch.Tensor] = {}
+        for name, array in self.given.items():
+            tensor = torch.from_numpy(np.ascontiguousarray(array)).to(self.captured.device)
+            if name in self.family.noisy:
+                tensor = tensor.to(self.captured.dtype)
+            self._see("input", name, tensor.reshape(len(self.requests), -1).squeeze(-1))
+            put[name] = tensor.flatten() if name in self.family.flat else tensor
+        return Rows(count=len(self.requests), tensors=put)
+
+    def _fill_cache(self) -> None:
+        table = self.captured.table
+        prefixes = [(r, table[r.slot, : self.family.prefix(self.setup, r)]) for r in self.requests]
+        drafts = np.asarray(self.given.get("out_cache_loc", np.empty(0)), dtype=np.int64).reshape(-1)
+        memory.fill_step(self.captured.kv, self.captured.noise, self.number, prefixes, drafts)
+
+    # Recording ---------------------------------------------------------------------------------------------------
+
+    def _see(self, path: str, name: str, value: object) -> None:
+        self.tape.see(self.number, path, name, value)
+
+    def _see_caller(self, path: str, forward_batch: Any) -> None:
+        for name, value in self.family.caller(forward_batch).items():
+            self._see(path, name, value)
+        self.tape.hold()
+
+    def _see_launch(self) -> None:
+        """Of the first launch of a call; a runner of several graphs launches more."""
+        self.launches += 1
+        if self.launches > 1:
+            return
+        captured = self.captured
+        bs, raw_bs = self.family.sizes(captured.runner)
+        self._see("launch", "bs", bs)
+        self._see("launch", "raw_bs", raw_bs)
+        for name, tensor in captured.buffers.items():
+            self._see("launch", name, tensor.reshape(self.setup.max_bs, -1).squeeze(-1))
+        for name, tensor in self.family.metadata(captured.live, captured.runner, bs, self.given).items():
+            self._see("metadata", name, tensor)
+
+    def _see_outputs(self, path: str, outputs: Outputs, count: int) -> None:
+        """The rows of real requests, of a pass over `count` requests: one over a padded batch gives more."""
+        for name, tensor in outputs.items():
+            each = tensor.shape[0] // count
+            self._see(
+                path,
+                name,
+                tensor[: each * len(self.requests)] if each <= 1 else _by_request(tensor, each)[: len(self.requests)],
+            )
+
+    def _see_slots(self, path: str, before: list[torch.Tensor]) -> None:
+        changed = memory.changed_slots(self.captured.kv, before)
+        self.tape.see(self.number, path, "kv_slots", changed, as_slots=True)
+
+    def _see_rows(self, path: str, came: Mapping[tuple[str, str], Array], kv: list[torch.Tensor]) -> None:
+        """Record what lies in the changed KV slots."""
+        slots = torch.from_numpy(came[path, "kv_slots"]).to(self.captured.device)
+        self._see(path, "kv_rows", memory.contents(kv, slots))
+        self.tape.flush()
+
+    def _ask_bands(self) -> None:
+        for number, bands in enumerate(self.captured.bands):
+            self.tape.see(self.number, "guard", f"broken{number}", bands.broken(), tell=False)
+
+    def _see_bands(self, came: Mapping[tuple[str, str], Array]) -> None:
+        intact = 0
+        for number, bands in enumerate(self.captured.bands):
+            if not came["guard", f"broken{number}"]:
+                intact += bands.filling.numel()
+                continue
+            for name, contents in bands.contents().items():
+                self._see("guard", name, contents)
+                self._see("guard", f"{name}.want", np.frombuffer(untouched(contents.numel()), dtype=np.uint8))
+        self._see("guard", "intact", intact)
+        self.tape.flush()
+
+
+def _by_request(tensor: torch.Tensor, each: int) -> torch.Tensor:
+    """[n * each, ...] as [n, each * ...]."""
+    whole = tensor.shape[0] // each * each
+    return tensor[:whole].reshape(whole // each, -1)
+
+
+def _equal(came: Mapping[tuple[str, str], Array]) -> bool:
+    """Whether both paths gave the same outputs and left the same KV cache."""
+    paths = [{name: array for (path, name), array in came.items() if path == one} for one in ("graph", "eager")]
+    graph, eager = ({name: array for name, array in path.items() if not name.startswith("kv_")} for path in paths)
+    same = graph.keys() == eager.keys() and all(np.array_equal(graph[name], eager[name]) for name in graph)
+    return same and bool(came["eager", KV_SAME])

@@ -1,0 +1,115 @@
+"""Sessions that are opened before they are needed, each in a process of its own, in the background.
+
+A standby has just been captured, like any fresh session, and has run nothing. What it said while it was opened lies
+unread in its channel, so that whoever runs a case in it hears exactly what an ordinary session would have said.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from repro.case import Case, Setup
+from runners.log import Log
+
+# Cores that one session is worth: one that it runs on, and room for the parent and for other sessions' threads.
+CORES_A_SESSION = 4
+# On a GPU each holds a CUDA context and its graphs, about 1 GB with the models that are run here.
+STANDBYS_MAX = 4
+
+
+def room_for(engine: str, workers: int = 1, cores: int = 0) -> int:
+    """How many standbys each of so many workers may have on this machine; cores: 0 for those that we may use.
+
+    An emulated session opens within a second of one core's time, and a session under way needs that core more: on
+    the two cores of a small machine standbys made campaigns slower. On a GPU opening is seconds of Python in one
+    thread, while the others are idle. A toy session opens at once.
+    """
+    if engine == "toy":
+        return 0
+    cores = cores or len(os.sched_getaffinity(0))
+    return max(0, min(STANDBYS_MAX, cores // workers // CORES_A_SESSION))
+
+
+@dataclass(slots=True, kw_only=True)
+class Open:
+    """A session process and the channel to it. Mutable: what was sent to it and has not been collected.
+
+    facts: what it has said about itself, which holds for all of its runs. sent: cases whose traces nobody has taken
+    yet, in order. used: whether a case was run in it. alone: whether no other session was there when it was opened.
+    """
+
+    setup: Setup
+    channel: socket.socket
+    pid: int
+    log: Log
+    alone: bool
+    facts: dict[str, str] = field(default_factory=dict)
+    sent: list[Case] = field(default_factory=list)
+    used: bool = False
+
+
+class Standbys:
+    """Up to `room` sessions that wait. Mutable.
+
+    begin: start to open a session for a setup. close: end one, without waiting for it.
+    """
+
+    def __init__(self, room: int, begin: Callable[[Setup], Open], close: Callable[[Open], None]) -> None:
+        self.room = room
+        self._begin, self._close = begin, close
+        self._open: list[Open] = []
+        self._wanted: tuple[Setup, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def expect(self, setups: Sequence[Setup]) -> None:
+        """What will be needed next, the most urgent first; a setup as often as it will be needed."""
+        self._wanted = tuple(setups)
+
+    def take(self, setup: Setup) -> Open | None:
+        """The standby for this setup that was opened first, if there is one. It is the caller's from now on."""
+        for one in self._open:
+            if one.setup == setup:
+                self._open.remove(one)
+                if setup in self._wanted:
+                    at = self._wanted.index(setup)
+                    self._wanted = self._wanted[:at] + self._wanted[at + 1 :]
+                return one
+        return None
+
+    def fill(self) -> None:
+        """Begin to open what is expected and not there, as far as there is room; others make room for it."""
+        wanted = self._wanted[: self.room]
+        missing = list((Counter(wanted) - Counter(one.setup for one in self._open)).elements())
+        spare = list(self._open)
+        for setup in wanted:
+            found = next((one for one in spare if one.setup == setup), None)
+            if found:
+                spare.remove(found)
+        for setup in sorted(missing, key=wanted.index):
+            if len(self._open) >= self.room:
+                self._drop(spare.pop(0))
+            self._open.append(self._begin(setup))
+
+    def clear(self) -> None:
+        """Close all and expect nothing."""
+        self._wanted = ()
+        while self._open:
+            self._drop(self._open[-1])
+
+    def forget(self) -> None:
+        """As clear, where the worker is gone, and all sessions with it."""
+        self._wanted = ()
+        for one in self._open:
+            one.channel.close()
+            one.log.close()
+        self._open = []
+
+    def _drop(self, one: Open) -> None:
+        self._open.remove(one)
+        self._close(one)
