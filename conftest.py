@@ -21,9 +21,15 @@ from typing import Any
 
 import pytest
 
+import nightly
+from fuzz import profiles
 from repro.case import Target
+from repro.expect import release_order
+from repro.fixes import SEEDS
+from repro.known import KNOWN_ISSUES
+from repro.ledger import VARIABLE
 from runners.devices import VISIBLE, Seats, gpus, visible
-from runners.environments import ADAPTED, engine_lacks, lacks
+from runners.environments import ADAPTED, engine_lacks, installed, lacks, own_environments
 from runners.pool import Pool
 
 ENGINES = {
@@ -31,6 +37,7 @@ ENGINES = {
     "cuda": "drives sglang on an NVIDIA GPU; arguments: the releases that it needs",
 }
 IMPORT_TORCH = ("test_emulated.py",)
+INSTALLED = "installed/"
 # Workers that may die before xdist gives up: a test that kills its own must not cost the others theirs.
 RESTARTS_MAX = 1000
 SEATS = pytest.StashKey[Seats]()
@@ -44,18 +51,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="TARGET",
-        help="run tests of targets on this one: RELEASE/ENGINE or PATH@ENGINE; may be repeated",
+        help="run tests of targets on this one: RELEASE/ENGINE or PATH@ENGINE, or installed/ENGINE for all releases "
+        "that are installed; may be repeated, or several with commas",
     )
     parser.addoption("--workers-per-gpu", type=int, default=1, metavar="K", help="xdist workers that share one GPU")
+    parser.addoption(
+        "--ledger", type=Path, metavar="DB", help="-m nightly: add to this ledger (default: EAGLEEYE_LEDGER)"
+    )
+    parser.addoption(
+        "--minutes", type=float, metavar="M", help="-m nightly: for each campaign (default: the profile's)"
+    )
+    parser.addoption("--seeds", default=str(SEEDS), metavar="DIR", help="-m nightly: the stored seeds")
+    parser.addoption("--known-issues", default=str(KNOWN_ISSUES), metavar="FILE", help="-m nightly: what may fail")
 
 
+# Before Hypothesis's own plugin, which loads the profile.
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     for engine, meaning in ENGINES.items():
         config.addinivalue_line("markers", f"{engine}(*releases): {meaning}")
     config.addinivalue_line(
         "markers", "slow: runs whole commands in processes of their own; left out of make test-fast"
     )
+    config.addinivalue_line("markers", "nightly: part of a nightly run, and of no other")
     targets(config)
+    choose_profile(config)
+    if nightly.asked(config):
+        config.pluginmanager.register(nightly.Nightly(config, targets(config)), nightly.NAME)
+    else:
+        # Commands under test keep no books on the developer's ledger.
+        os.environ.pop(VARIABLE, None)
     if config.getoption("--workers-per-gpu") < 1:
         raise pytest.UsageError("--workers-per-gpu: expected a whole number from 1 on")
     if getattr(config.option, "maxworkerrestart", "absent") is None:
@@ -64,6 +89,18 @@ def pytest_configure(config: pytest.Config) -> None:
     if device:
         # Whatever this worker starts sees this device and no other.
         os.environ[VISIBLE] = device
+
+
+def choose_profile(config: pytest.Config) -> None:
+    """--hypothesis-profile, or what goes without saying."""
+    chosen = config.getoption("--hypothesis-profile", None) or (
+        profiles.NIGHTLY if nightly.asked(config) else profiles.DEFAULT
+    )
+    try:
+        profiles.register(chosen)
+    except profiles.BadExamples as error:
+        raise pytest.UsageError(str(error)) from error
+    config.option.hypothesis_profile = chosen
 
 
 # GPUs ------------------------------------------------------------------------------------------------------------
@@ -120,6 +157,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Reading a module that imports torch takes seconds: not where all of its tests are left out anyway."""
+    in_folder = nightly.FOLDER in collection_path.parts
+    if collection_path.name.startswith("test_") and nightly.asked(config) != in_folder:
+        return True
     left_out = "not emulated" in config.getoption("markexpr")
     return True if left_out and collection_path.name in IMPORT_TORCH else None
 
@@ -129,11 +169,24 @@ def targets(config: pytest.Config) -> list[Target]:
     """The targets that were asked for. UsageError where one of them is none."""
     if TARGETS not in config.stash:
         try:
-            named = [Target.parse(text) for text in config.getoption("--target")]
+            texts = [text for option in config.getoption("--target") for text in option.split(",")]
+            named = [target for text in texts for target in meant(text.strip())]
         except ValueError as error:
             raise pytest.UsageError(str(error)) from error
         config.stash[TARGETS] = named or [Target(release, "emulated") for release in ADAPTED]
     return config.stash[TARGETS]
+
+
+def meant(text: str) -> list[Target]:
+    """The target of this name, or those. ValueError if there are none."""
+    if not text.startswith(INSTALLED):
+        return [Target.parse(text)]
+    engine = Target.parse(text).engine
+    own = [one.release for one in own_environments()] if engine == "cuda" else []
+    releases = sorted({*own, *(one.release for one in installed())}, key=release_order)
+    if not releases:
+        raise ValueError(f"target {text!r}: no release is installed: python -m runners install {ADAPTED[-1]}")
+    return [Target(release, engine) for release in releases]
 
 
 def cuda_targets(config: pytest.Config) -> list[Target]:
@@ -158,7 +211,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """--dist loadgroup, with groups of ours: those of xdist 3.8 get lost on the way under pytest 9.2."""
-    if config.getoption("dist") != "loadgroup":
+    if config.getoption("dist") != "loadgroup" and not nightly.asked(config):
         return None
     scheduler = importlib.import_module("xdist.scheduler").LoadGroupScheduling(config, log)
     scheduler._split_scope = lambda nodeid: group(nodeid, config)
@@ -167,11 +220,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 def group(nodeid: str, config: pytest.Config) -> str:
     """Tests of one group go to one worker. Importing a release takes seconds, so all its tests stay together, as do
-    those of a file. Not so on GPUs, which are worth more than the seconds."""
+    those of a file. Not so on GPUs, which are worth more than the seconds; and not the jobs of a nightly run that have
+    a worker of their own."""
+    if "::test_campaign[" in nodeid or "::test_fix[" in nodeid:
+        return nodeid
     parameters = nodeid.partition("[")[2]
     for target in (*targets(config), *cuda_targets(config)):
         if str(target) in parameters:
-            return nodeid if target.engine == "cuda" else str(target)
+            return nodeid if target.engine == "cuda" and not nightly.asked(config) else str(target)
     return nodeid.partition("::")[0]
 
 

@@ -15,8 +15,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
+
+from hypothesis.database import ExampleDatabase
 
 from fuzz import bench
 from fuzz.campaign import campaign
@@ -27,19 +31,27 @@ from fuzz.hunt import elsewhere, story
 from fuzz.member import Line, Member, plan_from_json, plan_to_json
 from fuzz.merge import with_seeds
 from fuzz.options import BadInput, options_of
+from fuzz.profiles import PROFILES, BadExamples, database
+from fuzz.remembered import Remembered
 from fuzz.settle import Means
 from fuzz.tally import Plan, Tally
+from fuzz.under_way import UnderWay
 from oracles.catalogue import judge_all, overall
 from reports.html import render
 from reports.progress import Display, Screen
+from reports.records import history_of
 from reports.wording import counted, duration
+from repro.book import Book, asked_for, new_run, same_run
 from repro.case import Case, Target
 from repro.durable import write_text
+from repro.finding import Finding
 from repro.keep import keep
 from repro.record import Campaign, Progress, Replay, dumps
+from repro.trace import Trace
 from runners.devices import gpus, spread, visible
 from runners.environments import lacks
 from runners.pool import Pool
+from runners.standby import room_for
 
 FOUND, UNJUDGED, ERROR = 1, 2, 3
 REASONS_SHOWN = 5  # the JSON has all
@@ -48,8 +60,10 @@ REASONS_SHOWN = 5  # the JSON has all
 class Desk:
     """What the commands share: where things are written and shown. Mutable: campaigns and replays gather here."""
 
-    def __init__(self, options: argparse.Namespace, display: Display) -> None:
+    def __init__(self, options: argparse.Namespace, display: Display, book: Book) -> None:
         self.options = options
+        self.book = book
+        self.remembered = Remembered(examples(options), display.line)
         self.display = display
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         self.out: Path = options.out or Path("out") / f"{options.command}-{stamp}"
@@ -69,8 +83,20 @@ class Desk:
     @contextmanager
     def means(self, target: Target) -> Iterator[Means]:
         """A target's pool and everything else that a campaign is given."""
-        with working(target, self.out, self.log(target), self.options.timeout, self.display.tell) as means:
-            yield means
+        log = self.log(target)
+        tell, standbys = self.display.tell, self.standbys(target, 1)
+        with working(target, self.out, log, self.options.timeout, tell, self.book, standbys=standbys) as means:
+
+            def kept(finding: Finding) -> str:
+                self.remembered.remember(finding)
+                return means.keep(finding)
+
+            yield dataclasses.replace(means, keep=kept)
+
+    def standbys(self, target: Target, workers: int) -> int:
+        """How many sessions each of so many workers may open ahead."""
+        asked: int | None = self.options.standbys
+        return room_for(target.engine, workers) if asked is None else asked
 
     def log(self, target: Target, number: int | None = None) -> Path:
         """Where what a worker prints goes."""
@@ -98,7 +124,8 @@ class Desk:
             cases = rounds(plan.seed, plan.runner, plan.backend, self.options.cases_per_setup)
             with self.means(plan.target) as means:
                 # Kept before the workers are ended, which takes a moment in which one may lose patience.
-                done = self.put(campaign(plan, cases, means))
+                known = self.remembered.cases(plan.runner, plan.backend)
+                done = self.put(campaign(plan, chain(known, cases), means, coming=cases.coming))
         for line in summary(done):
             self.display.line(line)
         return done
@@ -106,6 +133,7 @@ class Desk:
     def put(self, done: Campaign) -> Campaign:
         self.campaigns.append(done)
         self.write()
+        self.book.campaign(done)
         return done
 
     def crew(self, plan: Plan, mix: str, *, warm: bool = False) -> Campaign:
@@ -123,12 +151,24 @@ class Desk:
                 "out": str(self.out),
                 "log": str(self.log(plan.target, number)),
                 "device": device,
+                "standbys": self.standbys(plan.target, options.workers),
+                "ledger": str(self.book.path or ""),
+                "run": self.book.run,
             }
             for number, device in enumerate(spread(options.workers, devices))
         ]
         crew = Crew(plan, Deal(plan.cases, options.cases_per_setup), self.display.tell)
         done = crew.work([sys.executable, "-m", "fuzz", "member"], tasks)
         return self.put(with_seeds(done, lambda finding: str(keep(self.out, finding))))
+
+
+def examples(options: argparse.Namespace) -> ExampleDatabase | None:
+    """The example database that was asked for, or that the profile uses; None if there is none."""
+    try:
+        asked = options.command == "run" and (options.examples or PROFILES[options.profile].remembers)
+        return database(options.examples) if asked and options.workers == 1 else None
+    except BadExamples as error:
+        raise BadInput(str(error)) from error
 
 
 @contextmanager
@@ -138,22 +178,43 @@ def working(
     log: Path,
     timeout: float,
     tell: Callable[[Progress], None],
+    book: Book,
     claim: Callable[[str], bool] = lambda fingerprint: True,
     device: str = "",
+    standbys: int = 0,
 ) -> Iterator[Means]:
     """The means of a campaign, and the pool that they need."""
-    with Pool(target, timeout_s=timeout, log=log, device=device) as pool:
+
+    def kept(finding: Finding) -> str:
+        book.finding(finding)
+        return str(keep(out, finding))
+
+    under_way = UnderWay(out, log.stem)
+    with Pool(target, timeout_s=timeout, log=log, device=device, standbys=standbys) as pool:
+
+        def run(case: Case, how: Callable[[Case], Trace] = pool.run) -> Trace:
+            under_way.put(case)
+            return how(case)
+
+        def send(case: Case) -> None:
+            under_way.put(case)
+            pool.send(case)
+
         yield Means(
-            run=pool.run,
+            run=run,
             # In the same worker: another one would have to import everything again.
-            run_fresh=pool.run_fresh,
+            run_fresh=partial(run, how=pool.run_fresh),
+            send=send,
+            expect=pool.expect,
             judge=judge_all,
             overall=overall,
-            keep=lambda finding: str(keep(out, finding)),
+            keep=kept,
             tell=tell,
             clock=time.monotonic,
             claim=claim,
+            note=partial(book.case, target),
         )
+    under_way.clear()
 
 
 # Which cases a round has: of plan, round number, cases per setup.
@@ -179,7 +240,12 @@ def take_part(line: Line, task: Mapping[str, Any]) -> None:
     plan = plan_from_json(task["plan"])
     one = Member(line, Tally(plan, time.monotonic), time.monotonic)
     out, log = Path(task["out"]), Path(task["log"])
-    with working(plan.target, out, log, task["timeout"], one.account, one.claim, task["device"]) as means:
+    ledger = Path(task["ledger"]) if task["ledger"] else None
+    own = (one.claim, task["device"], task["standbys"])
+    with (
+        same_run(ledger, task["run"]) as book,
+        working(plan.target, out, log, task["timeout"], one.account, book, *own) as means,
+    ):
         if task["warm"]:
             means.run(next(bench.small_cases(plan.runner, plan.backend, plan.seed, 1)))
         line.ask(say="ready")
@@ -220,7 +286,7 @@ def exit_code(campaigns: Sequence[Campaign]) -> int:
 
 def command_run(desk: Desk, targets: Sequence[Target]) -> int:
     options = desk.options
-    seconds = None if options.cases else 60 * (options.minutes or 1.0)
+    seconds = 60 * options.minutes if options.minutes else None
     for target in targets:
         plan = desk.plan(target, cases=options.cases, seconds=seconds, stop_at_first=options.stop_at_first)
         if desk.campaign(plan).stopped in ("interrupted", "error"):
@@ -263,7 +329,7 @@ def command_hunt(desk: Desk, targets: Sequence[Target]) -> int:
         desk.display.line("interrupted: not every finding was tried on the other targets")
     desk.write()
     report = desk.out / "report.html"
-    write_text(report, render(desk.campaigns, desk.replays))
+    write_text(report, render(history_of(desk.campaigns, desk.replays)))
     for line in story(desk.campaigns, desk.replays):
         desk.display.line(line)
     desk.display.line(f"report: {report.absolute()}")
@@ -279,7 +345,9 @@ def compare(desk: Desk, targets: Sequence[Target]) -> None:
         if others:
             with desk.means(target) as means:
                 for found in others:
-                    desk.replays.append(elsewhere(found, target, means, desk.options.confirm))
+                    replay = elsewhere(found, target, means, desk.options.confirm)
+                    desk.replays.append(replay)
+                    desk.book.replay(replay, found.case.setup.runner)
 
 
 COMMANDS = {"run": command_run, "bench": command_bench, "hunt": command_hunt}
@@ -300,8 +368,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for target in targets:
             if lack := lacks(target):
                 raise BadInput(f"{target}: {lack}")
-        with Display(Screen()) as display:
-            return COMMANDS[options.command](Desk(options, display), targets)
+        kind = "campaign" if options.command == "run" else options.command
+        with new_run(asked_for(options.ledger), kind) as one, Display(Screen()) as display:
+            return COMMANDS[options.command](Desk(options, display, one), targets)
     except BadInput as error:
         complain(str(error))
     except BrokenPipeError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from fuzz.settle import Means, Settling, led_up
 from fuzz.tally import Plan, Tally
@@ -22,16 +22,24 @@ UNFIT_A_SETUP = 2
 UNFIT_MAX = 50
 
 
-def campaign(plan: Plan, cases: Iterator[Case], means: Means, tally: Tally | None = None) -> Campaign:
-    """Run cases until a limit of the plan is reached, the cases end, or someone interrupts. tally: an empty one, for
-    those who want to look into it meanwhile.
+def campaign(
+    plan: Plan,
+    cases: Iterator[Case | None],
+    means: Means,
+    tally: Tally | None = None,
+    coming: Callable[[], Sequence[Setup]] = tuple,
+) -> Campaign:
+    """Run cases until a limit of the plan is reached, the cases end, or someone interrupts.
+
+    cases: a None among them stands for one that cannot be told before the case under way has been counted. tally: an
+    empty one, for those who want to look into it meanwhile. coming: which setups the next rounds will have.
 
     KeyboardInterrupt and OSError (a full disk, a vanished folder) end the campaign and become part of the result;
     whatever was found until then is in it and on disk.
     """
     tally = tally or Tally(plan, means.clock)
     try:
-        return tally.campaign(_Loop(cases, means, tally).run())
+        return tally.campaign(_Loop(cases, means, tally, coming).run())
     except KeyboardInterrupt:
         return tally.campaign("interrupted")
     except OSError as error:
@@ -41,8 +49,12 @@ def campaign(plan: Plan, cases: Iterator[Case], means: Means, tally: Tally | Non
 class _Loop:
     """A campaign under way. Mutable."""
 
-    def __init__(self, cases: Iterator[Case], means: Means, tally: Tally) -> None:
+    def __init__(
+        self, cases: Iterator[Case | None], means: Means, tally: Tally, coming: Callable[[], Sequence[Setup]]
+    ) -> None:
         self.cases = cases
+        self.coming = coming
+        self.drawn: Case | None = None  # the next case, drawn while another was under way
         self.means = means
         self.tally = tally
         self.attempts: Counter[str] = Counter()  # how often a failure was settled, by fingerprint
@@ -77,24 +89,47 @@ class _Loop:
     def _next(self) -> Case | None:
         """The next case whose setup is not known to be unfit."""
         while True:
-            with self.tally.stage("draw"):
-                case = next(self.cases, None)
+            case = self._drawn()
             if case is None:
                 return None
+            self.drawn = None
             if case.setup != self.setup:
                 self.setup, self.unfit, self.history = case.setup, 0, []
+                self.means.expect(self.coming())
             if self.unfit < UNFIT_A_SETUP:
                 return case
             self.tally.skipped += 1
 
+    def _drawn(self) -> Case | None:
+        """The next case, which stays the next one until it is taken; None if there is none, or none yet."""
+        if self.drawn is None:
+            with self.tally.stage("draw"):
+                self.drawn = next(self.cases, None)
+        return self.drawn
+
+    def _send_ahead(self, case: Case) -> None:
+        """Have the session go on with the next case, too, if that is certain to be the next: not before the setup is
+        known to fit, and not beyond the limit. If this one ends badly, it is run again when its turn comes."""
+        tally = self.tally
+        if self.unfit >= 0 or (tally.plan.cases is not None and tally.cases + 1 >= tally.plan.cases):
+            return
+        tally.under_way = 1
+        upcoming = self._drawn()
+        tally.under_way = 0
+        if upcoming and upcoming.setup == case.setup:
+            self.means.send(upcoming)
+
     def _run(self, case: Case) -> tuple[list[Verdict], bool]:
         """Run and judge one case: the failures, one of a kind, and whether the run came to its end."""
+        self._send_ahead(case)
         start = self.means.clock()
         trace = self.means.run(case)
         self.tally.worker_time(trace, self.means.clock() - start)
         with self.tally.stage("judge"):
             verdicts = self.means.judge(case, trace)
-        self.tally.add(case, trace, verdicts, self.means.overall(verdicts))
+        status = self.means.overall(verdicts)
+        self.tally.add(case, trace, verdicts, status)
+        self.means.note(case, trace, status)
         not_built = trace.ended.how is How.UNFIT and trace.ended.step < 0
         # A setup that was built once stays in use, whatever happens to later runs on it.
         self.unfit = self.unfit + 1 if not_built and self.unfit >= 0 else -1
@@ -118,5 +153,6 @@ class _Loop:
             return False
         self.attempts[fingerprint] += 1
         settling.settle(case, led_up(self.history, case))
+        self.means.expect(self.coming())
         self.means.tell(tally.progress("settled"))
         return True

@@ -8,7 +8,6 @@ mean other cases elsewhere; here no case depends on another case, on a target's 
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeVar
@@ -17,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz.strategies import cases, setups
-from fuzz.swarm import SMALL, swarms
-from repro.case import Case
+from fuzz.swarm import SMALL, Swarm, swarms
+from repro.case import Case, Setup
 from repro.codec import digest
 
 T = TypeVar("T")
@@ -29,6 +28,8 @@ BYTES = 1 << 14
 SMALL_ROUNDS = 3
 # After so many draws that gave only known cases, the setup has no more to offer and the round ends early.
 REPEATS_MAX = 50
+# How many rounds ahead a sequence of cases tells the setups of: more than are ever opened ahead.
+ROUNDS_TOLD = 6
 
 
 def examples(strategy: st.SearchStrategy[T]) -> Callable[[str], T]:
@@ -53,20 +54,53 @@ def examples(strategy: st.SearchStrategy[T]) -> Callable[[str], T]:
     return example
 
 
-def rounds(seed: int, runner: str, backend: str, cases_per_setup: int) -> Iterator[Case]:
+class Rounds(Iterator[Case]):
+    """The cases of round after round, for ever. Mutable: it knows which round it is at."""
+
+    def __init__(self, seed: int, runner: str, backend: str, cases_per_setup: int) -> None:
+        self._source = (seed, runner, backend)
+        self._cases_per_setup = cases_per_setup
+        self._number = -1
+        self._round: Iterator[Case] = iter(())
+        self._setups: dict[int, Setup] = {}  # of rounds to come
+
+    def __next__(self) -> Case:
+        while True:
+            case = next(self._round, None)
+            if case is not None:
+                return case
+            self._number += 1
+            seed, runner, backend = self._source
+            self._round = round_cases(seed, self._number, runner, backend, self._cases_per_setup)
+
+    def coming(self) -> tuple[Setup, ...]:
+        """The setups of the next few rounds, in order."""
+        seed, runner, backend = self._source
+        numbers = range(self._number + 1, self._number + 1 + ROUNDS_TOLD)
+        self._setups = {
+            number: self._setups.get(number) or round_setup(seed, number, runner, backend)[1] for number in numbers
+        }
+        return tuple(self._setups.values())
+
+
+def rounds(seed: int, runner: str, backend: str, cases_per_setup: int) -> Rounds:
     """Round after round for ever."""
-    for number in itertools.count():
-        yield from round_cases(seed, number, runner, backend, cases_per_setup)
+    return Rounds(seed, runner, backend, cases_per_setup)
 
 
-def round_cases(seed: int, number: int, runner: str, backend: str, cases_per_setup: int) -> Iterator[Case]:
-    """One round: a swarm, a setup under it, then so many different cases on that setup."""
+def round_setup(seed: int, number: int, runner: str, backend: str) -> tuple[Swarm, Setup]:
+    """A round's swarm, and the setup under it."""
     here = f"eagleeye {seed} {number}"
     swarm = examples(swarms())(f"{here} swarm")
     if number < SMALL_ROUNDS:
         swarm = replace(swarm, size=SMALL)
-    setup = examples(setups(runner, backend, swarm))(f"{here} setup")
-    yield from different(here, cases(setup, swarm), cases_per_setup)
+    return swarm, examples(setups(runner, backend, swarm))(f"{here} setup")
+
+
+def round_cases(seed: int, number: int, runner: str, backend: str, cases_per_setup: int) -> Iterator[Case]:
+    """One round: a swarm, a setup under it, then so many different cases on that setup."""
+    swarm, setup = round_setup(seed, number, runner, backend)
+    yield from different(f"eagleeye {seed} {number}", cases(setup, swarm), cases_per_setup)
 
 
 def different(name: str, strategy: st.SearchStrategy[Case], count: int) -> Iterator[Case]:

@@ -76,19 +76,28 @@ class Member:
         self._told = float("-inf")
         self._known: dict[str, int] = {}
 
-    def cases(self, of_round: Callable[[int], Iterator[Case]]) -> Iterator[Case]:
-        """The cases that this member is to run: rounds as they are granted, each as far as it is granted."""
+    def cases(self, of_round: Callable[[int], Iterator[Case]]) -> Iterator[Case | None]:
+        """The cases that this member is to run: rounds as they are granted, each as far as it is granted. None where
+        what to ask for next is not known before the case under way has been counted."""
         grant = self._granted(Wish())
         while grant["round"] is not None:
             number, before = grant["round"], self.tally.cases
             for case in of_round(number):
-                while self.tally.cases - before >= grant["cases"] and grant["round"] == number:
+                while self._ran(before) >= grant["cases"] and grant["round"] == number:
+                    if self.tally.under_way:
+                        yield None
+                        continue
                     grant = self._granted(Wish(round=number, ran=self.tally.cases - before, drained=False))
                 if grant["round"] != number:
                     break  # the limit is met
                 yield case
             else:
+                while self.tally.under_way:
+                    yield None
                 grant = self._granted(Wish(round=number, ran=self.tally.cases - before))
+
+    def _ran(self, before: int) -> int:
+        return self.tally.cases + self.tally.under_way - before
 
     def _granted(self, wish: Wish) -> dict[str, Any]:
         return self.line.ask(say="wish", **dataclasses.asdict(wish))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from fuzz.profiles import DEFAULT, PROFILES
 from repro.case import BACKENDS, RUNNERS, Target
 
 HUNTED = ("0.5.10.post1/emulated", "0.5.13/emulated")
@@ -35,8 +36,15 @@ def _parser() -> Parser:
     shared.add_argument("--seed", type=_count, default=0, help="the number from which all cases are drawn")
     shared.add_argument("--out", type=Path, help="folder for findings and logs; default: out/COMMAND-TIME")
     shared.add_argument("--json", type=Path, help="write what was done to this file")
+    shared.add_argument("--ledger", type=Path, metavar="DB", help="add to this ledger; default: EAGLEEYE_LEDGER")
     shared.add_argument("--timeout", type=_positive, default=120.0, help="seconds of silence that are a hang")
-    shared.add_argument("--cases-per-setup", type=_positive_count, default=16)
+    shared.add_argument(
+        "--standbys",
+        type=_count,
+        metavar="N",
+        help="sessions that may be open ahead of their use; default: as many as this machine has cores for",
+    )
+    shared.add_argument("--cases-per-setup", type=_positive_count, help="default: as the profile has it")
     shared.add_argument("--confirm", type=_positive_count, default=5, help="fresh processes that confirm a finding")
     shared.add_argument("--shrink-runs", type=_positive_count, default=60)
     shared.add_argument("--shrink-seconds", type=_positive, default=20.0)
@@ -44,9 +52,16 @@ def _parser() -> Parser:
     commands = top.add_subparsers(dest="command", required=True, metavar="command", parser_class=Parser)
     run = commands.add_parser("run", parents=[shared], help="one campaign for each target")
     limit = run.add_mutually_exclusive_group()
-    limit.add_argument("--minutes", type=_positive, help="for each target; default 1")
+    limit.add_argument("--minutes", type=_positive, help="for each target; default: as the profile has it")
     limit.add_argument("--cases", type=_positive_count, help="for each target")
     run.add_argument("--stop-at-first", action="store_true", help="end a campaign at its first confirmed finding")
+    run.add_argument("--profile", choices=PROFILES, default=DEFAULT, help=f"how much is tried; default: {DEFAULT}")
+    run.add_argument(
+        "--examples",
+        metavar="PLACE",
+        help="replay and keep failing cases here: a directory, or redis://HOST; default: only nightly and soak do, in "
+        "EAGLEEYE_EXAMPLES or .hypothesis/examples",
+    )
     speed = commands.add_parser("bench", parents=[shared], help="cases per second and time per stage")
     speed.add_argument("--cases", type=_positive_count, default=30, help="on each of the two mixes")
     hunt = commands.add_parser("hunt", parents=[shared], help="the main job: find, compare, report")
@@ -71,6 +86,13 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
         if options.command != "hunt":
             raise BadInput(f"--target is missing, for example --target {HUNTED[-1]}")
         options.target = [Target.parse(text) for text in HUNTED]
+    if options.command != "member":
+        profile = PROFILES[getattr(options, "profile", DEFAULT)]
+        options.cases_per_setup = options.cases_per_setup or profile.cases_per_setup
+    if options.command == "run":
+        options.minutes = None if options.cases else options.minutes or profile.minutes
+        if options.examples and options.workers > 1:
+            raise BadInput("--examples: not with --workers, whose cases are dealt by their number")
     return options
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fuzz.tally import Plan, Tally
-from repro.case import STEPS_MAX, Case
+from repro.case import STEPS_MAX, Case, Setup
 from repro.confirm import confirm, failure
 from repro.excerpt import Excerpt, excerpts
 from repro.finding import Finding, Status, Verdict
@@ -20,6 +20,8 @@ from repro.trace import How, Trace
 
 # Fresh processes in which a new failure must fail once before any time is spent on making it small.
 FIRST_TRIES = 2
+# How many sessions a shrinking crash asks for ahead; it is the pool that knows how many it has room for.
+SESSIONS_AHEAD = 8
 
 Run = Callable[[Case], Trace]
 Judge = Callable[[Case, Trace], Sequence[Verdict]]
@@ -32,7 +34,10 @@ class Means:
     run: a case in a session that may be kept from case to case. run_fresh: a case in a process of its own. judge:
     what all oracles say. overall: what their verdicts come to; UNKNOWN means that nothing was judged. keep: store a
     finding, whose better forms replace it, and return the path. tell: show progress. clock: seconds, rising. claim:
-    whether a failure, by fingerprint, is ours to settle; where several work together, it is one's alone.
+    whether a failure, by fingerprint, is ours to settle; where several work together, it is one's alone. note: told
+    of every drawn case that was run, and what its verdicts come to. send: told, before a run, which case is likely to
+    be run after it, so that its session can go on while the first one's trace is judged. expect: told which setups
+    will need a new session soon, each as often as it will, so that some can be opened ahead.
     """
 
     run: Run
@@ -43,6 +48,9 @@ class Means:
     tell: Callable[[Progress], None]
     clock: Callable[[], float]
     claim: Callable[[str], bool] = lambda fingerprint: True
+    note: Callable[[Case, Trace, Status], None] = lambda case, trace, status: None
+    send: Callable[[Case], None] = lambda case: None
+    expect: Callable[[Sequence[Setup]], None] = lambda setups: None
 
 
 class Settling:
@@ -59,6 +67,7 @@ class Settling:
         self.runs = 0
         # The verdict that goes with each failing case, for its first wrong cell; and what both paths left there.
         self._verdicts: dict[Case, Verdict] = {}
+        self._crashed = False
         self._excerpts: dict[Case, tuple[Excerpt, ...]] = {}
 
     def settle(self, case: Case, lead_up: Case | None) -> None:
@@ -117,6 +126,7 @@ class Settling:
         """The first candidate that fails in a fresh process, and how many runs in such processes took place."""
         tried = 0
         for case in candidates:
+            self.means.expect((case.setup,) * FIRST_TRIES)
             for _ in range(FIRST_TRIES):
                 self.tell(f"checking {self.name} in a fresh process")
                 with self.tally.stage("confirm"):
@@ -127,10 +137,21 @@ class Settling:
         return None, tried
 
     def _shrunk(self, case: Case, run: Run) -> Case:
+        best = case
+        # Every run that fails by a crash needs another session, as every fresh run does.
+        each = SESSIONS_AHEAD if run is self.means.run_fresh or self._crashed else 1
+
         def still_fails(smaller: Case) -> bool:
             self.runs += 1
             self.tell(f"shrinking {self.name}, run {self.runs}")
+            # Most moves leave the setup as it is, so that the best one's sessions will be of use.
+            self.means.expect((best.setup,) * each)
             return self._fails(smaller, run(smaller))
+
+        def better(smaller: Case) -> None:
+            nonlocal best
+            best = smaller
+            self.put(smaller, 0, 0)
 
         try:
             with self.tally.stage("shrink"):
@@ -139,7 +160,7 @@ class Settling:
                     still_fails,
                     runs_max=self.plan.shrink_runs,
                     seconds_max=self.plan.shrink_seconds,
-                    on_better=lambda better: self.put(better, 0, 0),
+                    on_better=better,
                 )
         except NotFailing:
             # It failed elsewhere and does not fail here: it stays as large as it is, and is counted as it is.
@@ -147,6 +168,7 @@ class Settling:
 
     def _confirmed(self, case: Case) -> tuple[int, int]:
         self.tell(f"confirming {self.name} in {self.plan.confirm_tries} fresh processes")
+        self.means.expect((case.setup,) * self.plan.confirm_tries)
         with self.tally.stage("confirm"):
             return confirm(self.means.run_fresh, self.means.judge, case, self.fingerprint, self.plan.confirm_tries)
 
@@ -155,6 +177,7 @@ class Settling:
         verdict = failure(self.means.judge(case, trace), self.fingerprint)
         if verdict is not None:
             self._verdicts[case] = verdict
+            self._crashed = trace.ended.how is not How.DONE
             self._excerpts[case] = excerpts(trace, verdict.cell)
         return verdict is not None
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 from hypothesis import strategies as st
 
 from fuzz.swarm import EVERYTHING, Size, Swarm
-from repro.case import PAGE_SIZES, Case, Request, Setup, Step, seq_len_max
+from repro.case import PAGE_SIZES, Case, Request, Setup, Step, accepted_max, seq_len_max
 from repro.domain import DOMAINS
 
 HIDDEN_SIZES = (16, 32, 48, 64)
@@ -45,9 +45,9 @@ def cases(setup: Setup, swarm: Swarm = EVERYTHING) -> st.SearchStrategy[Case]:
 @st.composite
 def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     size = swarm.size
-    topk = draw(st.integers(2, size.topk)) if swarm.branching else 1
     domain = DOMAINS[runner]
-    num_steps = draw(st.integers(domain.num_steps_min, size.num_steps))
+    topk = draw(st.integers(2, size.topk)) if swarm.branching and domain.speculative else 1
+    num_steps = draw(st.integers(domain.num_steps_min, size.num_steps if domain.speculative else 1))
     # The tree holds this many candidates besides its root.
     candidates = topk + (num_steps - 1) * topk**2
     draft_tokens = num_steps + 1 if topk == 1 else draw(st.integers(2, min(candidates + 1, DRAFT_TOKENS_MAX)))
@@ -243,7 +243,8 @@ def new(hand: Hand, slot: int) -> Request:
 
 def _accepted(hand: Hand) -> int:
     """How many drafts were accepted, where that matters."""
-    return hand.number(0, hand.setup.num_steps) if DOMAINS[hand.setup.runner].accepts else 0
+    most = accepted_max(hand.setup)
+    return hand.number(0, most) if most else 0
 
 
 def _length(hand: Hand) -> int:

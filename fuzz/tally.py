@@ -46,6 +46,7 @@ class Tally:
         self.plan = plan
         self.findings: dict[str, Found] = {}
         self.cases = self.judged = self.replays = self.skipped = 0
+        self.under_way = 0  # cases that are being run while the next one is drawn
         self._clock = clock
         self._start = clock()
         self._started = datetime.now(UTC)

@@ -10,6 +10,7 @@ from oracles import (
     ended,
     graph_equals_eager,
     kv_indices,
+    kv_moves,
     kv_writes,
     metadata_shape,
     slot0_padding,
@@ -28,12 +29,15 @@ ALL: tuple[Judge, ...] = (
     metadata_shape.judge,
     kv_indices.judge,
     kv_writes.judge,
+    kv_moves.judge,
     graph_equals_eager.judge,
     callers_batch.judge,
 )
 
-# A pass needs both: that the run came to its end, and that a graph's results were compared with eager's.
-ESSENTIAL = frozenset({ended.ORACLE, graph_equals_eager.ORACLE})
+# A pass needs both: that the run came to its end, and that what its runner is driven for was compared: a graph's
+# results with eager's, or what the session of a runner without a graph records.
+ENDED = ended.ORACLE
+COMPARED = frozenset({graph_equals_eager.ORACLE, kv_moves.ORACLE})
 
 # The `where` of an oracle that raised: it is broken, or the record is not what it reads.
 RAISED = "the oracle itself raised"
@@ -56,14 +60,14 @@ def _ask(judge: Judge, case: Case, trace: Trace) -> Verdict:
 def overall(verdicts: Iterable[Verdict]) -> Status:
     """What a whole run is worth, for an exit code.
 
-    FAIL if any oracle says so. UNKNOWN if an essential oracle is missing or UNKNOWN, if every oracle is, or if
-    one raised. Otherwise PASS: another oracle's UNKNOWN then only says that the case did not exercise
-    its property (an unpadded case has no padding to judge), which is no doubt about what was exercised.
+    FAIL if any oracle says so. UNKNOWN if the run did not end well, if none of COMPARED passed, or if one raised.
+    Otherwise PASS: another oracle's UNKNOWN then only says that the case did not exercise its property (an unpadded
+    case has no padding to judge), which is no doubt about what was exercised.
     """
     told = tuple(verdicts)
     if worst(told) is Status.FAIL:
         return Status.FAIL
     sure = {verdict.oracle for verdict in told if verdict.status is Status.PASS}
-    if not sure >= ESSENTIAL or any(verdict.where == RAISED for verdict in told):
+    if ENDED not in sure or not sure & COMPARED or any(verdict.where == RAISED for verdict in told):
         return Status.UNKNOWN
     return Status.PASS

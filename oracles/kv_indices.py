@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from oracles.reads import READS
+from oracles.reads import Reads, reads_of
 from oracles.record import Record, Wrong, conclude, equal, first_difference, text
 from repro.case import Case, Request, Setup
 from repro.finding import Cell, Verdict
@@ -27,7 +27,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
     table = record.path(-1, "input").get("req_to_token")
     wrongs: list[Wrong] = []
     compared = 0
-    has_reads = case.setup.runner in READS
+    reads = reads_of(case.setup.runner)
     for step in range(len(case.steps)):
         compared += bool(record.scalar(step, "guard", INTACT))
         for name, band in record.path(step, "guard").items():
@@ -37,12 +37,14 @@ def judge(case: Case, trace: Trace) -> Verdict:
             compared += 1
             if not equal(band, filling):
                 wrongs.append(_guard_wrong(step, name, band, filling))
-        got = record.path(step, "metadata").get("kv_indices")
         rows = _rows(case, record, step)
-        if got is None or table is None or not rows or not has_reads:
-            continue
-        compared += 1
-        wrongs += _judge_step(case.setup, step, got, table, rows, len(case.steps[step].requests))
+        for prefix, each in reads.items():
+            name = f"{prefix}kv_indices"
+            got = record.path(step, "metadata").get(name)
+            if got is None or table is None or not rows:
+                continue
+            compared += 1
+            wrongs += _judge_step(case.setup, step, name, got, table, rows, len(case.steps[step].requests), each)
     guards = sorted({wrong.where for wrong in wrongs} - {NARROW, REAL, PADDED})
     nothing = "neither kv_indices nor guard bands recorded"
     return conclude(ORACLE, wrongs, compared, nothing=nothing, order=(NARROW, *guards, REAL, PADDED))
@@ -58,27 +60,29 @@ def _rows(case: Case, record: Record, step: int) -> list[Request]:
     return real + [Request(slot=0, seq_len=neutral, data=0)] * (bs - len(real)) if neutral is not None else real
 
 
-def _judge_step(setup: Setup, step: int, got: Array, table: Array, rows: list[Request], real: int) -> list[Wrong]:
+def _judge_step(
+    setup: Setup, step: int, name: str, got: Array, table: Array, rows: list[Request], real: int, reads: Reads
+) -> list[Wrong]:
     wrongs = []
     width = got.shape[1]
-    reads = READS[setup.runner]
     for call in range(reads.calls(setup)):
         blocks = [table[row.slot][reads.positions(setup, row, call)] for row in rows]
         want = np.concatenate([block.reshape(-1) for block in blocks])
         if want.size > width:
-            cell = Cell(step=step, buffer="kv_indices", row=call, column=width, got="no room", want=text(want[width]))
-            detail = (
-                f"Attention call {call} of step {step} needs {want.size} entries of a kv_indices row that has {width}."
-            )
+            cell = Cell(step=step, buffer=name, row=call, column=width, got="no room", want=text(want[width]))
+            detail = f"Attention call {call} of step {step} needs {want.size} entries of a {name} row that has {width}."
             wrongs.append(Wrong(where=NARROW, detail=detail, cell=cell))
         held = min(want.size, width)
         differs = np.flatnonzero(got[call, :held] != want[:held])
         if differs.size:
-            wrongs.append(_entry_wrong(setup, step, call, int(differs[0]), int(got[call, differs[0]]), blocks, real))
+            column = int(differs[0])
+            wrongs.append(_entry_wrong(setup, step, name, call, column, int(got[call, column]), blocks, real))
     return wrongs
 
 
-def _entry_wrong(setup: Setup, step: int, call: int, column: int, found: int, blocks: list[Array], real: int) -> Wrong:
+def _entry_wrong(
+    setup: Setup, step: int, name: str, call: int, column: int, found: int, blocks: list[Array], real: int
+) -> Wrong:
     """blocks: per row what it reads, [sequences, length]."""
     ends = np.cumsum([block.size for block in blocks])
     row = int(np.searchsorted(ends, column, side="right"))
@@ -86,9 +90,9 @@ def _entry_wrong(setup: Setup, step: int, call: int, column: int, found: int, bl
     sequence, position = divmod(place, blocks[row].shape[1])
     outside = "" if 0 <= found < pool_tokens(setup) + setup.page_size else " (outside the pool)"
     want = str(int(blocks[row].reshape(-1)[place]))
-    cell = Cell(step=step, buffer="kv_indices", row=call, column=column, got=str(found), want=want)
+    cell = Cell(step=step, buffer=name, row=call, column=column, got=str(found), want=want)
     detail = (
-        f"In attention call {call} of step {step}, entry {position} of row {row} branch {sequence} "
+        f"In {name} of attention call {call} of step {step}, entry {position} of row {row} branch {sequence} "
         f"({'padded' if row >= real else 'real'}) points to KV slot {found}{outside} instead of {want}."
     )
     return Wrong(where=PADDED if row >= real else REAL, detail=detail, cell=cell)

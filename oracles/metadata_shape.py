@@ -1,11 +1,14 @@
-"""The kv_indptr that attention is given delimits as many rows as the query has, each as long as its sequence."""
+"""The kv_indptr that attention is given delimits as many rows as the query has, each as long as its sequence; and
+qo_indptr, where there is one, gives each row its queries."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import numpy.typing as npt
 
-from oracles.reads import READS, Reads
+from oracles.reads import Reads, reads_of
 from oracles.record import Record, Wrong, conclude
 from repro.case import Case, Request
 from repro.finding import Cell, Verdict
@@ -14,6 +17,7 @@ from repro.trace import Array, Trace
 ORACLE = "metadata_shape"
 SHORT = "kv_indptr has fewer rows than the query"
 START = "kv_indptr does not start at 0"
+QUERIES = "queries of a row"
 REAL = "length of a real row"
 PADDED = "length of a padded row"
 PAST = "last entry past the end of a kv_indices row"
@@ -24,11 +28,10 @@ def judge(case: Case, trace: Trace) -> Verdict:
     record = Record(trace)
     wrongs: list[Wrong] = []
     compared = 0
-    reads = READS.get(case.setup.runner)
-    for step in range(len(case.steps)):
+    for step, (prefix, reads) in itertools.product(range(len(case.steps)), reads_of(case.setup.runner).items()):
         metadata, bs = record.path(step, "metadata"), record.scalar(step, "launch", "bs")
-        indptr, indices = metadata.get("kv_indptr"), metadata.get("kv_indices")
-        if indptr is None or bs is None or reads is None:
+        indptr, indices = metadata.get(f"{prefix}kv_indptr"), metadata.get(f"{prefix}kv_indices")
+        if indptr is None or bs is None:
             continue
         compared += 1
         for call in range(reads.calls(case.setup)):
@@ -36,11 +39,14 @@ def judge(case: Case, trace: Trace) -> Verdict:
             real = [reads.positions(case.setup, request, call).shape for request in case.steps[step].requests]
             padded = _padded_lengths(case, record, step, call, reads)
             wrong = _judge_row(real, padded, step, call, bs, indptr[call].astype(np.int64))
+            if reads.queries and "qo_indptr" in metadata:
+                wrong = _judge_queries(metadata["qo_indptr"][call], reads.queries(case.setup), step, call, bs) or wrong
             if wrong is None and indices is not None:
                 wrong = _judge_end(bs * real[0][0], step, call, indptr[call], indices.shape[1])
             if wrong:
                 wrongs.append(wrong)
-    return conclude(ORACLE, wrongs, compared, nothing="no kv_indptr recorded", order=(SHORT, START, REAL, PADDED, PAST))
+    order = (SHORT, START, QUERIES, REAL, PADDED, PAST)
+    return conclude(ORACLE, wrongs, compared, nothing="no kv_indptr recorded", order=order)
 
 
 def _judge_row(
@@ -76,6 +82,22 @@ def _judge_row(
         f"not {want}."
     )
     return Wrong(where=PADDED if row >= len(real) else REAL, detail=detail, cell=cell)
+
+
+def _judge_queries(indptr: Ints, each: int, step: int, call: int, bs: int) -> Wrong | None:
+    """Every row of the bucket has as many queries as the graph was captured with, padded ones as well."""
+    want = np.arange(bs + 1) * each
+    held = min(len(indptr), len(want))
+    differs = np.flatnonzero(indptr[:held] != want[:held])
+    if not differs.size and held == len(want):
+        return None
+    column = int(differs[0]) if differs.size else held
+    got = str(indptr[column]) if column < held else "no room"
+    cell = Cell(step=step, buffer="qo_indptr", row=call, column=column, got=got, want=str(want[column]))
+    detail = (
+        f"The qo_indptr of attention call {call} of step {step} has {got} at {column}; rows have {each} queries each."
+    )
+    return Wrong(where=QUERIES, detail=detail, cell=cell)
 
 
 def _padded_lengths(case: Case, record: Record, step: int, call: int, reads: Reads) -> list[int]:

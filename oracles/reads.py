@@ -8,16 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from repro.case import Request, Setup
-from repro.layout import Ints, draft_positions
+from repro.layout import WINDOW, Ints, draft_positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reads:
     """calls: attention calls whose metadata is recorded, the rows of kv_indptr and kv_indices. positions: what one
-    call reads for a request, [sequences of the request, length]."""
+    call reads for a request, [sequences of the request, length]. queries: query tokens of a sequence, where qo_indptr
+    says so; None where each has one."""
 
     calls: Callable[[Setup], int]
     positions: Callable[[Setup, Request, int], Ints]
+    queries: Callable[[Setup], int] | None = None
 
 
 def _drafts(setup: Setup, request: Request, call: int) -> Ints:
@@ -26,7 +28,47 @@ def _drafts(setup: Setup, request: Request, call: int) -> Ints:
     return np.concatenate([prefix, draft_positions(setup, request.seq_len)[:, : call + 1]], axis=1)
 
 
+def _tokens(setup: Setup, request: Request, call: int) -> Ints:
+    """All tokens of the request, the one that is decoded included."""
+    return np.arange(request.seq_len, dtype=np.int64)[None, :]
+
+
+def _prefix(setup: Setup, request: Request, call: int) -> Ints:
+    """The prefix; the tokens of the tree are no part of kv_indices."""
+    return np.arange(request.seq_len, dtype=np.int64)[None, :]
+
+
+def _prefixes(setup: Setup, request: Request, call: int) -> Ints:
+    """Every branch: the prefix alone, in all draft steps."""
+    return np.broadcast_to(np.arange(request.seq_len), (setup.topk, request.seq_len))
+
+
+def _windows(setup: Setup, request: Request, call: int) -> Ints:
+    """Every branch: the last tokens of the prefix."""
+    last = np.arange(max(0, request.seq_len - WINDOW), request.seq_len)
+    return np.broadcast_to(last, (setup.topk, last.size))
+
+
+def _before_tree(setup: Setup, request: Request, call: int) -> Ints:
+    """What lies before the tokens of the tree that was verified. A padded row is nothing but such tokens."""
+    return np.arange(request.seq_len if request.slot else 0, dtype=np.int64)[None, :]
+
+
 READS = {
     "draft": Reads(calls=lambda setup: setup.num_steps - 1, positions=_drafts),
+    "decode": Reads(calls=lambda setup: 1, positions=_tokens),
+    "verify": Reads(calls=lambda setup: 1, positions=_prefix, queries=lambda setup: setup.num_draft_tokens),
+    "frozen_kv_mtp": Reads(calls=lambda setup: 1, positions=_prefixes),
+    "draft_extend": Reads(calls=lambda setup: 1, positions=_before_tree, queries=lambda setup: setup.num_draft_tokens),
     "toy": Reads(calls=lambda setup: setup.num_steps - 1, positions=_drafts),
 }
+
+# The same of models that have sliding layers besides: what those read, of window_kv_indptr and window_kv_indices.
+WINDOWS = {
+    "frozen_kv_mtp": Reads(calls=lambda setup: 1, positions=_windows),
+}
+
+
+def reads_of(runner: str) -> dict[str, Reads]:
+    """By what the names of their metadata begin with."""
+    return {prefix: table[runner] for prefix, table in (("", READS), ("window_", WINDOWS)) if runner in table}

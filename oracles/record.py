@@ -28,9 +28,9 @@ class Record:
             self._paths.setdefault((seen.step, seen.path), {}).setdefault(seen.name, seen.array)
 
     def path(self, step: int, path: str) -> Mapping[str, Array]:
-        """All arrays of one path of one step, by name; empty if nothing of it was recorded. Neutral values may have
-        been recorded once for all steps."""
-        once = self._paths.get((-1, path), {}) if path == "neutral" else {}
+        """All arrays of one path of one step, by name; empty if nothing of it was recorded. What padded rows must hold
+        may have been recorded once for all steps."""
+        once = self._paths.get((-1, path), {}) if path in ("neutral", "range") else {}
         return self._paths.get((step, path), once)
 
     def scalar(self, step: int, path: str, name: str) -> int | None:

@@ -1,14 +1,15 @@
 """Every padded row of every input buffer holds its neutral value when the graph is launched, so that whatever
-the kernels read and write for it lands in reserved KV slot 0."""
+the kernels read and write for it lands in reserved KV slot 0. Of buffers that no kernel takes for an address sglang
+leaves padded rows as they are; those must hold what a real row may hold."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from oracles.record import Record, Wrong, conclude_by_name, first_difference
+from oracles.record import Record, Wrong, conclude_by_name, first_difference, text
 from repro.case import Case
-from repro.finding import Status, Verdict
-from repro.trace import Trace
+from repro.finding import Cell, Status, Verdict
+from repro.trace import Array, Trace
 
 ORACLE = "slot0_padding"
 NO_LAUNCH = "no graph launched"
@@ -28,17 +29,20 @@ def judge(case: Case, trace: Trace) -> Verdict:
         if bs is None or raw_bs is None:
             continue
         launched += 1
-        neutrals = record.path(step, "neutral")
+        neutrals, ranges = record.path(step, "neutral"), record.path(step, "range")
         for name, buffer in record.buffers(step).items():
             if bs <= raw_bs:
                 continue
-            if name not in neutrals:
+            padded = buffer[raw_bs:bs]
+            if name in neutrals:
+                neutral = np.broadcast_to(neutrals[name].reshape(-1)[0], padded.shape)
+                cell = first_difference(step, name, padded, neutral, first_row=raw_bs)
+            elif name in ranges:
+                cell = _first_outside(step, name, padded, ranges[name], first_row=raw_bs)
+            else:
                 unjudged.add(name)
                 continue
             compared += 1
-            padded = buffer[raw_bs:bs]
-            neutral = np.broadcast_to(neutrals[name].reshape(-1)[0], padded.shape)
-            cell = first_difference(step, name, padded, neutral, first_row=raw_bs)
             if cell:
                 detail = (
                     f"Row {cell.row} of {name} is padding in step {step} ({raw_bs} requests in a bucket of {bs}) "
@@ -50,3 +54,17 @@ def judge(case: Case, trace: Trace) -> Verdict:
         return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=NO_NEUTRAL, detail=detail)
     nothing = NO_PADDING if launched else NO_LAUNCH
     return conclude_by_name(ORACLE, wrongs, compared, label="padded rows of", nothing=nothing)
+
+
+def _first_outside(step: int, buffer: str, got: Array, limits: Array, *, first_row: int) -> Cell | None:
+    """The first cell outside [low, high); None if all are inside. A NaN is outside."""
+    low, high = limits.reshape(-1).tolist()
+    outside = ~((got >= low) & (got < high)).reshape(-1)
+    if not outside.any():
+        return None
+    flat = int(np.argmax(outside))
+    row, column = divmod(flat, got.size // got.shape[0])
+    want = f"{low}..{high - 1}"
+    return Cell(
+        step=step, buffer=buffer, row=first_row + row, column=column, got=text(got.reshape(-1)[flat]), want=want
+    )

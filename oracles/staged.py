@@ -5,7 +5,7 @@ from __future__ import annotations
 from oracles.record import Record, Wrong, conclude_by_name, first_difference
 from repro.case import Case
 from repro.finding import Verdict
-from repro.trace import Trace
+from repro.trace import Array, Trace
 
 ORACLE = "staged"
 
@@ -16,13 +16,22 @@ def judge(case: Case, trace: Trace) -> Verdict:
     compared = 0
     for step in range(len(case.steps)):
         # seq_lens_cpu is no input of its own but a copy that the caller's batch carries along.
-        given = {**record.path(step, "before"), **record.path(step, "input")}
+        given, carried = record.path(step, "input"), record.path(step, "before")
         for name, buffer in record.buffers(step).items():
-            if name not in given:
+            if name in given:
+                want = given[name]
+            elif name in carried:
+                want = _by_request(carried[name], len(buffer) and buffer[0].size)
+            else:
                 continue
             compared += 1
-            cell = first_difference(step, name, buffer[: len(given[name])], given[name])
+            cell = first_difference(step, name, buffer[: len(want)], want)
             if cell:
                 detail = f"Row {cell.row} of {name} was launched with {cell.got} in step {step}, given {cell.want}."
                 wrongs.append(Wrong(where=name, detail=detail, cell=cell))
     return conclude_by_name(ORACLE, wrongs, compared, label="real rows of", nothing="no graph launched")
+
+
+def _by_request(flat: Array, each: int) -> Array:
+    """What sglang has in one row of all, with `each` values to a request; as it is if it does not come out even."""
+    return flat.reshape(-1, each) if each > 1 and flat.ndim == 1 and flat.size % each == 0 else flat

@@ -1,57 +1,58 @@
-"""python -m reports: the HTML report and the summary of what campaigns recorded."""
+"""python -m reports: the HTML report, the summary, and tables for others' tools, of a ledger or of single campaigns."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from reports import html, terminal
+from reports.export import KINDS, CannotExport, export
+from reports.frames import CaseTuple
+from reports.markdown import markdown
+from reports.records import read_records
 from reports.wording import one_line, shortened
 from repro.durable import write_text
-from repro.record import BadRecord, Campaign, Replay, loads
+from repro.ledger_file import BadLedger
+from repro.ledger_read import History, read
+from repro.record import BadRecord
 
 TROUBLE = 3  # exit code for bad input and our own errors; 0, 1 and 2 are verdicts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. 0: done, whatever the report says; 3: something could not be read or written."""
-    parsed = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     try:
-        campaigns, replays = read(parsed.campaigns)
-        if parsed.command == "html":
-            write_text(parsed.out, html.render(campaigns, replays))
-            print(parsed.out)
+        if bool(options.ledger) == bool(options.campaigns):
+            return _trouble("expected either --ledger DB or what python -m fuzz run --json wrote, and not both")
+        history = read(options.ledger) if options.ledger else read_records(options.campaigns)
+        cases = history.case_rows() if options.ledger else ()
+        if options.command == "html":
+            write_text(options.out, html.render(history, cases))
+            print(options.out)
         else:
-            console = Console()
-            terminal.show(console, campaigns, replays)
-            terminal.show_verdicts(console, campaigns)
-    except BadRecord as error:
+            _summary(options, history, cases)
+    except (BadRecord, BadLedger, CannotExport) as error:
         return _trouble(str(error))
     except OSError as error:
-        return _trouble(f"{error.filename or parsed.out}: {error.strerror or error}")
+        return _trouble(f"{error.filename or options.ledger or ''}: {error.strerror or error}".removeprefix(": "))
     return 0
 
 
-def read(paths: Sequence[Path]) -> tuple[list[Campaign], list[Replay]]:
-    """The campaigns and replays of all files together. BadRecord, naming the file, if one is not a record."""
-    campaigns: list[Campaign] = []
-    replays: list[Replay] = []
-    for path in paths:
-        try:
-            more_campaigns, more_replays = loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise BadRecord(f"{path}: {error.strerror or error}") from error
-        except UnicodeDecodeError as error:
-            raise BadRecord(f"{path}: not UTF-8 text, from byte {error.start} on") from error
-        except BadRecord as error:
-            raise BadRecord(f"{path}: {error}") from error
-        campaigns += more_campaigns
-        replays += more_replays
-    return campaigns, replays
+def _summary(options: argparse.Namespace, history: History, cases: Iterable[CaseTuple]) -> None:
+    chosen = {kind: getattr(options, kind) for kind in KINDS if getattr(options, kind)}
+    # Asked for twice, the cases are read twice: they may be more than fit.
+    for kind, folder in chosen.items():
+        for path in export(history, history.case_rows() if options.ledger else cases, kind, folder):
+            print(path)
+    if options.markdown:
+        print(markdown(history), end="")
+    elif not chosen:
+        terminal.show(Console(), history)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -61,14 +62,19 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m reports", description="Tell people what campaigns found.")
+    parser = _Parser(prog="python -m reports", description="Tell people what was run and found.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     page = commands.add_parser("html", help="write one self-contained HTML file")
     page.add_argument("--out", type=Path, required=True, metavar="FILE", help="where to write the report")
-    summary = commands.add_parser("summary", help="print what was run and found")
+    summary = commands.add_parser("summary", help="print what was run and found, or write it as tables")
+    summary.add_argument("--markdown", action="store_true", help="for a pull request or a chat")
+    for kind in KINDS:
+        meaning = f"write every table as a {kind} file into this folder"
+        summary.add_argument(f"--{kind}", type=Path, metavar="DIR", help=meaning)
     for command in (page, summary):
+        command.add_argument("--ledger", type=Path, metavar="DB", help="all that is in this ledger")
         command.add_argument(
-            "campaigns", type=Path, nargs="+", metavar="CAMPAIGN.json", help="what python -m fuzz run --json wrote"
+            "campaigns", type=Path, nargs="*", metavar="CAMPAIGN.json", help="what python -m fuzz run --json wrote"
         )
     return parser
 

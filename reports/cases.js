@@ -16,10 +16,13 @@ class Cases {
   }
 
   text(column, row) {
-    const { kind, values, codes } = this.columns[column];
+    const { name, kind, values, codes } = this.columns[column];
     if (kind === "word") return values[codes[row]];
-    if (kind === "time") return codes[row] < 0 ? "" : new Date(codes[row] * 1000).toISOString().slice(0, 19).replace("T", " ");
-    return kind === "digest" ? codes.at(row) : codes[row].toLocaleString("en", { maximumFractionDigits: 3 });
+    if (kind === "digest") return codes.at(row);
+    if (kind === "time") {
+      return codes[row] < 0 ? "" : new Date(codes[row] * 1000).toISOString().slice(0, 19).replace("T", " ");
+    }
+    return name === "seconds" ? codes[row].toFixed(3) : codes[row].toLocaleString("en");
   }
 
   // What rows are sorted by: a number each. Words go by the place that the report gives them (releases in order).

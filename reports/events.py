@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from reports.wording import release_order
-from repro.ledger_rows import FINDING, UNFIT, CheckRow, FindingRow, FixRow, Run
-from repro.states import CANNOT_RUN, state_of
+from repro.ledger_read import History
+from repro.ledger_rows import UNFIT, CheckRow, FixRow, Run
+from repro.states import CANNOT_RUN, measurements, state_of
 
 # Beside the words of repro.states, what a square can say.
-OTHER = "other failure"  # the finding's case failed there, but not in this way
 UNCONFIRMED = "unconfirmed"  # a campaign saw it, and no fresh process did
-UNKNOWN = "unknown"  # it ran and could not be judged
+UNKNOWN = "unknown"  # it ran and could not be judged, or failed in another way
 NOT_RUN = "not run"
+CAMPAIGN = "campaign"  # the source of what a campaign saw itself
 WITHOUT = "without"  # the stop of a proof on a release from which the fix was taken out: no release of sglang
 FAILING = ("new", "known", "regressed", "flaky")
 
@@ -69,35 +70,14 @@ def target_order(target: str) -> tuple[object, ...]:
     return (not release[:1].isdecimal(), release_order(release), engine)
 
 
-def of_check(row: CheckRow) -> Event:
-    """A finding's case that failed in another way says nothing of the finding."""
-    wanted = row.subject.removeprefix(FINDING)
-    if row.subject.startswith(FINDING) and row.status == "FAIL" and row.fingerprint != wanted:
-        said = f"{row.oracle}: {row.where}".strip(": ")
-        return Event(source="replay", row=replace(row, status=OTHER, reason=row.reason or said or OTHER))
-    return Event(source="replay", row=row)
-
-
-def of_finding(row: FindingRow) -> Event:
-    """What a campaign saw. If it did not fail once in fresh processes, it is in doubt."""
-    doubtful = row.tried and not row.failed
-    return Event(
-        source="campaign",
-        row=CheckRow(
-            run=row.run,
-            target=row.target,
-            subject=f"{FINDING}{row.fingerprint}",
-            runner="",
-            status=UNCONFIRMED if doubtful else "FAIL",
-            fingerprint=row.fingerprint,
-            oracle=row.oracle,
-            where=row.where,
-            failed=row.failed,
-            tried=row.tried,
-            reason="a campaign saw it, and no run in a fresh process did" if doubtful else "",
-            at=row.at,
-        ),
-    )
+def of_subject(history: History) -> Mapping[str, list[Event]]:
+    """All that was measured of stored seeds and findings, by subject, oldest first."""
+    replayed = set(map(id, history.checks))
+    found: dict[str, list[Event]] = {}
+    for row in measurements(history):
+        source = "replay" if id(row) in replayed else CAMPAIGN
+        found.setdefault(row.subject, []).append(Event(source=source, row=row))
+    return found
 
 
 def of_fix(row: FixRow) -> Event:
@@ -139,8 +119,8 @@ def _square(events: Sequence[Event]) -> Square:
     told = [event for event in events if event.row.run == state.measured] or list(events)
     last, latest = told[-1], events[-1].row
     word = state.state
-    if word == CANNOT_RUN and latest.status in (OTHER, UNCONFIRMED, UNKNOWN.upper()):
-        word = latest.status.lower()
+    if word == CANNOT_RUN and latest.status == "UNKNOWN":
+        word = UNCONFIRMED if events[-1].source == CAMPAIGN else UNKNOWN
     return Square(
         target=state.target,
         state=word,
@@ -153,8 +133,3 @@ def _square(events: Sequence[Event]) -> Square:
         why=state.why or last.row.reason,
         source=last.source,
     )
-
-
-def is_change(square: Square, run: str) -> bool:
-    """Whether what is known of this square became so in this run."""
-    return square.since == run and square.state not in (NOT_RUN, CANNOT_RUN)

@@ -6,110 +6,161 @@ import base64
 import functools
 import hashlib
 import importlib.resources
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from reports import picture, tables, wording
-from reports.bugs import Bug, gather, strangers, targets
-from repro.case import Case, problems
-from repro.codec import Seed, dumps
-from repro.finding import Status
-from repro.record import Campaign, Replay
+from reports import changes, frames, tables, trends, wording
+from reports import columns as packing
+from reports.events import Square, release_and_engine, target_order
+from reports.frames import CaseTuple
+from reports.pages import columns, pages
+from reports.subjects import subjects, targets
+from repro.ledger_read import History
+from repro.ledger_rows import FixRow
+from repro.record import Campaign
+
+STYLES = ("page.css", "matrix.css", "cases.css", "print.css")
+SCRIPTS = ("page.js", "matrix.js", "cases.js", "case_table.js")
+CHANGES_MAX = 12
+RUNS_MAX = 60
+CAMPAIGNS_MAX = 200
+# The states of a square, those that want attention first: the order in which the matrix sorts.
+MEANINGS = (
+    ("regressed", "fails, and had passed there before"),
+    ("new", "fails, which was not known"),
+    ("flaky", "fails in some runs and not in others"),
+    ("known", "fails as it did before, or as its seed says that it must there"),
+    ("unconfirmed", "a campaign saw it, no fresh process did"),
+    ("unknown", "ran and could not be judged, or fails there in another way"),
+    ("cannot run", "was never measured there; the reason is on its page"),
+    ("fixed", "the first release that passes after one that fails; or it failed there once and passes now"),
+    ("passing", "never failed there"),
+    ("not run", "no run is recorded"),
+)
+REASONS_MAX = 20
+ROLES = {"buggy": "last buggy release", "fixed": "first fixed release", "newest": "newest release"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Article:
-    """One bug as the page shows it. anchor: its id. unreadable: why its case cannot be drawn, if it cannot."""
+class Stages:
+    """Seconds by stage, with their shares; a column for each engine."""
 
-    anchor: str
-    name: str
-    bug: Bug
-    command: str
-    panels: tuple[picture.Panel, ...]
-    seed_text: str
-    unreadable: str
+    columns: list[str]
+    rows: list[tuple[str, list[tuple[float, str]]]]
 
 
-def render(campaigns: Sequence[Campaign], replays: Sequence[Replay]) -> str:
-    """The whole page. Every text in it is escaped, whatever it holds; the same input gives the same page."""
-    bugs = gather(campaigns, replays)
-    style, script = _resource("page.css"), _resource("page.js")
-    page = _environment().get_template("page.html")
-    return page.render(
-        style=Markup(style),
-        script=Markup(script),
-        style_hash=_source_hash(style),
-        script_hash=_source_hash(script),
-        campaigns=campaigns,
-        headline=headline(campaigns, replays),
-        targets=targets(campaigns, replays),
-        articles=[_article(number, bug) for number, bug in enumerate(bugs, 1)],
-        strangers=strangers(bugs, replays),
-        verdicts=_by_campaign(tables.verdicts(campaigns).to_dict("records"), len(campaigns)),
-        coverage=tables.coverage(campaigns),
-        stages=tables.stages(campaigns),
-        facts=_facts(campaigns),
+def render(history: History, cases: Iterable[CaseTuple] = ()) -> str:
+    """The whole page. Every text in it is escaped, whatever it holds; the same input gives the same page.
+
+    cases: every run of a case, as History.case_rows gives them."""
+    found = subjects(history)
+    releases = columns(targets(history))
+    met = {square.state for subject in found for square in subject.squares.values()}
+    frame = frames.cases(cases)
+    campaigns = [row.campaign for row in history.campaigns]
+    last = changes.latest(history)
+    since = changes.changes(found, last)
+    styles, scripts = ([_resource(name) for name in names] for names in (STYLES, SCRIPTS))
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            styles=[Markup(text) for text in styles],
+            scripts=[Markup(text) for text in scripts],
+            style_hashes=[_source_hash(text) for text in styles],
+            script_hashes=[_source_hash(text) for text in scripts],
+            title=_title(history, len(found)),
+            subtitle=_subtitle(history),
+            headline=changes.headline(history, found),
+            tiles=changes.tiles(history, found),
+            latest=last,
+            changes=[(word, since[word], absent) for word, absent in changes.WORDS],
+            shown_max=CHANGES_MAX,
+            pages=pages(found, list(releases), releases),
+            engines=list(releases),
+            releases=releases,
+            all_releases=_all_releases(releases),
+            not_run=Square(target=""),
+            states=[state for state, _ in MEANINGS if state in met],
+            meanings=[(state, meaning) for state, meaning in MEANINGS if state == "not run" or state in met],
+            days=defaultdict(str, {run.id: run.started[5:10] for run in history.runs}),
+            coverage=tables.coverage(campaigns),
+            trends=trends.trends(history),
+            trend_size=(trends.WIDTH, trends.HEIGHT),
+            verdicts=_verdicts(campaigns),
+            reasons=_reasons(campaigns),
+            runs=history.runs,
+            runs_max=RUNS_MAX,
+            run_names=defaultdict(lambda: "-", {run.id: f"{run.kind} {run.id[:6]}" for run in history.runs}),
+            campaigns=list(reversed(campaigns)),
+            campaigns_max=CAMPAIGNS_MAX,
+            facts=_facts(campaigns),
+            stages=_stages(campaigns),
+            total_cases=max(len(frame), changes.case_counts(history)[0]),
+            packed_count=min(len(frame), packing.CASES_MAX),
+            packed_cases=packing.pack(packing.columns(frame, history.runs)) if len(frame) else "",
+        )
     )
 
 
-def headline(campaigns: Sequence[Campaign], replays: Sequence[Replay]) -> list[str]:
-    """What a reader must know first, a sentence each."""
-    cases = sum(campaign.cases for campaign in campaigns)
-    ran = f"{wording.counted(cases, 'case')} on {wording.counted(len(targets(campaigns, [])), 'target')}"
-    bugs = gather(campaigns, replays)
-    said = [_found(bugs, ran) if campaigns else "No campaign is recorded here."]
-    # Of a target it is said that it passes only if no finding and no stored seed failed there.
-    failing = {target for bug in bugs for target in bug.targets("FAIL") + bug.targets("OTHER")}
-    seeds = {replay.target for replay in strangers(bugs, replays) if replay.status is Status.FAIL}
-    passing = set[str]().union(*(bug.targets("PASS") for bug in bugs)) - failing - seeds
-    for pattern, chosen in (
-        ("Fails on {}.", failing),
-        ("Stored seeds fail on {}.", seeds),
-        ("What was replayed on {} passes.", passing),
-        ("Stopped by an error: {}.", {str(campaign.target) for campaign in campaigns if campaign.error}),
-    ):
-        if chosen:
-            said.append(pattern.format(wording.listed(sorted(chosen, key=wording.release_order))))
-    doubtful = cases - sum(campaign.judged for campaign in campaigns)
-    if doubtful:
-        said.append(f"{wording.counted(doubtful, 'case')} ({wording.share(doubtful, cases)}) could not be judged.")
-    return said
+def _title(history: History, count: int) -> str:
+    if not history.runs:
+        return "nothing recorded"
+    return f"{wording.counted(count, 'subject')}, {wording.counted(len(targets(history)), 'target')}"
 
 
-def _found(bugs: Sequence[Bug], ran: str) -> str:
-    if not bugs:
-        return f"No oracle failed in {ran}."
-    unsure = sum(not bug.confirmed for bug in bugs)
-    aside = f" ({unsure:,} of them not confirmed)" if unsure else ""
-    return f"{wording.counted(len(bugs), 'kind of failure', 'kinds of failure')}{aside} in {ran}."
+def _subtitle(history: History) -> str:
+    if not history.runs:
+        return "an empty ledger"
+    days = list(dict.fromkeys(run.started[:10] for run in history.runs if run.started))
+    span = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}" if days else ""
+    return f"{wording.counted(len(history.runs), 'run')}, {span}".removesuffix(", ")
 
 
-def _article(number: int, bug: Bug) -> Article:
-    bad = problems(bug.best.case)
-    fingerprint = bug.fingerprint
-    return Article(
-        # The fingerprint makes links that last from report to report; an odd one gets a number instead.
-        anchor=f"finding-{fingerprint}" if fingerprint.isascii() and fingerprint.isalnum() else f"finding--{number}",
-        name=wording.bug_name(bug.oracle, bug.where),
-        bug=bug,
-        command=wording.replay_command(bug.best.seed, bug.best.target),
-        panels=()
-        if bad
-        else picture.draw(bug.best.case, bug.best.cell, "caller's" if bug.oracle == "callers_batch" else ""),
-        seed_text="" if bad else _seed_text(bug.best.case),
-        unreadable="; ".join(bad),
-    )
+def _all_releases(releases: dict[str, list[str]]) -> list[str]:
+    every = {f"{release}/" for ones in releases.values() for release in ones}
+    return [release_and_engine(target)[0] for target in sorted(every, key=target_order)]
 
 
-def _seed_text(case: Case) -> str:
-    return dumps(Seed(about={}, case=case))
+def _verdicts(campaigns: Sequence[Campaign]) -> list[dict[str, object]]:
+    """What each oracle said in all campaigns together."""
+    frame = tables.verdicts(campaigns).groupby("oracle", sort=True)[["PASS", "UNKNOWN", "FAIL"]].sum().reset_index()
+    return [dict(row) for row in frame.to_dict("records")]
 
 
-def _by_campaign(rows: list[dict[str, object]], campaigns: int) -> list[list[dict[str, object]]]:
-    return [[row for row in rows if row["campaign"] == number] for number in range(campaigns)]
+def _reasons(campaigns: Sequence[Campaign]) -> dict[str, dict[str, int]]:
+    """How runs ended, and why oracles and runs were in doubt, most often first."""
+    found: dict[str, dict[str, int]] = {}
+    for name in ("endings", "unknown", "unfit"):
+        total: Counter[str] = Counter()
+        for campaign in campaigns:
+            total.update(getattr(campaign, name))
+        found[name] = dict(total.most_common(REASONS_MAX))
+    return found
+
+
+def _stages(campaigns: Sequence[Campaign]) -> Stages | None:
+    """Seconds by stage and engine."""
+    engines = list(dict.fromkeys(campaign.target.engine for campaign in campaigns))
+    frame = tables.stages(campaigns)
+    if frame.empty:
+        return None
+    by_engine = frame.T.groupby([campaign.target.engine for campaign in campaigns], sort=False).sum().T
+    rows = [
+        (
+            str(stage),
+            [
+                (float(by_engine.at[stage, one]), wording.share(by_engine.at[stage, one], by_engine[one].sum()))
+                for one in engines
+            ],
+        )
+        for stage in by_engine.index
+    ]
+    return Stages(columns=engines, rows=rows)
 
 
 def _facts(campaigns: Sequence[Campaign]) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -124,6 +175,23 @@ def _facts(campaigns: Sequence[Campaign]) -> list[tuple[str, list[tuple[str, str
         same = len(texts) == 1 and all(name in campaign.facts for campaign in campaigns)
         found.append((name, [(text, "" if same else ", ".join(dict.fromkeys(whose))) for text, whose in texts.items()]))
     return found
+
+
+def _role(stop: FixRow) -> str:
+    """Which stop of a proof this is, in words."""
+    return ROLES.get(stop.role, "the fixed release, without the fix" if stop.role else "the proof")
+
+
+def _said(square: Square) -> str:
+    """A square in words, for who points at it."""
+    runs = f", {square.failed} of {square.tried} runs failed" if square.tried else ""
+    flaky = f", {wording.share(square.rate, 1)} of the last runs failed" if square.state == "flaky" else ""
+    why = f": {wording.shortened(square.why, 200)}" if square.why else ""
+    return f"{square.target}: {square.state}{runs}{flaky}{why}"
+
+
+def _rank(state: str) -> int:
+    return [one for one, _ in MEANINGS].index(state)
 
 
 @functools.cache
@@ -141,9 +209,10 @@ def _environment() -> Environment:
         duration=wording.duration,
         share=wording.share,
         rate=wording.rate,
-        k_of_n=wording.k_of_n,
-        replay_command=wording.replay_command,
         shortened=wording.shortened,
+        rank=_rank,
+        role=_role,
+        said=_said,
     )
     return environment
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
+from repro.book import check_of_replay
 from repro.case import problems
 from repro.codec import Seed, dumps
 from repro.ledger_read import History
-from repro.ledger_rows import FINDING, SEED, UNFIT, CampaignRow, CheckRow, FindingRow, Run
+from repro.ledger_rows import SEED, CampaignRow, CheckRow, FindingRow, Run
 from repro.record import BadRecord, Campaign, Found, Replay, loads
 
 
@@ -75,16 +76,6 @@ def _finding(run: Run, campaign: Campaign, found: Found) -> FindingRow:
 
 
 def _check(run: Run, replay: Replay, is_finding: bool) -> CheckRow:
-    return CheckRow(
-        run=run.id,
-        target=replay.target,
-        subject=f"{FINDING}{replay.fingerprint}" if is_finding else f"{SEED}{replay.seed}",
-        runner="",
-        status=replay.status.name if replay.tried else UNFIT,
-        # Runs that failed in another way are not counted in `failed`.
-        fingerprint=replay.fingerprint if replay.failed else "",
-        failed=replay.failed,
-        tried=replay.tried,
-        reason=replay.line,
-        at=run.ended,
-    )
+    """A replay of a case that these campaigns did not find is one of a stored seed."""
+    row = check_of_replay(run.id, replay, "")
+    return replace(row, at=run.ended, subject=row.subject if is_finding else f"{SEED}{replay.seed}")

@@ -8,18 +8,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from reports.events import Event, Square, in_order, of_check, of_finding, of_fix, release_and_engine, squares
+from reports.events import Event, Square, in_order, of_fix, of_subject, release_and_engine, squares
 from reports.wording import bug_name, shortened
 from repro.case import Case, problems
 from repro.codec import BadSeed, Seed, dumps, loads, read
 from repro.finding import Cell
 from repro.fixes import SEEDS
 from repro.ledger_read import History
-from repro.ledger_rows import FINDING, SEED, CheckRow, FindingRow, FixRow
+from repro.ledger_rows import FINDING, SEED, FindingRow, FixRow
 from repro.record import Found
 
 _CELL = re.compile(r"step (\d+) (.+)\[(-?\d+),(-?\d+)\] is (.*), expected (.*)", re.DOTALL)
 NAME_CHARS_MAX = 200
+
+Measured = Mapping[str, Sequence[Event]]  # by subject, as reports.events.of_subject gives it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +39,9 @@ class Minimal:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """anchor: its id on the page. kind: fix, seed or finding. about: what it is, in a line. oracle, fingerprint and
-    detail are those of the failure, as far as they are known. squares: by target. events: its history, oldest first. stops: of a fix,
-    the stops of its proofs. founds: of a finding, what campaigns wrote of it, the best first. same: subjects that fail
-    with the same fingerprint, by their anchors and names."""
+    detail are those of the failure, as far as they are known. squares: by target. events: its history, oldest first.
+    stops: of a fix, the stops of its proofs. founds: of a finding, what campaigns wrote of it, the best first. same:
+    subjects that fail with the same fingerprint, by their anchors and names."""
 
     anchor: str
     kind: str
@@ -66,7 +68,8 @@ class Subject:
 
 def subjects(history: History) -> tuple[Subject, ...]:
     """Fixes by their numbers, then the other seeds, then findings: those that fail first, by how many cases did so."""
-    made = [*_fixes(history), *_seeds(history), *_findings(history)]
+    measured = of_subject(history)
+    made = [*_fixes(history, measured), *_seeds(history, measured), *_findings(history, measured)]
     anchored = [_renamed(subject, number) for number, subject in enumerate(made, 1)]
     return tuple(_with_same(subject, anchored) for subject in anchored)
 
@@ -96,7 +99,7 @@ def range_of(subject: Subject, engine: str) -> str:
     return ", ".join(said)
 
 
-def _fixes(history: History) -> list[Subject]:
+def _fixes(history: History, measured: Measured) -> list[Subject]:
     """A row for each runner and backend on which a fix is shown; engines are columns of it."""
     proofs: dict[tuple[int, str, str], list[FixRow]] = {}
     for row in history.fixes:
@@ -104,8 +107,8 @@ def _fixes(history: History) -> list[Subject]:
     made = []
     for (number, runner, backend), rows in sorted(proofs.items()):
         seed = Path(rows[-1].seed).name
-        checks = [row for row in history.checks if row.subject == f"{SEED}{seed}"]
-        events = [*(of_fix(row) for row in rows if row.role and row.target), *map(of_check, checks)]
+        checks = measured.get(f"{SEED}{seed}", [])
+        events = [*(of_fix(row) for row in rows if row.role and row.target), *checks]
         made.append(
             _subject(
                 anchor=f"fix-{number}-{runner}-{backend}",
@@ -127,15 +130,14 @@ def _latest_stops(rows: Iterable[FixRow]) -> tuple[FixRow, ...]:
     return tuple({(row.engine, row.role): row for row in rows}.values())
 
 
-def _seeds(history: History) -> list[Subject]:
+def _seeds(history: History, measured: Measured) -> list[Subject]:
     proving = {f"{SEED}{Path(row.seed).name}" for row in history.fixes}
-    by_seed: dict[str, list[CheckRow]] = {}
-    for row in history.checks:
-        if not row.subject.startswith(FINDING) and row.subject not in proving:
-            by_seed.setdefault(row.subject.removeprefix(SEED), []).append(row)
     made = []
-    for seed, rows in by_seed.items():
-        minimal, failing = _stored(seed), [row for row in rows if row.oracle]
+    for subject, events in measured.items():
+        if subject.startswith(FINDING) or subject in proving:
+            continue
+        seed = subject.removeprefix(SEED)
+        failing = [event.row for event in events if event.row.oracle]
         about = failing[-1] if failing else None
         made.append(
             _subject(
@@ -144,15 +146,15 @@ def _seeds(history: History) -> list[Subject]:
                 name=Path(seed).name,
                 about=bug_name(about.oracle, about.where) if about else _what(seed),
                 oracle=about.oracle if about else "",
-                fingerprint=_fingerprint(rows),
-                minimal=minimal,
-                events=in_order(map(of_check, rows), history.runs),
+                fingerprint=_fingerprint(events),
+                minimal=_stored(seed),
+                events=events,
             )
         )
     return made
 
 
-def _findings(history: History) -> list[Subject]:
+def _findings(history: History, measured: Measured) -> list[Subject]:
     kinds: dict[str, list[FindingRow]] = {}
     for row in history.findings:
         kinds.setdefault(row.fingerprint, []).append(row)
@@ -160,7 +162,6 @@ def _findings(history: History) -> list[Subject]:
     for fingerprint, rows in kinds.items():
         founds = [one for row in history.campaigns for one in row.campaign.findings if one.fingerprint == fingerprint]
         founds.sort(key=lambda one: (one.failed == 0, _size(one.case)))
-        checks = [row for row in history.checks if row.subject == f"{FINDING}{fingerprint}"]
         best = min(rows, key=lambda row: (row.failed == 0, len(row.seed_text)))
         made.append(
             _subject(
@@ -172,7 +173,7 @@ def _findings(history: History) -> list[Subject]:
                 fingerprint=fingerprint,
                 detail=founds[0].detail if founds else best.detail,
                 minimal=_found(founds[0]) if founds else _told(best),
-                events=in_order([*map(of_finding, rows), *map(of_check, checks)], history.runs),
+                events=measured.get(f"{FINDING}{fingerprint}", []),
                 founds=tuple(founds),
             )
         )
@@ -186,8 +187,10 @@ def _subject(*, events: Sequence[Event], detail: str = "", **parts: object) -> S
     return Subject(events=tuple(events), squares=squares(events), detail=detail, **parts)  # type: ignore[arg-type]
 
 
-def _fingerprint(rows: Sequence[CheckRow]) -> str:
-    return next((row.fingerprint for row in reversed(rows) if row.status == "FAIL" and row.fingerprint), "")
+def _fingerprint(events: Sequence[Event]) -> str:
+    """That of the last failure."""
+    rows = [event.row for event in reversed(events)]
+    return next((row.fingerprint for row in rows if row.status == "FAIL" and row.fingerprint), "")
 
 
 def _size(case: Case) -> tuple[int, int]:

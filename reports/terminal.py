@@ -1,4 +1,4 @@
-"""Campaigns, findings and replays in the terminal: tables for people who watch, plain lines for pipes and logs."""
+"""What a history comes to, in the terminal: tables for people who watch, plain lines for pipes and logs."""
 
 from __future__ import annotations
 
@@ -9,53 +9,104 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from reports.bugs import Bug, gather, strangers
-from reports.wording import (
-    bug_name,
-    counted,
-    duration,
-    k_of_n,
-    listed,
-    one_line,
-    rate,
-    replay_command,
-    share,
-    shortened,
-)
+from reports.changes import WORDS, case_counts, changes, headline, latest
+from reports.events import Square, release_and_engine
+from reports.pages import columns, pages
+from reports.subjects import Subject, range_of, subjects, targets
+from reports.wording import counted, duration, listed, one_line, rate, replay_command, share, shortened
 from repro.finding import Status
-from repro.record import Campaign, Found, Replay
+from repro.ledger_read import History
+from repro.record import Campaign
 
-# A status is told by its word; colour only repeats it, and only on a terminal that has colours.
+# A state is told by its word; colour only repeats it, and only on a terminal that has colours.
 STYLES = {
-    "FAIL": "bold red",
-    "NOT CONFIRMED": "yellow",
-    "OTHER": "yellow",
-    "UNKNOWN": "yellow",
-    "PASS": "green",
-    "NOT RUN": "dim",
-}
-SAID = {
-    "fails on": ("FAIL",),
-    "seen but not confirmed on": ("NOT CONFIRMED",),
-    "fails otherwise on": ("OTHER",),
-    "passes on": ("PASS",),
-    "not known on": ("UNKNOWN", "NOT RUN"),
+    "regressed": "bold red",
+    "new": "bold red",
+    "known": "red",
+    "flaky": "yellow",
+    "unconfirmed": "yellow",
+    "unknown": "yellow",
+    "cannot run": "dim",
+    "fixed": "bold green",
+    "passing": "green",
+    "not run": "dim",
 }
 LINE_CHARS_MAX = 400
+CAMPAIGNS_MAX = 30  # of a ledger; the latest are shown
+NAME_CHARS_MAX = 60
 
 
-def show(console: Console, campaigns: Sequence[Campaign], replays: Sequence[Replay] = ()) -> None:
-    """Everything worth knowing at the end of a command, on a screenful or two."""
+def show(console: Console, history: History) -> None:
+    """Everything worth knowing, on a screenful or two."""
+    found = subjects(history)
+    for sentence in headline(history, found):
+        _line(console, sentence)
+    show_changes(console, history, found)
+    show_matrix(console, history, found)
+    for subject in found:
+        if subject.kind == "finding":
+            show_finding(console, subject)
+    campaigns = [row.campaign for row in history.campaigns]
     show_campaigns(console, campaigns)
-    bugs = gather(campaigns, replays)
-    for bug in bugs:
-        show_bug(console, bug)
-    show_replays(console, strangers(bugs, replays))
+    show_verdicts(console, campaigns)
+    cases, judged = case_counts(history)
+    if cases:
+        _line(console, f"{counted(cases, 'case')} in all, {share(judged, cases)} judged")
+
+
+def show_changes(console: Console, history: History, found: Sequence[Subject]) -> None:
+    """What is new, regressed, fixed or flaky since the run before, a line each."""
+    run = latest(history)
+    if run is None or len(history.runs) < 2:
+        return
+    _line(console, f"since the run before ({run.kind}, {run.started[:16].replace('T', ' ')}):")
+    news = changes(found, run)
+    for word, _ in WORDS:
+        for change in news[word]:
+            _line(console, f"  {word}: {change.name} on {listed(list(change.targets))}", STYLES[word])
+    if not any(news.values()):
+        _line(console, "  nothing changed")
+
+
+def show_matrix(console: Console, history: History, found: Sequence[Subject]) -> None:
+    """For each engine a table: what fails on which release."""
+    releases = columns(targets(history))
+    rows = pages(found, list(releases), releases)
+    for engine, names in releases.items():
+        lines = [
+            (
+                shortened(f"{page.subject.kind} {page.subject.name}", NAME_CHARS_MAX),
+                *map(_cell, page.grid[engine].values()),
+            )
+            for page in rows
+        ]
+        _table(console, (f"on the {engine} engine", *names), lines, numbers=())
+
+
+def show_finding(console: Console, subject: Subject) -> None:
+    """A finding: what failed, how surely, where it is and is not, and how to see it again."""
+    states = [square.state for square in subject.squares.values()]
+    word = "FAIL" if subject.fails else "NOT CONFIRMED"
+    _line(console, f"{word} {subject.name} ({subject.fingerprint})", STYLES["new" if subject.fails else "unconfirmed"])
+    if subject.minimal.cell or subject.detail:
+        _line(console, f"  {subject.minimal.cell or subject.detail}")
+    said = []
+    for state in dict.fromkeys(states):
+        where = [f"{target}{_runs(subject.squares[target])}" for target in subject.targets(state)]
+        said.append(f"{state} on {listed(where)}")
+    _line(console, f"  {'; '.join(said)}")
+    for engine in dict.fromkeys(release_and_engine(target)[1] for target in subject.squares):
+        if text := range_of(subject, engine):
+            _line(console, f"  {engine}: {text}")
+    failing = [target for target, square in subject.squares.items() if square.fails] or list(subject.squares)
+    if subject.minimal.path and failing:
+        _line(console, f"  {replay_command(subject.minimal.path, failing[-1])}")
 
 
 def show_campaigns(console: Console, campaigns: Sequence[Campaign]) -> None:
     """A line for each campaign, and beneath it what kept cases from being judged."""
     header = ("target", "runner", "cases", "judged", "replays", "time", "cases/s", "transitions", "findings", "ended")
+    shown = campaigns[-CAMPAIGNS_MAX:]
     rows = [
         (
             str(campaign.target),
@@ -70,10 +121,12 @@ def show_campaigns(console: Console, campaigns: Sequence[Campaign]) -> None:
             str(len(campaign.findings)),
             campaign.stopped,
         )
-        for campaign in campaigns
+        for campaign in shown
     ]
+    if len(shown) < len(campaigns):
+        _line(console, f"the last {len(shown)} of {len(campaigns)} campaigns:")
     _table(console, header, rows, numbers=range(2, 9))
-    for campaign in campaigns:
+    for campaign in shown:
         if campaign.error:
             _line(console, f"{campaign.target} stopped: {campaign.error}", "bold red")
         for reason, count in campaign.unfit.items():
@@ -82,43 +135,31 @@ def show_campaigns(console: Console, campaigns: Sequence[Campaign]) -> None:
 
 def show_verdicts(console: Console, campaigns: Sequence[Campaign]) -> None:
     """What each oracle said, by target, and why it was UNKNOWN."""
-    rows = []
+    counts: dict[tuple[str, str], dict[str, int]] = {}
+    reasons: dict[tuple[str, str], int] = {}
     for campaign in campaigns:
         for oracle, by_word in campaign.verdicts.items():
-            counts = {word.upper(): count for word, count in by_word.items()}
-            rows.append((str(campaign.target), oracle, *(f"{counts.get(s.name, 0):,}" for s in Status)))
-    _table(console, ("target", "oracle", *(status.name for status in Status)), rows, numbers=range(2, 5))
-    for campaign in campaigns:
+            total = counts.setdefault((str(campaign.target), oracle), {})
+            for word, count in by_word.items():
+                total[word.upper()] = total.get(word.upper(), 0) + count
         for reason, count in campaign.unknown.items():
-            _line(console, f"{campaign.target} UNKNOWN {count:,}: {reason}")
+            key = (str(campaign.target), reason)
+            reasons[key] = reasons.get(key, 0) + count
+    rows = [
+        (target, oracle, *(f"{total.get(status.name, 0):,}" for status in Status))
+        for (target, oracle), total in counts.items()
+    ]
+    _table(console, ("target", "oracle", *(status.name for status in Status)), rows, numbers=range(2, 5))
+    for (target, reason), count in reasons.items():
+        _line(console, f"{target} UNKNOWN {count:,}: {reason}")
 
 
-def show_bug(console: Console, bug: Bug) -> None:
-    """A finding: what failed, how surely, where it is and is not, and how to see it again."""
-    found = bug.best
-    word = "FAIL" if bug.confirmed else "NOT CONFIRMED"
-    _line(console, f"{word} {bug_name(bug.oracle, bug.where)} ({bug.fingerprint})", STYLES[word])
-    _line(console, f"  {found.cell or found.detail}")
-    words = []
-    for said, kinds in SAID.items():
-        where = [presence.target for presence in bug.presences if presence.word in kinds]
-        if where:
-            words.append(f"{said} {listed(where)}")
-    _line(console, f"  {'; '.join(words)}")
-    again = f"{k_of_n(found)} in fresh processes" if found.tried else "not run again"
-    _line(console, f"  {_size(found)}, {again}, found after {duration(found.at_seconds)}")
-    _line(console, f"  {replay_command(found.seed, found.target)}")
+def _cell(square: Square) -> str:
+    return "" if square.state == "not run" else f"{square.state}{_runs(square)}"
 
 
-def show_replays(console: Console, replays: Sequence[Replay]) -> None:
-    """A line for each stored case that was run."""
-    rows = [(r.seed, r.target, r.status.name, k_of_n(r), r.line) for r in replays]
-    _table(console, ("seed", "target", "result", "failed", "in one line"), rows, numbers=(3,))
-
-
-def _size(found: Found) -> str:
-    most = max((len(step.requests) for step in found.case.steps), default=0)
-    return f"{counted(len(found.case.steps), 'step')} of at most {counted(most, 'request')}"
+def _runs(square: Square) -> str:
+    return f" {square.runs}" if square.fails and square.runs else ""
 
 
 def _table(
@@ -136,10 +177,10 @@ def _table(
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
     for place, name in enumerate(header):
-        table.add_column(name, justify="right" if place in numbers else "left", overflow="fold")
+        table.add_column(one_line(name), justify="right" if place in numbers else "left", overflow="fold")
     for row in clean:
         # Text, not markup: what a finding says in square brackets is shown, not obeyed.
-        table.add_row(*(Text(text, style=STYLES.get(text, "")) for text in row))
+        table.add_row(*(Text(text, style=STYLES.get(text.rstrip("0123456789/ "), "")) for text in row))
     console.print(table)
 
 

@@ -19,8 +19,6 @@ from itertools import islice
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from fuzz.draw import rounds
 from fuzz.search import search
@@ -29,7 +27,9 @@ from oracles.catalogue import ALL, judge_all, overall
 from oracles.tolerance import across_engines
 from reports.fidelity import show_fidelity
 from reports.fixes import lines, show_fixes
-from repro import prove
+from reports.outcome import show_outcome
+from repro import ledger_command, prove
+from repro.book import Book, asked_for, new_run
 from repro.case import RUNNERS, Case, Target
 from repro.codec import TEXT_MAX, BadSeed, Seed, digest, dumps, read
 from repro.confirm import failure
@@ -50,6 +50,7 @@ from repro.words import paragraph, sentence
 from runners.environments import ADAPTED, NotUsable, lacks, overlays_directory, sglang_path, whole_record
 from runners.overlay import CannotMake, Overlay, make_overlay
 from runners.pool import Pool
+from runners.standby import room_for
 
 _LINE_MAX = 2000
 _TELL_EVERY = 10.0  # seconds
@@ -60,8 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         options = options_of(arguments)
-        command: Callable[[argparse.Namespace], int] = COMMANDS[options.command]
-        return command(options)
+        return COMMANDS[options.command](options)
     except (BadInput, BadSeed, BadRecording, InTheWay) as error:
         complain(str(error))
     except BrokenPipeError:
@@ -87,7 +87,7 @@ def say(text: str) -> None:
 # run
 
 
-def command_run(options: argparse.Namespace) -> int:
+def command_run(options: argparse.Namespace, book: Book) -> int:
     seeds, codes = _seeds(options.seeds)
     outcomes: list[Outcome] = []
     try:
@@ -98,8 +98,11 @@ def command_run(options: argparse.Namespace) -> int:
             elif seeds:
                 with _pool(options, target) as pool:
                     for path, seed in seeds:
+                        if options.fresh:
+                            pool.expect((seed.case.setup,) * options.tries)
                         outcome = outcome_of(path, seed.case, target, pool.run, judge_all, overall, options.tries)
                         outcomes.append(outcome)
+                        book.outcome(outcome, seed.about)
                         _tell(outcome, options)
     except KeyboardInterrupt:
         complain("interrupted")
@@ -123,7 +126,8 @@ def _seeds(paths: Sequence[Path]) -> tuple[list[tuple[Path, Seed]], list[int]]:
 
 
 def _pool(options: argparse.Namespace, target: Target) -> Pool:
-    return Pool(target, timeout_s=options.timeout, fresh=options.fresh, log=options.log)
+    standbys = room_for(target.engine)
+    return Pool(target, timeout_s=options.timeout, fresh=options.fresh, log=options.log, standbys=standbys)
 
 
 def _tell(outcome: Outcome, options: argparse.Namespace) -> None:
@@ -132,26 +136,7 @@ def _tell(outcome: Outcome, options: argparse.Namespace) -> None:
     elif not options.json:
         say(line(outcome))
         if not options.quiet:
-            _tabulate(outcome)
-
-
-def _tabulate(outcome: Outcome) -> None:
-    """What each oracle said that did not just pass: in how many runs its worst verdict, where, and why."""
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    passed = []
-    for told in zip(*outcome.runs, strict=True):
-        worst: Verdict = max(told, key=lambda verdict: verdict.status)
-        if worst.status is Status.PASS:
-            passed.append(worst.oracle)
-            continue
-        count = sum(verdict.status is worst.status for verdict in told)
-        why = worst.detail if worst.where in worst.detail else f"{worst.where}: {worst.detail}"
-        cells = (worst.status.name, worst.oracle, f"{count} of {len(told)}", why)
-        # As Text, so that nothing in it is taken for markup.
-        table.add_row(*(Text(plain(cell, _LINE_MAX)) for cell in cells))
-    if passed:
-        table.add_row("PASS", Text(f"{len(passed)} oracles"), "", Text(", ".join(passed)))
-    Console().print(table)
+            show_outcome(Console(), outcome)
 
 
 # shrink
@@ -162,6 +147,7 @@ def command_shrink(options: argparse.Namespace) -> int:
     if lack := lacks(target):
         raise BadInput(f"{target}: {lack}")
     with _pool(options, target) as pool:
+        pool.expect((seed.case.setup,) * options.tries)
         first = outcome_of(options.seed, seed.case, target, pool.run_fresh, judge_all, overall, options.tries)
         verdict = _wanted(first, seed)
         if verdict is None:
@@ -175,7 +161,7 @@ def command_shrink(options: argparse.Namespace) -> int:
             target=target,
             verdict=verdict,
             out=out,
-            means=Means(run=run, run_fresh=pool.run_fresh, judge=judge_all, tell=say),
+            means=Means(run=run, run_fresh=pool.run_fresh, judge=judge_all, tell=say, expect=pool.expect),
             budget=Budget(runs=options.runs, seconds=options.seconds, tries=options.tries),
         )
         try:
@@ -218,7 +204,7 @@ def command_check(options: argparse.Namespace) -> int:
 # fixes
 
 
-def command_fixes(options: argparse.Namespace) -> int:
+def command_fixes(options: argparse.Namespace, book: Book) -> int:
     oracles = {judge.__module__.rpartition(".")[2] for judge in ALL}
     rows = [
         prove.Row(
@@ -234,6 +220,7 @@ def command_fixes(options: argparse.Namespace) -> int:
 
     def on_row(row: prove.Row) -> None:
         told.append(row)
+        book.proof(row)
         for text in lines(row):
             print(text, flush=True)
         write(told, whole=False)
@@ -373,12 +360,19 @@ def _observed(pool: Pool, case: Case) -> Observation:
     return observe(case, trace, verdicts, overall(verdicts))
 
 
-COMMANDS = {
-    "run": command_run,
+def _booked(kind: str, command: Callable[[argparse.Namespace, Book], int], options: argparse.Namespace) -> int:
+    """A command whose doings go into the ledger, if there is one."""
+    with new_run(asked_for(options.ledger), kind) as book:
+        return command(options, book)
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "run": partial(_booked, "seeds", command_run),
     "shrink": command_shrink,
     "show": command_show,
     "check": command_check,
-    "fixes": command_fixes,
+    "fixes": partial(_booked, "fixes", command_fixes),
+    "ledger": ledger_command.go,
     "fidelity": command_fidelity,
 }
 

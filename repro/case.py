@@ -159,6 +159,7 @@ def setup_problems(setup: Setup) -> list[str]:
     need(setup.algorithm in ALGORITHMS, f"algorithm {setup.algorithm!r} is none of {', '.join(ALGORITHMS)}")
     need(setup.algorithm in domain.algorithms, f"the {setup.runner} runner has no {setup.algorithm} algorithm")
     within("num_steps", domain.num_steps_min, NUM_STEPS_MAX)
+    need(domain.speculative or setup.topk == setup.num_steps == 1, "without drafts topk and num_steps are 1")
     within("slots", 1, SLOTS_MAX)
     within("context_len", 8, CONTEXT_MAX)
     within("vocab_size", 16, VOCAB_MAX)
@@ -206,7 +207,7 @@ def problems(case: Case) -> list[str]:
     if not 1 <= len(case.steps) <= STEPS_MAX:
         found.append(f"a case has 1..{STEPS_MAX} steps, not {len(case.steps)}")
     limit = seq_len_max(setup)
-    accepted_max = setup.num_steps if DOMAINS[setup.runner].accepts else 0
+    most = accepted_max(setup)
     for number, step in enumerate(case.steps):
         here = f"step {number}"
         if not 1 <= len(step.requests) <= setup.max_bs:
@@ -222,9 +223,14 @@ def problems(case: Case) -> list[str]:
                 found.append(f"{where}: seq_len {request.seq_len} is outside 1..{limit}")
             if not 0 <= request.data <= DATA_MAX:
                 found.append(f"{where}: data {request.data} is outside 0..{DATA_MAX}")
-            if not 0 <= request.accepted <= accepted_max:
-                found.append(f"{where}: accepted {request.accepted} is outside 0..{accepted_max}")
+            if not 0 <= request.accepted <= most:
+                found.append(f"{where}: accepted {request.accepted} is outside 0..{most}")
     return found
+
+
+def accepted_max(setup: Setup) -> int:
+    """The most drafts that a verify can accept, where that matters: one a level of the tree, whose root is no draft."""
+    return min(setup.num_steps, setup.num_draft_tokens - 1) if DOMAINS[setup.runner].accepts else 0
 
 
 @functools.lru_cache(maxsize=1024)

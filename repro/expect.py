@@ -48,6 +48,15 @@ def expected(about: Mapping[str, AboutValue], release: str) -> str | None:
     return outcomes[meant[0]] if meant else None
 
 
+def in_range(text: str, release: str) -> bool:
+    """Whether a release is in a range; what is no release number is in none. BadSeed if the text is no range."""
+    try:
+        here = release_order(release)
+    except ValueError:
+        here = None
+    return _holds(text, here or release_order("0")) and here is not None
+
+
 def _outcome(text: str, outcome: str) -> str:
     if outcome == PASS:
         return ""

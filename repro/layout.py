@@ -15,6 +15,8 @@ from repro.payload import shuffled
 
 Ints = npt.NDArray[np.int64]
 
+# Tokens of a prefix that a sliding layer reads, of models that have such layers.
+WINDOW = 7
 _LAYOUT_DATA = 23037  # any constant: the layout is part of the meaning of a seed file
 
 

@@ -22,6 +22,8 @@ from repro.ledger_file import TABLES, columns, connect_to_write, stored, trouble
 from repro.ledger_rows import CampaignRow, CaseRow, CheckRow, FindingRow, FixRow, Row, Run
 
 VARIABLE = "EAGLEEYE_LEDGER"
+# A run of that ledger which a command is a part of, instead of one of its own: its id.
+RUN_VARIABLE = "EAGLEEYE_RUN"
 
 
 class Ledger:

@@ -48,12 +48,16 @@ def _parser() -> Parser:
     watched = Parser(add_help=False)
     watched.add_argument("--timeout", type=_seconds, default=120.0, metavar="S", help="seconds of silence: a hang")
     watched.add_argument("--log", type=Path, help="append what the worker prints to this file")
+    booked = Parser(add_help=False)
+    booked.add_argument("--ledger", type=Path, metavar="DB", help="add to this ledger (default: EAGLEEYE_LEDGER)")
     ran = Parser(add_help=False, parents=[watched])
     ran.add_argument("--fresh", action="store_true", help="a new session process for every run")
     top = Parser(prog="python -m repro", description=DESCRIPTION)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
 
-    run = commands.add_parser("run", parents=[ran], help="run cases and say which oracle fails, where, and k of n")
+    run = commands.add_parser(
+        "run", parents=[ran, booked], help="run cases and say which oracle fails, where, and k of n"
+    )
     run.add_argument("seeds", nargs="+", type=Path, metavar="SEED.json")
     run.add_argument(
         "--target", type=_target, action="append", required=True, metavar="T", help="RELEASE/ENGINE or PATH@ENGINE"
@@ -74,7 +78,9 @@ def _parser() -> Parser:
         "--out", type=Path, metavar="FILE", help="where the best so far is at any moment (default: SEED.small.json)"
     )
 
-    fixes = commands.add_parser("fixes", parents=[watched], help="show what each known fix does, with and without it")
+    fixes = commands.add_parser(
+        "fixes", parents=[watched, booked], help="show what each known fix does, with and without it"
+    )
     fixes.add_argument(
         "--fix", type=_count, nargs="+", action="extend", metavar="PR", help="only these, by pull request number"
     )
@@ -101,6 +107,16 @@ def _parser() -> Parser:
     )
     fidelity.add_argument("--json", type=Path, metavar="OUT", help="write the agreement to this file")
     fidelity.add_argument("--out", type=Path, default=Path("out/fidelity"), help="folder for cases that disagree")
+
+    ledger = commands.add_parser(
+        "ledger", help="what a ledger holds, whether it is sound, joining those of several hosts"
+    )
+    verbs = ledger.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
+    merge = verbs.add_parser("merge", help="put all that is in the others into the first, which is made if need be")
+    merge.add_argument("out", type=Path, metavar="OUT.db")
+    merge.add_argument("sources", nargs="+", type=Path, metavar="A.db")
+    for verb, meaning in (("show", "its runs, and the state of every failure"), ("check", "whether it is sound")):
+        verbs.add_parser(verb, help=meaning).add_argument("ledger", type=Path, metavar="DB")
 
     show = commands.add_parser("show", help="a case in words")
     check = commands.add_parser("check", help="whether these are seeds, and their cases valid")

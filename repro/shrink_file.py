@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from repro import codec, keep
-from repro.case import Case, Target
+from repro.case import Case, Setup, Target
 from repro.codec import BadSeed, Seed
 from repro.confirm import Judge, Run, confirm, failure
 from repro.finding import Finding, Verdict
 from repro.shrink import NotFailing, shrink, simplicity
 from repro.words import sentence
+
+# How many sessions are asked for ahead; it is the pool that knows how many it has room for.
+SESSIONS_AHEAD = 8
 
 
 class InTheWay(Exception):
@@ -23,13 +26,15 @@ class InTheWay(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
     """run: in a session that may be kept from case to case. run_fresh: in a process of its own. judge: what all oracles
-    say. tell: one line of progress. clock: seconds, rising."""
+    say. tell: one line of progress. clock: seconds, rising. expect: told which setups will need a new session soon,
+    each as often as it will, so that some can be opened ahead."""
 
     run: Run
     run_fresh: Run
     judge: Judge
     tell: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
+    expect: Callable[[Sequence[Setup]], None] = lambda setups: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +74,7 @@ class Shrinking:
                 continue
             self.means.tell(f"confirming {sentence(smallest)}")
             judge, fingerprint = self.means.judge, self.verdict.fingerprint
+            self.means.expect((smallest.setup,) * self.budget.tries)
             failed, tried = confirm(self.means.run_fresh, judge, smallest, fingerprint, self.budget.tries)
             finding = self.put(smallest, failed, tried)
             if failed:
@@ -109,7 +115,16 @@ class Shrinking:
     def _shrunk(self, begin: Case, run: Run, stop: float) -> Case | None:
         """The smallest case; None if there is no budget left, or if the start does not fail when run in this way."""
 
+        best = begin
+
+        def still_fails(case: Case) -> bool:
+            # Most moves leave the setup as it is, so that the best one's sessions will be of use.
+            self.means.expect((best.setup,) * SESSIONS_AHEAD)
+            return self._fails(case, run)
+
         def better(case: Case) -> None:
+            nonlocal best
+            best = case
             self.put(case)
             longest = max(request.seq_len for step in case.steps for request in step.requests)
             rest = f"topk {case.setup.topk}, {case.setup.num_steps} draft steps, prefixes of up to {longest} tokens"
@@ -121,7 +136,7 @@ class Shrinking:
         try:
             return shrink(
                 begin,
-                lambda case: self._fails(case, run),
+                still_fails,
                 runs_max=runs_left,
                 seconds_max=seconds_left,
                 on_better=better,

@@ -7,7 +7,8 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from repro.ledger_rows import CheckRow
+from repro.ledger_read import History
+from repro.ledger_rows import FINDING, CheckRow, FindingRow
 
 NEW = "new"  # fails, and no earlier run measured it here
 KNOWN = "known"  # fails as it did in an earlier run, or as the seed says that it does here
@@ -53,9 +54,34 @@ class State:
         return self.state in OPEN
 
 
+def measurements(history: History) -> list[CheckRow]:
+    """All that was measured of stored seeds and of findings, in order: the checks, and what campaigns saw."""
+    rows = [*history.checks, *(_check(row) for row in history.findings)]
+    return sorted(rows, key=lambda row: row.at)
+
+
+def _check(finding: FindingRow) -> CheckRow:
+    """What a campaign saw of its finding. One that was not tried in fresh processes failed when it was found."""
+    came_back = finding.failed > 0 or finding.tried == 0
+    return CheckRow(
+        run=finding.run,
+        target=finding.target,
+        subject=f"{FINDING}{finding.fingerprint}",
+        runner="",
+        status="FAIL" if came_back else "UNKNOWN",
+        fingerprint=finding.fingerprint,
+        oracle=finding.oracle,
+        where=finding.where,
+        failed=finding.failed,
+        tried=finding.tried,
+        reason="" if came_back else f"seen once, and in 0 of {finding.tried} fresh processes",
+        at=finding.at,
+    )
+
+
 def states(checks: Iterable[CheckRow]) -> Mapping[tuple[str, str], State]:
-    """The state of each (subject, target), in the order in which they first appear. checks: as the ledger has them,
-    in the order in which they were made."""
+    """The state of each (subject, target), in the order in which they first appear. checks: those of the ledger, or
+    its measurements(), in the order in which they were made."""
     rows: dict[tuple[str, str], list[CheckRow]] = {}
     for row in checks:
         rows.setdefault((row.subject, row.target), []).append(row)

@@ -3,30 +3,33 @@
 Oracles judge from this record alone. An array is named by (step, path, name). Row-shaped arrays have one row
 per request; where a row is one value wide, they are flat. The paths of a step, in the order in which they are recorded:
 
-    input        what the caller gives, raw_bs rows: seq_lens, req_pool_indices,
-                 out_cache_loc [raw_bs, topk * num_steps], positions [raw_bs, topk],
-                 topk_p and topk_index [raw_bs, topk], hidden_states [raw_bs, hidden];
+    input        what the caller gives, one row per request: at least seq_lens and req_pool_indices, and what the runner's
+                 Family names besides (for draft: out_cache_loc [raw_bs, topk * num_steps], positions [raw_bs, topk],
+                 topk_p and topk_index [raw_bs, topk], hidden_states [raw_bs, hidden]);
                  at step -1, once for the case: req_to_token
-    before       the caller's batch just before the graph path: batch_size, seq_lens, seq_lens_cpu, seq_lens_sum,
-                 req_pool_indices, positions, out_cache_loc, topk_p, topk_index, hidden_states
+    before       the caller's batch just before the graph path: the fields that its Family names, as sglang has them
+                 (batch_size, seq_lens_cpu and seq_lens_sum among them)
     launch       the runner's buffers at the moment the graph is launched, one row per request of the largest
                  bucket ([max_bs, ...]), under the names of `input`; and the scalars bs (bucket used) and raw_bs
     neutral      for each buffer under launch: the value that a padded row must hold (scalar); at step -1 if it
                  is the same in all steps
-    metadata     attention metadata at launch: kv_indptr [num_steps, n] and kv_indices [num_steps, width]
-                 (rows 0..num_steps-2 are used, by draft steps 0..num_steps-2)
+    range        the same for buffers whose padded rows are not reset, as no kernel takes their values for an address:
+                 [low, high), between which a padded row must hold something
+    metadata     attention metadata at launch: kv_indptr [calls, n] and kv_indices [calls, width], one row for each
+                 attention call that oracles/reads.py knows of (for draft: kv_indptr has num_steps rows, of which draft
+                 steps 0..num_steps-2 use one each); qo_indptr [calls, n] where rows have several queries
     guard        after the graph ran: `intact`, how many bytes of guard bands still held their filling; and for each
                  buffer whose bands do not, the bands (flat) and under <name>.want the filling
-    graph        what the graph path left: parents, scores_index, tokens (raw_bs rows each); kv_slots [n] (KV slots
-                 whose contents changed, rising) and kv_rows [n, ...] (their new contents)
+    graph        what the graph path left: its outputs, raw_bs rows each (for draft: parents, scores_index, tokens);
+                 kv_slots [n] (KV slots whose contents changed, rising) and kv_rows [n, ...] (their new contents)
     after_graph  the caller's batch after the graph path, names as in `before`
     eager        as `graph`, from the eager path on the same inputs with the KV cache restored in between. Where both
                  left the same bits in all KV slots but slot 0, in which padded rows write, kv_rows is recorded of
                  neither, and kv_same is 1
     after_eager  the caller's batch after the eager path
     eager_again  as `eager`, from an eager pass over the batch padded as the graph pads it, first raw_bs rows; and
-    eager_nudged_up, eager_nudged_down: eager passes with the hidden states moved by rounding noise. Recorded only
-                 where graph and eager differ.
+    eager_nudged_up, eager_nudged_down: eager passes with the hidden states, or where there are none the KV cache,
+                 moved by rounding noise. Recorded only where graph and eager differ.
 
 Before each step the caller writes the prefixes of its requests into the KV cache; the rest of it goes on from the
 eager path of the step before.

@@ -14,11 +14,13 @@ _Place = tuple[int, str, str]
 class Intake:
     """What has come in of one run. facts: the session's so far; those of this run are added to it.
 
-    step, path: what was said to run last. ended: how the run ended, once the session said so.
+    step, path: what was said to run last. ended: how the run ended, once the session said so. mark: how much had been
+    printed when the run began.
     """
 
     def __init__(self, *, facts: dict[str, str], step: int, path: str) -> None:
         self.step, self.path = step, path
+        self.mark = 0
         self.ended: Ended | None = None
         self.facts = facts
         self._seen: list[Seen] = []
@@ -43,6 +45,8 @@ class Intake:
                     forms.append(form_of(form))
                 case ["at", int(step), str(path)]:
                     self.step, self.path, moved = step, path, True
+                case ["printed", int(length)]:
+                    self.mark = length
                 case ["spent", str(stage), int() | float() as seconds]:
                     self._seconds[stage] = self._seconds.get(stage, 0.0) + seconds
                 case ["fact", str(name), str(text)]:
@@ -54,6 +58,11 @@ class Intake:
         for (step, path, name), array in zip(places, arrays(forms, frame.body), strict=True):
             self._seen.append(Seen(step=step, path=path, name=name, array=array))
         return moved
+
+    def begin_again(self, step: int, path: str) -> None:
+        """The run takes place in another session than was thought, of which nothing has come in yet."""
+        self.step, self.path, self.mark, self.facts = step, path, 0, {}
+        self._seen, self._seconds, self._bytes = [], {}, 0
 
     def end(self, how: How, what: str, detail: str) -> Ended:
         """An end that the session could not tell itself, at the place where it last was."""

@@ -6,6 +6,7 @@ perhaps some that were opened ahead (runners/standby.py).
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -74,6 +75,7 @@ class Pool:
         self._standbys = Standbys(standbys, self._open_ahead, self._dismiss)
         self._crashed: set[Setup] = set()  # setups on which a run has ended badly
         self._next: Case | None = None
+        self._alone = False
         self._failed_starts = 0
         self._trouble = ""
 
@@ -115,23 +117,21 @@ class Pool:
     def run(self, case: Case) -> Trace:
         """What happened when this case was run."""
         upcoming, self._next = self._next, None
-        trace, crowded = self._attempt(case, upcoming)
-        if crowded:
+        trace = self._attempt(case, upcoming)
+        if self._standbys.room and _lacked_room(trace.ended):
             # Others took memory, perhaps, that this one lacked: what is said of a case must not depend on them.
             self._end_standbys()
-            trace, _ = self._attempt(case, None)
+            trace = self._attempt(case, None, alone=True)
         return trace
 
     # One attempt --------------------------------------------------------------------------------------------------
 
-    def _attempt(self, case: Case, upcoming: Case | None) -> tuple[Trace, bool]:
-        """Run the case; and whether it may have failed only for the other sessions that were there."""
-        mark = self._log.mark()
+    def _attempt(self, case: Case, upcoming: Case | None, *, alone: bool = False) -> Trace:
+        """Run the case. alone: without opening other sessions meanwhile."""
+        mark, self._alone = self._log.mark(), alone
         intake = Intake(facts={}, step=_BUILDING[0], path=_BUILDING[1])
-        crowded = False
         try:
             ended = self._ended(case, upcoming, intake)
-            crowded = self._is_crowded(ended)
             if ended.how is not How.DONE:
                 self._crashed.add(case.setup)
             if self._fresh or ended.how is not How.DONE:
@@ -143,7 +143,7 @@ class Pool:
             # Ctrl-C in the middle of a run: the session is in an unknown state, and so is what it still says.
             self._drop_worker()
             raise
-        return intake.trace(ended), crowded
+        return intake.trace(ended)
 
     def _ended(self, case: Case, upcoming: Case | None, intake: Intake) -> Ended:
         """Run the case in the kept session if that has its setup, else in a new one."""
@@ -205,24 +205,19 @@ class Pool:
         if len(request) > room:
             return
         session.sent.append(case)
-        try:
+        # If it has died, what it said before that is still to be read.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             write_all(session.channel.fileno(), request, self._deadline(intake))
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # it has died; what it said before that is still to be read
 
     def _fill(self, setup: Setup) -> None:
         """While the session is at work: open what will be needed next."""
-        if self._standbys.room:
+        if self._standbys.room and not self._alone:
             # Where a run has ended badly once, one may again, and the next case should not have to wait.
             self._standbys.fill((setup,) if setup in self._crashed and not self._fresh else ())
 
     def _deadline(self, intake: Intake) -> float:
         building = (intake.step, intake.path) == _BUILDING
         return time.monotonic() + (max(self._start_s, self._timeout_s) if building else self._timeout_s)
-
-    def _is_crowded(self, ended: Ended) -> bool:
-        lacked_memory = ended.step < 0 or "out of memory" in ended.what
-        return ended.how is not How.DONE and lacked_memory and len(self._standbys) > 0
 
     # How runs end that do not say so ------------------------------------------------------------------------------
 
@@ -291,12 +286,9 @@ class Pool:
     def _open_ahead(self, setup: Setup) -> Open:
         session = self._open(self._worker_or_start(), setup)
         request = pack(Frame(head={"case": case_to_json(Case(setup=setup, steps=())), "ahead": True}))
-        try:
+        # If it has died, whoever takes it will see.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError, Silence):
             write_all(session.channel.fileno(), request, time.monotonic() + PROMPT_S)
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # it has died, as whoever takes it will see
-        except Silence as error:
-            raise WorkerTrouble("a new session takes nothing in") from error
         return session
 
     def _close_session(self) -> None:
@@ -357,3 +349,8 @@ class Pool:
         if self._worker:
             worker, self._worker = self._worker, None
             worker.end()
+
+
+def _lacked_room(ended: Ended) -> bool:
+    """Whether this may have ended as it did for the memory or the ports that other sessions held."""
+    return ended.how is not How.DONE and (ended.step < 0 or "out of memory" in ended.what)

@@ -58,6 +58,10 @@ class Recorder:
     def fact(self, name: str, text: str) -> None:
         self._events.append(["fact", name, text])
 
+    def printed(self, length: int) -> None:
+        """Say how much this session has printed so far: what comes from here on belongs to the run that begins."""
+        self._events.append(["printed", length])
+
     def ended(self, ended: Ended) -> None:
         """Send what is left and how the run ended."""
         self._events.append(["ended", ended.how.value, ended.step, ended.path, ended.what, ended.detail])

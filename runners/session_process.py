@@ -63,6 +63,7 @@ def session(channel: int, target: Target, open_session: OpenSession) -> None:
             watch.ended(not_opened(error, watch))
             return
         if frame.head.get("ahead"):
+            watch.at(-1, "opened")
             continue
         ended = run(run_case, case, watch)
         watch.ended(ended)
@@ -72,6 +73,8 @@ def session(channel: int, target: Target, open_session: OpenSession) -> None:
 
 def run(run_case: RunCase, case: Case, watch: Recorder) -> Ended:
     """Run one case; whatever it raises becomes how it ended."""
+    sys.stdout.flush()
+    watch.printed(os.fstat(2).st_size)
     watch.at(0, "input")
     try:
         run_case(case, watch)

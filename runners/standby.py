@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -39,14 +38,13 @@ class Open:
     """A session process and the channel to it. Mutable: what was sent to it and has not been collected.
 
     facts: what it has said about itself, which holds for all of its runs. sent: cases whose traces nobody has taken
-    yet, in order. used: whether a case was run in it. alone: whether no other session was there when it was opened.
+    yet, in order. used: whether a case was sent to it.
     """
 
     setup: Setup
     channel: socket.socket
     pid: int
     log: Log
-    alone: bool
     facts: dict[str, str] = field(default_factory=dict)
     sent: list[Case] = field(default_factory=list)
     used: bool = False
@@ -62,54 +60,41 @@ class Standbys:
         self.room = room
         self._begin, self._close = begin, close
         self._open: list[Open] = []
-        self._wanted: tuple[Setup, ...] = ()
+        self._expected: list[Setup] = []
 
     def __len__(self) -> int:
         return len(self._open)
 
     def expect(self, setups: Sequence[Setup]) -> None:
         """What will be needed next, the most urgent first; a setup as often as it will be needed."""
-        self._wanted = tuple(setups)
+        self._expected = list(setups)
 
     def take(self, setup: Setup) -> Open | None:
-        """The standby for this setup that was opened first, if there is one. It is the caller's from now on."""
-        for one in self._open:
-            if one.setup == setup:
-                self._open.remove(one)
-                if setup in self._wanted:
-                    at = self._wanted.index(setup)
-                    self._wanted = self._wanted[:at] + self._wanted[at + 1 :]
-                return one
-        return None
+        """The standby for this setup that was opened first, if there is one. It is the caller's from now on, and what
+        was expected has come about."""
+        if setup in self._expected:
+            self._expected.remove(setup)
+        found = next((one for one in self._open if one.setup == setup), None)
+        if found:
+            self._open.remove(found)
+        return found
 
-    def fill(self) -> None:
-        """Begin to open what is expected and not there, as far as there is room; others make room for it."""
-        wanted = self._wanted[: self.room]
-        missing = list((Counter(wanted) - Counter(one.setup for one in self._open)).elements())
-        spare = list(self._open)
-        for setup in wanted:
+    def fill(self, urgent: Sequence[Setup] = ()) -> None:
+        """Begin to open what is urgent or expected and not there, as far as there is room; others make room for it."""
+        spare, missing = list(self._open), []
+        for setup in [*urgent, *self._expected][: self.room]:
             found = next((one for one in spare if one.setup == setup), None)
             if found:
                 spare.remove(found)
-        for setup in sorted(missing, key=wanted.index):
+            else:
+                missing.append(setup)
+        for setup in missing:
             if len(self._open) >= self.room:
-                self._drop(spare.pop(0))
+                unneeded = spare.pop(0)
+                self._open.remove(unneeded)
+                self._close(unneeded)
             self._open.append(self._begin(setup))
 
-    def clear(self) -> None:
-        """Close all and expect nothing."""
-        self._wanted = ()
-        while self._open:
-            self._drop(self._open[-1])
-
-    def forget(self) -> None:
-        """As clear, where the worker is gone, and all sessions with it."""
-        self._wanted = ()
-        for one in self._open:
-            one.channel.close()
-            one.log.close()
-        self._open = []
-
-    def _drop(self, one: Open) -> None:
-        self._open.remove(one)
-        self._close(one)
+    def pop(self) -> Open | None:
+        """One of them, which is the caller's from now on; None if there is none."""
+        return self._open.pop() if self._open else None

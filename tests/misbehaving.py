@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -52,7 +53,16 @@ WAYS = (
     "chatter-without-end",
     "slow-steps",
     "many-arrays",
+    "slow-to-open",
+    "slow-to-open-and-crash",
+    "print-and-crash",
+    "print-cuda-error",
+    "needs-room",
 )
+
+
+# How long such a session takes to open.
+OPENING_S = 0.5
 
 
 def going(way: str, steps: int = 3) -> Case:
@@ -76,6 +86,8 @@ class AcceleratorError(RuntimeError):
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     how = WAYS[setup.vocab_size - 100]
     watch.fact("way", how)
+    if how.startswith(("slow-to-open", "needs-room")):
+        watch.fact("pid", str(os.getpid()))
     _while_building(how)
     watch.at(-1, "capture")
     if how == "raise-in-capture":
@@ -93,6 +105,8 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
             watch.at(step, "graph")
             if how == "slow-steps":
                 time.sleep(0.2)
+            if how == "print-cuda-error":
+                _print_cuda_error(step, len(case.steps))
             if step == 1:
                 _go_wrong(how, watch)
             watch.see(step, "graph", "tokens", np.full((step + 1, 2), step, dtype=np.float16))
@@ -109,6 +123,10 @@ def _record_many(step: int, watch: Watch) -> None:
 
 
 def _while_building(how: str) -> None:
+    if how.startswith("slow-to-open"):
+        time.sleep(OPENING_S)
+    if how == "needs-room" and len(_siblings()) > 1:
+        raise RuntimeError("not enough memory")
     if how == "raise-in-build":
         raise AttributeError("no such class")
     if how == "unfit-in-build":
@@ -119,8 +137,24 @@ def _while_building(how: str) -> None:
         time.sleep(600)
 
 
+def _siblings() -> list[int]:
+    """The sessions of this worker, this one among them."""
+    children = Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split()
+    return [int(child) for child in children if "Z" not in Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1]]
+
+
+def _print_cuda_error(step: int, steps: int) -> None:
+    """Three steps only print it; two only crash."""
+    if steps == 3:
+        print("CUDA error: device-side assert triggered", file=sys.stderr)
+    elif step == 1:
+        ctypes.string_at(0)
+
+
 def _go_wrong(how: str, watch: Watch) -> None:
-    if how == "crash":
+    if how == "print-and-crash":
+        print("CUDA error: device-side assert triggered", file=sys.stderr, flush=True)
+    if how in ("crash", "slow-to-open-and-crash", "print-and-crash"):
         watch.see(1, "graph", "never_sent", np.zeros(1))
         ctypes.string_at(0)
     elif how == "abort-with-cuda-error":

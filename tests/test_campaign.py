@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from fuzz.campaign import ATTEMPTS_MAX, UNFIT_A_SETUP, UNFIT_MAX, campaign
-from fuzz.draw import rounds
+from fuzz.draw import ROUNDS_TOLD, rounds
 from fuzz.settle import FIRST_TRIES, Means, led_up
 from fuzz.tally import Plan
+from fuzz.under_way import UnderWay
 from oracles.catalogue import judge_all, overall
 from repro import codec
-from repro.case import STEPS_MAX, Case, Target, problems
+from repro.case import STEPS_MAX, Case, Setup, Target, problems
 from repro.finding import Cell, Finding, Status, Verdict, worst
 from repro.keep import keep
 from repro.record import Campaign, Progress
@@ -379,6 +380,87 @@ def test_stages_split_a_run() -> None:
     )
 
 
+# What is said ahead of time ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Ahead(World):
+    """Remembers what was said to come, and checks that it did."""
+
+    sent: list[Case] = field(default_factory=list)
+    expected: list[tuple[Setup, ...]] = field(default_factory=list)
+    coming: Callable[[], Sequence[Setup]] = tuple
+
+    def go(self, plan: Plan = PLAN, cases: Iterator[Case] | None = None) -> Campaign:
+        means = Means(
+            run=self.run,
+            run_fresh=self.run_fresh,
+            judge=self.judge,
+            overall=worst,
+            keep=self.keep,
+            tell=self.told.append,
+            clock=lambda: self.now,
+            send=self.sent.append,
+            expect=lambda setups: self.expected.append(tuple(setups)),
+        )
+        return campaign(plan, cases or drawn(plan), means, coming=self.coming)
+
+
+def test_what_is_sent_ahead_is_the_next_case_on_a_setup_that_was_built() -> None:
+    world = Ahead(fails=lambda case: [])
+    world.go()
+    expected = [
+        after
+        for before, case, after in zip([None, *world.ran], world.ran, world.ran[1:], strict=False)
+        if before is not None and before.setup == case.setup == after.setup
+    ]
+    assert world.sent == expected
+    assert len(expected) == 40 - 2 * 5
+
+
+def test_sending_ahead_changes_no_result() -> None:
+    """With failures that are settled in between, setups that are refused, and limits."""
+
+    def ends(case: Case) -> Trace:
+        return trace_of(case, How.UNFIT, "no") if case.setup.topk % 2 else trace_of(case)
+
+    for plan in (
+        PLAN,
+        replace(PLAN, cases=3),
+        replace(PLAN, cases=None, seconds=2.0),
+        replace(PLAN, stop_at_first=True),
+    ):
+        plain, ahead = World(ends=ends), Ahead(ends=ends)
+        told = [replace(world.go(plan), started="", ended="") for world in (plain, ahead)]
+        assert told[0] == told[1]
+        assert (ahead.ran, ahead.log) == (plain.ran, plain.log)
+
+
+def test_the_setups_of_the_next_rounds_are_expected_and_again_after_settling() -> None:
+    setups = [case.setup for case in itertools.islice(rounds(5, "toy", "triton", 1), 9)]
+    cases = rounds(5, "toy", "triton", 2)
+    world = Ahead(fails=lambda case: [], coming=cases.coming)
+    world.go(replace(PLAN, cases=6), cases)
+    assert world.expected == [tuple(setups[n : n + ROUNDS_TOLD]) for n in (1, 2, 3)]
+    failing = Ahead(fails=lambda case: [FAIL], coming=lambda: setups[:1])
+    failing.go(replace(PLAN, cases=1))
+    assert failing.expected[0] == failing.expected[-1] == (setups[0],)
+    smallest = failing.kept[-1].case.setup
+    assert (smallest,) * PLAN.confirm_tries in failing.expected
+
+
+def test_cases_under_way_are_on_disk(tmp_path: Path) -> None:
+    one = UnderWay(tmp_path, "w")
+    cases = list(itertools.islice(drawn(), 4))
+    for case in cases:
+        one.put(case)
+        one.put(case)
+    found = [codec.read(path).case for path in sorted(tmp_path.glob("under-way-w-*.json"))]
+    assert sorted(map(codec.digest, found)) == sorted(map(codec.digest, cases[-2:]))
+    one.clear()
+    assert list(tmp_path.iterdir()) == []
+
+
 def toy_campaign(name: str, folder: Path, cases: int) -> Campaign:
     """The whole line on a toy target, with real processes and files."""
     plan = replace(PLAN, target=Target(name, "toy"), cases=cases)
@@ -391,6 +473,8 @@ def toy_campaign(name: str, folder: Path, cases: int) -> Campaign:
             keep=lambda finding: str(keep(folder, finding)),
             tell=lambda progress: None,
             clock=lambda: 0.0,
+            send=pool.send,
+            expect=pool.expect,
         )
         return campaign(plan, drawn(plan), means)
 

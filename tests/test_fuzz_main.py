@@ -211,7 +211,10 @@ def test_bench_gives_rate_stages_and_ratio(tmp_path: Path, capsys: pytest.Captur
     assert names == ["draw", "build", "graph", "eager", "record", "pass", "judge", "store"] * 2
     (small, _), _ = loads((tmp_path / "record.json").read_text())
     shares = sum(float(share) for _, _, share in stages[:8])
-    assert 80 < shares <= 101  # what is left is the loop itself
+    # What is left is the loop itself; and one case is judged, and another drawn, while a third is being run.
+    besides = sum(float(share) for name, _, share in stages[:8] if name in ("draw", "judge"))
+    assert shares > 80
+    assert shares - besides <= 101
     ratio = small.seconds / (small.stages["graph"] + small.stages["eager"])
     assert f"whole / (graph + eager) = {ratio:.2f}" in out
     # The session was opened before the clock was started.

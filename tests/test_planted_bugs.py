@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from toy_traces import Keeper, drawn_cases, toy_trace
+from toy_traces import OF_OTHERS, Keeper, drawn_cases, toy_trace
 
 from oracles.catalogue import ALL, RAISED, judge_all, overall
 from repro.case import Case, Request, Setup, Step, Target
@@ -75,7 +75,7 @@ CASES = (grow_and_shrink(), *drawn_cases(16, seed=7))
 def test_the_tables_name_every_bug_and_every_oracle() -> None:
     assert set(EXPECTED) | set(SOUND) | set(DEADLY) | {"hang", "unfit"} == set(BUGS)
     meant = {found[0][0] for found in EXPECTED.values()}
-    assert meant == {judge.__module__.removeprefix("oracles.") for judge in ALL}
+    assert meant | OF_OTHERS == {judge.__module__.removeprefix("oracles.") for judge in ALL}
 
 
 @pytest.mark.parametrize("bug", EXPECTED)
@@ -109,7 +109,7 @@ def test_clean_passes_every_case() -> None:
         assert overall(verdicts) is Status.PASS, (case, verdicts)
         doubted = {verdict.oracle for verdict in verdicts if verdict.status is not Status.PASS}
         padded = any(len(step.requests) not in case.setup.capture_bs for step in case.steps)
-        assert doubted == (set() if padded else {"slot0_padding"})
+        assert doubted - OF_OTHERS == (set() if padded else {"slot0_padding"})
 
 
 def test_rounding_is_measured_and_passes() -> None:
@@ -126,7 +126,9 @@ def test_a_true_tie_is_a_doubt_and_no_failure() -> None:
     told = set()
     for case in drawn_cases(30, seed=3):
         verdicts = judge_all(case, toy_trace(case, "tie"))
-        told |= {(v.oracle, v.status, v.where) for v in verdicts if v.status is not Status.PASS}
+        told |= {
+            (v.oracle, v.status, v.where) for v in verdicts if v.status is not Status.PASS and v.oracle not in OF_OTHERS
+        }
     assert told == {
         ("graph_equals_eager", Status.UNKNOWN, "tie"),
         ("slot0_padding", Status.UNKNOWN, "no padding exercised"),

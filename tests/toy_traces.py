@@ -15,6 +15,9 @@ from repro.case import DATA_MAX, Case, Request, Setup, Step, Target, problems, s
 from repro.trace import Array, Ended, How, Seen, Trace
 from runners.toy import open_session
 
+# Oracles of runners without a graph, of which the toy records nothing; each has a test of its own, by its name.
+OF_OTHERS = {"kv_moves"}
+
 
 @dataclass
 class Keeper:

@@ -38,6 +38,10 @@ def mark_host(tensor: torch.Tensor) -> None:
     """Nothing to say: a host tensor is one on the CPU."""
 
 
+def accept_literal_cuda() -> None:
+    """Nothing to do: that is the device's name."""
+
+
 def synchronize() -> None:
     """Wait for the device, so that an asynchronous error surfaces here."""
     torch.cuda.synchronize()

@@ -21,6 +21,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from runners.engines import interpreter, standins
 from runners.engines.arena import Arena
+from runners.engines.literal_cuda import LiteralCuda
+from runners.engines.poison import UNINITIALISED
 
 device = "cpu"
 REFUSAL = "CUDA error: operation not permitted when stream is capturing"
@@ -121,7 +123,7 @@ class _Recorder(TorchDispatchMode):
             return result
         homes = {id(leaf): self._rehome(leaf) for _, leaf in fresh}
         targets = tuple((number, self._freeze(homes[id(leaf)])) for number, leaf in fresh)
-        if func in _UNINITIALISED:
+        if func in UNINITIALISED:
             self.calls.append(partial(self._undefined, targets[0][1]))
         else:
             self.calls.append(_Again(func, frozen, targets))
@@ -194,13 +196,6 @@ def _poison(dtype: torch.dtype) -> torch.Tensor:
 
 
 _aten = torch.ops.aten
-_UNINITIALISED = {
-    _aten.empty.memory_format,
-    _aten.empty_strided.default,
-    _aten.empty_like.default,
-    _aten.new_empty.default,
-    _aten.new_empty_strided.default,
-}
 # Tagged as of dynamic shape for their worst case; with these arguments the shape is fixed.
 _DYNAMIC_ONLY_WITH_MASK = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default}
 _REFUSED_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
@@ -288,6 +283,12 @@ def synchronize(_: object = None) -> None:
 def importing() -> AbstractContextManager[None]:
     """Nothing to keep from the device: there is none."""
     return nullcontext()
+
+
+def accept_literal_cuda() -> None:
+    """From here on, what code asks for on "cuda" by that name is made here, where the device has another name."""
+    torch.cuda.Stream = torch.cpu.Stream
+    LiteralCuda().__enter__()
 
 
 def install() -> None:

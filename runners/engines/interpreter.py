@@ -17,7 +17,7 @@ import numpy as np
 from triton.runtime import interpreter as triton_interpreter
 from triton.runtime.errors import InterpreterError
 
-from runners.engines import language
+from runners.engines import bounds, language
 
 _receiver: Callable[[Launch], None] | None = None
 
@@ -43,6 +43,7 @@ class Launch:
         }
         builder.set_grid_dim(*self.grid)
         function = self.function
+        bounds.begin(self.arguments.values())
         try:
             with np.errstate(all="ignore"):
                 for x in range(self.grid[0]):
@@ -117,6 +118,7 @@ def _patch_language(function: Any) -> type[_Kept]:
 def install() -> None:
     """Replace Triton's launcher in this process."""
     language.install()
+    bounds.install()
     triton_interpreter.GridExecutor.__call__ = _call
     triton_interpreter._patch_lang = _patch_language
     triton_interpreter.interpreter_builder.options = triton_interpreter.InterpreterOptions(sanitize_overflow=False)

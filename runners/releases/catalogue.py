@@ -8,15 +8,22 @@ import traceback
 from types import ModuleType
 
 from runners.engines import standins
+from runners.releases import flashinfer
 from runners.releases.live import Adapter
 
 # First release of each adapter of a runner, rising: the modules of its folder. A release newer than all is driven by
 # the last, and its trace says so.
 FIRST_RELEASES = {
     "draft": ("0.5.10", "0.5.11", "0.5.13", "0.5.14"),
+    "decode": ("0.5.10", "0.5.11", "0.5.13", "0.5.14", "0.5.15"),
+    "verify": ("0.5.10", "0.5.11", "0.5.13", "0.5.14", "0.5.15"),
+    "frozen_kv_mtp": ("0.5.12", "0.5.13", "0.5.14"),
+    "draft_extend": ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14", "0.5.15"),
 }
 # Runners that are driven in a way of their own: the module that opens their sessions.
-OWN_SESSIONS: dict[str, str] = {}
+OWN_SESSIONS: dict[str, str] = {"kv_move": "runners.sessions.kv_move"}
+# The first releases of what such a session drives: the modules of a folder, as above, with functions of its own.
+OWN_RELEASES = {"kv_move": ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14")}
 # Native modules that releases from here on import whether or not there is a GPU.
 NATIVE_IMPORTS = {"0.5.10": ("sgl_kernel", "sgl_kernel.kvcacheio"), "0.5.13": ()}
 NEWEST_ADAPTED = "0.5.15.post1"
@@ -61,6 +68,8 @@ def prepare(release: str, device: str) -> None:
     importlib.import_module("sglang.srt.server_args")
     importlib.import_module("sglang.srt.managers.tp_worker")
     importlib.import_module("sglang.srt.models.registry")
+    if device == "cpu":
+        flashinfer.load_backend()
 
 
 def load(release: str, runner: str) -> Adapter:
@@ -78,7 +87,14 @@ def load(release: str, runner: str) -> Adapter:
         graph=module.graph,
         eager=module.eager,
         neutral=module.neutral,
+        prepare=getattr(module, "prepare", None),
     )
+
+
+def load_own(release: str, runner: str) -> ModuleType:
+    """What a session of its own drives in this release. NotDriven if there is nothing for it."""
+    first = latest(release, OWN_RELEASES[runner], f"the {runner} runner")
+    return _import(f"runners.releases.{runner}.v" + first.replace(".", "_"))
 
 
 def load_all(release: str) -> dict[str, Adapter | str]:

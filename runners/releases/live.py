@@ -78,6 +78,16 @@ def mha_cache(model_runner: Any) -> list[torch.Tensor]:
     return [*pool.k_buffer, *pool.v_buffer]
 
 
+def no_others(live: Live) -> Sequence[Any]:
+    """Where only the runner's own model runs."""
+    return ()
+
+
+def no_ranges(setup: Setup) -> Mapping[str, tuple[int, int]]:
+    """Where every padded row is reset."""
+    return {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """What the batches of one runner are made of, in every release.
@@ -90,7 +100,9 @@ class Family:
     configs: Hugging Face configurations of target and draft model. static: the tensors besides input buffers and KV
     cache that outlive a call, by name. metadata: what attention reads at launch, of the live sglang, the runner, the
     bucket and the batch. input_buffers, sizes: where the runner keeps its buffers, bucket and batch size. launching:
-    calls its second argument at each launch while it is entered; None: where the engine's graphs say so.
+    calls its second argument at each launch while it is entered; None: where the engine's graphs say so. ranges: the
+    buffers whose padded rows sglang leaves as they are, with what is harmless there: [low, high). others: further
+    model runners that run before the call, whose KV caches hold the requests' prefixes as well.
     """
 
     given: Callable[[Setup, Ints, Sequence[Request]], Given]
@@ -107,6 +119,8 @@ class Family:
     input_buffers: Callable[[Any], Any] = buffers_of
     sizes: Callable[[Any], tuple[int, int]] = sizes_of
     launching: Callable[[Any, Callable[[], None]], AbstractContextManager[None]] | None = None
+    ranges: Callable[[Setup], Mapping[str, tuple[int, int]]] = no_ranges
+    others: Callable[[Live], Sequence[Any]] = no_others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +129,7 @@ class Adapter:
 
     build: construct workers for a setup. capture: build the graph runner, which captures.
     batch: make a ForwardBatch of rows. graph, eager: run one. neutral: what padded rows hold where it is not zero.
+    prepare: what other models make of the rows before the call, as further tensors of them.
     """
 
     name: str
@@ -125,3 +140,4 @@ class Adapter:
     graph: Callable[[Any, Any], Outputs]
     eager: Callable[[Live, Any], Outputs]
     neutral: Callable[[Live], Mapping[str, int]]
+    prepare: Callable[[Live, Rows], Mapping[str, torch.Tensor]] | None = None

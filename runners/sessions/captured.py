@@ -14,7 +14,7 @@ from repro.payload import noise
 from runners.engines.guards import Guards
 from runners.engines.present import engine
 from runners.releases import model
-from runners.releases.live import Adapter, Live
+from runners.releases.live import Adapter, Live, mha_cache
 from runners.sessions import memory
 from runners.watch import Unfit, Watch
 
@@ -36,6 +36,10 @@ class Captured:
             self.kv = family.kv(self.model_runner)
             memory.fill_table(self.req_to_token, self.table)
             memory.fill_cache(self.kv, self.table)
+            self.other_kv = [mha_cache(other) for other in family.others(self.live)]
+            for other, kv in zip(family.others(self.live), self.other_kv, strict=True):
+                model.fill_weights(other.model)
+                memory.fill_cache(kv, self.table)
             watch.at(-1, "capture")
             self.runner = adapter.capture(self.live)
         self.neutral = dict(adapter.neutral(self.live))
@@ -56,6 +60,8 @@ class Captured:
     def _static_tensors(self) -> dict[str, torch.Tensor]:
         """Everything that outlives a call: runner buffers, metadata buffers, the KV cache and its index."""
         caches = {f"kv_cache.{number}": tensor for number, tensor in enumerate(self.kv)}
+        for other, kv in enumerate(self.other_kv):
+            caches |= {f"kv_cache_of_{other}.{number}": tensor for number, tensor in enumerate(kv)}
         static = self.adapter.family.static(self.live, self.runner)
         return {**self.buffers, **static, **caches, "req_to_token": self.req_to_token}
 

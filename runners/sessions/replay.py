@@ -19,8 +19,12 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
     def run(case: Case, watch: Watch) -> None:
         captured.reset()
         watch.see(-1, "input", "req_to_token", captured.table)
+        ranges = adapter.family.ranges(setup)
         for name in captured.buffers:
-            watch.see(-1, "neutral", name, np.asarray(captured.neutral.get(name.removesuffix("_cpu"), 0)))
+            if name in ranges:
+                watch.see(-1, "range", name, np.asarray(ranges[name]))
+            else:
+                watch.see(-1, "neutral", name, np.asarray(captured.neutral.get(name.removesuffix("_cpu"), 0)))
         for number, step in enumerate(case.steps):
             try:
                 Step(captured, number, step.requests, watch).run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ class Step:
     def run(self) -> None:
         captured = self.captured
         self._fill_cache()
+        self._prepare()
         before = memory.copied(captured.kv)
         forward_batch = captured.adapter.batch(captured.live, self.rows.copied())
         self._see_caller("before", forward_batch)
@@ -131,11 +133,25 @@ class Step:
             put[name] = tensor.flatten() if name in self.family.flat else tensor
         return Rows(count=len(self.requests), tensors=put)
 
+    def _prepare(self) -> None:
+        """Add to the batch what other models make of it."""
+        captured = self.captured
+        if captured.adapter.prepare is None:
+            return
+        self.watch.at(self.number, "prepare")
+        with captured.timed("eager", self.watch):
+            made = captured.adapter.prepare(captured.live, self.rows.copied())
+        for name, tensor in made.items():
+            self._see("input", name, tensor.reshape(len(self.requests), -1).squeeze(-1))
+        self.rows = replace(self.rows, tensors={**self.rows.tensors, **made})
+
     def _fill_cache(self) -> None:
         table = self.captured.table
         prefixes = [(r, table[r.slot, : self.family.prefix(self.setup, r)]) for r in self.requests]
         drafts = np.asarray(self.given.get("out_cache_loc", np.empty(0)), dtype=np.int64).reshape(-1)
         memory.fill_step(self.captured.kv, self.captured.noise, self.number, prefixes, drafts)
+        for kv in self.captured.other_kv:
+            memory.fill_step(kv, self.captured.noise, self.number, prefixes, drafts[:0])
 
     # Recording ---------------------------------------------------------------------------------------------------
 

@@ -74,6 +74,24 @@ def build(setup: Setup, device: str, models: Folders) -> Live:
     return one_phase(setup, device, server_args(setup, device, models))
 
 
+def build_target(setup: Setup, device: str, models: Folders) -> Live:
+    return target_in_one_phase(setup, device, server_args(setup, device, models))
+
+
+def without_speculation(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if not name.startswith("speculative_")}
+
+
+def target_in_one_phase(setup: Setup, device: str, arguments: dict[str, Any]) -> Live:
+    """A target alone, which decodes token by token."""
+    args = ServerArgs(**without_speculation(arguments))
+    set_global_server_args_for_scheduler(args)
+    target = construct(TpModelWorker, args, **ranks())
+    args.disable_cuda_graph = False
+    target.model_runner.init_attention_backend()  # once more, now that it may know that graphs are on
+    return Live(setup=setup, device=device, args=args, target=target, draft=None)
+
+
 def one_phase(setup: Setup, device: str, arguments: dict[str, Any]) -> Live:
     """Constructing the workers also allocates the pools and makes the attention backends."""
     args = ServerArgs(**arguments)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sglang.srt.managers.tp_worker import TpModelWorker
 from sglang.srt.model_executor.cuda_graph_config import Backend
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
@@ -18,9 +20,33 @@ NAME = "0.5.14"
 _GONE = {"cuda_graph_bs", "cuda_graph_max_bs", "disable_piecewise_cuda_graph"}
 
 
-def build(setup: Setup, device: str, models: Folders) -> Live:
+def server_args(setup: Setup, device: str, models: Folders) -> dict[str, Any]:
     given = v0_5_10.server_args(setup, device, models) | {"max_running_requests": setup.slots}
-    args = ServerArgs(**{name: value for name, value in given.items() if name not in _GONE})
+    return {name: value for name, value in given.items() if name not in _GONE}
+
+
+def graphs_on(args: Any, setup: Setup) -> None:
+    """As they would have been from the start; the runner itself is built by `capture`."""
+    args.disable_cuda_graph = False
+    decode = args.cuda_graph_config.decode
+    decode.backend, decode.bs, decode.max_bs = Backend.FULL, list(setup.capture_bs), setup.max_bs
+
+
+def build_target(setup: Setup, device: str, models: Folders) -> Live:
+    """A target alone, which decodes token by token."""
+    args = ServerArgs(**v0_5_10.without_speculation(server_args(setup, device, models)))
+    set_global_server_args_for_scheduler(args)
+    target = construct(TpModelWorker, args, **ranks())
+    target.alloc_memory_pool()
+    target.init_attention_backends()
+    target.init_cuda_graphs()  # graphs are disabled: this only makes the eager runner
+    graphs_on(args, setup)
+    target.model_runner.init_attention_backend()  # once more, now that it may know that graphs are on
+    return Live(setup=setup, device=device, args=args, target=target, draft=None)
+
+
+def build(setup: Setup, device: str, models: Folders) -> Live:
+    args = ServerArgs(**server_args(setup, device, models))
     set_global_server_args_for_scheduler(args)
     target = construct(TpModelWorker, args, **ranks())
     draft = construct(EagleDraftWorker, args, **ranks(), target_worker=target)
@@ -35,9 +61,7 @@ def build(setup: Setup, device: str, models: Folders) -> Live:
         worker.init_attention_backends()
     for worker in (target, draft):
         worker.init_cuda_graphs()  # graphs are disabled: this only makes the eager runners
-    args.disable_cuda_graph = False
-    decode = args.cuda_graph_config.decode
-    decode.backend, decode.bs, decode.max_bs = Backend.FULL, list(setup.capture_bs), setup.max_bs
+    graphs_on(args, setup)
     draft._rebuild_topk1_chain_buffers()  # sized by the largest bucket
     draft.init_attention_backend()
     return Live(setup=setup, device=device, args=args, target=target, draft=draft)

@@ -1,0 +1,119 @@
+"""A move of KV rows goes to slots that are allocated, or to reserved slot 0; every row ends where a plain model of
+the move puts it; no other slot changes; and the slots that are given back are those behind what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from oracles.record import Record, Wrong, conclude, equal, first_difference
+from repro.accept import accepted_nodes, accepted_pairs, branch_pairs, finishes, freed, verified
+from repro.case import Case, Request, Setup
+from repro.domain import DOMAINS
+from repro.finding import Cell, Verdict
+from repro.layout import Ints, draft_positions
+from repro.trace import Array, Trace
+
+ORACLE = "kv_moves"
+PATHS: dict[str, Callable[[Setup, Ints, Request], Ints]] = {
+    "verify": accepted_pairs,
+    "verify_tail": accepted_pairs,
+    "accept": accepted_pairs,
+    "branches": branch_pairs,
+}
+RESERVED = 0
+TARGET = "a target is neither allocated nor 0"
+ROW = "a row is not where it belongs"
+OTHER = "another slot changed"
+ORDER = tuple(f"{path}: {what}" for what in (TARGET, ROW, OTHER) for path in PATHS)
+
+
+def judge(case: Case, trace: Trace) -> Verdict:
+    record = Record(trace)
+    table = record.path(-1, "input").get("req_to_token")
+    wrongs: list[Wrong] = []
+    compared = 0
+    for number, step in enumerate(case.steps):
+        for path, model in PATHS.items():
+            seen = record.path(number, path)
+            if table is None or not seen:
+                continue
+            here = Here(case.setup, table.astype(np.int64), step.requests, number, path, record)
+            pairs = np.concatenate([model(case.setup, here.table, request) for request in step.requests])
+            compared += len(pairs)
+            wrongs += here.targets()
+            wrongs += here.rows(pairs)
+            wrongs += here.lists()
+    return conclude(ORACLE, wrongs, compared, nothing="no move recorded", order=ORDER)
+
+
+class Here:
+    """One move of one step."""
+
+    def __init__(
+        self, setup: Setup, table: Ints, requests: Sequence[Request], number: int, path: str, record: Record
+    ) -> None:
+        self.setup, self.table, self.requests, self.number, self.path = setup, table, requests, number, path
+        self.before: Mapping[str, Array] = record.path(number, "before")
+        self.seen: Mapping[str, Array] = record.path(number, path)
+
+    def targets(self) -> Iterator[Wrong]:
+        targets = self.seen.get("targets")
+        if targets is None:
+            return
+        room = DOMAINS[self.setup.runner].room
+        spans = [self.table[r.slot, r.seq_len : room(self.setup, r.seq_len)] for r in self.requests]
+        lost = np.flatnonzero(~np.isin(targets, np.concatenate([*spans, [RESERVED]])))
+        if lost.size:
+            first = int(lost[0])
+            cell = self._cell("targets", first, str(targets[first]), "an allocated slot or 0")
+            detail = f"{lost.size} of {targets.size} targets of the {self.path} move of step {self.number} are"
+            yield self._wrong(TARGET, f"{detail} neither allocated nor 0, the first is {targets[first]}.", cell)
+
+    def rows(self, pairs: Ints) -> Iterator[Wrong]:
+        """That each target holds what its source held, and that nothing else has changed."""
+        changed = self.seen.get("kv_slots")
+        if changed is None:
+            return
+        held = dict(zip(self.before["kv_slots"].tolist(), self.before["kv_rows"], strict=True))
+        holds = held | dict(zip(changed.tolist(), self.seen["kv_rows"], strict=True))
+        for target, source in pairs.tolist():
+            cell = first_difference(self.number, "kv", holds[target][None], held[source][None], first_row=target)
+            if cell:
+                detail = f"After the {self.path} move of step {self.number} slot {target} does not hold what"
+                yield self._wrong(ROW, f"{detail} slot {source} held.", cell)
+                break
+        others = np.setdiff1d(changed, np.append(pairs[:, 0], RESERVED))
+        if others.size:
+            cell = self._cell("kv", int(others[0]), "changed", "untouched")
+            detail = f"The {self.path} move of step {self.number} changed {others.size} slots that are no targets"
+            yield self._wrong(OTHER, f"{detail}, the first is {others[0]}.", cell)
+
+    def lists(self) -> Iterator[Wrong]:
+        """The lists of slots that come with a move."""
+        for name, want in self._wanted().items():
+            got = self.seen.get(name)
+            if got is not None and not equal(got, want):
+                cell = first_difference(self.number, name, got, want)
+                assert cell is not None
+                detail = f"The list {name} of the {self.path} move of step {self.number} is {cell.got} at {cell.row}"
+                yield self._wrong(f"the list {name} is wrong", f"{detail}, expected {cell.want}.", cell)
+
+    def _wanted(self) -> dict[str, Ints]:
+        setup, table = self.setup, self.table
+        going_on = [r for r in self.requests if not finishes(r)]
+        none = np.empty(0, dtype=np.int64)
+        drafts = [table[r.slot, draft_positions(setup, r.seq_len)].reshape(-1) for r in self.requests]
+        kept = [verified(setup, table, r)[: accepted_nodes(setup, r).size] for r in going_on]
+        return {
+            "freed": np.concatenate([freed(setup, table, r) for r in self.requests]),
+            "left": np.concatenate([none, *kept]),
+            "draft_slots": np.concatenate(drafts),
+        }
+
+    def _wrong(self, what: str, detail: str, cell: Cell) -> Wrong:
+        return Wrong(where=f"{self.path}: {what}", detail=detail, cell=cell)
+
+    def _cell(self, buffer: str, row: int, got: str, want: str) -> Cell:
+        return Cell(step=self.number, buffer=buffer, row=row, column=0, got=got, want=want)

@@ -1,0 +1,148 @@
+"""What a reader must know first: what is new, fixed and regressed since the run before, and the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reports.events import target_order
+from reports.subjects import Subject, targets
+from reports.wording import counted, listed, share
+from repro.ledger_read import History
+from repro.ledger_rows import Run
+
+# In the order in which they are told, and what is said where there is none.
+WORDS = (
+    ("new", "No failure was seen for the first time."),
+    ("regressed", "Nothing that passed fails."),
+    ("fixed", "Nothing that failed passes."),
+    ("flaky", "Nothing began to fail now and then."),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A subject that became so in the last run, and on which targets."""
+
+    anchor: str
+    name: str
+    about: str
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """One figure of the whole. kind: "bad" where it wants attention, else ""."""
+
+    name: str
+    figure: str
+    note: str
+    kind: str = ""
+
+
+def latest(history: History) -> Run | None:
+    """The last run that measured something; None if none did."""
+    measuring = {row.run for row in history.checks} | {row.run for row in history.findings}
+    measuring |= {row.run for row in history.fixes} | {row.run for row in history.campaigns}
+    measuring |= {row.run for row in history.cases}
+    return next((run for run in reversed(history.runs) if run.id in measuring), None)
+
+
+def changes(subjects: Sequence[Subject], run: Run | None) -> dict[str, list[Change]]:
+    """By word, what is so since this run."""
+    found: dict[str, list[Change]] = {word: [] for word, _ in WORDS}
+    for subject in subjects:
+        for word, ones in found.items():
+            where = [
+                target
+                for target, square in subject.squares.items()
+                if run and square.state == word and square.since == run.id
+            ]
+            if where:
+                ones.append(Change(anchor=subject.anchor, name=subject.name, about=subject.about, targets=tuple(where)))
+    return found
+
+
+def holding(subjects: Sequence[Subject]) -> tuple[int, int]:
+    """How many proofs of fixes hold, of those that were run; each engine is one of its own."""
+    stops: dict[tuple[str, str], list[bool]] = {}
+    for subject in subjects:
+        for stop in subject.stops:
+            if stop.role:
+                stops.setdefault((subject.anchor, stop.engine), []).append(not stop.problem)
+    return sum(all(held) for held in stops.values()), len(stops)
+
+
+def headline(history: History, subjects: Sequence[Subject]) -> list[str]:
+    """A sentence each; the worst first."""
+    if not history.runs:
+        return ["Nothing is recorded here."]
+    said = []
+    news = {word: _targets(subjects, word) for word in ("regressed", "new", "flaky")}
+    for word, pattern in (
+        ("regressed", "Regressed on {}."),
+        ("new", "Fails, as was not known before, on {}."),
+        ("flaky", "Fails now and then on {}."),
+    ):
+        if news[word]:
+            said.append(pattern.format(listed(news[word])))
+    if not any(news.values()):
+        said.append("Nothing fails that was not known." if _targets(subjects, "known") else "No failure was measured.")
+    held, proofs = holding(subjects)
+    if proofs:
+        what = counted(proofs, "proof of a fix", "proofs of fixes")
+        said.append(f"{'All' if proofs > 1 else 'The'} {what} hold." if held == proofs else f"{held} of {what} hold.")
+    passing = [target for target in sorted(targets(history), key=target_order) if _passes(subjects, target)]
+    if passing:
+        said.append(f"What was measured on {listed(passing)} passes.")
+    errors = sorted({str(row.campaign.target) for row in history.campaigns if row.campaign.error}, key=target_order)
+    if errors:
+        said.append(f"A campaign stopped by an error: {listed(errors)}.")
+    return said
+
+
+def tiles(history: History, subjects: Sequence[Subject]) -> list[Tile]:
+    """The figures on top."""
+    held, proofs = holding(subjects)
+    findings = [subject for subject in subjects if subject.kind == "finding"]
+    alarming = [subject for subject in subjects if subject.targets("new", "regressed")]
+    everywhere = targets(history)
+    cases, judged = case_counts(history)
+    campaigns = [row.campaign for row in history.campaigns]
+    replays = max(sum(row.replays for row in history.cases), sum(one.replays for one in campaigns))
+    return [
+        Tile(
+            name="New or regressed",
+            figure=str(len(alarming)),
+            note="fix, seed or finding" if len(alarming) == 1 else "fixes, seeds and findings",
+            kind="bad" if alarming else "",
+        ),
+        Tile(
+            name="Proofs of fixes",
+            figure=f"{held} of {proofs}" if proofs else "-",
+            note="hold" if proofs else "not run",
+            kind="bad" if held < proofs else "",
+        ),
+        Tile(name="Findings", figure=f"{len(findings):,}", note="kinds of failure seen by campaigns"),
+        Tile(name="Cases", figure=f"{cases:,}", note=f"{share(judged, cases)} judged, {counted(replays, 'replay')}"),
+        Tile(name="Targets", figure=str(len(everywhere)), note=f"in {counted(len(history.runs), 'run')}"),
+    ]
+
+
+def case_counts(history: History) -> tuple[int, int]:
+    """Cases run, and those of them that were judged. The ledger counts those of campaigns that were killed as well;
+    a record of campaigns alone has no rows of cases."""
+    if history.cases:
+        counts = [(row.count, row.status) for row in history.cases]
+        return sum(n for n, _ in counts), sum(n for n, status in counts if status in ("PASS", "FAIL"))
+    campaigns = [row.campaign for row in history.campaigns]
+    return sum(one.cases for one in campaigns), sum(one.judged for one in campaigns)
+
+
+def _targets(subjects: Sequence[Subject], word: str) -> list[str]:
+    return sorted({target for subject in subjects for target in subject.targets(word)}, key=target_order)
+
+
+def _passes(subjects: Sequence[Subject], target: str) -> bool:
+    states = {subject.squares[target].state for subject in subjects if target in subject.squares}
+    return bool(states & {"passing", "fixed"}) and states <= {"passing", "fixed", "cannot run"}

@@ -1,0 +1,34 @@
+"""The whole history as files for others' tools: a table each, as CSV or as Parquet."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable
+from pathlib import Path
+
+from reports.frames import CaseTuple, tables
+from reports.subjects import subjects
+from repro.ledger_read import History
+
+KINDS = ("csv", "parquet")
+
+
+class CannotExport(Exception):
+    """Something that the kind of file needs is not installed; the text says what, and the command that helps."""
+
+
+def export(history: History, cases: Iterable[CaseTuple], kind: str, folder: Path) -> list[Path]:
+    """Write every table; their paths. CannotExport; OSError if the disk refuses."""
+    if kind == "parquet" and not importlib.util.find_spec("pyarrow"):
+        raise CannotExport("--parquet needs pyarrow, which is not installed: .venv/bin/python -m pip install pyarrow")
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, frame in tables(history, cases, subjects(history)).items():
+        path = folder / f"{name}.{kind}"
+        if kind == "csv":
+            # Half characters, which a log may hold and UTF-8 cannot, are spelled out.
+            frame.to_csv(path, index=False, errors="backslashreplace")
+        else:
+            frame.to_parquet(path, index=False)
+        written.append(path)
+    return written

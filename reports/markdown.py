@@ -1,0 +1,89 @@
+"""What a history comes to as Markdown: for a pull request, a chat, or a job's summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from reports.changes import WORDS, case_counts, changes, headline, latest
+from reports.events import Square
+from reports.pages import Page, columns, pages
+from reports.subjects import subjects, targets
+from reports.wording import counted, one_line, share, shortened
+from repro.ledger_read import History
+
+ROWS_MAX = 60  # of a table: a comment that is longer is read by nobody, and refused by some hosts
+CHANGES_MAX = 20
+TEXT_CHARS_MAX = 120
+
+
+def markdown(history: History) -> str:
+    """Headings, a list of what changed, and the matrix of each engine."""
+    return "\n".join(_lines(history)) + "\n"
+
+
+def _lines(history: History) -> Iterator[str]:
+    found = subjects(history)
+    yield "## eagleeye"
+    yield ""
+    yield " ".join(map(_plain, headline(history, found)))
+    cases, judged = case_counts(history)
+    if cases:
+        yield ""
+        yield (
+            f"{counted(cases, 'case')} on {counted(len(targets(history)), 'target')}, {share(judged, cases)} judged, "
+            f"in {counted(len(history.runs), 'run')}."
+        )
+    run = latest(history)
+    if run is not None and len(history.runs) > 1:
+        news = changes(found, run)
+        yield ""
+        yield f"### Since the run before ({_plain(run.kind)}, {_plain(run.started[:16].replace('T', ' '))})"
+        yield ""
+        if not any(news.values()):
+            yield "Nothing changed."
+        for word, _ in WORDS:
+            for change in news[word][:CHANGES_MAX]:
+                yield f"- **{word}**: {_code(change.name)} on {', '.join(map(_code, change.targets))}"
+            if len(news[word]) > CHANGES_MAX:
+                yield f"- **{word}**: {len(news[word]) - CHANGES_MAX} more"
+    releases = columns(targets(history))
+    rows = pages(found, list(releases), releases)
+    for engine, names in releases.items():
+        yield from _matrix(
+            engine, names, [page for page in rows if any(s.state != "not run" for s in page.grid[engine].values())]
+        )
+
+
+def _matrix(engine: str, names: list[str], rows: list[Page]) -> Iterator[str]:
+    if not rows:
+        return
+    yield ""
+    yield f"### On the {_plain(engine)} engine"
+    yield ""
+    yield f"| | {' | '.join(map(_code, names))} |"
+    yield f"|---|{'---|' * len(names)}"
+    for page in rows[:ROWS_MAX]:
+        cells = " | ".join(map(_cell, page.grid[engine].values()))
+        yield f"| {page.subject.kind} {_code(page.subject.name)} | {cells} |"
+    if len(rows) > ROWS_MAX:
+        yield ""
+        yield f"{len(rows) - ROWS_MAX} more rows are in the HTML report."
+
+
+def _cell(square: Square) -> str:
+    if square.state == "not run":
+        return ""
+    loud = square.state in ("new", "regressed")
+    word = f"**{square.state}**" if loud else square.state
+    return f"{word} {square.runs}" if square.fails and square.runs else word
+
+
+def _code(text: str) -> str:
+    """As code, so that nothing in it is a link, a mention, an issue or markup."""
+    clean = shortened(one_line(text), TEXT_CHARS_MAX).replace("`", "'").replace("|", "¦")
+    return f"`{clean}`" if clean.strip() else "-"
+
+
+def _plain(text: str) -> str:
+    """A sentence of ours, in which names of targets may hold anything."""
+    return "".join(f"\\{c}" if c in "\\`*_{}[]<>#|!@" else c for c in one_line(text))

@@ -1,0 +1,127 @@
+"""A page for each subject: what reports/subject.html shows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from reports import picture
+from reports.events import Event, Square, release_and_engine, target_order
+from reports.subjects import Subject, range_of
+from reports.wording import counted, replay_command
+from repro.case import Case
+from repro.excerpt import Excerpt
+from repro.states import FIXED, PASSING
+
+EVENTS_MAX = 40  # of a subject's history; the ledger has all of it
+
+Grid = dict[str, dict[str, Square]]  # by engine and release
+Values = tuple[tuple[str, bool], ...]  # a value, and whether the other side has another
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One row of an array as both paths left it. differ: how many of the values shown do."""
+
+    name: str
+    graph: Values
+    eager: Values
+    differ: int
+    cut_before: bool
+    cut_after: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """before and after: the anchors of its neighbours. grid: its squares by engine and release. events: latest first;
+    earlier: how many are left out. ranges: by engine, from where to where it fails."""
+
+    subject: Subject
+    before: str
+    after: str
+    command: str
+    panels: tuple[picture.Panel, ...]
+    excerpts: tuple[Side, ...]
+    events: tuple[Event, ...]
+    earlier: int
+    grid: Grid
+    ranges: dict[str, str]
+    setup: str
+
+
+def pages(subjects: Sequence[Subject], engines: Sequence[str], releases: dict[str, list[str]]) -> list[Page]:
+    """In the order of the subjects."""
+    made = []
+    for number, subject in enumerate(subjects):
+        minimal = subject.minimal
+        whose = "caller's" if subject.oracle == "callers_batch" else ""
+        made.append(
+            Page(
+                subject=subject,
+                before=subjects[number - 1].anchor if number else "",
+                after=subjects[number + 1].anchor if number + 1 < len(subjects) else "",
+                command=replay_command(minimal.path or f"{subject.fingerprint}.json", _where(subject)),
+                panels=picture.draw(minimal.case, minimal.cell, whose) if minimal.case else (),
+                excerpts=tuple(map(_side, subject.founds[0].excerpts)) if subject.founds else (),
+                events=tuple(reversed(subject.events))[:EVENTS_MAX],
+                earlier=max(0, len(subject.events) - EVENTS_MAX),
+                grid=_grid(subject, engines, releases),
+                ranges={engine: range_of(subject, engine) for engine in engines},
+                setup=_setup(minimal.case) if minimal.case else "",
+            )
+        )
+    return made
+
+
+def columns(targets: Sequence[str]) -> dict[str, list[str]]:
+    """The releases that anything was measured on, by engine, both in order."""
+    found: dict[str, list[str]] = {}
+    for target in sorted(targets, key=target_order):
+        release, engine = release_and_engine(target)
+        found.setdefault(engine, []).append(release)
+    return {engine: found[engine] for engine in sorted(found, key=lambda one: (one != "emulated", one))}
+
+
+def _grid(subject: Subject, engines: Sequence[str], releases: dict[str, list[str]]) -> Grid:
+    by_place = {release_and_engine(target): square for target, square in subject.squares.items()}
+    grid: Grid = {}
+    for engine in engines:
+        line, fails_before = {}, False
+        for release in releases[engine]:
+            square = by_place.get((release, engine), Square(target=f"{release}/{engine}"))
+            # The release that ends a row of failing ones is what a reader looks for.
+            line[release] = replace(square, state=FIXED) if fails_before and square.state == PASSING else square
+            if square.fails or square.state in (PASSING, FIXED):
+                fails_before = square.fails
+        grid[engine] = line
+    return grid
+
+
+def _where(subject: Subject) -> str:
+    """The newest target on which it fails, or the newest one at all."""
+    failing = [target for target, square in subject.squares.items() if square.fails]
+    return (failing or list(subject.squares) or ["RELEASE/ENGINE"])[-1]
+
+
+def _side(excerpt: Excerpt) -> Side:
+    differs = [one != other for one, other in zip(excerpt.graph, excerpt.eager, strict=True)]
+    return Side(
+        name=f"step {excerpt.step} {excerpt.name}[{excerpt.row}]",
+        graph=tuple(zip(excerpt.graph, differs, strict=True)),
+        eager=tuple(zip(excerpt.eager, differs, strict=True)),
+        differ=sum(differs),
+        cut_before=excerpt.column > 0,
+        cut_after=excerpt.column + len(excerpt.graph) < excerpt.width,
+    )
+
+
+def _setup(case: Case) -> str:
+    setup = case.setup
+    return (
+        f"{setup.runner} runner, {setup.backend}, {setup.dtype}; "
+        f"topk {setup.topk}, {counted(setup.num_steps, 'draft step')}, "
+        f"{setup.num_draft_tokens} draft tokens; buckets {', '.join(map(str, setup.capture_bs))}; "
+        f"page size {setup.page_size}, {setup.slots} slots, context {setup.context_len}; "
+        f"vocabulary {setup.vocab_size}, hidden {setup.hidden_size}, "
+        f"heads {setup.num_heads}/{setup.num_kv_heads} of {setup.head_dim}."
+    )

@@ -1,0 +1,119 @@
+"""What flashinfer's wrappers share, on CPU tensors: what a plan keeps, masks, and what is refused.
+
+Values that flashinfer knows and sglang's backend never passes (other position encodings, FP8, multi-item scoring) have
+no stand-in and are refused.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Wrapper:
+    """What all wrappers share: how scores become weights, which plan() and forward() say, and how many rows a graph
+    was captured for."""
+
+    def __init__(self, float_workspace_buffer: Tensor, kv_layout: str, use_cuda_graph: bool) -> None:
+        if kv_layout != "NHD":
+            raise NotImplementedError(f"the stand-in for flashinfer has no {kv_layout} layout")
+        self.device = float_workspace_buffer.device
+        self._use_cuda_graph = use_cuda_graph
+        self._custom_mask_buf: Tensor | None = None
+        self._mask_indptr_buf: Tensor | None = None
+
+    @property
+    def is_cuda_graph_enabled(self) -> bool:
+        return self._use_cuda_graph
+
+    def end_forward(self) -> None:
+        """Without effect, as in flashinfer."""
+
+    def _planned(self, given: dict[str, Any], q_data_type: Any, kv_data_type: Any) -> None:
+        """Keep what plan() was told. Only a kernel that is planned with a window or a cap looks at it."""
+        self._query_type, self._key_type = _dtype(q_data_type), _dtype(kv_data_type or q_data_type)
+        self._has_window = given.get("window_left", -1) >= 0
+        self._has_cap = (given.get("logits_soft_cap") or 0.0) > 0
+        self._told(given)
+
+    def _told(self, given: dict[str, Any]) -> None:
+        """What plan() and, once more, forward() say."""
+        for name, value in given.items():
+            if name not in _KNOWN and value not in _WITHOUT_EFFECT.get(name, (None,)):
+                raise NotImplementedError(f"the stand-in for flashinfer has no {name}={value!r}")
+        self._causal = bool(given.get("causal", False))
+        self._window_left = given.get("window_left", -1)
+        self._cap = given.get("logits_soft_cap") or 0.0
+        self._scale = given.get("sm_scale")
+
+    def _variant(self, query: Tensor, key: Tensor, k_scale: float | None) -> tuple[bool, int, float, float]:
+        if query.dtype != self._query_type or key.dtype != self._key_type:
+            raise ValueError(
+                f"planned for q of {self._query_type} and kv of {self._key_type}, not {query.dtype} and {key.dtype}"
+            )
+        scale = 1.0 / math.sqrt(query.shape[-1]) if self._scale is None else self._scale
+        window = self._window_left if self._has_window else -1
+        cap = self._cap if self._has_cap else 0.0
+        return self._causal, window, cap, scale * (1.0 if k_scale is None else k_scale)
+
+    def _put_mask(self, mask: Tensor | None, lengths: Tensor) -> None:
+        """Pack a mask of all sequences, of these numbers of entries, into its buffers; without one and outside of a
+        graph, forget the last."""
+        if mask is None:
+            if not self._use_cuda_graph:
+                self._custom_mask_buf = self._mask_indptr_buf = None
+            return
+        packed, starts = _packed(mask, lengths)
+        if not self._use_cuda_graph:
+            self._custom_mask_buf, self._mask_indptr_buf = packed, starts
+        elif self._custom_mask_buf is None or self._mask_indptr_buf is None:
+            raise ValueError("a custom mask in cuda graph mode needs custom_mask_buf and mask_indptr_buf")
+        else:
+            self._custom_mask_buf[: len(packed)].copy_(packed)
+            self._mask_indptr_buf.copy_(starts)
+
+
+# What forward() and plan() take and what is used of it; the rest changes how fast a kernel is, not what it gives.
+_KNOWN = frozenset({"causal", "window_left", "logits_soft_cap", "sm_scale", "non_blocking"})
+_KNOWN |= {"fixed_split_size", "disable_split_kv", "o_data_type"}
+_WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
+    "pos_encoding_mode": ("NONE",),
+    "use_fp16_qk_reduction": (False,),
+    "token_pos_in_items_len": (0,),
+}
+
+
+def all_there(buffers: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not all(isinstance(buffer, Tensor) for buffer in buffers):
+        raise ValueError("every buffer should be a torch.Tensor in cuda graph mode")
+    return buffers
+
+
+def _dtype(given: Any) -> torch.dtype:
+    return getattr(torch, given) if isinstance(given, str) else given
+
+
+def unpacked(cache: Any) -> tuple[Tensor, Tensor]:
+    """Keys and values, each [pages, page size, heads, dim]; sglang's cache is one of pages of one token."""
+    key, value = cache if isinstance(cache, tuple) else cache.unbind(1)
+    return (key.unsqueeze(1), value.unsqueeze(1)) if key.dim() == 3 else (key, value)
+
+
+def _packed(mask: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """As bits, each sequence from a byte of its own on, and where each starts."""
+    ends = lengths.cumsum(0).tolist()
+    flat = mask.reshape(-1).numpy() != 0
+    parts = [np.packbits(flat[end - n : end], bitorder="little") for end, n in zip(ends, lengths.tolist(), strict=True)]
+    starts = np.cumsum([0, *(part.size for part in parts)])
+    return torch.from_numpy(np.concatenate(parts)), torch.from_numpy(starts.astype(np.int32))
+
+
+def result(pair: tuple[Tensor, Tensor], v_scale: float | None, return_lse: bool) -> Any:
+    out, lse = pair
+    if v_scale is not None and v_scale != 1.0:
+        out = out * v_scale
+    return (out, lse) if return_lse else out

@@ -1,0 +1,70 @@
+"""sgl_kernel's build_tree_kernel_efficient in plain torch, for machines that cannot load it."""
+
+from __future__ import annotations
+
+import torch
+
+FULL_MASK, QLEN_ONLY = 0, 1
+
+
+def build_tree_kernel_efficient(
+    parent_list: torch.Tensor,
+    selected_index: torch.Tensor,
+    verified_seq_len: torch.Tensor,
+    tree_mask: torch.Tensor,
+    positions: torch.Tensor,
+    retrieve_index: torch.Tensor,
+    retrieve_next_token: torch.Tensor,
+    retrieve_next_sibling: torch.Tensor,
+    topk: int,
+    depth: int,
+    draft_token_num: int,
+    tree_mask_mode: int = FULL_MASK,
+) -> None:
+    """Write, for each request, the tree of the selected drafts behind its verified tokens.
+
+    A token attends to itself, to its ancestors and to what is verified. tree_mask: those bits; only the part about
+    the tree's own tokens is written, the caller has filled the rest. Children of a node are linked by
+    retrieve_next_token (its first child) and retrieve_next_sibling.
+    """
+    if tree_mask_mode not in (FULL_MASK, QLEN_ONLY):
+        raise NotImplementedError(f"tree mask mode {tree_mask_mode} has no stand-in")
+    lengths = verified_seq_len.tolist()
+    start = 0
+    for row, length in enumerate(lengths):
+        parents = _parents(selected_index[row].tolist(), parent_list[row].tolist(), topk)
+        before = length if tree_mask_mode == FULL_MASK else 0
+        size = draft_token_num * (before + draft_token_num)
+        own = tree_mask[start : start + size].view(draft_token_num, before + draft_token_num)[:, before:]
+        start += size
+        own.zero_()
+        own[:, 0] = 1
+        for token in range(draft_token_num):
+            line = _ancestors(parents, token)
+            own[token, line] = 1
+            positions[row * draft_token_num + token] = length + len(line)
+        retrieve_index[row] = torch.arange(draft_token_num) + row * draft_token_num
+        for token in range(draft_token_num - 1, 0, -1):
+            parent = parents[token]
+            if parent < 0:
+                continue
+            retrieve_next_sibling[row, token] = retrieve_next_token[row, parent]
+            retrieve_next_token[row, parent] = token
+
+
+def _parents(selected: list[int], parent_list: list[int], topk: int) -> list[int]:
+    """Of each token of the tree, the root included, the token above it; -1 if that was not selected. selected: which
+    candidate each token behind the root is; the topk candidates of one parent are neighbours, and parent_list says
+    which candidate the parent was."""
+    places = {candidate: place for place, candidate in reversed(list(enumerate(selected, start=1)))}
+    families = (candidate // topk for candidate in selected)
+    return [0, *(places.get(parent_list[family], -1) if family else 0 for family in families)]
+
+
+def _ancestors(parents: list[int], token: int) -> list[int]:
+    """The token itself and those above it, the root left out."""
+    line: list[int] = []
+    while token > 0:
+        line.append(token)
+        token = parents[token]
+    return line

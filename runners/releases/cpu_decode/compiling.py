@@ -1,0 +1,75 @@
+"""What is the same in every release: a target for a CPU, with compilation on, and its runner."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+import torch._dynamo.config
+import torch._inductor.config
+from sglang.srt.model_executor.cpu_graph_runner import CPUGraphRunner
+from torch.overrides import _pop_mode_temporarily
+
+from repro.case import Setup
+from runners.engines import amx
+from runners.releases.decode.batches import logits
+from runners.releases.decode.family import FAMILY, backend
+from runners.releases.live import Live, Outputs
+from runners.releases.model import Folders
+from runners.watch import Unfit
+
+Build = Callable[[Setup, str, Folders], Live]
+
+
+class Runner(CPUGraphRunner):
+    """sglang's runner; nothing of ours stands in the way while it compiles, or Dynamo would compile that as well."""
+
+    def capture(self) -> None:
+        with ExitStack() as popped:
+            for _ in range(torch._C._len_torch_function_stack()):
+                popped.enter_context(_pop_mode_temporarily())
+            super().capture()
+
+
+def built(build_target: Build, setup: Setup, device: str, models: Folders) -> Live:
+    """Unfit where it cannot be compiled."""
+    if device != "cpu":
+        raise Unfit("CPUGraphRunner runs on a CPU, not on this engine")
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        raise Unfit(f"torch.compile needs a C++ compiler, and there is no {compiler}")
+    amx.define()
+    live = build_target(setup, device, models)
+    # Without AMX sglang takes another backend, with which there is no such runner.
+    live.args.attention_backend = live.target.model_runner.server_args.attention_backend = setup.backend
+    live.target.model_runner.init_attention_backend()
+    return live
+
+
+def capture(live: Live) -> Any:
+    live.args.enable_torch_compile = True
+    compile_for_real()
+    return Runner(FAMILY.model_runner(live))
+
+
+def compile_for_real() -> None:
+    """In this process, which serves one setup. Elsewhere on this engine Dynamo is off: functions that sglang compiles
+    when it is imported are run as they are there, and a graph of CUDA's never holds more than the calls they make."""
+    os.environ["TORCHDYNAMO_DISABLE"] = "0"
+    torch._dynamo.config.disable = False
+    torch._inductor.config.compile_threads = 1  # no pool of processes beside the one core that a session has
+
+
+def graph(runner: Any, forward_batch: Any) -> Outputs:
+    if not runner.can_run(forward_batch):
+        raise RuntimeError(f"can_run refused a batch of {forward_batch.batch_size}")
+    with torch.no_grad():
+        return logits(runner.replay(forward_batch))
+
+
+def neutral(live: Live) -> Mapping[str, int]:
+    return {"seq_lens": backend(live).get_cpu_graph_seq_len_fill_value()}

@@ -1,0 +1,18 @@
+"""sglang 0.5.10.post1: pools on the batch."""
+
+from __future__ import annotations
+
+from repro.case import Setup
+from runners.releases.cpu_decode.compiling import built, capture, graph, neutral
+from runners.releases.decode.batches import batch_with_pools, eager
+from runners.releases.live import Live
+from runners.releases.model import Folders
+from runners.releases.workers.v0_5_10 import NAME, build_target
+
+__all__ = ["NAME", "batch", "build", "capture", "eager", "graph", "neutral"]
+
+batch = batch_with_pools
+
+
+def build(setup: Setup, device: str, models: Folders) -> Live:
+    return built(build_target, setup, device, models)

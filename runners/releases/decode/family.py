@@ -1,0 +1,95 @@
+"""A decode batch: per request the token that is decoded, its position and its KV slot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from repro.case import Request, Setup
+from repro.layout import Ints
+from repro.payload import integers
+from runners.releases import model
+from runners.releases.live import Family, Given, Live
+
+CALLER = (
+    "batch_size",
+    "input_ids",
+    "seq_lens",
+    "seq_lens_cpu",
+    "seq_lens_sum",
+    "req_pool_indices",
+    "positions",
+    "out_cache_loc",
+)
+
+
+def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
+    """All [n]: input_ids, req_pool_indices, seq_lens, which counts the token that is decoded, its positions and its
+    out_cache_loc."""
+    lengths = np.array([r.seq_len for r in requests], dtype=np.int64)
+    slots = np.array([r.slot for r in requests], dtype=np.int64)
+    return {
+        "input_ids": np.concatenate([integers(r.data, "input_ids", (1,), setup.vocab_size) for r in requests]),
+        "req_pool_indices": slots,
+        "seq_lens": lengths,
+        "positions": lengths - 1,
+        "out_cache_loc": table[slots, lengths - 1],
+    }
+
+
+def caller(forward_batch: Any) -> Mapping[str, Any]:
+    return {name: getattr(forward_batch, name) for name in CALLER}
+
+
+def backend(live: Live) -> Any:
+    """The target's attention backend."""
+    return live.target.model_runner.attn_backend
+
+
+def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
+    """Of the Triton and the flashinfer backend, and the token ids and such that padding leaves alone."""
+    names = {
+        "kv_indptr": "kv_indptr",
+        "kv_indices": "cuda_graph_kv_indices",
+        "num_kv_splits": "cuda_graph_num_kv_splits",
+        "attn_logits": "cuda_graph_attn_logits",
+        "attn_lse": "cuda_graph_attn_lse",
+        "qo_indptr": "qo_indptr",
+        "mask_indptr": "mask_indptr",
+        "custom_mask": "cuda_graph_custom_mask",
+    }
+    found = {name: getattr(backend(live), attribute, None) for name, attribute in names.items()}
+    found["next_token_logits"] = runner.buffers.next_token_logits_buffer
+    return {name: tensor for name, tensor in found.items() if isinstance(tensor, torch.Tensor)}
+
+
+def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
+    """Of kv_indices, which is as long as the context allows, as much as this batch can use."""
+    used = int(given["seq_lens"].sum()) + live.setup.max_bs
+    return {
+        "kv_indptr": backend(live).kv_indptr[None],
+        "kv_indices": backend(live).cuda_graph_kv_indices[None, :used],
+    }
+
+
+def ranges(setup: Setup) -> Mapping[str, tuple[int, int]]:
+    """A padded row decodes a token of an earlier batch at its position again, and writes it into KV slot 0."""
+    return {"input_ids": (0, setup.vocab_size), "positions": (0, setup.context_len)}
+
+
+FAMILY = Family(
+    given=given,
+    flat=frozenset(),
+    noisy=(),
+    buffers=("input_ids", "seq_lens", "seq_lens_cpu", "req_pool_indices", "out_cache_loc", "positions"),
+    caller=caller,
+    model_runner=lambda live: live.target.model_runner,
+    configs=lambda setup: (model.llama(setup), model.llama(setup)),
+    static=static,
+    metadata=metadata,
+    prefix=lambda setup, request: request.seq_len - 1,
+    ranges=ranges,
+)

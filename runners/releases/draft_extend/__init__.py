@@ -1,0 +1,1 @@
+"""EAGLEDraftExtendCudaGraphRunner: the draft model over the tokens that a verify has just judged."""

@@ -1,0 +1,161 @@
+"""A draft-extend batch: of every request the num_draft_tokens tokens that the verify before it has judged, accepted or
+not. The draft model computes all of them; the worker goes on from the last accepted one of each request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from repro.case import Request, Setup
+from repro.layout import Ints
+from repro.payload import floats, integers
+from runners.releases import model
+from runners.releases.live import Family, Given, Live, Outputs
+
+# What the worker's callers may still look at. Not the accepted counts on spec_info: a padded replay leaves them at the
+# bucket's size (in every release), but the worker has its own copy and drops this one.
+CALLER = (
+    "batch_size",
+    "seq_lens",
+    "seq_lens_cpu",
+    "seq_lens_sum",
+    "req_pool_indices",
+    "input_ids",
+    "positions",
+    "out_cache_loc",
+    "extend_seq_lens",
+)
+# Names that a count has had, newest first.
+RENAMED = {
+    "num_accept_tokens": ("num_accept_tokens", "num_accepted_tokens", "accept_length"),
+    "num_correct_drafts": ("num_correct_drafts", "num_accepted_drafts"),
+}
+BUFFERS = (
+    "seq_lens",
+    "seq_lens_cpu",
+    "req_pool_indices",
+    "out_cache_loc",
+    "positions",
+    "input_ids",
+    "hidden_states",
+    "extend_seq_lens",
+    *RENAMED,
+)
+FINITE = 1 << 40  # beyond every finite value of these models' activations, below infinity
+
+
+def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
+    """req_pool_indices, seq_lens (the new tokens included), extend_prefix_lens, extend_seq_lens, num_accept_tokens,
+    num_correct_drafts: [n]; input_ids, positions, out_cache_loc: [n, width]; hidden_states: [n, width, hidden]."""
+    width = setup.num_draft_tokens
+    lengths = np.array([r.seq_len for r in requests], dtype=np.int64)
+    accepted = np.array([r.accepted for r in requests], dtype=np.int32)
+    positions = lengths[:, None] + np.arange(width)
+    return {
+        "req_pool_indices": np.array([r.slot for r in requests], dtype=np.int64),
+        "seq_lens": lengths + width,
+        "extend_prefix_lens": lengths.astype(np.int32),
+        "extend_seq_lens": np.full(len(requests), width, dtype=np.int32),
+        "num_accept_tokens": accepted + 1,  # the token that the target added is accepted as well
+        "num_correct_drafts": accepted,
+        "input_ids": np.stack([integers(r.data, "input_ids", (width,), setup.vocab_size) for r in requests]),
+        "positions": positions,
+        "out_cache_loc": np.stack([table[r.slot, own] for r, own in zip(requests, positions, strict=True)]),
+        "hidden_states": np.stack([floats(r.data, "hidden_states", (width, setup.hidden_size)) for r in requests]),
+    }
+
+
+def caller(forward_batch: Any) -> Mapping[str, Any]:
+    found = {name: getattr(forward_batch, name) for name in CALLER}
+    return found | {"hidden_states": forward_batch.spec_info.hidden_states}
+
+
+def input_buffers(runner: Any) -> Any:
+    """Under today's names."""
+    found = {name: getattr(runner.buffers, name, None) for name in BUFFERS}
+    for name, names in RENAMED.items():
+        found[name] = next((getattr(runner.buffers, old) for old in names if hasattr(runner.buffers, old)), None)
+    return SimpleNamespace(**found)
+
+
+def ranges(setup: Setup) -> Mapping[str, tuple[int, int]]:
+    """A padded row's tokens and hidden states are never reset, in any release, and need not be: it has no prefix and
+    nobody else's tokens in view, its keys and values go to KV slot 0, and its logits are cut off. But its ids index
+    the embedding table, so they must lie in the vocabulary, and what it leaves in slot 0 must be numbers: a padded row
+    of the next draft reads them, and a mask by multiplication does not stop a NaN (both as in #23037).
+
+    num_correct_drafts: sglang fills in the width; that would be one draft more than such a row can hold. Nothing reads
+    it for padded rows; any count up to the width fits the row.
+    """
+    return {
+        "input_ids": (0, setup.vocab_size),
+        "hidden_states": (-FINITE, FINITE),
+        "num_correct_drafts": (0, setup.num_draft_tokens + 1),
+    }
+
+
+def neutral(setup: Setup, seq_len: int) -> Mapping[str, int]:
+    """seq_len: the backend's own neutral length, 1. The graph has `width` query tokens of every row, padded or not. A
+    row extended by its whole width has seq_lens - extend_seq_lens <= 0 tokens before it, so attention reads no KV for
+    it; with a smaller, stale extend_seq_lens it would read. num_accept_tokens is the length of the row's queries for
+    backends that cut them by it, and has to agree. Everything else is 0: request 0 owns only KV slot 0, to which the
+    row also writes, and position 0 exists."""
+    width = setup.num_draft_tokens
+    return {"seq_lens": seq_len, "extend_seq_lens": width, "num_accept_tokens": width}
+
+
+def backend(live: Live) -> Any:
+    """The attention backend that the graph was captured with; eager uses the draft model's own."""
+    return live.draft.draft_extend_attn_backend
+
+
+METADATA = {"kv_indptr": "kv_indptr", "kv_indices": "cuda_graph_kv_indices", "qo_indptr": "qo_indptr"}
+
+
+def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
+    found = {name: getattr(backend(live), attribute, None) for name, attribute in METADATA.items()}
+    found["next_token_logits"] = runner.buffers.next_token_logits_buffer
+    return {name: tensor for name, tensor in found.items() if isinstance(tensor, torch.Tensor)}
+
+
+def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
+    """One attention call. Of kv_indices as much as a batch can use whose new tokens count as prefix, as they did up to
+    0.5.12."""
+    used = int(given["seq_lens"].sum()) + live.setup.max_bs
+    found = {name: getattr(backend(live), attribute)[None] for name, attribute in METADATA.items()}
+    return found | {"kv_indices": found["kv_indices"][:, :used]}
+
+
+def outputs(logits: torch.Tensor, hidden: torch.Tensor, accepted: torch.Tensor, topk: int) -> Outputs:
+    """next_token_logits, hidden_states: of all tokens. topk_index, topk_p: what the worker draws from the last accepted
+    token of each request, and next_hidden_states, which it hands on."""
+    width = logits.shape[0] // len(accepted)
+    last = torch.arange(len(accepted), device=logits.device) * width + accepted.to(torch.int64) - 1
+    best = torch.topk(torch.softmax(logits[last], dim=-1), topk, dim=-1)
+    return {
+        "next_token_logits": logits,
+        "hidden_states": hidden,
+        "topk_index": best.indices,
+        "topk_p": best.values,
+        "next_hidden_states": hidden[last],
+    }
+
+
+FAMILY = Family(
+    given=given,
+    flat=frozenset({"input_ids", "positions", "out_cache_loc"}),
+    noisy=("hidden_states",),
+    buffers=BUFFERS,
+    caller=caller,
+    model_runner=lambda live: live.draft.draft_runner,
+    configs=lambda setup: (model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle")),
+    static=static,
+    metadata=metadata,
+    prefix=lambda setup, request: request.seq_len,
+    input_buffers=input_buffers,
+    ranges=ranges,
+)

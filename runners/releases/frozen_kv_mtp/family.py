@@ -1,0 +1,128 @@
+"""A batch of frozen-KV drafts: each request is repeated for its topk branches, which all read its prefix and nothing
+else; there is no KV slot to write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from repro.case import Request, Setup
+from repro.layout import Ints
+from repro.payload import floats, integers
+from runners.releases.frozen_kv_mtp import models
+from runners.releases.live import Family, Given, Live
+
+# Until 0.5.12 the first drafts come with the batch; later the graph makes them from the last token.
+FIRST = ("topk_p", "topk_index")
+SPEC = (*FIRST, "bonus_tokens", "hidden_states")
+EXPANDED = ("req_pool_indices", "seq_lens", "positions")
+CALLER = ("batch_size", "seq_lens", "seq_lens_cpu", "seq_lens_sum", "req_pool_indices", "positions")
+
+
+def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
+    """req_pool_indices, seq_lens, positions: [n, topk], each request's own repeated; bonus_tokens: [n]; topk_p:
+    float32 [n, topk], falling; topk_index: [n, topk]; hidden_states: [n, hidden], the target's."""
+    topk = setup.topk
+    lengths = np.array([r.seq_len for r in requests], dtype=np.int64)
+    own = {
+        "req_pool_indices": np.array([r.slot for r in requests], dtype=np.int64),
+        "seq_lens": lengths,
+        "positions": lengths - 1,  # of the last token in the cache: drafts do not move on
+    }
+    return {name: np.repeat(array[:, None], topk, axis=1) for name, array in own.items()} | {
+        "bonus_tokens": np.concatenate([integers(r.data, "bonus_tokens", (1,), setup.vocab_size) for r in requests]),
+        "topk_p": np.stack([np.sort(np.abs(floats(r.data, "topk_p", (topk,))))[::-1] for r in requests]),
+        "topk_index": np.stack([integers(r.data, "topk_index", (topk,), setup.vocab_size) for r in requests]),
+        "hidden_states": np.stack([floats(r.data, "hidden_states", (setup.hidden_size,)) for r in requests]),
+    }
+
+
+def caller(forward_batch: Any) -> Mapping[str, Any]:
+    found = {name: getattr(forward_batch, name) for name in CALLER}
+    return found | {name: getattr(forward_batch.spec_info, name) for name in SPEC}
+
+
+def input_buffers(runner: Any) -> Any:
+    """All that are filled from the batch."""
+    unused = FIRST if hasattr(runner.buffers, "bonus_tokens") else ()
+    return SimpleNamespace(**{name: value for name, value in vars(runner.buffers).items() if name not in unused})
+
+
+def ranges(setup: Setup) -> Mapping[str, tuple[int, int]]:
+    """Token numbers index the embeddings; the others are only looked at by their own row."""
+    numbers = dict.fromkeys(("bonus_tokens", "topk_index"), (0, setup.vocab_size))
+    return numbers | {"topk_p": (0, 2), "hidden_states": (-2, 2)}
+
+
+def backend(live: Live) -> Any:
+    """The draft attention backend."""
+    return live.draft.draft_attn_backend
+
+
+def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
+    names = {
+        "kv_indptr": "kv_indptr",
+        "kv_indices": "cuda_graph_kv_indices",
+        "num_kv_splits": "cuda_graph_num_kv_splits",
+        "window_kv_indptr": "window_kv_indptr",
+        "window_kv_indices": "cuda_graph_window_kv_indices",
+        "window_num_kv_splits": "cuda_graph_window_num_kv_splits",
+    }
+    found = {name: getattr(backend(live), attribute, None) for name, attribute in names.items()}
+    return {name: tensor for name, tensor in found.items() if isinstance(tensor, torch.Tensor)}
+
+
+def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
+    """One set for all draft steps, and one for its sliding layers, whose KV slots are told as the full layers' slots of
+    the same tokens. Of kv_indices, as much as this batch can use."""
+    setup = live.setup
+    used = int(given["seq_lens"].sum()) + setup.topk * setup.max_bs
+    sliding = backend(live).cuda_graph_window_kv_indices
+    # Nothing but padding lies below.
+    full = torch.where(sliding < 2 * setup.page_size, -sliding.sign(), sliding - setup.page_size)
+    found = {
+        "kv_indptr": backend(live).kv_indptr,
+        "kv_indices": backend(live).cuda_graph_kv_indices[:used],
+        "window_kv_indptr": backend(live).window_kv_indptr,
+        "window_kv_indices": full,
+    }
+    return {name: tensor[None] for name, tensor in found.items()}
+
+
+def shift(pool: Any, slots: int) -> None:
+    """Give the tokens of KV slots 0..slots-1 theirs in sliding layers: one page on, but slot 0 for slot 0, so that one
+    cannot stand for the other."""
+    mapping, page = pool.full_to_swa_index_mapping, pool.page_size
+    mapping[page:slots] = torch.arange(2 * page, slots + page, device=mapping.device)
+
+
+def kv(model_runner: Any) -> list[torch.Tensor]:
+    """The target's cache: keys and values of its full layers, then of its sliding ones, [kv slots, heads, size], by
+    the full layers' slots."""
+    pool = model_runner.model.kv_context.target_token_to_kv_pool
+    full, sliding, page = pool.full_kv_pool, pool.swa_kv_pool, pool.page_size
+    return [
+        *(tensor[:-page] for tensor in (*full.k_buffer, *full.v_buffer)),
+        *(tensor[page:] for tensor in (*sliding.k_buffer, *sliding.v_buffer)),
+    ]
+
+
+FAMILY = Family(
+    given=given,
+    flat=frozenset(EXPANDED),
+    noisy=("hidden_states",),
+    buffers=(*EXPANDED, "seq_lens_cpu", *SPEC),
+    caller=caller,
+    model_runner=lambda live: live.draft.draft_model_runner,
+    configs=lambda setup: (models.target(setup), models.assistant(setup)),
+    static=static,
+    metadata=metadata,
+    prefix=lambda setup, request: request.seq_len,
+    kv=kv,
+    input_buffers=input_buffers,
+    ranges=ranges,
+)

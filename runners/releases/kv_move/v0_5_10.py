@@ -1,0 +1,148 @@
+"""sglang 0.5.10.post1: the moves of EAGLE's first workers, in Triton kernels.
+
+The last page of a prefix is copied for every branch before a draft (eagle_worker.py); accepted rows close up after a
+verify step (eagle_info.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, ReqToTokenPool
+from sglang.srt.speculative import spec_utils
+from sglang.srt.utils.common import next_power_of_2
+
+from repro.case import Setup
+from repro.layout import pool_tokens, row_pages
+from runners.releases.kv_move.family import Batch, Move, Pools
+
+NAME = "0.5.10"
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+LAYERS = 2
+
+
+def pools(setup: Setup, device: str, extra_rows: int = 1) -> Pools:
+    """Row 0 of this release's request pool is an ordinary row; one more leaves 1..slots for requests."""
+    cache = MHATokenToKVPool(
+        pool_tokens(setup),
+        setup.page_size,
+        DTYPES[setup.dtype],
+        setup.num_kv_heads,
+        setup.head_dim,
+        LAYERS,
+        device,
+        enable_memory_saver=False,
+        enable_alt_stream=False,
+        enable_kv_cache_copy=True,
+    )
+    requests = ReqToTokenPool(
+        setup.slots + extra_rows, row_pages(setup) * setup.page_size, device, enable_memory_saver=False
+    )
+    return Pools(setup=setup, cache=cache, requests=requests)
+
+
+Filter = Callable[..., torch.Tensor]
+
+
+def verify_with(accept_filter: Filter) -> Callable[[Pools, Batch, torch.Tensor], dict[str, torch.Tensor]]:
+    """The move after a verify step, in a release whose filter of finished requests has this name."""
+
+    def verify(pools: Pools, batch: Batch, accepted: torch.Tensor) -> dict[str, torch.Tensor]:
+        setup, correct = pools.setup, batch.num_correct_drafts
+        source, target, free = spec_utils.get_src_tgt_cache_loc(
+            batch.seq_lens, batch.out_cache_loc, accepted, correct, setup.num_draft_tokens, setup.page_size
+        )
+        freed = torch.empty((int(free.sum()),), dtype=torch.int64, device=free.device)
+        spec_utils.get_target_cache_loc[(batch.size,)](
+            target,
+            freed,
+            correct,
+            free,
+            batch.out_cache_loc,
+            setup.num_draft_tokens,
+            next_power_of_2(setup.num_draft_tokens),
+            next_power_of_2(batch.size),
+        )
+        pools.cache.move_kv_cache(target, source)
+        return {"freed": freed, "left": _left(accept_filter, setup, batch, target)}
+
+    return verify
+
+
+def _left(accept_filter: Filter, setup: Setup, batch: Batch, target: torch.Tensor) -> torch.Tensor:
+    """The slots of those requests that go on."""
+    correct = batch.num_correct_drafts
+    count = int((correct[batch.unfinished] + 1).sum())
+    left = torch.empty((count,), dtype=torch.int64, device=target.device)
+    kept = accept_filter(correct, batch.unfinished, batch.seq_lens.clone())
+    spec_utils.filter_finished_cache_loc_kernel[(batch.size,)](
+        left, target, correct, kept, next_power_of_2(batch.size), next_power_of_2(setup.num_draft_tokens)
+    )
+    return left
+
+
+def verifies(accept_filter: Filter) -> dict[str, Move]:
+    """With the accepted places alone, as sglang's callers do it; and with a list as long as accept_index, in which
+    places that nothing was accepted for follow: the counts do not cover these, so that the targets have a tail."""
+    verify = verify_with(accept_filter)
+
+    def packed(pools: Pools, batch: Batch) -> dict[str, torch.Tensor]:
+        return verify(pools, batch, batch.accept_index[batch.accept_index != -1])
+
+    def with_tail(pools: Pools, batch: Batch) -> dict[str, torch.Tensor]:
+        accepted = batch.accept_index != -1
+        return verify(pools, batch, torch.cat([batch.accept_index[accepted], batch.accept_index[~accepted]]))
+
+    return {"verify": packed, "verify_tail": with_tail}
+
+
+def branches(pools: Pools, batch: Batch) -> dict[str, torch.Tensor]:
+    """Before a draft on pages: slots for all branches, and the prefix's last page for each."""
+    setup, rows = pools.setup, pools.requests.req_to_token
+    begun = batch.seq_lens % setup.page_size
+    pages = (begun + setup.num_steps + setup.page_size - 1) // setup.page_size
+    ends = batch.seq_lens - begun + pages * (setup.page_size * setup.topk)
+    slots = _allocated(rows, batch, ends)
+    copies = int(begun.sum()) * (setup.topk - 1)
+    target = torch.zeros(copies, dtype=torch.int32, device=rows.device)
+    source = torch.zeros(copies, dtype=torch.int32, device=rows.device)
+    spec_utils.assign_draft_cache_locs[(batch.size,)](
+        batch.req_pool_indices,
+        rows,
+        batch.seq_lens,
+        ends - batch.seq_lens,
+        pages,
+        slots,
+        source,
+        target,
+        torch.cumsum(begun, dim=0),
+        copies,
+        rows.shape[1],
+        setup.topk,
+        setup.num_steps,
+        setup.page_size,
+        next_power_of_2(batch.size),
+        next_power_of_2(setup.num_steps + setup.page_size),
+    )
+    if copies:
+        pools.cache.move_kv_cache(target, source)
+    drafts = batch.size * setup.topk * setup.num_steps
+    return {"draft_slots": slots[:drafts]}
+
+
+def _allocated(rows: torch.Tensor, batch: Batch, ends: torch.Tensor) -> torch.Tensor:
+    """What the allocator gives for the branches of all requests, one behind the other."""
+    spans = zip(batch.req_pool_indices.tolist(), batch.seq_lens.tolist(), ends.tolist(), strict=True)
+    return torch.cat([rows[row, start:end].to(torch.int64) for row, start, end in spans])
+
+
+def on_pages(setup: Setup, move: Move) -> Mapping[str, Move]:
+    """Branches have pages of their own only where there are branches and pages."""
+    return {"branches": move} if setup.topk > 1 and setup.page_size > 1 else {}
+
+
+def moves(setup: Setup) -> dict[str, Move]:
+    filtered: Any = spec_utils.create_accept_length_filter
+    return {**verifies(filtered), **on_pages(setup, branches)}

@@ -1,0 +1,134 @@
+"""KV moves: every function that moves rows of a verified or branching batch, over poisoned memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+
+import numpy as np
+import torch
+
+from repro.accept import accept_index, correct_drafts, finishes, verified
+from repro.case import Case, Request, Setup, Target
+from repro.domain import DOMAINS
+from repro.layout import Ints, req_to_token
+from repro.payload import floats
+from runners.engines.poison import Poisoned
+from runners.engines.present import engine
+from runners.engines.tape import Tape
+from runners.releases import catalogue
+from runners.releases.kv_move.family import Batch, Move, Pools
+from runners.sessions import memory
+from runners.watch import RunCase, Unfit, Watch
+
+
+def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
+    """Make the pools; there is no model and nothing to capture."""
+    module = _module()
+    watch.fact("adapter", module.NAME)
+    pools: Pools = module.pools(setup, engine.device)
+    moves: Mapping[str, Move] = module.moves(setup)
+    table = req_to_token(setup)
+
+    def run(case: Case, watch: Watch) -> None:
+        watch.see(-1, "input", "req_to_token", table)
+        for number, step in enumerate(case.steps):
+            Moves(pools, table, number, step.requests, watch).run(moves)
+
+    return run
+
+
+def _module() -> ModuleType:
+    try:
+        return catalogue.load_own(catalogue.present_release(), "kv_move")
+    except catalogue.NotDriven as reason:
+        raise Unfit(str(reason)) from None
+
+
+class Moves:
+    """One batch, of which every move starts from the same memory."""
+
+    def __init__(self, pools: Pools, table: Ints, number: int, requests: Sequence[Request], watch: Watch) -> None:
+        self.pools, self.table, self.number, self.requests, self.watch = pools, table, number, requests, watch
+        self.setup = pools.setup
+        self.kv: list[torch.Tensor] = [*pools.cache.k_buffer, *pools.cache.v_buffer]
+        self.tape = Tape(watch.see)
+        self.path = "input"
+
+    def run(self, moves: Mapping[str, Move]) -> None:
+        self._fill()
+        before = memory.copied(self.kv)
+        slots = torch.from_numpy(self._watched()).to(engine.device)
+        self._see("before", "kv_slots", slots)
+        self._see("before", "kv_rows", memory.contents(self.kv, slots))
+        self.tape.flush()
+        # Of all slots that a lost target could name, one whose loss is a request's: the first token of its prefix.
+        poison = Poisoned(int(self.table[self.requests[0].slot, 0]))
+        for path, move in moves.items():
+            self.path = path
+            memory.fill_table(self.pools.requests.req_to_token, self.table)
+            memory.restore(self.kv, before)
+            batch = self._batch()
+            self.watch.at(self.number, path)
+            with poison:
+                given = self._moved(move, batch)
+                engine.synchronize()
+            for name, tensor in given.items():
+                self._see(path, name, tensor)
+            self._see_changes(before)
+
+    def _moved(self, move: Move, batch: Batch) -> Mapping[str, torch.Tensor]:
+        """Make the move; what it hands to move_kv_cache is recorded before any row is touched."""
+        real = type(self.pools.cache).move_kv_cache
+
+        def observed(tgt_loc: torch.Tensor, src_loc: torch.Tensor) -> None:
+            self._see(self.path, "targets", tgt_loc)
+            self._see(self.path, "sources", src_loc)
+            came = self.tape.flush()
+            size = len(self.kv[0])
+            if all(0 <= slot < size for slots in came.values() for slot in slots.tolist()):
+                real(self.pools.cache, tgt_loc, src_loc)
+            else:  # a move out of the cache would end the process, and nobody would learn more than is recorded
+                self._see(self.path, "outside", 1)
+
+        self.pools.cache.move_kv_cache = observed
+        return move(self.pools, batch)
+
+    # Inputs ------------------------------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        """Every slot with contents of its own, others in every step."""
+        for number, tensor in enumerate(self.kv):
+            tensor.copy_(torch.from_numpy(floats(self.number, f"kv{number}", tuple(tensor.shape))))
+
+    def _watched(self) -> Ints:
+        """The slots whose contents a move may read: each request's, from the page on in which its prefix ends."""
+        room = DOMAINS[self.setup.runner].room
+        spans = [
+            self.table[r.slot, r.seq_len - r.seq_len % self.setup.page_size : room(self.setup, r.seq_len)]
+            for r in self.requests
+        ]
+        return np.unique(np.concatenate(spans))
+
+    def _batch(self) -> Batch:
+        requests = self.requests
+        given = {
+            "req_pool_indices": np.array([r.slot for r in requests], dtype=np.int64),
+            "seq_lens": np.array([r.seq_len for r in requests], dtype=np.int64),
+            "out_cache_loc": np.concatenate([verified(self.setup, self.table, r) for r in requests]),
+            "accept_index": accept_index(self.setup, requests).astype(np.int32),
+            "num_correct_drafts": np.array([correct_drafts(self.setup, r) for r in requests], dtype=np.int32),
+            "unfinished": np.array([n for n, r in enumerate(requests) if not finishes(r)], dtype=np.int64),
+        }
+        return Batch(**{name: torch.from_numpy(array).to(engine.device) for name, array in given.items()})
+
+    # Recording ---------------------------------------------------------------------------------------------------
+
+    def _see(self, path: str, name: str, value: object) -> None:
+        self.tape.see(self.number, path, name, value)
+
+    def _see_changes(self, before: list[torch.Tensor]) -> None:
+        changed = memory.changed_slots(self.kv, before).nonzero().flatten()
+        self._see(self.path, "kv_slots", changed)
+        self._see(self.path, "kv_rows", memory.contents(self.kv, changed))
+        self.tape.flush()

@@ -1,0 +1,203 @@
+"""What a nightly run does: known issues, stored seeds and known findings on every target, the fixes table, campaigns.
+
+Each test ends as its judgement says (repro/nightly.py): passed is green, xfailed is known, failed is red.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from nightly import NAME, Nightly
+from oracles.catalogue import judge_all, overall
+from repro import codec
+from repro.case import Case, Target
+from repro.domain import DOMAINS
+from repro.fixes import FIXES
+from repro.known import Issue, explained, probed
+from repro.ledger import RUN_VARIABLE
+from repro.ledger_read import read
+from repro.ledger_rows import FINDING, SEED
+from repro.nightly import Color, Judgement, judge_campaign, judge_check, judge_fix, judge_issue
+from repro.outcome import Outcome, outcome_of
+from runners.pool import Pool
+
+pytestmark = pytest.mark.nightly
+
+SILENCE_S = 120.0
+# A command that has not ended by then never will: the longest thing it waits for is a worker's silence.
+PATIENCE_S = 3600.0
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def plugin(config: pytest.Config) -> Nightly:
+    found = config.pluginmanager.get_plugin(NAME)
+    assert isinstance(found, Nightly)
+    return found
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    nightly = plugin(metafunc.config)
+    if "issue" in metafunc.fixturenames:
+        metafunc.parametrize("issue", nightly.issues, ids=[f"{one.probe}-{one.link}" for one in nightly.issues])
+    if "path" in metafunc.fixturenames:
+        metafunc.parametrize("path", nightly.seeds, ids=[path.stem for path in nightly.seeds])
+    if "fingerprint" in metafunc.fixturenames:
+        metafunc.parametrize("fingerprint", list(nightly.findings))
+    if "engine" in metafunc.fixturenames:
+        used = {target.engine for target in nightly.targets}
+        engines = [engine for engine in ("emulated", "cuda") if engine in used]
+        metafunc.parametrize("engine", [pytest.param(one, marks=getattr(pytest.mark, one)) for one in engines])
+    if "job" in metafunc.fixturenames:
+        metafunc.parametrize("job", [_job(*one) for target in nightly.targets for one in jobs(target)])
+
+
+def jobs(target: Target) -> Iterator[tuple[Target, str, str]]:
+    """Every runner with each of its backends; the toy engine runs the toy alone, and nobody else does."""
+    for runner, domain in DOMAINS.items():
+        if (runner == "toy") == (target.engine == "toy"):
+            yield from ((target, runner, backend) for backend in domain.backends)
+
+
+def _job(target: Target, runner: str, backend: str) -> object:
+    marks = [] if target.engine == "toy" else [getattr(pytest.mark, target.engine)]
+    return pytest.param((target, runner, backend), id=f"{target} {runner} {backend}", marks=marks)
+
+
+Conclude = Callable[[Judgement], None]
+
+
+@pytest.fixture
+def conclude(nightly: Nightly, request: pytest.FixtureRequest) -> Conclude:
+    """Ends the test as a judgement says."""
+    return partial(nightly.conclude, item=request.node)
+
+
+@pytest.fixture(scope="session")
+def nightly(pytestconfig: pytest.Config) -> Nightly:
+    return plugin(pytestconfig)
+
+
+class Pools:
+    """One pool, on the target that was asked for last: importing a release takes seconds, and memory. Mutable."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self._pool: Pool | None = None
+
+    def on(self, target: Target) -> Pool:
+        if self._pool is None or self._pool.target != target:
+            self.close()
+            self._pool = self._made(target)
+        return self._pool
+
+    @contextmanager
+    def disposable(self, target: Target) -> Iterator[Pool]:
+        """A worker that nobody else will need, for what may take it along."""
+        self.close()
+        with self._made(target) as pool:
+            yield pool
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.__exit__(None, None, None)
+        self._pool = None
+
+    def _made(self, target: Target) -> Pool:
+        return Pool(target, timeout_s=SILENCE_S, log=self.log)
+
+
+@pytest.fixture(scope="session")
+def pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pools]:
+    one = Pools(tmp_path_factory.mktemp("workers") / "log")
+    yield one
+    one.close()
+
+
+def run(name: str, case: Case, target: Target, nightly: Nightly, pools: Pools, issue: Issue | None) -> Outcome:
+    """A stored case, in fresh processes: of one worker, or of one that is thrown away if it may crash."""
+
+    def ran(pool: Pool) -> Outcome:
+        return outcome_of(Path(name), case, target, pool.run_fresh, judge_all, overall, nightly.profile.tries)
+
+    if issue and issue.crashes:
+        with pools.disposable(target) as pool:
+            return ran(pool)
+    return ran(pools.on(target))
+
+
+def test_known_issue(issue: Issue, nightly: Nightly, conclude: Conclude) -> None:
+    conclude(judge_issue(issue, nightly.today))
+
+
+def test_seed(path: Path, target: Target, nightly: Nightly, pools: Pools, conclude: Conclude) -> None:
+    seed, subject = codec.read(path), f"{SEED}{path.name}"
+    issue = probed(nightly.issues, subject, nightly.release(target), target.engine)
+    outcome = run(path.name, seed.case, target, nightly, pools, issue)
+    row = nightly.book.outcome(outcome, seed.about)
+    conclude(judge_check(row, nightly.state(subject, target), issue))
+
+
+def test_finding(fingerprint: str, target: Target, nightly: Nightly, pools: Pools, conclude: Conclude) -> None:
+    subject, release = f"{FINDING}{fingerprint}", nightly.release(target)
+    case = codec.loads(nightly.findings[fingerprint].seed_text).case
+    issue = probed(nightly.issues, subject, release, target.engine)
+    row = nightly.book.found_again(run(subject, case, target, nightly, pools, issue), fingerprint)
+    setup = (case.setup.runner, case.setup.backend)
+    issue = issue or explained(nightly.issues, release, target.engine, setup, row.oracle, row.fingerprint)
+    conclude(judge_check(row, nightly.state(subject, target), issue))
+
+
+@pytest.mark.parametrize("number", [fix.number for fix in FIXES])
+def test_fix(number: int, engine: str, nightly: Nightly, conclude: Conclude) -> None:
+    words = ["repro", "fixes", "--fix", str(number), "--engine", engine]
+    ended = command(words, nightly, PATIENCE_S)
+    rows = [
+        row for row in read(nightly.path).fixes if (row.run, row.number, row.engine) == (nightly.run, number, engine)
+    ]
+    conclude(judge_fix(rows, ended.returncode, last_line(ended.stderr)))
+
+
+def test_campaign(job: tuple[Target, str, str], nightly: Nightly, conclude: Conclude) -> None:
+    target, runner, backend = job
+    words = ["fuzz", "run", "--target", str(target), "--runner", runner, "--backend", backend]
+    words += ["--profile", nightly.profile_name, "--minutes", str(nightly.minutes), "--seed", str(nightly.seed)]
+    words += ["--out", str(nightly.out / f"{target}-{runner}-{backend}".replace("/", "-"))]
+    ended = command(words, nightly, nightly.minutes * 60 + PATIENCE_S)
+    rows = [
+        row
+        for row in read(nightly.path).campaigns
+        if (row.campaign.target, row.campaign.runner, row.campaign.backend) == job
+    ]
+    own = [row.campaign for row in rows if row.run == nightly.run]
+    if not own:
+        text = f"{target} {runner}/{backend}: code {ended.returncode}: {last_line(ended.stderr)}"
+        conclude(Judgement(color=Color.RED, text=text))
+    before = [row.campaign for row in rows if row.run != nightly.run]
+    conclude(judge_campaign(own[-1], nightly.release(target), nightly.issues, before))
+
+
+def command(words: list[str], nightly: Nightly, seconds: float) -> subprocess.CompletedProcess[str]:
+    """One of ours, as a part of this run of the ledger. What it prints is kept in the test's report."""
+    environment = {**os.environ, RUN_VARIABLE: nightly.run, "PYTHONPATH": str(PROJECT)}
+    line = [sys.executable, "-m", *words, "--ledger", str(nightly.path)]
+    print(" ".join(line))
+    try:
+        ended = subprocess.run(
+            line, env=environment, capture_output=True, text=True, errors="replace", timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"{' '.join(words)}: had not ended after {seconds:.0f} s", pytrace=False)
+    print(ended.stdout, ended.stderr, sep="\n")
+    return ended
+
+
+def last_line(text: str) -> str:
+    return ([line for line in text.splitlines() if line.strip()] or ["said nothing"])[-1]

@@ -1,0 +1,283 @@
+"""Sessions opened ahead and cases sent ahead: faster, and nothing else is different."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from repro.case import Case, Setup, Target
+from repro.trace import How, Trace
+from runners.pool import Pool
+from runners.standby import STANDBYS_MAX, Standbys, room_for
+from tests.misbehaving import OPENING_S, going
+from tests.test_pool import MODULE, TARGET, gone_within
+
+WELL = going("well").setup
+A, B, C = (replace(WELL, slots=slots) for slots in (5, 6, 7))
+
+
+class Opened:
+    """In place of a session."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+
+
+def standbys(room: int) -> tuple[Standbys, list[Setup], list[Setup]]:
+    """With what was opened and what was closed, in order."""
+    opened: list[Setup] = []
+    closed: list[Setup] = []
+
+    def begin(setup: Setup) -> Any:
+        opened.append(setup)
+        return Opened(setup)
+
+    return Standbys(room, begin, lambda one: closed.append(one.setup)), opened, closed
+
+
+def test_what_is_expected_is_opened_as_far_as_there_is_room() -> None:
+    some, opened, closed = standbys(2)
+    some.expect([A, B, C])
+    some.fill()
+    assert (opened, closed, len(some)) == ([A, B], [], 2)
+    some.fill()
+    assert opened == [A, B], "what is there is not opened again"
+    taken = some.take(A)
+    assert taken and taken.setup == A
+    some.fill()
+    assert (opened, closed) == ([A, B, C], [])
+
+
+def test_a_setup_is_opened_as_often_as_it_will_be_needed() -> None:
+    some, opened, _ = standbys(3)
+    some.expect([A] * 5)
+    for _ in range(5):
+        some.take(A)
+        some.fill()
+    assert len(opened) == 4, "the first of the five was not there to be taken and was opened otherwise"
+
+
+def test_what_nobody_expects_makes_room_only_when_that_is_needed() -> None:
+    some, opened, closed = standbys(2)
+    some.expect([A, B])
+    some.fill()
+    some.expect([A])
+    some.fill()
+    assert (closed, len(some)) == ([], 2)
+    some.fill([C])
+    assert (opened, closed) == ([A, B, C], [B])
+    assert some.take(B) is None
+
+
+def test_without_room_nothing_is_opened() -> None:
+    some, opened, _ = standbys(0)
+    some.expect([A])
+    some.fill([B])
+    assert opened == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "workers", "cores", "room"),
+    [("cuda", 1, 16, 4), ("cuda", 4, 16, 1), ("cuda", 8, 16, 0), ("emulated", 1, 2, 0), ("toy", 1, 64, 0)],
+)
+def test_room_goes_with_the_cores(engine: str, workers: int, cores: int, room: int) -> None:
+    assert room_for(engine, workers, cores) == room <= STANDBYS_MAX
+
+
+# In a pool -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    with Pool(TARGET, session=MODULE, timeout_s=20, standbys=2) as one:
+        yield one
+
+
+def plain(trace: Trace) -> tuple[object, ...]:
+    """What a trace says, without times and addresses."""
+    seen = [(s.step, s.path, s.name, s.array.tolist()) for s in trace.seen]
+    ended = trace.ended
+    return (ended.how, ended.step, ended.path, ended.what, seen, dict(trace.facts))
+
+
+def seconds_of(pool: Pool, case: Case) -> float:
+    start = time.monotonic()
+    assert pool.run(case).ended.how is How.DONE
+    return time.monotonic() - start
+
+
+def test_the_next_setups_session_is_there_when_it_is_needed(pool: Pool) -> None:
+    case = going("slow-to-open")
+    assert seconds_of(pool, case) > OPENING_S
+    other = replace(case, setup=replace(case.setup, slots=6))
+    pool.expect([other.setup])
+    pool.run(case)
+    time.sleep(OPENING_S + 0.3)
+    assert seconds_of(pool, other) < OPENING_S / 2
+
+
+def test_after_a_second_crash_the_next_case_starts_at_once(pool: Pool) -> None:
+    crashing, well = going("slow-to-open-and-crash"), going("slow-to-open-and-crash", steps=1)
+    for _ in range(2):
+        assert pool.run(crashing).ended.what == "SIGSEGV"
+        assert pool.run(well).ended.how is How.DONE
+    time.sleep(OPENING_S)
+    assert pool.run(crashing).ended.what == "SIGSEGV"
+    assert seconds_of(pool, well) < OPENING_S / 2
+
+
+def test_fresh_runs_open_side_by_side() -> None:
+    case = going("slow-to-open")
+    with Pool(TARGET, session=MODULE, timeout_s=20, standbys=3) as pool:
+        pool.run(going("well"))  # starts the worker
+        pool.expect([case.setup] * 4)
+        start = time.monotonic()
+        pids = {pool.run_fresh(case).facts["pid"] for _ in range(4)}
+        assert time.monotonic() - start < 3 * OPENING_S, "one after the other takes four times as long as one"
+    assert len(pids) == 4
+
+
+@pytest.mark.parametrize(
+    "way",
+    ["well", "print", "raise", "crash", "raise-in-build", "unfit-in-build", "crash-in-build", "raise-in-capture"],
+)
+def test_a_case_in_a_standby_says_what_it_says_in_any_session(way: str, pool: Pool) -> None:
+    with Pool(TARGET, session=MODULE, timeout_s=20) as ordinary:
+        expected = plain(ordinary.run(going(way)))
+    pool.expect([going(way).setup])
+    pool.run(going("many-arrays", steps=1))
+    time.sleep(0.2)
+    assert len(pool._standbys) == 1
+    assert without_pid(plain(pool.run(going(way)))) == without_pid(expected)
+
+
+def without_pid(told: tuple[object, ...]) -> tuple[object, ...]:
+    facts = told[-1]
+    assert isinstance(facts, dict)
+    return (*told[:-1], {name: text for name, text in facts.items() if name != "pid"})
+
+
+def test_what_fails_for_lack_of_room_is_done_again_alone(pool: Pool) -> None:
+    """A session that finds others opening beside it fails; without them it does not."""
+    case = going("needs-room")
+    pool.run(going("well"))
+    pool.expect([going("slow-to-open").setup, case.setup])
+    assert pool.run(going("well", steps=1)).ended.how is How.DONE
+    time.sleep(0.2)
+    assert pool.run(case).ended.how is How.DONE
+    assert len(pool._standbys) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_standby_that_dies_while_it_waits_is_nobodys_fault(number: int, pool: Pool) -> None:
+    pool.run(going("well"))
+    pool.expect([going("print").setup])
+    pool.run(going("well"))
+    time.sleep(0.2)
+    os.kill(pool._standbys._open[0].pid, number)
+    trace = pool.run(going("print"))
+    assert trace.ended.how is How.DONE
+    assert trace.facts["sessions lost"] == f"one while it waited for a case: {signal.Signals(number).name}"
+
+
+def test_standbys_end_with_the_pool() -> None:
+    with Pool(TARGET, session=MODULE, standbys=2) as pool:
+        pool.expect([going("slow-to-open").setup, going("print").setup])
+        pool.run(going("well"))
+        pids = [one.pid for one in pool._standbys._open]
+        assert len(pids) == 2
+    assert all(gone_within(pid, 5) for pid in pids)
+
+
+# Cases sent ahead ------------------------------------------------------------------------------------------------
+
+
+def run_all(pool: Pool, cases: list[Case]) -> list[Trace]:
+    traces = []
+    for number, case in enumerate(cases):
+        if number + 1 < len(cases):
+            pool.send(cases[number + 1])
+        traces.append(pool.run(case))
+    return traces
+
+
+def test_cases_sent_ahead_give_the_same_traces_in_the_same_order() -> None:
+    cases = [going("well", steps=n % 4 + 1) for n in range(12)] + [going("print"), going("well")]
+    with Pool(TARGET, session=MODULE) as pool:
+        ahead = run_all(pool, cases)
+        one_by_one = [pool.run(case) for case in cases]
+    assert [without_pid(plain(t)) for t in ahead] == [without_pid(plain(t)) for t in one_by_one]
+
+
+def test_the_session_goes_on_while_nobody_listens() -> None:
+    case = going("slow-steps", steps=1)
+    with Pool(TARGET, session=MODULE) as pool:
+        pool.send(case)
+        pool.run(case)
+        time.sleep(0.4)
+        start = time.monotonic()
+        assert pool.run(case).ended.how is How.DONE
+        assert time.monotonic() - start < 0.15
+
+
+@pytest.mark.parametrize("way", ["crash", "raise", "exit", "hang", "print-and-crash"])
+def test_a_bad_end_belongs_to_its_own_case(way: str) -> None:
+    """The case behind it was in the channel already; it is run in another session."""
+    bad, good = going(way), going(way, steps=1)
+    with Pool(TARGET, session=MODULE, timeout_s=1) as pool:
+        alone = pool.run(bad)
+        traces = run_all(pool, [good, bad, good, good, bad, bad, good])
+        hows = [trace.ended.how is How.DONE for trace in traces]
+    assert hows == [True, False, True, True, False, False, True]
+    for trace in (traces[1], traces[4], traces[5]):
+        assert (trace.ended.how, trace.ended.what, trace.ended.step) == (alone.ended.how, alone.ended.what, 1)
+        assert "sessions lost" not in trace.facts
+
+
+def test_what_was_printed_by_the_case_before_does_not_name_the_next_ones_crash() -> None:
+    loud, bad = going("print-cuda-error"), going("print-cuda-error", steps=2)
+    with Pool(TARGET, session=MODULE) as pool:
+        traces = run_all(pool, [loud, bad])
+    assert traces[0].ended.how is How.DONE
+    assert (traces[1].ended.how, traces[1].ended.what) == (How.CRASHED, "SIGSEGV")
+
+
+def test_a_case_that_was_sent_and_is_not_run_next_is_dropped() -> None:
+    one, other = going("well", steps=1), going("well", steps=2)
+    with Pool(TARGET, session=MODULE) as pool:
+        pool.send(other)
+        pool.run(one)
+        assert plain(pool.run(going("well")))[:2] == (How.DONE, 2)
+        assert len(pool.run(other).seen) == 6
+        pool.send(other)
+        pool.run(one)
+        assert len(pool.run_fresh(going("well")).seen) == 9
+
+
+def test_interrupted_with_a_case_sent_ahead(pool: Pool) -> None:
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    pool.run(going("hang", steps=1))
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        pool.send(going("hang", steps=1))
+        with pytest.raises(KeyboardInterrupt):
+            pool.run(going("hang"))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(pool.run(going("hang", steps=1)).seen) == 3
+
+
+def test_other_targets_are_asked_for_nothing() -> None:
+    with Pool(Target("clean", "toy"), standbys=2) as pool:
+        pool.expect([A])
+    assert pool.session_pid is None
