@@ -34,8 +34,6 @@ NAME = "eagleeye-nightly"
 FOLDER = "nightly"
 ERROR = 3
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
-# What pytest says of a test with nothing to run it on: no findings, say.
-NONE_TO_RUN = "got empty parameter set"
 # The findings seen last that are run again on every target. Older ones stay in the ledger, and in its states.
 FINDINGS_MAX = 40
 
@@ -151,6 +149,10 @@ class Nightly:
     def pytest_configure_node(self, node: Any) -> None:
         node.workerinput[NAME] = json.dumps({"run": self.run, "seed": self.seed, "findings": list(self.findings)})
 
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Where there is nothing to run a test on (no findings yet, say) pytest makes one that is skipped."""
+        items[:] = [item for item in items if "NOTSET" not in item.name]
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if not self.is_first:
             return
@@ -159,7 +161,7 @@ class Nightly:
             self.red += texts or [_crash(report)]
         elif report.skipped and hasattr(report, "wasxfail"):
             self.known.append(str(report.wasxfail).removeprefix("reason: "))
-        elif report.skipped and NONE_TO_RUN not in _reason(report):
+        elif report.skipped:
             self.skipped.append(_reason(report))
 
     @pytest.hookimpl(tryfirst=True)

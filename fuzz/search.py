@@ -10,9 +10,10 @@ from fuzz.draw import rounds
 from fuzz.settle import Means
 from fuzz.tally import Plan
 from repro.case import Case, Target
-from repro.finding import Finding
+from repro.finding import Finding, Verdict
 from repro.fixes import Proof
 from repro.record import Campaign
+from repro.trace import Trace
 
 # What is spent on a failure once it is found: enough to be sure of it, and to leave a case that can be read.
 CONFIRM_TRIES, SHRINK_RUNS, SHRINK_SECONDS = 3, 20, 5.0
@@ -20,11 +21,18 @@ CASES_PER_SETUP = 16
 
 
 def search(target: Target, proof: Proof, means: Means, *, seed: int, seconds: float) -> Campaign:
-    """Look for a failure of the proof's oracle for so many seconds; failures of others are kept on the way.
+    """Look for a failure of the proof's oracle for so many seconds. Failures of others on the way are noted, and not
+    settled: a release that lacks one fix lacks others, and settling each would take longer than the search.
 
     KeyboardInterrupt is raised again: half a search is no answer.
     """
     seen: set[str] = set()
+    own: set[str] = set()  # fingerprints of failures by the proof's oracle
+
+    def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
+        verdicts = tuple(means.judge(case, trace))
+        own.update(verdict.fingerprint for verdict in verdicts if verdict.oracle == proof.oracle)
+        return verdicts
 
     def keep(finding: Finding) -> str:
         if finding.failed:
@@ -45,7 +53,7 @@ def search(target: Target, proof: Proof, means: Means, *, seed: int, seconds: fl
         shrink_seconds=SHRINK_SECONDS,
     )
     cases = itertools.takewhile(is_wanted, rounds(seed, proof.runner, proof.backend, CASES_PER_SETUP))
-    done = campaign(plan, cases, dataclasses.replace(means, keep=keep))
+    done = campaign(plan, cases, dataclasses.replace(means, keep=keep, judge=judge, claim=own.__contains__))
     if done.stopped == "interrupted":
         raise KeyboardInterrupt
     return done

@@ -17,8 +17,12 @@ from repro.domain import DOMAINS
 
 HIDDEN_SIZES = (16, 32, 48, 64)
 # Triton's dot wants at least 16; flashinfer has kernels for a few sizes, and compiles each when it is first used.
-HEAD_DIMS = {"triton": (16, 32), "flashinfer": (64,)}
-DTYPES = {"triton": ("float32", "float32", "float32", "float16"), "flashinfer": ("float16",)}
+HEAD_DIMS = {"triton": (16, 32), "flashinfer": (64,), "intel_amx": (16, 32)}
+DTYPES = {
+    "triton": ("float32", "float32", "float32", "float16"),
+    "flashinfer": ("float16",),
+    "intel_amx": ("float32", "bfloat16"),
+}
 VOCAB_SIZES = (64, 96, 128, 200, 256, 512)
 CONTEXT_MIN = 32
 ROOM = 8  # tokens of prefix for which every setup leaves room, where its size allows

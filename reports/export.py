@@ -26,8 +26,7 @@ def export(history: History, cases: Iterable[CaseTuple], kind: str, folder: Path
     for name, frame in tables(history, cases, subjects(history)).items():
         path = folder / f"{name}.{kind}"
         if kind == "csv":
-            # Half characters, which a log may hold and UTF-8 cannot, are spelled out.
-            frame.to_csv(path, index=False, errors="backslashreplace")
+            frame.to_csv(path, index=False)
         else:
             frame.to_parquet(path, index=False)
         written.append(path)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from reports.events import release_and_engine
 from reports.subjects import Subject
+from reports.wording import storable
 from repro.ledger_read import CASE_COLUMNS, History
 from repro.ledger_rows import CheckRow, FixRow, Run
 
@@ -22,13 +23,11 @@ def cases(rows: Iterable[CaseTuple]) -> pd.DataFrame:
     # Here, as in the rest of this package: pandas costs as long to import as all else.
     import pandas as pd
 
-    return pd.DataFrame(list(rows), columns=list(CASE_COLUMNS))
+    return pd.DataFrame([tuple(map(_storable, row)) for row in rows], columns=list(CASE_COLUMNS))
 
 
 def tables(history: History, rows: Iterable[CaseTuple], subjects: Iterable[Subject]) -> dict[str, pd.DataFrame]:
     """Everything, by the name of its table. What is nested in the ledger has a table of its own."""
-    import pandas as pd
-
     return {
         "runs": _frame((_flat(asdict(run)) for run in history.runs), _names(Run)),
         "cases": cases(rows),
@@ -47,14 +46,19 @@ def tables(history: History, rows: Iterable[CaseTuple], subjects: Iterable[Subje
         "findings": _frame(_flat(asdict(row)) for row in history.findings),
         "checks": _frame(map(asdict, history.checks), _names(CheckRow)),
         "fixes": _frame(map(asdict, history.fixes), _names(FixRow)),
-        "states": pd.DataFrame([_state(subject, target) for subject in subjects for target in subject.squares]),
+        "states": _frame(_state(subject, target) for subject in subjects for target in subject.squares),
     }
 
 
 def _frame(rows: Iterable[dict[str, Any]], columns: list[str] | None = None) -> pd.DataFrame:
     import pandas as pd
 
-    return pd.DataFrame(list(rows), columns=columns)
+    stored = [{name: _storable(value) for name, value in row.items()} for row in rows]
+    return pd.DataFrame(stored, columns=columns)
+
+
+def _storable(value: Any) -> Any:
+    return storable(value) if isinstance(value, str) else value
 
 
 def _names(kind: type) -> list[str]:

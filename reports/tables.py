@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from reports.wording import storable
 from repro.record import Campaign, Transition
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def verdicts(campaigns: Sequence[Campaign]) -> pd.DataFrame:
     import pandas as pd
 
     rows = [
-        {"campaign": number, "oracle": oracle} | {word.upper(): count for word, count in counts.items()}
+        {"campaign": number, "oracle": storable(oracle)} | {word.upper(): count for word, count in counts.items()}
         for number, campaign in enumerate(campaigns)
         for oracle, counts in campaign.verdicts.items()
     ]
@@ -85,7 +86,15 @@ def transitions(campaigns: Sequence[Campaign]) -> pd.DataFrame:
         for covered in campaign.transitions:
             counts[covered.transition] = counts.get(covered.transition, 0) + covered.count
     columns = ["runner", "backend", "topk", "num_steps", "before", "after", "padded"]
-    rows = [[*(getattr(transition, name) for name in columns), count] for transition, count in counts.items()]
+    rows = [
+        [
+            storable(transition.runner),
+            storable(transition.backend),
+            *(getattr(transition, name) for name in columns[2:]),
+            n,
+        ]
+        for transition, n in counts.items()
+    ]
     return pd.DataFrame(rows, columns=[*columns, "count"])
 
 
@@ -141,6 +150,7 @@ def stages(campaigns: Sequence[Campaign]) -> pd.DataFrame:
     """Seconds by stage (rows, in the order in which a case meets them) and campaign (columns, by number)."""
     import pandas as pd
 
-    names = list(dict.fromkeys(stage for campaign in campaigns for stage in campaign.stages))
-    table = {number: pd.Series(dict(campaign.stages), dtype=float) for number, campaign in enumerate(campaigns)}
+    told = [{storable(stage): seconds for stage, seconds in campaign.stages.items()} for campaign in campaigns]
+    names = list(dict.fromkeys(stage for stages in told for stage in stages))
+    table = {number: pd.Series(stages, dtype=float) for number, stages in enumerate(told)}
     return pd.DataFrame(table, index=names, columns=range(len(campaigns))).fillna(0.0)

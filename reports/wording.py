@@ -18,6 +18,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
+def storable(text: str) -> str:
+    """The text as UTF-8 can hold it: half characters, which a log may have, are spelled out."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def one_line(text: str) -> str:
     """The text printable, on one line."""
     return printable(text).replace("\n", " ")

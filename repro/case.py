@@ -13,7 +13,7 @@ from repro.domain import DOMAINS
 from repro.layout import row_pages
 
 RUNNERS = tuple(DOMAINS)
-BACKENDS = ("triton", "flashinfer")
+BACKENDS = ("triton", "flashinfer", "intel_amx")
 ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN")
 ENGINES = ("emulated", "cuda", "toy")
 DTYPES = ("float32", "float16", "bfloat16")

@@ -59,9 +59,12 @@ DOMAINS = {
     # sglang captures no draft graph for a single step: that step only samples.
     "draft": Domain(backends=("triton", "flashinfer"), num_steps_min=2),
     "decode": Domain(backends=("triton", "flashinfer"), speculative=False, room=decode_room),
+    "cpu_decode": Domain(backends=("intel_amx",), speculative=False, room=decode_room),
     "verify": Domain(num_steps_min=2, room=verify_room),
     "frozen_kv_mtp": Domain(num_steps_min=2, room=prefix_room, since="0.5.12"),
     "draft_extend": Domain(accepts=True, room=extend_room),
+    "verify_eager": Domain(room=extend_room),
+    "verify_eager_multi_layer": Domain(room=extend_room),
     "kv_move": Domain(accepts=True, room=moved_room),
     "toy": Domain(backends=("triton", "flashinfer"), num_steps_min=2),
 }

@@ -239,8 +239,6 @@ FIXES = (
                 backend="flashinfer",
                 seed="pr27338-row-too-narrow.json",
                 oracle="kv_indices",
-                engines=("cuda",),
-                elsewhere="it has no flashinfer kernels yet",
             ),
         ),
         removals=(Removal(releases=(*_SINCE_13, *_EXECUTE), edits=_WITHOUT_27338),),

@@ -18,8 +18,10 @@ from repro.ledger_read import History
 from repro.ledger_rows import UNFIT, CheckRow, FixRow
 from repro.prove import NOT_COVERED
 from repro.record import Campaign, Found
-from repro.states import OPEN, State, measurements, states
+from repro.states import CANNOT_RUN, KNOWN, NEW, OPEN, PASSING, State, measurements, states
 
+# Changes of state, from and to, that happen by themselves.
+_NO_NEWS = frozenset({(NEW, KNOWN), (CANNOT_RUN, PASSING)})
 FAIL, PASS, UNKNOWN = Status.FAIL.name, Status.PASS.name, Status.UNKNOWN.name
 
 
@@ -124,7 +126,9 @@ def changes(history: History, run: str) -> list[str]:
     told = []
     for pair, state in now.items():
         old = before.get(pair)
-        if state.since != run or (old and old.state == state.state) or not (state.state in OPEN or old):
+        if state.since != run or not (state.state in OPEN or old):
+            continue
+        if old and (old.state, state.state) in _NO_NEWS | {(state.state, state.state)}:
             continue
         was = f", was {old.state}" if old else ""
         rate = f" ({state.rate:.0%} of the last runs failed)" if 0 < state.rate < 1 else ""

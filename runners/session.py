@@ -37,7 +37,7 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
         if target.engine == "emulated" and setup.runner not in FLASHINFER_STOOD_IN:
             raise Unfit(f"flashinfer has no stand-in on the {setup.runner} runner's way")
         engine.accept_literal_cuda()
-    if target.engine == "emulated" and setup.dtype == "bfloat16":
+    if target.engine == "emulated" and setup.dtype == "bfloat16" and setup.backend != "intel_amx":
         raise Unfit("Triton's interpreter has no bfloat16 arithmetic")
     if not target.is_checkout and target.sglang != RELEASE:
         raise Unfit(f"asked for sglang {target.sglang}, found {RELEASE} on the import path")

@@ -251,7 +251,7 @@ def case_rows(count: int) -> list[tuple[str, str, str, str, int, int, str, str, 
                 f"{draw.getrandbits(48):012x}",
                 status,
                 0 if status == "UNFIT" else draw.randint(1, 9),
-                round(draw.lognormvariate(-1.5, 0.6), 4),
+                round(draw.lognormvariate(-1.5, 0.6), 3),
                 at(run, number * 3600 // max(1, count) % 3600),
             )
         )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from reports import html
+from reports.records import history_of
 from repro.case import Case, Request, Setup, Step, Target
 from repro.finding import Cell, Status, Verdict
 from repro.record import Campaign, Covered, Found, Replay, Transition
@@ -137,7 +138,7 @@ def stale_replays(found: Found) -> tuple[Replay, ...]:
 
 def stale_report() -> str:
     found = stale_found()
-    return html.render([campaign(BUGGY, (found,), 31), campaign(FIXED)], stale_replays(found))
+    return html.render(history_of([campaign(BUGGY, (found,), 31), campaign(FIXED)], stale_replays(found)))
 
 
 def large_case(batches: Sequence[int], buckets: tuple[int, ...]) -> Case:

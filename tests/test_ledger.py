@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sample_ledger import CASE, SEED_TEXT, TARGET, case_row, check_row, finding_row, fix_row
 from sample_record import campaign
+from sample_rows import CASE, SEED_TEXT, TARGET, case_row, check_row, finding_row, fix_row
 
 from repro import ledger_file
 from repro.ledger import Ledger
@@ -245,7 +245,7 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from sample_ledger import finding_row
+from sample_rows import finding_row
 from repro.ledger import Ledger
 from repro.ledger_file import BadLedger
 ledger = Ledger.open(Path({path!r}))

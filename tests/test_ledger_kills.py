@@ -12,7 +12,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
-from sample_ledger import finding_row, write_for_ever
+from sample_rows import finding_row, write_for_ever
 
 from repro.ledger import Ledger
 from repro.ledger_merge import check
@@ -25,7 +25,7 @@ LIFE_MAX = 0.2  # seconds: from the middle of opening the file to dozens of find
 def start(path: Path, number: int) -> tuple[ForkServerProcess, Connection]:
     # A server that has imported the ledger forks the writers: a hundred imports would take longer than all else.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sample_ledger"])
+    context.set_forkserver_preload(["sample_rows"])
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=write_for_ever, args=(path, number, there), daemon=True)
     process.start()

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import base64
 import functools
+import gzip
 import hashlib
 import itertools
+import json
 import re
 import shlex
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+import sample_ledger
 from sample_record import (
     BUGGY,
     campaign,
@@ -25,23 +29,27 @@ from sample_record import (
 )
 
 from reports import html
+from reports.events import target_order
+from reports.records import history_of
 from reports.wording import printable
 from repro import codec
 from repro.case import Target
 from repro.finding import Cell
+from repro.record import Campaign, Replay
 
 
 class Page(HTMLParser):
-    """What a page is made of. Fails on a tag that is not closed, or not in order."""
+    """What a page is made of; `inside` has the text of each script and style, by tag and in order. Fails on a tag that
+    is not closed, or not in order."""
 
-    VOID = frozenset({"meta", "link", "br", "rect", "path"})
+    VOID = frozenset({"meta", "link", "br", "rect", "path", "input", "circle", "polyline"})
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.open: list[str] = []
         self.texts: list[str] = []
-        self.inside: dict[str, str] = {}
+        self.inside: dict[str, list[str]] = {}
         self.feed(text)
         self.close()
         assert not self.open
@@ -51,6 +59,8 @@ class Page(HTMLParser):
         self.tags.append((tag, dict(attrs)))
         if tag not in self.VOID:
             self.open.append(tag)
+        if tag in ("script", "style"):
+            self.inside.setdefault(tag, []).append("")
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         assert tag in self.VOID
@@ -62,7 +72,7 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self.open and self.open[-1] in ("script", "style"):
-            self.inside[self.open[-1]] = self.inside.get(self.open[-1], "") + data
+            self.inside[self.open[-1]][-1] += data
         else:
             self.texts.append(data)
 
@@ -80,7 +90,11 @@ class Page(HTMLParser):
 
 STALE = stale_found()
 FINDINGS = {"none": (), "one": (STALE,), "many": many_findings()}
-NAMES = ("nothing at all", "stale", "seeds only", *FINDINGS)
+NAMES = ("nothing at all", "stale", "seeds only", "ledger", *FINDINGS)
+
+
+def rendered(campaigns: Sequence[Campaign], replays: Sequence[Replay]) -> str:
+    return html.render(history_of(campaigns, replays))
 
 
 @functools.cache
@@ -88,8 +102,11 @@ def text_of(name: str) -> str:
     """The page of this name."""
     if name == "stale":
         return stale_report()
+    if name == "ledger":
+        rows = sample_ledger.case_rows(20)
+        return html.render(sample_ledger.history(4, rows), rows)
     campaigns = [campaign(BUGGY, FINDINGS[name])] if name in FINDINGS else []
-    return html.render(campaigns, [] if name == "nothing at all" else stale_replays(STALE))
+    return rendered(campaigns, [] if name == "nothing at all" else stale_replays(STALE))
 
 
 @functools.cache
@@ -115,22 +132,36 @@ def test_page_needs_nothing_from_outside(name: str) -> None:
     assert not [value for part in ("src", "srcset", "action", "style", "xlink:href") for value in page.all(part)]
     # The hashes in the policy are base64, in which "//" is no address; what they are is the next test's matter.
     text, hashes = re.subn(r"'sha256-[A-Za-z0-9+/]{43}='", "", text_of(name))
-    assert hashes == 2
+    assert hashes == len(html.STYLES) + len(html.SCRIPTS)
+    text = re.sub(r'id="case-data">[A-Za-z0-9+/=]+<', "", text)
     # No address, with a scheme or without (a comment has a space there), and nothing that could fetch one.
     assert not re.search(r"\b(https?|wss?|ftp|file):|//\S", text)
-    assert not re.search(r"\bfetch\b|XMLHttpRequest|\bimport\b|WebSocket|sendBeacon", page.inside["script"])
-    assert "@import" not in page.inside["style"]
-    assert set(re.findall(r"url\(.", page.inside["style"])) == {"url(#"}
+    assert not re.search(r"\bfetch\b|XMLHttpRequest|\bimport\b|WebSocket|sendBeacon", "".join(page.inside["script"]))
+    style = "".join(page.inside["style"])
+    assert "@import" not in style
+    assert set(re.findall(r"url\(.", style)) == {"url(#"}
 
 
-def test_page_admits_only_its_own_script_and_style() -> None:
-    page = page_of("stale")
+def test_page_admits_only_its_own_scripts_and_styles() -> None:
+    page = page_of("ledger")
     [policy] = [tag["content"] or "" for tag in page.tagged("meta") if "http-equiv" in tag]
     assert policy.startswith("default-src 'none';")
     for part in ("script", "style"):
-        digest = base64.b64encode(hashlib.sha256(page.inside[part].encode()).digest()).decode()
-        assert f"{part}-src 'sha256-{digest}'" in policy
-        assert len(page.tagged(part)) == 1
+        # Data in a script is run by no browser.
+        runs = [text for text, tag in zip(page.inside[part], page.tagged(part), strict=True) if "id" not in tag]
+        digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in runs]
+        said = " ".join(f"'sha256-{digest}'" for digest in digests)
+        assert f"{part}-src {said};" in policy
+
+
+def test_page_carries_its_cases() -> None:
+    rows = sample_ledger.case_rows(20)
+    [data] = [text for text in page_of("ledger").inside["script"] if text.startswith("H4sI")]
+    told = {one["name"]: one for one in json.loads(gzip.decompress(base64.b64decode(data)))}
+    assert [told["target"]["values"][code] for code in told["target"]["codes"]] == [row[1] for row in rows]
+    assert told["case"]["codes"] == "".join(row[6] for row in rows)
+    assert told["seconds"]["codes"] == [round(row[9], 3) for row in rows]
+    assert told["target"]["values"] == sorted(told["target"]["values"], key=target_order)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -145,28 +176,34 @@ def test_page_can_be_heard(name: str) -> None:
     assert levels[0] == 1
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
     pictures = [tag for tag in page.tagged("svg") if tag.get("role") == "img"]
-    assert len(pictures) == counts["title"] - 1 == counts["desc"]
+    trends = counts["circle"]
+    assert len(pictures) == counts["title"] - 1 - trends == counts["desc"]
     assert all(tag.get("aria-hidden") == "true" for tag in page.tagged("svg") if tag not in pictures)
-    assert all(tag.get("aria-label") for tag in page.tagged("button"))
+    assert all(tag.get("aria-label") or tag.get("type") == "reset" for tag in page.tagged("button"))
+    named = {tag.get("for") for tag in page.tagged("label")}
+    assert {tag.get("id") for tag in page.tagged("input") + page.tagged("select")} <= named
 
 
 def test_page_says_what_is_known() -> None:
     text = " ".join(page_of("stale").text.split())
     for said in (
-        "1 kind of failure in 328 cases on 2 targets. Fails on 0.5.10.post1/emulated. "
-        "What was replayed on 0.5.11/emulated and 0.5.13/emulated passes.",
+        "Fails, as was not known before, on 0.5.10.post1/emulated. "
+        "What was measured on 0.5.11/emulated and 0.5.13/emulated passes.",
+        "328 100% judged",
+        "fails on 0.5.10.post1, fixed in 0.5.11",
         "Linux 6.1 x86_64, 2 cores, no GPU",
-        "5 of 5 in fresh processes",
+        "new 5/5 runs failed",
         f"python -m repro run {STALE.seed} --target 0.5.10.post1/emulated",
         "First wrong cell: step 1 req_pool_indices[1,0] is 2, expected 0.",
         "slot 1, length 1",
         "padding; was slot 2, step 0",
         "unfit: no adapter fits this release",
-        "22 slot0_padding: no padding exercised",
+        "44 slot0_padding: no padding exercised",
         "Missing: 8 → 2, 8 → 4 padded.",
     ):
         assert said in text
-    assert "No oracle failed in 164 cases on 1 target." in page_of("none").text
+    assert "No failure was measured." in page_of("none").text
+    assert "Nothing is recorded here." in page_of("nothing at all").text
 
 
 def test_page_is_the_same_for_the_same_record() -> None:
@@ -185,13 +222,15 @@ HOSTILE = (
 
 
 def poisoned(text: str) -> str:
-    """A report in which every text that a record can hold is this one."""
-    stale = stale_found()
+    """A report in which every text that a record or a ledger can hold is this one."""
+    stale, target = stale_found(), f"/{text}@toy"
     cell = Cell(step=1, buffer=text, row=1, column=0, got=text, want=text)
-    found = replace(stale, fingerprint=text, oracle=text, where=text, detail=text, seed=text, target=text, cell=cell)
-    texts: dict[str, Any] = dict.fromkeys(("runner", "backend", "started", "ended", "stopped", "error"), text)
+    excerpt = replace(sample_ledger.excerpts()[0], name=text, graph=(text,), eager=("",))
+    texts: dict[str, Any] = dict.fromkeys(("fingerprint", "oracle", "where", "detail", "seed"), text)
+    found = replace(stale, **texts, target=target, cell=cell, excerpts=(excerpt,))
+    texts = dict.fromkeys(("runner", "backend", "started", "ended", "stopped", "error"), text)
     whole = replace(
-        campaign(Target(text, text), (found,), 31),
+        campaign(Target(f"/{text}", "toy"), (found,), 31),
         **texts,
         verdicts={text: {"pass": 1}},
         endings={text: 1},
@@ -205,20 +244,31 @@ def poisoned(text: str) -> str:
         ),
     )
     replays = [
-        replace(r, seed=text, fingerprint=key, target=text, line=text)
+        replace(r, seed=text, fingerprint=key, target=target, line=text)
         for r in stale_replays(stale)
         for key in (text, "x")
     ]
-    return html.render([whole], replays)
+    history = history_of([whole], replays)
+    names = ("title", "runner", "backend", "role", "expected", "status", "oracle", "seed", "problem", "detail", "at")
+    fix = replace(next(sample_ledger.fixes()), **dict.fromkeys(names, text), engine="toy", target=target)
+    run = replace(history.runs[0], kind=text, command=text, host=text, facts={text: text})
+    check = replace(next(sample_ledger.checks()), subject=f"seed:{text}", target=target, oracle=text, reason=text)
+    history = replace(history, runs=(run, sample_ledger.RUNS[0]), fixes=(fix,), checks=(*history.checks, check))
+    cases = [(text, target, text, text, 1, 2, text, text, 1, 0.5, text)]
+    return re.sub(r'(?<=id="case-data">)[A-Za-z0-9+/=]+', "", html.render(history, cases))
+
+
+def shapes(page: Page) -> set[tuple[str, ...]]:
+    """Every kind of tag with its attributes."""
+    return {(tag, *sorted(attributes)) for tag, attributes in page.tags}
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_stays_text(text: str) -> None:
     harmless, page = Page(poisoned("harmless")), Page(poisoned(text))
-    shape = [(tag, sorted(attributes)) for tag, attributes in page.tags]
-    assert shape == [(tag, sorted(attributes)) for tag, attributes in harmless.tags]
+    assert shapes(page) <= shapes(harmless).union(*map(shapes, map(page_of, NAMES)))
     assert page.inside == harmless.inside
-    assert page.text.count(printable(text)) > 40
+    assert page.text.count(printable(text)) > 60
     assert poisoned(text).encode()  # half characters, which no file can hold, are spelled out
     assert not re.search(r"[\x00-\x09\x0b-\x1f\u202a-\u202e\u2066-\u2069\ufeff]", page.text)
 
@@ -226,14 +276,14 @@ def test_hostile_text_stays_text(text: str) -> None:
 def test_command_is_quoted_for_the_shell() -> None:
     seed = "out dir/it's; rm -rf $HOME `x`.json"
     found = replace(STALE, seed=seed)
-    page = Page(html.render([campaign(BUGGY, (found,))], []))
+    page = Page(rendered([campaign(BUGGY, (found,))], []))
     [line] = [text for text in page.texts if text.startswith("python -m repro")]
     assert shlex.split(line) == ["python", "-m", "repro", "run", seed, "--target", "0.5.10.post1/emulated"]
 
 
 def test_case_that_is_not_valid_is_said_not_drawn() -> None:
     setup = replace(STALE.case.setup, capture_bs=(1,))
-    page = Page(html.render([campaign(BUGGY, (replace(STALE, case=replace(STALE.case, setup=setup)),))], []))
+    page = Page(rendered([campaign(BUGGY, (replace(STALE, case=replace(STALE.case, setup=setup)),))], []))
     assert "The case cannot be drawn, since it is not valid: step 0: 2 requests do not fit" in page.text
     assert not [tag for tag in page.tagged("svg") if tag.get("role") == "img"]
 
@@ -243,7 +293,7 @@ def test_page_tells_the_callers_buffers_from_the_runners() -> None:
     cell = Cell(step=1, buffer="seq_lens", row=0, column=0, got="2", want="1")
     for oracle, said in (("callers_batch", True), ("staged", False)):
         found = replace(STALE, oracle=oracle, cell=cell)
-        assert ("caller's seq_lens[0,0]: 2, not 1" in Page(html.render([campaign(BUGGY, (found,))], [])).text) is said
+        assert ("caller's seq_lens[0,0]: 2, not 1" in Page(rendered([campaign(BUGGY, (found,))], [])).text) is said
 
 
 def test_seed_text_on_the_page_is_the_case() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sample_ledger import TARGET, check_row, finding_row
+from sample_rows import TARGET, check_row, finding_row
 
 from repro.ledger_read import History
 from repro.ledger_rows import CheckRow

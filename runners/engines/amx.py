@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -26,16 +29,37 @@ _library: list[torch.library.Library] = []
 
 def define() -> None:
     """Where there is no build for CPUs: define its attention operators, and let sgl_kernel be imported."""
-    if _library or hasattr(torch.ops.sgl_kernel, "decode_attention_cpu"):
+    if _library:
         return
     library = torch.library.Library("sgl_kernel", "FRAGMENT")
+    _library.append(library)
+    if hasattr(torch.ops.sgl_kernel, "decode_attention_cpu"):
+        return
     library.define(_DECODE)
     library.define(_EXTEND)
     library.impl("decode_attention_cpu", decode_attention, "CPU")
     library.impl("extend_attention_cpu", _refuse, "CPU")
-    _library.append(library)
     if importlib.util.find_spec("sgl_kernel") is None:
         standins.stand_in("sgl_kernel")
+
+
+@contextmanager
+def declaring() -> Iterator[None]:
+    """While entered, an operator of sgl_kernel that is about to get a fake implementation is declared if it does not
+    exist: sglang gives one to each that any model may call, and PyTorch wants them to exist. Calling one raises."""
+    register = torch.library.register_fake
+
+    def declared(name: str, *arguments: Any, **options: Any) -> Any:
+        namespace, _, operator = name.partition("::")
+        if namespace == "sgl_kernel" and not hasattr(torch.ops.sgl_kernel, operator):
+            _library[0].define(f"{operator}() -> ()")
+        return register(name, *arguments, **options)
+
+    torch.library.register_fake = declared
+    try:
+        yield
+    finally:
+        torch.library.register_fake = register
 
 
 def decode_attention(

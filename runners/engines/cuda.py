@@ -6,7 +6,7 @@ import json
 import os
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -45,6 +45,11 @@ def accept_literal_cuda() -> None:
 def synchronize() -> None:
     """Wait for the device, so that an asynchronous error surfaces here."""
     torch.cuda.synchronize()
+
+
+def hosted() -> AbstractContextManager[None]:
+    """Nothing to keep from the device: it is there."""
+    return nullcontext()
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from runners.engines import interpreter, standins
 from runners.engines.arena import Arena
 from runners.engines.literal_cuda import LiteralCuda
+from runners.engines.hosted import Hosted
 from runners.engines.poison import UNINITIALISED
 
 device = "cpu"
@@ -291,13 +292,19 @@ def accept_literal_cuda() -> None:
     LiteralCuda().__enter__()
 
 
+def hosted() -> AbstractContextManager[Any]:
+    """What only a device has means nothing while this is entered."""
+    return Hosted()
+
+
 def install() -> None:
     """Put the emulation where sglang looks for CUDA graphs: torch.cuda and torch.cpu. Needs TRITON_INTERPRET=1."""
     for module in (torch.cuda, torch.cpu):
         module.CUDAGraph = Graph
         module.graph = graph
         module.graph_pool_handle = Arena
-        module.synchronize = synchronize
+        # Each its own: Dynamo has a table of these functions and wants them to differ.
+        module.synchronize = lambda device=None: synchronize(device)
         module.empty_cache = lambda: None
     interpreter.install()
     standins.define_torchvision_schemas()

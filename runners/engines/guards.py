@@ -5,12 +5,15 @@ A kernel that runs past a buffer writes into a band instead of into a neighbour,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
+
+from repro.trace import Array
 
 BAND = 32  # elements on each side; a multiple of 16 bytes for every dtype, so kernels find the alignment they expect
 _FILL = 0x5A  # every byte of a band: 0x5A5A... is a large integer and an ordinary float, and never a neutral value
@@ -24,22 +27,27 @@ class Bands:
 
     names: tuple[str, ...]
     slices: tuple[torch.Tensor, ...]
-    filling: torch.Tensor
 
     @classmethod
     def around(cls, flats: dict[str, torch.Tensor]) -> Bands:
         """Of flat tensors that each begin and end with a band."""
         slices = [part.view(torch.uint8) for flat in flats.values() for part in (flat[:BAND], flat[-BAND:])]
-        return cls(names=tuple(flats), slices=tuple(slices), filling=torch.full_like(torch.cat(slices), _FILL))
+        return cls(names=tuple(flats), slices=tuple(slices))
 
-    def broken(self) -> torch.Tensor:
-        """Whether any byte of a band has changed: a scalar on the device."""
-        return (torch.cat(self.slices) != self.filling).any()
+    def read(self) -> torch.Tensor:
+        """All bytes of all bands."""
+        return torch.cat(self.slices)
 
-    def contents(self) -> dict[str, torch.Tensor]:
-        """Both bands of each buffer, one behind the other, by the buffer's name."""
-        pairs = zip(self.slices[::2], self.slices[1::2], strict=True)
-        return {name: torch.cat(pair) for name, pair in zip(self.names, pairs, strict=True)}
+    def broken(self, read: Array) -> dict[str, Array]:
+        """Nothing if these are the bytes that bands begin with; else both bands of each buffer, one behind the other,
+        by the buffer's name."""
+        if (read == _FILL).all():
+            return {}
+        ends = np.cumsum([before.numel() + behind.numel() for before, behind in self._pairs()])
+        return dict(zip(self.names, np.split(read, ends[:-1]), strict=True))
+
+    def _pairs(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return zip(self.slices[::2], self.slices[1::2], strict=True)
 
 
 class Guards(TorchFunctionMode):
@@ -73,6 +81,6 @@ class Guards(TorchFunctionMode):
         ]
 
 
-def untouched(count: int) -> bytes:
+def untouched(count: int) -> Array:
     """What bands hold as long as nobody runs past a buffer: `count` bytes."""
-    return bytes([_FILL]) * count
+    return np.full(count, _FILL, dtype=np.uint8)

@@ -16,10 +16,14 @@ from repro.trace import Array
 See = Callable[[int, str, str, Array], None]
 
 
-@dataclass(frozen=True, slots=True)
+# Room for what a step of a small setup shows; it grows as needed.
+_ROOM = 1 << 16
+
+
+@dataclass(slots=True)
 class _Pending:
     """One device tensor that waits. as_slots: it is a mask, and is recorded as the indices at which it is true.
-    tell: whether it is recorded, or only asked for."""
+    tell: whether it is recorded, or only asked for. size: in bytes."""
 
     step: int
     path: str
@@ -27,6 +31,12 @@ class _Pending:
     tensor: torch.Tensor
     as_slots: bool
     tell: bool
+    size: int
+
+
+def waits(tensor: torch.Tensor) -> bool:
+    """Whether this tensor is brought over later, together with others."""
+    return tensor.is_cuda
 
 
 class Tape:
@@ -35,8 +45,10 @@ class Tape:
     def __init__(self, see: See) -> None:
         self._see = see
         self._pending: list[_Pending] = []
-        self._held: list[tuple[_Pending, int]] = []  # with its size in bytes
-        self._packed: list[torch.Tensor] = []
+        self._flat: list[torch.Tensor] = []  # the bytes of these
+        self._held: list[_Pending] = []
+        self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._used = 0
         self._came: dict[tuple[str, str], Array] = {}
 
     def see(self, step: int, path: str, name: str, value: object, *, as_slots: bool = False, tell: bool = True) -> None:
@@ -47,32 +59,47 @@ class Tape:
         if not isinstance(value, torch.Tensor):
             self._take(step, path, name, np.asarray(value), tell)
             return
-        one = _Pending(step, path, name, value.detach(), as_slots, tell)
-        if value.is_cuda:
+        flat = _bytes(value)
+        one = _Pending(step, path, name, value, as_slots, tell, flat.shape[0])
+        if waits(value):
             self._pending.append(one)
+            self._flat.append(flat)
         else:
-            self._take(step, path, name, _array(one, _bytes(one.tensor).numpy()), tell)
+            # A copy, as what came is compared later.
+            self._take(step, path, name, _array(one, flat.numpy().copy()), tell)
 
     def hold(self) -> None:
-        """Copy what waits, on the device: it may be overwritten from here on."""
-        if self._pending:
-            flat = [_bytes(one.tensor) for one in self._pending]
-            self._packed.append(torch.cat(flat))
-            self._held += [(one, len(piece)) for one, piece in zip(self._pending, flat, strict=True)]
-            self._pending = []
+        """Copy what waits, on the device, in one launch: it may be overwritten from here on."""
+        if not self._pending:
+            return
+        end = self._used + sum(one.size for one in self._pending)
+        if end > self._buffer.shape[0]:
+            self._grow(end, self._flat[0].device)
+        torch.cat(self._flat, out=self._buffer[self._used : end])
+        self._used = end
+        self._held += self._pending
+        self._pending, self._flat = [], []
 
     def flush(self) -> dict[tuple[str, str], Array]:
         """Bring everything to the host and record it. All that came since the last flush, by path and name."""
         self.hold()
-        if self._packed:
-            data = (torch.cat(self._packed) if len(self._packed) > 1 else self._packed[0]).cpu().numpy()
+        if self._used:
+            data = self._buffer[: self._used].cpu().numpy()
+            if not self._buffer.is_cuda:
+                data = data.copy()
             start = 0
-            for one, size in self._held:
-                self._take(one.step, one.path, one.name, _array(one, data[start : start + size]), one.tell)
-                start += size
+            for one in self._held:
+                self._take(one.step, one.path, one.name, _array(one, data[start : start + one.size]), one.tell)
+                start += one.size
         came, self._came = self._came, {}
-        self._packed, self._held = [], []
+        self._used, self._held = 0, []
         return came
+
+    def _grow(self, size: int, device: torch.device) -> None:
+        buffer = torch.empty(max(2 * size, _ROOM), dtype=torch.uint8, device=device)
+        if self._used:
+            buffer[: self._used] = self._buffer[: self._used]
+        self._buffer = buffer
 
     def _take(self, step: int, path: str, name: str, array: Array, tell: bool) -> None:
         self._came[path, name] = array
@@ -81,6 +108,8 @@ class Tape:
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     flat = tensor.reshape(-1)
     # A single element keeps whatever stride it was cut out with, and that cannot be viewed as bytes.
     return (flat if flat.stride(0) == 1 else flat.clone(memory_format=torch.contiguous_format)).view(torch.uint8)

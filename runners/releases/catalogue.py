@@ -16,14 +16,22 @@ from runners.releases.live import Adapter
 FIRST_RELEASES = {
     "draft": ("0.5.10", "0.5.11", "0.5.13", "0.5.14"),
     "decode": ("0.5.10", "0.5.11", "0.5.13", "0.5.14", "0.5.15"),
+    "cpu_decode": ("0.5.10", "0.5.11", "0.5.13", "0.5.14", "0.5.15"),
     "verify": ("0.5.10", "0.5.11", "0.5.13", "0.5.14", "0.5.15"),
     "frozen_kv_mtp": ("0.5.12", "0.5.13", "0.5.14"),
     "draft_extend": ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14", "0.5.15"),
 }
 # Runners that are driven in a way of their own: the module that opens their sessions.
-OWN_SESSIONS: dict[str, str] = {"kv_move": "runners.sessions.kv_move"}
+OWN_SESSIONS: dict[str, str] = {
+    "kv_move": "runners.sessions.kv_move",
+    "verify_eager": "runners.sessions.verify_eager",
+    "verify_eager_multi_layer": "runners.sessions.verify_eager",
+}
 # The first releases of what such a session drives: the modules of a folder, as above, with functions of its own.
-OWN_RELEASES = {"kv_move": ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14")}
+OWN_RELEASES = {
+    "kv_move": ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14"),
+    "verify_eager": ("0.5.10", "0.5.11", "0.5.13", "0.5.14"),
+}
 # Native modules that releases from here on import whether or not there is a GPU.
 NATIVE_IMPORTS = {"0.5.10": ("sgl_kernel", "sgl_kernel.kvcacheio"), "0.5.13": ()}
 NEWEST_ADAPTED = "0.5.15.post1"

@@ -3,9 +3,10 @@ adapter: a Family, which is the same for every release, and the functions of one
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,6 +14,9 @@ import torch
 from repro.case import Request, Setup
 from repro.layout import Ints
 from repro.trace import Array
+
+# What CUDA's allocator aligns a tensor of its own to, in bytes.
+_ALIGNMENT = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +33,44 @@ class Live:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
     """A batch as the caller would hand it over: `count` requests, and tensors whose first dimension is count or a
-    multiple of it."""
+    multiple of it.
+
+    packed: one tensor of bytes that holds all of them, in their order. on_host: the same contents as tensors on the
+    CPU. Both only where all tensors are as they were made.
+    """
 
     count: int
     tensors: Mapping[str, torch.Tensor]
+    packed: torch.Tensor | None = None
+    on_host: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def put(cls, count: int, on_host: Mapping[str, torch.Tensor], device: torch.device) -> Rows:
+        """Bring tensors to a device, with one copy for all."""
+        sizes = [_padded_size(tensor) for tensor in on_host.values()]
+        whole = torch.empty(sum(sizes), dtype=torch.uint8)
+        for part, tensor in zip(whole.split(sizes), on_host.values(), strict=True):
+            part[: tensor.nbytes] = tensor.reshape(-1).view(torch.uint8)
+        packed = whole.to(device)
+        return cls(count=count, tensors=_unpacked(packed, on_host), packed=packed, on_host=on_host)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self.tensors[name]
 
+    def host(self, name: str) -> torch.Tensor:
+        """A copy on the CPU; where its contents are known there, without waiting for the device."""
+        return self.on_host[name].clone() if name in self.on_host else self.tensors[name].cpu()
+
     def copied(self) -> Rows:
         """The same contents in tensors of their own: a runner may change what it is given."""
-        return replace(self, tensors={name: tensor.clone() for name, tensor in self.tensors.items()})
+        if self.packed is None:
+            return replace(self, tensors={name: tensor.clone() for name, tensor in self.tensors.items()})
+        packed = self.packed.clone()
+        return replace(self, tensors=_unpacked(packed, self.tensors), packed=packed)
+
+    def joined(self, more: Mapping[str, torch.Tensor]) -> Rows:
+        """With further tensors, or others in their place."""
+        return Rows(count=self.count, tensors={**self.tensors, **more})
 
     def padded(self, bs: int, neutral: Mapping[str, int]) -> Rows:
         """Padded to bs requests as a graph pads them: each tensor with its neutral value, 0 where none is named."""
@@ -54,7 +85,23 @@ class Rows:
     def nudged(self, names: Sequence[str], factor: float) -> Rows:
         """With these tensors moved by a factor close to one."""
         moved = {name: (self.tensors[name].float() * factor).to(self.tensors[name].dtype) for name in names}
-        return replace(self, tensors={**self.tensors, **moved})
+        return self.joined(moved)
+
+
+def _padded_size(tensor: torch.Tensor) -> int:
+    return -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _unpacked(packed: torch.Tensor, alike: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Views of the packed bytes, with the dtypes and shapes of these tensors."""
+    bases = {dtype: packed.view(dtype) for dtype in {tensor.dtype for tensor in alike.values()}}
+    found, start = {}, 0
+    for name, tensor in alike.items():
+        shape = tensor.shape
+        strides = [math.prod(shape[n + 1 :]) for n in range(len(shape))]
+        found[name] = bases[tensor.dtype].as_strided(shape, strides, start // tensor.element_size())
+        start += _padded_size(tensor)
+    return found
 
 
 # What a path returns: named tensors, as views that the next replay may overwrite; count rows or a multiple of it.
@@ -102,7 +149,8 @@ class Family:
     bucket and the batch. input_buffers, sizes: where the runner keeps its buffers, bucket and batch size. launching:
     calls its second argument at each launch while it is entered; None: where the engine's graphs say so. ranges: the
     buffers whose padded rows sglang leaves as they are, with what is harmless there: [low, high). others: further
-    model runners that run before the call, whose KV caches hold the requests' prefixes as well.
+    model runners that run before the call, whose KV caches hold the requests' prefixes as well. launched: what the
+    launch under way is given, by the buffers' names, with the bucket's rows, where that is not always the buffers.
     """
 
     given: Callable[[Setup, Ints, Sequence[Request]], Given]
@@ -121,6 +169,7 @@ class Family:
     launching: Callable[[Any, Callable[[], None]], AbstractContextManager[None]] | None = None
     ranges: Callable[[Setup], Mapping[str, tuple[int, int]]] = no_ranges
     others: Callable[[Live], Sequence[Any]] = no_others
+    launched: Callable[[Any], Mapping[str, torch.Tensor]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

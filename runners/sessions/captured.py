@@ -10,7 +10,6 @@ import torch
 
 from repro.case import Setup
 from repro.layout import req_to_token
-from repro.payload import noise
 from runners.engines.guards import Guards
 from runners.engines.present import engine
 from runners.releases import model
@@ -43,7 +42,11 @@ class Captured:
             watch.at(-1, "capture")
             self.runner = adapter.capture(self.live)
         self.neutral = dict(adapter.neutral(self.live))
-        self.noise = torch.from_numpy(noise()).to(self.device, self.dtype)
+        # One filling serves all caches: the others' rows are cut from the same noise.
+        self.filling = memory.Filling(
+            [*self.kv, *(tensor for kv in self.other_kv for tensor in kv)], self.device, self.dtype
+        )
+        self.snapshots = memory.Snapshots(self.kv)
         buffers = family.input_buffers(self.runner)
         found = {name: getattr(buffers, name, None) for name in family.buffers}
         self.buffers = {name: tensor for name, tensor in found.items() if tensor is not None}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from repro.case import Request
 from repro.layout import Ints
-from repro.payload import NOISE_SIZE, floats, window
+from repro.payload import NOISE_SIZE, floats, noise, window
 from runners.watch import Unfit
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 def fill_table(rows: torch.Tensor, table: Ints) -> None:
@@ -30,35 +33,110 @@ def fill_cache(kv: Sequence[torch.Tensor], table: Ints) -> None:
         tensor.copy_(torch.from_numpy(floats(0, f"kv{number}", tuple(tensor.shape))))
 
 
-def fill_step(
-    kv: Sequence[torch.Tensor],
-    noise: torch.Tensor,
-    step: int,
-    prefixes: Sequence[tuple[Request, Ints]],
-    drafts: Ints,
-) -> None:
-    """Put each request's prefix into its KV slots, from its `data`, whatever ran before; and into the slots of its
-    drafts what differs from step to step, so that every write shows as a change."""
-    slots = np.concatenate([*(own for _, own in prefixes), drafts])
+class Filling:
+    """What KV caches are filled from: the noise of repro/payload.py on the device, as rows that begin at any of its
+    values. kv: the caches' tensors, all of them with as many slots."""
+
+    def __init__(self, kv: Sequence[torch.Tensor], device: torch.device, dtype: torch.dtype) -> None:
+        widest = max(tensor[0].numel() for tensor in kv)
+        values = torch.from_numpy(noise()).to(device, dtype)
+        # From its end it goes on to its beginning.
+        self._values = torch.cat((values, values[:widest]))
+
+    def fill(
+        self, kv: Sequence[torch.Tensor], step: int, prefixes: Sequence[tuple[Request, Ints]], drafts: Ints
+    ) -> None:
+        """Put each request's prefix into its KV slots, from its `data`, whatever ran before; and into the slots of its
+        drafts what differs from step to step, so that every write shows as a change."""
+        slots = np.concatenate([*(own for _, own in prefixes), drafts])
+        groups = _alike(kv, lambda tensor: tensor[0].numel())
+        rows = [slots]
+        for number in (number for group in groups.values() for number in group):
+            width = kv[number][0].numel()
+            starts = [
+                window(request.data, f"prefix{number}") + np.arange(own.size, dtype=np.int64) * width
+                for request, own in prefixes
+            ]
+            starts.append(window(step, f"stale{number}") + np.arange(drafts.size, dtype=np.int64) * width)
+            rows.append(np.concatenate(starts) & (NOISE_SIZE - 1))
+        where = torch.from_numpy(np.stack(rows)).to(self._values.device)
+        first = 1
+        for width, group in groups.items():
+            cells = self._values.as_strided((NOISE_SIZE, width), (1, 1))[where[first : first + len(group)]]
+            first += len(group)
+            for number, contents in zip(group, cells, strict=True):
+                kv[number].view(len(kv[number]), width)[where[0]] = contents
+
+
+def _alike(kv: Sequence[torch.Tensor], of: Callable[[torch.Tensor], Key]) -> dict[Key, list[int]]:
+    """The numbers of those that are alike in this."""
+    found: dict[Key, list[int]] = {}
     for number, tensor in enumerate(kv):
-        width = tensor[0].numel()
-        starts = [
-            window(request.data, f"prefix{number}") + np.arange(own.size, dtype=np.int64) * width
-            for request, own in prefixes
-        ]
-        starts.append(window(step, f"stale{number}") + np.arange(drafts.size, dtype=np.int64) * width)
-        where = torch.from_numpy(np.stack([slots, np.concatenate(starts)])).to(noise.device)
-        cells = (where[1][:, None] + torch.arange(width, device=noise.device)) & (NOISE_SIZE - 1)
-        tensor.view(len(tensor), width)[where[0]] = noise[cells]
+        found.setdefault(of(tensor), []).append(number)
+    return found
+
+
+class Snapshots:
+    """A KV cache as it was before a step, after the graph and after eager, so kept that all are compared at once.
+
+    kv: its tensors, all with as many slots.
+    """
+
+    BEFORE, GRAPH, EAGER = range(3)
+
+    def __init__(self, kv: Sequence[torch.Tensor]) -> None:
+        self._kv = list(kv)
+        groups = _alike(kv, lambda tensor: (tensor.shape, tensor.dtype, tensor.device)).values()
+        self._groups = [[self._kv[number] for number in group] for group in groups]
+        self._stacks = [group[0].new_empty((3, len(group), *group[0].shape)) for group in self._groups]
+        self._parts = [[list(stack[moment]) for stack in self._stacks] for moment in range(3)]
+        order = [number for group in groups for number in group]
+        self._order = [order.index(number) for number in range(len(order))]
+
+    def take(self, moment: int) -> list[torch.Tensor]:
+        """Keep what is in the cache now, and return it; the next one of this moment replaces it."""
+        for parts, group in zip(self._parts[moment], self._groups, strict=True):
+            torch._foreach_copy_(parts, group)
+        return self.kept(moment)
+
+    def kept(self, moment: int) -> list[torch.Tensor]:
+        """What is kept of this moment, in the cache's order."""
+        found = [one for parts in self._parts[moment] for one in parts]
+        return [found[place] for place in self._order]
+
+    def put_back(self, moment: int) -> None:
+        """Have in the cache what it held then."""
+        for parts, group in zip(self._parts[moment], self._groups, strict=True):
+            torch._foreach_copy_(group, parts)
+
+    def compare(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Which slots differ in any bit, bool [slots] each: since before, by graph; since before, by eager; between
+        those two."""
+        changed: list[torch.Tensor] | None = None
+        for stack in self._stacks:
+            bits = _bits(stack).flatten(3)
+            neighbours = (bits[1:] != bits[:-1]).any(dim=(1, 3))
+            ends = (bits[2] != bits[0]).any(dim=(0, 2))
+            found = [neighbours, ends]
+            changed = found if changed is None else [a | b for a, b in zip(changed, found, strict=True)]
+        assert changed is not None
+        (by_graph, between), by_eager = changed
+        return by_graph, by_eager, between
 
 
 def copied(kv: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [tensor.clone() for tensor in kv]
 
 
-def restore(kv: Sequence[torch.Tensor], contents: Sequence[torch.Tensor]) -> None:
-    for tensor, values in zip(kv, contents, strict=True):
-        tensor.copy_(values)
+def restore(tensors: Sequence[torch.Tensor], contents: Sequence[torch.Tensor]) -> None:
+    """Copy contents into tensors, those of a kind together, which takes a GPU one launch."""
+    kinds: dict[tuple[torch.dtype, torch.device], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+    for tensor, values in zip(tensors, contents, strict=True):
+        ours, theirs = kinds.setdefault((tensor.dtype, tensor.device), ([], []))
+        ours.append(tensor)
+        theirs.append(values)
+    for ours, theirs in kinds.values():
+        torch._foreach_copy_(ours, theirs)
 
 
 def changed_slots(kv: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -70,12 +148,6 @@ def changed_slots(kv: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) ->
 def contents(kv: Sequence[torch.Tensor], slots: torch.Tensor) -> torch.Tensor:
     """What lies in these slots: [n, layers * 2 * heads * head_dim]."""
     return torch.cat([tensor[slots].flatten(1) for tensor in kv], dim=1)
-
-
-def same_contents(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Whether two KV caches hold the same bits, slot 0 apart, in which padded rows write: a scalar on the device."""
-    equal = [(_bits(x)[1:] == _bits(y)[1:]).all() for x, y in zip(a, b, strict=True)]
-    return torch.stack(equal).all()
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,8 @@ WHOLE = os.environ.get("EAGLEEYE_RECORD") == "whole"
 # How far inputs are moved to see whether an output hangs on rounding: a few units in the last place.
 NUDGE = {torch.float32: 2.0**-21, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
 
-KV_SAME = "kv_same"
+# The slots in which graph and eager left different bits; asked for, and not recorded.
+KV_DIFFERS = "kv_differs"
 
 
 class Step:
@@ -45,30 +45,31 @@ class Step:
         captured = self.captured
         self._fill_cache()
         self._prepare()
-        before = memory.copied(captured.kv)
+        snapshots = captured.snapshots
+        snapshots.take(snapshots.BEFORE)
         forward_batch = captured.adapter.batch(captured.live, self.rows.copied())
         self._see_caller("before", forward_batch)
         self.watch.at(self.number, "graph")
         self._see_outputs("graph", self._graph(forward_batch), len(self.requests))
-        self._see_slots("graph", before)
-        self._see_caller("after_graph", forward_batch)
         self._ask_bands()
-        self.tape.hold()
-        graph_kv = memory.copied(captured.kv)
-        memory.restore(captured.kv, before)
+        self._see_caller("after_graph", forward_batch)
+        graph_kv = snapshots.take(snapshots.GRAPH)
+        snapshots.put_back(snapshots.BEFORE)
         forward_batch = self._eager("eager", self.rows)
-        self._see_slots("eager", before)
         self._see_caller("after_eager", forward_batch)
-        same = memory.same_contents(graph_kv, captured.kv)
-        self.tape.see(self.number, "eager", KV_SAME, same, tell=False)
+        snapshots.take(snapshots.EAGER)
+        by_graph, by_eager, between = snapshots.compare()
+        self.tape.see(self.number, "graph", "kv_slots", by_graph, as_slots=True)
+        self.tape.see(self.number, "eager", "kv_slots", by_eager, as_slots=True)
+        self.tape.see(self.number, "eager", KV_DIFFERS, between, as_slots=True, tell=False)
         came = self.tape.flush()
         self._see_bands(came)
         if _equal(came) and not WHOLE:
-            self._see("eager", KV_SAME, 1)
+            self._see("eager", "kv_same", 1)
         else:
             self._see_rows("graph", came, graph_kv)
             self._see_rows("eager", came, captured.kv)
-            self._measure_noise(before)
+            self._measure_noise(snapshots.kept(snapshots.BEFORE))
 
     def _graph(self, forward_batch: Any) -> Outputs:
         def launched() -> None:
@@ -126,12 +127,12 @@ class Step:
         """The batch as sglang takes it, and recorded as such: what `input` says is what was handed over."""
         put: dict[str, torch.Tensor] = {}
         for name, array in self.given.items():
-            tensor = torch.from_numpy(np.ascontiguousarray(array)).to(self.captured.device)
+            tensor = torch.from_numpy(np.ascontiguousarray(array))
             if name in self.family.noisy:
                 tensor = tensor.to(self.captured.dtype)
             self._see("input", name, tensor.reshape(len(self.requests), -1).squeeze(-1))
             put[name] = tensor.flatten() if name in self.family.flat else tensor
-        return Rows(count=len(self.requests), tensors=put)
+        return Rows.put(len(self.requests), put, self.captured.device)
 
     def _prepare(self) -> None:
         """Add to the batch what other models make of it."""
@@ -143,15 +144,16 @@ class Step:
             made = captured.adapter.prepare(captured.live, self.rows.copied())
         for name, tensor in made.items():
             self._see("input", name, tensor.reshape(len(self.requests), -1).squeeze(-1))
-        self.rows = replace(self.rows, tensors={**self.rows.tensors, **made})
+        self.rows = self.rows.joined(made)
 
     def _fill_cache(self) -> None:
-        table = self.captured.table
+        captured = self.captured
+        table = captured.table
         prefixes = [(r, table[r.slot, : self.family.prefix(self.setup, r)]) for r in self.requests]
         drafts = np.asarray(self.given.get("out_cache_loc", np.empty(0)), dtype=np.int64).reshape(-1)
-        memory.fill_step(self.captured.kv, self.captured.noise, self.number, prefixes, drafts)
-        for kv in self.captured.other_kv:
-            memory.fill_step(kv, self.captured.noise, self.number, prefixes, drafts[:0])
+        captured.filling.fill(captured.kv, self.number, prefixes, drafts)
+        for kv in captured.other_kv:
+            captured.filling.fill(kv, self.number, prefixes, drafts[:0])
 
     # Recording ---------------------------------------------------------------------------------------------------
 
@@ -172,8 +174,9 @@ class Step:
         bs, raw_bs = self.family.sizes(captured.runner)
         self._see("launch", "bs", bs)
         self._see("launch", "raw_bs", raw_bs)
-        for name, tensor in captured.buffers.items():
-            self._see("launch", name, tensor.reshape(self.setup.max_bs, -1).squeeze(-1))
+        own = self.family.launched
+        for name, tensor in (own(captured.runner) if own else captured.buffers).items():
+            self._see("launch", name, tensor.reshape(bs if own else self.setup.max_bs, -1).squeeze(-1))
         for name, tensor in self.family.metadata(captured.live, captured.runner, bs, self.given).items():
             self._see("metadata", name, tensor)
 
@@ -199,19 +202,18 @@ class Step:
 
     def _ask_bands(self) -> None:
         for number, bands in enumerate(self.captured.bands):
-            self.tape.see(self.number, "guard", f"broken{number}", bands.broken(), tell=False)
+            self.tape.see(self.number, "guard", str(number), bands.read(), tell=False)
 
     def _see_bands(self, came: Mapping[tuple[str, str], Array]) -> None:
         intact = 0
         for number, bands in enumerate(self.captured.bands):
-            if not came["guard", f"broken{number}"]:
-                intact += bands.filling.numel()
-                continue
-            for name, contents in bands.contents().items():
+            read = came["guard", str(number)]
+            broken = bands.broken(read)
+            intact += 0 if broken else read.size
+            for name, contents in broken.items():
                 self._see("guard", name, contents)
-                self._see("guard", f"{name}.want", np.frombuffer(untouched(contents.numel()), dtype=np.uint8))
+                self._see("guard", f"{name}.want", untouched(contents.size))
         self._see("guard", "intact", intact)
-        self.tape.flush()
 
 
 def _by_request(tensor: torch.Tensor, each: int) -> torch.Tensor:
@@ -225,4 +227,5 @@ def _equal(came: Mapping[tuple[str, str], Array]) -> bool:
     paths = [{name: array for (path, name), array in came.items() if path == one} for one in ("graph", "eager")]
     graph, eager = ({name: array for name, array in path.items() if not name.startswith("kv_")} for path in paths)
     same = graph.keys() == eager.keys() and all(np.array_equal(graph[name], eager[name]) for name in graph)
-    return same and bool(came["eager", KV_SAME])
+    # Slot 0 is where padded rows write.
+    return same and not np.any(came["eager", KV_DIFFERS])

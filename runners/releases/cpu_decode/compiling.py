@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -9,8 +10,6 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-import torch._dynamo.config
-import torch._inductor.config
 from sglang.srt.model_executor.cpu_graph_runner import CPUGraphRunner
 from torch.overrides import _pop_mode_temporarily
 
@@ -53,22 +52,36 @@ def built(build_target: Build, setup: Setup, device: str, models: Folders) -> Li
 def capture(live: Live) -> Any:
     live.args.enable_torch_compile = True
     compile_for_real()
-    return Runner(FAMILY.model_runner(live))
+    with amx.declaring():
+        return Runner(FAMILY.model_runner(live))
 
 
 def compile_for_real() -> None:
     """In this process, which serves one setup. Elsewhere on this engine Dynamo is off: functions that sglang compiles
     when it is imported are run as they are there, and a graph of CUDA's never holds more than the calls they make."""
+    # Imported here only: it takes a second, and the sessions of other runners do without.
+    importlib.import_module("torch._inductor.config").compile_threads = 1  # a session has one core
+    importlib.import_module("torch._dynamo.config").disable = False
     os.environ["TORCHDYNAMO_DISABLE"] = "0"
-    torch._dynamo.config.disable = False
-    torch._inductor.config.compile_threads = 1  # no pool of processes beside the one core that a session has
+
+
+def through_model_runner(attribute: str, runner: Any, forward_batch: Any) -> Outputs:
+    """A forward pass as the scheduler has it, with the runner where the model runner looks for one: what the compiled
+    function needs around it is not the runner's to set up."""
+    model_runner = runner.model_runner
+    setattr(model_runner, attribute, runner)
+    try:
+        with torch.no_grad():
+            output = model_runner.forward(forward_batch)
+    finally:
+        setattr(model_runner, attribute, None)
+    if not output.can_run_graph:
+        raise RuntimeError(f"the runner refused a batch of {forward_batch.batch_size}")
+    return logits(output.logits_output)
 
 
 def graph(runner: Any, forward_batch: Any) -> Outputs:
-    if not runner.can_run(forward_batch):
-        raise RuntimeError(f"can_run refused a batch of {forward_batch.batch_size}")
-    with torch.no_grad():
-        return logits(runner.replay(forward_batch))
+    return through_model_runner("graph_runner", runner, forward_batch)
 
 
 def neutral(live: Live) -> Mapping[str, int]:

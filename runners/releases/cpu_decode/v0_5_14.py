@@ -1,14 +1,12 @@
-"""sglang 0.5.14: can_run_graph/execute."""
+"""sglang 0.5.14: another name for the model runner's graph runner."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from repro.case import Setup
-from runners.releases.cpu_decode.compiling import built, capture, neutral
-from runners.releases.decode.batches import batch, eager, logits
+from runners.releases.cpu_decode.compiling import built, capture, neutral, through_model_runner
+from runners.releases.decode.batches import batch, eager
 from runners.releases.live import Live, Outputs
 from runners.releases.model import Folders
 from runners.releases.workers.v0_5_14 import NAME, build_target
@@ -21,7 +19,4 @@ def build(setup: Setup, device: str, models: Folders) -> Live:
 
 
 def graph(runner: Any, forward_batch: Any) -> Outputs:
-    if not runner.can_run_graph(forward_batch):
-        raise RuntimeError(f"can_run_graph refused a batch of {forward_batch.batch_size}")
-    with torch.no_grad():
-        return logits(runner.execute(forward_batch))
+    return through_model_runner("decode_cuda_graph_runner", runner, forward_batch)

@@ -34,7 +34,7 @@ def spec_input(rows: Rows) -> Any:
 
 def batch_fields(live: Live, rows: Rows) -> dict[str, Any]:
     """What ForwardBatch is made of in every release."""
-    lengths = rows["seq_lens"].cpu()
+    lengths = rows.host("seq_lens")
     return {
         "forward_mode": ForwardMode.DECODE,
         "batch_size": rows.count,

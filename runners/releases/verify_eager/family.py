@@ -1,0 +1,151 @@
+"""A verify batch in a data-parallel group, and what is watched while EAGLE's second workers verify it without a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from repro.case import Request, Setup
+from repro.layout import Ints
+from repro.payload import integers
+from runners.releases.live import Live
+
+RANK = 0  # ours, of two; the other one has the busiest batch of the group
+
+
+class Loose(SimpleNamespace):
+    """A batch that has what a verify needs and is silent about the rest: what it lacks is None."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """n requests whose trees are to be verified, in a group whose busiest rank has `busiest` requests. Tokens and
+    positions of the trees' nodes: [n * num_draft_tokens]; mask: which token sees which, request by request, flat."""
+
+    busiest: int
+    req_pool_indices: torch.Tensor
+    seq_lens: torch.Tensor
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    mask: torch.Tensor
+
+    @property
+    def size(self) -> int:
+        return len(self.seq_lens)
+
+
+def verified(setup: Setup, requests: Sequence[Request], device: str) -> Verified:
+    """A chain of drafts for each request; the busiest rank has as many requests as the bucket."""
+    nodes = setup.num_draft_tokens
+    chain = np.tril(np.ones((nodes, nodes), dtype=np.bool_))
+    masks = [np.concatenate([np.ones((nodes, r.seq_len), dtype=np.bool_), chain], axis=1).reshape(-1) for r in requests]
+    arrays: dict[str, Ints | np.ndarray] = {
+        "req_pool_indices": np.array([r.slot for r in requests], dtype=np.int64),
+        "seq_lens": np.array([r.seq_len for r in requests], dtype=np.int64),
+        "tokens": np.concatenate([integers(r.data, "tokens", (nodes,), setup.vocab_size) for r in requests]),
+        "positions": np.concatenate([np.arange(r.seq_len, r.seq_len + nodes) for r in requests]),
+        "mask": np.concatenate(masks),
+    }
+    tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+    return Verified(busiest=setup.bucket(len(requests)), **tensors)
+
+
+def schedule_batch(live: Live, verified: Verified, spec_info: Any, forward_mode: Any) -> Any:
+    """What the scheduler hands to the worker, of a release that calls it so or otherwise."""
+    lengths = verified.seq_lens.cpu()
+    counts = [verified.size, verified.busiest]
+    runner = live.target.model_runner
+    return Loose(
+        forward_mode=forward_mode,
+        req_pool_indices=verified.req_pool_indices,
+        seq_lens=verified.seq_lens,
+        seq_lens_cpu=lengths,
+        seq_lens_sum=int(lengths.sum()),
+        orig_seq_lens=verified.seq_lens.to(torch.int32),
+        reqs=[SimpleNamespace(rid=str(n), lora_id=None) for n in range(verified.size)],
+        lora_ids=[None] * verified.size,
+        spec_algorithm=runner.spec_algorithm,
+        spec_info=spec_info,
+        model_config=runner.model_config,
+        device=verified.seq_lens.device,
+        return_logprob=False,
+        return_hidden_states=False,
+        return_hidden_states_before_norm=False,
+        is_extend_in_batch=False,
+        all_extend_in_batch=False,
+        can_run_dp_cuda_graph=False,
+        has_grammar=False,
+        global_num_tokens=counts,
+        global_num_tokens_for_logprob=counts,
+    )
+
+
+def worker(live: Live) -> Any:
+    """As much of an EAGLE worker as its verify asks for until the target has run."""
+    return Loose(
+        device=live.device,
+        plan_stream_ctx=nullcontext(),
+        plan_stream=None,
+        speculative_num_steps=live.setup.num_steps,
+        speculative_num_draft_tokens=live.setup.num_draft_tokens,
+        topk=live.setup.topk,
+        req_to_token_pool=live.target.model_runner.req_to_token_pool,
+        target_worker=live.target,
+        _target_worker=live.target,
+    )
+
+
+class Forwarded(BaseException):
+    """The target has run: what a verify does with its logits is another matter. Nothing on the way may catch it."""
+
+
+# Called with what happens: "metadata" or "padding" with the ForwardBatch, or "attention" with it and the query.
+Tell = Callable[..., None]
+
+
+@contextmanager
+def watched(live: Live, forward_batch: Any, tell: Tell) -> Iterator[None]:
+    """Tell of every initialisation of metadata, every padding and every attention call, just before it (padding:
+    just after it), and end the verify once the target has run. forward_batch: sglang's class."""
+    backend, target = live.target.model_runner.attn_backend, live.target
+    pads = forward_batch.prepare_mlp_sync_batch
+    forward = type(target).forward_batch_generation
+
+    def init(batch: Any, *args: Any, **kwargs: Any) -> Any:
+        tell("metadata", batch)
+        return type(backend).init_forward_metadata(backend, batch, *args, **kwargs)
+
+    def padded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        done = pads(self, *args, **kwargs)
+        tell("padding", self)
+        return done
+
+    def attention(q: Any, k: Any, v: Any, layer: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        tell("attention", batch, q)
+        return type(backend).forward_extend(backend, q, k, v, layer, batch, *args, **kwargs)
+
+    def last(*args: Any, **kwargs: Any) -> Any:
+        forward(target, *args, **kwargs)
+        raise Forwarded
+
+    backend.init_forward_metadata, backend.forward_extend = init, attention
+    target.forward_batch_generation = last
+    forward_batch.prepare_mlp_sync_batch = padded
+    try:
+        yield
+    except Forwarded:
+        pass
+    finally:
+        forward_batch.prepare_mlp_sync_batch = pads
+        del backend.init_forward_metadata, backend.forward_extend, target.forward_batch_generation

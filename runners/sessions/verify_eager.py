@@ -1,0 +1,98 @@
+"""A verify step without a CUDA graph, in a batch that is padded for data-parallel attention: when attention's
+metadata is made, with which shapes, and with which shapes attention then runs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from repro.case import Case, Request, Setup, Target
+from repro.layout import Ints, req_to_token
+from repro.payload import noise
+from runners.engines.present import engine
+from runners.engines.tape import Tape
+from runners.releases import catalogue, model
+from runners.releases.live import Live, mha_cache
+from runners.releases.verify_eager.family import Verified, verified, watched
+from runners.sessions import memory
+from runners.watch import RunCase, Unfit, Watch
+
+FOLDER = "verify_eager"
+
+
+def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
+    """Build the workers; no graph is captured."""
+    try:
+        module = catalogue.load_own(catalogue.present_release(), FOLDER)
+    except catalogue.NotDriven as reason:
+        raise Unfit(str(reason)) from None
+    watch.fact("adapter", module.NAME)
+    with model.folders(model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle")) as folders:
+        live: Live = module.build(setup, engine.device, folders)
+    runner = live.target.model_runner
+    model.fill_weights(runner.model)
+    table = req_to_token(setup)
+    memory.fill_table(runner.req_to_token_pool.req_to_token, table)
+    memory.fill_cache(mha_cache(runner), table)
+    if engine.device == "cpu":
+        module.pose_as_cuda()
+    filling = torch.from_numpy(noise()).to(engine.device, runner.dtype)
+
+    def run(case: Case, watch: Watch) -> None:
+        for number, step in enumerate(case.steps):
+            prefixes = [(r, table[r.slot, : r.seq_len]) for r in step.requests]
+            memory.fill_step(mha_cache(runner), filling, number, prefixes, _tree_slots(setup, table, step.requests))
+            Verify(module, live, number, verified(setup, step.requests, engine.device), watch).run()
+
+    return run
+
+
+def _tree_slots(setup: Setup, table: Ints, requests: Sequence[Request]) -> Ints:
+    spans = [table[r.slot, r.seq_len : r.seq_len + setup.num_draft_tokens] for r in requests]
+    return torch.cat([torch.from_numpy(span) for span in spans]).numpy()
+
+
+class Verify:
+    """One verify step. What happens is told in order, as columns: when, how many tokens and requests the batch had."""
+
+    def __init__(self, module: ModuleType, live: Live, number: int, batch: Verified, watch: Watch) -> None:
+        self.module, self.live, self.number, self.batch, self.watch = module, live, number, batch, watch
+        self.columns: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        self.happened = 0
+
+    def run(self) -> None:
+        tape = Tape(self.watch.see)
+        tape.see(self.number, "input", "req_pool_indices", self.batch.req_pool_indices)
+        tape.see(self.number, "input", "seq_lens", self.batch.seq_lens)
+        tape.see(self.number, "input", "busiest", self.batch.busiest)
+        tape.flush()
+        self.watch.at(self.number, "verify")
+        try:
+            with engine.hosted(), watched(self.live, self.module.ForwardBatch, self._tell):
+                self.module.verify(self.live, self.live.setup.runner, self.batch)
+            engine.synchronize()
+        finally:  # what happened before an error is what explains it
+            for path, columns in self.columns.items():
+                for name, values in columns.items():
+                    tape.see(self.number, path, name, values)
+            tape.flush()
+
+    def _tell(self, path: str, forward_batch: Any, query: torch.Tensor | None = None) -> None:
+        columns = self.columns[path]
+        columns["at"].append(self.happened)
+        columns["requests"].append(int(forward_batch.batch_size))
+        columns["tokens"].append(len(forward_batch.input_ids) if query is None else len(query))
+        if query is not None:
+            self._tell_metadata(columns)
+        self.happened += 1
+
+    def _tell_metadata(self, columns: dict[str, list[int]]) -> None:
+        """Of the metadata that attention runs with: how many queries and how many sequences it speaks of."""
+        metadata = getattr(self.live.target.model_runner.attn_backend, "forward_metadata", None)
+        indptr = getattr(metadata, "qo_indptr", None)
+        columns["planned_tokens"].append(-1 if indptr is None else int(indptr[-1]))
+        columns["planned_requests"].append(-1 if indptr is None else len(indptr) - 1)

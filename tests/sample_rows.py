@@ -1,0 +1,55 @@
+"""Rows of the ledger for tests, and processes that write them until they are killed."""
+
+from __future__ import annotations
+
+import random
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from repro.case import Case, Request, Setup, Step
+from repro.codec import Seed, dumps
+from repro.finding import Cell
+from repro.ledger import Ledger
+from repro.ledger_rows import CaseRow, CheckRow, FindingRow, FixRow
+
+TARGET = "0.5.13/emulated"
+SETUP = Setup(runner="toy", topk=1, num_steps=2, num_draft_tokens=3, capture_bs=(2,), slots=2)
+CASE = Case(setup=SETUP, steps=(Step(requests=(Request(slot=1, seq_len=1, data=0),)),))
+SEED_TEXT = dumps(Seed(about={"found": TARGET}, case=CASE))
+
+
+def case_row(run: str, status: str = "PASS", **other: object) -> CaseRow:
+    row = {"runner": "draft", "backend": "triton", "topk": 2, "num_steps": 3, "digest": "abc", "replays": 3}
+    return CaseRow(**({"run": run, "target": TARGET, "status": status, "seconds": 0.25} | row | other))  # type: ignore[arg-type]
+
+
+def finding_row(run: str, fingerprint: str = "a2dfbbbe8eea", **other: object) -> FindingRow:
+    row = {"oracle": "slot0_padding", "where": "padded rows", "detail": "Row 1", "seed_text": SEED_TEXT, "tried": 5}
+    cell = Cell(step=1, buffer="topk_p", row=1, column=0, got="2", want="0")
+    named = {"run": run, "target": TARGET, "fingerprint": fingerprint, "failed": 5, "cell": cell}
+    return FindingRow(**(named | row | other))  # type: ignore[arg-type]
+
+
+def check_row(run: str, status: str = "PASS", subject: str = "seed:a.json", **other: object) -> CheckRow:
+    row = {"target": TARGET, "runner": "draft", "failed": int(status == "FAIL"), "tried": int(status != "UNFIT")}
+    return CheckRow(**({"run": run, "status": status, "subject": subject} | row | other))  # type: ignore[arg-type]
+
+
+def fix_row(run: str, **other: object) -> FixRow:
+    row = {"number": 23037, "title": "stale rows", "runner": "draft", "engine": "emulated", "role": "buggy"}
+    told = {"target": TARGET, "expected": "FAIL", "status": "FAIL", "oracle": "slot0_padding", "seed": "a.json"}
+    return FixRow(**({"run": run} | row | told | other))  # type: ignore[arg-type]
+
+
+def write_for_ever(path: Path, number: int, told: Connection) -> None:
+    """Open, begin, and store rows of all kinds; each finding is told of once its call has returned."""
+    chance = random.Random(number)
+    with Ledger.open(path) as ledger:
+        run = ledger.begin("campaign", command=f"writer {number}")
+        for count in range(1_000_000):
+            for _ in range(chance.randrange(4)):
+                ledger.case(case_row(run))
+            ledger.check(check_row(run))
+            fingerprint = f"{number}-{count}"
+            ledger.finding(finding_row(run, fingerprint, detail="x" * chance.randrange(20_000)))
+            told.send(fingerprint)

@@ -1,0 +1,104 @@
+"""The file of known upstream issues: what it may say, and what that means."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+
+from oracles.catalogue import ALL
+from repro import codec
+from repro.domain import DOMAINS
+from repro.expect import expected
+from repro.fixes import SEEDS
+from repro.known import KNOWN_ISSUES, BadIssues, Issue, explained, load, probed
+from repro.ledger_rows import SEED
+from runners.environments import ADAPTED
+
+ISSUE = """
+[[issue]]
+title = "rows are stale"
+link = "https://example.org/1"
+probe = "seed:a.json"
+targets = [">=0.5.10, <0.5.13", "0.5.13 /cuda", "stale_padding/toy"]
+explains = ["draft/triton slot0_padding", "a2dfbbbe8eea"]
+expires = 2027-06-01
+"""
+
+
+def issues(folder: Path, text: str = ISSUE) -> tuple[Issue, ...]:
+    (folder / "known.toml").write_text(text)
+    return load(folder / "known.toml")
+
+
+def test_what_the_file_says(tmp_path: Path) -> None:
+    (issue,) = issues(tmp_path, ISSUE.replace('"0.5.13 /cuda"', '"==0.5.13 /cuda"'))
+    assert not issue.crashes
+    assert not issue.expired(date(2027, 5, 31)) and issue.expired(date(2027, 6, 1))
+    held = {
+        (release, engine)
+        for release in ("0.5.9", "0.5.10", "0.5.12.post1", "0.5.13", "stale_padding", "main")
+        for engine in ("emulated", "cuda", "toy")
+        if issue.holds_on(release, engine)
+    }
+    ranged = {(release, engine) for release in ("0.5.10", "0.5.12.post1") for engine in ("emulated", "cuda", "toy")}
+    assert held == ranged | {("0.5.13", "cuda"), ("stale_padding", "toy")}
+
+
+def test_what_an_issue_explains(tmp_path: Path) -> None:
+    found = issues(tmp_path, ISSUE.replace('"0.5.13 /cuda", ', ""))
+    assert probed(found, "seed:a.json", "0.5.10", "cuda") == found[0]
+    assert probed(found, "seed:b.json", "0.5.10", "cuda") is None
+    assert probed(found, "seed:a.json", "0.5.13", "cuda") is None
+    here = ("0.5.12", "emulated")
+    assert explained(found, *here, ("draft", "triton"), "slot0_padding", "other") == found[0]
+    assert explained(found, *here, ("draft", "flashinfer"), "slot0_padding", "other") is None
+    assert explained(found, *here, ("draft", "triton"), "staged", "other") is None
+    assert explained(found, *here, ("decode", "triton"), "staged", "a2dfbbbe8eea") == found[0]
+    assert explained(found, "0.5.13", "emulated", ("draft", "triton"), "slot0_padding", "a2dfbbbe8eea") is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("expires = 2027-06-01", "", "issue 1: expires is missing"),
+        ("expires = 2027-06-01", 'expires = "soon"', "issue 1.expires: expected a day"),
+        ("expires = 2027-06-01", "expires = 2027-06-01T00:00:00", "issue 1.expires: expected a day"),
+        ('"seed:a.json"', '"a.json"', 'issue 1.probe: "a.json" is neither seed:FILE nor finding:FINGERPRINT'),
+        ('"0.5.13 /cuda"', '"0.5.13"', "'0.5.13' is no range of releases"),
+        ('"0.5.13 /cuda"', '"<0.5.13 /cude"', "no engine of"),
+        ("explains = [", 'explain = "x"\nexplains = [', "issue 1: unknown key"),
+        ('"rows are stale"', "3", "issue 1.title: expected a text"),
+        ("[[issue]]", "[[issues]]", "unknown key"),
+        ("title", "title title", "Expected"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(old: str, new: str, said: str, tmp_path: Path) -> None:
+    good = ISSUE.replace('"0.5.13 /cuda"', '"==0.5.13 /cuda"') if "0.5.13 /" not in old else ISSUE
+    with pytest.raises(BadIssues) as raised:
+        issues(tmp_path, good.replace(old, new))
+    assert said in str(raised.value) and str(raised.value).startswith(str(tmp_path)) and "\n" not in str(raised.value)
+
+
+def test_no_file_and_no_issues(tmp_path: Path) -> None:
+    with pytest.raises(BadIssues, match="No such file"):
+        load(tmp_path / "none.toml")
+    assert issues(tmp_path, "") == ()
+
+
+def test_the_projects_own_file_agrees_with_its_seeds() -> None:
+    """What a stored seed says of a release, and what the issue that it probes says, are the same."""
+    oracles = {judge.__module__.removeprefix("oracles.") for judge in ALL}
+    for issue in load(KNOWN_ISSUES):
+        assert issue.link.startswith("https://")
+        assert date(2026, 11, 1) < issue.expires < date(2026, 11, 1) + timedelta(days=365)
+        for text in issue.explains:
+            setup, _, oracle = text.partition(" ")
+            runner, _, backend = setup.partition("/")
+            assert backend in DOMAINS[runner].backends and oracle in oracles, text
+        if issue.probe.startswith(SEED):
+            about = codec.read(SEEDS / issue.probe.removeprefix(SEED)).about
+            for release in ADAPTED:
+                holds = issue.holds_on(release, "cuda") or issue.holds_on(release, "emulated")
+                assert bool(expected(about, release)) == holds, (issue, release)

@@ -1,0 +1,243 @@
+"""pytest -m nightly: what each measurement comes to, and whole runs on toys, red and green."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+from sample_record import campaign, stale_found
+from sample_rows import TARGET, check_row, fix_row
+
+from repro.known import Issue
+from repro.ledger_read import History, read
+from repro.ledger_rows import CampaignRow
+from repro.nightly import Color, changes, judge_campaign, judge_check, judge_fix, judge_issue, measured, summary
+from repro.states import State
+
+PROJECT = Path(__file__).resolve().parent.parent
+ISSUE = Issue(
+    title="stale rows",
+    link="https://example.org/1",
+    probe="seed:a.json",
+    targets=("<=0.5.10.post1",),
+    explains=("draft/triton slot0_padding",),
+    expires=date(2027, 6, 1),
+)
+BEFORE = State(subject="seed:a.json", target=TARGET, state="passing", measured="1")
+NEVER = replace(BEFORE, state="cannot run", measured="")
+
+
+@pytest.mark.parametrize(
+    ("status", "other", "before", "issue", "color"),
+    [
+        ("PASS", {}, None, None, Color.GREEN),
+        ("PASS", {"expected": "PASS"}, None, None, Color.GREEN),
+        ("PASS", {"expected": "FAIL"}, None, None, Color.RED),
+        ("PASS", {}, None, ISSUE, Color.RED),
+        ("PASS", {"subject": "seed:b.json"}, None, ISSUE, Color.GREEN),
+        ("FAIL", {}, None, None, Color.RED),
+        ("FAIL", {"expected": "PASS"}, None, None, Color.RED),
+        ("FAIL", {"expected": "FAIL"}, None, None, Color.GREEN),
+        ("FAIL", {"fingerprint": "f"}, None, ISSUE, Color.KNOWN),
+        ("FAIL", {"fingerprint": "f", "expected": "PASS"}, None, ISSUE, Color.KNOWN),
+        ("UNKNOWN", {}, None, None, Color.SKIPPED),
+        ("UNKNOWN", {}, BEFORE, None, Color.RED),
+        ("UNKNOWN", {"fingerprint": "f", "reason": "fails in another way"}, None, None, Color.RED),
+        ("UNKNOWN", {"fingerprint": "f", "reason": "fails in another way"}, None, ISSUE, Color.KNOWN),
+        ("UNFIT", {}, None, None, Color.SKIPPED),
+        ("UNFIT", {}, NEVER, None, Color.SKIPPED),
+        ("UNFIT", {}, BEFORE, None, Color.RED),
+    ],
+)
+def test_what_a_check_comes_to(
+    status: str, other: dict[str, str], before: State | None, issue: Issue | None, color: Color
+) -> None:
+    judged = judge_check(check_row("2", status, **other), before, issue)
+    assert judged.color == color
+    assert bool(judged.text) == (color is not Color.GREEN)
+
+
+def test_what_a_campaign_comes_to() -> None:
+    clean, found = campaign(), campaign(findings=(stale_found(),))
+    other = replace(stale_found(), oracle="staged")
+    nothing = replace(clean, judged=0, unfit={"no such class": 3})
+    for done, issues, before, color in (
+        (clean, (), (), Color.GREEN),
+        (found, (), (), Color.RED),
+        (found, (ISSUE,), (), Color.KNOWN),
+        (campaign(findings=(stale_found(), other)), (ISSUE,), (), Color.RED),
+        (nothing, (), (), Color.SKIPPED),
+        (nothing, (), (nothing,), Color.SKIPPED),
+        (nothing, (), (nothing, clean), Color.RED),
+        (replace(clean, error="disk full"), (), (), Color.RED),
+        (replace(clean, stopped="interrupted"), (), (), Color.RED),
+    ):
+        assert judge_campaign(done, "0.5.10.post1", issues, before).color == color, (done, issues)
+    judged = judge_campaign(found, "0.5.13", (ISSUE,), ())
+    assert judged.color == Color.RED and stale_found().seed in judged.text
+
+
+def test_what_a_fix_comes_to() -> None:
+    holds, fails = fix_row("1"), fix_row("1", problem="does not pass")
+    missing = fix_row("1", role="", status="UNFIT", detail="no such runner yet")
+    for rows, code, color in (
+        ([holds, holds], 0, Color.GREEN),
+        ([holds, fails], 1, Color.RED),
+        ([holds, missing], 2, Color.GREEN),
+        ([missing], 2, Color.SKIPPED),
+        ([missing], 3, Color.RED),
+        ([], 3, Color.RED),
+        ([], 2, Color.SKIPPED),
+    ):
+        assert judge_fix(rows, code, "said so").color == color, (rows, code)
+    assert "said so" in judge_fix([], 3, "said so").text
+
+
+def test_an_expired_issue_is_red() -> None:
+    assert judge_issue(ISSUE, date(2027, 5, 31)).color == Color.GREEN
+    assert judge_issue(ISSUE, date(2027, 6, 1)).color == Color.RED
+
+
+def history(letters: str) -> History:
+    words = {"p": "PASS", "f": "FAIL", "x": "UNFIT"}
+    rows = [check_row(str(number), words[letter], at=str(number)) for number, letter in enumerate(letters, 1)]
+    return History(path=Path("l.db"), checks=tuple(rows))
+
+
+@pytest.mark.parametrize(
+    ("letters", "told"),
+    [
+        ("f", ["new"]),
+        ("ff", []),
+        ("fff", []),
+        ("fp", ["fixed"]),
+        ("fpf", ["regressed"]),
+        ("pf", ["regressed"]),
+        ("p", []),
+        ("pp", []),
+        ("x", []),
+        ("xp", []),
+        ("fx", []),
+    ],
+)
+def test_changes_since_the_last_run(letters: str, told: list[str]) -> None:
+    found = changes(history(letters), str(len(letters)))
+    assert [text.partition(":")[0] for text in found] == told
+
+
+def test_nothing_measured_is_noticed() -> None:
+    assert measured(history("p"), "1") and measured(history("f"), "1")
+    assert not measured(history("x"), "1") and not measured(history("p"), "2")
+    assert measured(History(path=Path("l.db"), fixes=(fix_row("1"),)), "1")
+    for judged in (0, 1):
+        row = CampaignRow(run="1", campaign=replace(campaign(), judged=judged))
+        assert measured(History(path=Path("l.db"), campaigns=(row,)), "1") == bool(judged)
+
+
+def test_a_summary_escapes_what_it_tells() -> None:
+    told = "\n".join(summary(history("f"), "1", ["<script>alert(1)</script> | *bold* [x](y)\n# head"], []))
+    assert "nightly: red" in told
+    assert "&lt;script>alert(1)&lt;/script> \\| \\*bold\\* \\[x\\](y) \\# head" in told
+    assert "| 0.5.13/emulated | 0 | 0 | 1 | 0 |" in told
+    assert "nightly: green" in next(summary(history("p"), "1", [], []))
+
+
+# Whole runs ------------------------------------------------------------------------------------------------------
+
+KNOWN = """
+[[issue]]
+title = "planted"
+link = "https://example.org/1"
+probe = "finding:a2dfbbbe8eea"
+targets = ["stale_padding/toy"{more}]
+explains = ["toy/triton kv_indices", "toy/flashinfer slot0_padding", "toy/flashinfer kv_indices"]
+expires = {expires}
+"""
+
+
+class Runs:
+    """Nightly runs on one ledger, each with a file of known issues of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "seeds").mkdir()
+
+    def __call__(self, *words: str, known: str = "", targets: str = "clean/toy,stale_padding/toy") -> tuple[int, str]:
+        (self.folder / "known.toml").write_text(known)
+        command = [sys.executable, "-m", "pytest", "-m", "nightly", "--target", targets, "--minutes", "0.1"]
+        command += ["-k", "not flashinfer"]
+        command += [f"--ledger={self.folder / 'l.db'}", f"--known-issues={self.folder / 'known.toml'}"]
+        command += [f"--seeds={self.folder / 'seeds'}", f"--junitxml={self.folder / 'junit.xml'}", *words]
+        environment = {**os.environ, "GITHUB_STEP_SUMMARY": str(self.folder / "summary.md")}
+        environment |= {"EAGLEEYE_EXAMPLES": str(self.folder / "examples")}
+        ran = subprocess.run(
+            command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False, timeout=300
+        )
+        return ran.returncode, ran.stdout + ran.stderr
+
+
+@pytest.mark.slow
+def test_a_week_of_nightly_runs(tmp_path: Path) -> None:
+    run = Runs(tmp_path)
+    # A failure that nobody knows of.
+    code, told = run("-n", "2")
+    assert code == 1, told
+    assert "red because:" in told and "slot0_padding a2dfbbbe8eea" in told and "is RED" in told
+    (first,) = read(tmp_path / "l.db").runs
+    assert first.kind == "nightly" and first.ended
+    summary_text = (tmp_path / "summary.md").read_text()
+    assert summary_text.startswith("## eagleeye nightly: red")
+    assert "new: finding:a2dfbbbe8eea on stale\\_padding/toy" in summary_text
+    suite = ElementTree.parse(tmp_path / "junit.xml").getroot()[0]
+    assert {part.get("name") for part in suite.iter("property")} == {"red"}
+    # It is put down as known, and is measured on every target.
+    code, told = run("-n", "2", known=KNOWN.format(more="", expires="2099-01-01"))
+    assert (code, "is GREEN" in told) == (0, True), told
+    history = read(tmp_path / "l.db")
+    second = history.runs[-1].id
+    checks = {
+        row.target: row.status for row in history.checks if (row.run, row.fingerprint or "-") and row.run == second
+    }
+    assert checks == {"clean/toy": "PASS", "stale_padding/toy": "FAIL"}
+    assert "eagleeye nightly: green" in (tmp_path / "summary.md").read_text()
+    # It has gone from one of the targets; and somebody has to look at it again.
+    code, told = run("-k", "not campaign", known=KNOWN.format(more=', "clean/toy"', expires="2020-01-01"))
+    assert code == 1, told
+    assert "finding:a2dfbbbe8eea on clean/toy passes now: take this target out of the known issue" in told
+    assert "the known issue has expired" in told
+    assert len({run.id for run in read(tmp_path / "l.db").runs}) == 3
+
+
+@pytest.mark.slow
+def test_bad_input_is_one_line(tmp_path: Path) -> None:
+    run = Runs(tmp_path)
+    code, told = run(known="[[issue]]\n")
+    assert code == 3 and "issue 1: expires is missing" in told and "Traceback" not in told
+    code, told = run(targets="0.0.1/emulated")
+    assert code == 4 and "0.0.1/emulated: sglang 0.0.1 is not installed" in told
+    (tmp_path / "l.db").write_text("no database " * 100)
+    code, told = run()
+    assert code == 3 and "is no ledger" in told and "Traceback" not in told
+
+
+def test_no_other_run_has_nightly_tests(request: pytest.FixtureRequest) -> None:
+    assert not any("nightly/test_jobs" in item.nodeid for item in request.session.items)
+
+
+def test_the_profile_is_the_one_that_pytest_runs_under() -> None:
+    script = (
+        "import json; from hypothesis import settings; from fuzz.profiles import register; register('soak');"
+        "settings.load_profile('soak'); s = settings();"
+        "print(json.dumps([s.max_examples, s.derandomize, repr(s.database), s.deadline]))"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], cwd=PROJECT, capture_output=True, text=True, check=True)
+    examples, derandomize, database, deadline = json.loads(ran.stdout)
+    assert (examples, derandomize, deadline) == (10_000, False, None)
+    assert "DirectoryBasedExampleDatabase" in database
