@@ -12,17 +12,27 @@ FUZZ_TARGETS ?= 0.5.10.post1 0.5.13
 TEST_TARGETS ?= 0.5.10.post1 0.5.11 0.5.12.post1 0.5.13 0.5.13.post1 0.5.14 0.5.15.post1
 # What gets an environment of its own on a GPU host with a package index: 11 GB each.
 CUDA_TARGETS ?= 0.5.12.post1 0.5.13
+# make report: the ledger that this host's measurements go to, on which engine, the runners that get a campaign and its
+# cases per release, and ledgers of other hosts that join it.
+LEDGER ?= out/report/ledger.db
+ENGINE ?= emulated
+REPORT_RUNNERS ?= draft draft_extend decode verify
+REPORT_CASES ?= 30
+LEDGERS ?=
 
 LOCK := requirements/emulated.txt
 # The stamp is named after the lock's contents, so that a changed lock, and nothing else, installs again.
 STAMP := .venv/.installed-$(shell sha256sum $(LOCK) | cut -c1-16)
 PY := .venv/bin/python
+# As above, for what only some tests need.
+CHECKS := requirements/checks.txt
+CHECKS_STAMP := .venv/.checks-$(shell sha256sum $(CHECKS) | cut -c1-16)
 SUITE := $(PY) -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
 
 # What is started dozens of times is compiled once, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup setup-cuda fuzz .hunt test test-fast test-cuda lint clean
+.PHONY: help setup setup-checks setup-cuda fuzz .hunt test test-fast test-cuda lint measure report clean
 .DEFAULT_GOAL := help
 
 help:
@@ -30,9 +40,12 @@ help:
 	@echo 'make test        lint, then all tests, on sglang $(TEST_TARGETS)'
 	@echo 'make test-fast   the tests that need neither sglang nor whole commands, in seconds'
 	@echo 'make test-cuda   the tests that need a GPU, on all visible GPUs [PYTEST_FLAGS="--workers-per-gpu 4"]'
+	@echo 'make report      stored seeds, fixes and a short campaign on all of these, then out/report/report.html'
+	@echo '                 [LEDGERS="gpu-host.db"]; make measure ENGINE=cuda makes such a ledger on a GPU host'
 	@echo 'make lint        format, style, types, import contract'
 	@echo 'make setup       only .venv [PYTHON=python3.11] [PIP_FLAGS="--extra-index-url ..."]'
 	@echo '                 (PIP_FLAGS: where pip finds no CPU build of torch by itself, name a place that has one)'
+	@echo 'make setup-checks  what the tests of the HTML report in a browser need, beside Chromium itself'
 	@echo 'make setup-cuda  sglang $(CUDA_TARGETS) with their own torch, 11 GB each [CUDA_TARGETS="0.5.13 ..."]'
 	@echo 'make clean       remove what was built in this checkout; releases stay in the cache'
 
@@ -49,6 +62,14 @@ $(STAMP):
 	  { echo 'error: this torch does not import: pip took a CUDA build; name a place that has CPU builds:' \
 	    'make setup PIP_FLAGS="--force-reinstall --extra-index-url URL"' >&2; exit 3; }
 	@rm -f .venv/.installed-*
+	@touch $@
+
+setup-checks: setup $(CHECKS_STAMP)
+	@:
+
+$(CHECKS_STAMP):
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps $(PIP_FLAGS) -r $(CHECKS)
+	@rm -f .venv/.checks-*
 	@touch $@
 
 setup-cuda: setup
@@ -86,6 +107,23 @@ test-fast: setup
 # Processes as there are GPUs, so JOBS plays no part.
 test-cuda: setup
 	$(PY) -m pytest -m cuda -n auto -rs $(PYTEST_FLAGS)
+
+# A finding (1), a doubt (2) and what cannot be run here (3) are what is to be reported; being killed is not.
+NOTED = { code=0; $(1) || code=$$?; [ $$code -le 3 ] || exit $$code; }
+
+measure: setup
+	@mkdir -p $(dir $(LEDGER))
+	$(if $(filter emulated,$(ENGINE)),$(PY) -m runners install $(TEST_TARGETS))
+	@$(call NOTED,$(PY) -m repro run --quiet --tries 3 --ledger $(LEDGER) \
+	  $(TEST_TARGETS:%=--target %/$(ENGINE)) repro/seeds/*.json)
+	@$(call NOTED,$(PY) -m repro fixes --engine $(ENGINE) --ledger $(LEDGER))
+	@for runner in $(REPORT_RUNNERS); do \
+	  $(call NOTED,$(PY) -m fuzz run --runner $$runner --cases $(REPORT_CASES) --ledger $(LEDGER) \
+	    $(TEST_TARGETS:%=--target %/$(ENGINE))); done
+
+report: measure
+	$(if $(LEDGERS),$(PY) -m repro ledger merge $(LEDGER) $(LEDGERS))
+	$(PY) -m reports html --ledger $(LEDGER) --out $(dir $(LEDGER))report.html
 
 clean:
 	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

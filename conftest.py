@@ -36,7 +36,7 @@ ENGINES = {
     "emulated": "drives sglang on CPU tensors; arguments: the releases that it needs",
     "cuda": "drives sglang on an NVIDIA GPU; arguments: the releases that it needs",
 }
-IMPORT_TORCH = ("test_emulated.py",)
+IMPORT_TORCH = ("test_emulated.py", "test_step.py")
 INSTALLED = "installed/"
 # Workers that may die before xdist gives up: a test that kills its own must not cost the others theirs.
 RESTARTS_MAX = 1000
@@ -183,9 +183,9 @@ def meant(text: str) -> list[Target]:
         return [Target.parse(text)]
     engine = Target.parse(text).engine
     own = [one.release for one in own_environments()] if engine == "cuda" else []
-    releases = sorted({*own, *(one.release for one in installed())}, key=release_order)
+    releases = sorted({*own, *(one.release for one in installed())}, key=release_order) if engine in ENGINES else []
     if not releases:
-        raise ValueError(f"target {text!r}: no release is installed: python -m runners install {ADAPTED[-1]}")
+        raise ValueError(f"target {text!r}: no such release is installed: python -m runners install {ADAPTED[-1]}")
     return [Target(release, engine) for release in releases]
 
 

@@ -59,8 +59,11 @@ class Nightly:
         try:
             self.issues: tuple[Issue, ...] = load(Path(config.getoption("--known-issues")))
             self.path = self._path()
+            # Where tests are only listed, nothing is run.
+            self.listing = bool(config.getoption("collectonly"))
+            path = None if self.listing else self.path
             self.book: Book = self._stack.enter_context(
-                new_run(self.path, NIGHTLY) if self.is_first else same_run(self.path, self.told["run"])
+                new_run(path, NIGHTLY) if self.is_first else same_run(path, self.told["run"])
             )
         except (BadLedger, BadIssues) as error:
             pytest.exit(f"error: {error}", returncode=ERROR)
@@ -109,7 +112,7 @@ class Nightly:
     @cached_property
     def before(self) -> History:
         """The ledger as it was when this process first asked, or later; this run's rows are for nobody to see yet."""
-        return read(self.path)
+        return History(path=self.path) if self.listing and not self.path.exists() else read(self.path)
 
     @cached_property
     def findings(self) -> dict[str, FindingRow]:
@@ -166,7 +169,7 @@ class Nightly:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if not self.is_first:
+        if not self.is_first or self.listing:
             self._stack.close()
             return
         try:
@@ -186,7 +189,7 @@ class Nightly:
                 file.write(text)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        if self.is_first:
+        if self.is_first and not self.listing:
             terminalreporter.section("nightly")
             for line in self.lines():
                 terminalreporter.write_line(line)

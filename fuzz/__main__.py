@@ -20,8 +20,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from hypothesis.database import ExampleDatabase
-
 from fuzz import bench
 from fuzz.campaign import campaign
 from fuzz.crew import Crew
@@ -30,11 +28,11 @@ from fuzz.draw import round_cases, rounds
 from fuzz.hunt import elsewhere, story
 from fuzz.member import Line, Member, plan_from_json, plan_to_json
 from fuzz.merge import with_seeds
-from fuzz.options import BadInput, options_of
-from fuzz.profiles import PROFILES, BadExamples, database
+from fuzz.options import BadInput, examples, options_of
 from fuzz.remembered import Remembered
 from fuzz.settle import Means
 from fuzz.tally import Plan, Tally
+from fuzz.transitions import exercised
 from fuzz.under_way import UnderWay
 from oracles.catalogue import judge_all, overall
 from reports.html import render
@@ -43,13 +41,15 @@ from reports.records import history_of
 from reports.wording import counted, duration
 from repro.book import Book, asked_for, new_run, same_run
 from repro.case import Case, Target
+from repro.domain import DOMAINS
 from repro.durable import write_text
-from repro.finding import Finding
+from repro.finding import Finding, Status, Verdict
 from repro.keep import keep
 from repro.record import Campaign, Progress, Replay, dumps
 from repro.trace import Trace
+from runners.blame import first_wrong
 from runners.devices import gpus, spread, visible
-from runners.environments import lacks
+from runners.environments import PROBES, bare_loop, lacks
 from runners.pool import Pool
 from runners.standby import room_for
 
@@ -105,10 +105,14 @@ class Desk:
 
     def plan(self, target: Target, **limits: object) -> Plan:
         options = self.options
+        runner = options.runner or ("toy" if target.engine == "toy" else "draft")
+        backends = DOMAINS[runner].backends
+        if options.backend and options.backend not in backends:
+            raise BadInput(f"--backend {options.backend}: the {runner} runner has {' and '.join(backends)}")
         plan = Plan(
             target=target,
-            runner=options.runner or ("toy" if target.engine == "toy" else "draft"),
-            backend=options.backend,
+            runner=runner,
+            backend=options.backend or backends[0],
             seed=options.seed,
             confirm_tries=options.confirm,
             shrink_runs=options.shrink_runs,
@@ -162,15 +166,6 @@ class Desk:
         return self.put(with_seeds(done, lambda finding: str(keep(self.out, finding))))
 
 
-def examples(options: argparse.Namespace) -> ExampleDatabase | None:
-    """The example database that was asked for, or that the profile uses; None if there is none."""
-    try:
-        asked = options.command == "run" and (options.examples or PROFILES[options.profile].remembers)
-        return database(options.examples) if asked and options.workers == 1 else None
-    except BadExamples as error:
-        raise BadInput(str(error)) from error
-
-
 @contextmanager
 def working(
     target: Target,
@@ -189,6 +184,9 @@ def working(
         book.finding(finding)
         return str(keep(out, finding))
 
+    def note(case: Case, trace: Trace, verdicts: Sequence[Verdict], status: Status) -> None:
+        book.case(target, case, trace, verdicts, status, exercised(case, trace.replayed))
+
     under_way = UnderWay(out, log.stem)
     with Pool(target, timeout_s=timeout, log=log, device=device, standbys=standbys) as pool:
 
@@ -206,13 +204,14 @@ def working(
             run_fresh=partial(run, how=pool.run_fresh),
             send=send,
             expect=pool.expect,
+            blame=partial(first_wrong, pool, judge=judge_all),
             judge=judge_all,
             overall=overall,
             keep=kept,
             tell=tell,
             clock=time.monotonic,
             claim=claim,
-            note=partial(book.case, target),
+            note=note,
         )
     under_way.clear()
 
@@ -310,12 +309,22 @@ def command_bench(desk: Desk, targets: Sequence[Target]) -> int:
                 alone[mix, name] = desk.put(campaign(plan, cases, means))
                 for line in bench.figures(f"{target} {name}", alone[mix, name]):
                     desk.display.line(line)
+        desk.display.line(bench.against_bare(alone["small", "small setup"], bare_seconds(desk, plan)))
         # The pool above has ended: what is compared is one worker with several, not with several and one that idles.
         for (mix, name), one in alone.items() if workers > 1 else ():
             together = desk.crew(plan, mix, warm=True)
             for line in (*bench.figures(f"{target} {name}", together), bench.speed_up(one, together)):
                 desk.display.line(line)
     return exit_code(desk.campaigns)
+
+
+def bare_seconds(desk: Desk, plan: Plan) -> float:
+    """What the small cases take in a loop without any of us."""
+    log, timeout = desk.log(plan.target), desk.options.timeout
+    cases = bench.small_cases(plan.runner, plan.backend, desk.options.seed, (plan.cases or 0) + 1)
+    with Pool(plan.target, timeout_s=timeout, log=log, variables=bare_loop()) as pool:
+        pool.run(next(cases))  # warms up, as in the campaign
+        return sum(pool.run(case).seconds.get("bare", 0.0) for case in cases)
 
 
 def command_hunt(desk: Desk, targets: Sequence[Target]) -> int:
@@ -364,6 +373,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = options_of(arguments)
         if options.command == "member":
             return member()
+        if options.probes:
+            os.environ[PROBES] = "1"  # for every worker, also those of member processes
         targets = tuple(dict.fromkeys(options.target))
         for target in targets:
             if lack := lacks(target):

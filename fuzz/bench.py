@@ -8,6 +8,7 @@ from fuzz.draw import different
 from fuzz.strategies import DTYPES, HEAD_DIMS, cases
 from fuzz.swarm import EVERYTHING
 from repro.case import Case, Setup
+from repro.domain import DOMAINS
 from repro.record import Campaign
 
 STAGES = ("draw", "build", "graph", "eager", "record", "pass", "judge", "store")
@@ -15,12 +16,13 @@ STAGES = ("draw", "build", "graph", "eager", "record", "pass", "judge", "store")
 
 def small_setup(runner: str, backend: str) -> Setup:
     """The setup of the speed figures: small enough that overhead shows."""
+    topk, num_steps, num_draft_tokens = (2, 3, 4) if DOMAINS[runner].speculative else (1, 1, 2)
     return Setup(
         runner=runner,
         backend=backend,
-        topk=2,
-        num_steps=3,
-        num_draft_tokens=4,
+        topk=topk,
+        num_steps=num_steps,
+        num_draft_tokens=num_draft_tokens,
         capture_bs=(1, 2, 4),
         slots=6,
         head_dim=HEAD_DIMS[backend][0],
@@ -58,6 +60,12 @@ def ratio(campaign: Campaign) -> float:
     """The whole time of all workers over that of graph and eager alone; infinite if nothing was replayed."""
     replaying = campaign.stages.get("graph", 0.0) + campaign.stages.get("eager", 0.0)
     return campaign.seconds * campaign.workers / replaying if replaying else float("inf")
+
+
+def against_bare(campaign: Campaign, bare: float) -> str:
+    """The time of a loop over the same batches that only replays the graph and runs eager, over the whole time."""
+    each = 1000 * bare / max(1, campaign.cases)
+    return f"  bare loop of graph + eager: {each:.2f} ms a case; bare / whole = {bare / campaign.seconds:.2f}"
 
 
 def figures(name: str, campaign: Campaign) -> list[str]:

@@ -129,7 +129,7 @@ class _Loop:
             verdicts = self.means.judge(case, trace)
         status = self.means.overall(verdicts)
         self.tally.add(case, trace, verdicts, status)
-        self.means.note(case, trace, status)
+        self.means.note(case, trace, verdicts, status)
         not_built = trace.ended.how is How.UNFIT and trace.ended.step < 0
         # A setup that was built once stays in use, whatever happens to later runs on it.
         self.unfit = self.unfit + 1 if not_built and self.unfit >= 0 else -1

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from fuzz.profiles import DEFAULT, PROFILES
+from hypothesis.database import ExampleDatabase
+
+from fuzz.profiles import DEFAULT, PROFILES, BadExamples, database
 from repro.case import BACKENDS, RUNNERS, Target
 
 HUNTED = ("0.5.10.post1/emulated", "0.5.13/emulated")
@@ -32,11 +34,12 @@ def _parser() -> Parser:
         "--target", type=_target, action="append", default=[], help="RELEASE/ENGINE or PATH@ENGINE; may be repeated"
     )
     shared.add_argument("--runner", choices=RUNNERS, help="default: draft, or toy on the toy engine")
-    shared.add_argument("--backend", choices=BACKENDS, default="triton")
+    shared.add_argument("--backend", choices=BACKENDS, help="default: the first that the runner has")
     shared.add_argument("--seed", type=_count, default=0, help="the number from which all cases are drawn")
     shared.add_argument("--out", type=Path, help="folder for findings and logs; default: out/COMMAND-TIME")
     shared.add_argument("--json", type=Path, help="write what was done to this file")
     shared.add_argument("--ledger", type=Path, metavar="DB", help="add to this ledger; default: EAGLEEYE_LEDGER")
+    shared.add_argument("--probes", action="store_true", help="with sglang's own probes on (or EAGLEEYE_PROBES=1)")
     shared.add_argument("--timeout", type=_positive, default=120.0, help="seconds of silence that are a hang")
     shared.add_argument(
         "--standbys",
@@ -94,6 +97,15 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
         if options.examples and options.workers > 1:
             raise BadInput("--examples: not with --workers, whose cases are dealt by their number")
     return options
+
+
+def examples(options: argparse.Namespace) -> ExampleDatabase | None:
+    """The example database that was asked for, or that the profile uses; None if there is none."""
+    try:
+        asked = options.command == "run" and (options.examples or PROFILES[options.profile].remembers)
+        return database(options.examples) if asked and options.workers == 1 else None
+    except BadExamples as error:
+        raise BadInput(str(error)) from error
 
 
 def _target(text: str) -> Target:

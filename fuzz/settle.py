@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fuzz.tally import Plan, Tally
+from repro.blame import Blame, explained
 from repro.case import STEPS_MAX, Case, Setup
 from repro.confirm import confirm, failure
 from repro.excerpt import Excerpt, excerpts
@@ -35,9 +36,9 @@ class Means:
     what all oracles say. overall: what their verdicts come to; UNKNOWN means that nothing was judged. keep: store a
     finding, whose better forms replace it, and return the path. tell: show progress. clock: seconds, rising. claim:
     whether a failure, by fingerprint, is ours to settle; where several work together, it is one's alone. note: told
-    of every drawn case that was run, and what its verdicts come to. send: told, before a run, which case is likely to
-    be run after it, so that its session can go on while the first one's trace is judged. expect: told which setups
-    will need a new session soon, each as often as it will, so that some can be opened ahead.
+    of every drawn case that was run, what was said of it and what that comes to. send: told, before a run, which case
+    is likely to be run after it, so that its session can go on while the first one's trace is judged. expect: told
+    which setups will need a new session soon, each as often as it will, so that some can be opened ahead.
     """
 
     run: Run
@@ -48,9 +49,10 @@ class Means:
     tell: Callable[[Progress], None]
     clock: Callable[[], float]
     claim: Callable[[str], bool] = lambda fingerprint: True
-    note: Callable[[Case, Trace, Status], None] = lambda case, trace, status: None
+    note: Callable[[Case, Trace, Sequence[Verdict], Status], None] = lambda case, trace, verdicts, status: None
     send: Callable[[Case], None] = lambda case: None
     expect: Callable[[Sequence[Setup]], None] = lambda setups: None
+    blame: Callable[[Case, Verdict], Blame] = lambda case, verdict: Blame()
 
 
 class Settling:
@@ -86,7 +88,16 @@ class Settling:
             # What the kept session had left behind took part in the failure: every run needs a process of its own.
             smallest = self._shrunk(start, self.means.run_fresh)
             failed, tried = self._confirmed(smallest)
+        if failed:
+            self._blame(smallest)
         self.put(smallest, failed, tried)
+
+    def _blame(self, case: Case) -> None:
+        """Have the finding say what was wrong first, as far as one more run shows it."""
+        self.tell(f"looking for what goes wrong first in {self.name}")
+        verdict = self._verdicts.get(case, self.verdict)
+        with self.tally.stage("confirm"):
+            self._verdicts[case] = explained(verdict, self.means.blame(case, verdict))
 
     def put(self, case: Case, failed: int, tried: int) -> None:
         """Store this form of the finding: in the tally, so that it counts whatever happens next, then on disk."""

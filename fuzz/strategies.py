@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fuzz.swarm import EVERYTHING, Size, Swarm
 from repro.case import PAGE_SIZES, Case, Request, Setup, Step, accepted_max, seq_len_max
-from repro.domain import DOMAINS
+from repro.domain import DOMAINS, TRITON_ONLY, Domain
 
 HIDDEN_SIZES = (16, 32, 48, 64)
 # Triton's dot wants at least 16; flashinfer has kernels for a few sizes, and compiles each when it is first used.
@@ -50,7 +50,7 @@ def cases(setup: Setup, swarm: Swarm = EVERYTHING) -> st.SearchStrategy[Case]:
 def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     size = swarm.size
     domain = DOMAINS[runner]
-    topk = draw(st.integers(2, size.topk)) if swarm.branching and domain.speculative else 1
+    topk = draw(st.integers(2, size.topk)) if swarm.branching and domain.speculative and domain.branches else 1
     num_steps = draw(st.integers(domain.num_steps_min, size.num_steps if domain.speculative else 1))
     # The tree holds this many candidates besides its root.
     candidates = topk + (num_steps - 1) * topk**2
@@ -77,8 +77,14 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         dtype=draw(st.sampled_from(DTYPES[backend])),
         # Each split is one more program to interpret in every attention launch.
         kv_splits=draw(st.sampled_from((1, 1, 1, 2))),
-        algorithm=draw(st.sampled_from(domain.algorithms)),
+        algorithm=draw(st.sampled_from(_algorithms(domain, backend))),
     )
+
+
+def _algorithms(domain: Domain, backend: str) -> tuple[str, ...]:
+    """The runner's first algorithm, whose models are the simplest, and as often one of the others."""
+    first, *others = (name for name in domain.algorithms if backend == "triton" or name not in TRITON_ONLY)
+    return (*[first] * max(1, len(others)), *others)
 
 
 @st.composite

@@ -80,12 +80,11 @@ class Tally:
 
     def add(self, case: Case, trace: Trace, verdicts: Sequence[Verdict], overall: Status) -> None:
         """Count one run of a case, what was said of it and what that comes to."""
-        replayed = {seen.step for seen in trace.seen if seen.path == "graph" and seen.step >= 0}
         self.cases += 1
-        self.replays += len(replayed)
+        self.replays += len(trace.replayed)
         self._setups.add(case.setup)
         self._possible |= possible(case.setup)
-        self._transitions.update(exercised(case, replayed))
+        self._transitions.update(exercised(case, trace.replayed))
         self._endings[trace.ended.how.value] += 1
         unfit = trace.ended.how is How.UNFIT
         if unfit:

@@ -12,9 +12,12 @@ from oracles import (
     kv_indices,
     kv_moves,
     kv_writes,
+    metadata_once,
     metadata_shape,
+    probes,
     slot0_padding,
     staged,
+    tree_mask,
 )
 from oracles.record import Judge
 from repro.case import Case
@@ -27,25 +30,53 @@ ALL: tuple[Judge, ...] = (
     staged.judge,
     slot0_padding.judge,
     metadata_shape.judge,
+    tree_mask.judge,
     kv_indices.judge,
     kv_writes.judge,
     kv_moves.judge,
+    metadata_once.judge,
+    probes.judge,
     graph_equals_eager.judge,
     callers_batch.judge,
 )
 
+# Runners whose sessions replay no graph, and what is recorded of some runners only: nobody is asked what cannot be in
+# the record, so that an UNKNOWN always means that a property was not exercised.
+_VERIFIED_EAGERLY = frozenset({"verify_eager", "verify_eager_tree", "verify_eager_multi_layer"})
+GRAPHLESS = _VERIFIED_EAGERLY | {"kv_move"}
+ONLY_OF = {
+    tree_mask.judge: frozenset({"verify"}),
+    kv_moves.judge: frozenset({"kv_move"}),
+    metadata_once.judge: _VERIFIED_EAGERLY,
+}
+OF_ALL = frozenset({ended.judge})
+
 # A pass needs both: that the run came to its end, and that what its runner is driven for was compared: a graph's
 # results with eager's, or what the session of a runner without a graph records.
 ENDED = ended.ORACLE
-COMPARED = frozenset({graph_equals_eager.ORACLE, kv_moves.ORACLE})
+COMPARED = frozenset({graph_equals_eager.ORACLE, kv_moves.ORACLE, metadata_once.ORACLE})
 
 # The `where` of an oracle that raised: it is broken, or the record is not what it reads.
 RAISED = "the oracle itself raised"
 
 
+def asked(case: Case, trace: Trace) -> tuple[Judge, ...]:
+    """The oracles that this runner's record has something for, in the order of ALL."""
+    runner = case.setup.runner
+
+    def is_asked(judge: Judge) -> bool:
+        if judge is probes.judge:
+            return probes.FACT in trace.facts
+        if judge in ONLY_OF:
+            return runner in ONLY_OF[judge]
+        return judge in OF_ALL or runner not in GRAPHLESS
+
+    return tuple(judge for judge in ALL if is_asked(judge))
+
+
 def judge_all(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-    """One verdict per oracle, in the order of ALL. An exception in an oracle becomes UNKNOWN with where RAISED."""
-    return tuple(_ask(judge, case, trace) for judge in ALL)
+    """One verdict per oracle that is asked. An exception in an oracle becomes UNKNOWN with where RAISED."""
+    return tuple(_ask(judge, case, trace) for judge in asked(case, trace))
 
 
 def _ask(judge: Judge, case: Case, trace: Trace) -> Verdict:

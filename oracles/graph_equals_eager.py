@@ -222,7 +222,7 @@ def _one_sided(step: Step, slots: list[int]) -> int | None:
 
 def _judge_floats(step: Step, row: int, calm: tuple[Run, ...], doubts: list[str]) -> Wrong | None:
     """The outputs of one row that are not integers, within the noise that was measured for this row."""
-    for name, values in step.eager.floats.items():
+    for name in step.eager.floats:
         got, want, *others = (
             np.asarray(run.floats[name][row], dtype=np.float64).reshape(1, -1)
             for run in (step.graph, step.eager, *calm)

@@ -33,9 +33,10 @@ def _tokens(setup: Setup, request: Request, call: int) -> Ints:
     return np.arange(request.seq_len, dtype=np.int64)[None, :]
 
 
-def _prefix(setup: Setup, request: Request, call: int) -> Ints:
-    """The prefix; the tokens of the tree are no part of kv_indices."""
-    return np.arange(request.seq_len, dtype=np.int64)[None, :]
+def _verified(setup: Setup, request: Request, call: int) -> Ints:
+    """The prefix; the tokens of the tree are no part of kv_indices, except for flashinfer."""
+    tree = setup.num_draft_tokens if setup.backend == "flashinfer" else 0
+    return np.arange(request.seq_len + tree, dtype=np.int64)[None, :]
 
 
 def _prefixes(setup: Setup, request: Request, call: int) -> Ints:
@@ -50,15 +51,22 @@ def _windows(setup: Setup, request: Request, call: int) -> Ints:
 
 
 def _before_tree(setup: Setup, request: Request, call: int) -> Ints:
-    """What lies before the tokens of the tree that was verified. A padded row is nothing but such tokens."""
-    return np.arange(request.seq_len if request.slot else 0, dtype=np.int64)[None, :]
+    """What lies before the tokens of the tree that was verified. A padded row is nothing but such tokens. flashinfer
+    is given them as well, and of a padded row its whole length."""
+    count = request.seq_len if request.slot else 0
+    if setup.backend == "flashinfer":
+        count = request.seq_len + (setup.num_draft_tokens if request.slot else 0)
+    return np.arange(count, dtype=np.int64)[None, :]
 
 
 READS = {
     "draft": Reads(calls=lambda setup: setup.num_steps - 1, positions=_drafts),
+    "draft_v1": Reads(calls=lambda setup: setup.num_steps - 1, positions=_drafts),
     "decode": Reads(calls=lambda setup: 1, positions=_tokens),
-    "verify": Reads(calls=lambda setup: 1, positions=_prefix, queries=lambda setup: setup.num_draft_tokens),
+    "verify": Reads(calls=lambda setup: 1, positions=_verified, queries=lambda setup: setup.num_draft_tokens),
     "frozen_kv_mtp": Reads(calls=lambda setup: 1, positions=_prefixes),
+    # Of the first layer: later ones have no metadata yet at the first launch.
+    "multi_layer": Reads(calls=lambda setup: 1, positions=_before_tree, queries=lambda setup: setup.num_draft_tokens),
     "draft_extend": Reads(calls=lambda setup: 1, positions=_before_tree, queries=lambda setup: setup.num_draft_tokens),
     "toy": Reads(calls=lambda setup: setup.num_steps - 1, positions=_drafts),
 }

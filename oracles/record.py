@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from repro.case import Case
 from repro.finding import Cell, Status, Verdict
-from repro.trace import Array, Trace
+from repro.trace import Array, Seen, Trace
 
 Judge = Callable[[Case, Trace], Verdict]
 Bools = npt.NDArray[np.bool_]
@@ -19,13 +20,28 @@ Bools = npt.NDArray[np.bool_]
 LAUNCH_SCALARS = frozenset({"bs", "raw_bs"})
 
 
+_Paths = dict[tuple[int, str], dict[str, Array]]
+
+
+def _by_path(everything: tuple[Seen, ...]) -> _Paths:
+    paths: _Paths = {}
+    for seen in everything:
+        paths.setdefault((seen.step, seen.path), {}).setdefault(seen.name, seen.array)
+    return paths
+
+
 class Record:
     """The arrays of a trace, found without a search: a trace holds hundreds, and an oracle asks for most of them."""
 
+    _latest: ClassVar[tuple[tuple[Seen, ...], _Paths]] = ((), {})
+
     def __init__(self, trace: Trace) -> None:
-        self._paths: dict[tuple[int, str], dict[str, Array]] = {}
-        for seen in trace.seen:
-            self._paths.setdefault((seen.step, seen.path), {}).setdefault(seen.name, seen.array)
+        # All oracles look at the same trace, one after the other.
+        seen, paths = Record._latest
+        if seen is not trace.seen:
+            paths = _by_path(trace.seen)
+            Record._latest = (trace.seen, paths)
+        self._paths = paths
 
     def path(self, step: int, path: str) -> Mapping[str, Array]:
         """All arrays of one path of one step, by name; empty if nothing of it was recorded. What padded rows must hold

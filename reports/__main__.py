@@ -16,6 +16,7 @@ from reports.markdown import markdown
 from reports.records import read_records
 from reports.wording import one_line, shortened
 from repro.durable import write_text
+from repro.known import BadIssues, Issue, load
 from repro.ledger_file import BadLedger
 from repro.ledger_read import History, read
 from repro.record import BadRecord
@@ -31,28 +32,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _trouble("expected either --ledger DB or what python -m fuzz run --json wrote, and not both")
         history = read(options.ledger) if options.ledger else read_records(options.campaigns)
         cases = history.case_rows() if options.ledger else ()
+        issues = load()
         if options.command == "html":
-            write_text(options.out, html.render(history, cases))
+            write_text(options.out, html.render(history, cases, issues))
             print(options.out)
         else:
-            _summary(options, history, cases)
-    except (BadRecord, BadLedger, CannotExport) as error:
+            _summary(options, history, cases, issues)
+    except (BadRecord, BadLedger, BadIssues, CannotExport) as error:
         return _trouble(str(error))
     except OSError as error:
         return _trouble(f"{error.filename or options.ledger or ''}: {error.strerror or error}".removeprefix(": "))
     return 0
 
 
-def _summary(options: argparse.Namespace, history: History, cases: Iterable[CaseTuple]) -> None:
+def _summary(
+    options: argparse.Namespace, history: History, cases: Iterable[CaseTuple], issues: Sequence[Issue]
+) -> None:
     chosen = {kind: getattr(options, kind) for kind in KINDS if getattr(options, kind)}
     # Asked for twice, the cases are read twice: they may be more than fit.
     for kind, folder in chosen.items():
-        for path in export(history, history.case_rows() if options.ledger else cases, kind, folder):
+        for path in export(history, history.case_rows() if options.ledger else cases, kind, folder, issues):
             print(path)
     if options.markdown:
-        print(markdown(history), end="")
+        print(markdown(history, issues), end="")
     elif not chosen:
-        terminal.show(Console(), history)
+        terminal.show(Console(), history, issues)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -10,7 +10,10 @@ async function unpacked(text) {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   const columns = JSON.parse(await new Response(stream).text());
   const count = columns[0].codes.length;
-  for (const column of columns) if (column.kind === "digest") column.codes = new Digests(column.codes, count);
+  for (const column of columns) {
+    const { kind, codes } = column;
+    column.codes = kind === "digest" ? new Digests(codes, count) : Float64Array.from(codes);
+  }
   return new Cases(columns);
 }
 

@@ -45,35 +45,44 @@ class Cases {
 
   // wanted: by column the code that a row must have. words: each must be in some column of the row.
   filter(wanted, words) {
-    const tests = [...wanted].map(([column, code]) => {
+    const passed = new Uint8Array(this.length).fill(1);
+    for (const [column, code] of wanted) {
       const { codes } = this.columns[column];
-      return (row) => codes[row] === code;
-    });
-    for (const word of words) tests.push(this.holding(word));
+      for (let row = 0; row < this.length; row += 1) if (codes[row] !== code) passed[row] = 0;
+    }
+    for (const word of words) {
+      const held = this.holding(word);
+      for (let row = 0; row < this.length; row += 1) passed[row] &= held[row];
+    }
     const kept = new Uint32Array(this.length);
     let count = 0;
-    next: for (const row of this.order) {
-      for (const test of tests) if (!test(row)) continue next;
-      kept[count++] = row;
-    }
+    for (const row of this.order) if (passed[row]) kept[count++] = row;
     this.shown = kept.subarray(0, count);
   }
 
-  // Whether a row has this word in some column. Each value of a column is looked at once, not once for every row.
+  // For each row whether it has this word in some column. A value is looked at once, not once for every row.
   holding(word) {
-    const looks = [];
+    const held = new Uint8Array(this.length);
     for (const [column, { kind, values, codes }] of this.columns.entries()) {
       if (kind === "word") {
-        const has = values.map((value) => value.toLowerCase().includes(word));
-        if (has.every(Boolean)) return () => true;
-        if (has.some(Boolean)) looks.push((row) => has[codes[row]]);
-      } else if (kind === "digest" && /^[0-9a-f]+$/.test(word)) {
-        looks.push((row) => codes.at(row).includes(word));
-      } else if (kind === "time" && /^[0-9:-]{4,}$/.test(word)) {
-        looks.push((row) => this.text(column, row).includes(word));
+        const has = Uint8Array.from(values, (value) => value.toLowerCase().includes(word));
+        for (let row = 0; row < this.length; row += 1) held[row] |= has[codes[row]];
+      } else if (kind === "digest") {
+        codes.mark(word, held);
+      } else if (kind === "time" && /^[0-9]+[:-][0-9:-]*$/.test(word)) {
+        // A day or a time of day: of both there are few.
+        const days = new Map();
+        const times = new Map();
+        for (let row = 0; row < this.length; row += 1) {
+          const day = Math.floor(codes[row] / 86400);
+          if (!days.has(day)) days.set(day, this.text(column, row).slice(0, 10).includes(word));
+          const time = codes[row] - 86400 * day;
+          if (!times.has(time)) times.set(time, this.text(column, row).slice(11).includes(word));
+          held[row] |= days.get(day) || times.get(time);
+        }
       }
     }
-    return (row) => looks.some((look) => look(row));
+    return held;
   }
 }
 
@@ -87,6 +96,14 @@ class Digests {
 
   at(row) {
     return this.all.slice(row * this.width, (row + 1) * this.width);
+  }
+
+  // Marks the rows whose digest has this word.
+  mark(word, held) {
+    for (let place = this.all.indexOf(word); place >= 0; place = this.all.indexOf(word, place + 1)) {
+      const row = Math.floor(place / this.width);
+      if (place + word.length <= (row + 1) * this.width) held[row] = 1;
+    }
   }
 
   // The first 13 hex digits fit a number exactly.

@@ -90,8 +90,9 @@ def headline(history: History, subjects: Sequence[Subject]) -> list[str]:
         said.append("Nothing fails that was not known." if _targets(subjects, "known") else "No failure was measured.")
     held, proofs = holding(subjects)
     if proofs:
-        what = counted(proofs, "proof of a fix", "proofs of fixes")
-        said.append(f"{'All' if proofs > 1 else 'The'} {what} hold." if held == proofs else f"{held} of {what} hold.")
+        some = f"{held} of {counted(proofs, 'proof of a fix', 'proofs of fixes')} hold{'s' if held == 1 else ''}."
+        every = f"All {proofs} proofs of fixes hold." if proofs > 1 else "The proof of a fix holds."
+        said.append(every if held == proofs else some)
     passing = [target for target in sorted(targets(history), key=target_order) if _passes(subjects, target)]
     if passing:
         said.append(f"What was measured on {listed(passing)} passes.")
@@ -110,6 +111,7 @@ def tiles(history: History, subjects: Sequence[Subject]) -> list[Tile]:
     cases, judged = case_counts(history)
     campaigns = [row.campaign for row in history.campaigns]
     replays = max(sum(row.replays for row in history.cases), sum(one.replays for one in campaigns))
+    ran = f"{share(judged, cases)} judged, {counted(replays, 'replay')}" if cases else "no campaign ran"
     return [
         Tile(
             name="New or regressed",
@@ -124,7 +126,7 @@ def tiles(history: History, subjects: Sequence[Subject]) -> list[Tile]:
             kind="bad" if held < proofs else "",
         ),
         Tile(name="Findings", figure=f"{len(findings):,}", note="kinds of failure seen by campaigns"),
-        Tile(name="Cases", figure=f"{cases:,}", note=f"{share(judged, cases)} judged, {counted(replays, 'replay')}"),
+        Tile(name="Cases", figure=f"{cases:,}", note=ran),
         Tile(name="Targets", figure=str(len(everywhere)), note=f"in {counted(len(history.runs), 'run')}"),
     ]
 

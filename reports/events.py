@@ -31,10 +31,10 @@ class Event:
 class Square:
     """What is known of a subject on a target.
 
-    state: a word of repro.states or one of the above. failed of tried: runs of the last measurement. rate: the share of
-    the last runs that failed. since, first, last: runs by their ids: when the state began, when it first failed and
-    last failed, or, where it never failed, when it was first and last measured. why: the reason, where there is one.
-    source: what measured it last.
+    state: a word of repro.states or one of the above. failed of tried: runs of the last measurement that counted them.
+    rate: the share of the last runs that failed. since, first, last: runs by their ids: when the state began, when it
+    first failed and last failed, or, where it never failed, when it was first and last measured. why: the reason, where
+    there is one. source: what measured it last. issue: the known upstream issue that explains it.
     """
 
     target: str
@@ -47,6 +47,7 @@ class Square:
     last: str = ""
     why: str = ""
     source: str = ""
+    issue: str = ""
 
     @property
     def fails(self) -> bool:
@@ -118,14 +119,17 @@ def _square(events: Sequence[Event]) -> Square:
     state = state_of([event.row for event in events])
     told = [event for event in events if event.row.run == state.measured] or list(events)
     last, latest = told[-1], events[-1].row
+    # A stop of a proof does not say how many runs it took; what was counted before it does.
+    counted = [event.row for event in events if event.row.tried and event.row.status == last.row.status]
+    runs = counted[-1] if counted else last.row
     word = state.state
     if word == CANNOT_RUN and latest.status == "UNKNOWN":
         word = UNCONFIRMED if events[-1].source == CAMPAIGN else UNKNOWN
     return Square(
         target=state.target,
         state=word,
-        failed=last.row.failed,
-        tried=last.row.tried,
+        failed=runs.failed,
+        tried=runs.tried,
         rate=state.rate,
         since=state.since,
         first=state.first_seen or events[0].row.run,

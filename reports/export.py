@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from reports.frames import CaseTuple, tables
 from reports.subjects import subjects
+from repro.known import Issue
 from repro.ledger_read import History
 
 KINDS = ("csv", "parquet")
@@ -17,13 +18,15 @@ class CannotExport(Exception):
     """Something that the kind of file needs is not installed; the text says what, and the command that helps."""
 
 
-def export(history: History, cases: Iterable[CaseTuple], kind: str, folder: Path) -> list[Path]:
+def export(
+    history: History, cases: Iterable[CaseTuple], kind: str, folder: Path, issues: Sequence[Issue] = ()
+) -> list[Path]:
     """Write every table; their paths. CannotExport; OSError if the disk refuses."""
     if kind == "parquet" and not importlib.util.find_spec("pyarrow"):
         raise CannotExport("--parquet needs pyarrow, which is not installed: .venv/bin/python -m pip install pyarrow")
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, frame in tables(history, cases, subjects(history)).items():
+    for name, frame in tables(history, cases, subjects(history, issues)).items():
         path = folder / f"{name}.{kind}"
         if kind == "csv":
             frame.to_csv(path, index=False)

@@ -6,9 +6,10 @@ import base64
 import functools
 import hashlib
 import importlib.resources
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
@@ -18,7 +19,8 @@ from reports import columns as packing
 from reports.events import Square, release_and_engine, target_order
 from reports.frames import CaseTuple
 from reports.pages import columns, pages
-from reports.subjects import subjects, targets
+from reports.subjects import Subject, subjects, targets
+from repro.known import Issue
 from repro.ledger_read import History
 from repro.ledger_rows import FixRow
 from repro.record import Campaign
@@ -33,7 +35,7 @@ MEANINGS = (
     ("regressed", "fails, and had passed there before"),
     ("new", "fails, which was not known"),
     ("flaky", "fails in some runs and not in others"),
-    ("known", "fails as it did before, or as its seed says that it must there"),
+    ("known", "fails as it did before, as its seed says that it must, or as a known upstream issue explains"),
     ("unconfirmed", "a campaign saw it, no fresh process did"),
     ("unknown", "ran and could not be judged, or fails there in another way"),
     ("cannot run", "was never measured there; the reason is on its page"),
@@ -45,6 +47,9 @@ REASONS_MAX = 20
 ROLES = {"buggy": "last buggy release", "fixed": "first fixed release", "newest": "newest release"}
 
 
+Parts = dict[str, Any]  # what the templates print, by name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
     """Seconds by stage, with their shares; a column for each engine."""
@@ -53,58 +58,81 @@ class Stages:
     rows: list[tuple[str, list[tuple[float, str]]]]
 
 
-def render(history: History, cases: Iterable[CaseTuple] = ()) -> str:
+def render(history: History, cases: Iterable[CaseTuple] = (), issues: Sequence[Issue] = ()) -> str:
     """The whole page. Every text in it is escaped, whatever it holds; the same input gives the same page.
 
-    cases: every run of a case, as History.case_rows gives them."""
-    found = subjects(history)
-    releases = columns(targets(history))
-    met = {square.state for subject in found for square in subject.squares.values()}
-    frame = frames.cases(cases)
-    campaigns = [row.campaign for row in history.campaigns]
+    cases: every run of a case, as History.case_rows gives them. issues: those known upstream."""
+    found = subjects(history, issues)
+    parts = _looks() | _summary(history, found) | _matrix(history, found) | _record(history) | _cases(history, cases)
+    return _environment().get_template("page.html").render(parts)
+
+
+def _looks() -> Parts:
+    styles, scripts = ([_resource(name) for name in names] for names in (STYLES, SCRIPTS))
+    return {
+        "styles": list(map(Markup, styles)),
+        "scripts": list(map(Markup, scripts)),
+        "style_hashes": list(map(_source_hash, styles)),
+        "script_hashes": list(map(_source_hash, scripts)),
+    }
+
+
+def _summary(history: History, found: Sequence[Subject]) -> Parts:
     last = changes.latest(history)
     since = changes.changes(found, last)
-    styles, scripts = ([_resource(name) for name in names] for names in (STYLES, SCRIPTS))
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            styles=[Markup(text) for text in styles],
-            scripts=[Markup(text) for text in scripts],
-            style_hashes=[_source_hash(text) for text in styles],
-            script_hashes=[_source_hash(text) for text in scripts],
-            title=_title(history, len(found)),
-            subtitle=_subtitle(history),
-            headline=changes.headline(history, found),
-            tiles=changes.tiles(history, found),
-            latest=last,
-            changes=[(word, since[word], absent) for word, absent in changes.WORDS],
-            shown_max=CHANGES_MAX,
-            pages=pages(found, list(releases), releases),
-            engines=list(releases),
-            releases=releases,
-            all_releases=_all_releases(releases),
-            not_run=Square(target=""),
-            states=[state for state, _ in MEANINGS if state in met],
-            meanings=[(state, meaning) for state, meaning in MEANINGS if state == "not run" or state in met],
-            days=defaultdict(str, {run.id: run.started[5:10] for run in history.runs}),
-            coverage=tables.coverage(campaigns),
-            trends=trends.trends(history),
-            trend_size=(trends.WIDTH, trends.HEIGHT),
-            verdicts=_verdicts(campaigns),
-            reasons=_reasons(campaigns),
-            runs=history.runs,
-            runs_max=RUNS_MAX,
-            run_names=defaultdict(lambda: "-", {run.id: f"{run.kind} {run.id[:6]}" for run in history.runs}),
-            campaigns=list(reversed(campaigns)),
-            campaigns_max=CAMPAIGNS_MAX,
-            facts=_facts(campaigns),
-            stages=_stages(campaigns),
-            total_cases=max(len(frame), changes.case_counts(history)[0]),
-            packed_count=min(len(frame), packing.CASES_MAX),
-            packed_cases=packing.pack(packing.columns(frame, history.runs)) if len(frame) else "",
-        )
-    )
+    return {
+        "title": _title(history, len(found)),
+        "subtitle": _subtitle(history),
+        "headline": changes.headline(history, found),
+        "tiles": changes.tiles(history, found),
+        "latest": last,
+        "changes": [(word, since[word], absent) for word, absent in changes.WORDS],
+        "shown_max": CHANGES_MAX,
+    }
+
+
+def _matrix(history: History, found: Sequence[Subject]) -> Parts:
+    releases = columns(targets(history))
+    shown = pages(found, list(releases), releases)
+    met = {square.state for page in shown for line in page.grid.values() for square in line.values()}
+    return {
+        "pages": shown,
+        "engines": list(releases),
+        "releases": releases,
+        "all_releases": _all_releases(releases),
+        "not_run": Square(target=""),
+        "states": [state for state, _ in MEANINGS if state in met],
+        "meanings": [(state, meaning) for state, meaning in MEANINGS if state in met],
+        "days": defaultdict(str, {run.id: run.started[5:10] for run in history.runs}),
+        "run_names": defaultdict(lambda: "-", {run.id: f"{run.kind} {run.id[:6]}" for run in history.runs}),
+    }
+
+
+def _record(history: History) -> Parts:
+    campaigns = [row.campaign for row in history.campaigns]
+    return {
+        "coverage": tables.coverage(campaigns),
+        "trends": trends.trends(history),
+        "trend_size": (trends.WIDTH, trends.HEIGHT),
+        "verdicts": _verdicts(campaigns),
+        "reasons": _reasons(campaigns),
+        "runs": history.runs,
+        "runs_max": RUNS_MAX,
+        "campaigns": list(reversed(campaigns)),
+        "campaigns_max": CAMPAIGNS_MAX,
+        "facts": _facts(campaigns),
+        "stages": _stages(campaigns),
+    }
+
+
+def _cases(history: History, cases: Iterable[CaseTuple]) -> Parts:
+    # More than the page can hold need not be held here either; all of them are counted.
+    frame = frames.cases(deque(cases, maxlen=packing.CASES_MAX))
+    return {
+        "total_cases": max(len(frame), changes.case_counts(history)[0]),
+        "packed_count": len(frame),
+        "packed_cases": packing.pack(packing.columns(frame, history.runs)) if len(frame) else "",
+    }
 
 
 def _title(history: History, count: int) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from reports.changes import WORDS, case_counts, changes, headline, latest
 from reports.events import Square
 from reports.pages import Page, columns, pages
-from reports.subjects import subjects, targets
+from reports.subjects import Subject, subjects, targets
 from reports.wording import counted, one_line, share, shortened
+from repro.known import Issue
 from repro.ledger_read import History
 
 ROWS_MAX = 60  # of a table: a comment that is longer is read by nobody, and refused by some hosts
@@ -16,13 +17,12 @@ CHANGES_MAX = 20
 TEXT_CHARS_MAX = 120
 
 
-def markdown(history: History) -> str:
+def markdown(history: History, issues: Sequence[Issue] = ()) -> str:
     """Headings, a list of what changed, and the matrix of each engine."""
-    return "\n".join(_lines(history)) + "\n"
+    return "\n".join(_lines(history, subjects(history, issues))) + "\n"
 
 
-def _lines(history: History) -> Iterator[str]:
-    found = subjects(history)
+def _lines(history: History, found: Sequence[Subject]) -> Iterator[str]:
     yield "## eagleeye"
     yield ""
     yield " ".join(map(_plain, headline(history, found)))

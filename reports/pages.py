@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from reports import picture
-from reports.events import Event, Square, release_and_engine, target_order
+from reports.events import UNCONFIRMED, UNKNOWN, Event, Square, release_and_engine, target_order
 from reports.subjects import Subject, range_of
-from reports.wording import counted, replay_command
+from reports.wording import counted, listed, replay_command, share
 from repro.case import Case
 from repro.excerpt import Excerpt
-from repro.states import FIXED, PASSING
+from repro.states import CANNOT_RUN, FIXED, FLAKY, PASSING
 
 EVENTS_MAX = 40  # of a subject's history; the ledger has all of it
 
@@ -33,8 +33,9 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """before and after: the anchors of its neighbours. grid: its squares by engine and release. events: latest first;
-    earlier: how many are left out. ranges: by engine, from where to where it fails."""
+    """before and after: the anchors of its neighbours. excerpts_of: the subject whose they are, if it is another one.
+    grid: its squares by engine and release. events: latest first; earlier: how many are left out. ranges: by engine,
+    from where to where it fails. notes: a state that needs a word, on which targets, and the word."""
 
     subject: Subject
     before: str
@@ -42,10 +43,12 @@ class Page:
     command: str
     panels: tuple[picture.Panel, ...]
     excerpts: tuple[Side, ...]
+    excerpts_of: Subject | None
     events: tuple[Event, ...]
     earlier: int
     grid: Grid
     ranges: dict[str, str]
+    notes: tuple[tuple[str, str, str], ...]
     setup: str
 
 
@@ -55,6 +58,7 @@ def pages(subjects: Sequence[Subject], engines: Sequence[str], releases: dict[st
     for number, subject in enumerate(subjects):
         minimal = subject.minimal
         whose = "caller's" if subject.oracle == "callers_batch" else ""
+        source = _told_by(subject, subjects)
         made.append(
             Page(
                 subject=subject,
@@ -62,11 +66,13 @@ def pages(subjects: Sequence[Subject], engines: Sequence[str], releases: dict[st
                 after=subjects[number + 1].anchor if number + 1 < len(subjects) else "",
                 command=replay_command(minimal.path or f"{subject.fingerprint}.json", _where(subject)),
                 panels=picture.draw(minimal.case, minimal.cell, whose) if minimal.case else (),
-                excerpts=tuple(map(_side, subject.founds[0].excerpts)) if subject.founds else (),
+                excerpts=tuple(map(_side, source.founds[0].excerpts)) if source else (),
+                excerpts_of=source if source is not subject else None,
                 events=tuple(reversed(subject.events))[:EVENTS_MAX],
                 earlier=max(0, len(subject.events) - EVENTS_MAX),
                 grid=_grid(subject, engines, releases),
                 ranges={engine: range_of(subject, engine) for engine in engines},
+                notes=_notes(subject),
                 setup=_setup(minimal.case) if minimal.case else "",
             )
         )
@@ -95,6 +101,25 @@ def _grid(subject: Subject, engines: Sequence[str], releases: dict[str, list[str
                 fails_before = square.fails
         grid[engine] = line
     return grid
+
+
+def _told_by(subject: Subject, others: Sequence[Subject]) -> Subject | None:
+    """The finding of which it is recorded what both paths left: this one, or one that failed in the same way."""
+    alike = (other for other in others if other.fingerprint and other.fingerprint == subject.fingerprint)
+    return next((one for one in (subject, *alike) if one.founds and one.founds[0].excerpts), None)
+
+
+def _notes(subject: Subject) -> tuple[tuple[str, str, str], ...]:
+    """Why it cannot be run, or is not known; how often it fails where it does so now and then."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for target, square in subject.squares.items():
+        if square.issue:
+            found.setdefault((square.state, f"explained by a known issue: {square.issue}"), []).append(target)
+        elif square.state == FLAKY:
+            found.setdefault((FLAKY, f"{share(square.rate, 1)} of the last runs failed"), []).append(target)
+        elif square.why and square.state in (CANNOT_RUN, UNKNOWN, UNCONFIRMED):
+            found.setdefault((square.state, square.why), []).append(target)
+    return tuple((state, listed(targets), why) for (state, why), targets in found.items())
 
 
 def _where(subject: Subject) -> str:

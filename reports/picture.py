@@ -11,18 +11,28 @@ from dataclasses import dataclass, replace
 from repro.case import Case, Request, Setup, Step
 from repro.finding import Cell
 
-# Buffers with one row per request, in the order in which the picture shows them (names as in repro.trace).
-ROW_BUFFERS = (
-    "seq_lens",
-    "req_pool_indices",
-    "out_cache_loc",
-    "positions",
-    "topk_p",
-    "topk_index",
-    "hidden_states",
-)
-OUTPUTS = ("parents", "scores_index", "tokens")  # what a graph leaves, one row per request as well
-METADATA = ("kv_indptr", "kv_indices")  # one row per draft step
+# Buffers with one row per request, by runner, in the order in which the picture shows them (names as in repro.trace).
+_DRAFT = ("seq_lens", "req_pool_indices", "out_cache_loc", "positions", "topk_p", "topk_index", "hidden_states")
+_DECODE = ("input_ids", "seq_lens", "req_pool_indices", "out_cache_loc", "positions")
+_COUNTS = ("extend_seq_lens", "num_accept_tokens", "num_correct_drafts")
+_EXTEND = ("seq_lens", "req_pool_indices", "out_cache_loc", "positions", "input_ids", "hidden_states", *_COUNTS)
+_CALLER = ("seq_lens", "req_pool_indices")  # what every caller gives: all that is drawn of other runners
+ROW_BUFFERS = {
+    "draft": _DRAFT,
+    "draft_v1": _DRAFT,
+    "decode": _DECODE,
+    "cpu_decode": _DECODE,
+    "verify": _DECODE,
+    "draft_extend": _EXTEND,
+    "multi_layer": _EXTEND,
+    "frozen_kv_mtp": ("seq_lens", "req_pool_indices", "positions", "bonus_tokens", "hidden_states"),
+    "toy": _DRAFT,
+}
+_PADDED = frozenset(name for names in ROW_BUFFERS.values() for name in names)
+OUTPUTS = ("parents", "scores_index", "tokens", "next_token_logits")  # what a graph leaves, one row per request as well
+# Runners that capture nothing, so that there is neither a bucket nor padding.
+UNCAPTURED = frozenset({"kv_move", "verify_eager", "verify_eager_tree", "verify_eager_multi_layer"})
+METADATA = ("kv_indptr", "kv_indices")  # one row per attention call
 
 STEPS_DRAWN_MAX = 6  # a minimal case has two or three; more would bury the wrong one
 ROWS_DRAWN_MAX = 12  # a larger bucket is folded around its edges and the wrong row
@@ -92,22 +102,36 @@ def draw(case: Case, cell: Cell | None, whose: str = "") -> tuple[Panel, ...]:
 
 def rows(case: Case, number: int, wrong: int | None) -> tuple[Row, ...]:
     """The buffer rows of a step, 0 .. max_bs - 1, folded where there are many. wrong: a row that stays visible."""
-    setup, raw_bs = case.setup, len(case.steps[number].requests)
-    bucket = setup.bucket(raw_bs)
+    raw_bs = len(case.steps[number].requests)
+    bucket, most = _bucket(case, number), _rows_max(case, number)
     shown = set(range(bucket))
     if bucket > ROWS_DRAWN_MAX:
         shown = {0, 1, 2, raw_bs - 1, raw_bs, raw_bs + 1, bucket - 1}
     if wrong is not None:
         shown |= {wrong - 1, wrong} if wrong < bucket else {wrong}
-    drawn = sorted(index for index in shown if 0 <= index < setup.max_bs)
+    drawn = sorted(index for index in shown if 0 <= index < most)
     lines: list[Row] = []
-    for before, index in itertools.pairwise([-1, *drawn, setup.max_bs]):
+    for before, index in itertools.pairwise([-1, *drawn, most]):
         for low, high in _split(before + 1, index, (raw_bs, bucket)):
             lines.append(_fold(low, high, _kind(low, raw_bs, bucket)))
-        if index < setup.max_bs:
+        if index < most:
             kind = _kind(index, raw_bs, bucket)
             lines.append(Row(index=index, kind=kind, text=_row_text(case.steps, number, index, kind)))
     return tuple(lines)
+
+
+def _captures(setup: Setup) -> bool:
+    return setup.runner not in UNCAPTURED
+
+
+def _bucket(case: Case, number: int) -> int:
+    """Rows of the graph that a step uses; without graphs, those of the batch."""
+    raw_bs = len(case.steps[number].requests)
+    return case.setup.bucket(raw_bs) if _captures(case.setup) else raw_bs
+
+
+def _rows_max(case: Case, number: int) -> int:
+    return case.setup.max_bs if _captures(case.setup) else len(case.steps[number].requests)
 
 
 def last_held(steps: tuple[Step, ...], number: int, row: int) -> tuple[int, Request] | None:
@@ -166,7 +190,7 @@ def _panel(case: Case, number: int, cell: Cell | None) -> Panel:
     mine = cell if cell is not None and cell.step == number else None
     in_grid = mine if mine is not None and _has_request_rows(mine, case.setup) else None
     lines = rows(case, number, in_grid.row if in_grid else None)
-    columns = list(ROW_BUFFERS)
+    columns = list(ROW_BUFFERS.get(case.setup.runner, _CALLER))
     if in_grid and in_grid.buffer not in columns:
         columns.append(in_grid.buffer)
     sheet = _Sheet()
@@ -192,7 +216,7 @@ def _panel(case: Case, number: int, cell: Cell | None) -> Panel:
 def _has_request_rows(cell: Cell, setup: Setup) -> bool:
     """Whether the wrong buffer has a row for each request, so that it can stand in the grid."""
     name = cell.buffer.rpartition(" ")[2]
-    return name in ROW_BUFFERS + OUTPUTS and 0 <= cell.row < setup.max_bs
+    return name in (*ROW_BUFFERS.get(setup.runner, _CALLER), *OUTPUTS) and 0 <= cell.row < setup.max_bs
 
 
 def _draw_grid(sheet: _Sheet, columns: list[str], lines: tuple[Row, ...], wrong: Cell | None) -> None:
@@ -220,7 +244,7 @@ def _draw_row(sheet: _Sheet, columns: list[str], line: Row, wrong: str) -> None:
         sheet.label(_GUTTER - 6, str(line.index), "index", base=15)
         for place, name in enumerate(columns):
             # Outputs and the caller's own arrays end with the batch: they have no padding to show.
-            if name in ROW_BUFFERS or line.kind == "real" or name == wrong:
+            if name in _PADDED or line.kind == "real" or name == wrong:
                 kind = "wrong" if name == wrong else line.kind
                 sheet.box(_GUTTER + place * _COLUMN, _COLUMN, kind, top=1, height=_ROW - 2)
     kind = "row" if line.kind == "real" and line.index is not None else "muted"
@@ -228,10 +252,10 @@ def _draw_row(sheet: _Sheet, columns: list[str], line: Row, wrong: str) -> None:
 
 
 def _draw_strip(sheet: _Sheet, setup: Setup, cell: Cell, width: float) -> None:
-    """The wrong buffer by itself, where its rows are not requests: metadata has one for each draft step."""
+    """The wrong buffer by itself, where its rows are not requests: metadata has one for each attention call."""
     guarded = "guard" in cell.buffer
     sheet.y += 20
-    sheet.label(_GUTTER, _short(cell.buffer if guarded else f"{cell.buffer}, by draft step"), "row", base=0)
+    sheet.label(_GUTTER, _short(cell.buffer if guarded else f"{cell.buffer}, by attention call"), "row", base=0)
     sheet.y += 6
     if guarded:
         sheet.box(_GUTTER, width, "real", top=1, height=_ROW - 2)
@@ -242,7 +266,8 @@ def _draw_strip(sheet: _Sheet, setup: Setup, cell: Cell, width: float) -> None:
         sheet.label(_GUTTER + width + 6, f"guard, entry {cell.column}", "row", base=15)
         sheet.y += _ROW + 4
         return
-    for row in sorted({*range(setup.num_steps - 1), cell.row}):
+    calls = setup.num_steps - 1 if setup.runner in ("draft", "draft_v1", "toy") else 1
+    for row in sorted({*range(calls), cell.row}):
         sheet.label(_GUTTER - 6, str(row), "index", base=15)
         sheet.box(_GUTTER, width, "real", top=1, height=_ROW - 2)
         if row == cell.row:
@@ -254,7 +279,9 @@ def _draw_strip(sheet: _Sheet, setup: Setup, cell: Cell, width: float) -> None:
 
 def _words(case: Case, number: int, lines: tuple[Row, ...], cell: Cell | None) -> tuple[str, str]:
     raw_bs = len(case.steps[number].requests)
-    title = f"Step {number}: batch of {raw_bs} in bucket {case.setup.bucket(raw_bs)}"
+    title = f"Step {number}: batch of {raw_bs}"
+    if _captures(case.setup):
+        title += f" in bucket {_bucket(case, number)}"
     said = [line.text if line.index is None else f"row {line.index}: {line.text}" for line in lines]
     if cell:
         said.append(f"first wrong cell: {cell}")

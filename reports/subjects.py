@@ -8,15 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from reports.events import Event, Square, in_order, of_fix, of_subject, release_and_engine, squares
+from reports.events import WITHOUT, Event, Square, in_order, of_fix, of_subject, release_and_engine, squares
 from reports.wording import bug_name, shortened
 from repro.case import Case, problems
 from repro.codec import BadSeed, Seed, dumps, loads, read
 from repro.finding import Cell
 from repro.fixes import SEEDS
+from repro.known import Issue, explained
 from repro.ledger_read import History
 from repro.ledger_rows import FINDING, SEED, FindingRow, FixRow
 from repro.record import Found
+from repro.states import KNOWN, NEW
 
 _CELL = re.compile(r"step (\d+) (.+)\[(-?\d+),(-?\d+)\] is (.*), expected (.*)", re.DOTALL)
 NAME_CHARS_MAX = 200
@@ -66,10 +68,12 @@ class Subject:
         return any(square.fails for square in self.squares.values())
 
 
-def subjects(history: History) -> tuple[Subject, ...]:
-    """Fixes by their numbers, then the other seeds, then findings: those that fail first, by how many cases did so."""
+def subjects(history: History, issues: Sequence[Issue] = ()) -> tuple[Subject, ...]:
+    """Fixes by their numbers, then the other seeds, then findings: those that fail first, by how many cases did so.
+
+    issues: known upstream; a finding that one of them explains is not new, however often it was seen."""
     measured = of_subject(history)
-    made = [*_fixes(history, measured), *_seeds(history, measured), *_findings(history, measured)]
+    made = [*_fixes(history, measured), *_seeds(history, measured), *_findings(history, measured, issues)]
     anchored = [_renamed(subject, number) for number, subject in enumerate(made, 1)]
     return tuple(_with_same(subject, anchored) for subject in anchored)
 
@@ -78,7 +82,7 @@ def targets(history: History) -> list[str]:
     """Every target that anything was measured on; a release without a fix is none."""
     found = {str(row.campaign.target) for row in history.campaigns} | {row.target for row in history.checks}
     found |= {row.target for row in history.findings} | {row.target for row in history.cases}
-    return list(found | {row.target for row in history.fixes if row.role not in ("", "without")})
+    return list(found | {row.target for row in history.fixes if row.role not in ("", WITHOUT)})
 
 
 def range_of(subject: Subject, engine: str) -> str:
@@ -102,7 +106,7 @@ def range_of(subject: Subject, engine: str) -> str:
 def _fixes(history: History, measured: Measured) -> list[Subject]:
     """A row for each runner and backend on which a fix is shown; engines are columns of it."""
     proofs: dict[tuple[int, str, str], list[FixRow]] = {}
-    for row in history.fixes:
+    for row in map(_named, history.fixes):
         proofs.setdefault((row.number, row.runner, row.backend), []).append(row)
     made = []
     for (number, runner, backend), rows in sorted(proofs.items()):
@@ -123,6 +127,15 @@ def _fixes(history: History, measured: Measured) -> list[Subject]:
             )
         )
     return made
+
+
+def _named(row: FixRow) -> FixRow:
+    """A release without a fix is a folder; its name says enough, and where it lay on that host nothing."""
+    release, engine = release_and_engine(row.target)
+    if row.role != WITHOUT or "/" not in release:
+        return row
+    name = f"{Path(release).name}/{engine}"
+    return replace(row, target=name, detail=row.detail.replace(row.target, name))
 
 
 def _latest_stops(rows: Iterable[FixRow]) -> tuple[FixRow, ...]:
@@ -154,7 +167,7 @@ def _seeds(history: History, measured: Measured) -> list[Subject]:
     return made
 
 
-def _findings(history: History, measured: Measured) -> list[Subject]:
+def _findings(history: History, measured: Measured, issues: Sequence[Issue]) -> list[Subject]:
     kinds: dict[str, list[FindingRow]] = {}
     for row in history.findings:
         kinds.setdefault(row.fingerprint, []).append(row)
@@ -164,7 +177,8 @@ def _findings(history: History, measured: Measured) -> list[Subject]:
         founds.sort(key=lambda one: (one.failed == 0, _size(one.case)))
         best = min(rows, key=lambda row: (row.failed == 0, len(row.seed_text)))
         made.append(
-            _subject(
+            _explained(
+                issues,
                 anchor=f"finding-{fingerprint}",
                 kind="finding",
                 name=bug_name(best.oracle, best.where),
@@ -185,6 +199,23 @@ def _findings(history: History, measured: Measured) -> list[Subject]:
 
 def _subject(*, events: Sequence[Event], detail: str = "", **parts: object) -> Subject:
     return Subject(events=tuple(events), squares=squares(events), detail=detail, **parts)  # type: ignore[arg-type]
+
+
+def _explained(issues: Sequence[Issue], **parts: object) -> Subject:
+    """A finding, of which it is said where a known issue explains it."""
+    subject = _subject(**parts)  # type: ignore[arg-type]
+    case = subject.minimal.case
+    if case is None:
+        return subject
+    told = {}
+    for target, square in subject.squares.items():
+        release, engine = release_and_engine(target)
+        kind = (case.setup.runner, case.setup.backend)
+        issue = explained(issues, release, engine, kind, subject.oracle, subject.fingerprint) if square.fails else None
+        if issue:
+            square = replace(square, issue=str(issue), state=KNOWN if square.state == NEW else square.state)
+        told[target] = square
+    return replace(subject, squares=told)
 
 
 def _fingerprint(events: Sequence[Event]) -> str:

@@ -15,6 +15,7 @@ from reports.pages import columns, pages
 from reports.subjects import Subject, range_of, subjects, targets
 from reports.wording import counted, duration, listed, one_line, rate, replay_command, share, shortened
 from repro.finding import Status
+from repro.known import Issue
 from repro.ledger_read import History
 from repro.record import Campaign
 
@@ -36,9 +37,9 @@ CAMPAIGNS_MAX = 30  # of a ledger; the latest are shown
 NAME_CHARS_MAX = 60
 
 
-def show(console: Console, history: History) -> None:
+def show(console: Console, history: History, issues: Sequence[Issue] = ()) -> None:
     """Everything worth knowing, on a screenful or two."""
-    found = subjects(history)
+    found = subjects(history, issues)
     for sentence in headline(history, found):
         _line(console, sentence)
     show_changes(console, history, found)

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -31,7 +31,7 @@ from reports.outcome import show_outcome
 from repro import ledger_command, prove
 from repro.book import Book, asked_for, new_run
 from repro.case import RUNNERS, Case, Target
-from repro.codec import TEXT_MAX, BadSeed, Seed, digest, dumps, read
+from repro.codec import BadSeed, Seed, digest, read
 from repro.confirm import failure
 from repro.durable import write_text
 from repro.fidelity import Agreement, conclusion, summary
@@ -39,7 +39,7 @@ from repro.fidelity import to_json as to_plain
 from repro.fidelity_file import BadRecording, Recording, load, save
 from repro.finding import Status, Verdict
 from repro.fixes import FIXES, Fix, Proof, not_covered
-from repro.keep import keep
+from repro.keep import keep, keep_disagreement
 from repro.observation import Observation, observe
 from repro.options import BadInput, options_of
 from repro.outcome import ERROR, EXIT, Outcome, line, outcome_of, severest, to_json
@@ -47,10 +47,19 @@ from repro.parts import plain
 from repro.shrink_file import Budget, InTheWay, Means, Shrinking
 from repro.source import NotThere
 from repro.words import paragraph, sentence
-from runners.environments import ADAPTED, NotUsable, lacks, overlays_directory, sglang_path, whole_record
+from runners.blame import said_besides
+from runners.environments import (
+    ADAPTED,
+    PROBES,
+    NotUsable,
+    lacks,
+    overlays_directory,
+    sglang_path,
+    whole_record,
+)
 from runners.overlay import CannotMake, Overlay, make_overlay
 from runners.pool import Pool
-from runners.standby import room_for
+from runners.sanitizer import Reports, observed_pool
 
 _LINE_MAX = 2000
 _TELL_EVERY = 10.0  # seconds
@@ -61,8 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         options = options_of(arguments)
+        if getattr(options, "probes", False):
+            os.environ[PROBES] = "1"
         return COMMANDS[options.command](options)
-    except (BadInput, BadSeed, BadRecording, InTheWay) as error:
+    except (BadInput, BadSeed, BadRecording, InTheWay, NotUsable) as error:
         complain(str(error))
     except BrokenPipeError:
         # Whoever read our output has gone; what Python still has to flush goes nowhere.
@@ -90,13 +101,14 @@ def say(text: str) -> None:
 def command_run(options: argparse.Namespace, book: Book) -> int:
     seeds, codes = _seeds(options.seeds)
     outcomes: list[Outcome] = []
+    replays: list[dict[str, object]] = []
     try:
         for target in dict.fromkeys(options.target):
             if lack := lacks(target):
                 complain(f"{target}: {lack}")
                 codes.append(ERROR)
             elif seeds:
-                with _pool(options, target) as pool:
+                with _pool(options, target, options.sanitizer or "") as (pool, reports):
                     for path, seed in seeds:
                         if options.fresh:
                             pool.expect((seed.case.setup,) * options.tries)
@@ -104,12 +116,18 @@ def command_run(options: argparse.Namespace, book: Book) -> int:
                         outcomes.append(outcome)
                         book.outcome(outcome, seed.about)
                         _tell(outcome, options)
+                        notes = said_besides(pool, outcome, judge_all, reports.fresh())
+                        replays.append(to_json(outcome) | {"notes": notes})
+                        for note in () if options.json or options.quiet else notes:
+                            say(f"  {note}")
+                        if notes and options.sanitizer and outcome.status is Status.PASS:
+                            codes.append(EXIT[Status.FAIL])
     except KeyboardInterrupt:
         complain("interrupted")
         codes.append(ERROR)
     code = severest([*codes, *(outcome.exit_code for outcome in outcomes)])
     if options.json:
-        print(json.dumps({"exit_code": code, "replays": [to_json(outcome) for outcome in outcomes]}, indent=1))
+        print(json.dumps({"exit_code": code, "replays": replays}, indent=1))
     return code
 
 
@@ -125,9 +143,8 @@ def _seeds(paths: Sequence[Path]) -> tuple[list[tuple[Path, Seed]], list[int]]:
     return seeds, codes
 
 
-def _pool(options: argparse.Namespace, target: Target) -> Pool:
-    standbys = room_for(target.engine)
-    return Pool(target, timeout_s=options.timeout, fresh=options.fresh, log=options.log, standbys=standbys)
+def _pool(options: argparse.Namespace, target: Target, tool: str = "") -> AbstractContextManager[tuple[Pool, Reports]]:
+    return observed_pool(target, tool, timeout_s=options.timeout, fresh=options.fresh, log=options.log)
 
 
 def _tell(outcome: Outcome, options: argparse.Namespace) -> None:
@@ -146,7 +163,7 @@ def command_shrink(options: argparse.Namespace) -> int:
     seed, target, out = read(options.seed), options.target, options.out or options.seed.with_suffix(".small.json")
     if lack := lacks(target):
         raise BadInput(f"{target}: {lack}")
-    with _pool(options, target) as pool:
+    with _pool(options, target) as (pool, _):
         pool.expect((seed.case.setup,) * options.tries)
         first = outcome_of(options.seed, seed.case, target, pool.run_fresh, judge_all, overall, options.tries)
         verdict = _wanted(first, seed)
@@ -302,7 +319,9 @@ def command_fidelity(options: argparse.Namespace) -> int:
                 continue
             found = agreement.add(*(recording.observations[number], *shown) if recording else shown)
             if found:
-                _keep_case(options.out / f"{found[0].case}.json", shown[0].case, summary(found))
+                for text in summary(found):
+                    say(text)
+                keep_disagreement(options.out / f"{found[0].case}.json", shown[0].case, summary(found))
     except KeyboardInterrupt:
         complain("interrupted")
         codes.append(ERROR)
@@ -319,14 +338,6 @@ def command_fidelity(options: argparse.Namespace) -> int:
 def _keep_all(options: argparse.Namespace, seen: Sequence[Observation]) -> None:
     if options.record:
         save(options.record, Recording(target=options.targets[0], observations=tuple(seen)))
-
-
-def _keep_case(path: Path, case: Case, texts: Sequence[str]) -> None:
-    for text in texts:
-        say(text)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    about = {"disagree": tuple(plain(text, TEXT_MAX) for text in texts)}
-    write_text(path, dumps(Seed(about=about, case=case)))
 
 
 def _cases(options: argparse.Namespace) -> list[Case]:

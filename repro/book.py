@@ -6,8 +6,9 @@ Without a ledger a book takes everything and keeps nothing, so that no command h
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from repro import codec
@@ -20,8 +21,9 @@ from repro.ledger import RUN_VARIABLE, VARIABLE, Ledger
 from repro.ledger_rows import FINDING, SEED, UNFIT, CampaignRow, CaseRow, CheckRow, FindingRow, FixRow
 from repro.outcome import Outcome, trouble
 from repro.prove import Row as ProofRow
-from repro.record import Campaign, Replay
+from repro.record import Campaign, Replay, Transition
 from repro.trace import How, Trace
+from repro.unfinished import transitions_text, verdicts_text
 
 # What is gathered of a run's facts: texts that the traces gave, at most so many of one name.
 FACTS_MAX = 20
@@ -39,10 +41,20 @@ class Book:
     def path(self) -> Path | None:
         return self.ledger.path if self.ledger else None
 
-    def case(self, target: Target, case: Case, trace: Trace, status: Status) -> None:
-        """A drawn case was run and judged."""
+    def case(
+        self,
+        target: Target,
+        case: Case,
+        trace: Trace,
+        verdicts: Sequence[Verdict],
+        status: Status,
+        transitions: Iterable[Transition] = (),
+    ) -> None:
+        """A drawn case was run and judged; transitions: what it exercised."""
         if self.ledger:
-            self.ledger.case(case_row(self.run, target, case, trace, status))
+            row = case_row(self.run, target, case, trace, status)
+            told, made = verdicts_text(verdicts), transitions_text(transitions)
+            self.ledger.case(replace(row, verdicts=told, transitions=made))
 
     def finding(self, finding: Finding) -> None:
         if self.ledger:
@@ -116,7 +128,11 @@ def same_run(path: Path | None, run: str) -> Iterator[Book]:
         yield Book()
         return
     with Ledger.open(path) as ledger:
-        yield Book(ledger, run)
+        one = Book(ledger, run)
+        try:
+            yield one
+        finally:
+            ledger.facts(run, one.gathered())
 
 
 # Rows ------------------------------------------------------------------------------------------------------------
@@ -133,7 +149,7 @@ def case_row(run: str, target: Target, case: Case, trace: Trace, status: Status)
         num_steps=setup.num_steps,
         digest=codec.digest(case),
         status=UNFIT if trace.ended.how is How.UNFIT else status.name,
-        replays=len({seen.step for seen in trace.seen if seen.path == "graph" and seen.step >= 0}),
+        replays=len(trace.replayed),
         seconds=sum(trace.seconds.values()),
     )
 

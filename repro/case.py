@@ -9,7 +9,7 @@ import functools
 import itertools
 from dataclasses import dataclass
 
-from repro.domain import DOMAINS
+from repro.domain import DOMAINS, TRITON_ONLY
 from repro.layout import row_pages
 
 RUNNERS = tuple(DOMAINS)
@@ -158,8 +158,11 @@ def setup_problems(setup: Setup) -> list[str]:
     need(setup.backend in domain.backends, f"the {setup.runner} runner has no {setup.backend} backend")
     need(setup.algorithm in ALGORITHMS, f"algorithm {setup.algorithm!r} is none of {', '.join(ALGORITHMS)}")
     need(setup.algorithm in domain.algorithms, f"the {setup.runner} runner has no {setup.algorithm} algorithm")
+    latent = setup.algorithm in TRITON_ONLY
+    need(not latent or setup.backend == "triton", f"the {setup.algorithm} algorithm has no {setup.backend} backend")
     within("num_steps", domain.num_steps_min, NUM_STEPS_MAX)
     need(domain.speculative or setup.topk == setup.num_steps == 1, "without drafts topk and num_steps are 1")
+    need(domain.branches or setup.topk == 1, f"the {setup.runner} runner has topk 1 only")
     within("slots", 1, SLOTS_MAX)
     within("context_len", 8, CONTEXT_MAX)
     within("vocab_size", 16, VOCAB_MAX)

@@ -188,7 +188,7 @@ FIXES = (
         title="EAGLE v2 verify without a graph builds attention metadata before the batch is padded",
         buggy="0.5.12.post1",
         fixed="0.5.13",
-        proofs=(Proof(runner="verify", seed="pr26244-early-metadata.json", oracle="metadata_once"),),
+        proofs=(Proof(runner="verify_eager", seed="pr26244-early-metadata.json", oracle="metadata_once"),),
         removals=(
             Removal(
                 releases=_SINCE_13,
@@ -205,8 +205,10 @@ FIXES = (
         proofs=(
             Proof(runner="draft_extend", seed="pr26292-draft-extend.json", oracle="slot0_padding"),
             Proof(runner="decode", seed="pr26292-decode.json", oracle="slot0_padding"),
+            Proof(runner="verify", seed="pr26292-verify.json", oracle="slot0_padding"),
             Proof(
                 runner="cpu_decode",
+                backend="intel_amx",
                 seed="pr26292-cpu-decode.json",
                 oracle="slot0_padding",
                 engines=("emulated",),

@@ -7,6 +7,7 @@ stay beside it under their digests.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from repro import codec
@@ -48,6 +49,12 @@ def about(finding: Finding, *, shrunk_from: str = "") -> dict[str, AboutValue]:
     texts = (str(finding.target), verdict.oracle, verdict.where, verdict.detail, cell, verdict.fingerprint, seen)
     lines = dict(zip(STATED, (*texts, shrunk_from), strict=True))
     return {name: plain(text, TEXT_MAX) for name, text in lines.items() if text}
+
+
+def keep_disagreement(path: Path, case: Case, texts: Sequence[str]) -> None:
+    """Store a case on which two targets disagree, and how. OSError if the disk refuses."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    codec.write(path, Seed(about={"disagree": tuple(plain(text, TEXT_MAX) for text in texts)}, case=case))
 
 
 def _make_room(path: Path, case: Case) -> str:

@@ -16,7 +16,7 @@ from repro.ledger_rows import FINDING, SEED
 
 KNOWN_ISSUES = Path(__file__).parent / "known_issues.toml"
 _TEXT_MAX = 300
-_REQUIRED = frozenset({"title", "link", "probe", "targets", "explains", "expires"})
+_REQUIRED = frozenset({"title", "link", "probes", "targets", "explains", "expires"})
 _OPTIONAL = frozenset({"crashes"})
 
 
@@ -30,7 +30,7 @@ class Issue:
 
     title: str
     link: str
-    probe: str
+    probes: tuple[str, ...]
     targets: tuple[str, ...]
     explains: tuple[str, ...]
     expires: date
@@ -48,8 +48,8 @@ class Issue:
 
 
 def probed(issues: Iterable[Issue], subject: str, release: str, engine: str) -> Issue | None:
-    """The issue that this subject shows on this target."""
-    return next((issue for issue in issues if issue.probe == subject and issue.holds_on(release, engine)), None)
+    """The issue that this subject is a probe of, on this target."""
+    return next((issue for issue in issues if subject in issue.probes and issue.holds_on(release, engine)), None)
 
 
 def explained(
@@ -58,7 +58,7 @@ def explained(
     """The issue because of which a campaign finds this. setup: runner and backend."""
     names = {fingerprint, f"{'/'.join(setup)} {oracle}", f"{FINDING}{fingerprint}"}
     for issue in issues:
-        if issue.holds_on(release, engine) and names & {*issue.explains, issue.probe}:
+        if issue.holds_on(release, engine) and names & {*issue.explains, *issue.probes}:
             return issue
     return None
 
@@ -87,10 +87,6 @@ def _issue(part: str, value: object) -> Issue:
         items = parts.as_list(f"{part}.{name}", found[name])
         return tuple(parts.as_text(f"{part}.{name}", item, _TEXT_MAX) for item in items)
 
-    if not text("probe").startswith((SEED, FINDING)):
-        raise parts.Refused(
-            f"{part}.probe: {parts.shown(found['probe'])} is neither {SEED}FILE nor {FINDING}FINGERPRINT"
-        )
     # A datetime is a date as well, and cannot be compared with one.
     if type(found["expires"]) is not date:
         raise parts.Refused(f"{part}.expires: expected a day, such as 2027-06-01")
@@ -99,12 +95,15 @@ def _issue(part: str, value: object) -> Issue:
     issue = Issue(
         title=text("title"),
         link=text("link"),
-        probe=text("probe"),
+        probes=texts("probes"),
         targets=texts("targets"),
         explains=texts("explains"),
         expires=found["expires"],
         crashes=bool(found.get("crashes", False)),
     )
+    for probe in issue.probes:
+        if not probe.startswith((SEED, FINDING)):
+            raise parts.Refused(f"{part}.probes: {parts.shown(probe)} is neither {SEED}FILE nor {FINDING}FINGERPRINT")
     for target in issue.targets:
         # Refuses what is no range.
         _holds(target, "0", ENGINES[0])

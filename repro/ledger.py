@@ -5,6 +5,7 @@ What a call has returned from is stored, whatever kills the process afterwards.
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shlex
@@ -62,10 +63,26 @@ class Ledger:
         self._execute(f"INSERT INTO runs ({columns(Run)}) VALUES (?, ?, ?, ?, ?, ?, ?)", stored(run))
         return run.id
 
+    def facts(self, run: str, facts: Mapping[str, str]) -> None:
+        """What has become known of where this run takes place; texts of one name are listed, each once."""
+        with self._lock, trouble(self.path):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                for (text,) in self._connection.execute("SELECT facts FROM runs WHERE id = ?", (run,)).fetchall():
+                    known = json.loads(text)
+                    for name, more in facts.items():
+                        texts = [*known.get(name, "").split(", "), *more.split(", ")]
+                        known[name] = ", ".join(dict.fromkeys(filter(None, texts)))
+                    self._connection.execute("UPDATE runs SET facts = ? WHERE id = ?", (json.dumps(known), run))
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
     def end(self, run: str, facts: Mapping[str, str] | None = None) -> None:
         """The run came to its end; facts: what has become known on the way."""
-        for name, text in (facts or {}).items():
-            self._execute("UPDATE runs SET facts = json_set(facts, ?, ?) WHERE id = ?", (f'$."{name}"', text, run))
+        self.facts(run, facts or {})
         self._execute("UPDATE runs SET ended = ? WHERE id = ?", (now(), run))
 
     def case(self, row: CaseRow) -> None:

@@ -56,6 +56,11 @@ MIGRATIONS = (
         oracle TEXT NOT NULL, seed TEXT NOT NULL, seconds REAL NOT NULL, problem TEXT NOT NULL, detail TEXT NOT NULL,
         backend TEXT NOT NULL, at TEXT NOT NULL);
     """,
+    # What a campaign that is killed had covered.
+    """
+    ALTER TABLE cases ADD COLUMN verdicts TEXT NOT NULL DEFAULT '';
+    ALTER TABLE cases ADD COLUMN transitions TEXT NOT NULL DEFAULT '';
+    """,
 )
 SCHEMA = len(MIGRATIONS)
 TABLES: dict[type[Row], str] = {

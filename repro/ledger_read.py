@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,16 +15,18 @@ from repro.finding import Cell
 from repro.ledger_file import TABLES, BadLedger, columns, connect_to_read, trouble
 from repro.ledger_rows import CampaignRow, CaseCount, CaseRow, CheckRow, FindingRow, FixRow, Row, Run
 from repro.record import BadRecord, Campaign
+from repro.unfinished import unfinished
 
 R = TypeVar("R", CampaignRow, FindingRow, CheckRow, FixRow)
-# Of CaseRow, in this order.
-CASE_COLUMNS = tuple(field.name for field in fields(CaseRow))
+# What is told of every run of a case: most of CaseRow, in this order.
+CASE_COLUMNS = tuple(field.name for field in fields(CaseRow) if field.name not in ("verdicts", "transitions"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """All that a ledger holds. runs: by their start. cases: counts. findings: for each (run, target, fingerprint) the
-    form that was stored last. checks and fixes: in the order in which they were made."""
+    """All that a ledger holds. runs: by their start. cases: counts. campaigns: also those that were killed, or are
+    under way, as far as their cases were stored: stopped says "not ended". findings: for each (run, target,
+    fingerprint) the form that was stored last. checks and fixes: in the order in which they were made."""
 
     path: Path
     runs: tuple[Run, ...] = ()
@@ -40,7 +42,7 @@ class History:
         with trouble(self.path):
             connection = connect_to_read(self.path)
             try:
-                yield from connection.execute(f"SELECT {columns(CaseRow)} FROM cases ORDER BY at, rowid")
+                yield from connection.execute(f"SELECT {', '.join(CASE_COLUMNS)} FROM cases ORDER BY at, rowid")
             finally:
                 connection.close()
 
@@ -52,12 +54,14 @@ def read(path: Path) -> History:
         try:
             # One transaction, so that no finding is seen without its run.
             connection.execute("BEGIN")
+            counts, campaigns = _counts(connection), _rows(connection, CampaignRow)
+            findings = _latest(_rows(connection, FindingRow))
             return History(
                 path=path,
                 runs=_runs(connection),
-                cases=_counts(connection),
-                campaigns=_rows(connection, CampaignRow),
-                findings=_latest(_rows(connection, FindingRow)),
+                cases=counts,
+                campaigns=(*campaigns, *_unfinished(connection, counts, campaigns, findings)),
+                findings=findings,
                 checks=_rows(connection, CheckRow),
                 fixes=_rows(connection, FixRow),
             )
@@ -96,6 +100,27 @@ def _made(kind: type[R], values: dict[str, Any]) -> R:
     if kind is FindingRow:
         values["cell"] = Cell(**json.loads(values["cell"])) if values["cell"] else None
     return kind(**values)
+
+
+def _unfinished(
+    connection: sqlite3.Connection,
+    counts: Iterable[CaseCount],
+    campaigns: Iterable[CampaignRow],
+    findings: Sequence[FindingRow],
+) -> Iterator[CampaignRow]:
+    """Campaigns of which there are cases, and that have not said what they came to."""
+    ended = {(row.run, str(row.campaign.target), row.campaign.runner, row.campaign.backend) for row in campaigns}
+    begun = dict.fromkeys((count.run, count.target, count.runner, count.backend) for count in counts)
+    for key in begun:
+        if key not in ended:
+            found = connection.execute(
+                f"SELECT {columns(CaseRow)} FROM cases "
+                "WHERE run = ? AND target = ? AND runner = ? AND backend = ? ORDER BY at, rowid",
+                key,
+            )
+            rows = [CaseRow(**_named(CaseRow, values)) for values in found]
+            own = [row for row in findings if (row.run, row.target) == key[:2]]
+            yield CampaignRow(run=key[0], campaign=unfinished(rows, own), at=rows[-1].at)
 
 
 def _latest(findings: tuple[FindingRow, ...]) -> tuple[FindingRow, ...]:

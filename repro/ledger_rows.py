@@ -36,7 +36,8 @@ class Run:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseRow:
     """One run of a drawn case. digest: repro.codec.digest. replays: steps whose graph path was recorded. seconds:
-    that the run took, without judging it."""
+    that the run took, without judging it. verdicts and transitions: what a campaign that is killed leaves of these
+    (unfinished.py writes and reads them); empty in rows from before there were any."""
 
     run: str
     target: str
@@ -49,6 +50,8 @@ class CaseRow:
     replays: int
     seconds: float
     at: str = ""
+    verdicts: str = ""
+    transitions: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,11 @@ from repro.ledger_read import History
 from repro.ledger_rows import UNFIT, CheckRow, FixRow
 from repro.prove import NOT_COVERED
 from repro.record import Campaign, Found
-from repro.states import CANNOT_RUN, KNOWN, NEW, OPEN, PASSING, State, measurements, states
+from repro.states import CANNOT_RUN, KNOWN, NEW, PASSING, State, measurements, states
+from repro.unfinished import NOT_ENDED
 
-# Changes of state, from and to, that happen by themselves.
-_NO_NEWS = frozenset({(NEW, KNOWN), (CANNOT_RUN, PASSING)})
+# Changes of state, from and to, that are no news; "": there was none before.
+_NO_NEWS = frozenset({(NEW, KNOWN), (CANNOT_RUN, PASSING), ("", KNOWN), ("", PASSING), ("", CANNOT_RUN)})
 FAIL, PASS, UNKNOWN = Status.FAIL.name, Status.PASS.name, Status.UNKNOWN.name
 
 
@@ -59,7 +60,7 @@ def judge_check(row: CheckRow, before: State | None, issue: Issue | None) -> Jud
         if row.expected == PASS:
             return Judgement(color=Color.RED, text=f"{what} fails, and must pass: {seen}")
         return Judgement(color=Color.RED, text=f"{what} fails, and is no known issue: {seen}")
-    if issue and issue.probe == row.subject:
+    if issue and row.subject in issue.probes:
         return Judgement(color=Color.RED, text=f"{what} passes now: take this target out of the known issue {issue}")
     if row.expected == FAIL:
         return Judgement(color=Color.RED, text=f"{what} passes, and its file says that it fails there")
@@ -69,7 +70,7 @@ def judge_check(row: CheckRow, before: State | None, issue: Issue | None) -> Jud
 def judge_campaign(done: Campaign, release: str, issues: Sequence[Issue], before: Sequence[Campaign]) -> Judgement:
     """What a campaign came to. release: the target's. before: earlier ones of the same target, runner and backend."""
     what = f"{done.target} {done.runner}/{done.backend}"
-    if done.error or done.stopped == "interrupted":
+    if done.error or done.stopped in ("interrupted", NOT_ENDED):
         return Judgement(color=Color.RED, text=f"{what}: {done.error or done.stopped}")
 
     def issue(found: Found) -> Issue | None:
@@ -126,13 +127,11 @@ def changes(history: History, run: str) -> list[str]:
     told = []
     for pair, state in now.items():
         old = before.get(pair)
-        if state.since != run or not (state.state in OPEN or old):
+        was = old.state if old else ""
+        if state.since != run or was == state.state or (was, state.state) in _NO_NEWS:
             continue
-        if old and (old.state, state.state) in _NO_NEWS | {(state.state, state.state)}:
-            continue
-        was = f", was {old.state}" if old else ""
         rate = f" ({state.rate:.0%} of the last runs failed)" if 0 < state.rate < 1 else ""
-        told.append(f"{state.state}: {state.subject} on {state.target}{rate}{was}")
+        told.append(f"{state.state}: {state.subject} on {state.target}{rate}{', was ' * bool(was)}{was}")
     return sorted(told)
 
 

@@ -13,6 +13,8 @@ from repro.case import BACKENDS, Target
 DESCRIPTION = """What is done with a failing case.
 Exit codes: 0 pass, 1 fail, 2 unknown, 3 our own error or bad input."""
 
+SANITIZERS = ("memcheck", "initcheck", "racecheck", "synccheck")
+
 
 class BadInput(Exception):
     """What the user asked for cannot be done; the text, one line, says why."""
@@ -52,6 +54,7 @@ def _parser() -> Parser:
     booked.add_argument("--ledger", type=Path, metavar="DB", help="add to this ledger (default: EAGLEEYE_LEDGER)")
     ran = Parser(add_help=False, parents=[watched])
     ran.add_argument("--fresh", action="store_true", help="a new session process for every run")
+    ran.add_argument("--probes", action="store_true", help="with sglang's own probes on (or EAGLEEYE_PROBES=1)")
     top = Parser(prog="python -m repro", description=DESCRIPTION)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
 
@@ -65,6 +68,13 @@ def _parser() -> Parser:
     run.add_argument("--tries", type=_count, default=1, metavar="N", help="runs of each case on each target")
     run.add_argument("--json", action="store_true", help="print all verdicts as JSON")
     run.add_argument("--quiet", action="store_true", help="no table of verdicts")
+
+    run.add_argument(
+        "--sanitizer",
+        choices=SANITIZERS,
+        metavar="TOOL",
+        help=f"under NVIDIA's compute-sanitizer: {', '.join(SANITIZERS)}; names the kernel of a bad access",
+    )
 
     shrink = commands.add_parser("shrink", parents=[ran], help="make a failing case small, towards the same failure")
     shrink.add_argument("seed", type=Path, metavar="SEED.json")

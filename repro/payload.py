@@ -5,6 +5,7 @@ The source is splitmix64 (Steele, Lea, Flood 2014) over counters, in wrapping 64
 
 from __future__ import annotations
 
+import functools
 import math
 import zlib
 
@@ -16,16 +17,43 @@ Ints = npt.NDArray[np.int64]
 NOISE_SIZE = 1 << 20
 Words = npt.NDArray[np.uint64]
 
+_WORD = (1 << 64) - 1
+_FEW = 4096
+_STEP = 0x9E3779B97F4A7C15
+_MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
 
 def words(data: int, name: str, count: int) -> Words:
     """`count` 64-bit words that depend on `data` and on the tensor's name."""
-    start = (data << 32) ^ zlib.crc32(name.encode())
-    with np.errstate(over="ignore"):
-        state = np.uint64(start & 0xFFFFFFFFFFFFFFFF) * np.uint64(0xD1342543DE82EF95)
-        x = state + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return np.asarray(x ^ (x >> np.uint64(31)))
+    x = _multiples(count) + np.uint64(_state(data, name))
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(_MIX[0])
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(_MIX[1])
+    return np.asarray(x ^ (x >> np.uint64(31)))
+
+
+def _first_word(data: int, name: str) -> int:
+    """words(data, name, 1)[0], by a way that is shorter for one."""
+    x = (_state(data, name) + _STEP) & _WORD
+    x = ((x ^ (x >> 30)) * _MIX[0]) & _WORD
+    x = ((x ^ (x >> 27)) * _MIX[1]) & _WORD
+    return x ^ (x >> 31)
+
+
+def _state(data: int, name: str) -> int:
+    return (((data << 32) ^ zlib.crc32(name.encode())) * 0xD1342543DE82EF95) & _WORD
+
+
+def _multiples(count: int) -> Words:
+    return _few_multiples()[:count] if count <= _FEW else _many_multiples(count)
+
+
+@functools.cache
+def _few_multiples() -> Words:
+    return _many_multiples(_FEW)
+
+
+def _many_multiples(count: int) -> Words:
+    return np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_STEP)
 
 
 def floats(data: int, name: str, shape: tuple[int, ...]) -> Floats:
@@ -41,7 +69,7 @@ def noise() -> Floats:
 
 def window(data: int, name: str) -> int:
     """Where in noise() the contents of this name begin; they go on from there, and from its end to its beginning."""
-    return int(words(data, name, 1)[0] % np.uint64(NOISE_SIZE))
+    return _first_word(data, name) % NOISE_SIZE
 
 
 def integers(data: int, name: str, shape: tuple[int, ...], high: int) -> Ints:

@@ -6,6 +6,7 @@ per request; where a row is one value wide, they are flat. The paths of a step, 
     input        what the caller gives, one row per request: at least seq_lens and req_pool_indices, and what the runner's
                  Family names besides (for draft: out_cache_loc [raw_bs, topk * num_steps], positions [raw_bs, topk],
                  topk_p and topk_index [raw_bs, topk], hidden_states [raw_bs, hidden]);
+                 for runners that write the KV of earlier tokens again also rewritten [raw_bs, n], their slots;
                  at step -1, once for the case: req_to_token
     before       the caller's batch just before the graph path: the fields that its Family names, as sglang has them
                  (batch_size, seq_lens_cpu and seq_lens_sum among them)
@@ -88,6 +89,11 @@ class Trace:
     seen: tuple[Seen, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def replayed(self) -> set[int]:
+        """The steps whose graph path was recorded."""
+        return {seen.step for seen in self.seen if seen.path == "graph" and seen.step >= 0}
 
     def get(self, step: int, path: str, name: str) -> Array | None:
         """The array of that name, or None if it was not recorded."""

@@ -24,8 +24,15 @@ def cuda_error(text: str) -> str:
 
 
 def exception_name(error: BaseException) -> str:
-    """The name of the CUDA error, if that is what it is; else the exception's type."""
-    return cuda_error(str(error)) or type(error).__name__
+    """The name of the CUDA error, if that is what it is; else the type of the exception, or of what it wraps."""
+    return cuda_error(str(error)) or type(wrapped(error)).__name__
+
+
+def wrapped(error: BaseException) -> BaseException:
+    """What a plain Exception was raised for, which then only adds advice (sglang's capture does so); else itself."""
+    while type(error) is Exception and (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return error
 
 
 def one_line(error: BaseException) -> str:
@@ -35,8 +42,10 @@ def one_line(error: BaseException) -> str:
 
 
 def exception_detail(error: BaseException) -> str:
-    """The traceback, from its end as much as fits."""
-    return tail("".join(traceback.format_exception(error)), _DETAIL_MAX)
+    """The traceback, from its end as much as fits; its last line says what happened and gives no advice."""
+    text = "".join(traceback.format_exception(error))
+    inner = wrapped(error)
+    return tail(text if inner is error else f"{text}{one_line(inner)}\n", _DETAIL_MAX)
 
 
 def exit_name(status: int) -> str:

@@ -49,6 +49,13 @@ _ENGINES = {
     # the CUDA context that no fork survives.
     "cuda": {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
 }
+# What turns sglang's own probes on, before and after 0.5.13; and the variable of ours that asks for it.
+PROBES = "EAGLEEYE_PROBES"
+_PROBES_ON = {
+    "SGLANG_SPEC_NAN_DETECTION": "1",
+    "SGLANG_SPEC_OOB_DETECTION": "1",
+    "SGLANG_ENABLE_ASYNC_ASSERT": "1",
+}
 # Left over in somebody's shell, these would turn a GPU run into something else.
 _EMULATED_ONLY = ("TRITON_INTERPRET", "TORCHDYNAMO_DISABLE", "SGLANG_USE_CPU_ENGINE")
 
@@ -247,6 +254,8 @@ def worker_environment(target: Target, cache: Path | None = None, *, device: str
     path = os.pathsep.join([*ours, theirs] if theirs else ours)
     inherited = {name: value for name, value in os.environ.items() if name not in _EMULATED_ONLY}
     found = {**inherited, **_ALWAYS, **_ENGINES[target.engine], "PYTHONPATH": path}
+    if os.environ.get(PROBES, "0") not in ("", "0"):
+        found |= _PROBES_ON
     if device and target.engine == "cuda":
         found[VISIBLE] = device
     own = own_environment(target, cache)
@@ -261,6 +270,18 @@ def whole_record(target: Target) -> dict[str, str]:
     are recorded of every step, and dot products of float32 are computed as such, not in Triton's shorter format."""
     variables = {"EAGLEEYE_RECORD": "whole"}
     return variables | {"TRITON_F32_DEFAULT": "ieee"} if target.engine == "cuda" else variables
+
+
+def waiting(target: Target) -> dict[str, str]:
+    """More variables for a worker in which every launch is waited for, so that an error comes out where it was made;
+    none where that is always so."""
+    return {"CUDA_LAUNCH_BLOCKING": "1"} if target.engine == "cuda" else {}
+
+
+def bare_loop() -> dict[str, str]:
+    """More variables for a worker that only measures what sglang's own work costs: it records no more than the time,
+    as the stage `bare`."""
+    return {"EAGLEEYE_RECORD": "bare"}
 
 
 # What is missing -------------------------------------------------------------------------------------------------

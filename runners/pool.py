@@ -10,6 +10,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +19,7 @@ from repro.case import Case, Setup, Target
 from repro.codec import case_to_json
 from repro.trace import Ended, How, Trace
 from runners.causes import cuda_error, exit_name
-from runners.environments import NotUsable, interpreter, worker_environment
+from runners.environments import NotUsable, interpreter, waiting, worker_environment
 from runners.intake import Intake
 from runners.log import Log
 from runners.process import PROMPT_S, Worker, WorkerTrouble
@@ -27,6 +28,8 @@ from runners.wire import BadFrame, CutShort, Frame, Silence, pack, read_exactly,
 
 # A worker that could not be started this often in a row is not tried again: a campaign would wait for it at each case.
 STARTS_MAX = 2
+# Silence while importing and building after which something is wrong: with cold caches much is compiled.
+START_S = 300.0
 # Time for a hanging session to write its stack into the log before it is killed.
 _ABORT_S = 3.0
 # A longer request is not sent before its turn: in the channel there is room for some of this length for certain.
@@ -59,7 +62,7 @@ class Pool:
         timeout_s: float = 120.0,
         fresh: bool = False,
         log: Path | None = None,
-        start_s: float = 300.0,
+        start_s: float = START_S,
         session: str = "",
         device: str = "",
         variables: Mapping[str, str] | None = None,
@@ -67,6 +70,7 @@ class Pool:
         wrapper: Sequence[str] = (),
     ) -> None:
         self.target = target
+        self._log_path = log
         self._device, self._variables, self._wrapper = device, dict(variables or {}), tuple(wrapper)
         self._timeout_s, self._start_s, self._fresh, self._session_module = timeout_s, start_s, fresh, session
         self._log = Log(log)
@@ -91,6 +95,18 @@ class Pool:
         """End the worker and everything it started."""
         self._drop_worker()
         self._log.close()
+
+    def waiting(self) -> Pool:
+        """Another pool like this one, in whose worker every launch is waited for."""
+        return Pool(
+            self.target,
+            timeout_s=self._timeout_s,
+            log=self._log_path,
+            start_s=self._start_s,
+            session=self._session_module,
+            device=self._device,
+            variables=self._variables | waiting(self.target),
+        )
 
     @property
     def session_pid(self) -> int | None:
@@ -197,6 +213,9 @@ class Pool:
         except BadFrame as error:
             raise WorkerTrouble(f"the worker sent garbage: {error}") from error
         session.sent.pop(0)
+        if intake.ended.how is How.RAISED and cuda_error(intake.ended.what):
+            # What a device assertion says is printed, and no part of the exception.
+            intake.ended = replace(intake.ended, detail=f"{session.log.since(intake.mark)}\n{intake.ended.detail}")
         self._log.take_over(session.log)
         return intake.ended
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import os
 import platform
 import time
 from pathlib import Path
@@ -23,7 +24,7 @@ from runners.watch import OpenSession, RunCase, Unfit, Watch
 
 engine.install()
 # Runners whose way through flashinfer has stand-ins on the emulated engine.
-FLASHINFER_STOOD_IN = ("draft",)
+FLASHINFER_STOOD_IN = ("draft", "decode", "verify", "draft_extend")
 
 with engine.importing():
     RELEASE = catalogue.present_release()
@@ -37,7 +38,7 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
         if target.engine == "emulated" and setup.runner not in FLASHINFER_STOOD_IN:
             raise Unfit(f"flashinfer has no stand-in on the {setup.runner} runner's way")
         engine.accept_literal_cuda()
-    if target.engine == "emulated" and setup.dtype == "bfloat16" and setup.backend != "intel_amx":
+    if target.engine == "emulated" and setup.dtype == "bfloat16" and setup.backend == "triton":
         raise Unfit("Triton's interpreter has no bfloat16 arithmetic")
     if not target.is_checkout and target.sglang != RELEASE:
         raise Unfit(f"asked for sglang {target.sglang}, found {RELEASE} on the import path")
@@ -69,6 +70,8 @@ def _facts(target: Target) -> dict[str, str]:
     if overlay and overlay.release != RELEASE:
         raise Unfit(f"asked for sglang {overlay}, found {RELEASE} on the import path")
     told = {"overlay": str(overlay)} if overlay else {}
+    if os.environ.get("EAGLEEYE_PROBES", "0") not in ("", "0"):
+        told["probes"] = "on"
     return told | {
         "sglang": RELEASE,
         "adapted": "yes" if catalogue.is_adapted(RELEASE) else "no: newer than every adapter",

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from repro.case import Case, Setup
 from runners.log import Log
 
-# Cores that one session is worth: one that it runs on, and room for the parent and for other sessions' threads.
-CORES_A_SESSION = 4
+# Cores that a machine must have for each standby of a worker, besides those of other workers. Opening one is one
+# thread's work on the emulated engine: one core for it, one for the session under way. On a GPU compilers and the
+# sessions' own threads take part.
+CORES_EACH = {"emulated": 2, "cuda": 4}
 # On a GPU each holds a CUDA context and its graphs, about 1 GB with the models that are run here.
 STANDBYS_MAX = 4
 
@@ -23,14 +25,12 @@ STANDBYS_MAX = 4
 def room_for(engine: str, workers: int = 1, cores: int = 0) -> int:
     """How many standbys each of so many workers may have on this machine; cores: 0 for those that we may use.
 
-    An emulated session opens within a second of one core's time, and a session under way needs that core more: on
-    the two cores of a small machine standbys made campaigns slower. On a GPU opening is seconds of Python in one
-    thread, while the others are idle. A toy session opens at once.
+    None on the toy, whose sessions open at once.
     """
-    if engine == "toy":
+    if engine not in CORES_EACH:
         return 0
     cores = cores or len(os.sched_getaffinity(0))
-    return max(0, min(STANDBYS_MAX, cores // workers // CORES_A_SESSION))
+    return min(STANDBYS_MAX, cores // workers // CORES_EACH[engine])
 
 
 @dataclass(slots=True, kw_only=True)

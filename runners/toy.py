@@ -9,6 +9,7 @@ packed from req_to_token into a buffer of fixed width, and a caller's batch that
 from __future__ import annotations
 
 import copy
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import fields
@@ -22,6 +23,8 @@ from repro.trace import Array
 from runners.toy_draft import KV_WIDTH, Floats, Tree
 from runners.toy_runner import BUGS, NEUTRAL, Batch, Session, build_session, first_rows, reset, run_eager, run_graph
 from runners.watch import RunCase, Unfit, Watch
+
+BARE = os.environ.get("EAGLEEYE_RECORD") == "bare"
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
@@ -40,11 +43,29 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
         if case.setup != setup:
             raise Unfit("the case has another setup than the session that was opened for it")
         reset(session)
+        if BARE:
+            _bare_loop(session, case, watch)
+            return
         watch.see(-1, "input", "req_to_token", session.table)
         for step, asked in enumerate(case.steps):
             _run_step(session, watch, step, asked.requests)
 
     return run_case
+
+
+def _bare_loop(session: Session, case: Case, watch: Watch) -> None:
+    """Both paths of every step and nothing else, as the stage `bare`."""
+    batches = []
+    for step in case.steps:
+        _fill_prefixes(session, step.requests)
+        given = _given(session, step.requests)
+        batches.append((given, copy.deepcopy(given)))
+    watch.at(0, "bare")
+    begun = time.perf_counter()
+    for graph_batch, eager_batch in batches:
+        run_graph(session, graph_batch, see=lambda path, arrays: None, launching=lambda: None)
+        run_eager(session, eager_batch)
+    watch.spent("bare", time.perf_counter() - begun)
 
 
 def _run_step(session: Session, watch: Watch, step: int, requests: tuple[Request, ...]) -> None:

@@ -6,6 +6,7 @@ stray output is never taken for an answer.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -58,7 +59,19 @@ class Form:
     @property
     def size(self) -> int:
         """Its bytes."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * _plain(self.dtype).itemsize
+
+
+@functools.lru_cache(maxsize=64)
+def _plain(text: str) -> np.dtype[np.generic]:
+    """The dtype of this short text form. BadFrame if it names none, or one that is not plain numbers."""
+    try:
+        dtype = np.dtype(text)
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise BadFrame(f"{text!r:.80} is no dtype") from error
+    if dtype.kind not in "biuf":
+        raise BadFrame(f"dtype {text!r:.80} is not one of plain numbers")
+    return dtype
 
 
 def form_of(value: object) -> Form:
@@ -68,12 +81,7 @@ def form_of(value: object) -> Form:
     dtype, shape = value
     if not all(type(length) is int and 0 <= length <= BODY_MAX for length in shape) or len(shape) > 16:
         raise BadFrame(f"{shape!r:.80} is no shape")
-    try:
-        kind = np.dtype(dtype).kind
-    except (TypeError, ValueError, SyntaxError) as error:
-        raise BadFrame(f"{dtype!r:.80} is no dtype") from error
-    if kind not in "biuf":
-        raise BadFrame(f"dtype {dtype!r:.80} is not one of plain numbers")
+    _plain(dtype)
     return Form(dtype=dtype, shape=tuple(shape))
 
 
@@ -84,7 +92,7 @@ def arrays(forms: Sequence[Form], body: bytes) -> list[Array]:
     for form in forms:
         if form.size > len(body) - offset:
             raise BadFrame(f"arrays of more than the {len(body)} bytes that came with them")
-        flat = np.frombuffer(body, dtype=form.dtype, count=math.prod(form.shape), offset=offset)
+        flat = np.frombuffer(body, dtype=_plain(form.dtype), count=math.prod(form.shape), offset=offset)
         found.append(flat.reshape(form.shape))
         offset += form.size
     if offset != len(body):

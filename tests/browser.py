@@ -91,7 +91,7 @@ class Sheet:
 def sheet(started: Any, path: Path, **options: Any) -> Iterator[Sheet]:
     """A page in a context of its own, without a network."""
     context = started.new_context(**({"viewport": {"width": 1320, "height": 900}, "offline": True} | options))
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(30_000)
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     try:
         yield Sheet(context.new_page(), path)

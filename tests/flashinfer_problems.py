@@ -224,7 +224,7 @@ class Solver:
     def ragged(self, one: Problem) -> Solution:
         """The last tokens of each sequence as they come, and the rest in the cache, as sglang extends."""
         (new_keys, new_values), starts = rows(one), self.ints(np.cumsum((0, *one.counts)))
-        wrapper = self.api.BatchPrefillWithRaggedKVCacheWrapper(self.workspace, "NHD", backend="auto")
+        wrapper = self.api.BatchPrefillWithRaggedKVCacheWrapper(self.workspace, "NHD", backend="fa2")
         wrapper.begin_forward(starts, starts, *one.heads, q_data_type=one.query.dtype)
         tensors = (one.query.to(self.device), new_keys.to(self.device), new_values.to(self.device))
         given = {"causal": True, "sm_scale": one.scale, "logits_soft_cap": 0.0}

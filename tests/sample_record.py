@@ -10,6 +10,7 @@ from reports import html
 from reports.records import history_of
 from repro.case import Case, Request, Setup, Step, Target
 from repro.finding import Cell, Status, Verdict
+from repro.known import Issue
 from repro.record import Campaign, Covered, Found, Replay, Transition
 
 BUGGY, FIXED = Target("0.5.10.post1", "emulated"), Target("0.5.13", "emulated")
@@ -136,9 +137,10 @@ def stale_replays(found: Found) -> tuple[Replay, ...]:
     )
 
 
-def stale_report() -> str:
+def stale_report(issues: Sequence[Issue] = ()) -> str:
     found = stale_found()
-    return html.render(history_of([campaign(BUGGY, (found,), 31), campaign(FIXED)], stale_replays(found)))
+    history = history_of([campaign(BUGGY, (found,), 31), campaign(FIXED)], stale_replays(found))
+    return html.render(history, issues=issues)
 
 
 def large_case(batches: Sequence[int], buckets: tuple[int, ...]) -> Case:

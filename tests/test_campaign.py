@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from repro.finding import Cell, Finding, Status, Verdict, worst
 from repro.keep import keep
 from repro.record import Campaign, Progress
 from repro.trace import Ended, How, Seen, Trace
+from runners.blame import first_wrong
 from runners.pool import Pool
 
 TARGET = Target("clean", "toy")
@@ -475,6 +477,7 @@ def toy_campaign(name: str, folder: Path, cases: int) -> Campaign:
             clock=lambda: 0.0,
             send=pool.send,
             expect=pool.expect,
+            blame=partial(first_wrong, pool, judge=judge_all),
         )
         return campaign(plan, drawn(plan), means)
 
@@ -487,6 +490,10 @@ def test_toy_stale_padding_from_draw_to_seed_file(tmp_path: Path) -> None:
     seed = codec.read(Path(found.seed))
     assert seed.case == found.case
     assert seed.about["oracle"] == "slot0_padding"
+    # The detail of a confirmed finding says where it began.
+    first = f"First wrong: {found.cell} (slot0_padding)."
+    assert found.detail.endswith(first)
+    assert str(seed.about["detail"]).endswith(first)
     assert done.judged == done.cases == 24
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import conftest
 from runners.devices import Seats, visible
-from runners.environments import ADAPTED, CUDA_NEEDS
+from runners.environments import ADAPTED, CUDA_NEEDS, Installed, Own
 
 pytestmark = pytest.mark.slow
 
@@ -63,6 +63,36 @@ def test_a_bad_target_is_a_usage_error(tmp_path: Path) -> None:
     assert ran.returncode == 4
     assert "target '0.5.13': expected RELEASE/ENGINE or PATH@ENGINE" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+def test_several_targets_in_one_word(tmp_path: Path) -> None:
+    output = run(tmp_path, "--target", "clean/toy, tie/toy", "--target", "0.0.3/emulated").stdout
+    assert "test_of_a_target[clean/toy] PASSED" in output and "test_of_a_target[tie/toy] PASSED" in output
+    assert "test_of_a_target[0.0.3/emulated] SKIPPED" in output
+
+
+def test_all_installed_releases_in_one_word(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    releases = [Installed(release=release, path=Path()) for release in ("0.5.9", "0.5.13", "0.5.13.post1", "0.5.10")]
+    monkeypatch.setattr(conftest, "installed", lambda: releases)
+    monkeypatch.setattr(conftest, "own_environments", lambda: [Own(release="0.5.11", path=Path())])
+    emulated = ["0.5.9/emulated", "0.5.10/emulated", "0.5.13/emulated", "0.5.13.post1/emulated"]
+    assert [str(target) for target in conftest.meant("installed/emulated")] == emulated
+    assert "0.5.11/cuda" in [str(target) for target in conftest.meant("installed/cuda")]
+    assert [str(target) for target in conftest.meant("0.5.13/cuda")] == ["0.5.13/cuda"]
+
+
+@pytest.mark.parametrize("name", ["installed/emulated", "installed/cuda", "installed/toy", "installed/cude"])
+def test_all_of_none_is_a_usage_error(name: str, tmp_path: Path) -> None:
+    ran = run(tmp_path, "--target", name)
+    assert ran.returncode == 4 and f"target '{name}': " in ran.stderr and "Traceback" not in ran.stderr
+
+
+def test_tests_write_into_nobodys_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EAGLEEYE_LEDGER", str(tmp_path / "l.db"))
+    (tmp_path / "test_more.py").write_text(
+        "import os\ndef test_it():\n    assert 'EAGLEEYE_LEDGER' not in os.environ\n"
+    )
+    assert "test_it PASSED" in run(tmp_path, "--target", "clean/toy").stdout
 
 
 # GPUs: a driver's tool that shows four of them, and packages that are there by name only.

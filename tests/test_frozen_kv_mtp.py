@@ -29,6 +29,7 @@ STALE = {"slot0_padding": "padded rows of req_pool_indices", "kv_indices": "segm
 # Positions are made anew from seq_lens in every release.
 UNUSED = {"positions"}
 FIRST_DRAFTS = {"topk_index", "topk_p"}
+SAME_WORKER = {"0.5.13.post1": "0.5.13", "0.5.14": "0.5.15.post1"}
 
 
 def step(*rows: tuple[int, int, int]) -> Step:
@@ -150,6 +151,8 @@ def test_other_setups(changes: dict[str, object], pool: Pool, stale: bool) -> No
 
 @pytest.fixture(scope="module")
 def altered(target: Target, release: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    if release in SAME_WORKER:
+        pytest.skip(f"a worker of its own imports sglang once more, and {SAME_WORKER[release]} has the same runner")
     log = tmp_path_factory.mktemp("altered") / "log"
     with Pool(target, session="tests.altered_frozen_kv", log=log) as one:
         yield one
@@ -162,7 +165,7 @@ def drafts(trace: Trace, number: int, row: int) -> list[list[int]]:
 
 def test_every_input_reaches_the_result(altered: Pool) -> None:
     """Row 0 is changed in one input at a time; row 1 has nothing to do with it."""
-    datas = (10, 20, 30)
+    datas = (10, 20)
     numbers = [(data, part) for data in datas for part in range(len(PARTS) + 1)]
     batches = [step((1, 9, data + (part << SHIFT)), (2, 20, data + 50)) for data, part in numbers]
     trace = altered.run(case(*batches))

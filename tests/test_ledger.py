@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from sample_record import campaign
-from sample_rows import CASE, SEED_TEXT, TARGET, case_row, check_row, finding_row, fix_row
+from sample_rows import CASE, SEED_TEXT, case_row, check_row, finding_row, fix_row
 
 from repro import ledger_file
 from repro.ledger import Ledger
@@ -22,6 +22,7 @@ from repro.ledger_merge import check, merge
 from repro.ledger_read import CASE_COLUMNS, History, read
 from repro.ledger_rows import CampaignRow, CaseCount
 
+CAMPAIGN = campaign()
 DATA = Path(__file__).parent / "data"
 
 
@@ -34,11 +35,11 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 def fill(ledger: Ledger) -> str:
     run = ledger.begin("campaign", command="python -m fuzz run", facts={"torch": "2.11"})
     for status in ("PASS", "PASS", "FAIL"):
-        ledger.case(case_row(run, status))
+        ledger.case(case_row(run, status, target=str(CAMPAIGN.target)))
     ledger.finding(finding_row(run))
     ledger.check(check_row(run))
     ledger.fix(fix_row(run))
-    ledger.campaign(CampaignRow(run=run, campaign=campaign()))
+    ledger.campaign(CampaignRow(run=run, campaign=CAMPAIGN))
     ledger.end(run, {"device": "NVIDIA H200"})
     return run
 
@@ -50,7 +51,14 @@ def test_what_is_stored_comes_back(ledger: Ledger) -> None:
     assert (told.id, told.kind, told.command) == (run, "campaign", "python -m fuzz run")
     assert told.started <= told.ended
     assert told.facts["torch"] == "2.11" and told.facts["device"] == "NVIDIA H200" and told.facts["python"]
-    counted = {"run": run, "target": TARGET, "runner": "draft", "backend": "triton", "topk": 2, "num_steps": 3}
+    counted = {
+        "run": run,
+        "target": str(CAMPAIGN.target),
+        "runner": "draft",
+        "backend": "triton",
+        "topk": 2,
+        "num_steps": 3,
+    }
     assert set(history.cases) == {
         CaseCount(**counted, status="PASS", count=2, replays=6, seconds=0.5),
         CaseCount(**counted, status="FAIL", count=1, replays=3, seconds=0.25),
@@ -59,14 +67,15 @@ def test_what_is_stored_comes_back(ledger: Ledger) -> None:
         (history.findings, finding_row(run)),
         (history.checks, check_row(run)),
         (history.fixes, fix_row(run)),
-        (history.campaigns, CampaignRow(run=run, campaign=campaign())),
+        (history.campaigns, CampaignRow(run=run, campaign=CAMPAIGN)),
     ):
         (row,) = rows
         assert row.at
         assert replace(row, at="") == wanted
     named = [dict(zip(CASE_COLUMNS, row, strict=True)) for row in history.case_rows()]
     assert [one["status"] for one in named] == ["PASS", "PASS", "FAIL"]
-    assert named[0] | {"at": ""} == {name: getattr(case_row(run), name) for name in CASE_COLUMNS}
+    wanted = case_row(run, target=str(CAMPAIGN.target))
+    assert named[0] | {"at": ""} == {name: getattr(wanted, name) for name in CASE_COLUMNS}
 
 
 def test_a_finding_is_told_once_in_the_form_stored_last(ledger: Ledger) -> None:

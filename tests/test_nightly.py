@@ -12,6 +12,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+import yaml
 from sample_record import campaign, stale_found
 from sample_rows import TARGET, check_row, fix_row
 
@@ -25,7 +26,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 ISSUE = Issue(
     title="stale rows",
     link="https://example.org/1",
-    probe="seed:a.json",
+    probes=("seed:a.json",),
     targets=("<=0.5.10.post1",),
     explains=("draft/triton slot0_padding",),
     expires=date(2027, 6, 1),
@@ -155,7 +156,7 @@ KNOWN = """
 [[issue]]
 title = "planted"
 link = "https://example.org/1"
-probe = "finding:a2dfbbbe8eea"
+probes = ["finding:a2dfbbbe8eea"]
 targets = ["stale_padding/toy"{more}]
 explains = ["toy/triton kv_indices", "toy/flashinfer slot0_padding", "toy/flashinfer kv_indices"]
 expires = {expires}
@@ -225,6 +226,25 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "l.db").write_text("no database " * 100)
     code, told = run()
     assert code == 3 and "is no ledger" in told and "Traceback" not in told
+
+
+@pytest.mark.slow
+def test_the_workflow_runs_what_the_readme_says(tmp_path: Path) -> None:
+    """Its command is one that pytest takes, on what is there."""
+    workflow = yaml.safe_load((PROJECT / ".github" / "workflows" / "nightly.yml").read_text())
+    (command,) = (step["run"] for step in workflow["jobs"]["nightly"]["steps"] if step.get("name") == "Nightly")
+    assert command.startswith(".venv/bin/python -m pytest -m nightly ")
+    words = command.replace(".venv/bin/python", sys.executable) + " --collect-only"
+    environment = os.environ | {"TARGETS": "clean/toy,stale_padding/toy", "MINUTES": "1", "PROFILE": "soak"}
+    environment |= {"EAGLEEYE_LEDGER": str(tmp_path / "l.db"), "EAGLEEYE_EXAMPLES": str(tmp_path / "examples")}
+    words = words.replace("out/nightly.xml", str(tmp_path / "nightly.xml"))
+    ran = subprocess.run(
+        ["bash", "-ec", words], cwd=PROJECT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "test_campaign[stale_padding/toy toy triton]" in ran.stdout
+    assert "test_seed[pr23037-stale-padding-clean/toy]" in ran.stdout
+    assert not (tmp_path / "l.db").exists()
 
 
 def test_no_other_run_has_nightly_tests(request: pytest.FixtureRequest) -> None:

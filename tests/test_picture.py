@@ -15,6 +15,7 @@ from sample_record import (
 )
 
 from reports import picture
+from repro.case import RUNNERS, Case
 from repro.finding import Cell
 
 STALE = stale_found()
@@ -111,3 +112,26 @@ def test_nothing_is_drawn_outside_a_picture() -> None:
             assert all(box.x >= 0 and box.x + box.width <= panel.width for box in panel.boxes)
             assert all(box.y >= 0 and box.y + box.height <= panel.height for box in panel.boxes)
             assert all(0 <= label.y <= panel.height and label.x <= panel.width for label in panel.labels)
+
+
+def of_runner(runner: str) -> Case:
+    case = stale_case()
+    return replace(case, setup=replace(case.setup, runner=runner))
+
+
+def columns_of(panel: picture.Panel) -> list[str]:
+    return [label.text for label in panel.labels if label.kind == "column"]
+
+
+def test_every_runner_has_buffers_of_its_own() -> None:
+    assert not picture.UNCAPTURED & picture.ROW_BUFFERS.keys()
+    for runner in RUNNERS:
+        for panel in picture.draw(of_runner(runner), None):
+            assert columns_of(panel) == list(picture.ROW_BUFFERS.get(runner, ("seq_lens", "req_pool_indices")))
+
+
+def test_what_captures_nothing_has_neither_bucket_nor_padding() -> None:
+    one, two = picture.draw(of_runner("kv_move"), None)
+    assert (one.title, two.title) == ("Step 0: batch of 2", "Step 1: batch of 1")
+    assert {box.kind for panel in (one, two) for box in panel.boxes} == {"real", "guard"}
+    assert [panel.title for panel in picture.draw(of_runner("decode"), None)][1] == "Step 1: batch of 1 in bucket 2"

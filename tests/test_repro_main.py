@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-import repro.__main__
 from repro import codec
 from repro.__main__ import main
 from repro.case import Case, Request, Setup, Step
 from repro.codec import Seed
 from repro.finding import Status, Verdict
+from runners import sanitizer
 from runners.pool import Pool
 from tests.misbehaving import going
 
@@ -102,7 +102,7 @@ def test_a_hang_is_a_failure(seed: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_trouble_of_ours_is_an_error_and_no_verdict(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(repro.__main__, "Pool", functools.partial(Pool, session="tests.misbehaving"))
+    monkeypatch.setattr(sanitizer, "Pool", functools.partial(Pool, session="tests.misbehaving"))
     path = tmp_path / "seed.json"
     codec.write(path, Seed(case=going(way)))
     assert main(["run", str(path), "--target", "clean/toy"]) == 3

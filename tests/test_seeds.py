@@ -48,9 +48,6 @@ def test_a_seed_does_what_it_says(path: Path, pool: Pool) -> None:
     oracle = expected(seed.about, release)
     if oracle is None:
         pytest.skip(f"it says nothing of {release}")
-    if pool.target.engine == "emulated" and seed.case.setup.backend == "flashinfer":
-        assert trace.ended.how is How.UNFIT, trace.ended
-        pytest.skip("the emulated engine has no flashinfer kernels; tests/test_cuda.py runs this seed")
     assert trace.ended.how is not How.UNFIT, trace.ended
     verdicts = judge_all(seed.case, trace)
     if oracle:

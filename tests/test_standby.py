@@ -84,7 +84,15 @@ def test_without_room_nothing_is_opened() -> None:
 
 @pytest.mark.parametrize(
     ("engine", "workers", "cores", "room"),
-    [("cuda", 1, 16, 4), ("cuda", 4, 16, 1), ("cuda", 8, 16, 0), ("emulated", 1, 2, 0), ("toy", 1, 64, 0)],
+    [
+        ("cuda", 1, 16, 4),
+        ("cuda", 4, 16, 1),
+        ("cuda", 8, 16, 0),
+        ("emulated", 1, 2, 1),
+        ("emulated", 2, 2, 0),
+        ("emulated", 1, 1, 0),
+        ("toy", 1, 64, 0),
+    ],
 )
 def test_room_goes_with_the_cores(engine: str, workers: int, cores: int, room: int) -> None:
     assert room_for(engine, workers, cores) == room <= STANDBYS_MAX

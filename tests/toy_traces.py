@@ -15,8 +15,8 @@ from repro.case import DATA_MAX, Case, Request, Setup, Step, Target, problems, s
 from repro.trace import Array, Ended, How, Seen, Trace
 from runners.toy import open_session
 
-# Oracles of runners without a graph, of which the toy records nothing; each has a test of its own, by its name.
-OF_OTHERS = {"kv_moves"}
+# Oracles of runs that the toy has nothing of; each has a test of its own, by its name.
+OF_OTHERS = {"kv_moves", "metadata_once", "probes", "tree_mask"}
 
 
 @dataclass

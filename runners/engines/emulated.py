@@ -21,9 +21,11 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from runners.engines import interpreter, standins
 from runners.engines.arena import Arena
+from runners.engines.hosted import hosted
 from runners.engines.literal_cuda import LiteralCuda
-from runners.engines.hosted import Hosted
 from runners.engines.poison import UNINITIALISED
+
+__all__ = ["Graph", "capturing", "device", "graph", "hosted", "importing", "install", "mark_host", "synchronize"]
 
 device = "cpu"
 REFUSAL = "CUDA error: operation not permitted when stream is capturing"
@@ -119,7 +121,7 @@ class _Recorder(TorchDispatchMode):
             if isinstance(leaf, torch.Tensor) and leaf.untyped_storage()._cdata not in storages
         ]
         if not fresh:
-            if mutates:
+            if mutates or func in _EFFECTS:
                 self.calls.append(_Again(func, frozen, ()))
             return result
         homes = {id(leaf): self._rehome(leaf) for _, leaf in fresh}
@@ -197,6 +199,8 @@ def _poison(dtype: torch.dtype) -> torch.Tensor:
 
 
 _aten = torch.ops.aten
+# Those that give nothing and change nothing, and are called for what they do.
+_EFFECTS = {_aten._assert_async.default, _aten._assert_async.msg}
 # Tagged as of dynamic shape for their worst case; with these arguments the shape is fixed.
 _DYNAMIC_ONLY_WITH_MASK = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default}
 _REFUSED_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
@@ -290,11 +294,6 @@ def accept_literal_cuda() -> None:
     """From here on, what code asks for on "cuda" by that name is made here, where the device has another name."""
     torch.cuda.Stream = torch.cpu.Stream
     LiteralCuda().__enter__()
-
-
-def hosted() -> AbstractContextManager[Any]:
-    """What only a device has means nothing while this is entered."""
-    return Hosted()
 
 
 def install() -> None:

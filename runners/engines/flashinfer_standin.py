@@ -34,12 +34,15 @@ EXPORTS = {
 @contextmanager
 def importable() -> Iterator[None]:
     """While entered, `import flashinfer` finds this; at any other time, who asks for flashinfer finds none."""
+    before = {name: sys.modules.get(name) for name in EXPORTS}
     sys.modules.update({name: _module(name) for name in EXPORTS})
     try:
         yield
     finally:
-        for name in EXPORTS:
+        for name, module in before.items():
             del sys.modules[name]
+            if module is not None:
+                sys.modules[name] = module
 
 
 def _module(name: str) -> types.ModuleType:

@@ -99,15 +99,26 @@ def _seen(queries: int, keys: int, variant: Variant, mask: torch.Tensor | None) 
 Places = Callable[[int], torch.Tensor | None]
 
 
-def _each(query: torch.Tensor, caches: Pair, starts: Ints, places: Places, variant: Variant, mask: Mask | None) -> Pair:
-    """Sequence by sequence. What belongs to none is what an uninitialised result holds."""
-    out = torch.full(query.shape[:2] + caches[1].shape[-1:], math.nan, dtype=query.dtype)
+def _each(
+    query: torch.Tensor,
+    caches: Pair,
+    starts: Ints,
+    places: Places,
+    variant: Variant,
+    mask: Mask | None,
+    zeroed: bool = False,
+) -> Pair:
+    """Sequence by sequence. What belongs to none is what an uninitialised result holds, or zero."""
+    out = torch.full(query.shape[:2] + caches[1].shape[-1:], 0.0 if zeroed else math.nan, dtype=query.dtype)
     logs = torch.full(query.shape[:2], math.nan, dtype=torch.float32)
     for sequence in range(starts.size - 1):
         rows = slice(max(0, int(starts[sequence])), max(0, int(starts[sequence + 1])))
         part = query[rows]
-        found = places(sequence) if part.shape[0] else None
+        if not part.shape[0]:
+            continue
+        found = places(sequence)
         if found is None:
+            out[rows] = math.nan
             continue
         key, value = (cache[found] for cache in caches)
         seen = mask.of(sequence, part.shape[0], key.shape[0]) if mask else None
@@ -143,6 +154,7 @@ def _paged(
     window_left: int,
     soft_cap: float,
     scale: float,
+    zeroed: bool = False,
 ) -> Pair:
     """Over a paged cache: key and value [pages, page size, key heads, dim], pages a view of page numbers."""
     size = key.shape[1]
@@ -163,7 +175,7 @@ def _paged(
 
     caches = (key.reshape(-1, *key.shape[2:]), value.reshape(-1, *value.shape[2:]))
     variant = Variant(causal=causal, window_left=window_left, soft_cap=soft_cap, scale=scale)
-    return _each(query, caches, _whole(query_starts), places, variant, _mask(mask, mask_starts))
+    return _each(query, caches, _whole(query_starts), places, variant, _mask(mask, mask_starts), zeroed)
 
 
 def _ragged(
@@ -206,7 +218,7 @@ _GIVES = "(Tensor, Tensor)"
 _library = torch.library.Library("eagleeye", "FRAGMENT")
 _library.define(
     "paged_attention(Tensor query, Tensor key, Tensor value, Tensor query_starts, Tensor page_starts, Tensor pages, "
-    f"Tensor last_page_len, {_VARIANT}) -> {_GIVES}"
+    f"Tensor last_page_len, {_VARIANT}, bool zeroed=False) -> {_GIVES}"
 )
 _library.define(
     f"ragged_attention(Tensor query, Tensor key, Tensor value, Tensor query_starts, Tensor key_starts, {_VARIANT}) "

@@ -39,6 +39,14 @@ class _Prefill(Wrapper):
             raise ValueError(f"q.shape[0] ({len(q)}) does not match qo_indptr[-1] ({self._qo_indptr_last})")
 
 
+class NoSchedule:
+    """Of the compiled module, the part that divides the work among programs."""
+
+    @staticmethod
+    def plan(*_: object) -> tuple[int, ...]:
+        return ()
+
+
 class BatchPrefillWithPagedKVCacheWrapper(_Prefill):
     def __init__(
         self,
@@ -54,11 +62,12 @@ class BatchPrefillWithPagedKVCacheWrapper(_Prefill):
         backend: str = "auto",
     ) -> None:
         super().__init__(float_workspace_buffer, kv_layout, use_cuda_graph)
-        self._buffers: Any = (qo_indptr_buf, paged_kv_indptr_buf, paged_kv_indices_buf, paged_kv_last_page_len_buf)
-        self._paged_kv_indices_buf: Any = paged_kv_indices_buf
+        self._take(qo_indptr_buf, paged_kv_indptr_buf, paged_kv_indices_buf, paged_kv_last_page_len_buf)
         self._custom_mask_buf, self._mask_indptr_buf = custom_mask_buf, mask_indptr_buf
+        self._backend = backend
+        self._cached_module: Any = None
         if use_cuda_graph:
-            qo_indptr, kv_indptr, _, last = all_there(self._buffers)
+            qo_indptr, kv_indptr, _, last = all_there(self._buffers())
             self._fixed_batch_size = len(qo_indptr) - 1
             if len(kv_indptr) != len(qo_indptr) or len(last) != self._fixed_batch_size:
                 raise ValueError("paged_kv_indptr_buf and paged_kv_last_page_len_buf should be of batch_size")
@@ -86,15 +95,25 @@ class BatchPrefillWithPagedKVCacheWrapper(_Prefill):
         self._put_mask(custom_mask, qo_indptr.diff() * keys)
         new = (qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len)
         if not self._use_cuda_graph:
-            self._buffers = new
+            self._take(*new)
         else:
             if len(paged_kv_indices) > len(self._paged_kv_indices_buf):
                 raise ValueError("The length of paged_kv_indices exceeds the allocated buffer size.")
-            for buffer, tensor in zip(self._buffers, new, strict=True):
+            for buffer, tensor in zip(self._buffers(), new, strict=True):
                 buffer[: len(tensor)].copy_(tensor)
         self._planned(given, q_data_type, kv_data_type)
+        self._cached_module = NoSchedule
 
     begin_forward = plan
+
+    def _take(self, qo_indptr: Any, paged_kv_indptr: Any, paged_kv_indices: Any, last_page_len: Any) -> None:
+        """Under flashinfer's names: sglang has a fast plan of its own, which writes into these."""
+        self._qo_indptr_buf, self._paged_kv_indptr_buf = qo_indptr, paged_kv_indptr
+        self._paged_kv_indices_buf, self._paged_kv_last_page_len_buf = paged_kv_indices, last_page_len
+
+    def _buffers(self) -> tuple[Any, ...]:
+        indptrs = (self._qo_indptr_buf, self._paged_kv_indptr_buf)
+        return *indptrs, self._paged_kv_indices_buf, self._paged_kv_last_page_len_buf
 
     def run(
         self,
@@ -108,7 +127,8 @@ class BatchPrefillWithPagedKVCacheWrapper(_Prefill):
         key, value = unpacked(paged_kv_cache)
         mask = (self._custom_mask_buf, self._mask_indptr_buf)
         variant = self._variant(q, key, k_scale)
-        return result(paged_attention(q, key, value, *self._buffers, *mask, *variant), v_scale, return_lse)
+        pair = paged_attention(q, key, value, *self._buffers(), *mask, *variant, zeroed=True)
+        return result(pair, v_scale, return_lse)
 
     def forward(
         self, q: Tensor, paged_kv_cache: Any, k_scale: float | None = None, v_scale: float | None = None, **given: Any

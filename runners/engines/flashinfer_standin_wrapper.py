@@ -25,6 +25,9 @@ class Wrapper:
         self._use_cuda_graph = use_cuda_graph
         self._custom_mask_buf: Tensor | None = None
         self._mask_indptr_buf: Tensor | None = None
+        # Room for intermediate results and schedules; named in calls, never used.
+        self._float_workspace_buffer = float_workspace_buffer
+        self._int_workspace_buffer = self._pin_memory_int_workspace_buffer = float_workspace_buffer[:0]
 
     @property
     def is_cuda_graph_enabled(self) -> bool:
@@ -35,7 +38,7 @@ class Wrapper:
 
     def _planned(self, given: dict[str, Any], q_data_type: Any, kv_data_type: Any) -> None:
         """Keep what plan() was told. Only a kernel that is planned with a window or a cap looks at it."""
-        self._query_type, self._key_type = _dtype(q_data_type), _dtype(kv_data_type or q_data_type)
+        self._cached_q_data_type, self._cached_kv_data_type = _dtype(q_data_type), _dtype(kv_data_type or q_data_type)
         self._has_window = given.get("window_left", -1) >= 0
         self._has_cap = (given.get("logits_soft_cap") or 0.0) > 0
         self._told(given)
@@ -51,10 +54,9 @@ class Wrapper:
         self._scale = given.get("sm_scale")
 
     def _variant(self, query: Tensor, key: Tensor, k_scale: float | None) -> tuple[bool, int, float, float]:
-        if query.dtype != self._query_type or key.dtype != self._key_type:
-            raise ValueError(
-                f"planned for q of {self._query_type} and kv of {self._key_type}, not {query.dtype} and {key.dtype}"
-            )
+        planned = (self._cached_q_data_type, self._cached_kv_data_type)
+        if (query.dtype, key.dtype) != planned:
+            raise ValueError(f"planned for q and kv of {planned}, not {query.dtype} and {key.dtype}")
         scale = 1.0 / math.sqrt(query.shape[-1]) if self._scale is None else self._scale
         window = self._window_left if self._has_window else -1
         cap = self._cap if self._has_cap else 0.0
@@ -79,7 +81,7 @@ class Wrapper:
 
 # What forward() and plan() take and what is used of it; the rest changes how fast a kernel is, not what it gives.
 _KNOWN = frozenset({"causal", "window_left", "logits_soft_cap", "sm_scale", "non_blocking"})
-_KNOWN |= {"fixed_split_size", "disable_split_kv", "o_data_type"}
+_KNOWN |= {"fixed_split_size", "disable_split_kv"}
 _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "pos_encoding_mode": ("NONE",),
     "use_fp16_qk_reduction": (False,),

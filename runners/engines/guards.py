@@ -46,6 +46,11 @@ class Bands:
         ends = np.cumsum([before.numel() + behind.numel() for before, behind in self._pairs()])
         return dict(zip(self.names, np.split(read, ends[:-1]), strict=True))
 
+    def mend(self) -> None:
+        """Fill the bands again, so that what runs into them next is seen as such."""
+        for part in self.slices:
+            part.fill_(_FILL)
+
     def _pairs(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         return zip(self.slices[::2], self.slices[1::2], strict=True)
 

@@ -15,16 +15,21 @@ from runners.releases.live import Adapter
 # the last, and its trace says so.
 FIRST_RELEASES = {
     "draft": ("0.5.10", "0.5.11", "0.5.13", "0.5.14"),
+    "draft_v1": ("0.5.10", "0.5.11"),
     "decode": ("0.5.10", "0.5.11", "0.5.13", "0.5.14", "0.5.15"),
     "cpu_decode": ("0.5.10", "0.5.11", "0.5.13", "0.5.14", "0.5.15"),
     "verify": ("0.5.10", "0.5.11", "0.5.13", "0.5.14", "0.5.15"),
     "frozen_kv_mtp": ("0.5.12", "0.5.13", "0.5.14"),
+    "multi_layer": ("0.5.11", "0.5.12", "0.5.13", "0.5.14", "0.5.15"),
     "draft_extend": ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14", "0.5.15"),
 }
+# The last release of what sglang has dropped since.
+LAST_RELEASES = {"draft_v1": "0.5.12.post1"}
 # Runners that are driven in a way of their own: the module that opens their sessions.
 OWN_SESSIONS: dict[str, str] = {
     "kv_move": "runners.sessions.kv_move",
     "verify_eager": "runners.sessions.verify_eager",
+    "verify_eager_tree": "runners.sessions.verify_eager",
     "verify_eager_multi_layer": "runners.sessions.verify_eager",
 }
 # The first releases of what such a session drives: the modules of a folder, as above, with functions of its own.
@@ -84,11 +89,15 @@ def load(release: str, runner: str) -> Adapter:
     """The adapter for a runner. NotDriven if this release has none."""
     if runner not in FIRST_RELEASES:
         raise NotDriven(f"no adapter drives the {runner} runner")
+    last = LAST_RELEASES.get(runner, release)
+    if version_key(last) < version_key(release):
+        raise NotDriven(f"sglang {release} is newer than {last}, the last release that has the {runner} runner")
     first = latest(release, FIRST_RELEASES[runner], f"the {runner} runner")
     module = _import(f"runners.releases.{runner}.v" + first.replace(".", "_"))
     return Adapter(
         name=module.NAME,
-        family=_import(f"runners.releases.{runner}.family").FAMILY,
+        # A module whose runner takes other batches than newer ones has a family of its own.
+        family=getattr(module, "FAMILY", None) or _import(f"runners.releases.{runner}.family").FAMILY,
         build=module.build,
         capture=module.capture,
         batch=module.batch,

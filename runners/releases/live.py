@@ -30,18 +30,30 @@ class Live:
     draft: Any
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a tensor lies among packed ones. offset, strides: in its own elements."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
     """A batch as the caller would hand it over: `count` requests, and tensors whose first dimension is count or a
     multiple of it.
 
-    packed: one tensor of bytes that holds all of them, in their order. on_host: the same contents as tensors on the
-    CPU. Both only where all tensors are as they were made.
+    packed: one tensor of bytes that holds all of them, at these places. on_host: the same contents as tensors on the
+    CPU. Only where all tensors are as they were made.
     """
 
     count: int
     tensors: Mapping[str, torch.Tensor]
     packed: torch.Tensor | None = None
+    places: tuple[_Place, ...] = ()
     on_host: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @classmethod
@@ -52,7 +64,8 @@ class Rows:
         for part, tensor in zip(whole.split(sizes), on_host.values(), strict=True):
             part[: tensor.nbytes] = tensor.reshape(-1).view(torch.uint8)
         packed = whole.to(device)
-        return cls(count=count, tensors=_unpacked(packed, on_host), packed=packed, on_host=on_host)
+        places = _places(on_host)
+        return cls(count=count, tensors=_unpacked(packed, places), packed=packed, places=places, on_host=on_host)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self.tensors[name]
@@ -66,7 +79,7 @@ class Rows:
         if self.packed is None:
             return replace(self, tensors={name: tensor.clone() for name, tensor in self.tensors.items()})
         packed = self.packed.clone()
-        return replace(self, tensors=_unpacked(packed, self.tensors), packed=packed)
+        return replace(self, tensors=_unpacked(packed, self.places), packed=packed)
 
     def joined(self, more: Mapping[str, torch.Tensor]) -> Rows:
         """With further tensors, or others in their place."""
@@ -92,16 +105,20 @@ def _padded_size(tensor: torch.Tensor) -> int:
     return -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
-def _unpacked(packed: torch.Tensor, alike: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Views of the packed bytes, with the dtypes and shapes of these tensors."""
-    bases = {dtype: packed.view(dtype) for dtype in {tensor.dtype for tensor in alike.values()}}
-    found, start = {}, 0
-    for name, tensor in alike.items():
-        shape = tensor.shape
-        strides = [math.prod(shape[n + 1 :]) for n in range(len(shape))]
-        found[name] = bases[tensor.dtype].as_strided(shape, strides, start // tensor.element_size())
+def _places(tensors: Mapping[str, torch.Tensor]) -> tuple[_Place, ...]:
+    found, start = [], 0
+    for name, tensor in tensors.items():
+        shape = tuple(tensor.shape)
+        strides = tuple(math.prod(shape[n + 1 :]) for n in range(len(shape)))
+        found.append(_Place(name, tensor.dtype, shape, strides, start // tensor.element_size()))
         start += _padded_size(tensor)
-    return found
+    return tuple(found)
+
+
+def _unpacked(packed: torch.Tensor, places: Sequence[_Place]) -> dict[str, torch.Tensor]:
+    """Views of the packed bytes."""
+    bases = {dtype: packed.view(dtype) for dtype in {place.dtype for place in places}}
+    return {place.name: bases[place.dtype].as_strided(place.shape, place.strides, place.offset) for place in places}
 
 
 # What a path returns: named tensors, as views that the next replay may overwrite; count rows or a multiple of it.
@@ -151,6 +168,7 @@ class Family:
     buffers whose padded rows sglang leaves as they are, with what is harmless there: [low, high). others: further
     model runners that run before the call, whose KV caches hold the requests' prefixes as well. launched: what the
     launch under way is given, by the buffers' names, with the bucket's rows, where that is not always the buffers.
+    eager_pads: whether eager can run a batch that is padded as a graph pads it.
     """
 
     given: Callable[[Setup, Ints, Sequence[Request]], Given]
@@ -168,6 +186,7 @@ class Family:
     sizes: Callable[[Any], tuple[int, int]] = sizes_of
     launching: Callable[[Any, Callable[[], None]], AbstractContextManager[None]] | None = None
     ranges: Callable[[Setup], Mapping[str, tuple[int, int]]] = no_ranges
+    eager_pads: Callable[[Setup], bool] = lambda setup: True
     others: Callable[[Live], Sequence[Any]] = no_others
     launched: Callable[[Any], Mapping[str, torch.Tensor]] | None = None
 

@@ -68,6 +68,7 @@ def fill_weights(model: torch.nn.Module) -> None:
     The loader's dummy weights lie within 0.001 of zero; with them a model hardly looks at its inputs, and a
     comparison of its outputs would pass whatever a buffer held.
     """
+    _norms_without_kernels(model)
     for name, parameter in model.named_parameters():
         values = torch.from_numpy(floats(_WEIGHTS_DATA, name, tuple(parameter.shape)))
         if parameter.dim() < 2:
@@ -75,3 +76,13 @@ def fill_weights(model: torch.nn.Module) -> None:
         elif "embed" not in name:
             values = values * (3.0 / parameter.shape[-1]) ** 0.5 * 1.5
         parameter.data.copy_(values)
+
+
+def _norms_without_kernels(model: torch.nn.Module) -> None:
+    """sgl_kernel's norms refuse float32, which cases use because it rounds least: let sglang's own PyTorch form of
+    them run there, by graph and by eager alike. Half precision, as in production, keeps the kernels."""
+    for module in model.modules():
+        weight = next(module.parameters(recurse=False), None)
+        is_float32 = weight is not None and weight.is_cuda and weight.dtype == torch.float32
+        if is_float32 and type(module).__name__.endswith("Norm") and hasattr(module, "forward_native"):
+            module._forward_method = module.forward_native

@@ -19,6 +19,7 @@ from runners.engines.tape import Tape
 from runners.releases import catalogue
 from runners.releases.kv_move.family import Batch, Move, Pools
 from runners.sessions import memory
+from runners.sessions.blame import blaming, theirs
 from runners.watch import RunCase, Unfit, Watch
 
 
@@ -35,7 +36,7 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
         for number, step in enumerate(case.steps):
             Moves(pools, table, number, step.requests, watch).run(moves)
 
-    return run
+    return blaming(run)
 
 
 def _module() -> ModuleType:
@@ -70,9 +71,8 @@ class Moves:
             memory.restore(self.kv, before)
             batch = self._batch()
             self.watch.at(self.number, path)
-            with poison:
+            with theirs(), poison:
                 given = self._moved(move, batch)
-                engine.synchronize()
             for name, tensor in given.items():
                 self._see(path, name, tensor)
             self._see_changes(before)

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import time
+from functools import partial
+
 import numpy as np
 import torch
 
 from repro.case import Case, Setup
+from repro.trace import Array
+from runners.engines.present import engine
 from runners.releases.live import Adapter
 from runners.sessions.captured import Captured, Theirs
 from runners.sessions.step import Step
 from runners.watch import RunCase, Unfit, Watch
 
+BARE = os.environ.get("EAGLEEYE_RECORD") == "bare"
+
 
 def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
     """Build workers and capture graphs."""
     captured = Captured(adapter, setup, watch)
+    if BARE:
+        return partial(bare_loop, captured)
 
     def run(case: Case, watch: Watch) -> None:
         captured.reset()
@@ -36,3 +46,38 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
                 raise Unfit(f"the session failed: {type(error).__name__}: {error}") from error
 
     return run
+
+
+def bare_loop(captured: Captured, case: Case, watch: Watch) -> None:
+    """What a case costs without any of us: its batches are made ahead, then every one goes through the graph and
+    through eager, and only at the end is the device waited for. Nothing is recorded but the time, as stage `bare`."""
+    adapter = captured.adapter
+    batches = []
+    for number, step in enumerate(case.steps):
+        made = Step(captured, number, step.requests, Silent())
+        made.fill()
+        batches.append([adapter.batch(captured.live, made.rows.copied()) for _ in range(2)])
+    engine.synchronize()
+    watch.at(0, "bare")
+    start = time.perf_counter()
+    for graph_batch, eager_batch in batches:
+        adapter.graph(captured.runner, graph_batch)
+        adapter.eager(captured.live, eager_batch)
+    engine.synchronize()
+    watch.spent("bare", time.perf_counter() - start)
+
+
+class Silent:
+    """A watch that keeps nothing."""
+
+    def at(self, step: int, path: str) -> None:
+        pass
+
+    def see(self, step: int, path: str, name: str, array: Array) -> None:
+        pass
+
+    def spent(self, stage: str, seconds: float) -> None:
+        pass
+
+    def fact(self, name: str, text: str) -> None:
+        pass

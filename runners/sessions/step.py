@@ -43,16 +43,17 @@ class Step:
 
     def run(self) -> None:
         captured = self.captured
-        self._fill_cache()
-        self._prepare()
+        self.fill()
         snapshots = captured.snapshots
         snapshots.take(snapshots.BEFORE)
         forward_batch = captured.adapter.batch(captured.live, self.rows.copied())
         self._see_caller("before", forward_batch)
+        self.tape.hold()
         self.watch.at(self.number, "graph")
         self._see_outputs("graph", self._graph(forward_batch), len(self.requests))
         self._ask_bands()
         self._see_caller("after_graph", forward_batch)
+        self.tape.hold()
         graph_kv = snapshots.take(snapshots.GRAPH)
         snapshots.put_back(snapshots.BEFORE)
         forward_batch = self._eager("eager", self.rows)
@@ -70,6 +71,11 @@ class Step:
             self._see_rows("graph", came, graph_kv)
             self._see_rows("eager", came, captured.kv)
             self._measure_noise(snapshots.kept(snapshots.BEFORE))
+
+    def fill(self) -> None:
+        """Have memory and batch as the call finds them."""
+        self._fill_cache()
+        self._prepare()
 
     def _graph(self, forward_batch: Any) -> Outputs:
         def launched() -> None:
@@ -104,9 +110,11 @@ class Step:
         kept = memory.copied(captured.kv)
         nudge = NUDGE[captured.dtype]
         noisy = self.family.noisy
-        bucket = self.setup.bucket(self.rows.count)
+        again = self.rows
+        if self.family.eager_pads(self.setup):
+            again = again.padded(self.setup.bucket(again.count), captured.neutral)
         for path, rows, factor in (
-            ("eager_again", self.rows.padded(bucket, captured.neutral), 1.0),
+            ("eager_again", again, 1.0),
             ("eager_nudged_up", self.rows.nudged(noisy, 1 + nudge), 1 + nudge),
             ("eager_nudged_down", self.rows.nudged(noisy, 1 - nudge), 1 - nudge),
         ):
@@ -163,7 +171,6 @@ class Step:
     def _see_caller(self, path: str, forward_batch: Any) -> None:
         for name, value in self.family.caller(forward_batch).items():
             self._see(path, name, value)
-        self.tape.hold()
 
     def _see_launch(self) -> None:
         """Of the first launch of a call; a runner of several graphs launches more."""
@@ -213,6 +220,8 @@ class Step:
             for name, contents in broken.items():
                 self._see("guard", name, contents)
                 self._see("guard", f"{name}.want", untouched(contents.size))
+            if broken:
+                bands.mend()
         self._see("guard", "intact", intact)
 
 

@@ -4,21 +4,20 @@ metadata is made, with which shapes, and with which shapes attention then runs."
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from repro.case import Case, Request, Setup, Target
-from repro.layout import Ints, req_to_token
-from repro.payload import noise
+from repro.case import Case, Setup, Target
+from repro.layout import req_to_token
 from runners.engines.present import engine
 from runners.engines.tape import Tape
 from runners.releases import catalogue, model
 from runners.releases.live import Live, mha_cache
 from runners.releases.verify_eager.family import Verified, verified, watched
 from runners.sessions import memory
+from runners.sessions.blame import blaming, theirs
 from runners.watch import RunCase, Unfit, Watch
 
 FOLDER = "verify_eager"
@@ -40,20 +39,12 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     memory.fill_cache(mha_cache(runner), table)
     if engine.device == "cpu":
         module.pose_as_cuda()
-    filling = torch.from_numpy(noise()).to(engine.device, runner.dtype)
 
     def run(case: Case, watch: Watch) -> None:
         for number, step in enumerate(case.steps):
-            prefixes = [(r, table[r.slot, : r.seq_len]) for r in step.requests]
-            memory.fill_step(mha_cache(runner), filling, number, prefixes, _tree_slots(setup, table, step.requests))
             Verify(module, live, number, verified(setup, step.requests, engine.device), watch).run()
 
-    return run
-
-
-def _tree_slots(setup: Setup, table: Ints, requests: Sequence[Request]) -> Ints:
-    spans = [table[r.slot, r.seq_len : r.seq_len + setup.num_draft_tokens] for r in requests]
-    return torch.cat([torch.from_numpy(span) for span in spans]).numpy()
+    return blaming(run)
 
 
 class Verify:
@@ -72,9 +63,8 @@ class Verify:
         tape.flush()
         self.watch.at(self.number, "verify")
         try:
-            with engine.hosted(), watched(self.live, self.module.ForwardBatch, self._tell):
+            with theirs(), engine.hosted(), watched(self.live, self.module.ForwardBatch, self._tell):
                 self.module.verify(self.live, self.live.setup.runner, self.batch)
-            engine.synchronize()
         finally:  # what happened before an error is what explains it
             for path, columns in self.columns.items():
                 for name, values in columns.items():

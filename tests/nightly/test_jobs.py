@@ -46,7 +46,7 @@ def plugin(config: pytest.Config) -> Nightly:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     nightly = plugin(metafunc.config)
     if "issue" in metafunc.fixturenames:
-        metafunc.parametrize("issue", nightly.issues, ids=[f"{one.probe}-{one.link}" for one in nightly.issues])
+        metafunc.parametrize("issue", nightly.issues, ids=[one.title for one in nightly.issues])
     if "path" in metafunc.fixturenames:
         metafunc.parametrize("path", nightly.seeds, ids=[path.stem for path in nightly.seeds])
     if "fingerprint" in metafunc.fixturenames:

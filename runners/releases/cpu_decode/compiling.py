@@ -53,15 +53,21 @@ def capture(live: Live) -> Any:
     live.args.enable_torch_compile = True
     compile_for_real()
     with amx.declaring():
-        return Runner(FAMILY.model_runner(live))
+        runner = Runner(FAMILY.model_runner(live))
+    graphs = importlib.import_module("torch._dynamo.utils").counters["stats"]["unique_graphs"]
+    if graphs < len(live.setup.capture_bs):
+        raise Unfit(f"torch.compile was to compile {len(live.setup.capture_bs)} buckets and compiled {graphs}")
+    return runner
 
 
 def compile_for_real() -> None:
     """In this process, which serves one setup. Elsewhere on this engine Dynamo is off: functions that sglang compiles
     when it is imported are run as they are there, and a graph of CUDA's never holds more than the calls they make."""
     # Imported here only: it takes a second, and the sessions of other runners do without.
-    importlib.import_module("torch._inductor.config").compile_threads = 1  # a session has one core
-    importlib.import_module("torch._dynamo.config").disable = False
+    inductor: Any = importlib.import_module("torch._inductor.config")
+    dynamo: Any = importlib.import_module("torch._dynamo.config")
+    inductor.compile_threads = 1  # a session has one core
+    dynamo.disable = False
     os.environ["TORCHDYNAMO_DISABLE"] = "0"
 
 

@@ -49,6 +49,11 @@ def backend(live: Live) -> Any:
     return live.target.model_runner.attn_backend
 
 
+def only(buffer: Any) -> Any:
+    """A buffer of an attention backend; flashinfer's keeps a list, of one where there are no sliding layers."""
+    return buffer[0] if isinstance(buffer, list) else buffer
+
+
 def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
     """Of the Triton and the flashinfer backend, and the token ids and such that padding leaves alone."""
     names = {
@@ -61,7 +66,7 @@ def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
         "mask_indptr": "mask_indptr",
         "custom_mask": "cuda_graph_custom_mask",
     }
-    found = {name: getattr(backend(live), attribute, None) for name, attribute in names.items()}
+    found = {name: only(getattr(backend(live), attribute, None)) for name, attribute in names.items()}
     found["next_token_logits"] = runner.buffers.next_token_logits_buffer
     return {name: tensor for name, tensor in found.items() if isinstance(tensor, torch.Tensor)}
 
@@ -70,8 +75,8 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
     """Of kv_indices, which is as long as the context allows, as much as this batch can use."""
     used = int(given["seq_lens"].sum()) + live.setup.max_bs
     return {
-        "kv_indptr": backend(live).kv_indptr[None],
-        "kv_indices": backend(live).cuda_graph_kv_indices[None, :used],
+        "kv_indptr": only(backend(live).kv_indptr)[None],
+        "kv_indices": only(backend(live).cuda_graph_kv_indices)[None, :used],
     }
 
 

@@ -14,6 +14,7 @@ from repro.case import Request, Setup
 from repro.layout import Ints
 from repro.payload import floats, integers
 from runners.releases import model
+from runners.releases.decode.family import only
 from runners.releases.live import Family, Given, Live, Outputs
 
 # What the worker's callers may still look at. Not the accepted counts on spec_info: a padded replay leaves them at the
@@ -45,7 +46,7 @@ BUFFERS = (
     "extend_seq_lens",
     *RENAMED,
 )
-FINITE = 1 << 40  # beyond every finite value of these models' activations, below infinity
+FINITE = 60_000  # beyond every activation of these models, and a number in every dtype
 
 
 def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
@@ -113,11 +114,16 @@ def backend(live: Live) -> Any:
     return live.draft.draft_extend_attn_backend
 
 
-METADATA = {"kv_indptr": "kv_indptr", "kv_indices": "cuda_graph_kv_indices", "qo_indptr": "qo_indptr"}
+def indexing(live: Live) -> Mapping[str, Any]:
+    """The buffers of the attention backend; flashinfer's has lists, of one where there are no sliding layers, and
+    fills another qo_indptr for graphs."""
+    has = backend(live)
+    queries = has.cuda_graph_qo_indptr if live.setup.backend == "flashinfer" else has.qo_indptr
+    return {"kv_indptr": only(has.kv_indptr), "kv_indices": only(has.cuda_graph_kv_indices), "qo_indptr": only(queries)}
 
 
 def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
-    found = {name: getattr(backend(live), attribute, None) for name, attribute in METADATA.items()}
+    found = dict(indexing(live))
     found["next_token_logits"] = runner.buffers.next_token_logits_buffer
     return {name: tensor for name, tensor in found.items() if isinstance(tensor, torch.Tensor)}
 
@@ -126,7 +132,7 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
     """One attention call. Of kv_indices as much as a batch can use whose new tokens count as prefix, as they did up to
     0.5.12."""
     used = int(given["seq_lens"].sum()) + live.setup.max_bs
-    found = {name: getattr(backend(live), attribute)[None] for name, attribute in METADATA.items()}
+    found = {name: buffer[None] for name, buffer in indexing(live).items()}
     return found | {"kv_indices": found["kv_indices"][:, :used]}
 
 
@@ -158,4 +164,6 @@ FAMILY = Family(
     prefix=lambda setup, request: request.seq_len,
     input_buffers=input_buffers,
     ranges=ranges,
+    # Up to its tokens, a padded row of a graph has less than no tokens: nothing that flashinfer's eager path can plan.
+    eager_pads=lambda setup: setup.backend != "flashinfer",
 )

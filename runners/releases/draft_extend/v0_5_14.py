@@ -5,14 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
+from sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner import EAGLEDraftExtendCudaGraphRunner
 from sglang.srt.speculative.eagle_info import EagleDraftExtendInput
 
-from runners.releases.draft_extend.v0_5_10 import accepted, batch_fields, capture, neutral, outputs, spec_input
+from runners.releases.draft_extend.v0_5_10 import accepted, batch_fields, neutral, outputs, spec_input
 from runners.releases.draft_extend.v0_5_13 import eager
 from runners.releases.live import Live, Outputs, Rows
 from runners.releases.workers.v0_5_14 import NAME, build
 
 __all__ = ["NAME", "batch", "build", "capture", "eager", "graph", "neutral"]
+
+
+def capture(live: Live) -> Any:
+    return EAGLEDraftExtendCudaGraphRunner(live.draft)
 
 
 def batch(live: Live, rows: Rows) -> Any:

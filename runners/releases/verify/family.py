@@ -38,6 +38,8 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
 def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
     """Of kv_indices and custom_mask, which are as long as the context allows, as much as this batch can use."""
     setup, backend = live.setup, decode.backend(live)
+    if setup.backend == "flashinfer":
+        return flashinfer_metadata(backend, setup, given)
     lengths = int(given["seq_lens"].sum())
     bits = setup.num_draft_tokens * (lengths + len(given["seq_lens"]) * setup.num_draft_tokens)
     return {
@@ -46,6 +48,27 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
         "qo_indptr": backend.qo_indptr[None],
         "mask_indptr": backend.mask_indptr,
         "custom_mask": backend.cuda_graph_custom_mask[:bits],
+    }
+
+
+def flashinfer_metadata(backend: Any, setup: Setup, given: Given) -> Mapping[str, torch.Tensor]:
+    """flashinfer attends to the tokens of the tree in the KV cache as well, and packs its mask: eight entries a byte,
+    every row from a byte of its own on. Recorded as if it were not packed; a row that starts at a wrong byte starts
+    at a wrong entry."""
+    lengths = given["seq_lens"].astype(np.int64)
+    entries = setup.num_draft_tokens * (lengths + setup.num_draft_tokens)
+    first = 8 * np.append(0, np.cumsum(-(-entries // 8)))
+    places = np.concatenate([start + np.arange(count) for start, count in zip(first, entries, strict=False)])
+    packed, starts = backend.cuda_graph_custom_mask, decode.only(backend.cuda_graph_qk_indptr)[: len(first)]
+    place = torch.from_numpy(places).to(packed.device)
+    wanted = torch.from_numpy(np.stack([first, np.append(0, np.cumsum(entries))])).to(packed.device)
+    used = int(lengths.sum()) + setup.max_bs * (1 + setup.num_draft_tokens)
+    return {
+        "kv_indptr": decode.only(backend.kv_indptr)[None],
+        "kv_indices": decode.only(backend.cuda_graph_kv_indices)[None, :used],
+        "qo_indptr": decode.only(backend.cuda_graph_qo_indptr)[None],
+        "mask_indptr": wanted[1] + 8 * starts - wanted[0],
+        "custom_mask": (packed[place // 8] >> (place % 8)).to(torch.uint8) & 1,
     }
 
 

@@ -11,20 +11,24 @@ from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleWorkerV2
 
 from runners.releases.live import Live
-from runners.releases.verify_eager.family import Verified, schedule_batch, worker
+from runners.releases.verify_eager.family import Verified, end, schedule_batch, worker
 
 __all__ = ["ForwardBatch", "verify", "verify_spelt"]
 
 # By the runner's name.
-WORKERS: dict[str, Any] = {"verify_eager": EAGLEWorkerV2, "verify_eager_multi_layer": MultiLayerEagleWorkerV2}
+WORKERS: dict[str, Any] = {
+    "verify_eager": EAGLEWorkerV2,
+    "verify_eager_tree": EAGLEWorkerV2,
+    "verify_eager_multi_layer": MultiLayerEagleWorkerV2,
+}
 
 
 def spec_info(live: Live, verified: Verified, spelling: str) -> Any:
     setup = live.setup
     lengths = verified.seq_lens.cpu()
     tree = torch.zeros((verified.size, setup.num_draft_tokens), dtype=torch.int64, device=verified.tokens.device)
-    places = {f"{spelling}_{place}": tree.clone() for place in ("index", "next_token", "next_sibling")}
-    return EagleVerifyInput(
+    places: dict[str, Any] = {f"{spelling}_{place}": tree.clone() for place in ("index", "next_token", "next_sibling")}
+    found = EagleVerifyInput(
         draft_token=verified.tokens,
         custom_mask=verified.mask,
         positions=verified.positions,
@@ -37,6 +41,8 @@ def spec_info(live: Live, verified: Verified, spelling: str) -> Any:
         **places,
         **{f"{spelling}_cum_len": None},
     )
+    found.sample = end
+    return found
 
 
 def verify_spelt(live: Live, runner: str, verified: Verified, spelling: str) -> None:

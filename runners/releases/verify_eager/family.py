@@ -1,4 +1,4 @@
-"""A verify batch in a data-parallel group, and what is watched while EAGLE's second workers verify it without a graph."""
+"""A verify batch in a data-parallel group, and what is watched while EAGLE's second workers verify it eagerly."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def schedule_batch(live: Live, verified: Verified, spec_info: Any, forward_mode:
         seq_lens_cpu=lengths,
         seq_lens_sum=int(lengths.sum()),
         orig_seq_lens=verified.seq_lens.to(torch.int32),
-        reqs=[SimpleNamespace(rid=str(n), lora_id=None) for n in range(verified.size)],
+        reqs=[Loose(rid=str(n)) for n in range(verified.size)],
         lora_ids=[None] * verified.size,
         spec_algorithm=runner.spec_algorithm,
         spec_info=spec_info,
@@ -107,7 +107,13 @@ def worker(live: Live) -> Any:
 
 
 class Forwarded(BaseException):
-    """The target has run: what a verify does with its logits is another matter. Nothing on the way may catch it."""
+    """The target has run and its logits were probed: what a verify samples from them is another matter. Nothing on
+    the way may catch it."""
+
+
+def end(*_: Any, **__: Any) -> Any:
+    """Stands where a verify samples."""
+    raise Forwarded
 
 
 # Called with what happens: "metadata" or "padding" with the ForwardBatch, or "attention" with it and the query.
@@ -117,10 +123,9 @@ Tell = Callable[..., None]
 @contextmanager
 def watched(live: Live, forward_batch: Any, tell: Tell) -> Iterator[None]:
     """Tell of every initialisation of metadata, every padding and every attention call, just before it (padding:
-    just after it), and end the verify once the target has run. forward_batch: sglang's class."""
-    backend, target = live.target.model_runner.attn_backend, live.target
+    just after it), until the verify would sample. forward_batch: sglang's class."""
+    backend = live.target.model_runner.attn_backend
     pads = forward_batch.prepare_mlp_sync_batch
-    forward = type(target).forward_batch_generation
 
     def init(batch: Any, *args: Any, **kwargs: Any) -> Any:
         tell("metadata", batch)
@@ -135,12 +140,7 @@ def watched(live: Live, forward_batch: Any, tell: Tell) -> Iterator[None]:
         tell("attention", batch, q)
         return type(backend).forward_extend(backend, q, k, v, layer, batch, *args, **kwargs)
 
-    def last(*args: Any, **kwargs: Any) -> Any:
-        forward(target, *args, **kwargs)
-        raise Forwarded
-
     backend.init_forward_metadata, backend.forward_extend = init, attention
-    target.forward_batch_generation = last
     forward_batch.prepare_mlp_sync_batch = padded
     try:
         yield
@@ -148,4 +148,4 @@ def watched(live: Live, forward_batch: Any, tell: Tell) -> Iterator[None]:
         pass
     finally:
         forward_batch.prepare_mlp_sync_batch = pads
-        del backend.init_forward_metadata, backend.forward_extend, target.forward_batch_generation
+        del backend.init_forward_metadata, backend.forward_extend

@@ -92,12 +92,12 @@ def target_in_one_phase(setup: Setup, device: str, arguments: dict[str, Any]) ->
     return Live(setup=setup, device=device, args=args, target=target, draft=None)
 
 
-def one_phase(setup: Setup, device: str, arguments: dict[str, Any]) -> Live:
-    """Constructing the workers also allocates the pools and makes the attention backends."""
+def one_phase(setup: Setup, device: str, arguments: dict[str, Any], kind: Any = EagleDraftWorker) -> Live:
+    """Constructing the workers also allocates the pools and makes the attention backends. kind: the draft worker's."""
     args = ServerArgs(**arguments)
     set_global_server_args_for_scheduler(args)
     target = construct(TpModelWorker, args, **ranks())
-    draft = construct(EagleDraftWorker, args, **ranks(), target_worker=target)
+    draft = construct(kind, args, **ranks(), target_worker=target)
     args.disable_cuda_graph = False
     draft.init_attention_backend()  # once more, now that the backend may know that graphs are on
     return Live(setup=setup, device=device, args=args, target=target, draft=draft)

@@ -1,0 +1,78 @@
+"""Attention's metadata is made exactly once for a forward pass, after the batch was padded, and speaks of as many
+tokens and requests as attention then runs with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from oracles.record import Record, Wrong, conclude
+from repro.case import Case
+from repro.finding import Cell, Verdict
+from repro.trace import Array, Trace
+
+ORACLE = "metadata_once"
+REQUESTS = "a batch of requests that its tokens do not make up"
+NONE = "no metadata made after padding"
+AGAIN = "metadata made more than once"
+SHAPES = "metadata and attention of different shapes"
+ORDER = (REQUESTS, NONE, AGAIN, SHAPES)
+UNTOLD = -1  # metadata that does not say
+
+
+def judge(case: Case, trace: Trace) -> Verdict:
+    record = Record(trace)
+    wrongs: list[Wrong] = []
+    compared = 0
+    for step in range(len(case.steps)):
+        attention, padding = record.path(step, "attention"), record.path(step, "padding")
+        each = case.setup.num_draft_tokens
+        wrongs += _wrong_requests(step, "padding", padding, each)
+        if not attention:
+            continue
+        compared += len(attention["at"])
+        wrongs += _wrong_times(step, attention, record.path(step, "metadata"), padding)
+        wrongs += _wrong_requests(step, "attention", attention, each)
+        wrongs += _wrong_shapes(step, attention)
+    return conclude(ORACLE, wrongs, compared, nothing="no attention recorded", order=ORDER)
+
+
+def _wrong_times(
+    step: int, attention: Mapping[str, Array], made: Mapping[str, Array], padding: Mapping[str, Array]
+) -> Iterator[Wrong]:
+    """A pass that is not padded has its metadata made once all the same."""
+    times = [int(at) for at in made.get("at", ()) if at < attention["at"][0]]
+    padded = int(padding["at"][-1]) if padding else -1
+    late = [at for at in times if at > padded]
+    if not late:
+        detail = f"In step {step} attention runs without metadata of its own: what it reads is an earlier batch's."
+        if times:
+            shapes = f"for {made['tokens'][0]} tokens, before the batch is padded to {padding['tokens'][-1]}"
+            detail = f"In step {step} attention's metadata is made {shapes}."
+        yield Wrong(where=NONE, detail=detail, cell=_cell(step, "metadata after padding", 0, 1))
+    if len(times) > 1:
+        detail = f"In step {step} attention's metadata is made {len(times)} times before attention runs."
+        yield Wrong(where=AGAIN, detail=detail, cell=_cell(step, "metadata", len(times), 1))
+
+
+def _wrong_requests(step: int, path: str, seen: Mapping[str, Array], each: int) -> Iterator[Wrong]:
+    """each: tokens of a request, of one that pads too."""
+    for tokens, requests in zip(seen.get("tokens", ()), seen.get("requests", ()), strict=True):
+        if tokens != requests * each:
+            cell = _cell(step, f"{path} requests", requests, tokens // each)
+            detail = (
+                f"In step {step}, at {path}, there are {tokens} tokens, which are {tokens // each} requests of {each},"
+            )
+            yield Wrong(where=REQUESTS, detail=f"{detail} but the batch says {requests}.", cell=cell)
+
+
+def _wrong_shapes(step: int, attention: Mapping[str, Array]) -> Iterator[Wrong]:
+    for kind in ("tokens", "requests"):
+        for runs, planned in zip(attention[kind], attention[f"planned_{kind}"], strict=True):
+            if planned not in (UNTOLD, runs):
+                cell = _cell(step, f"planned {kind}", planned, runs)
+                detail = f"In step {step} attention runs with {runs} {kind}, and its metadata speaks of {planned}."
+                yield Wrong(where=SHAPES, detail=detail, cell=cell)
+
+
+def _cell(step: int, buffer: str, got: int, want: int) -> Cell:
+    return Cell(step=step, buffer=buffer, row=0, column=0, got=str(got), want=str(want))

@@ -1,0 +1,42 @@
+"""No probe of sglang's fires: of its own asynchronous checks for NaN, Inf, indices out of bounds and misaligned
+pages, which are off unless they are asked for."""
+
+from __future__ import annotations
+
+import re
+
+from repro.case import Case
+from repro.finding import Status, Verdict
+from repro.trace import How, Trace
+
+ORACLE = "probes"
+FACT = "probes"  # of a trace whose worker had them on
+OFF = "probes are off"
+# What a probe says, in all releases: by kind, and behind it the site. On a GPU a device assertion quotes it.
+_SAID = {
+    "NaN": r"NaN detected! ",
+    "Inf": r"Inf detected! ",
+    "out of bounds": r"(?:index (?:<|>=) -?\d+ \([^)]*\): |OOB indices not in \[[^)]*\): )",
+    "page misaligned": r"page-misaligned indices \(page_size=\d+\): ",
+}
+_FIRED = {kind: re.compile(rf"(?:Error: |Assertion `){said}([^\n`]*)") for kind, said in _SAID.items()}
+
+
+def judge(case: Case, trace: Trace) -> Verdict:
+    """UNKNOWN where probes were off, and where the run ended badly without one of them: nothing is known of what
+    they would have seen further on."""
+    if trace.facts.get(FACT) != "on":
+        return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=OFF, detail=f"Nothing was probed: {OFF}.")
+    ended = trace.ended
+    for kind, pattern in _FIRED.items():
+        found = pattern.search(ended.detail)
+        if found:
+            site = found.group(1).strip()
+            detail = f"The probe for {kind} at {site} fired in step {ended.step}."
+            # The same site in another draft step is the same bug.
+            where = f"{kind} at {re.sub(r'[0-9]+', 'N', site)}"
+            return Verdict(oracle=ORACLE, status=Status.FAIL, where=where, detail=detail)
+    if ended.how is not How.DONE:
+        where = "the run ended before all was probed"
+        return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=where, detail=f"Nobody knows: {where}.")
+    return Verdict(oracle=ORACLE, status=Status.PASS)

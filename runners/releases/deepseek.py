@@ -1,0 +1,72 @@
+"""A tiny DeepSeek-V3 and its next-token layer (MTP): latent attention, and experts in the draft model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from repro.case import Setup
+
+# What the keys and values of a token are kept as, and the rotary part beside it: of the two pairs of sizes for which
+# sglang's Triton kernel keeps them apart (the other is 512 and 64), the smaller.
+LATENT, ROTARY = 256, 32
+QUERY_LATENT = 32
+
+
+def deepseek(setup: Setup) -> dict[str, Any]:
+    """The configuration of target and draft model alike: sglang takes the draft's architecture from its role."""
+    return {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "model_type": "deepseek_v3",
+        "num_hidden_layers": 1,
+        "num_nextn_predict_layers": 1,
+        "first_k_dense_replace": 1,
+        "moe_layer_freq": 1,
+        "hidden_size": setup.hidden_size,
+        # Multiples of what sglang pads these two to on a CPU.
+        "intermediate_size": 64,
+        "moe_intermediate_size": 64,
+        "n_shared_experts": 1,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "topk_method": "noaux_tc",
+        "scoring_func": "sigmoid",
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.0,
+        "num_attention_heads": setup.num_heads,
+        "num_key_value_heads": setup.num_heads,
+        "q_lora_rank": QUERY_LATENT,
+        "kv_lora_rank": LATENT,
+        "qk_rope_head_dim": ROTARY,
+        "qk_nope_head_dim": setup.head_dim,
+        "v_head_dim": setup.head_dim,
+        "vocab_size": setup.vocab_size,
+        "max_position_embeddings": setup.context_len,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        # On a CPU sglang knows this kind of it only.
+        "rope_scaling": {
+            "type": "yarn",
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 2.0,
+            "original_max_position_embeddings": setup.context_len,
+            "beta_fast": 32,
+            "beta_slow": 1,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+        },
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "torch_dtype": setup.dtype,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+
+
+def latent_cache(model_runner: Any) -> list[torch.Tensor]:
+    """The KV cache of a model with latent attention: one tensor a layer, [kv slots, 1, latent and rotary part]."""
+    return list(model_runner.token_to_kv_pool.kv_buffer)

@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# What a GPU host should show, each part under a time limit of its own, and a short table last.
+#
+#   tests/gpu_check.sh [PART...]     without parts: all of them, the short ones first
+#
+# PYTHON: the interpreter (default: .venv/bin/python if it is there, else python3). RELEASE: what is measured (0.5.13).
+# BUGGY: a release that has #27338 (0.5.12.post1). AGAINST: a recording of `python -m repro fidelity --record` from
+# another host. OUT: a folder for the logs (out/gpu-check).
+# Exit code: 0 if every part did what it should, 1 otherwise.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+PYTHON=${PYTHON:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)}
+RELEASE=${RELEASE:-0.5.13}
+BUGGY=${BUGGY:-0.5.12.post1}
+AGAINST=${AGAINST:-}
+OUT=${OUT:-out/gpu-check}
+PARTS=(bench-flashinfer bench-triton next-case campaign campaign-alone two-workers first-wrong sanitizer fidelity tests)
+
+mkdir -p "$OUT"
+rows=()
+failed=0
+
+# part NAME SECONDS EXIT-CODE FIGURE COMMAND...: run it; FIGURE is a pattern whose last match in the output is shown.
+part() {
+  local name=$1 limit=$2 wanted=$3 figure=$4 start code shown
+  shift 4
+  printf '%s: %s\n' "$name" "$*"
+  start=$(date +%s)
+  timeout -k 10 "$limit" "$@" >"$OUT/$name.log" 2>&1
+  code=$?
+  shown=$(grep -oE "$figure" "$OUT/$name.log" | tail -1)
+  [ "$code" -eq "$wanted" ] || failed=1
+  rows+=("$(printf '%-17s %4s (%s) %5ss  %s' "$name" "$code" "$wanted" "$(($(date +%s) - start))" "$shown")")
+}
+
+run() {
+  local target=$RELEASE/cuda
+  case $1 in
+    bench-flashinfer | bench-triton)
+      part "$1" 200 0 'bare / whole = [0-9.]+|small setup: [0-9.]+ cases/s' "$PYTHON" -m fuzz bench --target "$target" \
+        --backend "${1#bench-}" --cases 120 --cases-per-setup 60 --out "$OUT/$1"
+      ;;
+    two-workers)
+      part "$1" 240 0 '2 workers are [0-9.]+ times as fast as one' "$PYTHON" -m fuzz bench --target "$target" \
+        --backend flashinfer --cases 120 --cases-per-setup 60 --workers 2 --out "$OUT/$1"
+      ;;
+    next-case)
+      part "$1" 200 0 'seconds_to_next_case" value="[0-9.]+' sh -c "'$PYTHON' -m pytest -m cuda tests/test_cuda.py \
+        -k starts_soon_after_a_crash --target $target -p no:cacheprovider --junitxml='$OUT/next-case.xml'; \
+        code=\$?; cat '$OUT/next-case.xml'; exit \$code"
+      ;;
+    campaign | campaign-alone)
+      local alone=()
+      [ "$1" = campaign ] || alone=(--standbys 0)
+      part "$1" 120 0 '[0-9,]+ cases \([0-9,]+ judged\) on [0-9]+ setups' "$PYTHON" -m fuzz run --target "$target" \
+        --backend flashinfer --minutes 1 --out "$OUT/$1" "${alone[@]}"
+      ;;
+    first-wrong)
+      part "$1" 150 1 'First wrong: .*|With every launch .*' "$PYTHON" -m repro run \
+        repro/seeds/pr27338-illegal-access.json --target "$BUGGY/cuda"
+      ;;
+    sanitizer)
+      part "$1" 400 1 'compute-sanitizer: .*' "$PYTHON" -m repro run repro/seeds/pr27338-row-too-narrow.json \
+        --target "$BUGGY/cuda" --sanitizer memcheck --log "$OUT/sanitizer-worker.log"
+      ;;
+    fidelity)
+      if [ -f "$AGAINST" ]; then
+        part "$1" 400 0 '.*' "$PYTHON" -m repro fidelity --targets "$target" --against "$AGAINST" \
+          --json "$OUT/fidelity.json" --out "$OUT/fidelity"
+      else
+        rows+=("$(printf '%-17s not run: AGAINST names no recording' "$1")")
+      fi
+      ;;
+    tests)
+      part "$1" 560 0 '[0-9]+ passed.*|[0-9]+ failed.*' "$PYTHON" -m pytest -m cuda --target "$target" -n 4 \
+        --workers-per-gpu 4 -rfs -p no:cacheprovider
+      ;;
+    *)
+      echo "gpu_check: there is no part $1; there are ${PARTS[*]}" >&2
+      exit 3
+      ;;
+  esac
+}
+
+[ $# -gt 0 ] || set -- "${PARTS[@]}"
+for name in "$@"; do run "$name"; done
+echo
+printf '%-17s %4s %s %6s  %s\n' part exit '(wanted)' time figure
+printf '%s\n' "${rows[@]}"
+exit $failed

@@ -1,0 +1,98 @@
+"""The draft runner with other target and draft models than EAGLE's, on every installed release; and on EAGLE's first
+worker, in the releases that have it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from oracles.catalogue import judge_all
+from repro.case import Case, Request, Setup, Step, Target, problems
+from repro.expect import release_order
+from repro.finding import Status
+from repro.trace import How, Trace
+from runners.pool import Pool
+
+SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2, 4), slots=6)
+# The releases in which a batch that does not fill its bucket leaves stale rows behind it (#23037).
+STALE_UNTIL = release_order("0.5.10.post1")
+STALE = {
+    "slot0_padding": "padded rows of hidden_states, req_pool_indices, topk_index, topk_p",
+    "kv_indices": "segment of a padded row",
+}
+FIRST_WORKER_UNTIL = release_order("0.5.12.post1")
+
+
+def step(*rows: tuple[int, int, int]) -> Step:
+    """A call with these requests: slot, seq_len, data."""
+    return Step(requests=tuple(Request(slot=slot, seq_len=seq_len, data=data) for slot, seq_len, data in rows))
+
+
+FULL = step((1, 9, 1), (2, 17, 2), (3, 5, 3), (4, 30, 4))
+PADDED = step((5, 7, 5), (2, 11, 6), (3, 21, 7))
+# Two requests of FULL with other contents; and all of them with other lengths.
+CONTENTS = step((1, 9, 1), (2, 17, 22), (3, 5, 33), (4, 30, 4))
+LENGTHS = step((1, 30, 1), (2, 5, 2), (3, 17, 3), (4, 9, 4))
+STEPS = (FULL, PADDED, CONTENTS, LENGTHS)
+
+
+def case(**changes: object) -> Case:
+    return Case(setup=replace(SETUP, **changes), steps=STEPS)  # type: ignore[arg-type]
+
+
+def failures(one: Case, trace: Trace) -> dict[str, str]:
+    return {v.oracle: v.where for v in judge_all(one, trace) if v.status is Status.FAIL}
+
+
+def judged(one: Case, trace: Trace) -> None:
+    """As is known of the release, and looked at by every oracle that has something to look at."""
+    assert trace.ended.how is How.DONE, trace.ended
+    stale = release_order(trace.facts["sglang"]) <= STALE_UNTIL
+    assert failures(one, trace) == (STALE if stale else {})
+    verdicts = {v.oracle: v.status for v in judge_all(one, trace)}
+    for oracle in ("staged", "metadata_shape", "kv_writes", "graph_equals_eager", "bucket", "callers_batch"):
+        assert verdicts[oracle] is Status.PASS, oracle
+
+
+def drafted(trace: Trace, number: int) -> np.ndarray:
+    tokens = trace.get(number, "graph", "tokens")
+    assert tokens is not None
+    return tokens
+
+
+@pytest.mark.parametrize("algorithm", ["EAGLE3", "NEXTN"])
+def test_every_release_drafts_with_it(algorithm: str, pool: Pool) -> None:
+    one = case(algorithm=algorithm)
+    trace = pool.run(one)
+    judged(one, trace)
+    same = (drafted(trace, 0) == drafted(trace, 2)).all(axis=1)
+    assert same.tolist() == [True, False, False, True], "contents matter, and to nobody else"
+    assert not np.array_equal(drafted(trace, 0), drafted(trace, 3)), "attention looks at what is there"
+    if algorithm == "EAGLE3":
+        # The draft model knows every other token, by numbers of its own.
+        assert all((drafted(trace, number) % 2 == 1).all() for number in range(len(STEPS)))
+    for number in range(len(STEPS)):
+        given = trace.path(number, "input")["out_cache_loc"].reshape(-1, SETUP.topk, SETUP.num_steps)
+        written = trace.path(number, "graph")["kv_slots"]
+        assert set(written.tolist()) - {0} == set(given[:, :, : SETUP.num_steps - 1].flatten().tolist())
+
+
+def test_the_first_worker_drafts_as_the_second_does(pool: Pool, target: Target) -> None:
+    first, second = case(runner="draft_v1"), case()
+    trace = pool.run(first)
+    if release_order(trace.facts["sglang"]) > FIRST_WORKER_UNTIL:
+        assert trace.ended.how is How.UNFIT
+        assert "the last release that has the draft_v1 runner" in trace.ended.what
+        return
+    judged(first, trace)
+    other = pool.run(second)
+    for number in range(len(STEPS)):
+        np.testing.assert_array_equal(drafted(trace, number), drafted(other, number))
+
+
+def test_latent_attention_is_not_drawn_for_flashinfer() -> None:
+    changes = {"backend": "flashinfer", "dtype": "float16", "head_dim": 64}
+    assert problems(case(**changes)) == problems(case(algorithm="EAGLE3", **changes)) == []
+    assert problems(case(algorithm="NEXTN", **changes)) == ["setup: the NEXTN algorithm has no flashinfer backend"]

@@ -1,0 +1,179 @@
+"""Failing cases that campaigns share through Hypothesis's example database, in a directory and in Redis."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sample_rows import CASE
+
+import fuzz.__main__
+from fuzz.profiles import PROFILES, BadExamples, database
+from fuzz.remembered import TRIED_MAX, Remembered
+from repro.case import Case, Request, Step, Target
+from repro.finding import Finding, Status, Verdict
+from repro.record import loads
+
+VERDICT = Verdict(oracle="slot0_padding", status=Status.FAIL, where="padded rows")
+
+
+def case(*data: int) -> Case:
+    return replace(CASE, steps=tuple(Step(requests=(Request(slot=1, seq_len=1, data=one),)) for one in data))
+
+
+def finding(one: Case, failed: int = 5, where: str = "padded rows") -> Finding:
+    verdict = replace(VERDICT, where=where)
+    return Finding(case=one, target=Target("0.5.13", "emulated"), verdict=verdict, failed=failed, tried=5)
+
+
+@pytest.fixture(params=["directory", "redis"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "directory":
+        yield str(tmp_path / "examples")
+        return
+    pytest.importorskip("redis", reason="the package redis is not installed: pip install redis")
+    if not shutil.which("redis-server"):
+        pytest.skip("there is no Redis here; on Debian: apt install redis-server")
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    words = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(tmp_path)]
+    server = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    try:
+        for _ in range(100):
+            with socket.socket() as there:
+                if there.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        yield f"redis://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def test_what_one_campaign_found_another_tries(place: str) -> None:
+    told: list[str] = []
+    one, other = Remembered(database(place), told.append), Remembered(database(place), told.append)
+    assert one.cases("toy", "triton") == []
+    one.remember(finding(case(1, 2, 3)))
+    one.remember(finding(case(4), where="elsewhere"))
+    one.remember(finding(case(5), failed=0, where="seen once, and not again"))
+    assert other.cases("toy", "triton") == [case(4), case(1, 2, 3)], "simplest first"
+    assert other.cases("toy", "flashinfer") == other.cases("draft", "triton") == []
+    one.remember(finding(case(1, 2)))
+    assert other.cases("toy", "triton") == [case(4), case(1, 2)], "a better form replaces the one before"
+    assert told == []
+
+
+def test_there_is_an_end_to_what_is_tried_again(tmp_path: Path) -> None:
+    one = Remembered(database(str(tmp_path)), print)
+    for number in range(TRIED_MAX + 5):
+        one.remember(finding(case(number), where=str(number)))
+    assert len(one.cases("toy", "triton")) == TRIED_MAX
+
+
+def test_what_cannot_be_read_is_left_alone(tmp_path: Path) -> None:
+    shared = database(str(tmp_path))
+    for text in (b"\xff", b"{}", b'{"format": 99}'):
+        shared.save(b"eagleeye toy triton", text)
+    one = Remembered(shared, print)
+    one.remember(finding(case(1)))
+    assert one.cases("toy", "triton") == [case(1)]
+    assert len(list(shared.fetch(b"eagleeye toy triton"))) == 4
+
+
+def test_a_database_that_fails_later_is_told_of_once_and_costs_nothing() -> None:
+    class Gone:
+        def save(self, key: bytes, value: bytes) -> None:
+            raise ConnectionError("gone away")
+
+    told: list[str] = []
+    one = Remembered(Gone(), told.append)  # type: ignore[arg-type]
+    one.remember(finding(case(1)))
+    one.remember(finding(case(2)))
+    assert told == ["examples are not shared from here on: ConnectionError: gone away"]
+
+
+def test_without_a_database_nothing_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    one = Remembered(None, print)
+    one.remember(finding(case(1)))
+    assert one.cases("toy", "triton") == [] and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("redis://127.0.0.1:1", "127.0.0.1:1"),
+        ("redis://user:secret@127.0.0.1:1", "127.0.0.1:1"),
+        ("https://example.org", "neither a directory nor a URL"),
+        ("/dev/null/x", "Not a directory"),
+    ],
+)
+def test_a_place_that_is_none_is_one_line(where: str, said: str) -> None:
+    with pytest.raises(BadExamples) as raised:
+        database(where)
+    assert said in str(raised.value) and "\n" not in str(raised.value) and "secret" not in str(raised.value)
+
+
+def test_property_tests_share_it_too(place: str) -> None:
+    """What failed once is tried first, by another process as by another host."""
+    tried: list[int] = []
+
+    def failing() -> None:
+        @settings(database=database(place), max_examples=500, deadline=None)
+        @given(st.integers(0, 10_000))
+        def small(number: int) -> None:
+            tried.append(number)
+            assert number < 1000
+
+        small()
+
+    with pytest.raises(AssertionError):
+        failing()
+    tried.clear()
+    with pytest.raises(AssertionError):
+        failing()
+    assert tried[0] == 1000
+
+
+@pytest.mark.slow
+def test_a_campaign_begins_with_what_another_found(place: str, tmp_path: Path) -> None:
+    words = ["run", "--seed", "5", "--cases", "20", "--examples", place, "--out"]
+    assert fuzz.__main__.main([*words, str(tmp_path / "one"), "--target", "stale_padding/toy"]) == 1
+    (first,), _ = loads((tmp_path / "one" / "record.json").read_text())
+    assert {found.at_case for found in first.findings} != {1}
+    assert fuzz.__main__.main([*words, str(tmp_path / "two"), "--target", "stale_padding/toy", "--seed", "6"]) == 1
+    (second,), _ = loads((tmp_path / "two" / "record.json").read_text())
+    assert second.findings[0].at_case == 1
+    # Not without being asked: the same number means the same cases.
+    words = ["run", "--seed", "5", "--cases", "20", "--out", str(tmp_path / "three"), "--target", "stale_padding/toy"]
+    assert fuzz.__main__.main(words) == 1
+    (third,), _ = loads((tmp_path / "three" / "record.json").read_text())
+    assert [found.at_case for found in third.findings] == [found.at_case for found in first.findings]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_profile_sets_how_much_is_tried(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EAGLEEYE_EXAMPLES", "redis://127.0.0.1:1")
+    words = ["run", "--target", "clean/toy", "--cases", "100", "--profile", name]
+    code, profile = fuzz.__main__.main(words), PROFILES[name]
+    if profile.remembers:
+        assert code == 3 and "127.0.0.1:1" in capsys.readouterr().err
+        monkeypatch.delenv("EAGLEEYE_EXAMPLES")
+        code = fuzz.__main__.main(words)
+    assert code == 0
+    (campaign,), _ = loads(next(tmp_path.glob("out/*/record.json")).read_text())
+    assert campaign.setups == -(-100 // profile.cases_per_setup)

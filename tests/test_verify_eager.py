@@ -1,0 +1,163 @@
+"""Verify without a graph in a padded batch: the oracle on records made by hand, and every installed release."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from toy_traces import changed
+
+from oracles import metadata_once
+from oracles.catalogue import judge_all, overall
+from repro.case import Case, Request, Setup, Step, problems
+from repro.expect import release_order
+from repro.finding import Status
+from repro.trace import Array, Ended, How, Seen, Trace
+from runners.pool import Pool
+
+SETUP = Setup(
+    runner="verify_eager", topk=1, num_steps=3, num_draft_tokens=4, capture_bs=(2, 4), slots=6, context_len=64
+)
+THREE = Step(requests=tuple(Request(slot=slot, seq_len=9 + slot, data=slot) for slot in (1, 5, 3)))
+FULL = Step(requests=tuple(Request(slot=slot, seq_len=20 + slot, data=slot) for slot in (4, 2)))
+CASE = Case(setup=SETUP, steps=(THREE, FULL))
+TREE = replace(SETUP, runner="verify_eager_tree", topk=2, num_draft_tokens=7)
+# The last release that makes the metadata before it pads the batch (#26244).
+EARLY_UNTIL = release_order("0.5.12.post1")
+# The last release whose workers of several layers give a verify no number of tokens to pad by.
+UNPADDABLE_UNTIL = release_order("0.5.10.post1")
+LATE = {"metadata_once": metadata_once.NONE}
+
+
+def failures(one: Case, trace: Trace) -> dict[str, str]:
+    return {v.oracle: v.where for v in judge_all(one, trace) if v.status is Status.FAIL}
+
+
+# The oracle ------------------------------------------------------------------------------------------------------
+
+
+def sound() -> Trace:
+    """Padding, then metadata, then two layers of attention, in a step that is padded and in one that is not."""
+    seen = []
+    for step, requests in enumerate((4, 2)):
+        shape = {"tokens": [4 * requests], "requests": [requests]}
+        columns: dict[str, dict[str, list[int]]] = {
+            "padding": {"at": [0], **shape},
+            "metadata": {"at": [1], **shape},
+            "attention": {"at": [2, 3], **{name: 2 * values for name, values in shape.items()}},
+        }
+        columns["attention"] |= {f"planned_{name}": 2 * values for name, values in shape.items()}
+        seen += [
+            Seen(step=step, path=path, name=name, array=np.array(values))
+            for path, names in columns.items()
+            for name, values in names.items()
+        ]
+    return Trace(ended=Ended(how=How.DONE), seen=tuple(seen))
+
+
+def told(trace: Trace) -> tuple[Status, str]:
+    verdict = metadata_once.judge(CASE, trace)
+    return verdict.status, verdict.where
+
+
+def test_metadata_made_once_after_padding_passes() -> None:
+    assert told(sound()) == (Status.PASS, "")
+    assert overall(judge_all(CASE, sound())) is Status.PASS
+
+
+def test_without_attention_it_does_not_know() -> None:
+    assert told(Trace(ended=Ended(how=How.DONE))) == (Status.UNKNOWN, "no attention recorded")
+
+
+def test_metadata_made_before_padding() -> None:
+    trace = changed(sound(), 0, "metadata", "at", lambda _: np.array([-1]))
+    trace = changed(trace, 0, "metadata", "tokens", lambda _: np.array([12]))
+    assert told(trace) == (Status.FAIL, metadata_once.NONE)
+    assert "made for 12 tokens, before the batch is padded to 16" in metadata_once.judge(CASE, trace).detail
+
+
+def test_no_metadata_at_all() -> None:
+    for name in ("at", "tokens", "requests"):
+        trace = changed(sound(), 1, "metadata", name, lambda array: array[:0])
+    trace = changed(trace, 1, "metadata", "at", lambda array: array[:0])
+    assert told(trace) == (Status.FAIL, metadata_once.NONE)
+    assert "an earlier batch's" in metadata_once.judge(CASE, trace).detail
+
+
+def test_metadata_made_twice() -> None:
+    trace = changed(sound(), 0, "metadata", "at", lambda _: np.array([1, 1]))
+    assert told(trace) == (Status.FAIL, metadata_once.AGAIN)
+
+
+@pytest.mark.parametrize("name", ["planned_tokens", "planned_requests"])
+def test_metadata_of_another_shape(name: str) -> None:
+    trace = changed(sound(), 0, "attention", name, lambda array: array - 1)
+    assert told(trace) == (Status.FAIL, metadata_once.SHAPES)
+
+
+@pytest.mark.parametrize("path", ["padding", "attention"])
+def test_requests_that_the_tokens_do_not_make_up(path: str) -> None:
+    def fewer(array: Array) -> Array:
+        return array - 1
+
+    trace = changed(sound(), 0, path, "requests", fewer)
+    assert told(trace) == (Status.FAIL, metadata_once.REQUESTS)
+
+
+# Real sglang -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trace(pool: Pool) -> Trace:
+    return pool.run(CASE)
+
+
+@pytest.fixture(scope="module")
+def release(trace: Trace) -> tuple[tuple[int, ...], ...]:
+    return release_order(trace.facts["sglang"])  # type: ignore[return-value]
+
+
+def test_metadata_is_made_early_where_that_is_known(trace: Trace, release: object) -> None:
+    assert problems(CASE) == []
+    assert trace.ended.how is How.DONE, trace.ended
+    assert failures(CASE, trace) == (LATE if release <= EARLY_UNTIL else {})  # type: ignore[operator]
+    if release > EARLY_UNTIL:  # type: ignore[operator]
+        assert overall(judge_all(CASE, trace)) is Status.PASS
+
+
+def test_the_record_is_complete_and_the_batch_padded(trace: Trace) -> None:
+    for step, (own, busiest) in enumerate(((3, 4), (2, 2))):
+        assert trace.path(step, "input")["busiest"] == busiest
+        assert len(trace.path(step, "input")["seq_lens"]) == own
+        padding, attention = trace.path(step, "padding"), trace.path(step, "attention")
+        assert (padding["tokens"].tolist(), padding["requests"].tolist()) == ([4 * busiest], [busiest])
+        assert attention.keys() == {"at", "tokens", "requests", "planned_tokens", "planned_requests"}
+        assert attention["tokens"].tolist() == [4 * busiest], "of the one layer"
+
+
+def test_the_same_case_gives_the_same_record(trace: Trace, pool: Pool) -> None:
+    again = pool.run_fresh(CASE)
+    first, second = ([(s.step, s.path, s.name, s.array.tolist()) for s in one.seen] for one in (trace, again))
+    assert first == second
+
+
+def test_a_tree_is_padded_as_if_it_were_a_chain(pool: Pool) -> None:
+    """A bug of every adapted release: the batch is said to hold tokens // (num_steps + 1) requests."""
+    one = Case(setup=TREE, steps=(FULL,))
+    trace = pool.run(one)
+    assert failures(one, trace)["metadata_once"] == metadata_once.REQUESTS
+    assert (trace.path(0, "padding")["tokens"], trace.path(0, "padding")["requests"]) == (14, 3)
+
+
+def test_workers_of_several_layers_make_no_metadata(pool: Pool, release: object) -> None:
+    """A bug of every adapted release: before 0.5.13 it is made early, from then on not at all."""
+    one = Case(setup=replace(SETUP, runner="verify_eager_multi_layer"), steps=(THREE,))
+    trace = pool.run(one)
+    if release <= UNPADDABLE_UNTIL:  # type: ignore[operator]
+        assert failures(one, trace) == {"ended": "raised RuntimeError in verify"}
+        assert "negative dimension" in trace.ended.detail
+        return
+    assert failures(one, trace)["metadata_once"] == metadata_once.NONE
+    made = trace.path(0, "metadata")
+    assert (made["tokens"].tolist() if made else []) == ([12] if release <= EARLY_UNTIL else [])  # type: ignore[operator]
