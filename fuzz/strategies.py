@@ -6,7 +6,7 @@ Nothing is filtered: every choice is drawn from what the choices before it leave
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from hypothesis import strategies as st
@@ -31,6 +31,7 @@ DRAFT_TOKENS_MAX = 32
 SPARE_SLOTS_MAX = 4
 DATA_MAX = 9999  # contents depend on every digit, and four of them are easy to read
 SHORT = 8  # tokens
+LIGHT_CONTEXT = 9 * 256  # a page of prefix and one for each of eight branches, of the largest size
 
 T = TypeVar("T")
 Requests = tuple[Request, ...]
@@ -48,8 +49,8 @@ def cases(setup: Setup, swarm: Swarm = EVERYTHING) -> st.SearchStrategy[Case]:
 
 @st.composite
 def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
-    size = swarm.size
     domain = DOMAINS[runner]
+    size = replace(swarm.size, context_len=LIGHT_CONTEXT) if domain.light and swarm.paged else swarm.size
     topk = draw(st.integers(2, size.topk)) if swarm.branching and domain.speculative and domain.branches else 1
     num_steps = draw(st.integers(domain.num_steps_min, size.num_steps if domain.speculative else 1))
     # The tree holds this many candidates besides its root.

@@ -14,8 +14,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from reports import changes, frames, tables, trends, wording
-from reports import columns as packing
+from reports import changes, frames, packing, tables, trends, wording
 from reports.events import Square, release_and_engine, target_order
 from reports.frames import CaseTuple
 from reports.pages import columns, pages

@@ -30,7 +30,8 @@ function startMatrix() {
       }
     }
     const all = rows[0].length;
-    count.textContent = shown === all ? `${all} rows` : `${shown} of ${all} rows`;
+    const noun = all === 1 ? "row" : "rows";
+    count.textContent = shown === all ? `${all} ${noun}` : `${shown} of ${all} ${noun}`;
     roam();
     nameScrollers();
   }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -138,9 +138,10 @@ def _named(row: FixRow) -> FixRow:
     return replace(row, target=name, detail=row.detail.replace(row.target, name))
 
 
-def _latest_stops(rows: Iterable[FixRow]) -> tuple[FixRow, ...]:
-    """Of each engine and role the last one."""
-    return tuple({(row.engine, row.role): row for row in rows}.values())
+def _latest_stops(rows: Sequence[FixRow]) -> tuple[FixRow, ...]:
+    """Of each engine those of the last run; of a role that was met twice there, the last."""
+    runs = {row.engine: row.run for row in rows}
+    return tuple({(row.engine, row.role): row for row in rows if row.run == runs[row.engine]}.values())
 
 
 def _seeds(history: History, measured: Measured) -> list[Subject]:

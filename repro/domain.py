@@ -44,7 +44,8 @@ class Domain:
     """backends, algorithms: those with which there is such a runner. num_steps_min: fewest draft steps. accepts: a
     request says how many drafts were accepted. speculative: False where there is no draft, so that topk and num_steps
     are 1 and mean nothing. branches: False where topk is 1. room: how many positions of its row of req_to_token a
-    request of seq_len tokens uses. since: no release before it has this runner."""
+    request of seq_len tokens uses. since: no release before it has this runner. light: it runs no model, so that its
+    contexts may be long."""
 
     backends: tuple[str, ...] = ("triton",)
     algorithms: tuple[str, ...] = ("EAGLE",)
@@ -52,6 +53,7 @@ class Domain:
     accepts: bool = False
     speculative: bool = True
     branches: bool = True
+    light: bool = False
     room: Callable[[Paged, int], int] = draft_room
     since: str = "0"
 
@@ -67,13 +69,15 @@ DOMAINS = {
     "cpu_decode": Domain(backends=("intel_amx",), speculative=False, room=decode_room),
     "verify": Domain(backends=("triton", "flashinfer"), num_steps_min=2, room=verify_room),
     "frozen_kv_mtp": Domain(num_steps_min=2, room=prefix_room, since="0.5.12"),
-    "draft_extend": Domain(backends=("triton", "flashinfer"), accepts=True, room=extend_room),
+    "draft_extend": Domain(
+        backends=("triton", "flashinfer"), algorithms=("EAGLE", "EAGLE3", "NEXTN"), accepts=True, room=extend_room
+    ),
     # Every layer draws one token. With a single layer it is draft_extend.
     "multi_layer": Domain(num_steps_min=2, accepts=True, branches=False, room=extend_room, since="0.5.11"),
     # Without a graph; trees apart, as their batches are padded wrongly in every release.
     "verify_eager": Domain(branches=False, room=extend_room),
     "verify_eager_tree": Domain(room=extend_room),
     "verify_eager_multi_layer": Domain(branches=False, room=extend_room),
-    "kv_move": Domain(accepts=True, room=moved_room),
+    "kv_move": Domain(accepts=True, light=True, room=moved_room),
     "toy": Domain(backends=("triton", "flashinfer"), num_steps_min=2),
 }

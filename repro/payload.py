@@ -58,8 +58,9 @@ def _many_multiples(count: int) -> Words:
 
 def floats(data: int, name: str, shape: tuple[int, ...]) -> Floats:
     """float32 values in [-1, 1), exact multiples of 2**-23."""
-    top = (words(data, name, math.prod(shape)) >> np.uint64(40)).astype(np.int64)
-    return ((top - 2**23).astype(np.float32) * np.float32(2.0**-23)).reshape(shape)
+    # 24 bits: every step of this is exact in float32.
+    top = (words(data, name, math.prod(shape)) >> np.uint64(40)).astype(np.float32)
+    return ((top - np.float32(2**23)) * np.float32(2.0**-23)).reshape(shape)
 
 
 def noise() -> Floats:

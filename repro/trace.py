@@ -3,9 +3,9 @@
 Oracles judge from this record alone. An array is named by (step, path, name). Row-shaped arrays have one row
 per request; where a row is one value wide, they are flat. The paths of a step, in the order in which they are recorded:
 
-    input        what the caller gives, one row per request: at least seq_lens and req_pool_indices, and what the runner's
-                 Family names besides (for draft: out_cache_loc [raw_bs, topk * num_steps], positions [raw_bs, topk],
-                 topk_p and topk_index [raw_bs, topk], hidden_states [raw_bs, hidden]);
+    input        what the caller gives, one row per request: at least seq_lens and req_pool_indices, and what its
+                 runner's Family names besides (for draft: out_cache_loc [raw_bs, topk * num_steps],
+                 positions [raw_bs, topk], topk_p and topk_index [raw_bs, topk], hidden_states [raw_bs, hidden]);
                  for runners that write the KV of earlier tokens again also rewritten [raw_bs, n], their slots;
                  at step -1, once for the case: req_to_token
     before       the caller's batch just before the graph path: the fields that its Family names, as sglang has them
@@ -19,6 +19,8 @@ per request; where a row is one value wide, they are flat. The paths of a step, 
     metadata     attention metadata at launch: kv_indptr [calls, n] and kv_indices [calls, width], one row for each
                  attention call that oracles/reads.py knows of (for draft: kv_indptr has num_steps rows, of which draft
                  steps 0..num_steps-2 use one each); qo_indptr [calls, n] where rows have several queries
+                 and, where they have a mask, mask_indptr [n] and custom_mask, one entry for each query and key, also
+                 where flashinfer packs them. Keys of the tree that is verified are in kv_indices for flashinfer alone
     guard        after the graph ran: `intact`, how many bytes of guard bands still held their filling; and for each
                  buffer whose bands do not, the bands (flat) and under <name>.want the filling
     graph        what the graph path left: its outputs, raw_bs rows each (for draft: parents, scores_index, tokens);
@@ -29,11 +31,27 @@ per request; where a row is one value wide, they are flat. The paths of a step, 
                  neither, and kv_same is 1
     after_eager  the caller's batch after the eager path
     eager_again  as `eager`, from an eager pass over the batch padded as the graph pads it, first raw_bs rows; and
-    eager_nudged_up, eager_nudged_down: eager passes with the hidden states, or where there are none the KV cache,
-                 moved by rounding noise. Recorded only where graph and eager differ.
+    eager_nudged_up, eager_nudged_down: eager passes with the hidden states, or where there are none the KV cache and
+                 the token embeddings, moved by rounding noise. Recorded only where graph and eager differ.
 
 Before each step the caller writes the prefixes of its requests into the KV cache; the rest of it goes on from the
 eager path of the step before.
+
+Runners without a graph record something else. kv_move, whose moves all start from the same memory:
+
+    before       kv_slots, kv_rows: what lies in the slots that a move may read
+    verify, verify_tail, accept, branches: one path for each move that the release has (repro/accept.py says where its
+                 rows belong): targets and sources [n], as handed to the KV cache; kv_slots and kv_rows, as in `graph`;
+                 outside: 1 if a target or source was no slot at all, so that no row was moved; and the lists that come
+                 with the move: freed, left, draft_slots
+
+verify_eager and its kin, which have one entry for each event of a step, numbered `at` in their common order:
+
+    input        req_pool_indices, seq_lens; busiest, the requests of the busiest rank of the group (scalar)
+    padding      tokens and requests of the batch just after it was padded
+    metadata     the same when attention's metadata is made
+    attention    the same when attention runs; planned_tokens, planned_requests: as many as the metadata in use speaks
+                 of, -1 if it does not say
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 # another host. OUT: a folder for the logs (out/gpu-check).
 # Exit code: 0 if every part did what it should, 1 otherwise.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 3
 
 PYTHON=${PYTHON:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)}
 RELEASE=${RELEASE:-0.5.13}

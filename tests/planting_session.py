@@ -51,16 +51,16 @@ class Planter:
         def probe(tensor: torch.Tensor | None, *args: Any, **kwargs: Any) -> None:
             caller = sys._getframe(1)
             site = (str(caller.f_globals["__name__"]), caller.f_lineno, kind)
-            if tensor is None or not tensor.numel():
-                return original(tensor, *args, **kwargs)
-            self.probed.add(site)
-            if site not in self.plant:
-                return original(tensor, *args, **kwargs)
-            kept = tensor.clone()
-            tensor[(0,) * tensor.dim()] = bad(kind, args)
+            kept = None
+            if tensor is not None and tensor.numel():
+                self.probed.add(site)
+                if site in self.plant:
+                    kept = tensor.clone()
+                    tensor[(0,) * tensor.dim()] = bad(kind, args)
             original(tensor, *args, **kwargs)
-            tensor.copy_(kept)
-            self.planted.add(site)
+            if tensor is not None and kept is not None:
+                tensor.copy_(kept)
+                self.planted.add(site)
 
         probe.stands_before = original  # type: ignore[attr-defined]
         return probe

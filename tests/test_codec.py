@@ -171,7 +171,7 @@ REFUSED = [
     (put("steps", 1, "requests", 0, "data", to=None), "steps[1].requests[0].data: expected an integer, not null"),
     (put("steps", 1, "requests", 0, "data", to=float("nan")), "requests[0].data: expected an integer, not NaN"),
     (put("steps", 1, "requests", 0, "data", to=10**30), "requests[0].data: 1000000000000000000000000000000 is"),
-    (put("steps", 1, "requests", 0, "size", to=1), 'steps[1].requests[0]: unknown key "size"; known are accepted, data,'),
+    (put("steps", 1, "requests", 0, "size", to=1), 'steps[1].requests[0]: unknown key "size"; known are accepted,'),
     (drop("steps", 1, "requests", 0, "slot"), "steps[1].requests[0]: slot is missing"),
     (put("steps", 1, "requests", to={}), "steps[1].requests: expected a list, not an object"),
     (put("steps", 1, to=[1, 2]), "steps[1]: expected an object, not a list of 2"),

@@ -56,6 +56,21 @@ def address(tensor: torch.Tensor) -> int:
 # Replay equals eager ---------------------------------------------------------------------------------------------
 
 
+def test_an_assertion_is_part_of_the_graph() -> None:
+    """What sglang's probes record while a graph is captured watches every replay."""
+    values = torch.ones(3)
+
+    def program() -> Tensors:
+        torch._assert_async((values > 0).all(), "not positive")
+        return []
+
+    made, _ = captured(program)
+    made.replay()
+    values[1] = -1
+    with pytest.raises(RuntimeError, match="not positive"):
+        made.replay()
+
+
 @many
 @given(programs(), st.lists(st.integers(1, 1000), min_size=1, max_size=3))
 def test_a_replay_gives_what_eager_gives(program: Program, seeds: list[int]) -> None:

@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 import sample_ledger
 from sample_record import BUGGY, FIXED, campaign, stale_found
 
-from reports import columns as packing
-from reports import frames, tables
+from reports import frames, packing, tables
 from reports.records import history_of
 from reports.trends import HEIGHT, WIDTH, trends
 from repro.ledger_read import CASE_COLUMNS

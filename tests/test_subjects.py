@@ -129,6 +129,16 @@ def test_a_fix_gathers_its_proof_and_the_checks_of_its_seed() -> None:
     assert changes.holding(subjects(history(*unrun))) == (0, 0)
 
 
+def test_a_proof_is_that_of_the_last_run() -> None:
+    rows = [row for row in sample_ledger.fixes() if row.number == 23037]
+    unrun = replace(rows[0], run=RUNS[0].id, role="", target="", detail="not covered yet")
+    [subject] = subjects(history(unrun, *rows))
+    assert [stop.role for stop in subject.stops] == ["buggy", "fixed", "without", "newest"] * 2
+    [subject] = subjects(history(*rows, replace(unrun, run=RUNS[3].id)))
+    assert [(stop.engine, stop.role) for stop in subject.stops if not stop.role] == [("emulated", "")]
+    assert len(subject.stops) == 5
+
+
 def test_the_first_release_that_passes_is_marked_as_the_fix() -> None:
     rows = [
         check(0, f"{release}/emulated", "FAIL" if release in ("0.5.10.post1", "0.5.11", "0.5.14") else "PASS")

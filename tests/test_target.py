@@ -29,8 +29,6 @@ STALE_UNTIL = release_order("0.5.12.post1")
 STALE = {"slot0_padding": "padded rows of req_pool_indices", "kv_indices": "segment of a padded row"}
 # One release before and one after the target's runner was rewritten, and the releases in which it is tried on a CPU.
 ONE_OF_EACH, ON_CPU_IN = ("0.5.13", "0.5.15.post1"), ("0.5.12.post1", "0.5.15.post1")
-# Oracles of other kinds of session.
-FOREIGN = {"kv_moves", "metadata_once"}
 CALLER = {
     "batch_size",
     "input_ids",
@@ -69,7 +67,7 @@ def bits(trace: Trace) -> list[tuple[object, ...]]:
 
 def verdicts(one: Case, trace: Trace) -> dict[str, Status]:
     assert trace.ended.how is How.DONE, trace.ended
-    return {v.oracle: v.status for v in judge_all(one, trace) if v.oracle not in FOREIGN}
+    return {v.oracle: v.status for v in judge_all(one, trace)}
 
 
 def failures(one: Case, trace: Trace) -> dict[str, str]:
@@ -114,8 +112,8 @@ def on_cpu(pool: Pool) -> tuple[Trace, Trace]:
 def test_the_oracles_say_what_is_known_of_the_release(runner: str, runs: dict[str, tuple[Trace, ...]]) -> None:
     one, trace = case(runner), runs[runner][0]
     assert failures(one, trace) == (STALE if is_stale(trace) else {})
-    unknown = {oracle for oracle, status in verdicts(one, trace).items() if status is Status.UNKNOWN}
-    assert unknown == (set() if runner == "verify" else {"tree_mask"})
+    assert Status.UNKNOWN not in verdicts(one, trace).values()
+    assert ("tree_mask" in verdicts(one, trace)) == (runner == "verify")
     if not is_stale(trace):
         assert overall(judge_all(one, trace)) is Status.PASS
 
@@ -200,7 +198,7 @@ def test_verify_runs_over_the_trees_of_the_draft(runs: dict[str, tuple[Trace, ..
         assert trace.path(number, "graph")["hidden_states"].shape == (count, 4 * VERIFY.hidden_size)
         shapes |= {tuple(row) for row in given["scores_index"].tolist()}
     # Were they all alike, a wrong mask would not show.
-    assert len(shapes) > 3
+    assert len(shapes) > 1
 
 
 # Every input matters ---------------------------------------------------------------------------------------------

@@ -53,6 +53,11 @@ def stand_in(*names: str) -> None:
     sys.meta_path.insert(0, _Finder(names))
 
 
+def stand_in_if_absent(*names: str) -> None:
+    """The same, but only where nothing else provides them."""
+    sys.meta_path.append(_Finder(names))
+
+
 _torchvision: list[torch.library.Library] = []
 
 

@@ -158,17 +158,17 @@ class Family:
 
     given: the batch as host arrays under their names in the trace, one row per request: of the setup, req_to_token
     and the requests. flat: those of them that sglang takes as one row of all. noisy: those in the model's dtype, by
-    moving which rounding noise is measured; without any, the KV cache is moved. buffers: the runner's input buffers
-    that are watched. caller: what of a ForwardBatch its caller may look at afterwards. model_runner: the one whose
-    weights and KV cache are used. kv: that cache. prefix: how many tokens of a request are in it before the call.
-    configs: Hugging Face configurations of target and draft model. static: the tensors besides input buffers and KV
-    cache that outlive a call, by name. metadata: what attention reads at launch, of the live sglang, the runner, the
-    bucket and the batch. input_buffers, sizes: where the runner keeps its buffers, bucket and batch size. launching:
-    calls its second argument at each launch while it is entered; None: where the engine's graphs say so. ranges: the
-    buffers whose padded rows sglang leaves as they are, with what is harmless there: [low, high). others: further
-    model runners that run before the call, whose KV caches hold the requests' prefixes as well. launched: what the
-    launch under way is given, by the buffers' names, with the bucket's rows, where that is not always the buffers.
-    eager_pads: whether eager can run a batch that is padded as a graph pads it.
+    moving which rounding noise is measured; without any, the KV cache and the token embeddings are moved. buffers:
+    the runner's input buffers that are watched. caller: what of a ForwardBatch its caller may look at afterwards.
+    model_runner: the one whose weights and KV cache are used. kv: that cache. prefix: how many tokens of a request
+    are in it before the call. configs: Hugging Face configurations of target and draft model. static: the tensors
+    besides input buffers and KV cache that outlive a call, by name. metadata: what attention reads at launch, of the
+    live sglang, the runner, the bucket and the batch. input_buffers, sizes: where the runner keeps its buffers,
+    bucket and batch size. launching: calls its second argument at each launch while it is entered; None: where the
+    engine's graphs say so. ranges: the buffers whose padded rows sglang leaves as they are, with what is harmless
+    there: [low, high). others: further model runners that run before the call, whose KV caches hold the requests'
+    prefixes as well. launched: what the launch under way is given, by the buffers' names, with the bucket's rows,
+    where that is not always the buffers. eager_pads: whether eager can run a batch that is padded as a graph pads it.
     """
 
     given: Callable[[Setup, Ints, Sequence[Request]], Given]

@@ -73,6 +73,19 @@ class Captured:
         memory.restore(self._static, self._start)
 
     @contextmanager
+    def embeddings_moved(self, factor: float) -> Iterator[None]:
+        """What tokens stand for, moved: what a runner that is given nothing but tokens is nudged by."""
+        parameters = self.model_runner.model.named_parameters()
+        embeddings = [parameter.data for name, parameter in parameters if "embed" in name]
+        kept = memory.copied(embeddings)
+        for embedding in embeddings:
+            embedding.mul_(factor)
+        try:
+            yield
+        finally:
+            memory.restore(embeddings, kept)
+
+    @contextmanager
     def timed(self, stage: str, watch: Watch) -> Iterator[None]:
         """Run sglang's code: what it raises is a finding. Adds the time until the device is done, so that an
         asynchronous error surfaces here."""

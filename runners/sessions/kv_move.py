@@ -12,7 +12,6 @@ from repro.accept import accept_index, correct_drafts, finishes, verified
 from repro.case import Case, Request, Setup, Target
 from repro.domain import DOMAINS
 from repro.layout import Ints, req_to_token
-from repro.payload import floats
 from runners.engines.poison import Poisoned
 from runners.engines.present import engine
 from runners.engines.tape import Tape
@@ -30,11 +29,14 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     pools: Pools = module.pools(setup, engine.device)
     moves: Mapping[str, Move] = module.moves(setup)
     table = req_to_token(setup)
+    kv: list[torch.Tensor] = [*pools.cache.k_buffer, *pools.cache.v_buffer]
+    memory.fill_cache(kv, table)
+    before = memory.copied(kv)
 
     def run(case: Case, watch: Watch) -> None:
         watch.see(-1, "input", "req_to_token", table)
         for number, step in enumerate(case.steps):
-            Moves(pools, table, number, step.requests, watch).run(moves)
+            Moves(pools, table, number, step.requests, watch).run(moves, before)
 
     return blaming(run)
 
@@ -56,9 +58,8 @@ class Moves:
         self.tape = Tape(watch.see)
         self.path = "input"
 
-    def run(self, moves: Mapping[str, Move]) -> None:
-        self._fill()
-        before = memory.copied(self.kv)
+    def run(self, moves: Mapping[str, Move], before: list[torch.Tensor]) -> None:
+        memory.restore(self.kv, before)
         slots = torch.from_numpy(self._watched()).to(engine.device)
         self._see("before", "kv_slots", slots)
         self._see("before", "kv_rows", memory.contents(self.kv, slots))
@@ -95,11 +96,6 @@ class Moves:
         return move(self.pools, batch)
 
     # Inputs ------------------------------------------------------------------------------------------------------
-
-    def _fill(self) -> None:
-        """Every slot with contents of its own, others in every step."""
-        for number, tensor in enumerate(self.kv):
-            tensor.copy_(torch.from_numpy(floats(self.number, f"kv{number}", tuple(tensor.shape))))
 
     def _watched(self) -> Ints:
         """The slots whose contents a move may read: each request's, from the page on in which its prefix ends."""

@@ -51,14 +51,14 @@ class Filling:
         slots = np.concatenate([*(own for _, own in prefixes), drafts])
         groups = _alike(kv, lambda tensor: tensor[0].numel())
         rows = [slots]
-        for number in (number for group in groups.values() for number in group):
-            width = kv[number][0].numel()
-            starts = [
-                window(request.data, f"prefix{number}") + np.arange(own.size, dtype=np.int64) * width
-                for request, own in prefixes
-            ]
-            starts.append(window(step, f"stale{number}") + np.arange(drafts.size, dtype=np.int64) * width)
-            rows.append(np.concatenate(starts) & (NOISE_SIZE - 1))
+        sizes = [*(own.size for _, own in prefixes), drafts.size]
+        # How far each slot is from the first one of its request.
+        along = np.arange(slots.size, dtype=np.int64) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        for width, group in groups.items():
+            for number in group:
+                begins = [window(request.data, f"prefix{number}") for request, _ in prefixes]
+                begins.append(window(step, f"stale{number}"))
+                rows.append((np.repeat(begins, sizes) + along * width) & (NOISE_SIZE - 1))
         where = torch.from_numpy(np.stack(rows)).to(self._values.device)
         first = 1
         for width, group in groups.items():

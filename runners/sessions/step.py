@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,8 @@ class Step:
         ):
             start = before if noisy else [tensor * factor for tensor in before]
             memory.restore(captured.kv, start)
-            self._eager(path, rows)
+            with nullcontext() if noisy else captured.embeddings_moved(factor):
+                self._eager(path, rows)
             self._see_slots(path, start)
             self._see_rows(path, self.tape.flush(), captured.kv)
         memory.restore(captured.kv, kept)

@@ -11,9 +11,8 @@ import torch
 from repro.case import Request, Setup
 from repro.layout import Ints, draft_positions
 from repro.payload import floats, integers
-from runners.releases import model
-from runners.releases.deepseek import deepseek, latent_cache
-from runners.releases.live import Family, Given, Live, mha_cache
+from runners.releases import algorithms
+from runners.releases.live import Family, Given, Live
 
 SPEC = ("topk_p", "topk_index", "hidden_states")
 CALLER = ("batch_size", "seq_lens", "seq_lens_cpu", "seq_lens_sum", "req_pool_indices", "positions", "out_cache_loc")
@@ -22,7 +21,7 @@ CALLER = ("batch_size", "seq_lens", "seq_lens_cpu", "seq_lens_sum", "req_pool_in
 def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
     """req_pool_indices, seq_lens: [n]; out_cache_loc: [n, topk * num_steps]; positions: [n, topk]; topk_p: float32
     [n, topk], falling; topk_index: [n, topk]; hidden_states: [n, hidden]."""
-    topk = setup.topk
+    topk, vocab = setup.topk, algorithms.draft_vocab(setup)
     lengths = np.array([r.seq_len for r in requests], dtype=np.int64)
     return {
         "req_pool_indices": np.array([r.slot for r in requests], dtype=np.int64),
@@ -30,7 +29,7 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
         "out_cache_loc": np.stack([table[r.slot, draft_positions(setup, r.seq_len)].reshape(-1) for r in requests]),
         "positions": np.repeat(lengths[:, None], topk, axis=1),
         "topk_p": np.stack([np.sort(np.abs(floats(r.data, "topk_p", (topk,))))[::-1] for r in requests]),
-        "topk_index": np.stack([integers(r.data, "topk_index", (topk,), draft_vocab(setup)) for r in requests]),
+        "topk_index": np.stack([integers(r.data, "topk_index", (topk,), vocab) for r in requests]),
         "hidden_states": np.stack([floats(r.data, "hidden_states", (setup.hidden_size,)) for r in requests]),
     }
 
@@ -38,29 +37,6 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
 def caller(forward_batch: Any) -> Mapping[str, Any]:
     found = {name: getattr(forward_batch, name) for name in CALLER}
     return found | {name: getattr(forward_batch.spec_info, name) for name in SPEC}
-
-
-def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    if setup.algorithm == "EAGLE3":
-        own = {"draft_vocab_size": draft_vocab(setup)}
-        return model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle3") | own
-    if setup.algorithm == "NEXTN":
-        return deepseek(setup), deepseek(setup)
-    return model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle")
-
-
-def hot_tokens(setup: Setup) -> Ints:
-    """The tokens of the target that an EAGLE3 draft model knows, under its own numbers 0, 1, ...: every other one."""
-    return np.arange(1, setup.vocab_size, 2, dtype=np.int64)
-
-
-def draft_vocab(setup: Setup) -> int:
-    """How many tokens the draft model knows; it is by its own numbers that topk_index names them."""
-    return len(hot_tokens(setup)) if setup.algorithm == "EAGLE3" else setup.vocab_size
-
-
-def kv(model_runner: Any) -> list[torch.Tensor]:
-    return (latent_cache if hasattr(model_runner.token_to_kv_pool, "kv_buffer") else mha_cache)(model_runner)
 
 
 def backend(live: Live) -> Any:
@@ -92,9 +68,9 @@ FAMILY = Family(
     buffers=("seq_lens", "seq_lens_cpu", "req_pool_indices", "out_cache_loc", "positions", *SPEC),
     caller=caller,
     model_runner=lambda live: live.draft.draft_runner,
-    configs=configs,
+    configs=algorithms.configs,
     static=static,
     metadata=metadata,
     prefix=lambda setup, request: request.seq_len,
-    kv=kv,
+    kv=algorithms.kv,
 )

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
 from sglang.srt.speculative.eagle_draft_cuda_graph_runner import EAGLEDraftCudaGraphRunner
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 
-from runners.releases.draft.family import FAMILY, backend, hot_tokens
-from runners.releases.experts import plain_experts
+from runners.releases.checkpoint import loaded
+from runners.releases.draft.family import FAMILY, backend
 from runners.releases.live import Live, Outputs, Rows
 from runners.releases.workers.v0_5_10 import NAME, build
 
@@ -22,15 +21,7 @@ __all__ = ["NAME", "batch", "build", "capture", "eager", "graph", "neutral"]
 
 
 def capture(live: Live) -> Any:
-    if live.setup.algorithm == "EAGLE3":
-        # A checkpoint has this map among its weights.
-        live.draft.hot_token_id = torch.from_numpy(hot_tokens(live.setup)).to(live.device)
-    if live.setup.algorithm == "NEXTN":
-        model = FAMILY.model_runner(live).model
-        model.post_load_weights(is_nextn=True)  # latent attention multiplies by what this makes of its weights
-        if live.device == "cpu":
-            plain_experts(model)
-    return EAGLEDraftCudaGraphRunner(live.draft)
+    return EAGLEDraftCudaGraphRunner(loaded(live, FAMILY.model_runner(live).model))
 
 
 def spec_input(rows: Rows) -> Any:

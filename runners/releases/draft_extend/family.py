@@ -13,7 +13,7 @@ import torch
 from repro.case import Request, Setup
 from repro.layout import Ints
 from repro.payload import floats, integers
-from runners.releases import model
+from runners.releases import algorithms
 from runners.releases.decode.family import only
 from runners.releases.live import Family, Given, Live, Outputs
 
@@ -52,7 +52,7 @@ FINITE = 60_000  # beyond every activation of these models, and a number in ever
 def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
     """req_pool_indices, seq_lens (the new tokens included), extend_prefix_lens, extend_seq_lens, num_accept_tokens,
     num_correct_drafts: [n]; input_ids, positions, out_cache_loc: [n, width]; hidden_states: [n, width, hidden]."""
-    width = setup.num_draft_tokens
+    width, hidden = setup.num_draft_tokens, algorithms.verified_size(setup)
     lengths = np.array([r.seq_len for r in requests], dtype=np.int64)
     accepted = np.array([r.accepted for r in requests], dtype=np.int32)
     positions = lengths[:, None] + np.arange(width)
@@ -66,7 +66,7 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
         "input_ids": np.stack([integers(r.data, "input_ids", (width,), setup.vocab_size) for r in requests]),
         "positions": positions,
         "out_cache_loc": np.stack([table[r.slot, own] for r, own in zip(requests, positions, strict=True)]),
-        "hidden_states": np.stack([floats(r.data, "hidden_states", (width, setup.hidden_size)) for r in requests]),
+        "hidden_states": np.stack([floats(r.data, "hidden_states", (width, hidden)) for r in requests]),
     }
 
 
@@ -158,7 +158,8 @@ FAMILY = Family(
     buffers=BUFFERS,
     caller=caller,
     model_runner=lambda live: live.draft.draft_runner,
-    configs=lambda setup: (model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle")),
+    configs=algorithms.configs,
+    kv=algorithms.kv,
     static=static,
     metadata=metadata,
     prefix=lambda setup, request: request.seq_len,

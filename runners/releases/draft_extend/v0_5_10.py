@@ -14,6 +14,7 @@ from sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner import EAGLEDra
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 
 from repro.case import Setup
+from runners.releases.checkpoint import loaded
 from runners.releases.draft_extend import family
 from runners.releases.live import Live, Outputs, Rows
 from runners.releases.model import Folders
@@ -38,7 +39,7 @@ def build(setup: Setup, device: str, models: Folders) -> Live:
 def capture(live: Live) -> Any:
     if live.setup.backend == "flashinfer":
         raise Unfit("up to 0.5.13 sglang captures no draft-extend graph over flashinfer")
-    return EAGLEDraftExtendCudaGraphRunner(live.draft)
+    return EAGLEDraftExtendCudaGraphRunner(loaded(live, family.FAMILY.model_runner(live).model))
 
 
 def batch_fields(live: Live, rows: Rows, spec_info: Any) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 from sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner import EAGLEDraftExtendCudaGraphRunner
 from sglang.srt.speculative.eagle_info import EagleDraftExtendInput
 
+from runners.releases.checkpoint import loaded
+from runners.releases.draft_extend.family import FAMILY
 from runners.releases.draft_extend.v0_5_10 import accepted, batch_fields, neutral, outputs, spec_input
 from runners.releases.draft_extend.v0_5_13 import eager
 from runners.releases.live import Live, Outputs, Rows
@@ -17,7 +19,7 @@ __all__ = ["NAME", "batch", "build", "capture", "eager", "graph", "neutral"]
 
 
 def capture(live: Live) -> Any:
-    return EAGLEDraftExtendCudaGraphRunner(live.draft)
+    return EAGLEDraftExtendCudaGraphRunner(loaded(live, FAMILY.model_runner(live).model))
 
 
 def batch(live: Live, rows: Rows) -> Any:

@@ -162,7 +162,7 @@ def eager(live: Live, window: Window, run: Callable[[Any, Rows], torch.Tensor]) 
         if not is_last:
             window = window.grown(best, pool, table)
     kept = pool.shape[1]
-    return {**drawn.outputs(), "hidden_pool": window.hidden_states[:, window.width - kept :]}
+    return {**drawn.outputs(), "hidden_pool": window.hidden_states[:, window.width - kept :].flatten(1)}
 
 
 def _marking_last(runners: Sequence[Any]) -> Iterator[tuple[Any, bool]]:

@@ -76,7 +76,7 @@ def drawn_by(runner: Any, replay: str, forward_batch: Any) -> Outputs:
         last.extend_seq_lens,
         last.extend_start_loc,
     )
-    return {**drawn.outputs(), "hidden_pool": growing.pool_rows(pool, forward_batch.req_pool_indices)}
+    return {**drawn.outputs(), "hidden_pool": growing.pool_rows(pool, forward_batch.req_pool_indices).flatten(1)}
 
 
 def graph(runner: Any, forward_batch: Any) -> Outputs:

@@ -1,0 +1,232 @@
+"""sglang's own probes: the oracle that reads them, where they are, and that each fires on what it is there for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from oracles import probes
+from oracles.catalogue import judge_all
+from repro.case import Case, Request, Setup, Step, Target, problems
+from repro.domain import DOMAINS
+from repro.finding import Status
+from repro.trace import Ended, How, Trace
+from runners.environments import PROBES, sglang_path, worker_environment
+from runners.pool import Pool
+from runners.probe_sites import Site, sites
+
+# The oracle ------------------------------------------------------------------------------------------------------
+
+
+def ended(detail: str, how: How = How.RAISED) -> Trace:
+    return Trace(ended=Ended(how=how, step=1, path="graph", what="RuntimeError", detail=detail), facts={"probes": "on"})
+
+
+def told(trace: Trace) -> tuple[Status, str]:
+    verdict = probes.judge(CASES[0], trace)
+    return verdict.status, verdict.where
+
+
+@pytest.mark.parametrize(
+    ("said", "where"),
+    [
+        ("RuntimeError: NaN detected! draft_forward step 2", "NaN at draft_forward step N"),
+        ("RuntimeError: Inf detected! draft_extend_for_prefill", "Inf at draft_extend_for_prefill"),
+        ("RuntimeError: index < 0 (negative / unmasked sentinel?): set_kv_buffer (MHA)", "set_kv_buffer (MHA)"),
+        ("RuntimeError: index >= 528 (out of range): move_kv_cache tgt_loc", "move_kv_cache tgt_loc"),
+        (
+            "RuntimeError: OOB indices not in [0, 128): draft_forward step 1: topk_index",
+            "draft_forward step N: topk_index",
+        ),
+        ("RuntimeError: page-misaligned indices (page_size=16): here", "page misaligned at here"),
+        ("x.cu:1: block: [0,0,0] Assertion `NaN detected! verify: target model logits` failed.", "NaN at verify"),
+    ],
+)
+def test_what_a_probe_said_is_named(said: str, where: str) -> None:
+    source = '    torch._assert_async(cond, f"NaN detected! {msg}")\n'
+    status, found = told(ended(f"Traceback:\n{source}{said}\nmore"))
+    assert status is Status.FAIL
+    assert where in found
+    assert "{msg}" not in found
+
+
+def test_without_a_probe_that_fires_it_passes() -> None:
+    assert told(ended("", How.DONE)) == (Status.PASS, "")
+
+
+def test_another_end_is_no_probe() -> None:
+    assert told(ended("RuntimeError: something else")) == (Status.UNKNOWN, "the run ended before all was probed")
+
+
+def test_with_probes_off_it_does_not_know() -> None:
+    assert told(Trace(ended=Ended(how=How.DONE), facts={})) == (Status.UNKNOWN, probes.OFF)
+
+
+def test_the_variable_turns_them_on_in_every_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("SGLANG_SPEC_NAN_DETECTION", "SGLANG_SPEC_OOB_DETECTION", "SGLANG_ENABLE_ASYNC_ASSERT")
+    for name in (PROBES, *names):
+        monkeypatch.delenv(name, raising=False)
+    toy = Target("1", "toy")
+    for value, wanted in (("", None), ("0", None), ("1", "1")):
+        monkeypatch.setenv(PROBES, value)
+        environment = worker_environment(toy)
+        assert [environment.get(name) for name in names] == [wanted] * 3
+
+
+# Where they are --------------------------------------------------------------------------------------------------
+
+
+def test_sites_are_found_in_the_source(tmp_path: Path) -> None:
+    file = tmp_path / "sglang" / "srt" / "speculative" / "some.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        "def maybe_detect_nan(x, msg):\n    maybe_detect_inf(x)\n"
+        "class Worker:\n    def run(self):\n        if self.on:\n"
+        "            maybe_detect_oob(\n                self.x, 0, 1, 'm')\n"
+        "def free():\n    return maybe_detect_nan(1, 'n')\n"
+    )
+    module = "sglang.srt.speculative.some"
+    assert sites(tmp_path) == (
+        Site(module=module, function="Worker.run", kind="oob", line=6),
+        Site(module=module, function="free", kind="nan", line=9),
+    )
+
+
+# Real sglang -----------------------------------------------------------------------------------------------------
+
+
+def case(runner: str, **changes: object) -> Case:
+    setup = {"topk": 1, "num_steps": 3, "num_draft_tokens": 4, "capture_bs": (1, 2), "slots": 4, "context_len": 128}
+    accepted = 1 if DOMAINS[runner].accepts else 0
+    requests = (
+        Request(slot=1, seq_len=9, data=2, accepted=accepted),
+        Request(slot=3, seq_len=19, data=4, accepted=accepted),
+    )
+    return Case(setup=Setup(runner=runner, **{**setup, **changes}), steps=(Step(requests=requests),))  # type: ignore[arg-type]
+
+
+CASES = (
+    case("draft", topk=2),
+    case("kv_move", topk=2, page_size=16),
+    case("verify_eager"),
+    case("frozen_kv_mtp"),
+)
+# Why a site is not reached, by the end of its module's name and of its function's.
+NOT_REACHED = {
+    "MHATokenToKVPoolFP4": "no cache of four bits is driven",
+    "MLATokenToKVPool": "no model with latent attention is driven",
+    "eagle_info.EagleVerifyInput": "EAGLE's first workers are not driven",
+    "EagleVerifyInputV2Mixin.sample": "sampling needs native kernels; a verify is driven up to it",
+    "prepare_for_extend_to_fill_draft_kvcache": "prefill is not driven",
+    "_draft_extend_for_prefill": "prefill is not driven",
+    "_draft_extend_for_decode": "the draft_extend runner is driven below its worker",
+    "FrozenKVMTPWorker.verify": "its runner is driven in draft only",
+    "MultiLayerEagleDraftWorker.draft_forward": "prefill is not driven",
+    "MultiLayerEagleWorkerV2.verify": "attention has no metadata before it: the finding of tests/test_verify_eager.py",
+}
+# What fires when a variable alone is set; "flag": whether the server has --enable-nan-detection.
+BEFORE = {
+    "": [],
+    "SGLANG_SPEC_NAN_DETECTION": ["nan"],
+    "SGLANG_SPEC_OOB_DETECTION": ["oob"],
+    "SGLANG_ENABLE_ASYNC_ASSERT": [],
+    "flag": ["enable_nan_detection"],
+}
+SINCE = {
+    "": [],
+    "SGLANG_SPEC_NAN_DETECTION": [],
+    "SGLANG_SPEC_OOB_DETECTION": [],
+    "SGLANG_ENABLE_ASYNC_ASSERT": ["nan", "inf", "oob", "page_aligned"],
+    "flag": [],
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planted:
+    """A pool whose sessions plant, and per site the first case that reaches it, with all probes on."""
+
+    release: str
+    pool: Pool
+    plan: Path
+    direct: dict[str, list[str]] = field(default_factory=dict)
+    reached: dict[tuple[str, int, str], Case] = field(default_factory=dict)
+
+    def run(self, one: Case, on: bool, *plant: tuple[str, int, str]) -> Trace:
+        self.plan.write_text(json.dumps({"on": on, "plant": plant}))
+        return self.pool.run_fresh(one)
+
+
+@pytest.fixture(scope="module", params=["0.5.12.post1", "0.5.13"])
+def planted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
+    folder = tmp_path_factory.mktemp("plan")
+    plan, variables = folder / "plan.json", {"EAGLEEYE_PLAN": str(folder / "plan.json")}
+    target = Target(request.param, "emulated")
+    with Pool(target, log=folder / "log", session="tests.planting_session", variables=variables) as pool:
+        yield Planted(release=request.param, pool=pool, plan=plan)
+
+
+both_sides = pytest.mark.emulated("0.5.12.post1", "0.5.13")
+
+
+@both_sides
+def test_good_input_fires_no_probe(planted: Planted) -> None:
+    for one in CASES:
+        assert problems(one) == []
+        trace = planted.run(one, True)
+        assert trace.ended.how is How.DONE, trace.ended
+        assert probes.judge(one, trace).status is Status.PASS
+        planted.direct.update(json.loads(trace.facts["direct"]))
+        for module, line, kind in json.loads(trace.facts["probed"]):
+            planted.reached.setdefault((module, line, kind), one)
+    assert {kind for _, _, kind in planted.reached} >= {"nan", "oob"}
+
+
+@both_sides
+def test_the_variables_changed_and_the_flag_went(planted: Planted) -> None:
+    assert planted.direct == (BEFORE if planted.release == "0.5.12.post1" else SINCE)
+
+
+@both_sides
+def test_every_site_is_reached_or_it_is_known_why_not(planted: Planted) -> None:
+    source = {(s.module, s.line, s.kind): f"{s.module}.{s.function}" for s in sites(sglang_path(planted.pool.target))}
+    assert planted.reached.keys() <= source.keys()
+    unexplained = [
+        place
+        for site, place in source.items()
+        if site not in planted.reached and not any(part in place for part in (*NOT_REACHED, *FIRST_WORKERS))
+    ]
+    assert unexplained == []
+
+
+# Workers of before EAGLE v2, of which some releases still have probes.
+FIRST_WORKERS = (
+    "eagle_worker.EAGLEWorker",
+    "multi_layer_eagle_worker.MultiLayerEagleWorker",
+    "FrozenKVMTPWorker._run_assistant_seed_step",
+)
+
+
+@both_sides
+def test_what_is_planted_makes_its_probe_fire_and_name_the_site(planted: Planted) -> None:
+    wheres = {}
+    for site, one in planted.reached.items():
+        trace = planted.run(one, True, site)
+        [verdict] = [v for v in judge_all(one, trace) if v.oracle == "probes"]
+        assert verdict.status is Status.FAIL, (site, trace.ended)
+        assert verdict.where.startswith({"nan": "NaN at ", "inf": "Inf at ", "oob": "out of bounds at "}[site[2]])
+        wheres[site] = verdict.where
+    # Within a module no two sites of a kind are told alike.
+    assert len({(site[0], site[2], where) for site, where in wheres.items()}) == len(wheres)
+
+
+@both_sides
+def test_with_probes_off_nothing_fires(planted: Planted) -> None:
+    for one in CASES:
+        trace = planted.run(one, False, *planted.reached)
+        assert trace.ended.how is How.DONE, trace.ended
+        passed = {(module, line, kind) for module, line, kind in json.loads(trace.facts["planted"])}
+        assert passed >= {site for site, first in planted.reached.items() if first is one}
