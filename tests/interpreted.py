@@ -455,7 +455,8 @@ def main(folder: Path, sglang: bool) -> int:
     if sglang:
         # As in a worker, what the release imports is imported once, before the fork.
         standins.define_torchvision_schemas()
-        standins.stand_in(*catalogue.NATIVE_IMPORTS.get(catalogue.adapter_release(catalogue.present_release()), ()))
+        firsts = tuple(catalogue.NATIVE_IMPORTS)
+        standins.stand_in(*catalogue.NATIVE_IMPORTS[catalogue.latest(catalogue.present_release(), firsts, "anything")])
         importlib.import_module("sglang.srt.server_args")
         importlib.import_module("sglang.srt.speculative.spec_utils")
     children = []

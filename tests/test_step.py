@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from repro.case import Request, Setup
 from repro.layout import pool_tokens, req_to_token
+from repro.payload import NOISE_SIZE, noise, window
 from repro.trace import Array
 from runners.engines import tape
 from runners.engines.guards import Guards
@@ -238,6 +239,24 @@ def test_steps_fill_what_the_caller_says_and_no_two_alike() -> None:
     told_of(session, 2)
     assert not torch.equal(session.snapshots.kept(0)[0][drafts], before)
     assert torch.equal(session.snapshots.kept(0)[0][table[6, 5]], stale[0])
+
+
+def test_what_a_cache_is_filled_with_is_a_window_of_noise_for_every_request_and_tensor() -> None:
+    """Seeds mean these contents; tensors of other widths among them begin where their number says."""
+    table = req_to_token(SETUP)
+    kv = [torch.zeros(int(table.max()) + 1, *shape) for shape in ((2, 16), (3, 8), (2, 16))]
+    want = [tensor.numpy().copy().reshape(len(tensor), -1) for tensor in kv]
+    prefixes = [(request, table[request.slot, : request.seq_len]) for request in REQUESTS]
+    drafts = table[6, 10:22]
+    memory.Filling(kv, torch.device("cpu"), torch.float32).fill(kv, 4, prefixes, drafts)
+    values = noise()
+    for number, rows in enumerate(want):
+        width = rows.shape[1]
+        begins = [(own, window(request.data, f"prefix{number}")) for request, own in prefixes]
+        for slots, begin in [*begins, (drafts, window(4, f"stale{number}"))]:
+            for place, slot in enumerate(slots):
+                rows[slot] = values[(begin + place * width + np.arange(width)) % NOISE_SIZE]
+        assert (kv[number].numpy().reshape(rows.shape) == rows).all()
 
 
 @pytest.mark.parametrize("layers", [1, 3])
