@@ -19,6 +19,7 @@ from oracles import (
     staged,
     tree_mask,
 )
+from oracles.reads import READS
 from oracles.record import Judge
 from repro.case import Case
 from repro.finding import Status, Verdict, worst
@@ -67,6 +68,8 @@ def asked(case: Case, trace: Trace) -> tuple[Judge, ...]:
     def is_asked(judge: Judge) -> bool:
         if judge is probes.judge:
             return probes.FACT in trace.facts
+        if judge is metadata_shape.judge:
+            return runner in READS
         if judge in ONLY_OF:
             return runner in ONLY_OF[judge]
         return judge in OF_ALL or runner not in GRAPHLESS

@@ -24,7 +24,8 @@ class Removal:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
     """One runner on which a fix is shown. seed: a file in repro/seeds. oracle: the one that must fail where the fix
-    is not. engines: those on which the path runs; elsewhere: why it does not on the others."""
+    is not. engines: those on which the path runs; elsewhere: why it does not on the others. chains: whether the buggy
+    release has this runner for topk 1 only."""
 
     runner: str
     seed: str
@@ -32,6 +33,7 @@ class Proof:
     backend: str = "triton"
     engines: tuple[str, ...] = ("emulated", "cuda")
     elsewhere: str = ""
+    chains: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +205,7 @@ FIXES = (
         buggy="0.5.12.post1",
         fixed="0.5.13",
         proofs=(
-            Proof(runner="draft_extend", seed="pr26292-draft-extend.json", oracle="slot0_padding"),
+            Proof(runner="draft_extend", seed="pr26292-draft-extend.json", oracle="slot0_padding", chains=True),
             Proof(runner="decode", seed="pr26292-decode.json", oracle="slot0_padding"),
             Proof(runner="verify", seed="pr26292-verify.json", oracle="slot0_padding"),
             Proof(

@@ -5,13 +5,16 @@ per request; where a row is one value wide, they are flat. The paths of a step, 
 
     input        what the caller gives, one row per request: at least seq_lens and req_pool_indices, and what its
                  runner's Family names besides (for draft: out_cache_loc [raw_bs, topk * num_steps],
-                 positions [raw_bs, topk], topk_p and topk_index [raw_bs, topk], hidden_states [raw_bs, hidden]);
+                 positions [raw_bs, topk], topk_p and topk_index [raw_bs, topk], hidden_states [raw_bs, hidden];
+                 without out_cache_loc no KV may be written);
+                 what other models make of it before the call (for verify: parents, scores_index and tokens, the draft);
                  for runners that write the KV of earlier tokens again also rewritten [raw_bs, n], their slots;
                  at step -1, once for the case: req_to_token
     before       the caller's batch just before the graph path: the fields that its Family names, as sglang has them
                  (batch_size, seq_lens_cpu and seq_lens_sum among them)
     launch       the runner's buffers at the moment the graph is launched, one row per request of the largest
-                 bucket ([max_bs, ...]), under the names of `input`; and the scalars bs (bucket used) and raw_bs
+                 bucket ([max_bs, ...]), under the names of `input`; and the scalars bs (bucket used) and raw_bs. For
+                 cpu_decode what the compiled function is called with, [bs, ...]
     neutral      for each buffer under launch: the value that a padded row must hold (scalar); at step -1 if it
                  is the same in all steps
     range        the same for buffers whose padded rows are not reset, as no kernel takes their values for an address:
@@ -20,7 +23,9 @@ per request; where a row is one value wide, they are flat. The paths of a step, 
                  attention call that oracles/reads.py knows of (for draft: kv_indptr has num_steps rows, of which draft
                  steps 0..num_steps-2 use one each); qo_indptr [calls, n] where rows have several queries
                  and, where they have a mask, mask_indptr [n] and custom_mask, one entry for each query and key, also
-                 where flashinfer packs them. Keys of the tree that is verified are in kv_indices for flashinfer alone
+                 where flashinfer packs them. Keys of the tree that is verified are in kv_indices for flashinfer alone.
+                 window_kv_indptr, window_kv_indices: the same of sliding layers, by the KV slots that the same tokens
+                 have in the others, -1 for a slot that belongs to no token
     guard        after the graph ran: `intact`, how many bytes of guard bands still held their filling; and for each
                  buffer whose bands do not, the bands (flat) and under <name>.want the filling
     graph        what the graph path left: its outputs, raw_bs rows each (for draft: parents, scores_index, tokens);

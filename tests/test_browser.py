@@ -270,7 +270,7 @@ CONTRAST = {"runOnly": ["color-contrast"]}
 AXE = (
     ("0", "light", PLACES, {}),
     ("10", "light", PLACES, {}),
-    ("10", "dark", PLACES, CONTRAST),
+    ("10", "dark", ("", "#finding-0001c0ffee01"), CONTRAST),
     ("100000", "light", ("#cases",), {}),
 )
 ASK_AXE = """async ([large, rules]) => {
