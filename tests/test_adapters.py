@@ -16,6 +16,7 @@ from repro.layout import req_to_token
 from repro.trace import Array, How, Trace
 from runners.pool import Pool
 from tests.altered_session import OTHER_SLOT, PARTS, SHIFT
+from tests.same_bits import bits
 
 SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2, 4), slots=6)
 OUTPUTS = ("tokens", "parents", "scores_index")
@@ -43,11 +44,6 @@ TWO = step((4, 33, 9), (1, 2, 1))
 
 def case(*steps: Step, **changes: object) -> Case:
     return Case(setup=replace(SETUP, **changes), steps=steps)  # type: ignore[arg-type]
-
-
-def bits(trace: Trace) -> list[tuple[object, ...]]:
-    """Everything that was recorded, comparable."""
-    return [(s.step, s.path, s.name, s.array.dtype.str, s.array.shape, s.array.tobytes()) for s in trace.seen]
 
 
 def failures(one: Case, trace: Trace) -> dict[str, str]:

@@ -16,13 +16,14 @@ from repro.layout import req_to_token
 from repro.trace import How, Trace
 from runners.pool import Pool
 from tests.altered_draft_extend import OTHER_SLOT, PARTS, SHIFT
+from tests.same_bits import bits
 
 SETUP = Setup(runner="draft_extend", topk=1, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2, 4), slots=6)
 TREE = replace(SETUP, topk=2, num_draft_tokens=6, page_size=4, context_len=48, kv_splits=2)
 OUTPUTS = ("next_token_logits", "hidden_states", "topk_index", "topk_p", "next_hidden_states")
+ONE_OF_EACH = ("0.5.13", "0.5.15.post1")  # replay(), and execute() on a runner that derives from the target's
 # The releases that leave req_pool_indices of padded rows stale (#26292), and whose graph reads the new tokens as a
 # prefix of their own as well.
-ONE_OF_EACH = ("0.5.12.post1", "0.5.13", "0.5.15.post1")
 STALE_UNTIL = TWICE_UNTIL = CHAINS_ONLY_UNTIL = release_order("0.5.12.post1")
 TWICE = {
     "metadata_shape": "length of a real row",
@@ -53,10 +54,6 @@ WHOLE = case(FULL, PADDED, ONE)
 def failures(one: Case, trace: Trace) -> dict[str, str]:
     assert trace.ended.how is How.DONE, trace.ended
     return {v.oracle: v.where for v in judge_all(one, trace) if v.status is Status.FAIL}
-
-
-def bits(trace: Trace) -> list[tuple[object, ...]]:
-    return [(s.step, s.path, s.name, s.array.dtype.str, s.array.shape, s.array.tobytes()) for s in trace.seen]
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +191,7 @@ def altered(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def test_every_input_reaches_the_result(request: pytest.FixtureRequest, target: Target) -> None:
     """Rows 0 and 2 are changed in one input at a time; rows 1 and 3 have nothing to do with it."""
     if target.sglang not in ONE_OF_EACH:
-        pytest.skip(f"one release of each way to capture is enough: {', '.join(ONE_OF_EACH)}")
+        pytest.skip(f"one release of each way to replay is enough: {', '.join(ONE_OF_EACH)}")
     altered: Pool = request.getfixturevalue("altered")
 
     def batch(part: int) -> Step:

@@ -15,6 +15,7 @@ from repro.expect import release_order
 from repro.finding import Status
 from repro.trace import How, Trace
 from runners.pool import Pool
+from tests.same_bits import bits
 
 SETUP = Setup(
     runner="draft",
@@ -50,10 +51,6 @@ def crowded(setup: Setup) -> Case:
 def failures(case: Case, trace: Trace) -> dict[str, str]:
     assert trace.ended.how is How.DONE, trace.ended
     return {verdict.oracle: verdict.where for verdict in judge_all(case, trace) if verdict.status is Status.FAIL}
-
-
-def bits(trace: Trace) -> list[tuple[object, ...]]:
-    return [(s.step, s.path, s.name, s.array.dtype.str, s.array.shape, s.array.tobytes()) for s in trace.seen]
 
 
 @pytest.mark.parametrize("changes", [{}, {"num_heads": 4, "num_kv_heads": 1, "head_dim": 128}], ids=str)

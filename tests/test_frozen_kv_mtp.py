@@ -19,6 +19,7 @@ from repro.trace import Ended, How, Seen, Trace
 from runners.pool import Pool
 from tests.altered_frozen_kv import PARTS
 from tests.altered_session import SHIFT
+from tests.same_bits import bits
 
 SETUP = Setup(runner="frozen_kv_mtp", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2, 4), slots=6)
 OUTPUTS = ("tokens", "parents", "scores_index")
@@ -48,11 +49,6 @@ def case(*steps: Step, **changes: object) -> Case:
 
 def failures(one: Case, trace: Trace) -> dict[str, str]:
     return {v.oracle: v.where for v in judge_all(one, trace) if v.status is Status.FAIL}
-
-
-def bits(trace: Trace) -> list[tuple[object, ...]]:
-    """Everything that was recorded, comparable."""
-    return [(s.step, s.path, s.name, s.array.dtype.str, s.array.shape, s.array.tobytes()) for s in trace.seen]
 
 
 @pytest.fixture(scope="module")

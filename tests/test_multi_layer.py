@@ -17,6 +17,7 @@ from repro.finding import Status
 from repro.layout import req_to_token
 from repro.trace import How, Trace
 from runners.pool import Pool
+from tests.same_bits import bits
 
 SETUP = Setup(runner="multi_layer", topk=1, num_steps=2, num_draft_tokens=3, capture_bs=(2, 4), slots=7)
 # The first layer's graph reads the new tokens as a prefix as well (draft-extend-reads-twice.json).
@@ -47,10 +48,6 @@ WHOLE = case(FULL, PADDED, ONE, TWO)
 def failures(one: Case, trace: Trace) -> dict[str, str]:
     assert trace.ended.how is How.DONE, trace.ended
     return {v.oracle: v.where for v in judge_all(one, trace) if v.status is Status.FAIL}
-
-
-def bits(trace: Trace) -> list[tuple[object, ...]]:
-    return [(s.step, s.path, s.name, s.array.dtype.str, s.array.shape, s.array.tobytes()) for s in trace.seen]
 
 
 @pytest.fixture(scope="module")

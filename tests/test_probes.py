@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from fuzz import __main__ as fuzz_command
 from oracles import probes
 from oracles.catalogue import judge_all
+from repro import __main__ as repro_command
+from repro import codec
 from repro.case import Case, Request, Setup, Step, Target, problems
 from repro.domain import DOMAINS
 from repro.finding import Status
@@ -75,6 +79,21 @@ def test_the_variable_turns_them_on_in_every_release(monkeypatch: pytest.MonkeyP
         monkeypatch.setenv(PROBES, value)
         environment = worker_environment(toy)
         assert [environment.get(name) for name in names] == [wanted] * 3
+
+
+def test_both_commands_have_an_option_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seed = tmp_path / "seed.json"
+    codec.write(seed, codec.Seed(case=case("toy")))
+    for command, arguments in (
+        (repro_command.main, ["run", str(seed), "--quiet"]),
+        (fuzz_command.main, ["run", "--cases", "1", "--out", str(tmp_path / "out")]),
+    ):
+        for option, wanted in (([], "0"), (["--probes"], "1")):
+            monkeypatch.setenv(PROBES, "0")
+            assert command([*arguments, "--target", "clean/toy", *option]) == 0, capsys.readouterr()
+            assert os.environ[PROBES] == wanted
 
 
 # Where they are --------------------------------------------------------------------------------------------------
@@ -147,13 +166,21 @@ SINCE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Planted:
-    """A pool whose sessions plant, and per site the first case that reaches it, with all probes on."""
+    """A pool whose sessions plant. good: each case with nothing planted and all probes on."""
 
     release: str
     pool: Pool
     plan: Path
-    direct: dict[str, list[str]] = field(default_factory=dict)
-    reached: dict[tuple[str, int, str], Case] = field(default_factory=dict)
+    good: list[Trace] = field(default_factory=list)
+
+    @property
+    def reached(self) -> dict[tuple[str, int, str], Case]:
+        """Per site the first case that reaches it."""
+        found: dict[tuple[str, int, str], Case] = {}
+        for one, trace in zip(CASES, self.good, strict=True):
+            for module, line, kind in json.loads(trace.facts["probed"]):
+                found.setdefault((module, line, kind), one)
+        return found
 
     def run(self, one: Case, on: bool, *plant: tuple[str, int, str]) -> Trace:
         self.plan.write_text(json.dumps({"on": on, "plant": plant}))
@@ -166,7 +193,9 @@ def planted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     plan, variables = folder / "plan.json", {"EAGLEEYE_PLAN": str(folder / "plan.json")}
     target = Target(request.param, "emulated")
     with Pool(target, log=folder / "log", session="tests.planting_session", variables=variables) as pool:
-        yield Planted(release=request.param, pool=pool, plan=plan)
+        found = Planted(release=request.param, pool=pool, plan=plan)
+        found.good.extend(found.run(one, True) for one in CASES)
+        yield found
 
 
 both_sides = pytest.mark.emulated("0.5.12.post1", "0.5.13")
@@ -174,30 +203,27 @@ both_sides = pytest.mark.emulated("0.5.12.post1", "0.5.13")
 
 @both_sides
 def test_good_input_fires_no_probe(planted: Planted) -> None:
-    for one in CASES:
+    for one, trace in zip(CASES, planted.good, strict=True):
         assert problems(one) == []
-        trace = planted.run(one, True)
         assert trace.ended.how is How.DONE, trace.ended
         assert probes.judge(one, trace).status is Status.PASS
-        planted.direct.update(json.loads(trace.facts["direct"]))
-        for module, line, kind in json.loads(trace.facts["probed"]):
-            planted.reached.setdefault((module, line, kind), one)
     assert {kind for _, _, kind in planted.reached} >= {"nan", "oob"}
 
 
 @both_sides
 def test_the_variables_changed_and_the_flag_went(planted: Planted) -> None:
-    assert planted.direct == (BEFORE if planted.release == "0.5.12.post1" else SINCE)
+    assert json.loads(planted.good[0].facts["direct"]) == (BEFORE if planted.release == "0.5.12.post1" else SINCE)
 
 
 @both_sides
 def test_every_site_is_reached_or_it_is_known_why_not(planted: Planted) -> None:
     source = {(s.module, s.line, s.kind): f"{s.module}.{s.function}" for s in sites(sglang_path(planted.pool.target))}
-    assert planted.reached.keys() <= source.keys()
+    reached = planted.reached
+    assert reached.keys() <= source.keys()
     unexplained = [
         place
         for site, place in source.items()
-        if site not in planted.reached and not any(part in place for part in (*NOT_REACHED, *FIRST_WORKERS))
+        if site not in reached and not any(part in place for part in (*NOT_REACHED, *FIRST_WORKERS))
     ]
     assert unexplained == []
 

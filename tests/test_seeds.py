@@ -48,6 +48,8 @@ def test_a_seed_does_what_it_says(path: Path, pool: Pool) -> None:
     oracle = expected(seed.about, release)
     if oracle is None:
         pytest.skip(f"it says nothing of {release}")
+    if seed.case.setup.backend == "intel_amx" and pool.target.engine == "cuda":
+        pytest.skip("this runner runs on a CPU")
     assert trace.ended.how is not How.UNFIT, trace.ended
     verdicts = judge_all(seed.case, trace)
     if oracle:

@@ -16,6 +16,7 @@ from repro.layout import req_to_token
 from repro.trace import How, Trace
 from runners.pool import Pool
 from tests.altered_target import OTHER_SLOT, PARTS, SHIFT
+from tests.same_bits import bits
 
 DECODE = Setup(runner="decode", topk=1, num_steps=1, num_draft_tokens=2, capture_bs=(1, 2, 4), slots=6)
 VERIFY = replace(DECODE, runner="verify", topk=2, num_steps=3, num_draft_tokens=4)
@@ -59,10 +60,6 @@ def case(runner: str, *steps: Step, **changes: object) -> Case:
     one = Case(setup=replace(SETUPS[runner], **changes), steps=steps or STEPS)  # type: ignore[arg-type]
     assert problems(one) == []
     return one
-
-
-def bits(trace: Trace) -> list[tuple[object, ...]]:
-    return [(s.step, s.path, s.name, s.array.dtype.str, s.array.shape, s.array.tobytes()) for s in trace.seen]
 
 
 def verdicts(one: Case, trace: Trace) -> dict[str, Status]:
