@@ -51,7 +51,8 @@ def cases(setup: Setup, swarm: Swarm = EVERYTHING) -> st.SearchStrategy[Case]:
 def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     domain = DOMAINS[runner]
     size = replace(swarm.size, context_len=LIGHT_CONTEXT) if domain.light and swarm.paged else swarm.size
-    topk = draw(st.integers(2, size.topk)) if swarm.branching and domain.speculative and domain.branches else 1
+    branching = domain.trees or (swarm.branching and domain.speculative and domain.branches)
+    topk = draw(st.integers(2, size.topk)) if branching else 1
     num_steps = draw(st.integers(domain.num_steps_min, size.num_steps if domain.speculative else 1))
     # The tree holds this many candidates besides its root.
     candidates = topk + (num_steps - 1) * topk**2

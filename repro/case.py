@@ -163,6 +163,7 @@ def setup_problems(setup: Setup) -> list[str]:
     within("num_steps", domain.num_steps_min, NUM_STEPS_MAX)
     need(domain.speculative or setup.topk == setup.num_steps == 1, "without drafts topk and num_steps are 1")
     need(domain.branches or setup.topk == 1, f"the {setup.runner} runner has topk 1 only")
+    need(not domain.trees or setup.topk > 1, f"the {setup.runner} runner has topk above 1 only")
     within("slots", 1, SLOTS_MAX)
     within("context_len", 8, CONTEXT_MAX)
     within("vocab_size", 16, VOCAB_MAX)

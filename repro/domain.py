@@ -43,7 +43,7 @@ def moved_room(setup: Paged, seq_len: int) -> int:
 class Domain:
     """backends, algorithms: those with which there is such a runner. num_steps_min: fewest draft steps. accepts: a
     request says how many drafts were accepted. speculative: False where there is no draft, so that topk and num_steps
-    are 1 and mean nothing. branches: False where topk is 1. room: how many positions of its row of req_to_token a
+    are 1 and mean nothing. branches: False where topk is 1. trees: True where it is more. room: how many positions of its row of req_to_token a
     request of seq_len tokens uses. since: no release before it has this runner. light: it runs no model, so that its
     contexts may be long."""
 
@@ -53,6 +53,7 @@ class Domain:
     accepts: bool = False
     speculative: bool = True
     branches: bool = True
+    trees: bool = False
     light: bool = False
     room: Callable[[Paged, int], int] = draft_room
     since: str = "0"
@@ -76,7 +77,7 @@ DOMAINS = {
     "multi_layer": Domain(num_steps_min=2, accepts=True, branches=False, room=extend_room, since="0.5.11"),
     # Without a graph; trees apart, as their batches are padded wrongly in every release.
     "verify_eager": Domain(branches=False, room=extend_room),
-    "verify_eager_tree": Domain(room=extend_room),
+    "verify_eager_tree": Domain(trees=True, room=extend_room),
     "verify_eager_multi_layer": Domain(branches=False, room=extend_room),
     "kv_move": Domain(accepts=True, light=True, room=moved_room),
     "toy": Domain(backends=("triton", "flashinfer"), num_steps_min=2),
