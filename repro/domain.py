@@ -43,9 +43,9 @@ def moved_room(setup: Paged, seq_len: int) -> int:
 class Domain:
     """backends, algorithms: those with which there is such a runner. num_steps_min: fewest draft steps. accepts: a
     request says how many drafts were accepted. speculative: False where there is no draft, so that topk and num_steps
-    are 1 and mean nothing. branches: False where topk is 1. trees: True where it is more. room: how many positions of its row of req_to_token a
-    request of seq_len tokens uses. since: no release before it has this runner. light: it runs no model, so that its
-    contexts may be long."""
+    are 1 and mean nothing. branches: False where topk is 1. trees: True where it is more. room: how many positions of
+    its row of req_to_token a request of seq_len tokens uses. since: no release before it has this runner. light: it
+    runs no model, so that its contexts may be long."""
 
     backends: tuple[str, ...] = ("triton",)
     algorithms: tuple[str, ...] = ("EAGLE",)

@@ -15,7 +15,7 @@ from repro.finding import Status
 from repro.trace import How, Trace
 from runners.pool import Pool
 
-SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2, 4), slots=6)
+SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2, 4), slots=5)
 # The releases in which a batch that does not fill its bucket leaves stale rows behind it (#23037).
 STALE_UNTIL = release_order("0.5.10.post1")
 STALE = {

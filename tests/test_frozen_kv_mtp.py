@@ -161,7 +161,7 @@ def drafts(trace: Trace, number: int, row: int) -> list[list[int]]:
 
 def test_every_input_reaches_the_result(altered: Pool) -> None:
     """Row 0 is changed in one input at a time; row 1 has nothing to do with it."""
-    datas = (10, 20)
+    datas = (10, 20, 30)
     numbers = [(data, part) for data in datas for part in range(len(PARTS) + 1)]
     batches = [step((1, 9, data + (part << SHIFT)), (2, 20, data + 50)) for data, part in numbers]
     trace = altered.run(case(*batches))

@@ -10,7 +10,7 @@ from toy_traces import changed
 
 from oracles import metadata_once
 from oracles.catalogue import judge_all, overall
-from repro.case import Case, Request, Setup, Step, problems
+from repro.case import Case, Request, Setup, Step, problems, setup_problems
 from repro.expect import release_order
 from repro.finding import Status
 from repro.trace import Array, Ended, How, Seen, Trace
@@ -103,6 +103,13 @@ def test_requests_that_the_tokens_do_not_make_up(path: str) -> None:
 
     trace = changed(sound(), 0, path, "requests", fewer)
     assert told(trace) == (Status.FAIL, metadata_once.REQUESTS)
+
+
+def test_trees_have_a_runner_of_their_own() -> None:
+    chain = replace(SETUP, runner="verify_eager_tree")
+    assert setup_problems(TREE) == setup_problems(SETUP) == []
+    assert setup_problems(chain) == ["setup: the verify_eager_tree runner has topk above 1 only"]
+    assert "topk 1 only" in setup_problems(replace(TREE, runner="verify_eager"))[0]
 
 
 # Real sglang -----------------------------------------------------------------------------------------------------
