@@ -26,7 +26,7 @@ DTYPES = {
 VOCAB_SIZES = (64, 96, 128, 200, 256, 512)
 CONTEXT_MIN = 32
 ROOM = 8  # tokens of prefix for which every setup leaves room, where its size allows
-BUCKETS_MAX = 4
+BUCKETS_MAX, BUCKETS_COMPILED_MAX = 4, 2
 DRAFT_TOKENS_MAX = 32
 SPARE_SLOTS_MAX = 4
 DATA_MAX = 9999  # contents depend on every digit, and four of them are easy to read
@@ -57,7 +57,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     # The tree holds this many candidates besides its root.
     candidates = topk + (num_steps - 1) * topk**2
     draft_tokens = num_steps + 1 if topk == 1 else draw(st.integers(2, min(candidates + 1, DRAFT_TOKENS_MAX)))
-    capture_bs = draw(_buckets(size.max_bs, swarm.sparse))
+    capture_bs = draw(_buckets(size.max_bs, swarm.sparse, BUCKETS_COMPILED_MAX if domain.compiled else BUCKETS_MAX))
     heads = draw(st.integers(1, size.num_heads))
     page_size, context_len = draw(_pages(runner, topk, num_steps, draft_tokens, size, swarm.paged))
     return Setup(
@@ -90,13 +90,13 @@ def _algorithms(domain: Domain, backend: str) -> tuple[str, ...]:
 
 
 @st.composite
-def _buckets(draw: st.DrawFn, max_bs: int, sparse: bool) -> tuple[int, ...]:
-    """1 to 4 rising bucket sizes up to max_bs: 1, 2, 3, ... or, where sparse, with at least one size left out."""
+def _buckets(draw: st.DrawFn, max_bs: int, sparse: bool, most: int) -> tuple[int, ...]:
+    """1 to `most` rising bucket sizes up to max_bs: 1, 2, 3, ... or, where sparse, with at least one size left out."""
     if not sparse:
-        return tuple(range(1, draw(st.integers(1, min(BUCKETS_MAX, max_bs))) + 1))
+        return tuple(range(1, draw(st.integers(1, min(most, max_bs))) + 1))
     largest = max(draw(st.integers(2, max_bs)), draw(st.integers(2, max_bs)))
     below = draw(st.permutations(range(1, largest)))
-    return (*sorted(below[: draw(st.integers(0, min(BUCKETS_MAX - 1, largest - 2)))]), largest)
+    return (*sorted(below[: draw(st.integers(0, min(most - 1, largest - 2)))]), largest)
 
 
 @st.composite

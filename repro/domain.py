@@ -45,7 +45,8 @@ class Domain:
     request says how many drafts were accepted. speculative: False where there is no draft, so that topk and num_steps
     are 1 and mean nothing. branches: False where topk is 1. trees: True where it is more. room: how many positions of
     its row of req_to_token a request of seq_len tokens uses. since: no release before it has this runner. light: it
-    runs no model, so that its contexts may be long."""
+    runs no model, so that its contexts may be long. compiled: it takes seconds to capture a bucket, so that cases have
+    few of them."""
 
     backends: tuple[str, ...] = ("triton",)
     algorithms: tuple[str, ...] = ("EAGLE",)
@@ -55,6 +56,7 @@ class Domain:
     branches: bool = True
     trees: bool = False
     light: bool = False
+    compiled: bool = False
     room: Callable[[Paged, int], int] = draft_room
     since: str = "0"
 
@@ -67,7 +69,7 @@ DOMAINS = {
     "draft": Domain(backends=("triton", "flashinfer"), algorithms=("EAGLE", "EAGLE3", "NEXTN"), num_steps_min=2),
     "draft_v1": Domain(algorithms=("EAGLE", "EAGLE3", "NEXTN"), num_steps_min=2),
     "decode": Domain(backends=("triton", "flashinfer"), speculative=False, room=decode_room),
-    "cpu_decode": Domain(backends=("intel_amx",), speculative=False, room=decode_room),
+    "cpu_decode": Domain(backends=("intel_amx",), speculative=False, compiled=True, room=decode_room),
     "verify": Domain(backends=("triton", "flashinfer"), num_steps_min=2, room=verify_room),
     "frozen_kv_mtp": Domain(num_steps_min=2, room=prefix_room, since="0.5.12"),
     "draft_extend": Domain(
