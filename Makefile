@@ -12,10 +12,11 @@ FUZZ_TARGETS ?= 0.5.10.post1 0.5.13
 TEST_TARGETS ?= 0.5.10.post1 0.5.12.post1 0.5.13 0.5.14 0.5.15.post1
 # What gets an environment of its own on a GPU host with a package index: 11 GB each.
 CUDA_TARGETS ?= 0.5.12.post1 0.5.13
-# make report: the ledger that this host's measurements go to, on which engine, the runners that get a campaign and its
-# cases per release, and ledgers of other hosts that join it.
+# make report: the ledger that this host's measurements go to, on which engine and releases, the runners that get a
+# campaign and its cases per release, and ledgers of other hosts that join it.
 LEDGER ?= out/report/ledger.db
 ENGINE ?= emulated
+REPORT_TARGETS ?= 0.5.10.post1 0.5.11 0.5.12.post1 0.5.13 0.5.13.post1 0.5.14 0.5.15.post1
 REPORT_RUNNERS ?= draft draft_extend decode verify
 REPORT_CASES ?= 30
 LEDGERS ?=
@@ -40,7 +41,7 @@ help:
 	@echo 'make test        lint, then all tests, on sglang $(TEST_TARGETS)'
 	@echo 'make test-fast   the tests that need neither sglang nor whole commands, in seconds'
 	@echo 'make test-cuda   the tests that need a GPU, on all visible GPUs [PYTEST_FLAGS="--workers-per-gpu 4"]'
-	@echo 'make report      stored seeds, fixes and a short campaign on all of these, then out/report/report.html'
+	@echo 'make report      stored seeds, fixes, short campaigns on seven releases, then out/report/report.html'
 	@echo '                 [LEDGERS="gpu-host.db"]; make measure ENGINE=cuda makes such a ledger on a GPU host'
 	@echo 'make lint        format, style, types, import contract'
 	@echo 'make setup       only .venv [PYTHON=python3.11] [PIP_FLAGS="--extra-index-url ..."]'
@@ -113,13 +114,13 @@ NOTED = { code=0; $(1) || code=$$?; [ $$code -le 3 ] || exit $$code; }
 
 measure: setup
 	@mkdir -p $(dir $(LEDGER))
-	$(if $(filter emulated,$(ENGINE)),$(PY) -m runners install $(TEST_TARGETS))
+	$(if $(filter emulated,$(ENGINE)),$(PY) -m runners install $(REPORT_TARGETS))
 	@$(call NOTED,$(PY) -m repro run --quiet --tries 3 --ledger $(LEDGER) \
-	  $(TEST_TARGETS:%=--target %/$(ENGINE)) repro/seeds/*.json)
+	  $(REPORT_TARGETS:%=--target %/$(ENGINE)) repro/seeds/*.json)
 	@$(call NOTED,$(PY) -m repro fixes --engine $(ENGINE) --ledger $(LEDGER))
 	@for runner in $(REPORT_RUNNERS); do \
 	  $(call NOTED,$(PY) -m fuzz run --runner $$runner --cases $(REPORT_CASES) --ledger $(LEDGER) \
-	    $(TEST_TARGETS:%=--target %/$(ENGINE))); done
+	    $(REPORT_TARGETS:%=--target %/$(ENGINE))); done
 
 report: measure
 	$(if $(LEDGERS),$(PY) -m repro ledger merge $(LEDGER) $(LEDGERS))

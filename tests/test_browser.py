@@ -100,12 +100,13 @@ def test_report_opens_without_a_complaint(opened: browsers.Sheet) -> None:
     assert len(places) == 8
     for place in places:
         page.click(f'nav a[href="{place}"]')
-        assert page.is_visible(place)
+        page.wait_for_selector(place)  # and it is seen
         assert page.evaluate("document.activeElement.id") == place[1:]
     # Reading on in a narrow window, everything is there without scrolling sideways.
     page.set_viewport_size({"width": 400, "height": 800})
     for place in places:
         page.click(f'nav a[href="{place}"]')
+        page.wait_for_selector(place)
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
 
 
@@ -189,12 +190,13 @@ def test_every_square_leads_to_its_own_page(opened: browsers.Sheet) -> None:
 def test_copy_buttons_copy(opened: browsers.Sheet) -> None:
     page = opened.go("#fix-23037-draft-triton")
     page.click("article:visible > .copied button")
-    assert page.inner_text("article:visible > .copied button") == "Copied"
+    page.wait_for_selector("article:visible > .copied button:has-text('Copied')")
     assert page.inner_text("#said") == "Copied to the clipboard"
     command = "python -m repro run repro/seeds/pr23037-stale-padding.json --target 0.5.10.post1/emulated"
     assert page.evaluate("navigator.clipboard.readText()") == command
     page.click("article:visible summary")
     page.click("article:visible details button")
+    page.wait_for_selector("article:visible details button:has-text('Copied')")
     assert json.loads(page.evaluate("navigator.clipboard.readText()"))["format"] == 1
 
 
