@@ -203,7 +203,8 @@ def _subject(*, events: Sequence[Event], detail: str = "", **parts: object) -> S
 
 
 def _explained(issues: Sequence[Issue], **parts: object) -> Subject:
-    """A finding, of which it is said where a known issue explains it."""
+    """A finding, of which it is said where known issues explain it: all that showed it there, as several runners may
+    fail in the same way."""
     subject = _subject(**parts)  # type: ignore[arg-type]
     case = subject.minimal.case
     if case is None:
@@ -211,10 +212,15 @@ def _explained(issues: Sequence[Issue], **parts: object) -> Subject:
     told = {}
     for target, square in subject.squares.items():
         release, engine = release_and_engine(target)
-        kind = (case.setup.runner, case.setup.backend)
-        issue = explained(issues, release, engine, kind, subject.oracle, subject.fingerprint) if square.fails else None
-        if issue:
-            square = replace(square, issue=str(issue), state=KNOWN if square.state == NEW else square.state)
+        setups = [found.case.setup for found in subject.founds if found.target == target] or [case.setup]
+        kinds = dict.fromkeys((setup.runner, setup.backend) for setup in setups)
+        known = [
+            explained(issues, release, engine, kind, subject.oracle, subject.fingerprint)
+            for kind in (kinds if square.fails else ())
+        ]
+        if known and all(known):
+            issue = "; ".join(dict.fromkeys(map(str, known)))
+            square = replace(square, issue=issue, state=KNOWN if square.state == NEW else square.state)
         told[target] = square
     return replace(subject, squares=told)
 

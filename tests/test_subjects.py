@@ -240,3 +240,22 @@ def test_a_finding_that_a_known_issue_explains_is_not_new() -> None:
     why = "explained by a known issue: stale rows (https://example.org/1, until 2027-06-01)"
     assert page.notes == (("known", "0.5.10.post1/emulated", why),)
     assert changes.headline(whole, [subject])[0] == "Fails, as was not known before, on 0.5.13/emulated."
+
+
+def test_what_several_runners_show_is_known_where_every_one_of_them_is_explained() -> None:
+    def issue(runner: str, release: str) -> Issue:
+        return Issue(
+            title=f"stale rows of {runner}",
+            link="https://example.org/1",
+            probes=(),
+            targets=(release,),
+            explains=(f"{runner}/triton slot0_padding",),
+            expires=date(2027, 6, 1),
+        )
+
+    setup = replace(STALE.case.setup, runner="multi_layer", topk=1, num_draft_tokens=STALE.case.setup.num_steps + 1)
+    other = replace(STALE, target=str(FIXED), case=replace(STALE.case, setup=setup))
+    whole = history_of([campaign(BUGGY, (STALE,)), campaign(FIXED, (other,))], [])
+    issues = [issue("draft", "<=0.5.10.post1"), issue("multi_layer", ">=0.5.13")]
+    assert states(subjects(whole, issues)[0]) == {"0.5.10.post1/emulated": "known", "0.5.13/emulated": "known"}
+    assert states(subjects(whole, issues[:1])[0])["0.5.13/emulated"] == "new"
