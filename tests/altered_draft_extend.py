@@ -3,23 +3,17 @@ added changes PARTS[n - 1]. Whatever a changed input does not change, it does no
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 from repro.case import Setup, Target
 from runners.watch import RunCase, Watch
+from tests.altered_session import OTHER_SLOT, SHIFT, Rows, open_altered
 
-Array = Any
-OTHER_SLOT = 6
-SHIFT = 24
-_FAR = 7919  # any constant
+__all__ = ["OTHER_SLOT", "PARTS", "SHIFT", "open_session"]
 
 # What becomes of a request's row; at a slot that no other request uses. The graph is not told extend_prefix_lens, and
 # no kernel of these backends reads num_correct_drafts.
-_ROWS: dict[str, Callable[[Array, Array], Array]] = {
+_ROWS: Rows = {
     "input_ids": lambda row, _: row ^ 1,
     "hidden_states": lambda row, _: row[::-1],
     "positions": lambda row, _: row + 3,
@@ -32,37 +26,4 @@ PARTS = (*_ROWS, "prefix0", "prefix1")
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
-    """As of runners.session, which is imported here only: the tests read PARTS in a process without torch."""
-    session = importlib.import_module("runners.session")
-    family = importlib.import_module("runners.releases.draft_extend.family")
-    memory = importlib.import_module("runners.sessions.memory")
-    for module, name in ((family, "floats"), (family, "integers"), (memory, "window")):
-        setattr(module, name, _altering(getattr(module, name)))
-    step_class = importlib.import_module("runners.sessions.step").Step
-    given = step_class._given
-
-    def altered(step: Any) -> dict[str, Array]:
-        arrays: dict[str, Array] = given(step)
-        for row, request in enumerate(step.requests):
-            name = _part(request.data)
-            if name in arrays:
-                arrays[name][row] = _ROWS[name](arrays[name][row].copy(), step.captured.table)
-        return arrays
-
-    step_class._given = altered
-    opened: RunCase = session.open_session(setup, target, watch)
-    return opened
-
-
-def _part(data: int) -> str:
-    number = data >> SHIFT
-    return PARTS[number - 1] if number else ""
-
-
-def _altering(payload: Callable[..., Any]) -> Callable[..., Any]:
-    """A source of contents that knows no more than the lower part of `data`, but for the prefix that is changed."""
-
-    def altered(data: int, name: str, *rest: Any) -> Any:
-        return payload(data % (1 << SHIFT) + _FAR * (_part(data) == name), name, *rest)
-
-    return altered
+    return open_altered("draft_extend", _ROWS, PARTS, setup, target, watch)

@@ -4,7 +4,7 @@ PARTS[n - 1]. Whatever a changed input does not change, it does not reach."""
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,13 @@ from repro.case import Setup, Target
 from runners.watch import RunCase, Watch
 
 Array = Any
+Rows = Mapping[str, Callable[[Array, Array], Array]]
 OTHER_SLOT = 6
 SHIFT = 24
 _FAR = 7919  # any constant
 
 # What becomes of a request's row; at a slot that no other request uses.
-_ROWS: dict[str, Callable[[Array, Array], Array]] = {
+_ROWS: Rows = {
     "hidden_states": lambda row, _: row[::-1],
     "topk_index": lambda row, _: row ^ 1,
     "topk_p": lambda row, _: row[::-1],
@@ -32,21 +33,25 @@ PARTS = (*_ROWS, "prefix0", "prefix1")
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
+    return open_altered("draft", _ROWS, PARTS, setup, target, watch)
+
+
+def open_altered(runner: str, rows: Rows, parts: Sequence[str], setup: Setup, target: Target, watch: Watch) -> RunCase:
     """As of runners.session, which is imported here only: the tests read PARTS in a process without torch."""
     session = importlib.import_module("runners.session")
-    family = importlib.import_module("runners.releases.draft.family")
+    family = importlib.import_module(f"runners.releases.{runner}.family")
     memory = importlib.import_module("runners.sessions.memory")
     for module, name in ((family, "floats"), (family, "integers"), (memory, "window")):
-        setattr(module, name, _altering(getattr(module, name)))
+        setattr(module, name, _altering(getattr(module, name), parts))
     step_class = importlib.import_module("runners.sessions.step").Step
     given = step_class._given
 
     def altered(step: Any) -> dict[str, Array]:
         arrays: dict[str, Array] = given(step)
         for row, request in enumerate(step.requests):
-            name = _part(request.data)
+            name = _part(request.data, parts)
             if name in arrays:
-                arrays[name][row] = _ROWS[name](arrays[name][row].copy(), step.captured.table)
+                arrays[name][row] = rows[name](arrays[name][row].copy(), step.captured.table)
         return arrays
 
     step_class._given = altered
@@ -54,15 +59,15 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     return opened
 
 
-def _part(data: int) -> str:
+def _part(data: int, parts: Sequence[str]) -> str:
     number = data >> SHIFT
-    return PARTS[number - 1] if number else ""
+    return parts[number - 1] if number else ""
 
 
-def _altering(payload: Callable[..., Any]) -> Callable[..., Any]:
+def _altering(payload: Callable[..., Any], parts: Sequence[str]) -> Callable[..., Any]:
     """A source of contents that knows no more than the lower part of `data`, but for the prefix that is changed."""
 
     def altered(data: int, name: str, *rest: Any) -> Any:
-        return payload(data % (1 << SHIFT) + _FAR * (_part(data) == name), name, *rest)
+        return payload(data % (1 << SHIFT) + _FAR * (_part(data, parts) == name), name, *rest)
 
     return altered
