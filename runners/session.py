@@ -18,13 +18,15 @@ import torch
 from repro.case import Setup, Target
 from runners.engines.present import engine
 from runners.overlay import overlay_at
-from runners.releases import catalogue
+from runners.releases import catalogue, model
 from runners.sessions import replay
 from runners.watch import OpenSession, RunCase, Unfit, Watch
 
 engine.install()
 # Runners whose way through flashinfer has stand-ins on the emulated engine.
 FLASHINFER_STOOD_IN = ("draft", "decode", "verify", "draft_extend")
+# Backends that run on a CPU in production, and are emulated nowhere.
+OF_THE_CPU = ("intel_amx",)
 
 with engine.importing():
     RELEASE = catalogue.present_release()
@@ -38,6 +40,8 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
         if target.engine == "emulated" and setup.runner not in FLASHINFER_STOOD_IN:
             raise Unfit(f"flashinfer has no stand-in on the {setup.runner} runner's way")
         engine.accept_literal_cuda()
+    if target.engine == "emulated" and setup.backend not in OF_THE_CPU:
+        model.keep_sizes()
     if target.engine == "emulated" and setup.dtype == "bfloat16" and setup.backend == "triton":
         raise Unfit("Triton's interpreter has no bfloat16 arithmetic")
     if not target.is_checkout and target.sglang != RELEASE:

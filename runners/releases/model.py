@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -60,6 +61,12 @@ def llama(setup: Setup, architecture: str = "LlamaForCausalLM") -> dict[str, Any
         "bos_token_id": 1,
         "eos_token_id": 2,
     }
+
+
+def keep_sizes() -> None:
+    """Have sglang build layers as wide as they are configured. On a CPU device it rounds the intermediate size up to
+    what CPU kernels want; on a GPU, which the emulated engine stands for, it does not."""
+    importlib.import_module("sglang.srt.configs.update_config").DEFAULT_MOE_PADDING_SIZE = 1
 
 
 def fill_weights(model: torch.nn.Module) -> None:
