@@ -14,6 +14,7 @@ from runners.doctor import examination, listing
 from runners.environments import ADAPTED, NotUsable, cache_directory, checked_release, import_path, targets_directory
 from runners.install import Pip, install, run_pip
 from runners.own_environment import Run, make_environment, run_command
+from runners.parent import bundled, export, other_python
 from runners.unpack import unpack
 
 OK, OURS = 0, 3
@@ -63,8 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
     one.add_argument("releases", nargs="*", default=list(ADAPTED), metavar="RELEASE", help="default: all adapted")
     one.set_defaults(command=_bundle)
-    one = commands.add_parser("unpack", help="put a bundle's releases into the cache")
+    one = commands.add_parser("unpack", help="put a bundle into the cache; the last line is one for the shell")
     one.add_argument("bundle", type=Path, metavar="BUNDLE")
+    one.add_argument("releases", nargs="*", metavar="RELEASE", help="only these, where not all were carried")
     # Also behind the command; without it here, what was said in front of the command stays.
     one.add_argument("--cache", type=Path, default=argparse.SUPPRESS, help="put them there")
     one.set_defaults(command=_unpack)
@@ -112,10 +114,14 @@ def _bundle(options: argparse.Namespace) -> int:
 
 
 def _unpack(options: argparse.Namespace) -> int:
-    new = unpack(options.bundle, options.cache, say=_aside)
+    new = unpack(options.bundle, options.cache, options.releases, say=_aside)
     print(
         f"{targets_directory(options.cache)}: {', '.join(new) + ' unpacked' if new else 'all of it is already there'}"
     )
+    if why := other_python():
+        _aside(f"warning: {why}: what is compiled for the one cannot be imported by the other")
+    if path := bundled(options.cache):
+        print(export(path))
     return OK
 
 

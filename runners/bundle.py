@@ -1,8 +1,8 @@
 """Making a bundle: all that GPU hosts without a package index need to run real sglang, as a few archives.
 
-One shared base (the dependencies), one archive per release, a list of them (bundle.json, written last) and a script
-that unpacks where our own code is not at hand. The wheels are published ones, unmodified; runners/pins.py says which,
-and what of them stays out.
+One shared base (what workers need), what the parent process needs (apart: the base would get in its way), one archive
+per release, a list of them (bundle.json, written last) and a script that unpacks where our own code is not at hand.
+The wheels are published ones, unmodified; runners/pins.py says which, and what of them stays out.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from runners import archive
 from runners.archive import Member
 from runners.environments import MARKER, NotUsable, cache_directory, checked_release
 from runners.install import Pip, only_one, run_pip
-from runners.pins import BASE, PYTHON
+from runners.parent import FOLDER
+from runners.pins import BASE, PARENT, PYTHON
 from runners.wheels import Pin, fetch, members
 
 FORMAT = 1
 LIST = "bundle.json"
 SUFFIX = ".tar.xz"
+RELEASE = "sglang-"
 _STAND_IN = Path(__file__).with_name("xgrammar_standin.py")
 _SCRIPT = """\
 #!/usr/bin/env bash
-# unpack.sh DEST: lay this bundle out as DEST/base and DEST/sglang-RELEASE; does nothing where it already lies.
+# unpack.sh DEST: lay this bundle out as DEST/base, DEST/parent and DEST/sglang-RELEASE, but what lies there already.
+# The line that it prints last puts the Hypothesis that cases are drawn with in front of the host's own.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dest=${1:?usage: unpack.sh DEST}
@@ -40,6 +43,7 @@ for archive in "$here"/*.tar.xz; do
   pids+=($!)
 done
 for pid in ${pids[@]+"${pids[@]}"}; do wait "$pid"; done
+[ ! -d "$dest/parent" ] || printf 'export PYTHONPATH=%q"${PYTHONPATH:+:$PYTHONPATH}"\\n' "$(cd "$dest/parent" && pwd)"
 """
 
 
@@ -54,7 +58,8 @@ def bundle(
     """Make `out` a bundle of these releases, beside those that it has. NotUsable, in one line, if that cannot be
     done; archives that were finished stay, and are not made again."""
     wheels = cache_directory(cache) / "wheels"
-    wanted = {"base": BASE} | {f"sglang-{checked_release(release)}": (f"sglang=={release}",) for release in releases}
+    of_releases = {f"{RELEASE}{checked_release(release)}": (f"sglang=={release}",) for release in releases}
+    wanted = {"base": BASE, FOLDER: PARENT} | of_releases
     try:
         out.mkdir(parents=True, exist_ok=True)
         wheels.mkdir(parents=True, exist_ok=True)
@@ -100,7 +105,7 @@ def _archive(
     if name == "base":
         stand_in = _text_member("xgrammar/__init__.py", _STAND_IN.read_text())
         found[stand_in.name] = stand_in
-    elif not any(path.startswith("sglang/srt/") for path in found):
+    elif name.startswith(RELEASE) and not any(path.startswith("sglang/srt/") for path in found):
         raise NotUsable(f"the wheel of {name} is not what was expected: it has no sglang/srt")
     identity = archive.made_from(found.values())
     path = out / (name + SUFFIX)
@@ -109,8 +114,8 @@ def _archive(
         return made
     unpacked = sum(member.size for member in found.values())
     marker = {"files": len(found), "bytes": unpacked, "made_from": identity}
-    if name != "base":
-        marker["release"] = name.removeprefix("sglang-")
+    if name.startswith(RELEASE):
+        marker["release"] = name.removeprefix(RELEASE)
     part = path.with_name(f".part-{path.name}")
     try:
         archive.write(part, [*_ordered(found), _text_member(MARKER, json.dumps(marker) + "\n")])

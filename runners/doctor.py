@@ -22,6 +22,7 @@ from runners.environments import (
     versions,
 )
 from runners.install import contents, damage
+from runners.parent import other_cases
 
 _SHOWN = ("torch", "triton", "numpy", "transformers")
 
@@ -50,6 +51,8 @@ def examination(cache: Path | None = None) -> tuple[list[str], bool]:
         lines.append(f"{own.release:<14} own environment for cuda: {state}")
         usable |= not why
     lines += [f"missing: {text}" for text in _missing(releases)]
+    if why := other_cases(cache):
+        lines.append(f"warning: {why}")
     return lines, usable
 
 

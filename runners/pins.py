@@ -17,6 +17,10 @@ SGLANG_KERNEL = "0.4.3"
 FLASHINFER = "0.6.12"
 TRANSFORMERS = "5.8.1"
 
+# What the parent process imports and must have of this very version, the one of requirements/emulated.txt: cases are
+# drawn by Hypothesis. First itself, then what it needs.
+PARENT = ("hypothesis==6.170.15", "sortedcontainers==2.4.0")
+
 # What importing sglang's runners needs and an image made for PyTorch lacks, read off by importing them there.
 BASE = (
     f"sglang-kernel=={SGLANG_KERNEL}",

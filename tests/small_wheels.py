@@ -1,0 +1,100 @@
+"""Wheels small enough for tests of bundles, a pip that knows no others, and what a bundle of them unpacks to."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from runners import bundle
+from runners.install import Ran
+from runners.parent import PINNED
+from runners.pins import PARENT
+
+# A small base in place of the real one: one of its wheels is native, one has files for elsewhere.
+SMALL = ("sglang-kernel==0.4.3", "pure-eval==0.2.4")
+METADATA = f"Metadata-Version: 2.1\nName: hypothesis\nVersion: {PINNED}\n"
+WHEELS = {
+    "sglang-kernel==0.4.3": (
+        "sglang_kernel-0.4.3-cp310-abi3-manylinux2014_x86_64.whl",
+        {"sgl_kernel/__init__.py": "kernels", "sgl_kernel/flash_ops.abi3.so": "1 GB", "sgl_kernel/sm100/ops.so": "b"},
+    ),
+    "pure-eval==0.2.4": (
+        "pure_eval-0.2.4-py3-none-any.whl",
+        {
+            "pure_eval/__init__.py": "pure",
+            "pure_eval-0.2.4.data/scripts/run": "#!python",
+            "pure_eval-0.2.4.data/purelib/extra.py": "extra",
+        },
+    ),
+    PARENT[0]: (
+        f"hypothesis-{PINNED}-cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
+        {"hypothesis/__init__.py": "whose = 'bundled'", f"hypothesis-{PINNED}.dist-info/METADATA": METADATA},
+    ),
+    PARENT[1]: ("sortedcontainers-2.4.0-py2.py3-none-any.whl", {"sortedcontainers/__init__.py": "sorted"}),
+    "sglang==0.5.13": (
+        "sglang-0.5.13-cp312-cp312-manylinux_2_34_x86_64.whl",
+        {"sglang/srt/a.py": "a" * 5000, "sglang/multimodal_gen/b.py": "b", "sglang/version.py": "0.5.13"},
+    ),
+    "sglang==0.5.11": ("sglang-0.5.11-py3-none-any.whl", {"sglang/srt/a.py": "old", "sglang/version.py": "0.5.11"}),
+    "sglang==0.1": ("sglang-0.1-py3-none-any.whl", {"sglang/a.py": "no srt yet"}),
+}
+
+
+class Index:
+    """A pip that downloads the wheels above. asked: what was asked of it, one tuple a call."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, ...]] = []
+
+    def __call__(self, arguments: Sequence[str]) -> Ran:
+        folder = Path(arguments[arguments.index("--dest") + 1])
+        wanted = tuple(arguments[arguments.index("--dest") + 2 :])
+        self.asked.append(wanted)
+        for text in wanted:
+            if text not in WHEELS:
+                return Ran(code=1, output=f"ERROR: No matching distribution found for {text}")
+            wheel(folder, text)
+        return Ran(code=0, output="Saved")
+
+
+def wheel(folder: Path, text: str) -> Path:
+    name, files = WHEELS[text]
+    with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as file:
+        for path, contents in files.items():
+            file.writestr(path, contents)
+    return folder / name
+
+
+def small_index(monkeypatch: pytest.MonkeyPatch) -> Index:
+    """That pip; a bundle's base is then small, too."""
+    monkeypatch.setattr(bundle, "BASE", SMALL)
+    return Index()
+
+
+def make(folder: Path, index: Index, *releases: str) -> tuple[Path, list[str]]:
+    said: list[str] = []
+    bundle.bundle(folder / "bundle", releases, folder / "cache", pip=index, say=said.append)
+    return folder / "bundle", said
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in (".lock", ".eagleeye.json") and "xgrammar" not in path.parts
+    }
+
+
+UNPACKED = {
+    "base/extra.py": "extra",
+    "base/pure_eval/__init__.py": "pure",
+    "base/sgl_kernel/__init__.py": "kernels",
+    f"parent/hypothesis-{PINNED}.dist-info/METADATA": METADATA,
+    "parent/hypothesis/__init__.py": "whose = 'bundled'",
+    "parent/sortedcontainers/__init__.py": "sorted",
+    "sglang-0.5.13/sglang/srt/a.py": "a" * 5000,
+    "sglang-0.5.13/sglang/version.py": "0.5.13",
+}
