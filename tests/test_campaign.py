@@ -3,119 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
+from campaign_world import FAIL, OTHER, PASS, PLAN, World, drawn, padded_after_larger, trace_of
 
 from fuzz.campaign import ATTEMPTS_MAX, UNFIT_A_SETUP, UNFIT_MAX, campaign
-from fuzz.draw import ROUNDS_TOLD, rounds
 from fuzz.settle import FIRST_TRIES, Means, led_up
-from fuzz.tally import Plan
-from fuzz.under_way import UnderWay
 from oracles.catalogue import judge_all, overall
 from repro import codec
-from repro.case import STEPS_MAX, Case, Setup, Target, problems
-from repro.finding import Cell, Finding, Status, Verdict, worst
+from repro.case import STEPS_MAX, Case, Target, problems
+from repro.finding import Finding, Status, Verdict
 from repro.keep import keep
-from repro.record import Campaign, Progress
-from repro.trace import Ended, How, Seen, Trace
+from repro.record import Campaign
+from repro.trace import Ended, How, Trace
 from runners.blame import first_wrong
 from runners.pool import Pool
-
-TARGET = Target("clean", "toy")
-PLAN = Plan(target=TARGET, runner="toy", backend="triton", seed=5, cases=40, confirm_tries=3)
-FAIL = Verdict(
-    oracle="oracle", status=Status.FAIL, where="here", cell=Cell(step=0, buffer="b", row=1, column=2, got="3", want="0")
-)
-OTHER = Verdict(oracle="other", status=Status.FAIL, where="there")
-PASS = Verdict(oracle="oracle", status=Status.PASS)
-
-
-# Drawing takes longer than all else here, so what one test has drawn serves the others.
-DRAWN: dict[tuple[int, str, str], tuple[list[Case], Iterator[Case]]] = {}
-
-
-def drawn(plan: Plan = PLAN) -> Iterator[Case]:
-    key = (plan.seed, plan.runner, plan.backend)
-    found, more = DRAWN.setdefault(key, ([], rounds(*key, 8)))
-    for number in itertools.count():
-        if number == len(found):
-            found.append(next(more))
-        yield found[number]
-
-
-def trace_of(case: Case, how: How = How.DONE, what: str = "") -> Trace:
-    """A run in which every step was replayed."""
-    seen = [Seen(step=n, path="graph", name="tokens", array=np.zeros(1)) for n in range(len(case.steps))]
-    seconds = {"build": 0.5, "graph": 2.0, "eager": 1.0, "record": 0.25}
-    return Trace(ended=Ended(how=how, what=what), seen=tuple(seen), facts={"engine": "fake"}, seconds=seconds)
-
-
-def padded_after_larger(case: Case) -> bool:
-    """What makes #23037 show: a padded batch behind a larger one in the same bucket."""
-    buckets = [(len(step.requests), case.setup.bucket(len(step.requests))) for step in case.steps]
-    return any(b == d and a > c for (a, b), (c, d) in itertools.pairwise(buckets))
-
-
-@dataclass
-class World:
-    """A fake target and everything around it; says in `log` what was asked of it, in order."""
-
-    fails: Callable[[Case], Sequence[Verdict]] = lambda case: [FAIL] if padded_after_larger(case) else []
-    fails_fresh: Callable[[Case], Sequence[Verdict]] | None = None
-    ends: Callable[[Case], Trace] = trace_of
-    seconds_a_run: float = 0.1
-    interrupt_at: tuple[str, int] = ("", 0)
-    log: list[str] = field(default_factory=list)
-    ran: list[Case] = field(default_factory=list)
-    kept: list[Finding] = field(default_factory=list)
-    told: list[Progress] = field(default_factory=list)
-    now: float = 100.0
-    fresh: bool = False
-
-    def note(self, what: str) -> None:
-        self.log.append(what)
-        name, count = self.interrupt_at
-        if what == name and self.log.count(what) == count:
-            raise KeyboardInterrupt
-
-    def run(self, case: Case) -> Trace:
-        self.fresh = False
-        self.note("run")
-        self.now += self.seconds_a_run
-        self.ran.append(case)
-        return self.ends(case)
-
-    def run_fresh(self, case: Case) -> Trace:
-        self.fresh = True
-        self.note("fresh")
-        self.now += self.seconds_a_run
-        return self.ends(case)
-
-    def judge(self, case: Case, trace: Trace) -> Sequence[Verdict]:
-        fails = self.fails_fresh if self.fresh and self.fails_fresh else self.fails
-        return list(fails(case)) or [PASS]
-
-    def keep(self, finding: Finding) -> str:
-        self.kept.append(finding)
-        self.note("keep")
-        return f"{finding.verdict.fingerprint}.json"
-
-    def go(self, plan: Plan = PLAN, cases: Iterator[Case] | None = None) -> Campaign:
-        means = Means(
-            run=self.run,
-            run_fresh=self.run_fresh,
-            judge=self.judge,
-            overall=worst,
-            keep=self.keep,
-            tell=self.told.append,
-            clock=lambda: self.now,
-        )
-        return campaign(plan, cases or drawn(plan), means)
 
 
 def test_clean_target() -> None:
@@ -380,87 +285,6 @@ def test_stages_split_a_run() -> None:
     assert done.stages == pytest.approx(
         {"draw": 0.0, "build": 1.0, "graph": 4.0, "eager": 2.0, "record": 0.5, "pass": 2.5, "judge": 0.0}
     )
-
-
-# What is said ahead of time ---------------------------------------------------------------------------------------
-
-
-@dataclass
-class Ahead(World):
-    """Remembers what was said to come, and checks that it did."""
-
-    sent: list[Case] = field(default_factory=list)
-    expected: list[tuple[Setup, ...]] = field(default_factory=list)
-    coming: Callable[[], Sequence[Setup]] = tuple
-
-    def go(self, plan: Plan = PLAN, cases: Iterator[Case] | None = None) -> Campaign:
-        means = Means(
-            run=self.run,
-            run_fresh=self.run_fresh,
-            judge=self.judge,
-            overall=worst,
-            keep=self.keep,
-            tell=self.told.append,
-            clock=lambda: self.now,
-            send=self.sent.append,
-            expect=lambda setups: self.expected.append(tuple(setups)),
-        )
-        return campaign(plan, cases or drawn(plan), means, coming=self.coming)
-
-
-def test_what_is_sent_ahead_is_the_next_case_on_a_setup_that_was_built() -> None:
-    world = Ahead(fails=lambda case: [])
-    world.go()
-    expected = [
-        after
-        for before, case, after in zip([None, *world.ran], world.ran, world.ran[1:], strict=False)
-        if before is not None and before.setup == case.setup == after.setup
-    ]
-    assert world.sent == expected
-    assert len(expected) == 40 - 2 * 5
-
-
-def test_sending_ahead_changes_no_result() -> None:
-    """With failures that are settled in between, setups that are refused, and limits."""
-
-    def ends(case: Case) -> Trace:
-        return trace_of(case, How.UNFIT, "no") if case.setup.topk % 2 else trace_of(case)
-
-    for plan in (
-        PLAN,
-        replace(PLAN, cases=3),
-        replace(PLAN, cases=None, seconds=2.0),
-        replace(PLAN, stop_at_first=True),
-    ):
-        plain, ahead = World(ends=ends), Ahead(ends=ends)
-        told = [replace(world.go(plan), started="", ended="") for world in (plain, ahead)]
-        assert told[0] == told[1]
-        assert (ahead.ran, ahead.log) == (plain.ran, plain.log)
-
-
-def test_the_setups_of_the_next_rounds_are_expected_and_again_after_settling() -> None:
-    setups = [case.setup for case in itertools.islice(rounds(5, "toy", "triton", 1), 9)]
-    cases = rounds(5, "toy", "triton", 2)
-    world = Ahead(fails=lambda case: [], coming=cases.coming)
-    world.go(replace(PLAN, cases=6), cases)
-    assert world.expected == [tuple(setups[n : n + ROUNDS_TOLD]) for n in (1, 2, 3)]
-    failing = Ahead(fails=lambda case: [FAIL], coming=lambda: setups[:1])
-    failing.go(replace(PLAN, cases=1))
-    assert failing.expected[0] == failing.expected[-1] == (setups[0],)
-    smallest = failing.kept[-1].case.setup
-    assert (smallest,) * PLAN.confirm_tries in failing.expected
-
-
-def test_cases_under_way_are_on_disk(tmp_path: Path) -> None:
-    one = UnderWay(tmp_path, "w")
-    cases = list(itertools.islice(drawn(), 4))
-    for case in cases:
-        one.put(case)
-        one.put(case)
-    found = [codec.read(path).case for path in sorted(tmp_path.glob("under-way-w-*.json"))]
-    assert sorted(map(codec.digest, found)) == sorted(map(codec.digest, cases[-2:]))
-    one.clear()
-    assert list(tmp_path.iterdir()) == []
 
 
 def toy_campaign(name: str, folder: Path, cases: int) -> Campaign:

@@ -1,23 +1,22 @@
-"""The emulated engine: a replay gives what eager PyTorch gives, and what CUDA graphs freeze, refuse, share and leave
-undefined is frozen, refused, shared and undefined here."""
+"""The emulated engine: a replay gives what eager PyTorch gives, and what CUDA graphs freeze and refuse is frozen
+and refused here."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import gc
-import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 import torch
+from capturing import address, captured
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tensor_programs import MAKES, WRITES, Call, Program, Tensors, bits, contents, programs, run
 
 from runners.engines import emulated
-from runners.engines.arena import ALIGNMENT, Arena
+from runners.engines.arena import Arena
 from runners.engines.emulated import REFUSAL, CaptureRefused, Graph, graph, mark_host
 
 pytestmark = pytest.mark.emulated
@@ -33,13 +32,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def captured(program: Callable[[], Tensors], pool: Arena | None = None) -> tuple[Graph, Tensors]:
-    made = Graph()
-    with graph(made, pool=pool):
-        results = program()
-    return made, results
-
-
 def put(buffers: Tensors, seed: int) -> None:
     for buffer, content in zip(buffers, contents(seed), strict=True):
         buffer.copy_(content)
@@ -47,10 +39,6 @@ def put(buffers: Tensors, seed: int) -> None:
 
 def told(tensors: Tensors) -> list[tuple[object, ...]]:
     return [(tensor.dtype, tensor.shape, tensor.stride(), bits(tensor)) for tensor in tensors]
-
-
-def address(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage().data_ptr())
 
 
 # Replay equals eager ---------------------------------------------------------------------------------------------
@@ -357,237 +345,3 @@ def test_the_hook_sees_the_inputs_and_no_result_yet() -> None:
     made.replay()
     assert seen == [(made, [4, 4], [1, 1])]
     assert result.tolist() == [5, 5]
-
-
-# Poison ----------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def clean() -> Iterator[None]:
-    Graph.poison = False
-    try:
-        yield
-    finally:
-        Graph.poison = True
-
-
-FORGETFUL: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "empty": lambda x: torch.empty(3) + x,
-    "empty_like": lambda x: torch.empty_like(x) + x,
-    "new_empty": lambda x: x.new_empty(3) + x,
-    "empty_strided": lambda x: torch.empty_strided((3,), (2,)) + x,
-    "resized": lambda x: torch.empty(2, 3)[1] + x,
-}
-
-
-@pytest.mark.parametrize("name", FORGETFUL)
-def test_what_was_never_written_shows_as_nan(name: str) -> None:
-    x = torch.ones(3)
-    made, [result] = captured(lambda: [FORGETFUL[name](x)])
-    made.replay()
-    assert result.isnan().all()
-
-
-def test_half_written_shows_the_other_half() -> None:
-    x = torch.ones(2)
-
-    def program() -> Tensors:
-        floats, integers = torch.empty(4), torch.empty(4, dtype=torch.int64)
-        floats[:2] = x
-        integers[2:] = 5
-        return [floats, integers, torch.empty(2, dtype=torch.complex128)]
-
-    made, [floats, integers, large] = captured(program)
-    for _ in range(2):
-        floats.zero_()
-        made.replay()
-        assert floats[:2].tolist() == [1, 1]
-        assert floats[2:].isnan().all()
-        assert integers.tolist() == [-1, -1, 5, 5]
-        assert large.isnan().all()
-
-
-def test_without_poison_memory_is_what_was_left_there() -> None:
-    x = torch.ones(3)
-    pool = Arena()
-    made, [result] = captured(lambda: [torch.empty(3).add_(x)], pool)
-    with clean():
-        result.zero_()
-        made.replay()
-        assert result.tolist() == [1, 1, 1]
-        made.replay()
-        assert result.tolist() == [2, 2, 2], "the last replay's contents are still there"
-    made.replay()
-    assert result.isnan().all()
-
-
-def test_a_reused_block_shows_no_earlier_contents() -> None:
-    """`empty` in the middle of a graph, over memory that this very replay has just written and let go."""
-    x = torch.ones(3)
-
-    def program() -> Tensors:
-        (x + 1).sum()
-        return [torch.empty(3)]
-
-    made, [result] = captured(program)
-    made.replay()
-    assert result.isnan().all()
-
-
-def test_what_lies_behind_a_tensor_shows_as_nan() -> None:
-    x = torch.ones(3)
-    made, [result] = captured(lambda: [(x + 1).as_strided((8,), (1,)) * 1.0])
-    made.replay()
-    assert result[:3].tolist() == [2, 2, 2]
-    assert result[3:].isnan().all()
-
-
-# The pool --------------------------------------------------------------------------------------------------------
-
-
-def test_a_later_graph_gets_what_an_earlier_one_only_uses_inside() -> None:
-    pool, x = Arena(), torch.ones(4)
-    inside: list[int] = []
-
-    def program() -> Tensors:
-        halfway = x * 2
-        inside.append(address(halfway))
-        return [halfway + 1]
-
-    first, [kept] = captured(program, pool)
-    assert first.pool() is pool
-    _, [later] = captured(lambda: [x - 1], first.pool())
-    assert address(later) in inside
-    assert address(later) != address(kept)
-    assert pool.high_water == 2 * ALIGNMENT
-
-
-def test_a_replay_overwrites_what_the_pool_gave_away() -> None:
-    """The consumer that reads an output after another graph's replay gets what that one left."""
-    pool, x = Arena(), torch.ones(4)
-    first, _ = captured(lambda: [(x * 2) + 1], pool)
-    second, [result] = captured(lambda: [x * 10], pool)
-    second.replay()
-    assert result.tolist() == [10] * 4
-    first.replay()
-    assert result.tolist() != [10] * 4
-    second.replay()
-    assert result.tolist() == [10] * 4
-
-
-def test_an_output_that_was_let_go_is_handed_out_again_and_overwritten() -> None:
-    pool, x = Arena(), torch.ones(4)
-    first, [gone] = captured(lambda: [x + 41], pool)
-    place = address(gone)
-    view = gone[1:]
-    del gone
-    second, [beside] = captured(lambda: [x * 3], pool)
-    assert address(beside) != place, "a view of it is still in use"
-    del view
-    third, [result] = captured(lambda: [x * 5], pool)
-    assert address(result) == place
-    third.replay()
-    assert result.tolist() == [5] * 4
-    first.replay()
-    assert result.tolist() == [42] * 4
-    second.replay()
-    assert beside.tolist() == [3] * 4
-    assert result.tolist() == [42] * 4
-
-
-def test_without_a_shared_pool_nothing_is_overwritten() -> None:
-    x = torch.ones(4)
-    first, [one] = captured(lambda: [(x * 2) + 1])
-    second, [two] = captured(lambda: [(x * 3) + 1])
-    first.replay()
-    second.replay()
-    first.replay()
-    assert (one.tolist(), two.tolist()) == ([3] * 4, [4] * 4)
-
-
-BLOCK = torch.empty(ALIGNMENT // 4)
-
-
-def blocks(arena: Arena, count: int) -> list[tuple[torch.Tensor, tuple[int, int]]]:
-    return [arena.allocate(BLOCK) for _ in range(count)]
-
-
-def test_blocks_are_aligned_apart_and_as_they_were_asked_for() -> None:
-    arena = Arena(16 * ALIGNMENT)
-    asked = [torch.empty(3), torch.empty(2, 300).t(), torch.empty(0, 4), torch.empty((), dtype=torch.bool), BLOCK]
-    given = [arena.allocate(one) for one in asked]
-    for like, (tensor, (offset, size)) in zip(asked, given, strict=True):
-        assert (tensor.dtype, tensor.shape, tensor.stride()) == (like.dtype, like.shape, like.stride())
-        assert address(tensor) == arena.base + offset
-        assert address(tensor) % ALIGNMENT == size % ALIGNMENT == 0
-        assert size >= max(1, like.numel() * like.element_size())
-        assert arena.holds(tensor) == bool(like.numel())
-    places = sorted(block for _, block in given)
-    assert all(offset + size <= after for (offset, size), (after, _) in itertools.pairwise(places))
-    assert arena.high_water == sum(size for _, size in places)
-    assert not arena.holds(BLOCK)
-
-
-def test_freed_blocks_are_joined_whatever_the_order() -> None:
-    arena = Arena(4 * ALIGNMENT)
-    whole = torch.empty(4 * ALIGNMENT // 4)
-    for order in ((0, 1, 2, 3), (3, 2, 1, 0), (0, 2, 1, 3), (1, 3, 0, 2)):
-        held = dict(enumerate(blocks(arena, 4)))
-        with pytest.raises(RuntimeError, match=r"CUDA out of memory: .* of 2048 bytes has no 512 left"):
-            arena.allocate(BLOCK)
-        for number in order:
-            del held[number]
-        tensor, block = arena.allocate(whole)
-        assert block == (0, 4 * ALIGNMENT)
-        del tensor
-    assert arena.high_water == 4 * ALIGNMENT
-
-
-def test_the_first_hole_that_fits_is_taken() -> None:
-    arena = Arena(8 * ALIGNMENT)
-    held = dict(enumerate(blocks(arena, 6)))
-    del held[1], held[3], held[4]
-    wide = arena.allocate(torch.empty(2 * ALIGNMENT // 4))
-    narrow = arena.allocate(BLOCK)
-    assert [offset for _, (offset, _) in (wide, narrow)] == [3 * ALIGNMENT, ALIGNMENT]
-    assert arena.high_water == 6 * ALIGNMENT
-
-
-@many
-@given(st.data())
-def test_the_arena_never_gives_a_byte_twice(data: st.DataObject) -> None:
-    room = 12
-    arena = Arena(room * ALIGNMENT)
-    held: list[tuple[torch.Tensor, tuple[int, int]]] = []
-    for _ in range(data.draw(st.integers(1, 25))):
-        taken = {place for _, (offset, size) in held for place in range(offset, offset + size, ALIGNMENT)}
-        if held and data.draw(st.booleans()):
-            held.pop(data.draw(st.integers(0, len(held) - 1)))
-            continue
-        wanted = data.draw(st.integers(1, 5))
-        free = [all((n + k) * ALIGNMENT not in taken for k in range(wanted)) for n in range(room - wanted + 1)]
-        like = torch.empty(wanted * ALIGNMENT, dtype=torch.uint8)
-        if not any(free):
-            with pytest.raises(RuntimeError, match="out of memory"):
-                arena.allocate(like)
-            continue
-        held.append(arena.allocate(like))
-        assert held[-1][1] == (free.index(True) * ALIGNMENT, wanted * ALIGNMENT)
-
-
-def test_a_block_that_dies_while_another_is_sought() -> None:
-    """Python may collect garbage at any moment; what that frees must not disturb the search."""
-    arena = Arena(64 * ALIGNMENT)
-    held = dict(enumerate(blocks(arena, 4)))
-
-    class Disturbed(list[tuple[int, int]]):
-        def __iter__(self) -> Iterator[tuple[int, int]]:
-            for hole in list(super().__iter__()):
-                held.pop(0, None)
-                yield hole
-
-    arena._free = Disturbed(arena._free)
-    given = [block for _, block in blocks(arena, 2)] + [block for _, block in held.values()]
-    assert len(set(given)) == 5
-    held.clear()
-    assert arena.allocate(torch.empty(64 * ALIGNMENT // 4))[1] == (0, 64 * ALIGNMENT)

@@ -1,4 +1,4 @@
-"""House rules that a linter does not know, on every module of ours."""
+"""House rules that a linter does not know, on every module of ours; the limit of lines also on tests."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 PROJECT = Path(__file__).resolve().parent.parent
 PACKAGES = ("fuzz", "oracles", "repro", "reports", "runners")
 MODULES = sorted(path for package in PACKAGES for path in (PROJECT / package).rglob("*.py"))
+TESTS = sorted([PROJECT / "conftest.py", *(PROJECT / "tests").rglob("*.py")])
 LINES_MAX = 400
 # Names that say nothing: whatever nobody knows where to put would end up there.
 VAGUE = {"util", "utils", "helper", "helpers", "common", "base", "manager", "managers", "misc", "shared", "core", "lib"}
@@ -57,6 +58,11 @@ CHECKS = (too_long, opens_without_saying, more_than_a_docstring, vague, imports_
 def test_every_module_is_tidy(check: object) -> None:
     assert len(MODULES) > 20
     assert offences(check, MODULES) == []
+
+
+def test_no_test_module_is_too_long() -> None:
+    assert len(TESTS) > 20
+    assert offences(too_long, TESTS) == []
 
 
 @pytest.mark.parametrize(

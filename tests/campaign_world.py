@@ -1,0 +1,112 @@
+"""A fake target and everything around it, for the tests of the campaign."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fuzz.campaign import campaign
+from fuzz.draw import rounds
+from fuzz.settle import Means
+from fuzz.tally import Plan
+from repro.case import Case, Setup, Target
+from repro.finding import Cell, Finding, Status, Verdict, worst
+from repro.record import Campaign, Progress
+from repro.trace import Ended, How, Seen, Trace
+
+TARGET = Target("clean", "toy")
+PLAN = Plan(target=TARGET, runner="toy", backend="triton", seed=5, cases=40, confirm_tries=3)
+FAIL = Verdict(
+    oracle="oracle", status=Status.FAIL, where="here", cell=Cell(step=0, buffer="b", row=1, column=2, got="3", want="0")
+)
+OTHER = Verdict(oracle="other", status=Status.FAIL, where="there")
+PASS = Verdict(oracle="oracle", status=Status.PASS)
+
+
+# Drawing takes longer than all else here, so what one test has drawn serves the others.
+DRAWN: dict[tuple[int, str, str], tuple[list[Case], Iterator[Case]]] = {}
+
+
+def drawn(plan: Plan = PLAN) -> Iterator[Case]:
+    key = (plan.seed, plan.runner, plan.backend)
+    found, more = DRAWN.setdefault(key, ([], rounds(*key, 8)))
+    for number in itertools.count():
+        if number == len(found):
+            found.append(next(more))
+        yield found[number]
+
+
+def trace_of(case: Case, how: How = How.DONE, what: str = "") -> Trace:
+    """A run in which every step was replayed."""
+    seen = [Seen(step=n, path="graph", name="tokens", array=np.zeros(1)) for n in range(len(case.steps))]
+    seconds = {"build": 0.5, "graph": 2.0, "eager": 1.0, "record": 0.25}
+    return Trace(ended=Ended(how=how, what=what), seen=tuple(seen), facts={"engine": "fake"}, seconds=seconds)
+
+
+def padded_after_larger(case: Case) -> bool:
+    """What makes #23037 show: a padded batch behind a larger one in the same bucket."""
+    buckets = [(len(step.requests), case.setup.bucket(len(step.requests))) for step in case.steps]
+    return any(b == d and a > c for (a, b), (c, d) in itertools.pairwise(buckets))
+
+
+@dataclass
+class World:
+    """A fake target and everything around it; says in `log` what was asked of it, in order."""
+
+    fails: Callable[[Case], Sequence[Verdict]] = lambda case: [FAIL] if padded_after_larger(case) else []
+    fails_fresh: Callable[[Case], Sequence[Verdict]] | None = None
+    ends: Callable[[Case], Trace] = trace_of
+    seconds_a_run: float = 0.1
+    coming: Callable[[], Sequence[Setup]] = tuple
+    interrupt_at: tuple[str, int] = ("", 0)
+    log: list[str] = field(default_factory=list)
+    ran: list[Case] = field(default_factory=list)
+    kept: list[Finding] = field(default_factory=list)
+    told: list[Progress] = field(default_factory=list)
+    now: float = 100.0
+    fresh: bool = False
+
+    def note(self, what: str) -> None:
+        self.log.append(what)
+        name, count = self.interrupt_at
+        if what == name and self.log.count(what) == count:
+            raise KeyboardInterrupt
+
+    def run(self, case: Case) -> Trace:
+        self.fresh = False
+        self.note("run")
+        self.now += self.seconds_a_run
+        self.ran.append(case)
+        return self.ends(case)
+
+    def run_fresh(self, case: Case) -> Trace:
+        self.fresh = True
+        self.note("fresh")
+        self.now += self.seconds_a_run
+        return self.ends(case)
+
+    def judge(self, case: Case, trace: Trace) -> Sequence[Verdict]:
+        fails = self.fails_fresh if self.fresh and self.fails_fresh else self.fails
+        return list(fails(case)) or [PASS]
+
+    def keep(self, finding: Finding) -> str:
+        self.kept.append(finding)
+        self.note("keep")
+        return f"{finding.verdict.fingerprint}.json"
+
+    def means(self) -> Means:
+        return Means(
+            run=self.run,
+            run_fresh=self.run_fresh,
+            judge=self.judge,
+            overall=worst,
+            keep=self.keep,
+            tell=self.told.append,
+            clock=lambda: self.now,
+        )
+
+    def go(self, plan: Plan = PLAN, cases: Iterator[Case] | None = None) -> Campaign:
+        return campaign(plan, cases or drawn(plan), self.means(), coming=self.coming)

@@ -1,0 +1,40 @@
+"""Observations of one case on the toy, and traces changed as another engine would show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from oracles.catalogue import judge_all, overall
+from repro.case import Case
+from repro.observation import Observation, observe
+from repro.trace import Trace
+from tests.test_repro_main import CASE
+from tests.toy_traces import changed, toy_trace
+
+TRACE = toy_trace(CASE)
+
+
+def seen(trace: Trace, case: Case = CASE) -> Observation:
+    verdicts = judge_all(case, trace)
+    return observe(case, trace, verdicts, overall(verdicts))
+
+
+def with_variant(trace: Trace, step: int, name: str, change: Callable[[Any], Any]) -> Trace:
+    """The trace with an eager pass in which noise has changed one output."""
+    nudged = [replace(one, path="eager_nudged_up") for one in trace.seen if (one.step, one.path) == (step, "eager")]
+    return changed(replace(trace, seen=(*trace.seen, *nudged)), step, "eager_nudged_up", name, change)
+
+
+def slot_of(step: int, row: int) -> tuple[int, int]:
+    """The place in kv_rows of a KV slot that this request's drafts wrote, and the slot."""
+    given, slots = TRACE.get(step, "input", "out_cache_loc"), TRACE.get(step, "eager", "kv_slots")
+    assert given is not None and slots is not None
+    mine = set(given[row].tolist())
+    return next((place, slot) for place, slot in enumerate(slots.tolist()) if slot in mine)
+
+
+def without_rows(trace: Trace) -> Trace:
+    """As a worker records that was not asked for all."""
+    return replace(trace, seen=tuple(one for one in trace.seen if one.name != "kv_rows"))

@@ -1,0 +1,21 @@
+"""A sound trace of two steps, the second padded, for the tests of oracles that change it by hand."""
+
+from __future__ import annotations
+
+from toy_traces import toy_trace
+
+from repro.case import Case, Request, Setup, Step
+from repro.finding import Status, Verdict
+
+PASS, UNKNOWN, FAIL = Status.PASS, Status.UNKNOWN, Status.FAIL
+
+SETUP = Setup(runner="toy", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(2, 4), slots=5, page_size=1)
+FULL = Step(requests=tuple(Request(slot=slot, seq_len=9 + slot, data=slot) for slot in (1, 2, 3, 4)))
+THREE = Step(requests=tuple(Request(slot=slot, seq_len=4 * slot, data=40 + slot) for slot in (5, 1, 3)))
+CASE = Case(setup=SETUP, steps=(FULL, THREE))
+SOUND = toy_trace(CASE)
+PADDED, RAW, BS = 1, 3, 4  # the step whose row 3 is padding
+
+
+def told(verdict: Verdict) -> tuple[Status, str]:
+    return verdict.status, verdict.where

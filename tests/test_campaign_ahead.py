@@ -1,0 +1,84 @@
+"""What a campaign says ahead of time: the next case, the setups to come, and what is on disk meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from campaign_world import FAIL, PLAN, World, drawn, trace_of
+
+from fuzz.draw import ROUNDS_TOLD, rounds
+from fuzz.settle import Means
+from fuzz.under_way import UnderWay
+from repro import codec
+from repro.case import Case, Setup
+from repro.trace import How, Trace
+
+
+@dataclass
+class Ahead(World):
+    """Remembers what was said to come, and checks that it did."""
+
+    sent: list[Case] = field(default_factory=list)
+    expected: list[tuple[Setup, ...]] = field(default_factory=list)
+
+    def means(self) -> Means:
+        return replace(
+            super().means(), send=self.sent.append, expect=lambda setups: self.expected.append(tuple(setups))
+        )
+
+
+def test_what_is_sent_ahead_is_the_next_case_on_a_setup_that_was_built() -> None:
+    world = Ahead(fails=lambda case: [])
+    world.go()
+    expected = [
+        after
+        for before, case, after in zip([None, *world.ran], world.ran, world.ran[1:], strict=False)
+        if before is not None and before.setup == case.setup == after.setup
+    ]
+    assert world.sent == expected
+    assert len(expected) == 40 - 2 * 5
+
+
+def test_sending_ahead_changes_no_result() -> None:
+    """With failures that are settled in between, setups that are refused, and limits."""
+
+    def ends(case: Case) -> Trace:
+        return trace_of(case, How.UNFIT, "no") if case.setup.topk % 2 else trace_of(case)
+
+    for plan in (
+        PLAN,
+        replace(PLAN, cases=3),
+        replace(PLAN, cases=None, seconds=2.0),
+        replace(PLAN, stop_at_first=True),
+    ):
+        plain, ahead = World(ends=ends), Ahead(ends=ends)
+        told = [replace(world.go(plan), started="", ended="") for world in (plain, ahead)]
+        assert told[0] == told[1]
+        assert (ahead.ran, ahead.log) == (plain.ran, plain.log)
+
+
+def test_the_setups_of_the_next_rounds_are_expected_and_again_after_settling() -> None:
+    setups = [case.setup for case in itertools.islice(rounds(5, "toy", "triton", 1), 9)]
+    cases = rounds(5, "toy", "triton", 2)
+    world = Ahead(fails=lambda case: [], coming=cases.coming)
+    world.go(replace(PLAN, cases=6), cases)
+    assert world.expected == [tuple(setups[n : n + ROUNDS_TOLD]) for n in (1, 2, 3)]
+    failing = Ahead(fails=lambda case: [FAIL], coming=lambda: setups[:1])
+    failing.go(replace(PLAN, cases=1))
+    assert failing.expected[0] == failing.expected[-1] == (setups[0],)
+    smallest = failing.kept[-1].case.setup
+    assert (smallest,) * PLAN.confirm_tries in failing.expected
+
+
+def test_cases_under_way_are_on_disk(tmp_path: Path) -> None:
+    one = UnderWay(tmp_path, "w")
+    cases = list(itertools.islice(drawn(), 4))
+    for case in cases:
+        one.put(case)
+        one.put(case)
+    found = [codec.read(path).case for path in sorted(tmp_path.glob("under-way-w-*.json"))]
+    assert sorted(map(codec.digest, found)) == sorted(map(codec.digest, cases[-2:]))
+    one.clear()
+    assert list(tmp_path.iterdir()) == []
