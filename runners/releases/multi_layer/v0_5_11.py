@@ -6,9 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from sglang.srt.managers.tp_worker import TpModelWorker
-from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
-from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleDraftWorker
 
 from repro.case import Setup
 from runners.releases.draft_extend.v0_5_10 import accepted
@@ -16,11 +13,11 @@ from runners.releases.draft_extend.v0_5_11 import batch as one_layer_batch
 from runners.releases.live import Live, Outputs, Rows
 from runners.releases.model import Folders
 from runners.releases.multi_layer import family, growing
-from runners.releases.multi_layer.family import ARGUMENTS, neutral
+from runners.releases.multi_layer.family import neutral
 from runners.releases.multi_layer.growing import FAMILY
 from runners.releases.multi_layer.v0_5_13 import batch_by, graph
+from runners.releases.multi_layer.v0_5_13 import build as built
 from runners.releases.multi_layer.v0_5_13 import capture as captured
-from runners.releases.workers.v0_5_10 import construct, ranks, server_args
 
 __all__ = ["FAMILY", "NAME", "batch", "build", "capture", "eager", "graph", "neutral"]
 
@@ -28,15 +25,9 @@ NAME = "0.5.11"
 
 
 def build(setup: Setup, device: str, models: Folders) -> Live:
-    arguments = server_args(setup, device, models) | {"max_running_requests": setup.slots}
-    args = ServerArgs(**arguments, **ARGUMENTS)
-    set_global_server_args_for_scheduler(args)
-    target = construct(TpModelWorker, args, **ranks())
-    draft = construct(MultiLayerEagleDraftWorker, args, **ranks(), target_worker=target)
-    args.disable_cuda_graph = False
-    draft.init_attention_backend()  # once more, now that it may know that graphs are on
-    draft.draft_runner = draft.draft_runner_list[0]  # as of 0.5.12 by itself
-    return Live(setup=setup, device=device, args=args, target=target, draft=draft)
+    live = built(setup, device, models)
+    live.draft.draft_runner = live.draft.draft_runner_list[0]  # as of 0.5.12 by itself
+    return live
 
 
 def capture(live: Live) -> Any:

@@ -7,8 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from sglang.srt.managers.tp_worker import TpModelWorker
-from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 from sglang.srt.speculative.multi_layer_eagle_draft_extend_cuda_graph_runner import (
     MultiLayerEagleMultiStepDraftExtendCudaGraphRunner,
 )
@@ -24,7 +22,7 @@ from runners.releases.multi_layer import growing
 from runners.releases.multi_layer.drawn import Drawn
 from runners.releases.multi_layer.family import ARGUMENTS, neutral
 from runners.releases.multi_layer.growing import FAMILY
-from runners.releases.workers.v0_5_10 import construct, ranks, server_args
+from runners.releases.workers.v0_5_10 import one_phase, server_args
 
 __all__ = ["FAMILY", "NAME", "batch", "build", "capture", "eager", "graph", "neutral"]
 
@@ -33,13 +31,7 @@ NAME = "0.5.13"
 
 def build(setup: Setup, device: str, models: Folders) -> Live:
     arguments = server_args(setup, device, models) | {"max_running_requests": setup.slots}
-    args = ServerArgs(**arguments, **ARGUMENTS)
-    set_global_server_args_for_scheduler(args)
-    target = construct(TpModelWorker, args, **ranks())
-    draft = construct(MultiLayerEagleDraftWorker, args, **ranks(), target_worker=target)
-    args.disable_cuda_graph = False
-    draft.init_attention_backend()  # once more, now that it may know that graphs are on
-    return Live(setup=setup, device=device, args=args, target=target, draft=draft)
+    return one_phase(setup, device, arguments | ARGUMENTS, MultiLayerEagleDraftWorker)
 
 
 def capture(live: Live) -> Any:

@@ -46,11 +46,25 @@ def build_target(setup: Setup, device: str, models: Folders) -> Live:
 
 
 def build(setup: Setup, device: str, models: Folders) -> Live:
-    args = ServerArgs(**server_args(setup, device, models))
+    live = in_phases(setup, device, server_args(setup, device, models), EagleDraftWorker)
+    live.draft._rebuild_topk1_chain_buffers()  # sized by the largest bucket
+    live.draft.init_attention_backend()
+    return live
+
+
+def in_phases(
+    setup: Setup, device: str, arguments: dict[str, Any], kind: Any, *, target_pool_first: bool = False
+) -> Live:
+    """As the scheduler goes about it; graphs are on at the end. kind: the draft worker's. target_pool_first: whether
+    it wants the target's pool to be there when it is made."""
+    args = ServerArgs(**arguments)
     set_global_server_args_for_scheduler(args)
     target = construct(TpModelWorker, args, **ranks())
-    draft = construct(EagleDraftWorker, args, **ranks(), target_worker=target)
-    target.alloc_memory_pool()
+    if target_pool_first:
+        target.alloc_memory_pool()
+    draft = construct(kind, args, **ranks(), target_worker=target)
+    if not target_pool_first:
+        target.alloc_memory_pool()
     requests, tokens = target.get_memory_pool()
     draft.alloc_memory_pool(
         memory_pool_config=target.model_runner.memory_pool_config,
@@ -62,6 +76,4 @@ def build(setup: Setup, device: str, models: Folders) -> Live:
     for worker in (target, draft):
         worker.init_cuda_graphs()  # graphs are disabled: this only makes the eager runners
     graphs_on(args, setup)
-    draft._rebuild_topk1_chain_buffers()  # sized by the largest bucket
-    draft.init_attention_backend()
     return Live(setup=setup, device=device, args=args, target=target, draft=draft)
