@@ -9,7 +9,6 @@ import argparse
 import dataclasses
 import os
 import re
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,23 +27,25 @@ from fuzz.draw import round_cases, rounds
 from fuzz.hunt import elsewhere, story
 from fuzz.member import Line, Member, plan_from_json, plan_to_json
 from fuzz.merge import with_seeds
-from fuzz.options import BadInput, examples, options_of
+from fuzz.options import examples, options_of
 from fuzz.remembered import Remembered
 from fuzz.settle import Means
 from fuzz.tally import Plan, Tally
 from fuzz.transitions import exercised
 from fuzz.under_way import UnderWay
 from oracles.catalogue import judge_all, overall
+from reports.campaign import summary
 from reports.html import render
 from reports.progress import Display, Screen
 from reports.records import history_of
-from reports.wording import counted, duration
 from repro.book import Book, asked_for, new_run, same_run
 from repro.case import Case, Target
+from repro.command import BadInput, complain, ended
 from repro.domain import DOMAINS
 from repro.durable import write_text
 from repro.finding import Finding, Status, Verdict
 from repro.keep import keep
+from repro.outcome import ERROR
 from repro.record import Campaign, Progress, Replay, dumps
 from repro.trace import Trace
 from runners.blame import first_wrong
@@ -53,8 +54,7 @@ from runners.environments import PROBES, bare_loop, lacks
 from runners.pool import Pool
 from runners.standby import room_for
 
-FOUND, UNJUDGED, ERROR = 1, 2, 3
-REASONS_SHOWN = 5  # the JSON has all
+FOUND, UNJUDGED = 1, 2
 
 
 class Desk:
@@ -254,23 +254,6 @@ def take_part(line: Line, task: Mapping[str, Any]) -> None:
         one.work(lambda: campaign(plan, cases, means, one.tally))
 
 
-def summary(done: Campaign) -> list[str]:
-    """A campaign in a few lines; doubts and troubles are never left out, only cut."""
-    lines = [
-        f"{done.target}: {counted(done.cases, 'case')} ({done.judged:,} judged) on {counted(done.setups, 'setup')}, "
-        f"{counted(done.replays, 'replay')} in {duration(done.seconds)}, transitions {len(done.transitions)} of "
-        f"{done.transitions_possible}, {counted(len(done.findings), 'finding')}; stopped: {done.stopped}"
-    ]
-    if done.skipped:
-        lines.append(f"  {done.skipped:,} more cases were not run, as their setup could not be built")
-    for name, reasons in (("could not run", done.unfit), ("unknown", done.unknown)):
-        shown = list(reasons.items())[:REASONS_SHOWN]
-        lines += [f"  {name}: {count} x {reason}" for reason, count in shown]
-        if len(reasons) > len(shown):
-            lines.append(f"  {name}: {len(reasons) - len(shown)} more reasons, in the JSON")
-    return lines
-
-
 def exit_code(campaigns: Sequence[Campaign]) -> int:
     """A finding outweighs everything; after that, a clean answer needs every campaign to have judged something."""
     for done in campaigns:
@@ -362,38 +345,23 @@ def compare(desk: Desk, targets: Sequence[Target]) -> None:
 COMMANDS = {"run": command_run, "bench": command_bench, "hunt": command_hunt}
 
 
-def complain(text: str) -> None:
-    print(f"fuzz: {text}", file=sys.stderr)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    # A stopped job keeps what it found, as Ctrl-C does.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        options = options_of(arguments)
-        if options.command == "member":
-            return member()
-        if options.probes:
-            os.environ[PROBES] = "1"  # for every worker, also those of member processes
-        targets = tuple(dict.fromkeys(options.target))
-        for target in targets:
-            if lack := lacks(target):
-                raise BadInput(f"{target}: {lack}")
-        kind = "campaign" if options.command == "run" else options.command
-        with new_run(asked_for(options.ledger), kind) as one, Display(Screen()) as display:
-            return COMMANDS[options.command](Desk(options, display, one), targets)
-    except BadInput as error:
-        complain(str(error))
-    except BrokenPipeError:
-        # Whoever read our output has gone; what Python still has to flush goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        complain(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "))
-    except KeyboardInterrupt:
-        complain("interrupted")
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    return ERROR
+    return ended(partial(carry_out, arguments))
+
+
+def carry_out(arguments: Sequence[str] | None) -> int:
+    options = options_of(arguments)
+    if options.command == "member":
+        return member()
+    if options.probes:
+        os.environ[PROBES] = "1"  # for every worker, also those of member processes
+    targets = tuple(dict.fromkeys(options.target))
+    for target in targets:
+        if lack := lacks(target):
+            raise BadInput(f"{target}: {lack}")
+    kind = "campaign" if options.command == "run" else options.command
+    with new_run(asked_for(options.ledger), kind) as one, Display(Screen()) as display:
+        return COMMANDS[options.command](Desk(options, display, one), targets)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from hypothesis.database import ExampleDatabase
 
 from fuzz.profiles import DEFAULT, PROFILES, BadExamples, database
 from repro.case import BACKENDS, RUNNERS, Target
+from repro.command import BadInput, Parser, count, positive, target, whole
 
 HUNTED = ("0.5.10.post1/emulated", "0.5.13/emulated")
 HUNT_SECONDS = 30.0  # a target
@@ -19,44 +18,35 @@ DESCRIPTION = """Draw cases, run them, judge them, keep what fails.
 Exit codes: 0 nothing found, 1 found, 2 nothing could be judged, 3 our own error or bad input."""
 
 
-class BadInput(Exception):
-    """What the user asked for cannot be done; the text, one line, says why."""
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise BadInput(f"{message} (see {self.prog} --help)")
-
-
 def _parser() -> Parser:
     shared = Parser(add_help=False)
     shared.add_argument(
-        "--target", type=_target, action="append", default=[], help="RELEASE/ENGINE or PATH@ENGINE; may be repeated"
+        "--target", type=target, action="append", default=[], help="RELEASE/ENGINE or PATH@ENGINE; may be repeated"
     )
     shared.add_argument("--runner", choices=RUNNERS, help="default: draft, or toy on the toy engine")
     shared.add_argument("--backend", choices=BACKENDS, help="default: the first that the runner has")
-    shared.add_argument("--seed", type=_count, default=0, help="the number from which all cases are drawn")
+    shared.add_argument("--seed", type=whole, default=0, help="the number from which all cases are drawn")
     shared.add_argument("--out", type=Path, help="folder for findings and logs; default: out/COMMAND-TIME")
     shared.add_argument("--json", type=Path, help="write what was done to this file")
     shared.add_argument("--ledger", type=Path, metavar="DB", help="add to this ledger; default: EAGLEEYE_LEDGER")
     shared.add_argument("--probes", action="store_true", help="with sglang's own probes on (or EAGLEEYE_PROBES=1)")
-    shared.add_argument("--timeout", type=_positive, default=120.0, help="seconds of silence that are a hang")
+    shared.add_argument("--timeout", type=positive, default=120.0, help="seconds of silence that are a hang")
     shared.add_argument(
         "--standbys",
-        type=_count,
+        type=whole,
         metavar="N",
         help="sessions that may be open ahead of their use; default: as many as this machine has cores for",
     )
-    shared.add_argument("--cases-per-setup", type=_positive_count, help="default: as the profile has it")
-    shared.add_argument("--confirm", type=_positive_count, default=5, help="fresh processes that confirm a finding")
-    shared.add_argument("--shrink-runs", type=_positive_count, default=60)
-    shared.add_argument("--shrink-seconds", type=_positive, default=20.0)
+    shared.add_argument("--cases-per-setup", type=count, help="default: as the profile has it")
+    shared.add_argument("--confirm", type=count, default=5, help="fresh processes that confirm a finding")
+    shared.add_argument("--shrink-runs", type=count, default=60)
+    shared.add_argument("--shrink-seconds", type=positive, default=20.0)
     top = Parser(prog="python -m fuzz", description=DESCRIPTION)
     commands = top.add_subparsers(dest="command", required=True, metavar="command", parser_class=Parser)
     run = commands.add_parser("run", parents=[shared], help="one campaign for each target")
     limit = run.add_mutually_exclusive_group()
-    limit.add_argument("--minutes", type=_positive, help="for each target; default: as the profile has it")
-    limit.add_argument("--cases", type=_positive_count, help="for each target")
+    limit.add_argument("--minutes", type=positive, help="for each target; default: as the profile has it")
+    limit.add_argument("--cases", type=count, help="for each target")
     run.add_argument("--stop-at-first", action="store_true", help="end a campaign at its first confirmed finding")
     run.add_argument("--profile", choices=PROFILES, default=DEFAULT, help=f"how much is tried; default: {DEFAULT}")
     run.add_argument(
@@ -66,14 +56,14 @@ def _parser() -> Parser:
         "EAGLEEYE_EXAMPLES or .hypothesis/examples",
     )
     speed = commands.add_parser("bench", parents=[shared], help="cases per second and time per stage")
-    speed.add_argument("--cases", type=_positive_count, default=30, help="on each of the two mixes")
+    speed.add_argument("--cases", type=count, default=30, help="on each of the two mixes")
     hunt = commands.add_parser("hunt", parents=[shared], help="the main job: find, compare, report")
-    hunt.add_argument("--seconds", type=_positive, default=HUNT_SECONDS, help="for each target")
+    hunt.add_argument("--seconds", type=positive, default=HUNT_SECONDS, help="for each target")
     hunt.set_defaults(workers=1)
     for command in (run, speed):
         command.add_argument(
             "--workers",
-            type=_positive_count,
+            type=count,
             default=1,
             metavar="N",
             help="processes that share the cases; on GPUs each has one, out of those in CUDA_VISIBLE_DEVICES in turn",
@@ -106,32 +96,3 @@ def examples(options: argparse.Namespace) -> ExampleDatabase | None:
         return database(options.examples) if asked and options.workers == 1 else None
     except BadExamples as error:
         raise BadInput(str(error)) from error
-
-
-def _target(text: str) -> Target:
-    try:
-        return Target.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
-    return int(text)
-
-
-def _positive_count(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
-    return int(text)
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
-    return value

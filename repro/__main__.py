@@ -9,14 +9,12 @@ import argparse
 import io
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from itertools import islice
-from pathlib import Path
 
 from rich.console import Console
 
@@ -28,10 +26,11 @@ from oracles.tolerance import across_engines
 from reports.fidelity import show_fidelity
 from reports.fixes import lines, show_fixes
 from reports.outcome import show_outcome
-from repro import ledger_command, prove
+from repro import ledger_command, prove, show_command
 from repro.book import Book, asked_for, new_run
 from repro.case import RUNNERS, Case, Target
-from repro.codec import BadSeed, Seed, digest, read
+from repro.codec import BadSeed, Seed, read
+from repro.command import BadInput, complain, ended, say
 from repro.confirm import failure
 from repro.durable import write_text
 from repro.fidelity import Agreement, conclusion, summary
@@ -41,12 +40,12 @@ from repro.finding import Status, Verdict
 from repro.fixes import FIXES, Fix, Proof, not_covered
 from repro.keep import keep, keep_disagreement
 from repro.observation import Observation, observe
-from repro.options import BadInput, options_of
+from repro.options import options_of
 from repro.outcome import ERROR, EXIT, Outcome, line, outcome_of, severest, to_json
-from repro.parts import plain
+from repro.show_command import stored
 from repro.shrink_file import Budget, InTheWay, Means, Shrinking
 from repro.source import NotThere
-from repro.words import paragraph, sentence
+from repro.words import sentence
 from runners.blame import said_besides
 from runners.environments import (
     ADAPTED,
@@ -61,45 +60,25 @@ from runners.overlay import CannotMake, Overlay, make_overlay
 from runners.pool import Pool
 from runners.sanitizer import Reports, observed_pool
 
-_LINE_MAX = 2000
 _TELL_EVERY = 10.0  # seconds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    # A stopped job keeps what it found and ends its workers, as Ctrl-C does.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        options = options_of(arguments)
-        if getattr(options, "probes", False):
-            os.environ[PROBES] = "1"
-        return COMMANDS[options.command](options)
-    except (BadInput, BadSeed, BadRecording, InTheWay, NotUsable) as error:
-        complain(str(error))
-    except BrokenPipeError:
-        # Whoever read our output has gone; what Python still has to flush goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        complain(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "))
-    except KeyboardInterrupt:
-        complain("interrupted")
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    return ERROR
+    return ended(partial(carry_out, arguments), BadSeed, BadRecording, InTheWay, NotUsable)
 
 
-def complain(text: str) -> None:
-    print(f"error: {plain(text, _LINE_MAX)}", file=sys.stderr)
-
-
-def say(text: str) -> None:
-    print(plain(text, _LINE_MAX), flush=True)
+def carry_out(arguments: Sequence[str] | None) -> int:
+    options = options_of(arguments)
+    if getattr(options, "probes", False):
+        os.environ[PROBES] = "1"
+    return COMMANDS[options.command](options)
 
 
 # run
 
 
 def command_run(options: argparse.Namespace, book: Book) -> int:
-    seeds, codes = _seeds(options.seeds)
+    seeds, codes = stored(options.seeds)
     outcomes: list[Outcome] = []
     replays: list[dict[str, object]] = []
     try:
@@ -129,18 +108,6 @@ def command_run(options: argparse.Namespace, book: Book) -> int:
     if options.json:
         print(json.dumps({"exit_code": code, "replays": replays}, indent=1))
     return code
-
-
-def _seeds(paths: Sequence[Path]) -> tuple[list[tuple[Path, Seed]], list[int]]:
-    """The seeds that can be read, and an exit code for each that cannot: one bad file does not hold up the rest."""
-    seeds, codes = [], []
-    for path in dict.fromkeys(paths):
-        try:
-            seeds.append((path, read(path)))
-        except BadSeed as error:
-            complain(str(error))
-            codes.append(ERROR)
-    return seeds, codes
 
 
 def _pool(options: argparse.Namespace, target: Target, tool: str = "") -> AbstractContextManager[tuple[Pool, Reports]]:
@@ -197,25 +164,6 @@ def _wanted(outcome: Outcome, seed: Seed) -> Verdict | None:
     stored = str(seed.about.get("fingerprint", ""))
     told = [verdict for run in outcome.runs for verdict in run]
     return (failure(told, stored) if stored else None) or outcome.verdict
-
-
-# show and check
-
-
-def command_show(options: argparse.Namespace) -> int:
-    seeds, codes = _seeds(options.seeds)
-    for path, seed in seeds:
-        say(str(path))
-        for text in paragraph(seed):
-            print(f"  {text}")
-    return severest(codes)
-
-
-def command_check(options: argparse.Namespace) -> int:
-    seeds, codes = _seeds(options.seeds)
-    for path, seed in seeds:
-        say(f"{path}: case {digest(seed.case)}, {sentence(seed.case)}")
-    return severest(codes)
 
 
 # fixes
@@ -380,8 +328,8 @@ def _booked(kind: str, command: Callable[[argparse.Namespace, Book], int], optio
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": partial(_booked, "seeds", command_run),
     "shrink": command_shrink,
-    "show": command_show,
-    "check": command_check,
+    "show": show_command.show,
+    "check": show_command.check,
     "fixes": partial(_booked, "fixes", command_fixes),
     "ledger": ledger_command.go,
     "fidelity": command_fidelity,

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
-from repro.case import BACKENDS, Target
+from repro.case import BACKENDS
+from repro.command import BadInput, Parser, count, positive, target
 
 DESCRIPTION = """What is done with a failing case.
 Exit codes: 0 pass, 1 fail, 2 unknown, 3 our own error or bad input."""
 
 SANITIZERS = ("memcheck", "initcheck", "racecheck", "synccheck")
-
-
-class BadInput(Exception):
-    """What the user asked for cannot be done; the text, one line, says why."""
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        # argparse would exit with 2, which here means that nobody knows.
-        raise BadInput(f"{message} (see {self.prog} --help)")
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -48,7 +37,7 @@ def _need_a_comparison(options: argparse.Namespace) -> None:
 
 def _parser() -> Parser:
     watched = Parser(add_help=False)
-    watched.add_argument("--timeout", type=_seconds, default=120.0, metavar="S", help="seconds of silence: a hang")
+    watched.add_argument("--timeout", type=positive, default=120.0, metavar="S", help="seconds of silence: a hang")
     watched.add_argument("--log", type=Path, help="append what the worker prints to this file")
     booked = Parser(add_help=False)
     booked.add_argument("--ledger", type=Path, metavar="DB", help="add to this ledger (default: EAGLEEYE_LEDGER)")
@@ -63,9 +52,9 @@ def _parser() -> Parser:
     )
     run.add_argument("seeds", nargs="+", type=Path, metavar="SEED.json")
     run.add_argument(
-        "--target", type=_target, action="append", required=True, metavar="T", help="RELEASE/ENGINE or PATH@ENGINE"
+        "--target", type=target, action="append", required=True, metavar="T", help="RELEASE/ENGINE or PATH@ENGINE"
     )
-    run.add_argument("--tries", type=_count, default=1, metavar="N", help="runs of each case on each target")
+    run.add_argument("--tries", type=count, default=1, metavar="N", help="runs of each case on each target")
     run.add_argument("--json", action="store_true", help="print all verdicts as JSON")
     run.add_argument("--quiet", action="store_true", help="no table of verdicts")
 
@@ -78,11 +67,11 @@ def _parser() -> Parser:
 
     shrink = commands.add_parser("shrink", parents=[ran], help="make a failing case small, towards the same failure")
     shrink.add_argument("seed", type=Path, metavar="SEED.json")
-    shrink.add_argument("--target", type=_target, required=True, metavar="T", help="RELEASE/ENGINE or PATH@ENGINE")
-    shrink.add_argument("--runs", type=_count, default=200, metavar="N", help="the most runs to spend")
-    shrink.add_argument("--seconds", type=_seconds, default=300.0, metavar="S", help="the most seconds to spend")
+    shrink.add_argument("--target", type=target, required=True, metavar="T", help="RELEASE/ENGINE or PATH@ENGINE")
+    shrink.add_argument("--runs", type=count, default=200, metavar="N", help="the most runs to spend")
+    shrink.add_argument("--seconds", type=positive, default=300.0, metavar="S", help="the most seconds to spend")
     shrink.add_argument(
-        "--tries", type=_count, default=3, metavar="N", help="runs before and after it, in fresh processes"
+        "--tries", type=count, default=3, metavar="N", help="runs before and after it, in fresh processes"
     )
     shrink.add_argument(
         "--out", type=Path, metavar="FILE", help="where the best so far is at any moment (default: SEED.small.json)"
@@ -92,24 +81,24 @@ def _parser() -> Parser:
         "fixes", parents=[watched, booked], help="show what each known fix does, with and without it"
     )
     fixes.add_argument(
-        "--fix", type=_count, nargs="+", action="extend", metavar="PR", help="only these, by pull request number"
+        "--fix", type=count, nargs="+", action="extend", metavar="PR", help="only these, by pull request number"
     )
     fixes.add_argument("--engine", choices=("emulated", "cuda"), default="emulated")
-    fixes.add_argument("--tries", type=_count, default=1, metavar="N", help="runs of each stored case on each target")
+    fixes.add_argument("--tries", type=count, default=1, metavar="N", help="runs of each stored case on each target")
     fixes.add_argument("--fresh", action="store_true", help="search for each failure anew, without stored seeds")
-    fixes.add_argument("--seconds", type=_seconds, default=30.0, metavar="S", help="with --fresh: of each search")
-    fixes.add_argument("--seed", type=_count, default=1, metavar="N", help="with --fresh: all cases are drawn from it")
+    fixes.add_argument("--seconds", type=positive, default=30.0, metavar="S", help="with --fresh: of each search")
+    fixes.add_argument("--seed", type=count, default=1, metavar="N", help="with --fresh: all cases are drawn from it")
     fixes.add_argument("--json", type=Path, metavar="OUT", help="write the rows to this file")
     fixes.add_argument("--out", type=Path, default=Path("out/fixes"), help="with --fresh: folder for what is found")
 
     fidelity = commands.add_parser("fidelity", parents=[watched], help="how far two targets agree on the same cases")
     fidelity.add_argument("seeds", nargs="*", type=Path, metavar="SEED.json")
-    fidelity.add_argument("--drawn", type=_count, metavar="N", help="so many drawn cases instead of stored ones")
-    fidelity.add_argument("--seed", type=_count, default=1, metavar="N", help="with --drawn: from which all are drawn")
+    fidelity.add_argument("--drawn", type=count, metavar="N", help="so many drawn cases instead of stored ones")
+    fidelity.add_argument("--seed", type=count, default=1, metavar="N", help="with --drawn: from which all are drawn")
     fidelity.add_argument("--backend", choices=BACKENDS, default="triton", help="with --drawn")
-    fidelity.add_argument("--cases-per-setup", type=_count, default=8, metavar="N", help="with --drawn")
+    fidelity.add_argument("--cases-per-setup", type=count, default=8, metavar="N", help="with --drawn")
     fidelity.add_argument(
-        "--targets", nargs="+", type=_target, required=True, metavar="T", help="two; one with --record or --against"
+        "--targets", nargs="+", type=target, required=True, metavar="T", help="two; one with --record or --against"
     )
     fidelity.add_argument("--record", type=Path, metavar="OUT.npz", help="keep what the target shows, for --against")
     fidelity.add_argument(
@@ -133,26 +122,3 @@ def _parser() -> Parser:
     for command in (show, check):
         command.add_argument("seeds", nargs="+", type=Path, metavar="SEED.json")
     return top
-
-
-def _target(text: str) -> Target:
-    try:
-        return Target.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
-    return value

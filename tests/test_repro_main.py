@@ -181,7 +181,7 @@ def test_one_bad_seed_does_not_hold_up_the_others(seed: Path, full: Path, capsys
         (["run", "x.json", "--target", "0.5.13"], "target '0.5.13': expected RELEASE/ENGINE or PATH@ENGINE"),
         (["run", "x.json", "--target", "0.5.13/vax"], "with an engine of emulated, cuda, toy"),
         (["run", "x.json", "--target", "clean/toy", "--tries", "0"], "'0' is no whole number from 1 on"),
-        (["run", "x.json", "--target", "clean/toy", "--timeout", "nan"], "'nan' is no number of seconds above 0"),
+        (["run", "x.json", "--target", "clean/toy", "--timeout", "nan"], "'nan' is no number above 0"),
         (["shrink", "x.json", "--target", "clean/toy", "--seconds", "-1"], "--seconds"),
         (["check"], "the following arguments are required: SEED.json"),
     ],
