@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import zlib
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,16 @@ _MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 def words(data: int, name: str, count: int) -> Words:
     """`count` 64-bit words that depend on `data` and on the tensor's name."""
-    x = _multiples(count) + np.uint64(_state(data, name))
+    return _mixed(_multiples(count) + np.uint64(_state(data, name)))
+
+
+def _words_each(data: Sequence[int], name: str, count: int) -> Words:
+    """The same for each: [len(data), count]."""
+    states = np.array([_state(one, name) for one in data], dtype=np.uint64)
+    return _mixed(_multiples(count) + states[:, None])
+
+
+def _mixed(x: Words) -> Words:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(_MIX[0])
     x = (x ^ (x >> np.uint64(27))) * np.uint64(_MIX[1])
     return np.asarray(x ^ (x >> np.uint64(31)))
@@ -58,9 +68,18 @@ def _many_multiples(count: int) -> Words:
 
 def floats(data: int, name: str, shape: tuple[int, ...]) -> Floats:
     """float32 values in [-1, 1), exact multiples of 2**-23."""
+    return _as_floats(words(data, name, math.prod(shape))).reshape(shape)
+
+
+def floats_each(data: Sequence[int], name: str, shape: tuple[int, ...]) -> Floats:
+    """floats() of each: [len(data), *shape]."""
+    return _as_floats(_words_each(data, name, math.prod(shape))).reshape(len(data), *shape)
+
+
+def _as_floats(found: Words) -> Floats:
     # 24 bits: every step of this is exact in float32.
-    top = (words(data, name, math.prod(shape)) >> np.uint64(40)).astype(np.float32)
-    return ((top - np.float32(2**23)) * np.float32(2.0**-23)).reshape(shape)
+    top = (found >> np.uint64(40)).astype(np.float32)
+    return (top - np.float32(2**23)) * np.float32(2.0**-23)
 
 
 def noise() -> Floats:
@@ -76,6 +95,12 @@ def window(data: int, name: str) -> int:
 def integers(data: int, name: str, shape: tuple[int, ...], high: int) -> Ints:
     """int64 values in [0, high)."""
     return (words(data, name, math.prod(shape)) % np.uint64(high)).astype(np.int64).reshape(shape)
+
+
+def integers_each(data: Sequence[int], name: str, shape: tuple[int, ...], high: int) -> Ints:
+    """integers() of each: [len(data), *shape]."""
+    found = _words_each(data, name, math.prod(shape)) % np.uint64(high)
+    return found.astype(np.int64).reshape(len(data), *shape)
 
 
 def shuffled(data: int, name: str, count: int) -> Ints:

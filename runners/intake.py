@@ -43,6 +43,14 @@ class Intake:
                 case ["see", int(step), str(path), str(name), form]:
                     places.append((step, path, name))
                     forms.append(form_of(form))
+                case ["sheet", int(step), list(entries)]:
+                    for entry in entries:
+                        match entry:
+                            case [str(path), str(name), form]:
+                                places.append((step, path, name))
+                                forms.append(form_of(form))
+                            case _:
+                                raise BadFrame(f"{str(entry)[:80]} is no entry of a sheet")
                 case ["at", int(step), str(path)]:
                     self.step, self.path, moved = step, path, True
                 case ["printed", int(length)]:

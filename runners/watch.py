@@ -7,6 +7,7 @@ from typing import Protocol
 
 from repro.case import Case, Setup, Target
 from repro.trace import Array
+from runners.sheet import Sheet
 
 
 class Watch(Protocol):
@@ -17,6 +18,11 @@ class Watch(Protocol):
 
     def see(self, step: int, path: str, name: str, array: Array) -> None:
         """Record a copy of an array under the names of repro/trace.py."""
+
+    def see_all(self, step: int, what: Sheet, data: bytes) -> None:
+        """The same for all that a sheet says is recorded, out of these bytes."""
+        for path, name, array in what.recorded(data):
+            self.see(step, path, name, array)
 
     def spent(self, stage: str, seconds: float) -> None:
         """Add to the time of a stage: build, graph, eager, record."""

@@ -102,8 +102,12 @@ def arrays(forms: Sequence[Form], body: bytes) -> list[Array]:
 
 def pack(frame: Frame) -> bytes:
     """The bytes of a frame."""
-    head = json.dumps(frame.head, separators=(",", ":")).encode()
-    return b"".join((_PREFIX.pack(MARK, len(head), len(frame.body)), head, frame.body))
+    return packed(json.dumps(frame.head, separators=(",", ":")).encode(), frame.body)
+
+
+def packed(head: bytes, body: bytes) -> bytes:
+    """The bytes of a frame whose head is JSON text already."""
+    return b"".join((_PREFIX.pack(MARK, len(head), len(body)), head, body))
 
 
 def receive(read: Callable[[int], bytes]) -> Frame | None:

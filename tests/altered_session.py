@@ -41,7 +41,7 @@ def open_altered(runner: str, rows: Rows, parts: Sequence[str], setup: Setup, ta
     session = importlib.import_module("runners.session")
     family = importlib.import_module(f"runners.releases.{runner}.family")
     memory = importlib.import_module("runners.sessions.memory")
-    for module, name in ((family, "floats"), (family, "integers"), (memory, "window")):
+    for module, name in ((family, "floats_each"), (family, "integers_each"), (memory, "window")):
         setattr(module, name, _altering(getattr(module, name), parts))
     step_class = importlib.import_module("runners.sessions.step").Step
     given = step_class._given
@@ -67,7 +67,10 @@ def _part(data: int, parts: Sequence[str]) -> str:
 def _altering(payload: Callable[..., Any], parts: Sequence[str]) -> Callable[..., Any]:
     """A source of contents that knows no more than the lower part of `data`, but for the prefix that is changed."""
 
-    def altered(data: int, name: str, *rest: Any) -> Any:
-        return payload(data % (1 << SHIFT) + _FAR * (_part(data, parts) == name), name, *rest)
+    def known(data: int, name: str) -> int:
+        return data % (1 << SHIFT) + _FAR * (_part(data, parts) == name)
+
+    def altered(data: int | list[int], name: str, *rest: Any) -> Any:
+        return payload([known(one, name) for one in data] if isinstance(data, list) else known(data, name), name, *rest)
 
     return altered

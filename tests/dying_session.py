@@ -10,6 +10,7 @@ from typing import Any
 
 from repro.case import Case, Setup, Target
 from repro.trace import Array
+from runners.sheet import Sheet
 from runners.watch import RunCase, Watch
 
 # The data by which each is asked for, and how such a run ends: how, and what it is called.
@@ -27,7 +28,7 @@ def data_of(way: str) -> int:
     return WAYS[way][0]
 
 
-class _Tripwire:
+class _Tripwire(Watch):
     """Passes everything on, and brings about what the step asks for."""
 
     def __init__(self, watch: Watch, case: Case) -> None:
@@ -43,6 +44,9 @@ class _Tripwire:
 
     def see(self, step: int, path: str, name: str, array: Array) -> None:
         self._watch.see(step, path, name, array)
+
+    def see_all(self, step: int, what: Sheet, data: bytes) -> None:
+        self._watch.see_all(step, what, data)
 
     def spent(self, stage: str, seconds: float) -> None:
         self._watch.spent(stage, seconds)

@@ -24,6 +24,7 @@ from runners.releases.live import Adapter, Family, Live, Outputs
 from runners.sessions import memory
 from runners.sessions.captured import Captured
 from runners.sessions.step import Step as Run
+from runners.watch import Watch
 
 pytestmark = pytest.mark.emulated
 SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2, 4), slots=6)
@@ -33,7 +34,7 @@ NAMES = ("seq_lens", "req_pool_indices", "out_cache_loc", "positions", "topk_p",
 LAUNCHES_MAX = 30
 
 
-class Told:
+class Told(Watch):
     """A watch that keeps what it is told."""
 
     def __init__(self) -> None:
@@ -122,7 +123,7 @@ def captured(runner: Runner) -> Captured:
     session.live = Live(setup=SETUP, device="cpu", args=None, target=None, draft=None)
     session.device, session.dtype, session.table = torch.device("cpu"), torch.float32, req_to_token(SETUP)
     session.kv, session.other_kv, session.neutral = runner.kv, [], {"seq_lens": 1}
-    session.buffers = dict(runner.buffers)
+    session.buffers, session.known = dict(runner.buffers), {}
     session.bands = runner.guards.bands(session.buffers)
     session.filling = memory.Filling(runner.kv, session.device, torch.float32)
     session.snapshots = memory.Snapshots(runner.kv)
@@ -321,13 +322,13 @@ def test_a_step_launches_little_besides_the_work_itself(layers: int, monkeypatch
     # Here everything is on the CPU; on a GPU the batch is what the host has, and only the rest has to wait.
     on_host = {"input"}
     monkeypatch.setattr(tape, "waits", lambda tensor: not on_host)
-    see = Run._see
+    see = tape.Tape.see
 
-    def seeing(self: Run, path: str, name: str, value: object) -> None:
+    def seeing(self: tape.Tape, path: str, name: str, value: object, **ways: Any) -> None:
         on_host.add("x") if path == "input" else on_host.clear()
-        see(self, path, name, value)
+        see(self, path, name, value, **ways)
 
-    monkeypatch.setattr(Run, "_see", seeing)
+    monkeypatch.setattr(tape.Tape, "see", seeing)
     with Launches() as launches:
         told_of(session)
     # One write for each tensor of the cache; everything else is done for all together.

@@ -14,13 +14,14 @@ import numpy as np
 from repro.case import DATA_MAX, Case, Request, Setup, Step, Target, problems, seq_len_max, setup_problems
 from repro.trace import Array, Ended, How, Seen, Trace
 from runners.toy import open_session
+from runners.watch import Watch
 
 # Oracles of runs that the toy has nothing of; each has a test of its own, by its name.
 OF_OTHERS = {"kv_moves", "metadata_once", "probes", "tree_mask"}
 
 
 @dataclass
-class Keeper:
+class Keeper(Watch):
     """A Watch that keeps everything in memory."""
 
     seen: list[Seen] = field(default_factory=list)

@@ -1,37 +1,25 @@
 """What a step shows, on its way to the watch: device tensors are copied on the device and brought over together.
 
-Copying each tensor to the host on its own would cost more than the work that is watched.
+Copying each tensor to the host on its own would cost more than the work that is watched, and so would telling the
+watch of each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from repro.trace import Array
-
-See = Callable[[int, str, str, Array], None]
-
+from runners.sheet import Entry, Sheet, sheet
+from runners.watch import Unfit, Watch
 
 # Room for what a step of a small setup shows; it grows as needed.
 _ROOM = 1 << 16
-
-
-@dataclass(slots=True)
-class _Pending:
-    """One device tensor that waits. as_slots: it is a mask, and is recorded as the indices at which it is true.
-    tell: whether it is recorded, or only asked for. size: in bytes."""
-
-    step: int
-    path: str
-    name: str
-    tensor: torch.Tensor
-    as_slots: bool
-    tell: bool
-    size: int
+# By a tensor's identity: the tensor, which is kept so that no other gets that identity, and its bytes.
+Flats = Mapping[int, tuple[torch.Tensor, torch.Tensor]]
 
 
 def waits(tensor: torch.Tensor) -> bool:
@@ -39,61 +27,130 @@ def waits(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda
 
 
-class Tape:
-    """Values seen go to `see`: what is on the host at once, what is on the device at the next flush."""
+def flats(tensors: Mapping[str, torch.Tensor]) -> Flats:
+    """Of tensors that stay where they are, for every tape of a session."""
+    return {id(tensor): (tensor, _bytes(tensor)) for tensor in tensors.values() if waits(tensor)}
 
-    def __init__(self, see: See) -> None:
-        self._see = see
-        self._pending: list[_Pending] = []
-        self._flat: list[torch.Tensor] = []  # the bytes of these
-        self._held: list[_Pending] = []
+
+@dataclass(slots=True)
+class Came:
+    """What came to the host, as arrays that are made when they are asked for."""
+
+    _sheets: list[tuple[Sheet, bytes]] = field(default_factory=list)
+
+    def add(self, what: Sheet, data: bytes) -> None:
+        self._sheets.append((what, data))
+
+    def __getitem__(self, place: tuple[str, str]) -> Array:
+        # The last of that name: what a mask was made into came after it.
+        for what, data in reversed(self._sheets):
+            if place in what.places:
+                return what.array(data, *place)
+        raise KeyError(place)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        for what, _ in self._sheets:
+            yield from what.places
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Values that will be told together. made: those of them that are no arrays yet: they are recorded as the indices
+    at which a mask is true, or as float32, as numpy lacks bfloat16."""
+
+    entries: list[Entry] = field(default_factory=list)
+    made: list[tuple[Entry, bool]] = field(default_factory=list)
+
+
+class Tape:
+    """Values seen in one step go to `watch`: what is on the host at the next hold(), what is on the device at the next
+    flush()."""
+
+    def __init__(self, watch: Watch, step: int, known: Flats | None = None) -> None:
+        self._watch, self._step = watch, step
+        self._flats = dict(known or {})
+        self._host: list[Entry] = []
+        self._parts: list[bytes] = []  # their bytes
+        self._pending = _Stretch()
+        self._waiting: list[torch.Tensor] = []  # their bytes
+        self._held: list[_Stretch] = []
         self._buffer = torch.empty(0, dtype=torch.uint8)
         self._used = 0
-        self._came: dict[tuple[str, str], Array] = {}
+        self._came = Came()
 
-    def see(self, step: int, path: str, name: str, value: object, *, as_slots: bool = False, tell: bool = True) -> None:
+    def see(
+        self, path: str, name: str, value: object, *, rows: int = 0, as_slots: bool = False, tell: bool = True
+    ) -> None:
         """Record a tensor, an array or a number; None is nothing to record. A device tensor is recorded as it is at
-        the next hold() or flush()."""
+        the next hold() or flush(). rows: record it as so many rows, flat where each is one value wide. as_slots: it is
+        a mask, and is recorded as the indices at which it is true. tell: False if it is only asked for."""
         if value is None:
             return
         if not isinstance(value, torch.Tensor):
-            self._take(step, path, name, np.asarray(value), tell)
-            return
-        flat = _bytes(value)
-        one = _Pending(step, path, name, value, as_slots, tell, flat.shape[0])
-        if waits(value):
-            self._pending.append(one)
-            self._flat.append(flat)
+            self._take(path, name, np.asarray(value), rows, tell)
+        elif not waits(value):
+            self._take(path, name, _array(value, as_slots), rows, tell)
         else:
-            # A copy, as what came is compared later.
-            self._take(step, path, name, _array(one, flat.numpy().copy()), tell)
+            whole = _in_rows(value.shape, value.numel(), rows)
+            if as_slots or value.dtype == torch.bfloat16:
+                raw = Entry(path, name, "|u1" if as_slots else "<u2", whole, False)
+                self._pending.made.append((raw, tell))
+            else:
+                raw = Entry(path, name, _DTYPES[value.dtype], whole, tell)
+            self._pending.entries.append(raw)
+            self._waiting.append(self._flat(value))
 
     def hold(self) -> None:
-        """Copy what waits, on the device, in one launch: it may be overwritten from here on."""
-        if not self._pending:
+        """Tell what is on the host, and copy what waits, on the device, in one launch: all of it may be overwritten
+        from here on."""
+        if self._host:
+            what, data = sheet(tuple(self._host)), b"".join(self._parts)
+            self._host, self._parts = [], []
+            self._tell(what, data)
+        if not self._waiting:
             return
-        end = self._used + sum(one.size for one in self._pending)
+        end = self._used + sum(flat.shape[0] for flat in self._waiting)
         if end > self._buffer.shape[0]:
-            self._grow(end, self._flat[0].device)
-        torch.cat(self._flat, out=self._buffer[self._used : end])
+            self._grow(end, self._waiting[0].device)
+        torch.cat(self._waiting, out=self._buffer[self._used : end])
         self._used = end
-        self._held += self._pending
-        self._pending, self._flat = [], []
+        self._held.append(self._pending)
+        self._pending, self._waiting = _Stretch(), []
 
-    def flush(self) -> dict[tuple[str, str], Array]:
-        """Bring everything to the host and record it. All that came since the last flush, by path and name."""
+    def flush(self) -> Came:
+        """Bring everything to the host and record it. All that came since the last flush."""
         self.hold()
         if self._used:
-            data = self._buffer[: self._used].cpu().numpy()
-            if not self._buffer.is_cuda:
-                data = data.copy()
-            start = 0
-            for one in self._held:
-                self._take(one.step, one.path, one.name, _array(one, data[start : start + one.size]), one.tell)
-                start += one.size
-        came, self._came = self._came, {}
-        self._used, self._held = 0, []
+            data = self._buffer[: self._used].cpu().numpy().tobytes()
+            for stretch in self._held:
+                what = sheet(tuple(stretch.entries))
+                part, data = data[: what.size], data[what.size :]
+                self._tell(what, part)
+                for raw, tell in stretch.made:
+                    bits = what.array(part, raw.path, raw.name)
+                    made = np.flatnonzero(bits) if raw.dtype == "|u1" else _wide(bits)
+                    self._take(raw.path, raw.name, made, 0, tell)
+            self._used, self._held = 0, []
+            self.hold()
+        came, self._came = self._came, Came()
         return came
+
+    def _tell(self, what: Sheet, data: bytes) -> None:
+        self._came.add(what, data)
+        self._watch.see_all(self._step, what, data)
+
+    def _take(self, path: str, name: str, array: Array, rows: int, tell: bool) -> None:
+        if array.dtype.kind not in "biuf":
+            raise Unfit(f"{path}/{name}: an array of {array.dtype} cannot be recorded")
+        self._host.append(Entry(path, name, array.dtype.str, _in_rows(array.shape, array.size, rows), tell))
+        self._parts.append(array.tobytes())
+
+    def _flat(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Its bytes. A caller's batch is looked at more than once, and most of it is the same tensors then."""
+        known = self._flats.get(id(tensor))
+        if known is None:
+            known = self._flats[id(tensor)] = (tensor, _bytes(tensor))
+        return known[1]
 
     def _grow(self, size: int, device: torch.device) -> None:
         buffer = torch.empty(max(2 * size, _ROOM), dtype=torch.uint8, device=device)
@@ -101,10 +158,11 @@ class Tape:
             buffer[: self._used] = self._buffer[: self._used]
         self._buffer = buffer
 
-    def _take(self, step: int, path: str, name: str, array: Array, tell: bool) -> None:
-        self._came[path, name] = array
-        if tell:
-            self._see(step, path, name, array)
+
+def _in_rows(shape: tuple[int, ...], size: int, rows: int) -> tuple[int, ...]:
+    if not rows:
+        return tuple(shape)
+    return (rows,) if size == rows else (rows, size // rows)
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -115,25 +173,28 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return (flat if flat.stride(0) == 1 else flat.clone(memory_format=torch.contiguous_format)).view(torch.uint8)
 
 
-def _array(one: _Pending, data: Array) -> Array:
-    """The tensor's bytes as the array that is recorded; bfloat16, which numpy lacks, as the float32 of equal value."""
-    if one.as_slots:
-        return np.flatnonzero(data)
-    shape = tuple(one.tensor.shape)
-    if one.tensor.dtype == torch.bfloat16:
-        wide = data.view(np.uint16).astype(np.uint32) << 16
-        return wide.view(np.float32).reshape(shape)
-    return data.view(_NUMPY[one.tensor.dtype]).reshape(shape)
+def _array(tensor: torch.Tensor, as_slots: bool) -> Array:
+    """A host tensor as the array that is recorded."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if as_slots:
+        return np.flatnonzero(tensor.numpy())
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-_NUMPY = {
-    torch.bool: np.bool_,
-    torch.uint8: np.uint8,
-    torch.int8: np.int8,
-    torch.int16: np.int16,
-    torch.int32: np.int32,
-    torch.int64: np.int64,
-    torch.float16: np.float16,
-    torch.float32: np.float32,
-    torch.float64: np.float64,
+def _wide(bits: Array) -> Array:
+    """bfloat16, as the float32 of equal value."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+_DTYPES = {
+    torch.bool: "|b1",
+    torch.uint8: "|u1",
+    torch.int8: "|i1",
+    torch.int16: "<i2",
+    torch.int32: "<i4",
+    torch.int64: "<i8",
+    torch.float16: "<f2",
+    torch.float32: "<f4",
+    torch.float64: "<f8",
 }

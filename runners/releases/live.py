@@ -3,6 +3,7 @@ adapter: a Family, which is the same for every release, and the functions of one
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -59,12 +60,11 @@ class Rows:
     @classmethod
     def put(cls, count: int, on_host: Mapping[str, torch.Tensor], device: torch.device) -> Rows:
         """Bring tensors to a device, with one copy for all."""
-        sizes = [_padded_size(tensor) for tensor in on_host.values()]
-        whole = torch.empty(sum(sizes), dtype=torch.uint8)
-        for part, tensor in zip(whole.split(sizes), on_host.values(), strict=True):
-            part[: tensor.nbytes] = tensor.reshape(-1).view(torch.uint8)
+        places, size = _places(tuple((name, tensor.dtype, tensor.shape) for name, tensor in on_host.items()))
+        whole = torch.empty(size, dtype=torch.uint8)
+        for name, part in _unpacked(whole, places).items():
+            part.copy_(on_host[name])
         packed = whole.to(device)
-        places = _places(on_host)
         return cls(count=count, tensors=_unpacked(packed, places), packed=packed, places=places, on_host=on_host)
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -101,18 +101,15 @@ class Rows:
         return self.joined(moved)
 
 
-def _padded_size(tensor: torch.Tensor) -> int:
-    return -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
-
-
-def _places(tensors: Mapping[str, torch.Tensor]) -> tuple[_Place, ...]:
+@functools.lru_cache(maxsize=1024)
+def _places(kinds: tuple[tuple[str, torch.dtype, torch.Size], ...]) -> tuple[tuple[_Place, ...], int]:
+    """Where tensors of these names, dtypes and shapes lie, and how many bytes they take together."""
     found, start = [], 0
-    for name, tensor in tensors.items():
-        shape = tuple(tensor.shape)
+    for name, dtype, shape in kinds:
         strides = tuple(math.prod(shape[n + 1 :]) for n in range(len(shape)))
-        found.append(_Place(name, tensor.dtype, shape, strides, start // tensor.element_size()))
-        start += _padded_size(tensor)
-    return tuple(found)
+        found.append(_Place(name, dtype, tuple(shape), strides, start // dtype.itemsize))
+        start += -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+    return tuple(found), start
 
 
 def _unpacked(packed: torch.Tensor, places: Sequence[_Place]) -> dict[str, torch.Tensor]:

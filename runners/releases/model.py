@@ -66,7 +66,8 @@ def llama(setup: Setup, architecture: str = "LlamaForCausalLM") -> dict[str, Any
 def keep_sizes() -> None:
     """Have sglang build layers as wide as they are configured. On a CPU device it rounds the intermediate size up to
     what CPU kernels want; on a GPU, which the emulated engine stands for, it does not."""
-    importlib.import_module("sglang.srt.configs.update_config").DEFAULT_MOE_PADDING_SIZE = 1
+    module: Any = importlib.import_module("sglang.srt.configs.update_config")
+    module.DEFAULT_MOE_PADDING_SIZE = 1
 
 
 def fill_weights(model: torch.nn.Module) -> None:

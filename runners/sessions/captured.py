@@ -12,6 +12,7 @@ from repro.case import Setup
 from repro.layout import req_to_token
 from runners.engines.guards import Guards
 from runners.engines.present import engine
+from runners.engines.tape import flats
 from runners.releases import model
 from runners.releases.live import Adapter, Live, mha_cache
 from runners.sessions import memory
@@ -50,6 +51,7 @@ class Captured:
         buffers = family.input_buffers(self.runner)
         found = {name: getattr(buffers, name, None) for name in family.buffers}
         self.buffers = {name: tensor for name, tensor in found.items() if tensor is not None}
+        self.known = flats(self.buffers)
         static = self._static_tensors()
         self.bands = guards.bands(static)
         self._static = list(static.values())

@@ -55,7 +55,7 @@ class Moves:
         self.pools, self.table, self.number, self.requests, self.watch = pools, table, number, requests, watch
         self.setup = pools.setup
         self.kv: list[torch.Tensor] = [*pools.cache.k_buffer, *pools.cache.v_buffer]
-        self.tape = Tape(watch.see)
+        self.tape = Tape(watch, number)
         self.path = "input"
 
     def run(self, moves: Mapping[str, Move], before: list[torch.Tensor]) -> None:
@@ -87,10 +87,11 @@ class Moves:
             self._see(self.path, "sources", src_loc)
             came = self.tape.flush()
             size = len(self.kv[0])
-            if all(0 <= slot < size for slots in came.values() for slot in slots.tolist()):
+            if all(0 <= slot < size for place in came for slot in came[place].tolist()):
                 real(self.pools.cache, tgt_loc, src_loc)
             else:  # a move out of the cache would end the process, and nobody would learn more than is recorded
                 self._see(self.path, "outside", 1)
+                self.tape.hold()
 
         self.pools.cache.move_kv_cache = observed
         return move(self.pools, batch)
@@ -121,7 +122,7 @@ class Moves:
     # Recording ---------------------------------------------------------------------------------------------------
 
     def _see(self, path: str, name: str, value: object) -> None:
-        self.tape.see(self.number, path, name, value)
+        self.tape.see(path, name, value)
 
     def _see_changes(self, before: list[torch.Tensor]) -> None:
         changed = memory.changed_slots(self.kv, before).nonzero().flatten()

@@ -15,6 +15,7 @@ from runners.engines.present import engine
 from runners.releases.live import Adapter
 from runners.sessions.captured import Captured, Theirs
 from runners.sessions.step import Step
+from runners.sheet import Sheet
 from runners.watch import RunCase, Unfit, Watch
 
 BARE = os.environ.get("EAGLEEYE_RECORD") == "bare"
@@ -67,13 +68,16 @@ def bare_loop(captured: Captured, case: Case, watch: Watch) -> None:
     watch.spent("bare", time.perf_counter() - start)
 
 
-class Silent:
+class Silent(Watch):
     """A watch that keeps nothing."""
 
     def at(self, step: int, path: str) -> None:
         pass
 
     def see(self, step: int, path: str, name: str, array: Array) -> None:
+        pass
+
+    def see_all(self, step: int, what: Sheet, data: bytes) -> None:
         pass
 
     def spent(self, stage: str, seconds: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,9 +12,8 @@ import numpy as np
 import torch
 
 from repro.case import Request
-from repro.trace import Array
 from runners.engines.guards import untouched
-from runners.engines.tape import Tape
+from runners.engines.tape import Came, Tape
 from runners.releases.live import Given, Outputs, Rows
 from runners.sessions import memory
 from runners.sessions.captured import Captured
@@ -38,7 +37,7 @@ class Step:
         self.setup, self.family = captured.setup, captured.adapter.family
         self.requests = requests
         self.launches = 0
-        self.tape = Tape(watch.see)
+        self.tape = Tape(watch, number, captured.known)
         self.given = self._given()
         self.rows = self._rows()
 
@@ -61,17 +60,18 @@ class Step:
         self._see_caller("after_eager", forward_batch)
         snapshots.take(snapshots.EAGER)
         by_graph, by_eager, between = snapshots.compare()
-        self.tape.see(self.number, "graph", "kv_slots", by_graph, as_slots=True)
-        self.tape.see(self.number, "eager", "kv_slots", by_eager, as_slots=True)
-        self.tape.see(self.number, "eager", KV_DIFFERS, between, as_slots=True, tell=False)
+        self.tape.see("graph", "kv_slots", by_graph, as_slots=True)
+        self.tape.see("eager", "kv_slots", by_eager, as_slots=True)
+        self.tape.see("eager", KV_DIFFERS, between, as_slots=True, tell=False)
         came = self.tape.flush()
         self._see_bands(came)
         if _equal(came) and not WHOLE:
-            self._see("eager", "kv_same", 1)
+            self.tape.see("eager", "kv_same", 1)
         else:
             self._see_rows("graph", came, graph_kv)
             self._see_rows("eager", came, captured.kv)
             self._measure_noise(snapshots.kept(snapshots.BEFORE))
+        self.tape.hold()
 
     def fill(self) -> None:
         """Have memory and batch as the call finds them."""
@@ -140,7 +140,7 @@ class Step:
             tensor = torch.from_numpy(np.ascontiguousarray(array))
             if name in self.family.noisy:
                 tensor = tensor.to(self.captured.dtype)
-            self._see("input", name, tensor.reshape(len(self.requests), -1).squeeze(-1))
+            self.tape.see("input", name, tensor, rows=len(self.requests))
             put[name] = tensor.flatten() if name in self.family.flat else tensor
         return Rows.put(len(self.requests), put, self.captured.device)
 
@@ -149,11 +149,12 @@ class Step:
         captured = self.captured
         if captured.adapter.prepare is None:
             return
+        self.tape.hold()
         self.watch.at(self.number, "prepare")
         with captured.timed("eager", self.watch):
             made = captured.adapter.prepare(captured.live, self.rows.copied())
         for name, tensor in made.items():
-            self._see("input", name, tensor.reshape(len(self.requests), -1).squeeze(-1))
+            self.tape.see("input", name, tensor, rows=len(self.requests))
         self.rows = self.rows.joined(made)
 
     def _fill_cache(self) -> None:
@@ -167,12 +168,9 @@ class Step:
 
     # Recording ---------------------------------------------------------------------------------------------------
 
-    def _see(self, path: str, name: str, value: object) -> None:
-        self.tape.see(self.number, path, name, value)
-
     def _see_caller(self, path: str, forward_batch: Any) -> None:
         for name, value in self.family.caller(forward_batch).items():
-            self._see(path, name, value)
+            self.tape.see(path, name, value)
 
     def _see_launch(self) -> None:
         """Of the first launch of a call; a runner of several graphs launches more."""
@@ -181,19 +179,19 @@ class Step:
             return
         captured = self.captured
         bs, raw_bs = self.family.sizes(captured.runner)
-        self._see("launch", "bs", bs)
-        self._see("launch", "raw_bs", raw_bs)
+        self.tape.see("launch", "bs", bs)
+        self.tape.see("launch", "raw_bs", raw_bs)
         own = self.family.launched
         for name, tensor in (own(captured.runner) if own else captured.buffers).items():
-            self._see("launch", name, tensor.reshape(bs if own else self.setup.max_bs, -1).squeeze(-1))
+            self.tape.see("launch", name, tensor, rows=bs if own else self.setup.max_bs)
         for name, tensor in self.family.metadata(captured.live, captured.runner, bs, self.given).items():
-            self._see("metadata", name, tensor)
+            self.tape.see("metadata", name, tensor)
 
     def _see_outputs(self, path: str, outputs: Outputs, count: int) -> None:
         """The rows of real requests, of a pass over `count` requests: one over a padded batch gives more."""
         for name, tensor in outputs.items():
             each = tensor.shape[0] // count
-            self._see(
+            self.tape.see(
                 path,
                 name,
                 tensor[: each * len(self.requests)] if each <= 1 else _by_request(tensor, each)[: len(self.requests)],
@@ -201,30 +199,30 @@ class Step:
 
     def _see_slots(self, path: str, before: list[torch.Tensor]) -> None:
         changed = memory.changed_slots(self.captured.kv, before)
-        self.tape.see(self.number, path, "kv_slots", changed, as_slots=True)
+        self.tape.see(path, "kv_slots", changed, as_slots=True)
 
-    def _see_rows(self, path: str, came: Mapping[tuple[str, str], Array], kv: list[torch.Tensor]) -> None:
+    def _see_rows(self, path: str, came: Came, kv: list[torch.Tensor]) -> None:
         """Record what lies in the changed KV slots."""
-        slots = torch.from_numpy(came[path, "kv_slots"]).to(self.captured.device)
-        self._see(path, "kv_rows", memory.contents(kv, slots))
+        slots = torch.tensor(came[path, "kv_slots"], device=self.captured.device)
+        self.tape.see(path, "kv_rows", memory.contents(kv, slots))
         self.tape.flush()
 
     def _ask_bands(self) -> None:
         for number, bands in enumerate(self.captured.bands):
-            self.tape.see(self.number, "guard", str(number), bands.read(), tell=False)
+            self.tape.see("guard", str(number), bands.read(), tell=False)
 
-    def _see_bands(self, came: Mapping[tuple[str, str], Array]) -> None:
+    def _see_bands(self, came: Came) -> None:
         intact = 0
         for number, bands in enumerate(self.captured.bands):
             read = came["guard", str(number)]
             broken = bands.broken(read)
             intact += 0 if broken else read.size
             for name, contents in broken.items():
-                self._see("guard", name, contents)
-                self._see("guard", f"{name}.want", untouched(contents.size))
+                self.tape.see("guard", name, contents)
+                self.tape.see("guard", f"{name}.want", untouched(contents.size))
             if broken:
                 bands.mend()
-        self._see("guard", "intact", intact)
+        self.tape.see("guard", "intact", intact)
 
 
 def _by_request(tensor: torch.Tensor, each: int) -> torch.Tensor:
@@ -233,10 +231,11 @@ def _by_request(tensor: torch.Tensor, each: int) -> torch.Tensor:
     return tensor[:whole].reshape(whole // each, -1)
 
 
-def _equal(came: Mapping[tuple[str, str], Array]) -> bool:
+def _equal(came: Came) -> bool:
     """Whether both paths gave the same outputs and left the same KV cache."""
-    paths = [{name: array for (path, name), array in came.items() if path == one} for one in ("graph", "eager")]
-    graph, eager = ({name: array for name, array in path.items() if not name.startswith("kv_")} for path in paths)
-    same = graph.keys() == eager.keys() and all(np.array_equal(graph[name], eager[name]) for name in graph)
+    graph, eager = (
+        {name for path, name in came if path == one and not name.startswith("kv_")} for one in ("graph", "eager")
+    )
+    same = graph == eager and all(np.array_equal(came["graph", name], came["eager", name]) for name in graph)
     # Slot 0 is where padded rows write.
     return same and not np.any(came["eager", KV_DIFFERS])

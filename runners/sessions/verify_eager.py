@@ -56,10 +56,10 @@ class Verify:
         self.happened = 0
 
     def run(self) -> None:
-        tape = Tape(self.watch.see)
-        tape.see(self.number, "input", "req_pool_indices", self.batch.req_pool_indices)
-        tape.see(self.number, "input", "seq_lens", self.batch.seq_lens)
-        tape.see(self.number, "input", "busiest", self.batch.busiest)
+        tape = Tape(self.watch, self.number)
+        tape.see("input", "req_pool_indices", self.batch.req_pool_indices)
+        tape.see("input", "seq_lens", self.batch.seq_lens)
+        tape.see("input", "busiest", self.batch.busiest)
         tape.flush()
         self.watch.at(self.number, "verify")
         try:
@@ -68,7 +68,7 @@ class Verify:
         finally:  # what happened before an error is what explains it
             for path, columns in self.columns.items():
                 for name, values in columns.items():
-                    tape.see(self.number, path, name, values)
+                    tape.see(path, name, values)
             tape.flush()
 
     def _tell(self, path: str, forward_batch: Any, query: torch.Tensor | None = None) -> None:

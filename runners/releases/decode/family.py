@@ -10,7 +10,7 @@ import torch
 
 from repro.case import Request, Setup
 from repro.layout import Ints
-from repro.payload import integers
+from repro.payload import integers_each
 from runners.releases import model
 from runners.releases.live import Family, Given, Live
 
@@ -32,7 +32,7 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
     lengths = np.array([r.seq_len for r in requests], dtype=np.int64)
     slots = np.array([r.slot for r in requests], dtype=np.int64)
     return {
-        "input_ids": np.concatenate([integers(r.data, "input_ids", (1,), setup.vocab_size) for r in requests]),
+        "input_ids": integers_each([r.data for r in requests], "input_ids", (), setup.vocab_size),
         "req_pool_indices": slots,
         "seq_lens": lengths,
         "positions": lengths - 1,

@@ -10,7 +10,7 @@ import torch
 
 from repro.case import Request, Setup
 from repro.layout import Ints, draft_positions
-from repro.payload import floats, integers
+from repro.payload import floats_each, integers_each
 from runners.releases import algorithms
 from runners.releases.live import Family, Given, Live
 
@@ -22,15 +22,16 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
     """req_pool_indices, seq_lens: [n]; out_cache_loc: [n, topk * num_steps]; positions: [n, topk]; topk_p: float32
     [n, topk], falling; topk_index: [n, topk]; hidden_states: [n, hidden]."""
     topk, vocab = setup.topk, algorithms.draft_vocab(setup)
+    data = [r.data for r in requests]
     lengths = np.array([r.seq_len for r in requests], dtype=np.int64)
     return {
         "req_pool_indices": np.array([r.slot for r in requests], dtype=np.int64),
         "seq_lens": lengths,
         "out_cache_loc": np.stack([table[r.slot, draft_positions(setup, r.seq_len)].reshape(-1) for r in requests]),
         "positions": np.repeat(lengths[:, None], topk, axis=1),
-        "topk_p": np.stack([np.sort(np.abs(floats(r.data, "topk_p", (topk,))))[::-1] for r in requests]),
-        "topk_index": np.stack([integers(r.data, "topk_index", (topk,), vocab) for r in requests]),
-        "hidden_states": np.stack([floats(r.data, "hidden_states", (setup.hidden_size,)) for r in requests]),
+        "topk_p": np.sort(np.abs(floats_each(data, "topk_p", (topk,))), axis=1)[:, ::-1].copy(),
+        "topk_index": integers_each(data, "topk_index", (topk,), vocab),
+        "hidden_states": floats_each(data, "hidden_states", (setup.hidden_size,)),
     }
 
 

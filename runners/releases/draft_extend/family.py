@@ -12,7 +12,7 @@ import torch
 
 from repro.case import Request, Setup
 from repro.layout import Ints
-from repro.payload import floats, integers
+from repro.payload import floats_each, integers_each
 from runners.releases import algorithms
 from runners.releases.decode.family import only
 from runners.releases.live import Family, Given, Live, Outputs
@@ -53,6 +53,7 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
     """req_pool_indices, seq_lens (the new tokens included), extend_prefix_lens, extend_seq_lens, num_accept_tokens,
     num_correct_drafts: [n]; input_ids, positions, out_cache_loc: [n, width]; hidden_states: [n, width, hidden]."""
     width, hidden = setup.num_draft_tokens, algorithms.verified_size(setup)
+    data = [r.data for r in requests]
     lengths = np.array([r.seq_len for r in requests], dtype=np.int64)
     accepted = np.array([r.accepted for r in requests], dtype=np.int32)
     positions = lengths[:, None] + np.arange(width)
@@ -63,10 +64,10 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
         "extend_seq_lens": np.full(len(requests), width, dtype=np.int32),
         "num_accept_tokens": accepted + 1,  # the token that the target added is accepted as well
         "num_correct_drafts": accepted,
-        "input_ids": np.stack([integers(r.data, "input_ids", (width,), setup.vocab_size) for r in requests]),
+        "input_ids": integers_each(data, "input_ids", (width,), setup.vocab_size),
         "positions": positions,
         "out_cache_loc": np.stack([table[r.slot, own] for r, own in zip(requests, positions, strict=True)]),
-        "hidden_states": np.stack([floats(r.data, "hidden_states", (width, hidden)) for r in requests]),
+        "hidden_states": floats_each(data, "hidden_states", (width, hidden)),
     }
 
 

@@ -12,7 +12,7 @@ import torch
 
 from repro.case import Request, Setup
 from repro.layout import Ints
-from repro.payload import floats, integers
+from repro.payload import floats_each, integers_each
 from runners.releases.frozen_kv_mtp import models
 from runners.releases.live import Family, Given, Live
 
@@ -27,6 +27,7 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
     """req_pool_indices, seq_lens, positions: [n, topk], each request's own repeated; bonus_tokens: [n]; topk_p:
     float32 [n, topk], falling; topk_index: [n, topk]; hidden_states: [n, hidden], the target's."""
     topk = setup.topk
+    data = [r.data for r in requests]
     lengths = np.array([r.seq_len for r in requests], dtype=np.int64)
     own = {
         "req_pool_indices": np.array([r.slot for r in requests], dtype=np.int64),
@@ -34,10 +35,10 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
         "positions": lengths - 1,  # of the last token in the cache: drafts do not move on
     }
     return {name: np.repeat(array[:, None], topk, axis=1) for name, array in own.items()} | {
-        "bonus_tokens": np.concatenate([integers(r.data, "bonus_tokens", (1,), setup.vocab_size) for r in requests]),
-        "topk_p": np.stack([np.sort(np.abs(floats(r.data, "topk_p", (topk,))))[::-1] for r in requests]),
-        "topk_index": np.stack([integers(r.data, "topk_index", (topk,), setup.vocab_size) for r in requests]),
-        "hidden_states": np.stack([floats(r.data, "hidden_states", (setup.hidden_size,)) for r in requests]),
+        "bonus_tokens": integers_each(data, "bonus_tokens", (), setup.vocab_size),
+        "topk_p": np.sort(np.abs(floats_each(data, "topk_p", (topk,))), axis=1)[:, ::-1].copy(),
+        "topk_index": integers_each(data, "topk_index", (topk,), setup.vocab_size),
+        "hidden_states": floats_each(data, "hidden_states", (setup.hidden_size,)),
     }
 
 

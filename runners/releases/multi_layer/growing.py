@@ -12,7 +12,7 @@ import torch
 
 from repro.case import Request, Setup
 from repro.layout import Ints
-from repro.payload import floats
+from repro.payload import floats_each
 from runners.releases.draft_extend import family as one_layer
 from runners.releases.live import Given, Live, Outputs, Rows
 from runners.releases.multi_layer import family
@@ -28,7 +28,7 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
     return {
         **one_layer.given(setup, table, requests),
         "rewritten": np.where(before >= 0, table[slots, np.maximum(before, 0)], 0),
-        "hidden_pool": np.stack([floats(r.data, "hidden_pool", (more, setup.hidden_size)) for r in requests]),
+        "hidden_pool": floats_each([r.data for r in requests], "hidden_pool", (more, setup.hidden_size)),
     }
 
 

@@ -11,7 +11,7 @@ import torch
 
 from repro.case import Request, Setup
 from repro.layout import Ints
-from repro.payload import integers
+from repro.payload import integers_each
 from runners.releases import model
 from runners.releases.decode import family as decode
 from runners.releases.draft import family as draft
@@ -31,7 +31,7 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
         **{name: array for name, array in drafted.items() if name not in DRAFT.values()},
         **renamed,
         "out_cache_loc": np.stack([table[r.slot, r.seq_len + tokens] for r in requests]),
-        "bonus_tokens": np.concatenate([integers(r.data, "bonus_tokens", (1,), setup.vocab_size) for r in requests]),
+        "bonus_tokens": integers_each([r.data for r in requests], "bonus_tokens", (), setup.vocab_size),
     }
 
 

@@ -13,7 +13,7 @@ import torch
 
 from repro.case import Request, Setup
 from repro.layout import Ints
-from repro.payload import integers
+from repro.payload import integers_each
 from runners.releases.live import Live
 
 RANK = 0  # ours, of two; the other one has the busiest batch of the group
@@ -53,7 +53,7 @@ def verified(setup: Setup, requests: Sequence[Request], device: str) -> Verified
     arrays: dict[str, Ints | np.ndarray] = {
         "req_pool_indices": np.array([r.slot for r in requests], dtype=np.int64),
         "seq_lens": np.array([r.seq_len for r in requests], dtype=np.int64),
-        "tokens": np.concatenate([integers(r.data, "tokens", (nodes,), setup.vocab_size) for r in requests]),
+        "tokens": integers_each([r.data for r in requests], "tokens", (nodes,), setup.vocab_size).reshape(-1),
         "positions": np.concatenate([np.arange(r.seq_len, r.seq_len + nodes) for r in requests]),
         "mask": np.concatenate(masks),
     }
