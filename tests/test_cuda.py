@@ -160,11 +160,16 @@ def test_the_same_without_a_gpu(way: str, tmp_path: Path) -> None:
 def test_the_next_case_starts_soon_after_a_crash(
     cuda_target: Target, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
+    """After the first crash of a campaign as well as after one more."""
+    if room_for(cuda_target.engine) < 2:
+        pytest.skip("this machine has no cores to spare for a session that stands by")
     with dying_pool(cuda_target, tmp_path) as pool:
-        check_that_a_crash_costs_one_case(pool, "device assert")  # compiles what is to be compiled
-        seconds = check_that_a_crash_costs_one_case(pool, "device assert")
-    record_property("seconds_to_next_case", seconds)
-    assert seconds < NEXT_CASE_S
+        assert pool.run(GOOD).ended.how is How.DONE  # compiles what is to be compiled
+    with dying_pool(cuda_target, tmp_path) as pool:
+        first, again = (check_that_a_crash_costs_one_case(pool, "device assert") for _ in range(2))
+    record_property("seconds_to_next_case", first)
+    record_property("seconds_to_next_case_again", again)
+    assert max(first, again) < NEXT_CASE_S
 
 
 @pytest.mark.cuda("0.5.12.post1")

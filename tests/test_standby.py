@@ -130,6 +130,24 @@ def test_the_next_setups_session_is_there_when_it_is_needed(pool: Pool) -> None:
     assert seconds_of(pool, other) < OPENING_S / 2
 
 
+def test_after_the_first_crash_the_next_case_starts_at_once(pool: Pool) -> None:
+    """Both sessions of the setup open side by side."""
+    crashing, well = going("slow-to-open-and-crash"), going("slow-to-open-and-crash", steps=1)
+    assert pool.run(well).ended.how is How.DONE
+    assert pool.run(crashing).ended.what == "SIGSEGV"
+    assert seconds_of(pool, well) < OPENING_S / 2
+
+
+def test_with_room_for_one_what_comes_next_goes_before_a_crash_that_may_not_come() -> None:
+    crashing, well = going("slow-to-open-and-crash"), going("slow-to-open-and-crash", steps=1)
+    with Pool(TARGET, session=MODULE, timeout_s=20, standbys=1) as pool:
+        assert pool.run(crashing).ended.what == "SIGSEGV"
+        assert seconds_of(pool, well) > OPENING_S
+        time.sleep(OPENING_S + 0.3)
+        assert pool.run(crashing).ended.what == "SIGSEGV"
+        assert seconds_of(pool, well) < OPENING_S / 2
+
+
 def test_after_a_second_crash_the_next_case_starts_at_once(pool: Pool) -> None:
     crashing, well = going("slow-to-open-and-crash"), going("slow-to-open-and-crash", steps=1)
     for _ in range(2):
@@ -161,8 +179,13 @@ def test_a_case_in_a_standby_says_what_it_says_in_any_session(way: str, pool: Po
     pool.expect([going(way).setup])
     pool.run(going("many-arrays", steps=1))
     time.sleep(0.2)
-    assert len(pool._standbys) == 1
+    assert standing_by(pool, going(way).setup)
     assert without_pid(plain(pool.run(going(way)))) == without_pid(expected)
+
+
+def standing_by(pool: Pool, setup: Setup) -> list[int]:
+    """The processes that wait for cases on this setup."""
+    return [one.pid for one in pool._standbys._open if one.setup == setup]
 
 
 def without_pid(told: tuple[object, ...]) -> tuple[object, ...]:
@@ -188,7 +211,7 @@ def test_a_standby_that_dies_while_it_waits_is_nobodys_fault(number: int, pool: 
     pool.expect([going("print").setup])
     pool.run(going("well"))
     time.sleep(0.2)
-    os.kill(pool._standbys._open[0].pid, number)
+    os.kill(standing_by(pool, going("print").setup)[0], number)
     trace = pool.run(going("print"))
     assert trace.ended.how is How.DONE
     assert trace.facts["sessions lost"] == f"one while it waited for a case: {signal.Signals(number).name}"
