@@ -292,22 +292,26 @@ def command_bench(desk: Desk, targets: Sequence[Target]) -> int:
                 alone[mix, name] = desk.put(campaign(plan, cases, means))
                 for line in bench.figures(f"{target} {name}", alone[mix, name]):
                     desk.display.line(line)
-        desk.display.line(bench.against_bare(alone["small", "small setup"], bare_seconds(desk, plan)))
+        bare = bare_seconds(desk, plan)
+        desk.display.line(bench.against_bare(alone["small", "small setup"], bare))
         # The pool above has ended: what is compared is one worker with several, not with several and one that idles.
         for (mix, name), one in alone.items() if workers > 1 else ():
             together = desk.crew(plan, mix, warm=True)
             for line in (*bench.figures(f"{target} {name}", together), bench.speed_up(one, together)):
                 desk.display.line(line)
+            if mix == "small":
+                desk.display.line(bench.against_bare(together, bare))
     return exit_code(desk.campaigns)
 
 
 def bare_seconds(desk: Desk, plan: Plan) -> float:
-    """What the small cases take in a loop without any of us."""
+    """What a batch of the small cases takes in a loop without any of us."""
     log, timeout = desk.log(plan.target), desk.options.timeout
     cases = bench.small_cases(plan.runner, plan.backend, desk.options.seed, (plan.cases or 0) + 1)
     with Pool(plan.target, timeout_s=timeout, log=log, variables=bare_loop()) as pool:
         pool.run(next(cases))  # warms up, as in the campaign
-        return sum(pool.run(case).seconds.get("bare", 0.0) for case in cases)
+        seconds = [(pool.run(case).seconds.get("bare", 0.0), len(case.steps)) for case in cases]
+    return sum(taken for taken, _ in seconds) / max(1, sum(batches for _, batches in seconds))
 
 
 def command_hunt(desk: Desk, targets: Sequence[Target]) -> int:

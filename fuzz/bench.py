@@ -63,9 +63,13 @@ def ratio(campaign: Campaign) -> float:
 
 
 def against_bare(campaign: Campaign, bare: float) -> str:
-    """The time of a loop over the same batches that only replays the graph and runs eager, over the whole time."""
-    each = 1000 * bare / max(1, campaign.cases)
-    return f"  bare loop of graph + eager: {each:.2f} ms a case; bare / whole = {bare / campaign.seconds:.2f}"
+    """How fast this was, compared with a loop in one process that only replays the graph and runs eager.
+
+    bare: seconds that the loop takes for a batch.
+    """
+    times = bare * campaign.replays / campaign.seconds if campaign.seconds else float("nan")
+    who = f"{campaign.workers} workers" if campaign.workers > 1 else "one worker"
+    return f"  bare loop of graph + eager: {1000 * bare:.2f} ms a batch; {who}: bare / whole = {times:.2f}"
 
 
 def figures(name: str, campaign: Campaign) -> list[str]:
