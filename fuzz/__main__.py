@@ -51,6 +51,7 @@ from repro.trace import Trace
 from runners.blame import first_wrong
 from runners.devices import gpus, spread, visible
 from runners.environments import PROBES, bare_loop, lacks
+from runners.parent import warn_of_other_cases
 from runners.pool import Pool
 from runners.standby import room_for
 
@@ -363,6 +364,7 @@ def carry_out(arguments: Sequence[str] | None) -> int:
     for target in targets:
         if lack := lacks(target):
             raise BadInput(f"{target}: {lack}")
+    warn_of_other_cases()
     kind = "campaign" if options.command == "run" else options.command
     with new_run(asked_for(options.ledger), kind) as one, Display(Screen()) as display:
         return COMMANDS[options.command](Desk(options, display, one), targets)

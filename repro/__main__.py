@@ -57,6 +57,7 @@ from runners.environments import (
     whole_record,
 )
 from runners.overlay import CannotMake, Overlay, make_overlay
+from runners.parent import warn_of_other_cases
 from runners.pool import Pool
 from runners.sanitizer import Reports, observed_pool
 
@@ -292,6 +293,7 @@ def _cases(options: argparse.Namespace) -> list[Case]:
     """Drawn ones, or those of the seed files: one bad file is enough to stop, as the rest would not be the same."""
     if not options.drawn:
         return [read(path).case for path in dict.fromkeys(options.seeds)]
+    warn_of_other_cases()
     runner = "toy" if all(target.engine == "toy" for target in options.targets) else "draft"
     return list(islice(rounds(options.seed, runner, options.backend, options.cases_per_setup), options.drawn))
 
