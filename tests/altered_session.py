@@ -36,13 +36,17 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     return open_altered("draft", _ROWS, PARTS, setup, target, watch)
 
 
-def open_altered(runner: str, rows: Rows, parts: Sequence[str], setup: Setup, target: Target, watch: Watch) -> RunCase:
-    """As of runners.session, which is imported here only: the tests read PARTS in a process without torch."""
+def open_altered(
+    families: str | Sequence[str], rows: Rows, parts: Sequence[str], setup: Setup, target: Target, watch: Watch
+) -> RunCase:
+    """As of runners.session, which is imported here only: the tests read PARTS in a process without torch. families:
+    of the runners from which the contents of a batch come."""
     session = importlib.import_module("runners.session")
-    family = importlib.import_module(f"runners.releases.{runner}.family")
-    memory = importlib.import_module("runners.sessions.memory")
-    for module, name in ((family, "floats_each"), (family, "integers_each"), (memory, "window")):
-        setattr(module, name, _altering(getattr(module, name), parts))
+    named = [families] if isinstance(families, str) else families
+    modules = [importlib.import_module(f"runners.releases.{name}.family") for name in named]
+    for module in (*modules, importlib.import_module("runners.sessions.memory")):
+        for name in {"floats_each", "integers_each", "window"} & vars(module).keys():
+            setattr(module, name, _altering(getattr(module, name), parts))
     step_class = importlib.import_module("runners.sessions.step").Step
     given = step_class._given
 
