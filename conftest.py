@@ -36,7 +36,14 @@ ENGINES = {
     "emulated": "drives sglang on CPU tensors; arguments: the releases that it needs",
     "cuda": "drives sglang on an NVIDIA GPU; arguments: the releases that it needs",
 }
-IMPORT_TORCH = ("test_amx.py", "test_arena.py", "test_emulated.py", "test_emulated_memory.py", "test_step.py")
+IMPORT_TORCH = (
+    "test_amx.py",
+    "test_arena.py",
+    "test_emulated.py",
+    "test_emulated_memory.py",
+    "test_experts.py",
+    "test_step.py",
+)
 INSTALLED = "installed/"
 # Workers that may die before xdist gives up: a test that kills its own must not cost the others theirs.
 RESTARTS_MAX = 1000

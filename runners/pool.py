@@ -231,13 +231,10 @@ class Pool:
     def _fill(self, setup: Setup) -> None:
         """While the session is at work: open what will be needed next."""
         if self._standbys.room and not self._alone:
-            self._standbys.fill(() if self._fresh else (setup,) * self._twins(setup))
-
-    def _twins(self, setup: Setup) -> int:
-        """How many sessions of the setup under way should stand by, so that the case after a crash need not wait. The
-        first crash comes unannounced; where there was one, there may soon be two in a row."""
-        spare = self._standbys.room > 1
-        return 1 + spare if setup in self._crashed else int(spare)
+            # The case after a crash should not have to wait. With room for one only, what is expected goes first, until
+            # a run has ended badly.
+            twin = self._standbys.room > 1 or setup in self._crashed
+            self._standbys.fill((setup,) if twin and not self._fresh else ())
 
     def _deadline(self, intake: Intake) -> float:
         building = (intake.step, intake.path) == _BUILDING

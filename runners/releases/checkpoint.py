@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from sglang.srt.layers.moe.fused_moe_native import fused_moe_forward_native
+from sglang.srt.layers.moe.token_dispatcher import StandardCombineInput
 from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
 
+from runners.engines.experts import experts
 from runners.releases.algorithms import hot_tokens
 from runners.releases.live import Live
 
@@ -20,14 +21,21 @@ def loaded(live: Live, network: Any) -> Any:
     if live.setup.algorithm == "NEXTN":
         network.post_load_weights(is_nextn=True)  # latent attention multiplies by what this makes of its weights
         if live.device == "cpu":
-            _plain_experts(network)
+            _stand_in_for_experts(network)
     return live.draft
 
 
-def _plain_experts(network: torch.nn.Module) -> None:
-    """Have experts computed as sglang does under torch.compile: what it does on a CPU without AMX asks the host how
-    many tokens go to each, which no graph can hold."""
+def _stand_in_for_experts(network: torch.nn.Module) -> None:
+    """Have experts computed as on a GPU: what sglang does on a CPU without AMX asks the host how many tokens go to
+    each, which no graph can hold."""
     for module in network.modules():
         method = getattr(module, "quant_method", None)
         if isinstance(method, UnquantizedFusedMoEMethod):
-            method._forward_method = fused_moe_forward_native
+            method._forward_method = _experts
+
+
+def _experts(layer: Any, dispatch_output: Any) -> Any:
+    """In the form of sglang's own methods."""
+    tokens, chosen = dispatch_output.hidden_states, dispatch_output.topk_output
+    found = experts(tokens, layer.w13_weight, layer.w2_weight, chosen.topk_weights, chosen.topk_ids)
+    return StandardCombineInput(hidden_states=found)
