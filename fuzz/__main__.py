@@ -289,18 +289,23 @@ def command_bench(desk: Desk, targets: Sequence[Target]) -> int:
             start = time.monotonic()
             means.run(next(small))
             desk.display.line(f"{target}: first case, worker and session started: {time.monotonic() - start:.1f} s")
-            for mix, name, cases in (("small", "small setup", small), ("rounds", "random mix", random)):
-                alone[mix, name] = desk.put(campaign(plan, cases, means))
-                for line in bench.figures(f"{target} {name}", alone[mix, name]):
-                    desk.display.line(line)
-        bare = bare_seconds(desk, plan)
-        desk.display.line(bench.against_bare(alone["small", "small setup"], bare))
+            for mix, name, cases, coming in (
+                ("small", "small setup", small, tuple),
+                ("rounds", "random mix", random, random.coming),
+            ):
+                if options.mix in ("", mix):
+                    alone[mix, name] = desk.put(campaign(plan, cases, means, coming=coming))
+                    for line in bench.figures(f"{target} {name}", alone[mix, name]):
+                        desk.display.line(line)
+        bare = bare_seconds(desk, plan) if options.mix in ("", "small") else 0.0
+        if bare:
+            desk.display.line(bench.against_bare(alone["small", "small setup"], bare))
         # The pool above has ended: what is compared is one worker with several, not with several and one that idles.
         for (mix, name), one in alone.items() if workers > 1 else ():
             together = desk.crew(plan, mix, warm=True)
             for line in (*bench.figures(f"{target} {name}", together), bench.speed_up(one, together)):
                 desk.display.line(line)
-            if mix == "small":
+            if bare and mix == "small":
                 desk.display.line(bench.against_bare(together, bare))
     return exit_code(desk.campaigns)
 

@@ -57,6 +57,7 @@ def _parser() -> Parser:
     )
     speed = commands.add_parser("bench", parents=[shared], help="cases per second and time per stage")
     speed.add_argument("--cases", type=count, default=30, help="on each of the two mixes")
+    speed.add_argument("--mix", choices=("small", "rounds"), default="", help="only one setup, or only random ones")
     hunt = commands.add_parser("hunt", parents=[shared], help="the main job: find, compare, report")
     hunt.add_argument("--seconds", type=positive, default=HUNT_SECONDS, help="for each target")
     hunt.set_defaults(workers=1)

@@ -15,7 +15,7 @@ RELEASE=${RELEASE:-0.5.13}
 BUGGY=${BUGGY:-0.5.12.post1}
 AGAINST=${AGAINST:-}
 OUT=${OUT:-out/gpu-check}
-PARTS=(bench-flashinfer bench-triton next-case campaign campaign-alone two-workers first-wrong sanitizer fidelity tests)
+PARTS=(bench-flashinfer bench-triton next-case campaign campaign-alone workers-4 first-wrong sanitizer fidelity tests)
 
 mkdir -p "$OUT"
 rows=()
@@ -39,11 +39,12 @@ run() {
   case $1 in
     bench-flashinfer | bench-triton)
       part "$1" 200 0 'bare / whole = [0-9.]+|small setup: [0-9.]+ cases/s' "$PYTHON" -m fuzz bench --target "$target" \
-        --backend "${1#bench-}" --cases 120 --cases-per-setup 60 --out "$OUT/$1"
+        --backend "${1#bench-}" --mix small --cases 800 --out "$OUT/$1"
       ;;
-    two-workers)
-      part "$1" 240 0 '2 workers are [0-9.]+ times as fast as one' "$PYTHON" -m fuzz bench --target "$target" \
-        --backend flashinfer --cases 120 --cases-per-setup 60 --workers 2 --out "$OUT/$1"
+    workers-[1-9]*) # on as many GPUs as CUDA_VISIBLE_DEVICES has, in turn
+      part "$1" 300 0 '[0-9]+ workers: bare / whole = [0-9.]+|[0-9]+ workers are [0-9.]+ times as fast as one' \
+        "$PYTHON" -m fuzz bench --target "$target" --backend flashinfer --mix small --cases 800 --cases-per-setup 50 \
+        --workers "${1#workers-}" --out "$OUT/$1"
       ;;
     next-case)
       part "$1" 200 0 'seconds_to_next_case" value="[0-9.]+' sh -c "'$PYTHON' -m pytest -m cuda tests/test_cuda.py \

@@ -221,6 +221,17 @@ def test_bench_gives_rate_stages_and_ratio(tmp_path: Path, capsys: pytest.Captur
     assert small.stages["build"] == 0
 
 
+@pytest.mark.parametrize(
+    ("mix", "shown", "not_shown"), [("small", "small setup", "random"), ("rounds", "random", "small")]
+)
+def test_bench_of_one_mix(
+    mix: str, shown: str, not_shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("bench", "--target", "clean/toy", "--cases", "4", "--mix", mix, "--out", str(tmp_path)) == 0
+    out = capsys.readouterr().out
+    assert shown in out and not_shown not in out
+
+
 def test_bench_of_a_failing_target_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("bench", "--target", "graph_differs/toy", "--cases", "4", "--out", str(tmp_path)) == 1
     assert re.search(r"verdicts were FAIL", capsys.readouterr().out)
