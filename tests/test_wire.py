@@ -16,6 +16,7 @@ from repro.trace import Ended, How
 from runners.causes import cuda_error, exit_name, tail
 from runners.intake import Intake
 from runners.recorder import Recorder
+from runners.sheet import Entry, sheet
 from runners.wire import (
     BadFrame,
     CutShort,
@@ -116,6 +117,40 @@ def test_what_is_recorded_comes_in_as_it_was(recorded: list[np.ndarray]) -> None
         np.testing.assert_array_equal(seen.array, array.T)
 
 
+@unhurried
+@given(
+    st.lists(
+        st.tuples(arrays_of.arrays(PLAIN, arrays_of.array_shapes(min_dims=0, max_side=4)), st.booleans()), max_size=6
+    )
+)
+def test_of_a_sheet_what_is_recorded_comes_in(seen: list[tuple[np.ndarray, bool]]) -> None:
+    """In its order; the rest can be looked at on this side only."""
+    entries = [Entry("graph", str(n), one.dtype.str, one.shape, told) for n, (one, told) in enumerate(seen)]
+    what, data = sheet(tuple(entries)), b"".join(one.tobytes() for one, _ in seen)
+    reading, writing = os.pipe()
+    try:
+        watch = Recorder(writing)
+        watch.see_all(3, what, data)
+        watch.at(3, "eager")
+        frame = receive(lambda size: read_exactly(reading, size, time.monotonic() + 5))
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert frame
+    intake = Intake(facts={}, step=-1, path="build")
+    assert intake.take(frame)
+    trace = intake.trace(Ended(how=How.DONE))
+    told = [(n, one) for n, (one, tell) in enumerate(seen) if tell]
+    assert [(got.step, got.path, got.name) for got in trace.seen] == [(3, "graph", str(n)) for n, _ in told]
+    for got, (_, one) in zip(trace.seen, told, strict=True):
+        assert got.array.dtype == one.dtype
+        np.testing.assert_array_equal(got.array, one)
+    for n, (one, _) in enumerate(seen):
+        np.testing.assert_array_equal(what.array(data, "graph", str(n)), one)
+    with pytest.raises(KeyError):
+        what.array(data, "eager", "0")
+
+
 @pytest.mark.parametrize(
     "event",
     [
@@ -123,6 +158,11 @@ def test_what_is_recorded_comes_in_as_it_was(recorded: list[np.ndarray]) -> None
         ["at", 0],
         ["at", "0", "graph"],
         ["see", 0, "graph", "tokens"],
+        ["sheet", 0, "graph"],
+        ["sheet", "0", []],
+        ["sheet", 0, [["graph", "tokens"]]],
+        ["sheet", 0, [["graph", 5, ["<i4", [1]]]]],
+        ["sheet", 0, [["graph", "tokens", ["<i4", [1]]]]],
         ["spent", "graph", "long"],
         ["fact", "release", 5],
         ["ended", "well", 0, "graph", "", ""],
