@@ -15,6 +15,7 @@ import functools
 import importlib
 import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "slow: runs whole commands in processes of their own; left out of make test-fast"
     )
     config.addinivalue_line("markers", "nightly: part of a nightly run, and of no other")
+    # What a shell starts in the background ignores Ctrl-C, and so would every command that a test interrupts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     targets(config)
     choose_profile(config)
     if nightly.asked(config):

@@ -4,6 +4,7 @@ PARTS[n - 1]. Whatever a changed input does not change, it does not reach."""
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -40,8 +41,15 @@ def open_altered(
     families: str | Sequence[str], rows: Rows, parts: Sequence[str], setup: Setup, target: Target, watch: Watch
 ) -> RunCase:
     """As of runners.session, which is imported here only: the tests read PARTS in a process without torch. families:
-    of the runners from which the contents of a batch come."""
-    session = importlib.import_module("runners.session")
+    of the runners from which the contents of a batch come. The sizes of a model's weights are told as fact `sizes`."""
+    session, model = (importlib.import_module(f"runners.{name}") for name in ("session", "releases.model"))
+    fill_weights = model.fill_weights
+
+    def measured(of: Any) -> None:
+        fill_weights(of)
+        watch.fact("sizes", json.dumps({name: list(weight.shape) for name, weight in of.named_parameters()}))
+
+    model.fill_weights = measured
     named = [families] if isinstance(families, str) else families
     modules = [importlib.import_module(f"runners.releases.{name}.family") for name in named]
     for module in (*modules, importlib.import_module("runners.sessions.memory")):

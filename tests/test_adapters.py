@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -281,10 +280,9 @@ def test_branches_on_pages(pool: Pool) -> None:
         assert failures(one, trace) == {}
 
 
-def test_layers_are_as_wide_as_configured(target: Target, tmp_path: Path) -> None:
+def test_layers_are_as_wide_as_configured(altered: Pool) -> None:
     """On either engine: 16 is no multiple of 32, to which sglang rounds up on a CPU."""
-    with Pool(target, session="tests.measured_session", log=tmp_path / "log") as pool:
-        trace = pool.run(case(FULL, hidden_size=16))
+    trace = altered.run(case(FULL, hidden_size=16))
     assert trace.ended.how is How.DONE, trace.ended
     sizes = json.loads(trace.facts["sizes"])
     assert sizes["model.layers.0.mlp.gate_up_proj.weight"] == [2 * 16, 16]
