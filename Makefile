@@ -9,7 +9,7 @@ PYTEST_FLAGS ?=
 JOBS ?= 2
 # What `make fuzz` looks at, and what the tests drive.
 FUZZ_TARGETS ?= 0.5.10.post1 0.5.13
-TEST_TARGETS ?= 0.5.10.post1 0.5.12.post1 0.5.13 0.5.14 0.5.15.post1
+TEST_TARGETS ?= 0.5.10.post1 0.5.12.post1 0.5.13 0.5.15.post1
 # What gets an environment of its own on a GPU host with a package index: 11 GB each.
 CUDA_TARGETS ?= 0.5.12.post1 0.5.13
 # make report: the ledger that this host's measurements go to, on which engine and releases, the runners that get a
