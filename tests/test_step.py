@@ -125,7 +125,7 @@ def captured(runner: Runner) -> Captured:
     session.kv, session.other_kv, session.neutral = runner.kv, [], {"seq_lens": 1}
     session.buffers, session.known = dict(runner.buffers), {}
     session.bands = runner.guards.bands(session.buffers)
-    session.filling = memory.Filling(runner.kv, session.device, torch.float32)
+    session.fillings = [memory.Filling(runner.kv, memory.filled_from(32, session.device, torch.float32))]
     session.snapshots = memory.Snapshots(runner.kv)
     return session
 
@@ -255,7 +255,7 @@ def test_what_a_cache_is_filled_with_is_a_window_of_noise_for_every_request_and_
     want = [tensor.numpy().copy().reshape(len(tensor), -1) for tensor in kv]
     prefixes = [(request, table[request.slot, : request.seq_len]) for request in REQUESTS]
     drafts = table[6, 10:22]
-    memory.Filling(kv, torch.device("cpu"), torch.float32).fill(kv, 4, prefixes, drafts)
+    memory.Filling(kv, memory.filled_from(32, torch.device("cpu"), torch.float32)).fill(4, prefixes, drafts)
     values = noise()
     for number, rows in enumerate(want):
         width = rows.shape[1]
@@ -272,7 +272,8 @@ def test_a_cache_of_several_kinds_of_tensor_is_compared_alike(layers: int) -> No
     snapshots = memory.Snapshots(kv)
     snapshots.take(snapshots.BEFORE)
     kv[0][3, 1, 1], kv[1][5, 0] = 1.0, float("nan")
-    taken = snapshots.take(snapshots.GRAPH)
+    snapshots.take(snapshots.GRAPH)
+    taken = snapshots.kept(snapshots.GRAPH)
     assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(taken, kv, strict=True))
     snapshots.put_back(snapshots.BEFORE)
     assert not any(tensor.any() for tensor in kv)

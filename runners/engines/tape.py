@@ -6,6 +6,8 @@ watch of each.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -20,6 +22,7 @@ from runners.watch import Unfit, Watch
 _ROOM = 1 << 16
 # By a tensor's identity: the tensor, which is kept so that no other gets that identity, and its bytes.
 Flats = Mapping[int, tuple[torch.Tensor, torch.Tensor]]
+_Made = tuple[Entry, bool]
 
 
 def waits(tensor: torch.Tensor) -> bool:
@@ -53,15 +56,6 @@ class Came:
             yield from what.places
 
 
-@dataclass(slots=True)
-class _Stretch:
-    """Values that will be told together. made: those of them that are no arrays yet: they are recorded as the indices
-    at which a mask is true, or as float32, as numpy lacks bfloat16."""
-
-    entries: list[Entry] = field(default_factory=list)
-    made: list[tuple[Entry, bool]] = field(default_factory=list)
-
-
 class Tape:
     """Values seen in one step go to `watch`: what is on the host at the next hold(), what is on the device at the next
     flush()."""
@@ -71,9 +65,12 @@ class Tape:
         self._flats = dict(known or {})
         self._host: list[Entry] = []
         self._parts: list[bytes] = []  # their bytes
-        self._pending = _Stretch()
+        self._pending: list[Entry] = []
         self._waiting: list[torch.Tensor] = []  # their bytes
-        self._held: list[_Stretch] = []
+        # Those of them that are no arrays yet, and whether they are told: they are recorded as the indices at which a
+        # mask is true, or as float32, as numpy lacks bfloat16.
+        self._made: list[_Made] = []
+        self._held: list[tuple[Sheet, list[_Made]]] = []
         self._buffer = torch.empty(0, dtype=torch.uint8)
         self._used = 0
         self._came = Came()
@@ -91,14 +88,16 @@ class Tape:
         elif not waits(value):
             self._take(path, name, _array(value, as_slots), rows, tell)
         else:
-            whole = _in_rows(value.shape, value.numel(), rows)
-            if as_slots or value.dtype == torch.bfloat16:
-                raw = Entry(path, name, "|u1" if as_slots else "<u2", whole, False)
-                self._pending.made.append((raw, tell))
+            if as_slots or value.dtype is torch.bfloat16:
+                raw = _entry(path, name, "|u1" if as_slots else "<u2", value.shape, rows, False)
+                self._made.append((raw, tell))
             else:
-                raw = Entry(path, name, _DTYPES[value.dtype], whole, tell)
-            self._pending.entries.append(raw)
-            self._waiting.append(self._flat(value))
+                raw = _entry(path, name, _DTYPES[value.dtype], value.shape, rows, tell)
+            self._pending.append(raw)
+            known = self._flats.get(id(value))
+            if known is None:
+                known = self._flats[id(value)] = (value, _bytes(value))
+            self._waiting.append(known[1])
 
     def hold(self) -> None:
         """Tell what is on the host, and copy what waits, on the device, in one launch: all of it may be overwritten
@@ -109,27 +108,29 @@ class Tape:
             self._tell(what, data)
         if not self._waiting:
             return
-        end = self._used + sum(flat.shape[0] for flat in self._waiting)
+        what = sheet(tuple(self._pending))
+        end = self._used + what.size
         if end > self._buffer.shape[0]:
             self._grow(end, self._waiting[0].device)
         torch.cat(self._waiting, out=self._buffer[self._used : end])
         self._used = end
-        self._held.append(self._pending)
-        self._pending, self._waiting = _Stretch(), []
+        self._held.append((what, self._made))
+        self._pending, self._made, self._waiting = [], [], []
 
     def flush(self) -> Came:
         """Bring everything to the host and record it. All that came since the last flush."""
         self.hold()
         if self._used:
             data = self._buffer[: self._used].cpu().numpy().tobytes()
-            for stretch in self._held:
-                what = sheet(tuple(stretch.entries))
-                part, data = data[: what.size], data[what.size :]
+            start = 0
+            for what, made in self._held:
+                part = data[start : start + what.size]
+                start += what.size
                 self._tell(what, part)
-                for raw, tell in stretch.made:
+                for raw, tell in made:
                     bits = what.array(part, raw.path, raw.name)
-                    made = np.flatnonzero(bits) if raw.dtype == "|u1" else _wide(bits)
-                    self._take(raw.path, raw.name, made, 0, tell)
+                    array = np.flatnonzero(bits) if raw.dtype == "|u1" else _wide(bits)
+                    self._take(raw.path, raw.name, array, 0, tell)
             self._used, self._held = 0, []
             self.hold()
         came, self._came = self._came, Came()
@@ -142,15 +143,8 @@ class Tape:
     def _take(self, path: str, name: str, array: Array, rows: int, tell: bool) -> None:
         if array.dtype.kind not in "biuf":
             raise Unfit(f"{path}/{name}: an array of {array.dtype} cannot be recorded")
-        self._host.append(Entry(path, name, array.dtype.str, _in_rows(array.shape, array.size, rows), tell))
+        self._host.append(_entry(path, name, array.dtype.str, array.shape, rows, tell))
         self._parts.append(array.tobytes())
-
-    def _flat(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Its bytes. A caller's batch is looked at more than once, and most of it is the same tensors then."""
-        known = self._flats.get(id(tensor))
-        if known is None:
-            known = self._flats[id(tensor)] = (tensor, _bytes(tensor))
-        return known[1]
 
     def _grow(self, size: int, device: torch.device) -> None:
         buffer = torch.empty(max(2 * size, _ROOM), dtype=torch.uint8, device=device)
@@ -159,10 +153,13 @@ class Tape:
         self._buffer = buffer
 
 
-def _in_rows(shape: tuple[int, ...], size: int, rows: int) -> tuple[int, ...]:
-    if not rows:
-        return tuple(shape)
-    return (rows,) if size == rows else (rows, size // rows)
+@functools.lru_cache(maxsize=4096)
+def _entry(path: str, name: str, dtype: str, shape: tuple[int, ...], rows: int, told: bool) -> Entry:
+    """What is recorded of an array of this shape: as so many rows, if any are asked for."""
+    size = math.prod(shape)
+    if rows:
+        shape = (rows,) if size == rows else (rows, size // rows)
+    return Entry(path, name, dtype, tuple(shape), told)
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from repro.case import Request, Setup
@@ -33,13 +34,17 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a tensor lies among packed ones. offset, strides: in its own elements."""
+    """Where a tensor lies among packed ones. offset, strides: in its own elements. start, size, gap: in bytes; the gap
+    is what lies between it and the next one."""
 
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
+    start: int
+    size: int
+    gap: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,24 +52,22 @@ class Rows:
     """A batch as the caller would hand it over: `count` requests, and tensors whose first dimension is count or a
     multiple of it.
 
-    packed: one tensor of bytes that holds all of them, at these places. on_host: the same contents as tensors on the
-    CPU. Only where all tensors are as they were made.
+    packed: one tensor of bytes that holds all of them, at these places. on_host: the same bytes on the CPU. Only where
+    all tensors are as they were made.
     """
 
     count: int
     tensors: Mapping[str, torch.Tensor]
     packed: torch.Tensor | None = None
-    places: tuple[_Place, ...] = ()
-    on_host: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    places: Mapping[str, _Place] = field(default_factory=dict)
+    on_host: bytes = b""
 
     @classmethod
-    def put(cls, count: int, on_host: Mapping[str, torch.Tensor], device: torch.device) -> Rows:
-        """Bring tensors to a device, with one copy for all."""
-        places, size = _places(tuple((name, tensor.dtype, tensor.shape) for name, tensor in on_host.items()))
-        whole = torch.empty(size, dtype=torch.uint8)
-        for name, part in _unpacked(whole, places).items():
-            part.copy_(on_host[name])
-        packed = whole.to(device)
+    def put(cls, count: int, values: Mapping[str, torch.Tensor | Array], device: torch.device) -> Rows:
+        """Bring tensors and arrays to a device, with one copy for all."""
+        places = _places(tuple((name, _dtype(value), value.shape) for name, value in values.items()))
+        on_host = b"".join([part for name, value in values.items() for part in (_raw(value), places[name].gap)])
+        packed = torch.frombuffer(bytearray(on_host), dtype=torch.uint8).to(device)
         return cls(count=count, tensors=_unpacked(packed, places), packed=packed, places=places, on_host=on_host)
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -72,14 +75,19 @@ class Rows:
 
     def host(self, name: str) -> torch.Tensor:
         """A copy on the CPU; where its contents are known there, without waiting for the device."""
-        return self.on_host[name].clone() if name in self.on_host else self.tensors[name].cpu()
+        place = self.places.get(name)
+        if place is None:
+            return self.tensors[name].cpu()
+        part = bytearray(self.on_host[place.start : place.start + place.size])
+        return torch.frombuffer(part, dtype=place.dtype).view(place.shape)
 
     def copied(self) -> Rows:
         """The same contents in tensors of their own: a runner may change what it is given."""
         if self.packed is None:
             return replace(self, tensors={name: tensor.clone() for name, tensor in self.tensors.items()})
         packed = self.packed.clone()
-        return replace(self, tensors=_unpacked(packed, self.places), packed=packed)
+        tensors = _unpacked(packed, self.places)
+        return Rows(count=self.count, tensors=tensors, packed=packed, places=self.places, on_host=self.on_host)
 
     def joined(self, more: Mapping[str, torch.Tensor]) -> Rows:
         """With further tensors, or others in their place."""
@@ -102,20 +110,39 @@ class Rows:
 
 
 @functools.lru_cache(maxsize=1024)
-def _places(kinds: tuple[tuple[str, torch.dtype, torch.Size], ...]) -> tuple[tuple[_Place, ...], int]:
-    """Where tensors of these names, dtypes and shapes lie, and how many bytes they take together."""
-    found, start = [], 0
+def _places(kinds: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]) -> dict[str, _Place]:
+    """Where tensors of these names, dtypes and shapes lie."""
+    found, start = {}, 0
     for name, dtype, shape in kinds:
         strides = tuple(math.prod(shape[n + 1 :]) for n in range(len(shape)))
-        found.append(_Place(name, dtype, tuple(shape), strides, start // dtype.itemsize))
-        start += -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
-    return tuple(found), start
+        size = math.prod(shape) * dtype.itemsize
+        gap = bytes(-size % _ALIGNMENT)
+        found[name] = _Place(name, dtype, tuple(shape), strides, start // dtype.itemsize, start, size, gap)
+        start += size + len(gap)
+    return found
 
 
-def _unpacked(packed: torch.Tensor, places: Sequence[_Place]) -> dict[str, torch.Tensor]:
+def _unpacked(packed: torch.Tensor, places: Mapping[str, _Place]) -> dict[str, torch.Tensor]:
     """Views of the packed bytes."""
-    bases = {dtype: packed.view(dtype) for dtype in {place.dtype for place in places}}
-    return {place.name: bases[place.dtype].as_strided(place.shape, place.strides, place.offset) for place in places}
+    bases: dict[torch.dtype, torch.Tensor] = {}
+    found = {}
+    for name, place in places.items():
+        base = bases.get(place.dtype)
+        if base is None:
+            base = bases[place.dtype] = packed.view(place.dtype)
+        found[name] = base.as_strided(place.shape, place.strides, place.offset)
+    return found
+
+
+def _dtype(value: torch.Tensor | Array) -> torch.dtype:
+    return value.dtype if isinstance(value, torch.Tensor) else _DTYPES[value.dtype]
+
+
+def _raw(value: torch.Tensor | Array) -> bytes:
+    return (value.contiguous().view(torch.uint8).numpy() if isinstance(value, torch.Tensor) else value).tobytes()
+
+
+_DTYPES = {np.dtype(name): getattr(torch, name) for name in ("bool", "int32", "int64", "float32")}
 
 
 # What a path returns: named tensors, as views that the next replay may overwrite; count rows or a multiple of it.

@@ -43,10 +43,10 @@ class Captured:
             watch.at(-1, "capture")
             self.runner = adapter.capture(self.live)
         self.neutral = dict(adapter.neutral(self.live))
-        # One filling serves all caches: the others' rows are cut from the same noise.
-        self.filling = memory.Filling(
-            [*self.kv, *(tensor for kv in self.other_kv for tensor in kv)], self.device, self.dtype
-        )
+        caches = [self.kv, *self.other_kv]
+        widest = max(tensor[0].numel() for kv in caches for tensor in kv)
+        values = memory.filled_from(widest, self.device, self.dtype)
+        self.fillings = [memory.Filling(kv, values) for kv in caches]
         self.snapshots = memory.Snapshots(self.kv)
         buffers = family.input_buffers(self.runner)
         found = {name: getattr(buffers, name, None) for name in family.buffers}
@@ -89,16 +89,21 @@ class Captured:
 
     @contextmanager
     def timed(self, stage: str, watch: Watch) -> Iterator[None]:
-        """Run sglang's code: what it raises is a finding. Adds the time until the device is done, so that an
-        asynchronous error surfaces here."""
+        """Run sglang's code: what it raises is a finding. An asynchronous error may surface later, in wait_for() at
+        the latest."""
         start = time.perf_counter()
         try:
             yield
-            engine.synchronize()
         except Unfit:
             raise
         except Exception as error:
             raise Theirs(error) from error
+        watch.spent(stage, time.perf_counter() - start)
+
+    def wait_for(self, stage: str, watch: Watch) -> None:
+        """Wait for the device. Added to the stage that keeps it busy."""
+        start = time.perf_counter()
+        engine.synchronize()
         watch.spent(stage, time.perf_counter() - start)
 
     def launching(self, launched: Callable[[], None]) -> AbstractContextManager[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
@@ -33,39 +34,47 @@ def fill_cache(kv: Sequence[torch.Tensor], table: Ints) -> None:
         tensor.copy_(torch.from_numpy(floats(0, f"kv{number}", tuple(tensor.shape))))
 
 
+def filled_from(widest: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """What KV caches are filled from: the noise of repro/payload.py on the device, from whose end it goes on to its
+    beginning for as many values as the widest slot takes."""
+    values = torch.from_numpy(noise()).to(device, dtype)
+    return torch.cat((values, values[:widest]))
+
+
 class Filling:
-    """What KV caches are filled from: the noise of repro/payload.py on the device, as rows that begin at any of its
-    values. kv: the caches' tensors, all of them with as many slots."""
+    """Fills a KV cache with rows that begin at any of the values that filled_from() gives. kv: its tensors, all with as
+    many slots."""
 
-    def __init__(self, kv: Sequence[torch.Tensor], device: torch.device, dtype: torch.dtype) -> None:
-        widest = max(tensor[0].numel() for tensor in kv)
-        values = torch.from_numpy(noise()).to(device, dtype)
-        # From its end it goes on to its beginning.
-        self._values = torch.cat((values, values[:widest]))
+    def __init__(self, kv: Sequence[torch.Tensor], values: torch.Tensor) -> None:
+        self._device = values.device
+        groups = _alike(kv, lambda tensor: tensor[0].numel())
+        # Per width: the noise as rows of it, and the caches' tensors.
+        self._groups = [
+            (values.as_strided((NOISE_SIZE, width), (1, 1)), [kv[number].view(-1, width) for number in group])
+            for width, group in groups.items()
+        ]
+        self._parts = [1, *(len(tensors) for _, tensors in self._groups)]
+        order = [number for group in groups.values() for number in group]
+        self._prefixes, self._stale = [f"prefix{number}" for number in order], [f"stale{number}" for number in order]
+        self._widths = np.array([[width] for width, group in groups.items() for _ in group], dtype=np.int64)
 
-    def fill(
-        self, kv: Sequence[torch.Tensor], step: int, prefixes: Sequence[tuple[Request, Ints]], drafts: Ints
-    ) -> None:
+    def fill(self, step: int, prefixes: Sequence[tuple[Request, Ints]], drafts: Ints) -> None:
         """Put each request's prefix into its KV slots, from its `data`, whatever ran before; and into the slots of its
         drafts what differs from step to step, so that every write shows as a change."""
         slots = np.concatenate([*(own for _, own in prefixes), drafts])
-        groups = _alike(kv, lambda tensor: tensor[0].numel())
-        rows = [slots]
-        sizes = [*(own.size for _, own in prefixes), drafts.size]
+        sizes = np.array([*(own.size for _, own in prefixes), drafts.size])
         # How far each slot is from the first one of its request.
-        along = np.arange(slots.size, dtype=np.int64) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        for width, group in groups.items():
-            for number in group:
-                begins = [window(request.data, f"prefix{number}") for request, _ in prefixes]
-                begins.append(window(step, f"stale{number}"))
-                rows.append((np.repeat(begins, sizes) + along * width) & (NOISE_SIZE - 1))
-        where = torch.from_numpy(np.stack(rows)).to(self._values.device)
-        first = 1
-        for width, group in groups.items():
-            cells = self._values.as_strided((NOISE_SIZE, width), (1, 1))[where[first : first + len(group)]]
-            first += len(group)
-            for number, contents in zip(group, cells, strict=True):
-                kv[number].view(len(kv[number]), width)[where[0]] = contents
+        along = np.arange(slots.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        data = [request.data for request, _ in prefixes]
+        begins = [
+            [*(window(one, prefix) for one in data), window(step, stale)]
+            for prefix, stale in zip(self._prefixes, self._stale, strict=True)
+        ]
+        rows = (np.repeat(np.array(begins), sizes, axis=1) + along * self._widths) & (NOISE_SIZE - 1)
+        (where, *begin) = torch.from_numpy(np.concatenate((slots[None], rows))).to(self._device).split(self._parts)
+        for (values, tensors), first in zip(self._groups, begin, strict=True):
+            for tensor, contents in zip(tensors, values[first].unbind(), strict=True):
+                tensor[where[0]] = contents
 
 
 def _alike(kv: Sequence[torch.Tensor], of: Callable[[torch.Tensor], Key]) -> dict[Key, list[int]]:
@@ -88,16 +97,18 @@ class Snapshots:
         self._kv = list(kv)
         groups = _alike(kv, lambda tensor: (tensor.shape, tensor.dtype, tensor.device)).values()
         self._groups = [[self._kv[number] for number in group] for group in groups]
-        self._stacks = [group[0].new_empty((3, len(group), *group[0].shape)) for group in self._groups]
-        self._parts = [[list(stack[moment]) for stack in self._stacks] for moment in range(3)]
+        stacks = [group[0].new_empty((3, len(group), *group[0].shape)) for group in self._groups]
+        self._parts = [[list(stack[moment]) for stack in stacks] for moment in range(3)]
+        bits = [_bits(stack).flatten(3) for stack in stacks]
+        self._neighbours = [(stack[1:], stack[:-1]) for stack in bits]
+        self._ends = [(stack[2], stack[0]) for stack in bits]
         order = [number for group in groups for number in group]
         self._order = [order.index(number) for number in range(len(order))]
 
-    def take(self, moment: int) -> list[torch.Tensor]:
-        """Keep what is in the cache now, and return it; the next one of this moment replaces it."""
+    def take(self, moment: int) -> None:
+        """Keep what is in the cache now; the next one of this moment replaces it."""
         for parts, group in zip(self._parts[moment], self._groups, strict=True):
             torch._foreach_copy_(parts, group)
-        return self.kept(moment)
 
     def kept(self, moment: int) -> list[torch.Tensor]:
         """What is kept of this moment, in the cache's order."""
@@ -112,16 +123,13 @@ class Snapshots:
     def compare(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Which slots differ in any bit, bool [slots] each: since before, by graph; since before, by eager; between
         those two."""
-        changed: list[torch.Tensor] | None = None
-        for stack in self._stacks:
-            bits = _bits(stack).flatten(3)
-            neighbours = (bits[1:] != bits[:-1]).any(dim=(1, 3))
-            ends = (bits[2] != bits[0]).any(dim=(0, 2))
-            found = [neighbours, ends]
-            changed = found if changed is None else [a | b for a, b in zip(changed, found, strict=True)]
-        assert changed is not None
-        (by_graph, between), by_eager = changed
-        return by_graph, by_eager, between
+        by_graph, between = _any([torch.ne(*pair).any(dim=(1, 3)) for pair in self._neighbours]).unbind()
+        return by_graph, _any([torch.ne(*pair).any(dim=(0, 2)) for pair in self._ends]), between
+
+
+def _any(masks: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Where any of them is true."""
+    return functools.reduce(torch.logical_or, masks)
 
 
 def copied(kv: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from repro.case import Request
+from repro.trace import Array
 from runners.engines.guards import untouched
 from runners.engines.tape import Came, Tape
 from runners.releases.live import Given, Outputs, Rows
@@ -50,25 +51,25 @@ class Step:
         self._see_caller("before", forward_batch)
         self.tape.hold()
         self.watch.at(self.number, "graph")
-        self._see_outputs("graph", self._graph(forward_batch), len(self.requests))
+        by_graph = self._see_outputs("graph", self._graph(forward_batch), len(self.requests))
         self._ask_bands()
         self._see_caller("after_graph", forward_batch)
         self.tape.hold()
-        graph_kv = snapshots.take(snapshots.GRAPH)
+        snapshots.take(snapshots.GRAPH)
         snapshots.put_back(snapshots.BEFORE)
-        forward_batch = self._eager("eager", self.rows)
+        forward_batch, by_eager = self._eager("eager", self.rows, after="graph")
         self._see_caller("after_eager", forward_batch)
         snapshots.take(snapshots.EAGER)
-        by_graph, by_eager, between = snapshots.compare()
-        self.tape.see("graph", "kv_slots", by_graph, as_slots=True)
-        self.tape.see("eager", "kv_slots", by_eager, as_slots=True)
+        graph_slots, eager_slots, between = snapshots.compare()
+        self.tape.see("graph", "kv_slots", graph_slots, as_slots=True)
+        self.tape.see("eager", "kv_slots", eager_slots, as_slots=True)
         self.tape.see("eager", KV_DIFFERS, between, as_slots=True, tell=False)
-        came = self.tape.flush()
+        came = self._all_came("eager")
         self._see_bands(came)
-        if _equal(came) and not WHOLE:
+        if by_graph == by_eager and _equal(came, by_graph) and not WHOLE:
             self.tape.see("eager", "kv_same", 1)
         else:
-            self._see_rows("graph", came, graph_kv)
+            self._see_rows("graph", came, snapshots.kept(snapshots.GRAPH))
             self._see_rows("eager", came, captured.kv)
             self._measure_noise(snapshots.kept(snapshots.BEFORE))
         self.tape.hold()
@@ -95,15 +96,20 @@ class Step:
         with captured.launching(launched), captured.timed("graph", self.watch):
             return captured.adapter.graph(captured.runner, forward_batch)
 
-    def _eager(self, path: str, rows: Rows) -> Any:
-        """An eager pass; it leaves its KV cache behind. The batch, as the pass left it."""
+    def _eager(self, path: str, rows: Rows, after: str = "eager") -> tuple[Any, list[str]]:
+        """An eager pass; it leaves its KV cache behind. The batch, as the pass left it, and the names of its outputs.
+        after: the stage before, whose errors surface before this path is begun."""
         captured = self.captured
         forward_batch = captured.adapter.batch(captured.live, rows.copied())
+        captured.wait_for(after, self.watch)
         self.watch.at(self.number, path)
         with captured.timed("eager", self.watch):
             outputs = captured.adapter.eager(captured.live, forward_batch)
-        self._see_outputs(path, outputs, rows.count)
-        return forward_batch
+        return forward_batch, self._see_outputs(path, outputs, rows.count)
+
+    def _all_came(self, stage: str) -> Came:
+        self.captured.wait_for(stage, self.watch)
+        return self.tape.flush()
 
     def _measure_noise(self, before: list[torch.Tensor]) -> None:
         """Graph and eager differ: measure how far eager differs from itself, then put its first result back."""
@@ -124,7 +130,7 @@ class Step:
             with nullcontext() if noisy else captured.embeddings_moved(factor):
                 self._eager(path, rows)
             self._see_slots(path, start)
-            self._see_rows(path, self.tape.flush(), captured.kv)
+            self._see_rows(path, self._all_came("eager"), captured.kv)
         memory.restore(captured.kv, kept)
 
     # Inputs ------------------------------------------------------------------------------------------------------
@@ -135,13 +141,11 @@ class Step:
 
     def _rows(self) -> Rows:
         """The batch as sglang takes it, and recorded as such: what `input` says is what was handed over."""
-        put: dict[str, torch.Tensor] = {}
+        put: dict[str, torch.Tensor | Array] = {}
         for name, array in self.given.items():
-            tensor = torch.from_numpy(np.ascontiguousarray(array))
-            if name in self.family.noisy:
-                tensor = tensor.to(self.captured.dtype)
-            self.tape.see("input", name, tensor, rows=len(self.requests))
-            put[name] = tensor.flatten() if name in self.family.flat else tensor
+            value = torch.from_numpy(array).to(self.captured.dtype) if name in self.family.noisy else array
+            self.tape.see("input", name, value, rows=len(self.requests))
+            put[name] = value.reshape(-1) if name in self.family.flat else value
         return Rows.put(len(self.requests), put, self.captured.device)
 
     def _prepare(self) -> None:
@@ -153,6 +157,7 @@ class Step:
         self.watch.at(self.number, "prepare")
         with captured.timed("eager", self.watch):
             made = captured.adapter.prepare(captured.live, self.rows.copied())
+        captured.wait_for("eager", self.watch)
         for name, tensor in made.items():
             self.tape.see("input", name, tensor, rows=len(self.requests))
         self.rows = self.rows.joined(made)
@@ -162,9 +167,10 @@ class Step:
         table = captured.table
         prefixes = [(r, table[r.slot, : self.family.prefix(self.setup, r)]) for r in self.requests]
         drafts = np.asarray(self.given.get("out_cache_loc", np.empty(0)), dtype=np.int64).reshape(-1)
-        captured.filling.fill(captured.kv, self.number, prefixes, drafts)
-        for kv in captured.other_kv:
-            captured.filling.fill(kv, self.number, prefixes, drafts[:0])
+        own, *others = captured.fillings
+        own.fill(self.number, prefixes, drafts)
+        for filling in others:
+            filling.fill(self.number, prefixes, drafts[:0])
 
     # Recording ---------------------------------------------------------------------------------------------------
 
@@ -187,15 +193,15 @@ class Step:
         for name, tensor in self.family.metadata(captured.live, captured.runner, bs, self.given).items():
             self.tape.see("metadata", name, tensor)
 
-    def _see_outputs(self, path: str, outputs: Outputs, count: int) -> None:
-        """The rows of real requests, of a pass over `count` requests: one over a padded batch gives more."""
+    def _see_outputs(self, path: str, outputs: Outputs, count: int) -> list[str]:
+        """The rows of real requests, of a pass over `count` requests: one over a padded batch gives more. Their
+        names."""
+        real = len(self.requests)
         for name, tensor in outputs.items():
             each = tensor.shape[0] // count
-            self.tape.see(
-                path,
-                name,
-                tensor[: each * len(self.requests)] if each <= 1 else _by_request(tensor, each)[: len(self.requests)],
-            )
+            own = tensor if tensor.shape[0] == each * real else tensor[: each * real]
+            self.tape.see(path, name, own, rows=real if each > 1 else 0)
+        return sorted(outputs)
 
     def _see_slots(self, path: str, before: list[torch.Tensor]) -> None:
         changed = memory.changed_slots(self.captured.kv, before)
@@ -225,17 +231,9 @@ class Step:
         self.tape.see("guard", "intact", intact)
 
 
-def _by_request(tensor: torch.Tensor, each: int) -> torch.Tensor:
-    """[n * each, ...] as [n, each * ...]."""
-    whole = tensor.shape[0] // each * each
-    return tensor[:whole].reshape(whole // each, -1)
-
-
-def _equal(came: Came) -> bool:
-    """Whether both paths gave the same outputs and left the same KV cache."""
-    graph, eager = (
-        {name for path, name in came if path == one and not name.startswith("kv_")} for one in ("graph", "eager")
-    )
-    same = graph == eager and all(np.array_equal(came["graph", name], came["eager", name]) for name in graph)
+def _equal(came: Came, outputs: Sequence[str]) -> bool:
+    """Whether both paths gave the same in these outputs and left the same KV cache."""
     # Slot 0 is where padded rows write.
-    return same and not np.any(came["eager", KV_DIFFERS])
+    return not np.any(came["eager", KV_DIFFERS]) and all(
+        np.array_equal(came["graph", name], came["eager", name]) for name in outputs
+    )
