@@ -230,11 +230,13 @@ class Pool:
 
     def _fill(self, setup: Setup) -> None:
         """While the session is at work: open what will be needed next."""
-        if self._standbys.room and not self._alone:
-            # The case after a crash should not have to wait. With room for one only, what is expected goes first, until
-            # a run has ended badly.
-            twin = self._standbys.room > 1 or setup in self._crashed
-            self._standbys.fill((setup,) if twin and not self._fresh else ())
+        room = self._standbys.room
+        if room and not self._alone:
+            # The case after a crash should not have to wait, and where one has crashed, the next may at once. What is
+            # expected keeps a place, but where there is one place only, it goes first until a run has ended badly.
+            crashed = setup in self._crashed
+            twins = max(crashed, min(1 + crashed, room - 1))
+            self._standbys.fill((setup,) * twins if not self._fresh else ())
 
     def _deadline(self, intake: Intake) -> float:
         building = (intake.step, intake.path) == _BUILDING

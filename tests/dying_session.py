@@ -1,31 +1,22 @@
-"""runners.session, whose process or device dies on request: a request with certain `data` says how, when its step's
-graph is about to be launched."""
+"""runners.session, whose process or device dies on request: a request with certain `data` (tests/ways_to_die.py) says
+how, when its step's graph is about to be launched."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import time
-from typing import Any
+
+import torch
 
 from repro.case import Case, Setup, Target
 from repro.trace import Array
+from runners import session
 from runners.sheet import Sheet
 from runners.watch import RunCase, Watch
+from tests.ways_to_die import WAYS, data_of
 
-# The data by which each is asked for, and how such a run ends: how, and what it is called.
-WAYS = {
-    "device assert": (900_001, "raised", "CUDA error: device-side assert triggered"),
-    "out of memory": (900_002, "raised", "CUDA error: out of memory"),
-    "abort": (900_003, "crashed", "SIGABRT"),
-    "hang": (900_004, "hung", "no answer"),
-}
 # Seconds that a hanging GPU hangs for, if nobody kills it.
 HANG_S = 60
-
-
-def data_of(way: str) -> int:
-    return WAYS[way][0]
 
 
 class _Tripwire(Watch):
@@ -56,7 +47,6 @@ class _Tripwire(Watch):
 
 
 def _die(way: str) -> None:
-    torch: Any = importlib.import_module("torch")
     real = torch.cuda.is_initialized()
     if way == "abort":
         os.abort()
@@ -71,6 +61,5 @@ def _die(way: str) -> None:
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
-    """As of runners.session, which is imported here only: the tests read WAYS in a process without torch."""
-    opened: RunCase = importlib.import_module("runners.session").open_session(setup, target, watch)
+    opened = session.open_session(setup, target, watch)
     return lambda case, watch: opened(case, _Tripwire(watch, case))

@@ -23,13 +23,13 @@ from repro.finding import Status
 from repro.trace import How, Trace
 from runners.pool import Pool
 from runners.standby import room_for
-from tests.dying_session import WAYS, data_of
+from tests.ways_to_die import WAYS, data_of
 
 SEEDS = sorted(Path(__file__).parent.parent.glob("repro/seeds/*.json"))
 # After a crash the next case has to start within this, where kernels have been compiled before.
 NEXT_CASE_S = 3.0
 # A session that is opened in the background is open by then.
-OPENING_S = 20.0
+OPENING_S = 15.0
 # What is known to fail in random cases: by backend, the last release that has the bug, and the oracles it shows in.
 KNOWN = {
     "triton": ("0.5.10.post1", {"slot0_padding", "kv_indices"}),
@@ -162,8 +162,8 @@ def test_the_same_without_a_gpu(way: str, tmp_path: Path) -> None:
 def test_the_next_case_starts_soon_after_a_crash(
     cuda_target: Target, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """After the first crash of a campaign, and after one that comes when a session stands by again."""
-    if room_for(cuda_target.engine) < 2:
+    """After the first crash of a campaign, and after two at once when sessions stand by again."""
+    if room_for(cuda_target.engine) < 3:
         pytest.skip("this machine has no cores to spare for a session that stands by")
     with dying_pool(cuda_target, tmp_path) as pool:
         assert pool.run(GOOD).ended.how is How.DONE  # compiles what is to be compiled
@@ -172,10 +172,10 @@ def test_the_next_case_starts_soon_after_a_crash(
         until = time.monotonic() + OPENING_S
         while time.monotonic() < until:
             assert pool.run(GOOD).ended.how is How.DONE
-        again = check_that_a_crash_costs_one_case(pool, "device assert")
+        again = [check_that_a_crash_costs_one_case(pool, "device assert") for _ in range(2)]
     record_property("seconds_to_next_case", first)
-    record_property("seconds_to_next_case_again", again)
-    assert max(first, again) < NEXT_CASE_S
+    record_property("seconds_to_next_case_again", str(again))
+    assert max(first, *again) < NEXT_CASE_S
 
 
 @pytest.mark.cuda("0.5.12.post1")

@@ -158,6 +158,17 @@ def test_after_a_second_crash_the_next_case_starts_at_once(pool: Pool) -> None:
     assert seconds_of(pool, well) < OPENING_S / 2
 
 
+def test_where_one_has_crashed_the_next_ones_may_come_at_once() -> None:
+    crashing, well = going("slow-to-open-and-crash"), going("slow-to-open-and-crash", steps=1)
+    with Pool(TARGET, session=MODULE, timeout_s=20, standbys=3) as pool:
+        assert pool.run(crashing).ended.what == "SIGSEGV"
+        assert pool.run(well).ended.how is How.DONE
+        time.sleep(OPENING_S + 0.3)
+        for _ in range(2):
+            assert pool.run(crashing).ended.what == "SIGSEGV"
+            assert seconds_of(pool, well) < OPENING_S / 2
+
+
 def test_fresh_runs_open_side_by_side() -> None:
     case = going("slow-to-open")
     with Pool(TARGET, session=MODULE, timeout_s=20, standbys=3) as pool:
