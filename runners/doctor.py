@@ -17,7 +17,9 @@ from runners.environments import (
     Installed,
     cache_directory,
     engine_lacks,
+    existing,
     installed,
+    kernels_directory,
     own_environments,
     versions,
 )
@@ -63,10 +65,8 @@ def _machine(cache: Path | None) -> Iterator[str]:
     names = gpus()
     yield f"gpu       {len(names)} x {names[0]}" if names else "gpu       none"
     directory = cache_directory(cache)
-    place = directory
-    while not place.exists():
-        place = place.parent
-    yield f"cache     {directory} ({shutil.disk_usage(place).free >> 30} GB free)"
+    yield f"cache     {directory} ({shutil.disk_usage(existing(directory)).free >> 30} GB free)"
+    yield f"kernels   {kernels_directory(cache)}"
 
 
 def _release(one: Installed) -> tuple[str, bool]:

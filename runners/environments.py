@@ -56,6 +56,14 @@ _PROBES_ON = {
     "SGLANG_SPEC_OOB_DETECTION": "1",
     "SGLANG_ENABLE_ASYNC_ASSERT": "1",
 }
+# What says where kernels that were compiled on this host are kept, and the folder for it.
+_KERNELS = {
+    "TRITON_CACHE_DIR": "triton",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "TVM_FFI_CACHE_DIR": "tvm-ffi",
+    "CUDA_CACHE_PATH": "driver",
+}
 # Left over in somebody's shell, these would turn a GPU run into something else.
 _EMULATED_ONLY = ("TRITON_INTERPRET", "TORCHDYNAMO_DISABLE", "SGLANG_USE_CPU_ENGINE")
 
@@ -108,6 +116,12 @@ def environments_directory(cache: Path | None = None) -> Path:
     return cache_directory(cache) / "environments"
 
 
+def kernels_directory(cache: Path | None = None) -> Path:
+    """Where workers keep the kernels that they compile: EAGLEEYE_KERNELS, else in the cache."""
+    named = os.environ.get("EAGLEEYE_KERNELS", "")
+    return Path(named).expanduser().absolute() if named else cache_directory(cache) / "kernels"
+
+
 def overlays_directory(target: Target, cache: Path | None = None) -> Path:
     """Overlays of this target's release lie in here: those over its own environment are others than those over the
     release in the cache."""
@@ -134,6 +148,7 @@ def checked_release(text: str) -> str:
 
 def release_order(release: str) -> tuple[tuple[int, ...], str]:
     """A sort key: releases by number, a post release behind its release."""
+    # A version number begins with a number, so that there is always a match.
     numbers, rest = re.match(r"(\d+(?:\.\d+)*)(.*)", release).groups()  # type: ignore[union-attr]
     return tuple(int(number) for number in numbers.split(".")), rest
 
@@ -253,7 +268,7 @@ def worker_environment(target: Target, cache: Path | None = None, *, device: str
     theirs = os.environ.get("PYTHONPATH", "")
     path = os.pathsep.join([*ours, theirs] if theirs else ours)
     inherited = {name: value for name, value in os.environ.items() if name not in _EMULATED_ONLY}
-    found = {**inherited, **_ALWAYS, **_ENGINES[target.engine], "PYTHONPATH": path}
+    found = {**_kernels(cache), **inherited, **_ALWAYS, **_ENGINES[target.engine], "PYTHONPATH": path}
     if os.environ.get(PROBES, "0") not in ("", "0"):
         found |= _PROBES_ON
     if device and target.engine == "cuda":
@@ -263,6 +278,18 @@ def worker_environment(target: Target, cache: Path | None = None, *, device: str
         # Kernels are compiled by programs that pip puts beside the interpreter.
         found["PATH"] = os.pathsep.join([str(own.python.parent), os.environ.get("PATH", os.defpath)])
     return found
+
+
+def _kernels(cache: Path | None) -> dict[str, str]:
+    """Nothing where we may not write: then compilers keep to their own places."""
+    directory = kernels_directory(cache)
+    writable = os.access(existing(directory), os.W_OK)
+    return {name: str(directory / folder) for name, folder in _KERNELS.items()} if writable else {}
+
+
+def existing(path: Path) -> Path:
+    """The path, or the nearest one above it that is there."""
+    return next(place for place in (path, *path.parents) if place.exists())
 
 
 def whole_record(target: Target) -> dict[str, str]:

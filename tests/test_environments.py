@@ -28,7 +28,7 @@ from runners.environments import (
     release_order,
     worker_environment,
 )
-from runners.install import Ran, damage, install, run_pip
+from runners.install import Pip, Ran, damage, install, run_pip
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -46,7 +46,7 @@ def good_pip(arguments: Sequence[str]) -> Ran:
     return Ran(code=0, output="Successfully installed")
 
 
-def failing_pip(output: str) -> object:
+def failing_pip(output: str) -> Pip:
     def pip(arguments: Sequence[str]) -> Ran:
         half = target_of(arguments) / "sglang"
         half.mkdir(parents=True)
@@ -68,7 +68,7 @@ def test_an_installed_release_is_found_and_not_installed_again(tmp_path: Path) -
     assert install("0.5.13", tmp_path, pip=good_pip)
     assert install("0.5.10.post1", tmp_path, pip=good_pip)
     assert releases(tmp_path) == ["0.5.10.post1", "0.5.13"]
-    assert not install("0.5.13", tmp_path, pip=failing_pip("not asked"))  # type: ignore[arg-type]
+    assert not install("0.5.13", tmp_path, pip=failing_pip("not asked"))
     assert import_path(Target("0.5.13", "emulated"), tmp_path) == (tmp_path / "targets" / "0.5.13",)
     assert damage(tmp_path / "targets" / "0.5.13") == ""
 
@@ -110,7 +110,7 @@ def test_nothing_has_to_be_writable_where_all_is_there(tmp_path: Path) -> None:
 )
 def test_what_pip_says_becomes_one_line_and_nothing_is_left(tmp_path: Path, output: str, said: str) -> None:
     with pytest.raises(NotUsable) as error:
-        install("0.5.99", tmp_path, pip=failing_pip(output))  # type: ignore[arg-type]
+        install("0.5.99", tmp_path, pip=failing_pip(output))
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
     assert str(error.value) == said.format(python=python, targets=tmp_path / "targets")
     assert (releases(tmp_path), leftovers(tmp_path)) == ([], [])
@@ -283,6 +283,21 @@ def test_the_worker_finds_the_release_first_then_the_project(tmp_path: Path, mon
     assert "TRITON_INTERPRET" not in environment
     assert environment["CUDA_VISIBLE_DEVICES"] == "3", "who shares a machine says which GPU is whose"
     assert worker_environment(Target("clean", "toy"))["PYTHONPATH"].split(":") == [str(PROJECT), "/elsewhere"]
+
+
+def test_compiled_kernels_are_kept_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install("0.5.13", tmp_path, pip=good_pip)
+    target = Target("0.5.13", "cuda")
+    for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "EAGLEEYE_KERNELS"):
+        monkeypatch.delenv(name, raising=False)
+    assert worker_environment(target, tmp_path)["TRITON_CACHE_DIR"] == str(tmp_path / "kernels" / "triton")
+    monkeypatch.setenv("EAGLEEYE_KERNELS", str(tmp_path / "mine"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/set/by/hand")
+    environment = worker_environment(target, tmp_path)
+    assert environment["TRITON_CACHE_DIR"] == str(tmp_path / "mine" / "triton")
+    assert environment["TORCHINDUCTOR_CACHE_DIR"] == "/set/by/hand"
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert "TRITON_CACHE_DIR" not in worker_environment(target, tmp_path), "compilers can write in their own places"
 
 
 def test_a_checkout_is_named_by_its_import_path(tmp_path: Path) -> None:
