@@ -167,14 +167,17 @@ def _connect(uri: str) -> sqlite3.Connection:
 
 def check_kind(connection: sqlite3.Connection, path: Path) -> int:
     """The schema number of a ledger, 0 of an empty database. BadLedger if it is neither, or newer than this code."""
-    application = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
-    if application != APPLICATION and not (empty and application == 0):
+    # In one statement, which sees one state of the file: another process may be making the ledger at this moment, and
+    # between two statements an empty database would become one that has tables and was not ours.
+    application, version, tables = connection.execute(
+        "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master) "
+        "FROM pragma_application_id, pragma_user_version"
+    ).fetchone()
+    if application != APPLICATION and not (tables == 0 and application == 0):
         raise BadLedger(f"{path}: is no ledger: a database of something else")
     if version > SCHEMA:
         raise BadLedger(f"{path}: has schema {version}, and this eagleeye knows schemas up to {SCHEMA}: update it")
-    return version
+    return int(version)
 
 
 def _to_log_ahead(connection: sqlite3.Connection) -> None:
