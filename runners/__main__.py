@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from repro.case import Target
 from runners.bundle import bundle
@@ -22,7 +23,7 @@ OK, OURS = 0, 3
 
 def main(arguments: Sequence[str] | None = None, *, pip: Pip = run_pip, run: Run = run_command) -> int:
     """The exit code: 0, or 3 where something could not be done or nothing is usable."""
-    options = _parser().parse_args(arguments, argparse.Namespace(pip=pip, run=run))
+    options = _options(arguments, argparse.Namespace(pip=pip, run=run))
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         return command(options)
@@ -40,8 +41,20 @@ def main(arguments: Sequence[str] | None = None, *, pip: Pip = run_pip, run: Run
 class _Parser(argparse.ArgumentParser):
     """Bad arguments are one line and exit code 3, like every other bad input."""
 
-    def error(self, message: str) -> None:  # type: ignore[override]
+    def error(self, message: str) -> NoReturn:
         self.exit(OURS, f"error: {message} (python -m runners --help)\n")
+
+
+def _options(arguments: Sequence[str] | None, given: argparse.Namespace) -> argparse.Namespace:
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments, given)
+    # argparse takes all positionals at the first of them: in `unpack BUNDLE --cache DIR RELEASE` it finds no release,
+    # and leaves over what stands behind the option. Its parse_intermixed_args does not work with commands.
+    if any(word.startswith("-") for word in rest) or (rest and "releases" not in options):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.releases = [*options.releases, *rest]
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,8 @@ from runners.install import Ran
 pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).resolve().parent.parent
+# From the words of a command to its exit code and what it said on stdout and stderr.
+Call = Callable[..., tuple[int, str, str]]
 
 
 def pip(arguments: Sequence[str]) -> Ran:
@@ -30,7 +32,7 @@ def pip(arguments: Sequence[str]) -> Ran:
 
 
 @pytest.fixture
-def runners(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> object:
+def runners(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Call:
     def call(*words: str) -> tuple[int, str, str]:
         code = command.main(["--cache", str(tmp_path), *words], pip=pip)
         captured = capsys.readouterr()
@@ -39,7 +41,7 @@ def runners(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> object:
     return call
 
 
-def test_install_then_list_then_path(runners, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_install_then_list_then_path(runners: Call, tmp_path: Path) -> None:
     assert runners("list") == (0, f"nothing is installed in {tmp_path / 'targets'}\n", "")
     assert runners("install", "0.5.13", "0.4.9") == (0, "sglang 0.5.13: installed\nsglang 0.4.9: installed\n", "")
     assert runners("install", "0.5.13", "0.5.11", "0.5.11") == (
@@ -55,25 +57,27 @@ def test_install_then_list_then_path(runners, tmp_path: Path) -> None:  # type: 
     assert runners("path", "0.5.13") == (0, f"{tmp_path / 'targets' / '0.5.13'}\n", "")
 
 
-def test_one_bad_release_does_not_keep_the_others_away(runners) -> None:  # type: ignore[no-untyped-def]
+def test_one_bad_release_does_not_keep_the_others_away(runners: Call) -> None:
     code, out, err = runners("install", "0.5.11", "0.5.99", "0.5.13")
     assert (code, out) == (3, "sglang 0.5.11: installed\nsglang 0.5.13: installed\n")
     assert err.startswith("error: pip knows no sglang 0.5.99 that fits Python ") and err.count("\n") == 1
 
 
-def test_what_is_no_release_is_refused_before_anything_is_fetched(runners) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_no_release_is_refused_before_anything_is_fetched(runners: Call) -> None:
     code, out, err = runners("install", "0.5.13", "../../etc")
     assert (code, out) == (3, "")
     assert err == "error: '../../etc' is no release of sglang: expected a version number such as 0.5.10.post1\n"
     assert "nothing is installed" in runners("list")[1]
 
 
-def test_the_path_of_what_is_not_there(runners) -> None:  # type: ignore[no-untyped-def]
+def test_the_path_of_what_is_not_there(runners: Call) -> None:
     said = "error: sglang 0.5.11 is not installed; to install it: python -m runners install 0.5.11\n"
     assert runners("path", "0.5.11") == (3, "", said)
 
 
-def test_the_doctor_names_what_is_missing_and_what_helps(runners, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_the_doctor_names_what_is_missing_and_what_helps(
+    runners: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(doctor, "gpus", tuple)
     monkeypatch.setattr(doctor, "engine_lacks", lambda engine, path: "" if engine == "emulated" else "there is no GPU")
     code, out, _ = runners("doctor")
@@ -90,7 +94,7 @@ def test_the_doctor_names_what_is_missing_and_what_helps(runners, tmp_path: Path
     assert "0.5.13         DAMAGED: 0 files of 0 bytes" in runners("doctor")[1]
 
 
-def test_the_doctor_on_a_machine_without_sglangs_needs(runners, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_the_doctor_on_a_machine_without_sglangs_needs(runners: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         doctor, "engine_lacks", lambda engine, path: "not installed: torch; to install them: make setup"
     )
@@ -101,8 +105,10 @@ def test_the_doctor_on_a_machine_without_sglangs_needs(runners, monkeypatch) -> 
     assert "0.5.13         usable with: no engine here\n" in out
 
 
-@pytest.mark.parametrize("words", [["install"], ["fly"], [], ["path"], ["install", "--fast", "0.5.13"]])
-def test_bad_arguments_are_one_line(runners, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(
+    "words", [["install"], ["fly"], [], ["path"], ["install", "--fast", "0.5.13"], ["path", "1", "2"]]
+)
+def test_bad_arguments_are_one_line(runners: Call, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
         runners(*words)
     assert error.value.code == 3

@@ -231,6 +231,13 @@ def test_the_commands(
     monkeypatch.setenv("EAGLEEYE_CACHE", str(tmp_path / "elsewhere"))
     assert command.main(["unpack", made, "--cache", str(host)]) == 0
     assert capsys.readouterr().out.startswith(str(host))
+    # The option stands where it likes: in front of the releases, behind them, between them.
+    for place in range(3):
+        words, other = ["0.5.11", "0.5.13"], tmp_path / f"host {place}"
+        words[place:place] = ["--cache", str(other)]
+        assert command.main(["unpack", made, *words]) == 0
+        unpacked = "base, parent, sglang-0.5.13, sglang-0.5.11"
+        assert capsys.readouterr().out.startswith(f"{other / 'targets'}: {unpacked} unpacked\n")
     code, out, err = call(host, "unpack", str(tmp_path))
     assert (code, out, err) == (3, "", f"error: {tmp_path} is no whole bundle: it has no bundle.json\n")
     (tmp_path / "bundle" / "base.tar.xz").unlink()
