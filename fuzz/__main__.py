@@ -104,7 +104,7 @@ class Desk:
         name = re.sub(r"[^A-Za-z0-9.]+", "-", str(target)).strip("-")
         return self.out / (f"worker-{name}.log" if number is None else f"worker-{name}-{number}.log")
 
-    def plan(self, target: Target, **limits: object) -> Plan:
+    def plan(self, target: Target, **limits: Any) -> Plan:
         options = self.options
         runner = options.runner or ("toy" if target.engine == "toy" else "draft")
         backends = DOMAINS[runner].backends
@@ -119,7 +119,7 @@ class Desk:
             shrink_runs=options.shrink_runs,
             shrink_seconds=options.shrink_seconds,
         )
-        return dataclasses.replace(plan, **limits)  # type: ignore[arg-type]
+        return dataclasses.replace(plan, **limits)
 
     def campaign(self, plan: Plan) -> Campaign:
         """One campaign, shown and written."""

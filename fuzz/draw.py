@@ -42,6 +42,7 @@ def examples(strategy: st.SearchStrategy[T]) -> Callable[[str], T]:
     def collect(value: T) -> None:
         drawn.append(value)
 
+    # Hypothesis hangs a handle on the test, which its types do not tell of.
     feed = collect.hypothesis.fuzz_one_input  # type: ignore[attr-defined]
 
     def example(name: str) -> T:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from repro.finding import Finding, Status, Verdict
-from repro.record import Campaign, Covered, Found
+from repro.record import Campaign, Covered, Found, Transition
 from repro.shrink import simplicity
 
 # Why campaigns stopped, by how much it says about the whole: one member's error is the campaign's.
@@ -17,7 +17,7 @@ _TOLD_FIRST = ("error", "interrupted", "first finding", "time", "cases", "unfit"
 def merged(parts: Sequence[Campaign]) -> Campaign:
     """Counts are added, findings are one per fingerprint, and the time is that of the one who took longest."""
     first = parts[0]
-    covered: Counter[object] = Counter()
+    covered: Counter[Transition] = Counter()
     for part in parts:
         covered.update({one.transition: one.count for one in part.transitions})
     # What a member can make and has not made, another may have.
@@ -43,7 +43,7 @@ def merged(parts: Sequence[Campaign]) -> Campaign:
         endings=_added(part.endings for part in parts),
         unknown=_most_first(_added(part.unknown for part in parts)),
         unfit=_most_first(_added(part.unfit for part in parts)),
-        transitions=tuple(Covered(transition=t, count=n) for t, n in sorted(covered.items())),  # type: ignore
+        transitions=tuple(Covered(transition=t, count=n) for t, n in sorted(covered.items())),
         transitions_possible=len(missing) + len(covered),
         transitions_missing=tuple(sorted(missing)),
         findings=_findings(found for part in parts for found in part.findings),

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from rich.console import Console
 
@@ -60,7 +61,7 @@ def _summary(
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:  # type: ignore[override]
+    def error(self, message: str) -> NoReturn:
         """A wrong command line is bad input: exit 3, not argparse's 2, which here means UNKNOWN."""
         raise SystemExit(_trouble(f"{message}; see python -m reports --help"))
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from reports.events import WITHOUT, Event, Square, in_order, of_fix, of_subject, release_and_engine, squares
 from reports.wording import bug_name, shortened
@@ -198,14 +199,14 @@ def _findings(history: History, measured: Measured, issues: Sequence[Issue]) -> 
     return sorted(made, key=lambda one: (not one.fails, -cases[one.anchor], one.name))
 
 
-def _subject(*, events: Sequence[Event], detail: str = "", **parts: object) -> Subject:
-    return Subject(events=tuple(events), squares=squares(events), detail=detail, **parts)  # type: ignore[arg-type]
+def _subject(*, events: Sequence[Event], detail: str = "", **parts: Any) -> Subject:
+    return Subject(events=tuple(events), squares=squares(events), detail=detail, **parts)
 
 
-def _explained(issues: Sequence[Issue], **parts: object) -> Subject:
+def _explained(issues: Sequence[Issue], **parts: Any) -> Subject:
     """A finding, of which it is said where known issues explain it: all that showed it there, as several runners may
     fail in the same way."""
-    subject = _subject(**parts)  # type: ignore[arg-type]
+    subject = _subject(**parts)
     case = subject.minimal.case
     if case is None:
         return subject

@@ -86,8 +86,9 @@ class Book:
 
     def proof(self, row: ProofRow) -> None:
         """A fix's proof was made, or could not be."""
-        for fix in fix_rows(self.run, row) if self.ledger else ():
-            self.ledger.fix(fix)  # type: ignore[union-attr]
+        if self.ledger:
+            for fix in fix_rows(self.run, row):
+                self.ledger.fix(fix)
 
     def facts(self, facts: Mapping[str, str]) -> None:
         """What has become known of where this run takes place."""

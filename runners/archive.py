@@ -48,6 +48,7 @@ def write(path: Path, members: Iterable[Member], *, threads: int | None = None) 
     workers = threads or min(THREADS_MAX, os.cpu_count() or 1)
     with ThreadPoolExecutor(workers) as pool, path.open("wb") as file:
         blocks = _Blocks(file, pool, ahead=2 * workers)
+        # A stream needs nothing but write, whatever else typeshed asks of it.
         with tarfile.open(fileobj=blocks, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
             for member in members:
                 tar.addfile(_info(member), io.BytesIO(member.read()))

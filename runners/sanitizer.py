@@ -139,7 +139,7 @@ def parse(text: str) -> tuple[Access, ...]:
             found.append({"what": head["what"], "size": head["size"] or "0"})
         elif found:
             _add(found[-1], line)
-    return tuple(Access(**(one | {"size": int(one["size"])})) for one in found)  # type: ignore[arg-type]
+    return tuple(Access(size=int(one.pop("size")), **one) for one in found)
 
 
 def _add(access: dict[str, str], line: str) -> None:

@@ -38,7 +38,7 @@ class _Submodules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         module = types.ModuleType(spec.name)
         module.__path__ = []
-        module.__getattr__ = __getattr__  # type: ignore[method-assign]
+        vars(module)["__getattr__"] = __getattr__
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:

@@ -17,6 +17,7 @@ from runners.engines import interpreter
 interpreter.install()
 
 
+# Triton's kernels: their parameters are tensors or numbers, as it comes, and have no types that could be written.
 @triton.jit
 def fill(pointer, first, mask_from, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
     offsets = first + tl.arange(0, SIZE)

@@ -62,6 +62,7 @@ class Planter:
                 tensor.copy_(kept)
                 self.planted.add(site)
 
+        # So that it is known again; a function has no such attribute as far as mypy knows.
         probe.stands_before = original  # type: ignore[attr-defined]
         return probe
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from sample_record import campaign, large_case, stale_found
 
@@ -267,7 +268,9 @@ def counts(rows: list[tuple[str, str, str, str, int, int, str, str, int, float, 
         before = sums.get(kind, (0, 0.0))
         sums[kind] = (before[0] + replays, before[1] + seconds)
     names = ("run", "target", "runner", "backend", "topk", "num_steps", "status")
-    return tuple(
-        CaseCount(**dict(zip(names, kind, strict=True)), count=n, replays=sums[kind][0], seconds=sums[kind][1])  # type: ignore[arg-type]
-        for kind, n in kinds.items()
-    )
+    named: dict[str, Any]
+    made = []
+    for kind, n in kinds.items():
+        named = dict(zip(names, kind, strict=True))
+        made.append(CaseCount(**named, count=n, replays=sums[kind][0], seconds=sums[kind][1]))
+    return tuple(made)

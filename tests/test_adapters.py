@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,8 +44,8 @@ ONE = step((6, 1, 8))
 TWO = step((4, 33, 9), (1, 2, 1))
 
 
-def case(*steps: Step, **changes: object) -> Case:
-    return Case(setup=replace(SETUP, **changes), steps=steps)  # type: ignore[arg-type]
+def case(*steps: Step, **changes: Any) -> Case:
+    return Case(setup=replace(SETUP, **changes), steps=steps)
 
 
 def failures(one: Case, trace: Trace) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from toy_traces import changed, put, toy_trace
 
 from oracles import kv_indices, metadata_shape
 from repro.case import Case
+from repro.trace import Array
 
 
 def test_kv_indices_says_which_row_and_branch() -> None:
@@ -82,7 +84,7 @@ def test_kv_indices_with_branches_on_pages_of_their_own() -> None:
         (lambda array: array[:, : 2 * BS], "kv_indptr has fewer rows than the query"),
     ],
 )
-def test_metadata_shape(change, where: str) -> None:  # type: ignore[no-untyped-def]
+def test_metadata_shape(change: Callable[[Array], Array], where: str) -> None:
     verdict = metadata_shape.judge(CASE, changed(SOUND, PADDED, "metadata", "kv_indptr", change))
     assert told(verdict) == (FAIL, where)
     assert verdict.cell is not None

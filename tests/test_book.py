@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from python_path import in_front
 from sample_rows import CASE
 
 import fuzz.__main__
@@ -194,7 +195,7 @@ def test_a_hunt_tries_its_findings_on_the_other_targets(tmp_path: Path) -> None:
 def test_a_killed_campaign_leaves_all_that_it_told_of(tmp_path: Path) -> None:
     words = ["run", "--target", "stale_padding/toy", "--minutes", "1", "--out", str(tmp_path / "out")]
     command = [sys.executable, "-m", "fuzz", *words, "--ledger", str(tmp_path / "l.db")]
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    environment = {**os.environ, "PYTHONPATH": in_front(PROJECT)}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout
     for line in process.stdout:

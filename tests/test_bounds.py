@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from python_path import in_front
 
 from runners.environments import PROJECT
 
@@ -19,7 +20,7 @@ SCRIPT = Path(__file__).with_name("overflowing.py")
 @pytest.fixture(scope="module")
 def memory() -> dict[str, list[int]]:
     """What lay in 32 integers, of which kernels were given 8 to 23, after each of them."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(PROJECT)}
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": in_front(PROJECT)}
     ran = subprocess.run([sys.executable, str(SCRIPT)], env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     told: dict[str, list[int]] = json.loads(ran.stdout)

@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from python_path import in_front
 
 import conftest
 from runners.devices import Seats, visible
@@ -37,7 +39,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """pytest on TESTS, with no release installed."""
     (folder / "test_planted.py").write_text(TESTS)
     # Only the plugins that are asked for: loading all that the environment brings along takes longer than the tests.
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment = {**os.environ, "PYTHONPATH": in_front(PROJECT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environment["EAGLEEYE_CACHE"] = str(folder / "cache")
     command = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-v", "-rs", *words]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -131,7 +133,7 @@ def on_gpus(folder: Path, listed: str, *words: str, **more: str) -> subprocess.C
     environment = {
         **inherited,
         "PATH": f"{tool.parent}:{os.environ['PATH']}",
-        "PYTHONPATH": f"{PROJECT}:{folder / 'packages'}",
+        "PYTHONPATH": in_front(PROJECT, folder / "packages"),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "CUDA_VISIBLE_DEVICES": listed,
         **more,
@@ -186,20 +188,20 @@ def test_without_a_gpu_the_tests_skip_with_the_reason(tmp_path: Path) -> None:
         pytest.skip("this machine has a GPU")
     (tmp_path / "test_planted.py").write_text(ON_GPUS)
     command = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-rs", "-m", "cuda"]
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment = {**os.environ, "PYTHONPATH": in_front(PROJECT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0
     assert "there is no NVIDIA GPU on this machine (nvidia-smi shows none)" in ran.stdout
     assert "4 skipped" in ran.stdout
 
 
-def planned(listed: str, *words: str, monkeypatch: pytest.MonkeyPatch) -> pytest.Config:
-    """The configuration of a pytest that was called with these words, on a machine of four GPUs."""
+def planned(listed: str, *words: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What stands in for the configuration of a pytest that was called with these words, on a machine of four GPUs."""
     monkeypatch.setattr(conftest, "gpus", lambda: ("H200",) * 4)
     monkeypatch.setattr(conftest, "visible", lambda count: visible(count, {"CUDA_VISIBLE_DEVICES": listed}))
     values = {"--target": [], "--workers-per-gpu": 1, "markexpr": ""}
     values |= dict(zip(words[::2], (int(word) if word.isdecimal() else word for word in words[1::2]), strict=True))
-    return SimpleNamespace(stash=pytest.Stash(), getoption=values.__getitem__)  # type: ignore[return-value]
+    return SimpleNamespace(stash=pytest.Stash(), getoption=values.__getitem__)
 
 
 def test_automatically_as_many_workers_as_places(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,8 +222,8 @@ def test_a_worker_that_found_no_place_uses_nobodys_gpu(monkeypatch: pytest.Monke
         conftest.pytest_configure_node(node)
     assert [node.workerinput["gpu"] for node in nodes[:2]] == ["3", ""]
 
-    def item(node: object, *marks: str) -> pytest.Item:
-        return SimpleNamespace(config=node, iter_markers=lambda name: [m for m in marks if m == name])  # type: ignore
+    def item(node: object, *marks: str) -> Any:
+        return SimpleNamespace(config=node, iter_markers=lambda name: [m for m in marks if m == name])
 
     conftest.pytest_runtest_setup(item(nodes[0], "cuda"))
     conftest.pytest_runtest_setup(item(nodes[1], "emulated"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,8 +44,8 @@ PADDED = step((5, WINDOW - 1, 5), (2, WINDOW + 1, 6), (3, 64, 7))
 ONE = step((6, 1, 8))
 
 
-def case(*steps: Step, **changes: object) -> Case:
-    return Case(setup=replace(SETUP, **changes), steps=steps)  # type: ignore[arg-type]
+def case(*steps: Step, **changes: Any) -> Case:
+    return Case(setup=replace(SETUP, **changes), steps=steps)
 
 
 def failures(one: Case, trace: Trace) -> dict[str, str]:

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from python_path import in_front
 from rich.console import Console
 from sample_record import stale_found
 
@@ -36,7 +37,7 @@ def process(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "fuzz", *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        env={**os.environ, "PYTHONPATH": in_front(PROJECT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from python_path import in_front
 
 from repro.case import Target
 from runners.environments import PROJECT, worker_environment
@@ -35,7 +36,7 @@ def differences(plain: Results, ours: Results) -> list[str]:
 
 
 def test_every_operation_gives_the_same_bits(tmp_path: Path) -> None:
-    plain, ours = both(tmp_path, {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(PROJECT)})
+    plain, ours = both(tmp_path, {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": in_front(PROJECT)})
     different = differences(plain, ours)
     assert not different, f"{len(different)} of {len(plain)}, as: " + "\n".join(different[:5])
     # It shows little if most of it cannot be done, or leaves a type out.

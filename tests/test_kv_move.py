@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -238,8 +239,8 @@ def test_the_tail_is_the_poison_or_zero(trace: Trace, uncleared: bool) -> None:
     ],
     ids=lambda changes: f"page {changes['page_size']} topk {changes['topk']}",
 )
-def test_other_shapes(changes: dict[str, int], pool: Pool, uncleared: bool) -> None:
-    setup = replace(SETUP, **{"capture_bs": (2,), **changes})  # type: ignore[arg-type]
+def test_other_shapes(changes: dict[str, Any], pool: Pool, uncleared: bool) -> None:
+    setup = replace(SETUP, **{"capture_bs": (2,), **changes})
     requests = (Request(slot=2, seq_len=61, data=3, accepted=0), Request(slot=1, seq_len=9, data=2, accepted=3))
     one = Case(setup=setup, steps=(Step(requests=requests),))
     assert problems(one) == []

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,14 +119,14 @@ def test_sites_are_found_in_the_source(tmp_path: Path) -> None:
 # Real sglang -----------------------------------------------------------------------------------------------------
 
 
-def case(runner: str, **changes: object) -> Case:
+def case(runner: str, **changes: Any) -> Case:
     setup = {"topk": 1, "num_steps": 3, "num_draft_tokens": 4, "capture_bs": (1, 2), "slots": 4, "context_len": 128}
     accepted = 1 if DOMAINS[runner].accepts else 0
     requests = (
         Request(slot=1, seq_len=9, data=2, accepted=accepted),
         Request(slot=3, seq_len=19, data=4, accepted=accepted),
     )
-    return Case(setup=Setup(runner=runner, **{**setup, **changes}), steps=(Step(requests=requests),))  # type: ignore[arg-type]
+    return Case(setup=Setup(runner=runner, **{**setup, **changes}), steps=(Step(requests=requests),))
 
 
 CASES = (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -91,9 +93,9 @@ def test_totals_come_first() -> None:
         (lambda form: form["elsewhere"][0].update(status="GOOD"), "GOOD"),
     ],
 )
-def test_what_is_no_record_is_refused_by_part(change: object, says: str) -> None:
+def test_what_is_no_record_is_refused_by_part(change: Callable[[Any], object], says: str) -> None:
     form = json.loads(dumps([CAMPAIGN], [REPLAY]))
-    change(form)  # type: ignore[operator]
+    change(form)
     with pytest.raises(BadRecord, match=says):
         loads(json.dumps(form))
 

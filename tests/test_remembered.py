@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.database import InMemoryExampleDatabase
 from sample_rows import CASE
 
 import fuzz.__main__
@@ -91,12 +92,12 @@ def test_what_cannot_be_read_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_database_that_fails_later_is_told_of_once_and_costs_nothing() -> None:
-    class Gone:
+    class Gone(InMemoryExampleDatabase):
         def save(self, key: bytes, value: bytes) -> None:
             raise ConnectionError("gone away")
 
     told: list[str] = []
-    one = Remembered(Gone(), told.append)  # type: ignore[arg-type]
+    one = Remembered(Gone(), told.append)
     one.remember(finding(case(1)))
     one.remember(finding(case(2)))
     assert told == ["examples are not shared from here on: ConnectionError: gone away"]

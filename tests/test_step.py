@@ -111,6 +111,7 @@ def captured(runner: Runner) -> Captured:
     adapter = Adapter(
         name="plain",
         family=family,
+        # Nothing is built here, so that what a build gives need not be right.
         build=lambda setup, device, folders: None,  # type: ignore[arg-type,return-value]
         capture=lambda live: runner,
         batch=lambda live, rows: SimpleNamespace(count=rows.count, tensors=dict(rows.tensors)),

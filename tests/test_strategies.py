@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from python_path import in_front
 
 from fuzz.draw import different, examples, rounds
 from fuzz.strategies import HIDDEN_SIZES, VOCAB_SIZES, cases, setups
@@ -238,7 +239,7 @@ def test_same_seed_same_cases_in_any_process() -> None:
     told = subprocess.run(
         [sys.executable, "-c", code, "11"],
         cwd=PROJECT,
-        env={"PYTHONHASHSEED": "77", "PYTHONPATH": str(PROJECT)},
+        env={"PYTHONHASHSEED": "77", "PYTHONPATH": in_front(PROJECT)},
         capture_output=True,
         text=True,
         check=True,

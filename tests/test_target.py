@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,8 +57,8 @@ STEPS = (FULL, PADDED, ONE, TWO)
 everywhere = pytest.mark.parametrize("runner", EVERYWHERE)
 
 
-def case(runner: str, *steps: Step, **changes: object) -> Case:
-    one = Case(setup=replace(SETUPS[runner], **changes), steps=steps or STEPS)  # type: ignore[arg-type]
+def case(runner: str, *steps: Step, **changes: Any) -> Case:
+    one = Case(setup=replace(SETUPS[runner], **changes), steps=steps or STEPS)
     assert problems(one) == []
     return one
 

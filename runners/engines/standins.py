@@ -41,7 +41,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 raise AttributeError(name)
             return _refusing(spec.name, name)
 
-        module.__getattr__ = attribute  # type: ignore[method-assign]
+        vars(module)["__getattr__"] = attribute
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:

@@ -28,6 +28,7 @@ from repro.ledger_rows import FINDING, SEED
 from repro.nightly import Color, Judgement, judge_campaign, judge_check, judge_fix, judge_issue
 from repro.outcome import Outcome, outcome_of
 from runners.pool import Pool
+from tests.python_path import in_front
 
 pytestmark = pytest.mark.nightly
 
@@ -186,7 +187,7 @@ def test_campaign(job: tuple[Target, str, str], nightly: Nightly, conclude: Conc
 
 def command(words: list[str], nightly: Nightly, seconds: float) -> subprocess.CompletedProcess[str]:
     """One of ours, as a part of this run of the ledger. What it prints is kept in the test's report."""
-    environment = {**os.environ, RUN_VARIABLE: nightly.run, "PYTHONPATH": str(PROJECT)}
+    environment = {**os.environ, RUN_VARIABLE: nightly.run, "PYTHONPATH": in_front(PROJECT)}
     line = [sys.executable, "-m", *words, "--ledger", str(nightly.path)]
     print(" ".join(line))
     try:
