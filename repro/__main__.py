@@ -26,7 +26,7 @@ from oracles.tolerance import across_engines
 from reports.fidelity import show_fidelity
 from reports.fixes import lines, show_fixes
 from reports.outcome import show_outcome
-from repro import ledger_command, prove, show_command
+from repro import ledger_command, prove, repairs, show_command
 from repro.book import Book, asked_for, new_run
 from repro.case import RUNNERS, Case, Target
 from repro.codec import BadSeed, Seed, read
@@ -44,7 +44,7 @@ from repro.options import options_of
 from repro.outcome import ERROR, EXIT, Outcome, line, outcome_of, severest, to_json
 from repro.show_command import stored
 from repro.shrink_file import Budget, InTheWay, Means, Shrinking
-from repro.source import NotThere
+from repro.source import Edit, NotThere
 from repro.words import sentence
 from runners.blame import said_besides
 from runners.environments import (
@@ -216,9 +216,13 @@ def _fixes(numbers: Sequence[int] | None) -> list[Fix]:
 
 
 def _without(fix: Fix, target: Target) -> Target:
-    what = Overlay(release=target.sglang, without=fix.number)
+    return _changed(target, f"without #{fix.number}", fix.edits(target.sglang))
+
+
+def _changed(target: Target, change: str, edits: Sequence[Edit]) -> Target:
+    what = Overlay(release=target.sglang, change=change)
     try:
-        path = make_overlay(sglang_path(target), what, fix.edits(target.sglang), overlays_directory(target))
+        path = make_overlay(sglang_path(target), what, edits, overlays_directory(target))
     except (NotUsable, CannotMake, NotThere) as error:
         raise prove.Trouble(str(error)) from error
     return Target(str(path), target.engine)
@@ -244,6 +248,30 @@ def _ask(options: argparse.Namespace, target: Target, proofs: Sequence[Proof]) -
         )
         found = [search(target, proof, means, seed=options.seed, seconds=options.seconds) for proof in proofs]
     return [prove.answer_of_search(done, proof) for done, proof in zip(found, proofs, strict=True)]
+
+
+# repairs
+
+
+def command_repairs(options: argparse.Namespace) -> int:
+    known = {repair.seed: repair for repair in repairs.REPAIRS}
+    for name in options.names:
+        if name not in known:
+            raise BadInput(f"{name}: no such repair; there are {', '.join(known)}")
+    codes = []
+    for repair in (known[name] for name in dict.fromkeys(options.names or known)):
+        target = Target(repair.release, options.engine)
+        proof = Proof(runner="", seed=f"{repair.seed}.json", oracle=repair.oracle)
+        answers = _ask(options, target, [proof])
+        try:
+            answers += _ask(options, _changed(target, f"with {repair.seed} repaired", repair.edits), [proof])
+            shown = list(repairs.patch(repair, sglang_path(target)))
+        except (prove.Trouble, NotUsable) as trouble:
+            answers, shown = [prove.Answer(status=None, text=str(trouble))] * 2, []
+        codes.append(repairs.exit_code(*answers))
+        for text in (*repairs.lines(repair, str(target), *answers), *(shown if options.diff else ())):
+            print(text, flush=True)
+    return severest(codes)
 
 
 # fidelity
@@ -334,6 +362,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "check": show_command.check,
     "fixes": partial(_booked, "fixes", command_fixes),
     "ledger": ledger_command.go,
+    "repairs": command_repairs,
     "fidelity": command_fidelity,
 }
 

@@ -91,6 +91,15 @@ def _parser() -> Parser:
     fixes.add_argument("--json", type=Path, metavar="OUT", help="write the rows to this file")
     fixes.add_argument("--out", type=Path, default=Path("out/fixes"), help="with --fresh: folder for what is found")
 
+    repairs = commands.add_parser(
+        "repairs", parents=[watched], help="show that a bug's seed passes once the place that is named is changed"
+    )
+    repairs.add_argument("names", nargs="*", metavar="SEED", help="only these, by the names of their seeds")
+    repairs.add_argument("--engine", choices=("emulated", "cuda"), default="emulated")
+    repairs.add_argument("--tries", type=count, default=1, metavar="N", help="runs of each case on each target")
+    repairs.add_argument("--diff", action="store_true", help="print each change as a patch")
+    repairs.set_defaults(fresh=False)
+
     fidelity = commands.add_parser("fidelity", parents=[watched], help="how far two targets agree on the same cases")
     fidelity.add_argument("seeds", nargs="*", type=Path, metavar="SEED.json")
     fidelity.add_argument("--drawn", type=count, metavar="N", help="so many drawn cases instead of stored ones")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections import defaultdict
 from collections.abc import Sequence
@@ -30,20 +31,20 @@ class CannotMake(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlay:
-    """The release that is under it, and the pull request that it lacks."""
+    """The release that is under it, and what is different: "without #23037"."""
 
     release: str
-    without: int
+    change: str
 
     def __str__(self) -> str:
-        return f"{self.release} without #{self.without}"
+        return f"{self.release} {self.change}"
 
 
 def overlay_at(path: Path) -> Overlay | None:
     """What overlay this import path is; None if it is none."""
     try:
         told = json.loads((path / MARKER).read_text())
-        return Overlay(release=str(told["release"]), without=int(told["without"]))
+        return Overlay(release=str(told["release"]), change=str(told["change"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -59,7 +60,7 @@ def make_overlay(source: Path, what: Overlay, edits: Sequence[Edit], overlays: P
         by_file[edit.file].append(edit)
     contents = {file: edited(_read(source / file, what), made) for file, made in by_file.items()}
     marker = _marker(source, what, edits, contents)
-    path = overlays / f"{what.release}-without-{what.without}"
+    path = overlays / re.sub(r"[^A-Za-z0-9.]+", "-", str(what))
     if _is(path, marker):
         return path
     overlays.mkdir(parents=True, exist_ok=True)
@@ -88,7 +89,7 @@ def _marker(source: Path, what: Overlay, edits: Sequence[Edit], contents: dict[s
     """Says what the overlay is, and changes with everything that it is made from."""
     told = {
         "release": what.release,
-        "without": what.without,
+        "change": what.change,
         "source": str(source),
         "files": {file: hashlib.sha256(text.encode()).hexdigest() for file, text in contents.items()},
         "edits": [asdict(edit) for edit in edits],

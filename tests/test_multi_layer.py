@@ -15,7 +15,10 @@ from repro.domain import DOMAINS
 from repro.expect import release_order
 from repro.finding import Status
 from repro.layout import req_to_token
+from repro.repairs import REPAIRS
 from repro.trace import How, Trace
+from runners.environments import sglang_path
+from runners.overlay import Overlay, make_overlay
 from runners.pool import Pool
 from tests.same_bits import bits
 
@@ -123,8 +126,11 @@ def deep(layers: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def mended(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    log = tmp_path_factory.mktemp("mended") / "log"
-    with Pool(target, session="tests.mended_multi_layer", log=log) as one:
+    """sglang with the first repair of its later layers."""
+    folder = tmp_path_factory.mktemp("mended")
+    (repair,) = [one for one in REPAIRS if one.seed == "multi-layer-queries-of-later-layers"]
+    path = make_overlay(sglang_path(target), Overlay(release=target.sglang, change="mended"), repair.edits, folder)
+    with Pool(Target(str(path), target.engine), log=folder / "log") as one:
         yield one
 
 

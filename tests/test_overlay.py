@@ -26,7 +26,7 @@ from runners.environments import (
 )
 from runners.overlay import CannotMake, Overlay, make_overlay, overlay_at
 
-WHAT = Overlay(release="0.5.13", without=7)
+WHAT = Overlay(release="0.5.13", change="without #7")
 EDIT = Edit(file="sglang/srt/deep/runner.py", function="replay", old="rows.append(0)")
 FILES = {
     "sglang/__init__.py": "",
@@ -172,7 +172,7 @@ def test_an_overlay_of_a_bundled_release_has_the_bundle_behind_it(release: Path,
     bundled = tmp_path / "sglang-0.5.12"
     release.rename(bundled)
     (tmp_path / "base").mkdir()
-    what = Overlay(release="0.5.12", without=7)
+    what = Overlay(release="0.5.12", change="without #7")
     path = make_overlay(sglang_path(Target("0.5.12", "cuda"), tmp_path), what, [EDIT], tmp_path / "overlays")
     assert import_path(Target(str(path), "cuda"), tmp_path) == (path, bundled, tmp_path / "base")
 
