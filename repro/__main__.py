@@ -260,16 +260,17 @@ def command_repairs(options: argparse.Namespace) -> int:
             raise BadInput(f"{name}: no such repair; there are {', '.join(known)}")
     codes = []
     for repair in (known[name] for name in dict.fromkeys(options.names or known)):
-        target = Target(repair.release, options.engine)
+        target = changed = Target(repair.release, options.engine)
         proof = Proof(runner="", seed=f"{repair.seed}.json", oracle=repair.oracle)
         answers = _ask(options, target, [proof])
         try:
-            answers += _ask(options, _changed(target, f"with {repair.seed} repaired", repair.edits), [proof])
+            changed = _changed(target, f"with {repair.seed} repaired", repair.edits)
+            answers += _ask(options, changed, [proof])
             shown = list(repairs.patch(repair, sglang_path(target)))
         except (prove.Trouble, NotUsable) as trouble:
             answers, shown = [prove.Answer(status=None, text=str(trouble))] * 2, []
         codes.append(repairs.exit_code(*answers))
-        for text in (*repairs.lines(repair, str(target), *answers), *(shown if options.diff else ())):
+        for text in (*repairs.lines(repair, (str(target), str(changed)), *answers), *(shown if options.diff else ())):
             print(text, flush=True)
     return severest(codes)
 

@@ -44,16 +44,16 @@ def exit_code(published: Answer, repaired: Answer) -> int:
     return NOT_HELD if problem(published, repaired) else 0
 
 
-def lines(repair: Repair, target: str, published: Answer, repaired: Answer) -> Iterator[str]:
-    """For a person."""
+def lines(repair: Repair, targets: tuple[str, str], published: Answer, repaired: Answer) -> Iterator[str]:
+    """For a person. targets: as published, and with the change."""
     wrong = problem(published, repaired)
-    yield f"{repair.seed} on {target}: {'NOT SHOWN' if wrong else 'shown'}: {repair.why}"
+    yield f"{repair.seed} on {targets[0]}: {'NOT SHOWN' if wrong else 'shown'}: {repair.why}"
     if wrong:
         yield f"  {wrong}"
         return
     yield f"  as published it fails by {repair.oracle}: {published.failed} of {published.tried} runs"
     rest = "passes" if repaired.status is Status.PASS else f"fails no more by {repair.oracle}, but for other bugs"
-    yield f"  with the change it {rest}"
+    yield f"  with the change it {rest}: {targets[1]}"
 
 
 def patch(repair: Repair, release: Path) -> Iterator[str]:

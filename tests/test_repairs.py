@@ -55,12 +55,12 @@ def test_a_repair_is_shown_by_a_failure_that_goes_away(
 
 
 def test_what_other_bugs_do_is_said() -> None:
-    assert list(lines(ONE, "0.9/toy", PUBLISHED, BY_ANOTHER)) == [
+    assert list(lines(ONE, ("0.9/toy", "/changed@toy"), PUBLISHED, BY_ANOTHER)) == [
         "a-seed on 0.9/toy: shown: rows are staged",
         "  as published it fails by staged: 3 of 3 runs",
-        "  with the change it fails no more by staged, but for other bugs",
+        "  with the change it fails no more by staged, but for other bugs: /changed@toy",
     ]
-    assert list(lines(ONE, "0.9/toy", PUBLISHED, PUBLISHED)) == [
+    assert list(lines(ONE, ("0.9/toy", "/changed@toy"), PUBLISHED, PUBLISHED)) == [
         "a-seed on 0.9/toy: NOT SHOWN: rows are staged",
         "  fails as before: FAIL staged",
     ]
