@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -285,7 +285,8 @@ def command_bench(desk: Desk, targets: Sequence[Target]) -> int:
         small = bench.small_cases(plan.runner, plan.backend, options.seed, count + 1)
         random = rounds(options.seed, plan.runner, plan.backend, options.cases_per_setup)
         alone = {}
-        with desk.means(target) as means:
+        bare = 0.0
+        with desk.means(target) as means, bare_loop_of(desk, plan) as bare_batches:
             start = time.monotonic()
             means.run(next(small))
             desk.display.line(f"{target}: first case, worker and session started: {time.monotonic() - start:.1f} s")
@@ -293,13 +294,20 @@ def command_bench(desk: Desk, targets: Sequence[Target]) -> int:
                 ("small", "small setup", small, tuple),
                 ("rounds", "random mix", random, random.coming),
             ):
-                if options.mix in ("", mix):
-                    alone[mix, name] = desk.put(campaign(plan, cases, means, coming=coming))
-                    for line in bench.figures(f"{target} {name}", alone[mix, name]):
-                        desk.display.line(line)
-        bare = bare_seconds(desk, plan) if options.mix in ("", "small") else 0.0
-        if bare:
-            desk.display.line(bench.against_bare(alone["small", "small setup"], bare))
+                if options.mix not in ("", mix):
+                    continue
+                if mix == "small":
+                    bare_batches(1)  # warms up, as in the campaign
+                    taken = bare_batches(count // 2)
+                alone[mix, name] = desk.put(campaign(plan, cases, means, coming=coming))
+                for line in bench.figures(f"{target} {name}", alone[mix, name]):
+                    desk.display.line(line)
+                if mix == "small":
+                    # One half before and one after what it is compared with: a machine is not as fast all the time.
+                    taken += bare_batches(count - count // 2)
+                    bare = sum(seconds for seconds, _ in taken) / max(1, sum(batches for _, batches in taken))
+                    if bare:
+                        desk.display.line(bench.against_bare(alone[mix, name], bare))
         # The pool above has ended: what is compared is one worker with several, not with several and one that idles.
         for (mix, name), one in alone.items() if workers > 1 else ():
             together = desk.crew(plan, mix, warm=True)
@@ -310,14 +318,15 @@ def command_bench(desk: Desk, targets: Sequence[Target]) -> int:
     return exit_code(desk.campaigns)
 
 
-def bare_seconds(desk: Desk, plan: Plan) -> float:
-    """What a batch of the small cases takes in a loop without any of us."""
+@contextmanager
+def bare_loop_of(desk: Desk, plan: Plan) -> Iterator[Callable[[int], list[tuple[float, int]]]]:
+    """Runs the next so many of the small cases in a loop without any of us: seconds and batches of each."""
     log, timeout = desk.log(plan.target), desk.options.timeout
     cases = bench.small_cases(plan.runner, plan.backend, desk.options.seed, (plan.cases or 0) + 1)
     with Pool(plan.target, timeout_s=timeout, log=log, variables=bare_loop()) as pool:
-        pool.run(next(cases))  # warms up, as in the campaign
-        seconds = [(pool.run(case).seconds.get("bare", 0.0), len(case.steps)) for case in cases]
-    return sum(taken for taken, _ in seconds) / max(1, sum(batches for _, batches in seconds))
+        yield lambda count: [
+            (pool.run(case).seconds.get("bare", 0.0), len(case.steps)) for case in islice(cases, count)
+        ]
 
 
 def command_hunt(desk: Desk, targets: Sequence[Target]) -> int:
