@@ -252,9 +252,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def target_of(item: pytest.Item) -> Target | None:
-    """The target that this test was given."""
+    """The target that this test was given: by itself, or first of a nightly run's job."""
     call = getattr(item, "callspec", None)
-    target = (call.params.get("target") or call.params.get("cuda_target")) if call else None
+    params = call.params if call else {}
+    target = params.get("target") or params.get("cuda_target") or next(iter(params.get("job", ())), None)
     return target if isinstance(target, Target) else None
 
 
@@ -265,11 +266,17 @@ def missing(item: pytest.Item) -> str:
         return lacking(target)
     for engine in ENGINES:
         for mark in item.iter_markers(engine):
-            # A release may have an environment of its own, so without one there is nothing more to say.
-            for why in [lacking(Target(release, engine)) for release in mark.args] or [lacking(engine)]:
+            for why in [lacking(Target(release, engine)) for release in mark.args] or [without(engine, item.config)]:
                 if why:
                     return why
     return ""
+
+
+def without(engine: str, config: pytest.Config) -> str:
+    """Why nothing can be run on this engine; empty if this interpreter has all that it needs, or a target that was
+    asked for brings it along, as those of a bundle and those with an environment of their own do."""
+    why = lacking(engine)
+    return "" if any(not lacking(target) for target in targets(config) if why and target.engine == engine) else why
 
 
 @functools.cache

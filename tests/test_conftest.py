@@ -55,6 +55,27 @@ def test_what_is_not_installed_is_skipped_and_says_what_helps(tmp_path: Path) ->
     assert order[-2:] == ["test_of_a_target[0.0.3/emulated]", "test_of_two_releases"], "what needs sglang comes last"
 
 
+def test_a_target_may_bring_what_its_engine_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a bundle, or an environment for each release, the interpreter that pytest runs in has no kernels."""
+    usable, other = conftest.Target("0.5.13", "cuda"), conftest.Target("0.5.12", "cuda")
+    monkeypatch.setattr(conftest, "targets", lambda config: asked)
+    monkeypatch.setattr(conftest, "lacking", lambda what: "" if what == usable else f"{what} lacks something")
+    job, engine = (item_of(**params) for params in ({"job": (usable, "draft", "triton")}, {}))
+    asked = [other, usable]
+    assert (conftest.missing(job), conftest.missing(engine)) == ("", "")
+    asked = [other]
+    assert conftest.missing(engine) == "cuda lacks something"
+    assert conftest.missing(item_of(job=(other, "draft", "triton"))) == "0.5.12/cuda lacks something"
+
+
+def item_of(**params: Any) -> Any:
+    """A test with these parameters and the mark of the cuda engine."""
+    marks = {"cuda": [pytest.mark.cuda.mark]}
+    return SimpleNamespace(
+        config=None, callspec=SimpleNamespace(params=params), iter_markers=lambda name: marks.get(name, [])
+    )
+
+
 def test_without_a_target_every_adapted_release_is_one(pytestconfig: pytest.Config) -> None:
     named = [str(target) for target in conftest.targets(pytestconfig)]
     assert named == pytestconfig.getoption("--target") or named == [f"{release}/emulated" for release in ADAPTED]
