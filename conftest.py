@@ -22,16 +22,16 @@ from typing import Any
 
 import pytest
 
-import nightly
-from fuzz import profiles
-from repro.case import Target
-from repro.expect import release_order
-from repro.fixes import SEEDS
-from repro.known import KNOWN_ISSUES
-from repro.ledger import VARIABLE
-from runners.devices import VISIBLE, Seats, gpus, visible
-from runners.environments import ADAPTED, engine_lacks, installed, lacks, own_environments
-from runners.pool import Pool
+from fuzz.draw import profiles
+from repro.cases.case import Target
+from repro.cases.releases import release_order
+from repro.ledger.known import KNOWN_ISSUES
+from repro.ledger.write import VARIABLE
+from repro.upstream.fixes import SEEDS
+from runners.processes.pool import Pool
+from runners.targets.devices import VISIBLE, Seats, gpus, visible
+from runners.targets.environments import ADAPTED, engine_lacks, installed, lacks, own_environments
+from tests.nightly import plugin as nightly
 
 ENGINES = {
     "emulated": "drives sglang on CPU tensors; arguments: the releases that it needs",

@@ -21,39 +21,39 @@ from typing import Any
 
 from fuzz import bench
 from fuzz.campaign import campaign
-from fuzz.crew import Crew
-from fuzz.deal import Deal
-from fuzz.draw import round_cases, rounds
+from fuzz.draw.corpus import Remembered
+from fuzz.draw.rounds import round_cases, rounds
+from fuzz.draw.transitions import exercised
 from fuzz.hunt import elsewhere, story
-from fuzz.member import Line, Member, plan_from_json, plan_to_json
-from fuzz.merge import with_seeds
+from fuzz.in_flight import UnderWay
 from fuzz.options import examples, options_of
-from fuzz.remembered import Remembered
-from fuzz.settle import Means
-from fuzz.tally import Plan, Tally
-from fuzz.transitions import exercised
-from fuzz.under_way import UnderWay
+from fuzz.parallel.coordinator import Crew
+from fuzz.parallel.merge import with_seeds
+from fuzz.parallel.scheduler import Deal
+from fuzz.parallel.shard import Line, Member, plan_from_json, plan_to_json
+from fuzz.stats import Plan, Tally
+from fuzz.triage import Means
 from oracles.catalogue import judge_all, overall
 from reports.campaign import summary
 from reports.html import render
 from reports.progress import Display, Screen
 from reports.records import history_of
-from repro.book import Book, asked_for, new_run, same_run
-from repro.case import Case, Target
-from repro.command import BadInput, complain, ended
-from repro.domain import DOMAINS
-from repro.durable import write_text
-from repro.finding import Finding, Status, Verdict
-from repro.keep import keep
-from repro.outcome import ERROR
-from repro.record import Campaign, Progress, Replay, dumps
-from repro.trace import Trace
-from runners.blame import first_wrong
-from runners.devices import gpus, spread, visible
-from runners.environments import PROBES, bare_loop, lacks
-from runners.parent import warn_of_other_cases
-from runners.pool import Pool
-from runners.standby import room_for
+from repro.cases.atomic_file import write_text
+from repro.cases.case import Case, Target
+from repro.cases.domain import DOMAINS
+from repro.commands.cli import BadInput, complain, ended
+from repro.ledger.run import Book, asked_for, new_run, same_run
+from repro.shrinking.replay import ERROR
+from repro.shrinking.store import keep
+from repro.traces.campaign import Campaign, Progress, Replay, dumps
+from repro.traces.finding import Finding, Status, Verdict
+from repro.traces.trace import Trace
+from runners.processes.diagnose import first_wrong
+from runners.processes.pool import Pool
+from runners.processes.warm import room_for
+from runners.targets.devices import gpus, spread, visible
+from runners.targets.environments import PROBES, bare_loop, lacks
+from runners.targets.hypothesis_pin import warn_of_other_cases
 
 FOUND, UNJUDGED = 1, 2
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fuzz.draw import different
-from fuzz.strategies import DTYPES, HEAD_DIMS, cases
-from fuzz.swarm import EVERYTHING
-from repro.case import Case, Setup
-from repro.domain import DOMAINS
-from repro.record import Campaign
+from fuzz.draw.rounds import different
+from fuzz.draw.strategies import DTYPES, HEAD_DIMS, cases
+from fuzz.draw.swarm import EVERYTHING
+from repro.cases.case import Case, Setup
+from repro.cases.domain import DOMAINS
+from repro.traces.campaign import Campaign
 
 STAGES = ("draw", "build", "graph", "eager", "record", "pass", "judge", "store")
 

@@ -6,12 +6,12 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from fuzz.settle import Means, Settling, led_up
-from fuzz.tally import Plan, Tally
-from repro.case import Case, Setup
-from repro.finding import Status, Verdict
-from repro.record import Campaign
-from repro.trace import How
+from fuzz.stats import Plan, Tally
+from fuzz.triage import Means, Settling, led_up
+from repro.cases.case import Case, Setup
+from repro.traces.campaign import Campaign
+from repro.traces.finding import Status, Verdict
+from repro.traces.trace import How
 
 # A failure that did not come back in fresh processes is tried again from another case, this many times in all.
 ATTEMPTS_MAX = 3

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from fuzz.settle import Means
-from repro.case import Target
-from repro.confirm import failure
-from repro.finding import Status
-from repro.record import Campaign, Found, Replay
-from repro.trace import How
+from fuzz.triage import Means
+from repro.cases.case import Target
+from repro.shrinking.confirm import failure
+from repro.traces.campaign import Campaign, Found, Replay
+from repro.traces.finding import Status
+from repro.traces.trace import How
 
 
 def elsewhere(found: Found, target: Target, means: Means, tries: int) -> Replay:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from hypothesis.database import ExampleDatabase
 
-from fuzz.profiles import DEFAULT, PROFILES, BadExamples, database
-from repro.case import BACKENDS, RUNNERS, Target
-from repro.command import BadInput, Parser, count, positive, target, whole
+from fuzz.draw.profiles import DEFAULT, PROFILES, BadExamples, database
+from repro.cases.case import BACKENDS, RUNNERS, Target
+from repro.commands.cli import BadInput, Parser, count, positive, target, whole
 
 HUNTED = ("0.5.10.post1/emulated", "0.5.13/emulated")
 HUNT_SECONDS = 30.0  # a target

@@ -6,14 +6,14 @@ import dataclasses
 import itertools
 
 from fuzz.campaign import campaign
-from fuzz.draw import rounds
-from fuzz.settle import Means
-from fuzz.tally import Plan
-from repro.case import Case, Target
-from repro.finding import Finding, Verdict
-from repro.fixes import Proof
-from repro.record import Campaign
-from repro.trace import Trace
+from fuzz.draw.rounds import rounds
+from fuzz.stats import Plan
+from fuzz.triage import Means
+from repro.cases.case import Case, Target
+from repro.traces.campaign import Campaign
+from repro.traces.finding import Finding, Verdict
+from repro.traces.trace import Trace
+from repro.upstream.fixes import Proof
 
 # What is spent on a failure once it is found: enough to be sure of it, and to leave a case that can be read.
 CONFIRM_TRIES, SHRINK_RUNS, SHRINK_SECONDS = 3, 20, 5.0

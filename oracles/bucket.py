@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from oracles.record import Record, Wrong, conclude
-from repro.case import Case
-from repro.finding import Cell, Verdict
-from repro.trace import Trace
+from oracles.trace_index import Record, Wrong, conclude
+from repro.cases.case import Case
+from repro.traces.finding import Cell, Verdict
+from repro.traces.trace import Trace
 
 ORACLE = "bucket"
 RAW = "size of the batch"

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oracles.record import Record, Wrong, conclude_by_name, equal, first_difference
-from repro.case import Case
-from repro.finding import Cell, Verdict
-from repro.trace import Array, Trace
+from oracles.trace_index import Record, Wrong, conclude_by_name, equal, first_difference
+from repro.cases.case import Case
+from repro.traces.finding import Cell, Verdict
+from repro.traces.trace import Array, Trace
 
 ORACLE = "callers_batch"
 

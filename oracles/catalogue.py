@@ -20,10 +20,10 @@ from oracles import (
     tree_mask,
 )
 from oracles.reads import READS
-from oracles.record import Judge
-from repro.case import Case
-from repro.finding import Status, Verdict, worst
-from repro.trace import Trace
+from oracles.trace_index import Judge
+from repro.cases.case import Case
+from repro.traces.finding import Status, Verdict, worst
+from repro.traces.trace import Trace
 
 ALL: tuple[Judge, ...] = (
     ended.judge,

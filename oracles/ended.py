@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from repro.case import Case
-from repro.finding import Status, Verdict
-from repro.trace import How, Trace
+from repro.cases.case import Case
+from repro.traces.finding import Status, Verdict
+from repro.traces.trace import How, Trace
 
 ORACLE = "ended"
 

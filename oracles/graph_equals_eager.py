@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from oracles.record import Record, Wrong, conclude, equal, first_difference, same, text
 from oracles.tolerance import is_rounding, limit
-from repro.case import Case, Request, Setup
-from repro.finding import Cell, Status, Verdict
-from repro.trace import Array, How, Trace
+from oracles.trace_index import Record, Wrong, conclude, equal, first_difference, same, text
+from repro.cases.case import Case, Request, Setup
+from repro.traces.finding import Cell, Status, Verdict
+from repro.traces.trace import Array, How, Trace
 
 ORACLE = "graph_equals_eager"
 KV = ("kv_slots", "kv_rows", "kv_same")

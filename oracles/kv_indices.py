@@ -6,11 +6,11 @@ from __future__ import annotations
 import numpy as np
 
 from oracles.reads import Reads, reads_of
-from oracles.record import Record, Wrong, conclude, equal, first_difference, text
-from repro.case import Case, Request, Setup
-from repro.finding import Cell, Verdict
-from repro.layout import pool_tokens
-from repro.trace import Array, Trace
+from oracles.trace_index import Record, Wrong, conclude, equal, first_difference, text
+from repro.cases.case import Case, Request, Setup
+from repro.cases.layout import pool_tokens
+from repro.traces.finding import Cell, Verdict
+from repro.traces.trace import Array, Trace
 
 ORACLE = "kv_indices"
 NARROW = "kv_indices row too narrow"

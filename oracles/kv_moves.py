@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from oracles.record import Record, Wrong, conclude, equal, first_difference
-from repro.accept import accepted_nodes, accepted_pairs, branch_pairs, finishes, freed, verified
-from repro.case import Case, Request, Setup
-from repro.domain import DOMAINS
-from repro.finding import Cell, Verdict
-from repro.layout import Ints, draft_positions
-from repro.trace import Array, Trace
+from oracles.trace_index import Record, Wrong, conclude, equal, first_difference
+from repro.cases.case import Case, Request, Setup
+from repro.cases.domain import DOMAINS
+from repro.cases.kv_move_model import accepted_nodes, accepted_pairs, branch_pairs, finishes, freed, verified
+from repro.cases.layout import Ints, draft_positions
+from repro.traces.finding import Cell, Verdict
+from repro.traces.trace import Array, Trace
 
 ORACLE = "kv_moves"
 PATHS: dict[str, Callable[[Setup, Ints, Request], Ints]] = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from oracles.record import Record, Wrong, conclude_by_name
-from repro.case import Case
-from repro.finding import Cell, Verdict
-from repro.trace import Array, Trace
+from oracles.trace_index import Record, Wrong, conclude_by_name
+from repro.cases.case import Case
+from repro.traces.finding import Cell, Verdict
+from repro.traces.trace import Array, Trace
 
 ORACLE = "kv_writes"
 PATHS = ("graph", "eager")

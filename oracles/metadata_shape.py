@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from oracles.reads import Reads, reads_of
-from oracles.record import Record, Wrong, conclude
-from repro.case import Case, Request
-from repro.finding import Cell, Verdict
-from repro.trace import Array, Trace
+from oracles.trace_index import Record, Wrong, conclude
+from repro.cases.case import Case, Request
+from repro.traces.finding import Cell, Verdict
+from repro.traces.trace import Array, Trace
 
 ORACLE = "metadata_shape"
 SHORT = "kv_indptr has fewer rows than the query"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from repro.case import Request, Setup
-from repro.layout import WINDOW, Ints, draft_positions
+from repro.cases.case import Request, Setup
+from repro.cases.layout import WINDOW, Ints, draft_positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from oracles.record import Record, Wrong, conclude_by_name, first_difference, text
-from repro.case import Case
-from repro.finding import Cell, Status, Verdict
-from repro.trace import Array, Trace
+from oracles.trace_index import Record, Wrong, conclude_by_name, first_difference, text
+from repro.cases.case import Case
+from repro.traces.finding import Cell, Status, Verdict
+from repro.traces.trace import Array, Trace
 
 ORACLE = "slot0_padding"
 NO_LAUNCH = "no graph launched"

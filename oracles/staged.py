@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from oracles.record import Record, Wrong, conclude_by_name, first_difference
-from repro.case import Case
-from repro.finding import Verdict
-from repro.trace import Array, Trace
+from oracles.trace_index import Record, Wrong, conclude_by_name, first_difference
+from repro.cases.case import Case
+from repro.traces.finding import Verdict
+from repro.traces.trace import Array, Trace
 
 ORACLE = "staged"
 

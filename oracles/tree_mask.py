@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from oracles.record import Record, Wrong, conclude, first_difference
-from repro.case import Case, Setup
-from repro.finding import Verdict
-from repro.layout import Ints
-from repro.trace import Array, Trace
+from oracles.trace_index import Record, Wrong, conclude, first_difference
+from repro.cases.case import Case, Setup
+from repro.cases.layout import Ints
+from repro.traces.finding import Verdict
+from repro.traces.trace import Array, Trace
 
 ORACLE = "tree_mask"
 STARTS = "start of a row's mask"

@@ -16,11 +16,11 @@ from reports.frames import CaseTuple
 from reports.markdown import markdown
 from reports.records import read_records
 from reports.wording import one_line, shortened
-from repro.durable import write_text
-from repro.known import BadIssues, Issue, load
-from repro.ledger_file import BadLedger
-from repro.ledger_read import History, read
-from repro.record import BadRecord
+from repro.cases.atomic_file import write_text
+from repro.ledger.known import BadIssues, Issue, load
+from repro.ledger.read import History, read
+from repro.ledger.schema import BadLedger
+from repro.traces.campaign import BadRecord
 
 TROUBLE = 3  # exit code for bad input and our own errors; 0, 1 and 2 are verdicts
 

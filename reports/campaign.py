@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reports.wording import counted, duration
-from repro.record import Campaign
+from repro.traces.campaign import Campaign
 
 REASONS_SHOWN = 5  # the JSON has all
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from reports.events import target_order
 from reports.subjects import Subject, targets
 from reports.wording import counted, listed, share
-from repro.ledger_read import History
-from repro.ledger_rows import Run
+from repro.ledger.read import History
+from repro.ledger.rows import Run
 
 # In the order in which they are told, and what is said where there is none.
 WORDS = (

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from reports.wording import release_order
-from repro.ledger_read import History
-from repro.ledger_rows import UNFIT, CheckRow, FixRow, Run
-from repro.states import CANNOT_RUN, measurements, state_of
+from repro.ledger.read import History
+from repro.ledger.rows import UNFIT, CheckRow, FixRow, Run
+from repro.ledger.states import CANNOT_RUN, measurements, state_of
 
-# Beside the words of repro.states, what a square can say.
+# Beside the words of repro.ledger.states, what a square can say.
 UNCONFIRMED = "unconfirmed"  # a campaign saw it, and no fresh process did
 UNKNOWN = "unknown"  # it ran and could not be judged, or failed in another way
 NOT_RUN = "not run"
@@ -31,10 +31,10 @@ class Event:
 class Square:
     """What is known of a subject on a target.
 
-    state: a word of repro.states or one of the above. failed of tried: runs of the last measurement that counted them.
-    rate: the share of the last runs that failed. since, first, last: runs by their ids: when the state began, when it
-    first failed and last failed, or, where it never failed, when it was first and last measured. why: the reason, where
-    there is one. source: what measured it last. issue: the known upstream issue that explains it.
+    state: a word of repro.ledger.states or one of the above. failed of tried: runs of the last measurement that
+    counted them. rate: the share of the last runs that failed. since, first, last: runs by their ids: when the state
+    began, when it first failed and last failed, or, where it never failed, when it was first and last measured.
+    why: the reason, where there is one. source: what measured it last. issue: the known upstream issue that explains it.
     """
 
     target: str

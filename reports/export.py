@@ -8,8 +8,8 @@ from pathlib import Path
 
 from reports.frames import CaseTuple, tables
 from reports.subjects import subjects
-from repro.known import Issue
-from repro.ledger_read import History
+from repro.ledger.known import Issue
+from repro.ledger.read import History
 
 KINDS = ("csv", "parquet")
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reports.wording import counted, printable, share
-from repro.fidelity import Agreement
+from repro.fidelity.compare import Agreement
 
 _WAYS = ("agree", "tie", "differ", "not recorded")
 _REASONS_SHOWN = 5

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from repro.finding import Status
-from repro.outcome import ERROR
-from repro.parts import plain
-from repro.prove import NOT_COVERED, NOT_HELD, Row, Stop
+from repro.cases.json_parts import plain
+from repro.shrinking.replay import ERROR
+from repro.traces.finding import Status
+from repro.upstream.prove import NOT_COVERED, NOT_HELD, Row, Stop
 
 STYLES = {"PASS": "green", "FAIL": "bold red", "UNKNOWN": "yellow", "ERROR": "bold magenta"}
 _CHARS_MAX = 400

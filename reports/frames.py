@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from reports.events import release_and_engine
 from reports.subjects import Subject
 from reports.wording import storable
-from repro.ledger_read import CASE_COLUMNS, History
-from repro.ledger_rows import CheckRow, FixRow, Run
+from repro.ledger.read import CASE_COLUMNS, History
+from repro.ledger.rows import CheckRow, FixRow, Run
 
 if TYPE_CHECKING:
     import pandas as pd

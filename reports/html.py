@@ -19,10 +19,10 @@ from reports.events import Square, release_and_engine, target_order
 from reports.frames import CaseTuple
 from reports.pages import columns, pages
 from reports.subjects import Subject, subjects, targets
-from repro.known import Issue
-from repro.ledger_read import History
-from repro.ledger_rows import FixRow
-from repro.record import Campaign
+from repro.ledger.known import Issue
+from repro.ledger.read import History
+from repro.ledger.rows import FixRow
+from repro.traces.campaign import Campaign
 
 STYLES = ("page.css", "matrix.css", "cases.css", "print.css")
 SCRIPTS = ("page.js", "matrix.js", "cases.js", "case_table.js")

@@ -9,8 +9,8 @@ from reports.events import Square
 from reports.pages import Page, columns, pages
 from reports.subjects import Subject, subjects, targets
 from reports.wording import counted, one_line, share, shortened
-from repro.known import Issue
-from repro.ledger_read import History
+from repro.ledger.known import Issue
+from repro.ledger.read import History
 
 ROWS_MAX = 60  # of a table: a comment that is longer is read by nobody, and refused by some hosts
 CHANGES_MAX = 20

@@ -6,9 +6,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from repro.finding import Status, Verdict
-from repro.outcome import Outcome
-from repro.parts import plain
+from repro.cases.json_parts import plain
+from repro.shrinking.replay import Outcome
+from repro.traces.finding import Status, Verdict
 
 _LINE_MAX = 2000
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from reports.events import target_order
 from reports.wording import printable
-from repro.ledger_rows import STATUSES, Run
+from repro.ledger.rows import STATUSES, Run
 
 if TYPE_CHECKING:
     import pandas as pd

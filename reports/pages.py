@@ -9,9 +9,9 @@ from reports import picture
 from reports.events import UNCONFIRMED, UNKNOWN, Event, Square, release_and_engine, target_order
 from reports.subjects import Subject, range_of
 from reports.wording import counted, listed, replay_command, share
-from repro.case import Case
-from repro.excerpt import Excerpt
-from repro.states import CANNOT_RUN, FIXED, FLAKY, PASSING
+from repro.cases.case import Case
+from repro.ledger.states import CANNOT_RUN, FIXED, FLAKY, PASSING
+from repro.traces.excerpt import Excerpt
 
 EVENTS_MAX = 40  # of a subject's history; the ledger has all of it
 

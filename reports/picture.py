@@ -8,10 +8,10 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 
-from repro.case import Case, Request, Setup, Step
-from repro.finding import Cell
+from repro.cases.case import Case, Request, Setup, Step
+from repro.traces.finding import Cell
 
-# Buffers with one row per request, by runner, in the order in which the picture shows them (names as in repro.trace).
+# Buffers with one row per request, by runner, in the order in which the picture shows them (names: repro.traces.trace).
 _DRAFT = ("seq_lens", "req_pool_indices", "out_cache_loc", "positions", "topk_p", "topk_index", "hidden_states")
 _DECODE = ("input_ids", "seq_lens", "req_pool_indices", "out_cache_loc", "positions")
 _COUNTS = ("extend_seq_lens", "num_accept_tokens", "num_correct_drafts")

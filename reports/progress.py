@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from reports.wording import counted, duration, one_line, printable
-from repro.record import Found, Progress
+from repro.traces.campaign import Found, Progress
 
 PLAIN_EVERY = 5.0  # seconds between plain lines: enough to see life, few enough to read a log
 LIVE_PER_SECOND = 8

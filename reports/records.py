@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from repro.book import check_of_replay
-from repro.case import problems
-from repro.codec import Seed, dumps
-from repro.ledger_read import History
-from repro.ledger_rows import SEED, CampaignRow, CheckRow, FindingRow, Run
-from repro.record import BadRecord, Campaign, Found, Replay, loads
+from repro.cases.case import problems
+from repro.cases.codec import Seed, dumps
+from repro.ledger.read import History
+from repro.ledger.rows import SEED, CampaignRow, CheckRow, FindingRow, Run
+from repro.ledger.run import check_of_replay
+from repro.traces.campaign import BadRecord, Campaign, Found, Replay, loads
 
 
 def read_records(paths: Sequence[Path]) -> History:

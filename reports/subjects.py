@@ -11,15 +11,15 @@ from typing import Any
 
 from reports.events import WITHOUT, Event, Square, in_order, of_fix, of_subject, release_and_engine, squares
 from reports.wording import bug_name, shortened
-from repro.case import Case, problems
-from repro.codec import BadSeed, Seed, dumps, loads, read
-from repro.finding import Cell
-from repro.fixes import SEEDS
-from repro.known import Issue, explained
-from repro.ledger_read import History
-from repro.ledger_rows import FINDING, SEED, FindingRow, FixRow
-from repro.record import Found
-from repro.states import KNOWN, NEW
+from repro.cases.case import Case, problems
+from repro.cases.codec import BadSeed, Seed, dumps, loads, read
+from repro.ledger.known import Issue, explained
+from repro.ledger.read import History
+from repro.ledger.rows import FINDING, SEED, FindingRow, FixRow
+from repro.ledger.states import KNOWN, NEW
+from repro.traces.campaign import Found
+from repro.traces.finding import Cell
+from repro.upstream.fixes import SEEDS
 
 _CELL = re.compile(r"step (\d+) (.+)\[(-?\d+),(-?\d+)\] is (.*), expected (.*)", re.DOTALL)
 NAME_CHARS_MAX = 200

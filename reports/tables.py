@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reports.wording import storable
-from repro.record import Campaign, Transition
+from repro.traces.campaign import Campaign, Transition
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,10 +14,10 @@ from reports.events import Square, release_and_engine
 from reports.pages import columns, pages
 from reports.subjects import Subject, range_of, subjects, targets
 from reports.wording import counted, duration, listed, one_line, rate, replay_command, share, shortened
-from repro.finding import Status
-from repro.known import Issue
-from repro.ledger_read import History
-from repro.record import Campaign
+from repro.ledger.known import Issue
+from repro.ledger.read import History
+from repro.traces.campaign import Campaign
+from repro.traces.finding import Status
 
 # A state is told by its word; colour only repeats it, and only on a terminal that has colours.
 STYLES = {

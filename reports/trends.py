@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from reports.wording import share
-from repro.ledger_read import History
-from repro.record import Campaign
+from repro.ledger.read import History
+from repro.traces.campaign import Campaign
 
 # Of a small picture in a table, in CSS pixels.
 WIDTH, HEIGHT, EDGE = 168, 40, 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from repro.record import Campaign, Found, Replay
+from repro.traces.campaign import Campaign, Found, Replay
 
 TEXT_CHARS_MAX = 4000  # a captured log can be a detail; a reader wants its beginning
 

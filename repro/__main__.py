@@ -18,36 +18,39 @@ from itertools import islice
 
 from rich.console import Console
 
-from fuzz.draw import rounds
+from fuzz.draw.rounds import rounds
 from fuzz.search import search
-from fuzz.settle import Means as Searching
+from fuzz.triage import Means as Searching
 from oracles.catalogue import ALL, judge_all, overall
 from oracles.tolerance import across_engines
 from reports.fidelity import show_fidelity
 from reports.fixes import lines, show_fixes
 from reports.outcome import show_outcome
-from repro import ledger_command, prove, repairs, show_command
-from repro.book import Book, asked_for, new_run
-from repro.case import RUNNERS, Case, Target
-from repro.codec import BadSeed, Seed, read
-from repro.command import BadInput, complain, ended, say
-from repro.confirm import failure
-from repro.durable import write_text
-from repro.fidelity import Agreement, conclusion, summary
-from repro.fidelity import to_json as to_plain
-from repro.fidelity_file import BadRecording, Recording, load, save
-from repro.finding import Status, Verdict
-from repro.fixes import FIXES, Fix, Proof, not_covered
-from repro.keep import keep, keep_disagreement
-from repro.observation import Observation, observe
-from repro.options import options_of
-from repro.outcome import ERROR, EXIT, Outcome, line, outcome_of, severest, to_json
-from repro.show_command import stored
-from repro.shrink_file import Budget, InTheWay, Means, Shrinking
-from repro.source import Edit, NotThere
-from repro.words import sentence
-from runners.blame import said_besides
-from runners.environments import (
+from repro.cases.atomic_file import write_text
+from repro.cases.case import RUNNERS, Case, Target
+from repro.cases.codec import BadSeed, Seed, read
+from repro.cases.words import sentence
+from repro.commands import ledger, show
+from repro.commands.cli import BadInput, complain, ended, say
+from repro.commands.options import options_of
+from repro.commands.show import stored
+from repro.fidelity.compare import Agreement, conclusion, summary
+from repro.fidelity.compare import to_json as to_plain
+from repro.fidelity.observation import Observation, observe
+from repro.fidelity.recording import BadRecording, Recording, load, save
+from repro.ledger.run import Book, asked_for, new_run
+from repro.shrinking.confirm import failure
+from repro.shrinking.replay import ERROR, EXIT, Outcome, line, outcome_of, severest, to_json
+from repro.shrinking.store import keep, keep_disagreement
+from repro.shrinking.triage import Budget, InTheWay, Means, Shrinking
+from repro.traces.finding import Status, Verdict
+from repro.upstream import patches, prove
+from repro.upstream.edits import Edit, NotThere
+from repro.upstream.fixes import FIXES, Fix, Proof, not_covered
+from runners.processes.diagnose import said_besides
+from runners.processes.pool import Pool
+from runners.processes.sanitizer import Reports, observed_pool
+from runners.targets.environments import (
     ADAPTED,
     PROBES,
     NotUsable,
@@ -56,10 +59,8 @@ from runners.environments import (
     sglang_path,
     whole_record,
 )
-from runners.overlay import CannotMake, Overlay, make_overlay
-from runners.parent import warn_of_other_cases
-from runners.pool import Pool
-from runners.sanitizer import Reports, observed_pool
+from runners.targets.hypothesis_pin import warn_of_other_cases
+from runners.targets.overlay import CannotMake, Overlay, make_overlay
 
 _TELL_EVERY = 10.0  # seconds
 
@@ -254,7 +255,7 @@ def _ask(options: argparse.Namespace, target: Target, proofs: Sequence[Proof]) -
 
 
 def command_repairs(options: argparse.Namespace) -> int:
-    known = {repair.seed: repair for repair in repairs.REPAIRS}
+    known = {repair.seed: repair for repair in patches.REPAIRS}
     for name in options.names:
         if name not in known:
             raise BadInput(f"{name}: no such repair; there are {', '.join(known)}")
@@ -266,11 +267,11 @@ def command_repairs(options: argparse.Namespace) -> int:
         try:
             changed = _changed(target, f"with {repair.seed} repaired", repair.edits)
             answers += _ask(options, changed, [proof])
-            shown = list(repairs.patch(repair, sglang_path(target)))
+            shown = list(patches.patch(repair, sglang_path(target)))
         except (prove.Trouble, NotUsable) as trouble:
             answers, shown = [prove.Answer(status=None, text=str(trouble))] * 2, []
-        codes.append(repairs.exit_code(*answers))
-        for text in (*repairs.lines(repair, (str(target), str(changed)), *answers), *(shown if options.diff else ())):
+        codes.append(patches.exit_code(*answers))
+        for text in (*patches.lines(repair, (str(target), str(changed)), *answers), *(shown if options.diff else ())):
             print(text, flush=True)
     return severest(codes)
 
@@ -359,10 +360,10 @@ def _booked(kind: str, command: Callable[[argparse.Namespace, Book], int], optio
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": partial(_booked, "seeds", command_run),
     "shrink": command_shrink,
-    "show": show_command.show,
-    "check": show_command.check,
+    "show": show.show,
+    "check": show.check,
     "fixes": partial(_booked, "fixes", command_fixes),
-    "ledger": ledger_command.go,
+    "ledger": ledger.go,
     "repairs": command_repairs,
     "fidelity": command_fidelity,
 }

@@ -9,14 +9,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from repro.case import Target
-from runners.bundle import bundle
-from runners.doctor import examination, listing
-from runners.environments import ADAPTED, NotUsable, cache_directory, checked_release, import_path, targets_directory
-from runners.install import Pip, install, run_pip
-from runners.own_environment import Run, make_environment, run_command
-from runners.parent import bundled, export, other_python
-from runners.unpack import unpack
+from repro.cases.case import Target
+from runners.targets.bundle.build import bundle
+from runners.targets.bundle.unpack import unpack
+from runners.targets.doctor import examination, listing
+from runners.targets.environments import (
+    ADAPTED,
+    NotUsable,
+    cache_directory,
+    checked_release,
+    import_path,
+    targets_directory,
+)
+from runners.targets.hypothesis_pin import bundled, export, other_python
+from runners.targets.install import Pip, install, run_pip
+from runners.targets.venv import Run, make_environment, run_command
 
 OK, OURS = 0, 3
 

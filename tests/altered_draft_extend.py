@@ -1,12 +1,12 @@
-"""runners.session for draft-extend, able to change one input of a request and nothing else: data with (n << SHIFT)
-added changes PARTS[n - 1]. Whatever a changed input does not change, it does not reach."""
+"""runners.sessions.open for draft-extend, able to change one input of a request and nothing else: data with
+(n << SHIFT) added changes PARTS[n - 1]. Whatever a changed input does not change, it does not reach."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from repro.case import Setup, Target
-from runners.watch import RunCase, Watch
+from repro.cases.case import Setup, Target
+from runners.recording.observer import RunCase, Watch
 from tests.altered_session import OTHER_SLOT, SHIFT, Rows, open_altered
 
 __all__ = ["OTHER_SLOT", "PARTS", "SHIFT", "open_session"]

@@ -1,12 +1,12 @@
-"""runners.session for frozen-KV drafts, able to change one input of a request and nothing else: data with (n << SHIFT)
-added changes PARTS[n - 1]."""
+"""runners.sessions.open for frozen-KV drafts, able to change one input of a request and nothing else: data with
+(n << SHIFT) added changes PARTS[n - 1]."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from repro.case import Setup, Target
-from runners.watch import RunCase, Watch
+from repro.cases.case import Setup, Target
+from runners.recording.observer import RunCase, Watch
 from tests.altered_session import OTHER_SLOT, SHIFT, Rows, open_altered
 
 __all__ = ["OTHER_SLOT", "PARTS", "SHIFT", "open_session"]

@@ -1,4 +1,4 @@
-"""runners.session, able to change one input of a request and nothing else: data with (n << SHIFT) added changes
+"""runners.sessions.open, able to change one input of a request and nothing else: data with (n << SHIFT) added changes
 PARTS[n - 1]. Whatever a changed input does not change, it does not reach."""
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from repro.case import Setup, Target
-from runners.watch import RunCase, Watch
+from repro.cases.case import Setup, Target
+from runners.recording.observer import RunCase, Watch
 
 Array = Any
 Rows = Mapping[str, Callable[[Array, Array], Array]]
@@ -40,9 +40,9 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
 def open_altered(
     families: str | Sequence[str], rows: Rows, parts: Sequence[str], setup: Setup, target: Target, watch: Watch
 ) -> RunCase:
-    """As of runners.session, which is imported here only: the tests read PARTS in a process without torch. families:
-    of the runners from which the contents of a batch come. The sizes of a model's weights are told as fact `sizes`."""
-    session, model = (importlib.import_module(f"runners.{name}") for name in ("session", "releases.model"))
+    """As of runners.sessions.open, which is imported here only: the tests read PARTS in a process without torch.
+    families: of the runners from which the contents of a batch come. Tells a model's sizes as fact `sizes`."""
+    session, model = (importlib.import_module(f"runners.{name}") for name in ("sessions.open", "releases.model"))
     fill_weights = model.fill_weights
 
     def measured(of: Any) -> None:

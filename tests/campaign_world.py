@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fuzz.campaign import campaign
-from fuzz.draw import rounds
-from fuzz.settle import Means
-from fuzz.tally import Plan
-from repro.case import Case, Setup, Target
-from repro.finding import Cell, Finding, Status, Verdict, worst
-from repro.record import Campaign, Progress
-from repro.trace import Ended, How, Seen, Trace
+from fuzz.draw.rounds import rounds
+from fuzz.stats import Plan
+from fuzz.triage import Means
+from repro.cases.case import Case, Setup, Target
+from repro.traces.campaign import Campaign, Progress
+from repro.traces.finding import Cell, Finding, Status, Verdict, worst
+from repro.traces.trace import Ended, How, Seen, Trace
 
 TARGET = Target("clean", "toy")
 PLAN = Plan(target=TARGET, runner="toy", backend="triton", seed=5, cases=40, confirm_tries=3)

@@ -1,5 +1,5 @@
-"""runners.session, whose process or device dies on request: a request with certain `data` (tests/ways_to_die.py) says
-how, when its step's graph is about to be launched."""
+"""runners.sessions.open, whose process or device dies on request: a request with certain `data` (tests/ways_to_die.py)
+says how, when its step's graph is about to be launched."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import time
 
 import torch
 
-from repro.case import Case, Setup, Target
-from repro.trace import Array
-from runners import session
-from runners.sheet import Sheet
-from runners.watch import RunCase, Watch
+from repro.cases.case import Case, Setup, Target
+from repro.traces.trace import Array
+from runners.recording.observer import RunCase, Watch
+from runners.recording.packed import Sheet
+from runners.sessions import open
 from tests.ways_to_die import WAYS, data_of
 
 # Seconds that a hanging GPU hangs for, if nobody kills it.
@@ -61,5 +61,5 @@ def _die(way: str) -> None:
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
-    opened = session.open_session(setup, target, watch)
+    opened = open.open_session(setup, target, watch)
     return lambda case, watch: opened(case, _Tripwire(watch, case))

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from oracles.catalogue import judge_all, overall
-from repro.case import Case
-from repro.observation import Observation, observe
-from repro.trace import Trace
+from repro.cases.case import Case
+from repro.fidelity.observation import Observation, observe
+from repro.traces.trace import Trace
 from tests.test_repro_main import CASE
 from tests.toy_traces import changed, toy_trace
 

@@ -22,7 +22,9 @@ from kernel_notes import RESULTS, note
 from kernels_of_memory import launches, memory
 from kernels_of_operations import arithmetic, structure
 
-from runners.engines import emulated, interpreter, standins
+from runners.engines import emulated
+from runners.engines.standins import native_imports
+from runners.engines.triton import interpreter
 from runners.releases import catalogue
 
 # In a graph ------------------------------------------------------------------------------------------------------
@@ -136,9 +138,11 @@ def main(folder: Path, sglang: bool) -> int:
     np.seterr(all="ignore")
     if sglang:
         # As in a worker, what the release imports is imported once, before the fork.
-        standins.define_torchvision_schemas()
+        native_imports.define_torchvision_schemas()
         firsts = tuple(catalogue.NATIVE_IMPORTS)
-        standins.stand_in(*catalogue.NATIVE_IMPORTS[catalogue.latest(catalogue.present_release(), firsts, "anything")])
+        native_imports.stand_in(
+            *catalogue.NATIVE_IMPORTS[catalogue.latest(catalogue.present_release(), firsts, "anything")]
+        )
         importlib.import_module("sglang.srt.server_args")
         importlib.import_module("sglang.srt.speculative.spec_utils")
     children = []

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from repro.case import Case, Request, Setup, Step, Target
-from runners.watch import RunCase, Unfit, Watch
+from repro.cases.case import Case, Request, Setup, Step, Target
+from runners.recording.observer import RunCase, Unfit, Watch
 
 if os.environ.get("MISBEHAVE_IMPORT") == "raise":
     raise ImportError("no module named moon")

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from runners.engines import interpreter
+from runners.engines.triton import interpreter
 
 interpreter.install()
 

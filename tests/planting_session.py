@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
-from repro.case import Case, Setup, Target
-from runners import session
-from runners.probe_sites import PROBES
-from runners.watch import RunCase, Watch
+from repro.cases.case import Case, Setup, Target
+from runners.recording.observer import RunCase, Watch
+from runners.sessions import open
+from tests.probe_sites import PROBES
 
 VARIABLES = ("SGLANG_SPEC_NAN_DETECTION", "SGLANG_SPEC_OOB_DETECTION", "SGLANG_ENABLE_ASYNC_ASSERT")
 HOME = "sglang.srt.utils.async_probe"  # from 0.5.13 on
@@ -116,7 +116,7 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     watch.fact("probes", "on" if plan["on"] else "off")
     planter = Planter([(module, line, kind) for module, line, kind in plan["plant"]])
     planter.patch()
-    run = session.open_session(setup, target, watch)
+    run = open.open_session(setup, target, watch)
     planter.patch()  # what the session has imported since
 
     def run_case(case: Case, watch: Watch) -> None:

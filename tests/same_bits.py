@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from repro.trace import Seen, Trace
+from repro.traces.trace import Seen, Trace
 
 
 def bits(trace: Trace) -> list[tuple[object, ...]]:

@@ -14,13 +14,13 @@ from typing import Any
 
 from sample_record import campaign, large_case, stale_found
 
-from repro.case import Target
-from repro.codec import Seed, dumps
-from repro.excerpt import Excerpt
-from repro.finding import Cell
-from repro.ledger_read import History
-from repro.ledger_rows import CampaignRow, CaseCount, CheckRow, FindingRow, FixRow, Run
-from repro.record import Found
+from repro.cases.case import Target
+from repro.cases.codec import Seed, dumps
+from repro.ledger.read import History
+from repro.ledger.rows import CampaignRow, CaseCount, CheckRow, FindingRow, FixRow, Run
+from repro.traces.campaign import Found
+from repro.traces.excerpt import Excerpt
+from repro.traces.finding import Cell
 
 RELEASES = ("0.5.10.post1", "0.5.11", "0.5.12.post1", "0.5.13", "0.5.13.post1", "0.5.14", "0.5.15.post1")
 ENGINES = ("emulated", "cuda")

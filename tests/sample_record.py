@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from reports import html
 from reports.records import history_of
-from repro.case import Case, Request, Setup, Step, Target
-from repro.finding import Cell, Status, Verdict
-from repro.known import Issue
-from repro.record import Campaign, Covered, Found, Replay, Transition
+from repro.cases.case import Case, Request, Setup, Step, Target
+from repro.ledger.known import Issue
+from repro.traces.campaign import Campaign, Covered, Found, Replay, Transition
+from repro.traces.finding import Cell, Status, Verdict
 
 BUGGY, FIXED = Target("0.5.10.post1", "emulated"), Target("0.5.13", "emulated")
 

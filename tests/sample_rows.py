@@ -8,11 +8,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from repro.case import Case, Request, Setup, Step
-from repro.codec import Seed, dumps
-from repro.finding import Cell
-from repro.ledger import Ledger
-from repro.ledger_rows import CaseRow, CheckRow, FindingRow, FixRow
+from repro.cases.case import Case, Request, Setup, Step
+from repro.cases.codec import Seed, dumps
+from repro.ledger.rows import CaseRow, CheckRow, FindingRow, FixRow
+from repro.ledger.write import Ledger
+from repro.traces.finding import Cell
 
 TARGET = "0.5.13/emulated"
 SETUP = Setup(runner="toy", topk=1, num_steps=2, num_draft_tokens=3, capture_bs=(2,), slots=2)

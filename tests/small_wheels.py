@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from runners import bundle
-from runners.install import Ran
-from runners.parent import PINNED
-from runners.pins import PARENT
+from runners.targets.bundle import build
+from runners.targets.bundle.pins import PARENT
+from runners.targets.hypothesis_pin import PINNED
+from runners.targets.install import Ran
 
 # A small base in place of the real one: one of its wheels is native, one has files for elsewhere.
 SMALL = ("sglang-kernel==0.4.3", "pure-eval==0.2.4")
@@ -70,13 +70,13 @@ def wheel(folder: Path, text: str) -> Path:
 
 def small_index(monkeypatch: pytest.MonkeyPatch) -> Index:
     """That pip; a bundle's base is then small, too."""
-    monkeypatch.setattr(bundle, "BASE", SMALL)
+    monkeypatch.setattr(build, "BASE", SMALL)
     return Index()
 
 
 def make(folder: Path, index: Index, *releases: str) -> tuple[Path, list[str]]:
     said: list[str] = []
-    bundle.bundle(folder / "bundle", releases, folder / "cache", pip=index, say=said.append)
+    build.bundle(folder / "bundle", releases, folder / "cache", pip=index, say=said.append)
     return folder / "bundle", said
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from toy_traces import toy_trace
 
-from repro.case import Case, Request, Setup, Step
-from repro.finding import Status, Verdict
+from repro.cases.case import Case, Request, Setup, Step
+from repro.traces.finding import Status, Verdict
 
 PASS, UNKNOWN, FAIL = Status.PASS, Status.UNKNOWN, Status.FAIL
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from oracles.catalogue import judge_all, overall
-from repro.case import Case, Request, Setup, Step, Target
-from repro.expect import release_order
-from repro.finding import Status
-from repro.layout import req_to_token
-from repro.trace import Array, How, Trace
-from runners.pool import Pool
+from repro.cases.case import Case, Request, Setup, Step, Target
+from repro.cases.layout import req_to_token
+from repro.cases.releases import release_order
+from repro.traces.finding import Status
+from repro.traces.trace import Array, How, Trace
+from runners.processes.pool import Pool
 from tests.altered_session import OTHER_SLOT, PARTS, SHIFT
 from tests.same_bits import bits
 
@@ -96,7 +96,7 @@ def test_without_padding_every_release_passes(pool: Pool) -> None:
 
 
 def shapes(setup: Setup, batch: int) -> dict[str, dict[str, tuple[int, ...]]]:
-    """What repro/trace.py promises of every step: path -> name -> shape. -1: any size from 1 on."""
+    """What repro/traces/trace.py promises of every step: path -> name -> shape. -1: any size from 1 on."""
     steps, topk, hidden = setup.num_steps, setup.topk, setup.hidden_size
 
     def rows(count: int) -> dict[str, tuple[int, ...]]:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from oracles.catalogue import judge_all
-from repro.case import Case, Request, Setup, Step, Target, problems
-from repro.expect import release_order
-from repro.finding import Status
-from repro.trace import How, Trace
-from runners.pool import Pool
+from repro.cases.case import Case, Request, Setup, Step, Target, problems
+from repro.cases.releases import release_order
+from repro.traces.finding import Status
+from repro.traces.trace import How, Trace
+from runners.processes.pool import Pool
 
 SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2, 4), slots=5)
 # The releases in which a batch that does not fill its bucket leaves stale rows behind it (#23037).

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from runners.engines import amx
+from runners.engines.standins import amx
 
 pytestmark = pytest.mark.emulated
 SLOTS, ROWS, HEADS, KV_HEADS, DIM, SCALE = 32, 3, 4, 2, 16, 0.25

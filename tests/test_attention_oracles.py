@@ -11,8 +11,8 @@ from sound_trace import BS, CASE, FAIL, PADDED, PASS, RAW, SETUP, SOUND, UNKNOWN
 from toy_traces import changed, put, toy_trace
 
 from oracles import kv_indices, metadata_shape
-from repro.case import Case
-from repro.trace import Array
+from repro.cases.case import Case
+from repro.traces.trace import Array
 
 
 def test_kv_indices_says_which_row_and_branch() -> None:

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from oracles.catalogue import judge_all
-from repro import codec
 from repro.__main__ import main
-from repro.blame import Blame, blame, established, explained
-from repro.case import Case, Request, Setup, Step, Target
-from repro.confirm import failure
-from repro.finding import Cell, Status, Verdict
-from repro.trace import Ended, How, Trace
-from runners.blame import first_wrong
-from runners.environments import NotUsable
-from runners.pool import Pool
-from runners.sanitizer import Access, Reports, parse, program, wrapper
+from repro.cases import codec
+from repro.cases.case import Case, Request, Setup, Step, Target
+from repro.shrinking.confirm import failure
+from repro.shrinking.first_divergence import Blame, blame, established, explained
+from repro.traces.finding import Cell, Status, Verdict
+from repro.traces.trace import Ended, How, Trace
+from runners.processes.diagnose import first_wrong
+from runners.processes.pool import Pool
+from runners.processes.sanitizer import Access, Reports, parse, program, wrapper
+from runners.targets.environments import NotUsable
 
 SETUP = Setup(runner="toy", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(2, 4), slots=4)
 
@@ -145,7 +145,7 @@ def test_a_crash_on_the_toy_says_where() -> None:
 
 
 def test_the_pool_that_waits_is_told_so_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runners.pool.Log", lambda path=None: None)
+    monkeypatch.setattr("runners.processes.pool.Log", lambda path=None: None)
     pools = [Pool(Target("0.5.13", engine), device="3", variables={"A": "b"}) for engine in ("cuda", "emulated")]
     variables = [(other._variables, other._device) for other in (pool.waiting() for pool in pools)]
     assert variables == [({"A": "b", "CUDA_LAUNCH_BLOCKING": "1"}, "3"), ({"A": "b"}, "3")]

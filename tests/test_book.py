@@ -15,17 +15,17 @@ from sample_rows import CASE
 
 import fuzz.__main__
 import repro.__main__
-from repro import codec
-from repro.book import Book, asked_for, check_of_finding, check_of_outcome, new_run, same_run, wanted
-from repro.case import Target
-from repro.codec import BadSeed, Seed
-from repro.finding import Finding, Status, Verdict
-from repro.ledger import RUN_VARIABLE, VARIABLE
-from repro.ledger_merge import check
-from repro.ledger_read import read
-from repro.outcome import Outcome
-from repro.trace import Ended, How
-from repro.unfinished import NOT_ENDED
+from repro.cases import codec
+from repro.cases.case import Target
+from repro.cases.codec import BadSeed, Seed
+from repro.ledger.merge import check
+from repro.ledger.read import read
+from repro.ledger.run import Book, asked_for, check_of_finding, check_of_outcome, new_run, same_run, wanted
+from repro.ledger.unfinished import NOT_ENDED
+from repro.ledger.write import RUN_VARIABLE, VARIABLE
+from repro.shrinking.replay import Outcome
+from repro.traces.finding import Finding, Status, Verdict
+from repro.traces.trace import Ended, How
 
 PROJECT = Path(__file__).resolve().parent.parent
 TARGET = Target("0.5.13", "emulated")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from python_path import in_front
 
-from runners.environments import PROJECT
+from runners.targets.environments import PROJECT
 
 pytestmark = pytest.mark.emulated
 SCRIPT = Path(__file__).with_name("overflowing.py")

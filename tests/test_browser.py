@@ -17,8 +17,8 @@ from sample_record import BUGGY, campaign, stale_found
 
 from reports import html
 from reports.records import history_of
-from repro.finding import Cell
-from repro.ledger_read import History
+from repro.ledger.read import History
+from repro.traces.finding import Cell
 
 pytestmark = pytest.mark.slow
 

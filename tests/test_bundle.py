@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from small_wheels import SMALL, Index, make, small_index, wheel
 
-from runners import archive
-from runners.archive import Member
-from runners.bundle import listed
-from runners.environments import NotUsable
-from runners.install import Ran
-from runners.pins import BASE, LEFT_OUT, PARENT
-from runners.unpack import unpack
-from runners.wheels import Pin, fetch, find, members
+from runners.targets.bundle import archive
+from runners.targets.bundle.archive import Member
+from runners.targets.bundle.build import listed
+from runners.targets.bundle.pins import BASE, LEFT_OUT, PARENT
+from runners.targets.bundle.unpack import unpack
+from runners.targets.bundle.wheels import Pin, fetch, find, members
+from runners.targets.environments import NotUsable
+from runners.targets.install import Ran
 
 pytestmark = pytest.mark.slow
 

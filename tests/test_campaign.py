@@ -11,16 +11,16 @@ import pytest
 from campaign_world import FAIL, OTHER, PASS, PLAN, World, drawn, padded_after_larger, trace_of
 
 from fuzz.campaign import ATTEMPTS_MAX, UNFIT_A_SETUP, UNFIT_MAX, campaign
-from fuzz.settle import FIRST_TRIES, Means, led_up
+from fuzz.triage import FIRST_TRIES, Means, led_up
 from oracles.catalogue import judge_all, overall
-from repro import codec
-from repro.case import STEPS_MAX, Case, Target, problems
-from repro.finding import Finding, Status, Verdict
-from repro.keep import keep
-from repro.record import Campaign
-from repro.trace import Ended, How, Trace
-from runners.blame import first_wrong
-from runners.pool import Pool
+from repro.cases import codec
+from repro.cases.case import STEPS_MAX, Case, Target, problems
+from repro.shrinking.store import keep
+from repro.traces.campaign import Campaign
+from repro.traces.finding import Finding, Status, Verdict
+from repro.traces.trace import Ended, How, Trace
+from runners.processes.diagnose import first_wrong
+from runners.processes.pool import Pool
 
 
 def test_clean_target() -> None:

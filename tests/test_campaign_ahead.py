@@ -8,12 +8,12 @@ from pathlib import Path
 
 from campaign_world import FAIL, PLAN, World, drawn, trace_of
 
-from fuzz.draw import ROUNDS_TOLD, rounds
-from fuzz.settle import Means
-from fuzz.under_way import UnderWay
-from repro import codec
-from repro.case import Case, Setup
-from repro.trace import How, Trace
+from fuzz.draw.rounds import ROUNDS_TOLD, rounds
+from fuzz.in_flight import UnderWay
+from fuzz.triage import Means
+from repro.cases import codec
+from repro.cases.case import Case, Setup
+from repro.traces.trace import How, Trace
 
 
 @dataclass

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro import codec
-from repro.case import DATA_MAX, Case, Request, Setup, Step, problems, seq_len_max
-from repro.codec import BadSeed, Seed
+from repro.cases import codec
+from repro.cases.case import DATA_MAX, Case, Request, Setup, Step, problems, seq_len_max
+from repro.cases.codec import BadSeed, Seed
 
 # A busy machine is no failure.
 unhurried = settings(deadline=None)

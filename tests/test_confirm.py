@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from repro.case import Case, Request, Setup, Step, Target
-from repro.confirm import confirm, failure
-from repro.finding import Cell, Status, Verdict, worst
-from repro.outcome import ERROR, Outcome, line, outcome_of, severest, to_json
-from repro.trace import Ended, How, Trace
+from repro.cases.case import Case, Request, Setup, Step, Target
+from repro.shrinking.confirm import confirm, failure
+from repro.shrinking.replay import ERROR, Outcome, line, outcome_of, severest, to_json
+from repro.traces.finding import Cell, Status, Verdict, worst
+from repro.traces.trace import Ended, How, Trace
 
 CASE = Case(
     setup=Setup(runner="toy", topk=1, num_steps=2, num_draft_tokens=3, capture_bs=(1,), slots=1),

@@ -14,8 +14,8 @@ import pytest
 from python_path import in_front
 
 import conftest
-from runners.devices import Seats, visible
-from runners.environments import ADAPTED, CUDA_NEEDS, Installed, Own
+from runners.targets.devices import Seats, visible
+from runners.targets.environments import ADAPTED, CUDA_NEEDS, Installed, Own
 
 pytestmark = pytest.mark.slow
 

@@ -17,17 +17,17 @@ import pytest
 
 from fuzz import __main__ as fuzz
 from fuzz.campaign import campaign
-from fuzz.crew import Crew
-from fuzz.deal import Deal, Wish
-from fuzz.draw import round_cases, rounds
-from fuzz.member import Line, Member, plan_from_json, plan_to_json
-from fuzz.merge import merged, with_seeds
-from fuzz.settle import Means
-from fuzz.tally import Plan, Tally
-from repro.case import Case, Target
-from repro.finding import Finding, Status, Verdict, worst
-from repro.record import Campaign, Found, Progress, loads
-from repro.trace import Ended, How, Trace
+from fuzz.draw.rounds import round_cases, rounds
+from fuzz.parallel.coordinator import Crew
+from fuzz.parallel.merge import merged, with_seeds
+from fuzz.parallel.scheduler import Deal, Wish
+from fuzz.parallel.shard import Line, Member, plan_from_json, plan_to_json
+from fuzz.stats import Plan, Tally
+from fuzz.triage import Means
+from repro.cases.case import Case, Target
+from repro.traces.campaign import Campaign, Found, Progress, loads
+from repro.traces.finding import Finding, Status, Verdict, worst
+from repro.traces.trace import Ended, How, Trace
 from tests import sample_record
 from tests.test_fuzz_main import process
 

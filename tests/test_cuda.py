@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.draw import rounds
+from fuzz.draw.rounds import rounds
 from oracles.catalogue import judge_all, overall
-from repro import codec
-from repro.case import Case, Request, Setup, Step, Target
-from repro.confirm import confirm
-from repro.expect import expected, release_order
-from repro.finding import Status
-from repro.trace import How, Trace
-from runners.pool import Pool
-from runners.standby import room_for
+from repro.cases import codec
+from repro.cases.case import Case, Request, Setup, Step, Target
+from repro.cases.releases import expected, release_order
+from repro.shrinking.confirm import confirm
+from repro.traces.finding import Status
+from repro.traces.trace import How, Trace
+from runners.processes.pool import Pool
+from runners.processes.warm import room_for
 from tests.ways_to_die import WAYS, data_of
 
 SEEDS = sorted(Path(__file__).parent.parent.glob("repro/seeds/*.json"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from fuzz.deal import Deal, Grant, Wish
+from fuzz.parallel.scheduler import Deal, Grant, Wish
 
 A_ROUND = 4
 
@@ -38,7 +38,7 @@ def alone(limit: int) -> list[tuple[int, int]]:
 
 @dataclass
 class Sim:
-    """A member that does as fuzz/member.py does."""
+    """A member that does as fuzz/parallel/shard.py does."""
 
     deal: Deal
     number: int

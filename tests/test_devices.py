@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from runners import devices
-from runners.devices import Seats, spread, visible
+from runners.targets import devices
+from runners.targets.devices import Seats, spread, visible
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from repro.case import Target
-from runners import environments
-from runners.environments import (
+from repro.cases.case import Target
+from runners.targets import environments
+from runners.targets.environments import (
     ADAPTED,
     NotUsable,
     engine_lacks,
@@ -28,7 +28,7 @@ from runners.environments import (
     release_order,
     worker_environment,
 )
-from runners.install import Pip, Ran, damage, install, run_pip
+from runners.targets.install import Pip, Ran, damage, install, run_pip
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -157,7 +157,7 @@ def test_a_killed_install_is_not_taken_for_whole_and_is_cleaned_up(tmp_path: Pat
     script = f"""
         import time
         from pathlib import Path
-        from runners.install import install
+        from runners.targets.install import install
         from tests.test_environments import good_pip
         def pip(arguments):
             good_pip(arguments)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 from sample_record import BUGGY, campaign, stale_found
 
-from repro.excerpt import COLUMNS_MAX, EXCERPTS_MAX, ROWS_MAX, excerpts
-from repro.finding import Cell
-from repro.record import Campaign
-from repro.trace import Array, Ended, How, Seen, Trace
+from repro.traces.campaign import Campaign
+from repro.traces.excerpt import COLUMNS_MAX, EXCERPTS_MAX, ROWS_MAX, excerpts
+from repro.traces.finding import Cell
+from repro.traces.trace import Array, Ended, How, Seen, Trace
 
 
 def trace(*seen: tuple[int, str, str, Array]) -> Trace:

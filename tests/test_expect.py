@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from repro.codec import BadSeed
-from repro.expect import expected, release_order
+from repro.cases.codec import BadSeed
+from repro.cases.releases import expected, release_order
 
 RISING = (
     *("0.5.9", "0.5.10rc1", "0.5.10", "0.5.10.post1", "0.5.10.post2", "0.5.11.dev3", "0.5.11a1", "0.5.11b1"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from runners.engines.experts import experts
+from runners.engines.standins.experts import experts
 
 pytestmark = pytest.mark.emulated
 TOKENS, HIDDEN, WIDTH, EXPERTS, K = 5, 48, 64, 4, 2

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from oracles.tolerance import ENGINE_ULPS, EPSILON, across_engines
-from repro import codec
 from repro.__main__ import main
-from repro.case import Target
-from repro.codec import Seed
-from repro.fidelity import OVERALL, SLOTS, TREE, VALUES, Agreement, Disagreement, summary
-from repro.fidelity_file import load
-from repro.finding import Status
-from repro.observation import Observation
-from repro.trace import Ended, How, Seen, Trace
-from runners.environments import whole_record
+from repro.cases import codec
+from repro.cases.case import Target
+from repro.cases.codec import Seed
+from repro.fidelity.compare import OVERALL, SLOTS, TREE, VALUES, Agreement, Disagreement, summary
+from repro.fidelity.observation import Observation
+from repro.fidelity.recording import load
+from repro.traces.finding import Status
+from repro.traces.trace import Ended, How, Seen, Trace
+from runners.targets.environments import whole_record
 from tests.fidelity_traces import TRACE, seen, slot_of, with_variant, without_rows
 from tests.test_repro_main import CASE
 from tests.toy_traces import changed, drawn_cases, put, toy_trace

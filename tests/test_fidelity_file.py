@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repro import fidelity_file
 from repro.__main__ import main
-from repro.case import Target
-from repro.fidelity import Agreement
-from repro.fidelity_file import BadRecording, Recording, load, save
-from repro.trace import Ended, How, Trace
+from repro.cases.case import Target
+from repro.fidelity import recording as recording_module
+from repro.fidelity.compare import Agreement
+from repro.fidelity.recording import BadRecording, Recording, load, save
+from repro.traces.trace import Ended, How, Trace
 from tests.fidelity_traces import TRACE, seen, slot_of, with_variant, without_rows
 from tests.test_repro_main import CASE
 from tests.toy_traces import put, toy_trace
@@ -50,7 +50,7 @@ def test_a_recording_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_of_many_kv_rows_some_are_kept_and_all_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fidelity_file, "KV_ROWS_KEPT", 5)
+    monkeypatch.setattr(recording_module, "KV_ROWS_KEPT", 5)
     save(tmp_path / "kept.npz", recording(TRACE))
     (one,) = load(tmp_path / "kept.npz").observations
     outputs_kept, outputs_live = (steps[1].paths["eager"] for steps in (one.steps, seen(TRACE).steps))

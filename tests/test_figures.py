@@ -14,8 +14,8 @@ from sample_record import BUGGY, FIXED, campaign, stale_found
 from reports import frames, packing, tables
 from reports.records import history_of
 from reports.trends import HEIGHT, WIDTH, trends
-from repro.ledger_read import CASE_COLUMNS
-from repro.record import Covered, Transition
+from repro.ledger.read import CASE_COLUMNS
+from repro.traces.campaign import Covered, Transition
 
 
 def test_heat_map_tells_never_from_not_possible() -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import repro.__main__
-from repro import codec
 from repro.__main__ import main
-from repro.case import RUNNERS, Target
-from repro.expect import expected
-from repro.fixes import FIXES, SEEDS, Fix, Proof, not_covered
-from repro.source import NotThere, edited
-from runners.environments import ADAPTED, NotUsable, sglang_path
+from repro.cases import codec
+from repro.cases.case import RUNNERS, Target
+from repro.cases.releases import expected
+from repro.upstream.edits import NotThere, edited
+from repro.upstream.fixes import FIXES, SEEDS, Fix, Proof, not_covered
+from runners.targets.environments import ADAPTED, NotUsable, sglang_path
 
 pytestmark = pytest.mark.slow
 

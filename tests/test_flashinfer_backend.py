@@ -11,11 +11,11 @@ import pytest
 from oracles.catalogue import judge_all, overall
 from oracles.kv_indices import NARROW
 from oracles.metadata_shape import PAST
-from repro.case import Case, Request, Setup, Step, seq_len_max
-from repro.expect import release_order
-from repro.finding import Status
-from repro.trace import How, Trace
-from runners.pool import Pool
+from repro.cases.case import Case, Request, Setup, Step, seq_len_max
+from repro.cases.releases import release_order
+from repro.traces.finding import Status
+from repro.traces.trace import How, Trace
+from runners.processes.pool import Pool
 from tests.same_bits import bits
 
 SETUP = Setup(

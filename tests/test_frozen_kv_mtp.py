@@ -11,13 +11,13 @@ import pytest
 
 from oracles import kv_indices, kv_writes, metadata_shape
 from oracles.catalogue import judge_all, overall
-from repro.case import Case, Request, Setup, Step, Target
-from repro.domain import DOMAINS
-from repro.expect import release_order
-from repro.finding import Status
-from repro.layout import WINDOW, req_to_token
-from repro.trace import Ended, How, Seen, Trace
-from runners.pool import Pool
+from repro.cases.case import Case, Request, Setup, Step, Target
+from repro.cases.domain import DOMAINS
+from repro.cases.layout import WINDOW, req_to_token
+from repro.cases.releases import release_order
+from repro.traces.finding import Status
+from repro.traces.trace import Ended, How, Seen, Trace
+from runners.processes.pool import Pool
 from tests.altered_frozen_kv import PARTS
 from tests.altered_session import SHIFT
 from tests.same_bits import bits

@@ -19,10 +19,10 @@ from sample_record import stale_found
 
 from fuzz.__main__ import main
 from reports.progress import Display, line
-from repro import codec
-from repro.case import Target
-from repro.finding import Status
-from repro.record import Found, Progress, loads
+from repro.cases import codec
+from repro.cases.case import Target
+from repro.traces.campaign import Found, Progress, loads
+from repro.traces.finding import Status
 
 pytestmark = pytest.mark.slow
 

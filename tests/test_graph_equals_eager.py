@@ -10,8 +10,8 @@ from sound_trace import CASE, FAIL, PADDED, PASS, SETUP, SOUND, THREE, UNKNOWN, 
 from toy_traces import changed, put, toy_trace
 
 from oracles import graph_equals_eager
-from repro.case import Case, Step
-from repro.trace import Ended, How, Seen, Trace
+from repro.cases.case import Case, Step
+from repro.traces.trace import Ended, How, Seen, Trace
 
 OUTPUTS = ("tokens", "parents", "scores_index", "kv_slots", "kv_rows")
 

@@ -44,15 +44,15 @@ VIOLATIONS = (
     ("fuzz/planted_3.py", "from runners import pool"),
     ("fuzz/planted_4.py", "import pandas"),
     ("fuzz/planted_5.py", "from rich.console import Console"),
-    ("oracles/planted_6.py", "from runners.watch import Watch"),
+    ("oracles/planted_6.py", "from runners.recording.observer import Watch"),
     ("oracles/planted_7.py", "import time"),
     ("reports/planted_8.py", "import oracles.catalogue"),
     ("runners/planted_9.py", "import fuzz.campaign"),
     ("runners/planted_10.py", "import torch"),
-    ("runners/planted_11.py", "from runners.session import open_session"),
+    ("runners/planted_11.py", "from runners.sessions.open import open_session"),
     ("runners/engines/planted_12.py", "import sglang.srt.server_args"),
     ("runners/planted_13/__main__.py", "import torch"),
-    ("repro/planted_14.py", "from repro.case import Case"),
+    ("repro/planted_14.py", "from repro.cases.case import Case"),
     ("runners/engines/planted_15.py", "import torch"),
 )
 ALLOWED = {"repro.planted_14", "runners.engines.planted_15"}

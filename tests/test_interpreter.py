@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from python_path import in_front
 
-from repro.case import Target
-from runners.environments import PROJECT, worker_environment
+from repro.cases.case import Target
+from runners.targets.environments import PROJECT, worker_environment
 
 SCRIPT = Path(__file__).with_name("interpreted.py")
 pytestmark = pytest.mark.emulated

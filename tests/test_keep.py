@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from repro import codec
-from repro.case import Case, Request, Setup, Step, Target
-from repro.finding import Cell, Finding, Status, Verdict
-from repro.keep import keep
+from repro.cases import codec
+from repro.cases.case import Case, Request, Setup, Step, Target
+from repro.shrinking.store import keep
+from repro.traces.finding import Cell, Finding, Status, Verdict
 
 SETUP = Setup(runner="draft", topk=1, num_steps=2, num_draft_tokens=3, capture_bs=(4,), slots=4)
 

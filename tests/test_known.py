@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from oracles.catalogue import ALL
-from repro import codec
-from repro.domain import DOMAINS
-from repro.expect import expected
-from repro.fixes import SEEDS
-from repro.known import KNOWN_ISSUES, BadIssues, Issue, explained, load, probed
-from repro.ledger_rows import SEED
-from runners.environments import ADAPTED
+from repro.cases import codec
+from repro.cases.domain import DOMAINS
+from repro.cases.releases import expected
+from repro.ledger.known import KNOWN_ISSUES, BadIssues, Issue, explained, load, probed
+from repro.ledger.rows import SEED
+from repro.upstream.fixes import SEEDS
+from runners.targets.environments import ADAPTED
 
 ISSUE = """
 [[issue]]

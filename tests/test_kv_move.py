@@ -12,15 +12,23 @@ from toy_traces import changed
 
 from oracles import kv_moves
 from oracles.catalogue import judge_all, overall
-from repro.accept import accept_index, accepted_nodes, accepted_pairs, branch_pairs, correct_drafts, finishes, freed
-from repro.case import Case, Request, Setup, Step, problems
-from repro.domain import DOMAINS
-from repro.expect import release_order
-from repro.finding import Status
-from repro.layout import draft_positions, req_to_token
-from repro.payload import floats
-from repro.trace import Array, Ended, How, Seen, Trace
-from runners.pool import Pool
+from repro.cases.case import Case, Request, Setup, Step, problems
+from repro.cases.domain import DOMAINS
+from repro.cases.kv_move_model import (
+    accept_index,
+    accepted_nodes,
+    accepted_pairs,
+    branch_pairs,
+    correct_drafts,
+    finishes,
+    freed,
+)
+from repro.cases.layout import draft_positions, req_to_token
+from repro.cases.payload import floats
+from repro.cases.releases import release_order
+from repro.traces.finding import Status
+from repro.traces.trace import Array, Ended, How, Seen, Trace
+from runners.processes.pool import Pool
 
 SETUP = Setup(
     runner="kv_move",

@@ -15,12 +15,12 @@ import pytest
 from sample_record import campaign
 from sample_rows import CASE, SEED_TEXT, case_row, check_row, finding_row, fix_row
 
-from repro import ledger_file
-from repro.ledger import Ledger
-from repro.ledger_file import BadLedger
-from repro.ledger_merge import check, merge
-from repro.ledger_read import CASE_COLUMNS, History, read
-from repro.ledger_rows import CampaignRow, CaseCount
+from repro.ledger import schema
+from repro.ledger.merge import check, merge
+from repro.ledger.read import CASE_COLUMNS, History, read
+from repro.ledger.rows import CampaignRow, CaseCount
+from repro.ledger.schema import BadLedger
+from repro.ledger.write import Ledger
 
 CAMPAIGN = campaign()
 DATA = Path(__file__).parent / "data"
@@ -255,8 +255,8 @@ import resource, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from sample_rows import finding_row
-from repro.ledger import Ledger
-from repro.ledger_file import BadLedger
+from repro.ledger.write import Ledger
+from repro.ledger.schema import BadLedger
 ledger = Ledger.open(Path({path!r}))
 run = ledger.begin("campaign")
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
@@ -284,9 +284,9 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
 READ_ONLY = """
 import os, sys
 from pathlib import Path
-from repro.ledger import Ledger
-from repro.ledger_file import BadLedger
-from repro.ledger_read import read
+from repro.ledger.write import Ledger
+from repro.ledger.schema import BadLedger
+from repro.ledger.read import read
 if os.getuid() == 0:
     # The superuser may write anywhere.
     os.setuid(65534)
@@ -325,11 +325,11 @@ def test_a_read_only_folder_can_be_read_and_says_that_it_cannot_be_written(tmp_p
 
 def test_there_is_an_old_ledger_of_every_schema() -> None:
     assert {path.name for path in DATA.glob("ledger-*.db")} == {
-        f"ledger-{number}.db" for number in range(1, ledger_file.SCHEMA + 1)
+        f"ledger-{number}.db" for number in range(1, schema.SCHEMA + 1)
     }
 
 
-@pytest.mark.parametrize("number", range(1, ledger_file.SCHEMA + 1))
+@pytest.mark.parametrize("number", range(1, schema.SCHEMA + 1))
 def test_an_old_ledger_is_read_as_it_is_and_brought_up_to_date_when_written(number: int, tmp_path: Path) -> None:
     path = Path(shutil.copy(DATA / f"ledger-{number}.db", tmp_path / "old.db"))
     content = path.read_bytes()
@@ -341,7 +341,7 @@ def test_an_old_ledger_is_read_as_it_is_and_brought_up_to_date_when_written(numb
         run = fill(ledger)
     after = check(path)
     assert after.runs[: len(before.runs)] == before.runs and after.runs[-1].id == run
-    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (ledger_file.SCHEMA,)
+    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (schema.SCHEMA,)
 
 
 def test_a_schema_yet_to_come(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -349,19 +349,17 @@ def test_a_schema_yet_to_come(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     path = tmp_path / "ledger.db"
     with Ledger.open(path) as ledger:
         fill(ledger)
-    now = ledger_file.SCHEMA
+    now = schema.SCHEMA
     added = "ALTER TABLE cases ADD COLUMN note TEXT NOT NULL DEFAULT ''"
-    monkeypatch.setattr(ledger_file, "MIGRATIONS", (*ledger_file.MIGRATIONS, added))
-    monkeypatch.setattr(ledger_file, "SCHEMA", now + 1)
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, added))
+    monkeypatch.setattr(schema, "SCHEMA", now + 1)
     assert len(read(path).findings) == 1
     version = "PRAGMA user_version"
     assert sqlite3.connect(path).execute(version).fetchone() == (now,)
     Ledger.open(path).close()
     assert sqlite3.connect(path).execute(version).fetchone() == (now + 1,)
-    monkeypatch.setattr(
-        ledger_file, "MIGRATIONS", (*ledger_file.MIGRATIONS, "CREATE TABLE good (x); CREATE TABLE runs")
-    )
-    monkeypatch.setattr(ledger_file, "SCHEMA", now + 2)
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "CREATE TABLE good (x); CREATE TABLE runs"))
+    monkeypatch.setattr(schema, "SCHEMA", now + 2)
     with pytest.raises(BadLedger):
         Ledger.open(path)
     names = [name for (name,) in sqlite3.connect(path).execute("SELECT name FROM sqlite_master")]

@@ -17,8 +17,8 @@ import pytest
 from python_path import in_front
 from sample_rows import finding_row, write_for_ever
 
-from repro.ledger import Ledger
-from repro.ledger_merge import check
+from repro.ledger.merge import check
+from repro.ledger.write import Ledger
 
 PROJECT = Path(__file__).resolve().parent.parent
 WRITERS = 8

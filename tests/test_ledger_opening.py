@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from repro import ledger_file
-from repro.ledger import Ledger
-from repro.ledger_file import BadLedger
-from repro.ledger_read import read
+from repro.ledger import schema
+from repro.ledger.read import read
+from repro.ledger.schema import BadLedger
+from repro.ledger.write import Ledger
 
 MADE, WAITS = "made", "waits"
 
@@ -51,14 +51,14 @@ class Meanwhile:
 def test_another_process_makes_it_at_any_moment(
     opened: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect, did = ledger_file._connect, []
+    connect, did = schema._connect, []
     # Whoever holds the file does not go on before the other has given up.
-    monkeypatch.setattr(ledger_file, "WAIT_S", 0.0)
+    monkeypatch.setattr(schema, "WAIT_S", 0.0)
     for moment in itertools.count():
         path = tmp_path / f"{moment}.db"
         path.touch()
         meanwhile = Meanwhile(path, moment, connect)
-        monkeypatch.setattr(ledger_file, "_connect", meanwhile.connect)
+        monkeypatch.setattr(schema, "_connect", meanwhile.connect)
         opened(path)
         if not meanwhile.did:
             break

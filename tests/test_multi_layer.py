@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from oracles.catalogue import judge_all
-from repro.case import Case, Request, Setup, Step, Target, setup_problems
-from repro.domain import DOMAINS
-from repro.expect import release_order
-from repro.finding import Status
-from repro.layout import req_to_token
-from repro.repairs import REPAIRS
-from repro.trace import How, Trace
-from runners.environments import sglang_path
-from runners.overlay import Overlay, make_overlay
-from runners.pool import Pool
+from repro.cases.case import Case, Request, Setup, Step, Target, setup_problems
+from repro.cases.domain import DOMAINS
+from repro.cases.layout import req_to_token
+from repro.cases.releases import release_order
+from repro.traces.finding import Status
+from repro.traces.trace import How, Trace
+from repro.upstream.patches import REPAIRS
+from runners.processes.pool import Pool
+from runners.targets.environments import sglang_path
+from runners.targets.overlay import Overlay, make_overlay
 from tests.same_bits import bits
 
 SETUP = Setup(runner="multi_layer", topk=1, num_steps=2, num_draft_tokens=3, capture_bs=(2, 4), slots=7)

@@ -16,11 +16,11 @@ import yaml
 from sample_record import campaign, stale_found
 from sample_rows import TARGET, check_row, fix_row
 
-from repro.known import Issue
-from repro.ledger_read import History, read
-from repro.ledger_rows import CampaignRow
-from repro.nightly import Color, changes, judge_campaign, judge_check, judge_fix, judge_issue, measured, summary
-from repro.states import State
+from repro.ledger.gate import Color, changes, judge_campaign, judge_check, judge_fix, judge_issue, measured, summary
+from repro.ledger.known import Issue
+from repro.ledger.read import History, read
+from repro.ledger.rows import CampaignRow
+from repro.ledger.states import State
 
 PROJECT = Path(__file__).resolve().parent.parent
 ISSUE = Issue(
@@ -253,7 +253,7 @@ def test_no_other_run_has_nightly_tests(request: pytest.FixtureRequest) -> None:
 
 def test_the_profile_is_the_one_that_pytest_runs_under() -> None:
     script = (
-        "import json; from hypothesis import settings; from fuzz.profiles import register; register('soak');"
+        "import json; from hypothesis import settings; from fuzz.draw.profiles import register; register('soak');"
         "settings.load_profile('soak'); s = settings();"
         "print(json.dumps([s.max_examples, s.derandomize, repr(s.database), s.deadline]))"
     )

@@ -14,9 +14,9 @@ from toy_traces import OF_OTHERS, changed, drawn_cases, put, toy_trace
 
 from oracles import bucket, callers_batch, ended, graph_equals_eager, kv_writes, slot0_padding, staged, tolerance
 from oracles.catalogue import ALL, COMPARED, ENDED, RAISED, judge_all, overall
-from repro.case import Case, Step
-from repro.finding import Status, Verdict
-from repro.trace import Ended, How, Seen, Trace
+from repro.cases.case import Case, Step
+from repro.traces.finding import Status, Verdict
+from repro.traces.trace import Ended, How, Seen, Trace
 
 
 def test_the_sound_trace_passes_everywhere() -> None:

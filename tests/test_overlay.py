@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from repro.case import Target
-from repro.source import Edit, NotThere
-from runners import overlay
-from runners.environments import (
+from repro.cases.case import Target
+from repro.upstream.edits import Edit, NotThere
+from runners.targets import overlay
+from runners.targets.environments import (
     MARKER,
     NotUsable,
     import_path,
@@ -24,7 +24,7 @@ from runners.environments import (
     sglang_path,
     worker_environment,
 )
-from runners.overlay import CannotMake, Overlay, make_overlay, overlay_at
+from runners.targets.overlay import CannotMake, Overlay, make_overlay, overlay_at
 
 WHAT = Overlay(release="0.5.13", change="without #7")
 EDIT = Edit(file="sglang/srt/deep/runner.py", function="replay", old="rows.append(0)")

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from repro.case import Target
+from repro.cases.case import Target
 from runners import __main__ as command
-from runners import doctor, environments
-from runners.environments import (
+from runners.processes.pool import Pool
+from runners.targets import doctor, environments
+from runners.targets.environments import (
     CUDA_NEEDS,
     NotUsable,
     engine_lacks,
@@ -22,9 +23,8 @@ from runners.environments import (
     own_environments,
     worker_environment,
 )
-from runners.install import Ran
-from runners.own_environment import make_environment
-from runners.pool import Pool
+from runners.targets.install import Ran
+from runners.targets.venv import make_environment
 from tests.misbehaving import going
 
 REAL = Target("0.5.13", "cuda")
@@ -110,7 +110,7 @@ def test_the_pool_starts_its_worker_there(tmp_path: Path, monkeypatch: pytest.Mo
     log = tmp_path / "log"
     with Pool(REAL, log=log, device="3", variables={"MORE": "more"}) as pool:
         assert pool.run(going("well")).ended.what == "the worker ended: exit 5"
-    assert log.read_text() == "here 3 more -P -m runners.worker --target 0.5.13/cuda\n"
+    assert log.read_text() == "here 3 more -P -m runners.processes.worker --target 0.5.13/cuda\n"
 
 
 def test_what_the_environment_lacks(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from runners import __main__ as command
-from runners import parent
-from runners.parent import PINNED, export, other_cases, warn_of_other_cases
-from runners.pins import PARENT
+from runners.targets import hypothesis_pin
+from runners.targets.bundle.pins import PARENT
+from runners.targets.hypothesis_pin import PINNED, export, other_cases, warn_of_other_cases
 
 LOCK = Path(__file__).resolve().parent.parent / "requirements" / "emulated.txt"
 NO_BUNDLE = "make setup or, without a package index, python -m runners unpack BUNDLE"
@@ -29,7 +29,7 @@ def put_hypothesis(folder: Path, version: str) -> Path:
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A host that imports from this folder alone, in its bundles' Python."""
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
-    monkeypatch.setattr(parent, "PYTHON", "{}.{}".format(*sys.version_info))
+    monkeypatch.setattr(hypothesis_pin, "PYTHON", "{}.{}".format(*sys.version_info))
     return tmp_path / "site"
 
 
@@ -69,7 +69,7 @@ def test_what_was_unpacked_only_needs_to_be_put_in_front(
     put_hypothesis(host, "6.1")
     unpacked = put_hypothesis(tmp_path / folder, PINNED)
     assert other_cases(tmp_path).endswith(f"; to have that one: {export(unpacked)}")
-    monkeypatch.setattr(parent, "PYTHON", "3.99")
+    monkeypatch.setattr(hypothesis_pin, "PYTHON", "3.99")
     assert other_cases(tmp_path).endswith(NO_BUNDLE), "this Python could not import it"
 
 

@@ -15,8 +15,8 @@ from sample_record import (
 )
 
 from reports import picture
-from repro.case import RUNNERS, Case
-from repro.finding import Cell
+from repro.cases.case import RUNNERS, Case
+from repro.traces.finding import Cell
 
 STALE = stale_found()
 

@@ -12,13 +12,13 @@ import pytest
 from toy_traces import OF_OTHERS, Keeper, drawn_cases, toy_trace
 
 from oracles.catalogue import ALL, RAISED, judge_all, overall
-from repro.case import Case, Request, Setup, Step, Target
-from repro.codec import case_to_json
-from repro.finding import Status
-from repro.trace import How
-from runners.toy import open_session
-from runners.toy_runner import BUGS
-from runners.watch import Unfit
+from repro.cases.case import Case, Request, Setup, Step, Target
+from repro.cases.codec import case_to_json
+from repro.traces.finding import Status
+from repro.traces.trace import How
+from runners.recording.observer import Unfit
+from runners.toy.runner import BUGS
+from runners.toy.session import open_session
 
 SOUND = ("clean", "rounding", "tie", "garbage")
 
@@ -179,7 +179,7 @@ def begin_alone(bug: str) -> subprocess.Popen[bytes]:
     script = (
         f"import sys; sys.path[:0] = [{str(here)!r}, {str(here.parent)!r}]\n"
         "from toy_traces import toy_trace\n"
-        "from repro.codec import case_from_json\n"
+        "from repro.cases.codec import case_from_json\n"
         f"case = case_from_json({case_to_json(CASES[0])!r})\n"
         "print('begun', flush=True)\n"
         f"toy_trace(case, {bug!r})\nprint('survived', flush=True)"

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from repro.case import Target
-from repro.trace import How
-from runners.pool import Pool
+from repro.cases.case import Target
+from repro.traces.trace import How
+from runners.processes.pool import Pool
 from tests.misbehaving import going
 
 PROJECT = Path(__file__).resolve().parent.parent

@@ -15,14 +15,14 @@ from fuzz import __main__ as fuzz_command
 from oracles import probes
 from oracles.catalogue import judge_all
 from repro import __main__ as repro_command
-from repro import codec
-from repro.case import Case, Request, Setup, Step, Target, problems
-from repro.domain import DOMAINS
-from repro.finding import Status
-from repro.trace import Ended, How, Trace
-from runners.environments import PROBES, sglang_path, worker_environment
-from runners.pool import Pool
-from runners.probe_sites import Site, sites
+from repro.cases import codec
+from repro.cases.case import Case, Request, Setup, Step, Target, problems
+from repro.cases.domain import DOMAINS
+from repro.traces.finding import Status
+from repro.traces.trace import Ended, How, Trace
+from runners.processes.pool import Pool
+from runners.targets.environments import PROBES, sglang_path, worker_environment
+from tests.probe_sites import Site, sites
 
 # The oracle ------------------------------------------------------------------------------------------------------
 

@@ -13,16 +13,16 @@ import pytest
 from rich.console import Console
 
 from fuzz.search import search
-from fuzz.settle import Means
+from fuzz.triage import Means
 from oracles.catalogue import judge_all, overall
 from reports.fixes import lines, show_fixes
-from repro.case import Target
-from repro.finding import Status, Verdict
-from repro.fixes import Fix, Proof
-from repro.keep import keep
-from repro.prove import Answer, Row, Trouble, answer_of_search, exit_code, first_failures, prove, to_json
-from repro.trace import Ended, How, Trace
-from runners.pool import Pool
+from repro.cases.case import Target
+from repro.shrinking.store import keep
+from repro.traces.finding import Status, Verdict
+from repro.traces.trace import Ended, How, Trace
+from repro.upstream.fixes import Fix, Proof
+from repro.upstream.prove import Answer, Row, Trouble, answer_of_search, exit_code, first_failures, prove, to_json
+from runners.processes.pool import Pool
 
 pytestmark = pytest.mark.slow
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from fuzz.draw import rounds
-from repro.case import Target
-from repro.finding import Cell, Status
-from repro.record import BadRecord, Campaign, Covered, Found, Replay, Transition, dumps, loads
+from fuzz.draw.rounds import rounds
+from repro.cases.case import Target
+from repro.traces.campaign import BadRecord, Campaign, Covered, Found, Replay, Transition, dumps, loads
+from repro.traces.finding import Cell, Status
 
 CASE = next(itertools.islice(rounds(1, "draft", "triton", 4), 2, None))
 MOVE = Transition(runner="draft", backend="triton", topk=2, num_steps=3, before=0, after=4, padded=True)

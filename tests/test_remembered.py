@@ -17,11 +17,11 @@ from hypothesis.database import InMemoryExampleDatabase
 from sample_rows import CASE
 
 import fuzz.__main__
-from fuzz.profiles import PROFILES, BadExamples, database
-from fuzz.remembered import TRIED_MAX, Remembered
-from repro.case import Case, Request, Step, Target
-from repro.finding import Finding, Status, Verdict
-from repro.record import loads
+from fuzz.draw.corpus import TRIED_MAX, Remembered
+from fuzz.draw.profiles import PROFILES, BadExamples, database
+from repro.cases.case import Case, Request, Step, Target
+from repro.traces.campaign import loads
+from repro.traces.finding import Finding, Status, Verdict
 
 VERDICT = Verdict(oracle="slot0_padding", status=Status.FAIL, where="padded rows")
 

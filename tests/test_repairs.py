@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 import repro.__main__
-from repro import codec
 from repro.__main__ import main
-from repro.expect import expected, release_order
-from repro.finding import Status, Verdict
-from repro.fixes import SEEDS
-from repro.prove import Answer
-from repro.repairs import REPAIRS, Repair, exit_code, lines, patch, problem
-from repro.source import Edit, NotThere
-from runners.environments import ADAPTED
+from repro.cases import codec
+from repro.cases.releases import expected, release_order
+from repro.traces.finding import Status, Verdict
+from repro.upstream.edits import Edit, NotThere
+from repro.upstream.fixes import SEEDS
+from repro.upstream.patches import REPAIRS, Repair, exit_code, lines, patch, problem
+from repro.upstream.prove import Answer
+from runners.targets.environments import ADAPTED
 
 each_repair = pytest.mark.parametrize("repair", REPAIRS, ids=lambda repair: repair.seed)
 
@@ -108,6 +108,6 @@ def test_bad_names_and_absent_releases_are_told(
 
 def test_an_edit_without_a_place_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(repro.__main__, "_ask", lambda options, target, proofs: [PUBLISHED])
-    monkeypatch.setattr("repro.repairs.REPAIRS", (ONE,))
+    monkeypatch.setattr("repro.upstream.patches.REPAIRS", (ONE,))
     assert main(["repairs"]) == 3
     assert "NOT SHOWN" in capsys.readouterr().out

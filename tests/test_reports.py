@@ -32,10 +32,10 @@ from reports import html
 from reports.events import target_order
 from reports.records import history_of
 from reports.wording import printable
-from repro import codec
-from repro.case import Target
-from repro.finding import Cell
-from repro.record import Campaign, Replay
+from repro.cases import codec
+from repro.cases.case import Target
+from repro.traces.campaign import Campaign, Replay
+from repro.traces.finding import Cell
 
 
 class Page(HTMLParser):

@@ -27,12 +27,12 @@ from reports import terminal
 from reports.__main__ import main
 from reports.markdown import markdown
 from reports.records import history_of
-from repro.case import Target
-from repro.known import load
-from repro.ledger import Ledger
-from repro.ledger_read import CASE_COLUMNS, History
-from repro.ledger_rows import CaseRow
-from repro.record import dumps
+from repro.cases.case import Target
+from repro.ledger.known import load
+from repro.ledger.read import CASE_COLUMNS, History
+from repro.ledger.rows import CaseRow
+from repro.ledger.write import Ledger
+from repro.traces.campaign import dumps
 
 pytestmark = pytest.mark.slow
 

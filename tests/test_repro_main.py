@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from repro import codec
 from repro.__main__ import main
-from repro.case import Case, Request, Setup, Step
-from repro.codec import Seed
-from repro.finding import Status, Verdict
-from runners import sanitizer
-from runners.pool import Pool
+from repro.cases import codec
+from repro.cases.case import Case, Request, Setup, Step
+from repro.cases.codec import Seed
+from repro.traces.finding import Status, Verdict
+from runners.processes import sanitizer
+from runners.processes.pool import Pool
 from tests.misbehaving import going
 
 pytestmark = pytest.mark.slow

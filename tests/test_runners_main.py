@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from runners import __main__ as command
-from runners import doctor
-from runners.environments import ADAPTED
-from runners.install import Ran
+from runners.targets import doctor
+from runners.targets.environments import ADAPTED
+from runners.targets.install import Ran
 
 pytestmark = pytest.mark.slow
 

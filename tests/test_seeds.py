@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from oracles.catalogue import ALL, judge_all, overall
-from repro import codec
-from repro.domain import DOMAINS
-from repro.expect import expected, release_order
-from repro.finding import Status
-from repro.trace import How
-from runners.environments import ADAPTED
-from runners.pool import Pool
+from repro.cases import codec
+from repro.cases.domain import DOMAINS
+from repro.cases.releases import expected, release_order
+from repro.traces.finding import Status
+from repro.traces.trace import How
+from runners.processes.pool import Pool
+from runners.targets.environments import ADAPTED
 
 SEEDS = sorted(Path(__file__).parent.parent.glob("repro/seeds/*.json"))
 ORACLES = {judge.__module__.removeprefix("oracles.") for judge in ALL}

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuzz.strategies import cases, setups
-from repro.case import Case, Request, Setup, Step, problems
-from repro.codec import digest
-from repro.passes import PASSES
-from repro.shrink import NotFailing, shrink, simplicity
+from fuzz.draw.strategies import cases, setups
+from repro.cases.case import Case, Request, Setup, Step, problems
+from repro.cases.codec import digest
+from repro.cases.sort_key import sort_key
+from repro.shrinking.passes import PASSES
+from repro.shrinking.shrink import NotFailing, shrink
 
 LEAST = Setup(
     runner="draft", topk=1, num_steps=2, num_draft_tokens=3, capture_bs=(1,), slots=1, page_size=1, context_len=8
@@ -255,7 +256,7 @@ def test_from_any_failing_case_to_the_same_simplest_one(fails: Callable[[Case], 
     known = {stale_padding: "stale padding", row_too_narrow: "a narrow row", slot_reused: "a slot that comes back"}
     assert [least for name, _, least, _ in MINIMA if name == known[fails]] == [smallest]
     assert len({digest(run) for run in search.run}) == len(search.run)
-    assert [simplicity(c) for c in search.better] == sorted({simplicity(c) for c in search.better}, reverse=True)
+    assert [sort_key(c) for c in search.better] == sorted({sort_key(c) for c in search.better}, reverse=True)
 
 
 @given(case=setups().flatmap(cases))
@@ -303,15 +304,15 @@ def test_an_invalid_start_is_refused_before_any_run() -> None:
 
 
 def test_the_budget_of_runs_is_kept() -> None:
-    best = simplicity(START)
+    best = sort_key(START)
     for runs_max in (1, 2, 5, 20):
         search = Runs(stale_padding)
         smallest = search.shrink(START, runs_max)
         assert len(search.run) == runs_max
         assert stale_padding(smallest)
         assert smallest == (search.better[-1] if search.better else START)
-        assert simplicity(smallest) <= best
-        best = simplicity(smallest)
+        assert sort_key(smallest) <= best
+        best = sort_key(smallest)
     with pytest.raises(ValueError, match="no run at all"):
         Runs(stale_padding).shrink(START, 0)
 
@@ -327,7 +328,7 @@ def test_the_budget_of_seconds_is_kept() -> None:
 
     smallest = shrink(START, fails, runs_max=999, seconds_max=9.0, on_better=lambda _: None, clock=lambda: now)
     assert runs == 5
-    assert simplicity(smallest) < simplicity(START)
+    assert sort_key(smallest) < sort_key(START)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])

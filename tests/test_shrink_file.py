@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from repro import codec
-from repro.case import Case, Request, Setup, Step, Target
-from repro.codec import Seed
-from repro.finding import Cell, Status, Verdict
-from repro.shrink_file import Budget, InTheWay, Means, Shrinking
-from repro.trace import Ended, How, Trace
+from repro.cases import codec
+from repro.cases.case import Case, Request, Setup, Step, Target
+from repro.cases.codec import Seed
+from repro.shrinking.triage import Budget, InTheWay, Means, Shrinking
+from repro.traces.finding import Cell, Status, Verdict
+from repro.traces.trace import Ended, How, Trace
 
 SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(2, 4), slots=6)
 

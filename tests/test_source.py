@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repro.source import Edit, NotThere, edited
+from repro.upstream.edits import Edit, NotThere, edited
 
 TEXT = '''\
 """A file — with a comment kept."""

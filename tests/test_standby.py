@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from repro.case import Case, Setup, Target
-from repro.trace import How, Trace
-from runners.pool import Pool
-from runners.standby import STANDBYS_MAX, Standbys, room_for
+from repro.cases.case import Case, Setup, Target
+from repro.traces.trace import How, Trace
+from runners.processes.pool import Pool
+from runners.processes.warm import STANDBYS_MAX, Standbys, room_for
 from tests.misbehaving import OPENING_S, going
 from tests.test_pool import MODULE, TARGET, gone_within
 

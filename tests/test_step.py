@@ -13,18 +13,18 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from repro.case import Request, Setup
-from repro.layout import pool_tokens, req_to_token
-from repro.payload import NOISE_SIZE, noise, window
-from repro.trace import Array
-from runners.engines import present, tape
+from repro.cases.case import Request, Setup
+from repro.cases.layout import pool_tokens, req_to_token
+from repro.cases.payload import NOISE_SIZE, noise, window
+from repro.traces.trace import Array
+from runners.engines import active, staging
 from runners.engines.guards import Guards
+from runners.recording.observer import Watch
 from runners.releases.draft.family import given
 from runners.releases.live import Adapter, Family, Live, Outputs
 from runners.sessions import memory
 from runners.sessions.captured import Captured
 from runners.sessions.step import Step as Run
-from runners.watch import Watch
 
 pytestmark = pytest.mark.emulated
 SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2, 4), slots=6)
@@ -140,13 +140,13 @@ def told_of(session: Captured, number: int = 0) -> Told:
 @pytest.fixture(autouse=True)
 def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever engine this process has: here is nothing to wait for."""
-    monkeypatch.setattr(present.engine, "synchronize", lambda: None)
+    monkeypatch.setattr(active.engine, "synchronize", lambda: None)
 
 
 @pytest.fixture(params=[False, True], ids=["at once", "together"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is on a device is brought over together; here, on request, CPU tensors are."""
-    monkeypatch.setattr(tape, "waits", lambda tensor: request.param)
+    monkeypatch.setattr(staging, "waits", lambda tensor: request.param)
 
 
 def test_both_paths_are_recorded(way: None) -> None:
@@ -323,14 +323,14 @@ def test_a_step_launches_little_besides_the_work_itself(layers: int, monkeypatch
     told_of(session)
     # Here everything is on the CPU; on a GPU the batch is what the host has, and only the rest has to wait.
     on_host = {"input"}
-    monkeypatch.setattr(tape, "waits", lambda tensor: not on_host)
-    see = tape.Tape.see
+    monkeypatch.setattr(staging, "waits", lambda tensor: not on_host)
+    see = staging.Tape.see
 
-    def seeing(self: tape.Tape, path: str, name: str, value: object, **ways: Any) -> None:
+    def seeing(self: staging.Tape, path: str, name: str, value: object, **ways: Any) -> None:
         on_host.add("x") if path == "input" else on_host.clear()
         see(self, path, name, value, **ways)
 
-    monkeypatch.setattr(tape.Tape, "see", seeing)
+    monkeypatch.setattr(staging.Tape, "see", seeing)
     with Launches() as launches:
         told_of(session)
     # One write for each tensor of the cache; everything else is done for all together.

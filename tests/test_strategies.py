@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from python_path import in_front
 
-from fuzz.draw import different, examples, rounds
-from fuzz.strategies import HIDDEN_SIZES, VOCAB_SIZES, cases, setups
-from fuzz.swarm import EVERYTHING, LARGE, LENGTHS, MIDDLE, MOVES, SMALL, Swarm, swarms
-from repro.case import Case, Request, Setup, problems, seq_len_max, setup_problems
-from repro.codec import digest
+from fuzz.draw.rounds import different, examples, rounds
+from fuzz.draw.strategies import HIDDEN_SIZES, VOCAB_SIZES, cases, setups
+from fuzz.draw.swarm import EVERYTHING, LARGE, LENGTHS, MIDDLE, MOVES, SMALL, Swarm, swarms
+from repro.cases.case import Case, Request, Setup, problems, seq_len_max, setup_problems
+from repro.cases.codec import digest
 
 PROJECT = Path(__file__).resolve().parent.parent
 PLAIN = Swarm(shuffled=False, jumps=False)
@@ -233,7 +233,7 @@ def test_same_seed_same_cases_in_any_process() -> None:
     """Neither the hash seed nor the loaded modules may matter."""
     code = (
         "import sys, itertools, reports.html, fuzz.__main__\n"
-        "from fuzz.draw import rounds\nfrom repro.codec import digest\n"
+        "from fuzz.draw.rounds import rounds\nfrom repro.cases.codec import digest\n"
         "print(*map(digest, itertools.islice(rounds(int(sys.argv[1]), 'draft', 'triton', 5), 20)))"
     )
     told = subprocess.run(

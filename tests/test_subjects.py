@@ -17,12 +17,12 @@ from reports import changes
 from reports.pages import columns, pages
 from reports.records import history_of
 from reports.subjects import Subject, range_of, subjects, targets
-from repro.case import Target
-from repro.finding import Status
-from repro.known import Issue
-from repro.ledger_read import History
-from repro.ledger_rows import CheckRow, FindingRow, FixRow
-from repro.record import Campaign, Replay
+from repro.cases.case import Target
+from repro.ledger.known import Issue
+from repro.ledger.read import History
+from repro.ledger.rows import CheckRow, FindingRow, FixRow
+from repro.traces.campaign import Campaign, Replay
+from repro.traces.finding import Status
 
 STALE = stale_found()
 SEED = "seed:pr23037-stale-padding.json"

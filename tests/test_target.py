@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from oracles.catalogue import judge_all, overall
-from repro.case import Case, Request, Setup, Step, Target, problems
-from repro.expect import release_order
-from repro.finding import Status
-from repro.layout import req_to_token
-from repro.trace import How, Trace
-from runners.pool import Pool
+from repro.cases.case import Case, Request, Setup, Step, Target, problems
+from repro.cases.layout import req_to_token
+from repro.cases.releases import release_order
+from repro.traces.finding import Status
+from repro.traces.trace import How, Trace
+from runners.processes.pool import Pool
 from tests.altered_target import OTHER_SLOT, PARTS, SHIFT
 from tests.same_bits import bits
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fuzz.draw import different
-from fuzz.strategies import cases
-from fuzz.transitions import exercised, missing, possible
-from repro.case import Case, Request, Setup, Step
-from repro.record import Transition
+from fuzz.draw.rounds import different
+from fuzz.draw.strategies import cases
+from fuzz.draw.transitions import exercised, missing, possible
+from repro.cases.case import Case, Request, Setup, Step
+from repro.traces.campaign import Transition
 
 SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2, 4), slots=6)
 

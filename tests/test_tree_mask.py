@@ -12,10 +12,10 @@ import pytest
 
 from oracles import tree_mask
 from oracles.tree_mask import POSITIONS, PREFIX, STARTS, TREE, ancestors, judge
-from repro.case import Case, Request, Setup, Step, Target
-from repro.finding import Status
-from repro.trace import Array, Ended, How, Seen, Trace
-from runners.environments import interpreter, worker_environment
+from repro.cases.case import Case, Request, Setup, Step, Target
+from repro.traces.finding import Status
+from repro.traces.trace import Array, Ended, How, Seen, Trace
+from runners.targets.environments import interpreter, worker_environment
 from tests.toy_traces import changed
 
 SCRIPT = Path(__file__).with_name("tree_problems.py")

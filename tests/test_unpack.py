@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 from small_wheels import SMALL, UNPACKED, Index, contents, make, small_index
 
-from repro.case import Target
+from repro.cases.case import Target
 from runners import __main__ as command
-from runners import archive, bundle, parent
-from runners.archive import Member
-from runners.environments import NotUsable, import_path, installed
-from runners.install import damage
-from runners.unpack import unpack
+from runners.targets import hypothesis_pin
+from runners.targets.bundle import archive, build
+from runners.targets.bundle.archive import Member
+from runners.targets.bundle.unpack import unpack
+from runners.targets.environments import NotUsable, import_path, installed
+from runners.targets.install import damage
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +53,7 @@ def test_the_script_does_the_same(tmp_path: Path, index: Index) -> None:
     targets = tmp_path / "host" / "targets"
     for _ in range(2):
         ran = subprocess.run([made / "unpack.sh", targets], capture_output=True, text=True, check=True)
-        assert ran.stdout == parent.export(targets / "parent") + "\n", "the line of python -m runners unpack"
+        assert ran.stdout == hypothesis_pin.export(targets / "parent") + "\n", "the line of python -m runners unpack"
     assert contents(tmp_path / "host" / "targets") == UNPACKED
     assert unpack(made, tmp_path / "host") == [], "what the script unpacked is known as the same"
     (made / "base.tar.xz").write_bytes(b"garbage")
@@ -68,7 +69,7 @@ def test_unpacking_again_does_nothing_and_a_new_base_takes_the_old_ones_place(
     host = tmp_path / "host"
     unpack(made, host)
     assert unpack(made, host) == []
-    monkeypatch.setattr(bundle, "BASE", SMALL[1:])
+    monkeypatch.setattr(build, "BASE", SMALL[1:])
     make(tmp_path, index, "0.5.13")
     assert unpack(made, host) == ["base"]
     assert not (host / "targets" / "base" / "sgl_kernel").exists()
@@ -85,9 +86,9 @@ def spoil(made: Path, name: str) -> None:
         (lambda made: spoil(made, "base.tar.xz"), "base.tar.xz is not as it was made: copy the bundle again"),
         (lambda made: spoil(made, "sglang-0.5.13.tar.xz"), "sglang-0.5.13.tar.xz is not as it was made"),
         (lambda made: (made / "base.tar.xz").unlink(), "is no whole bundle: it has no base.tar.xz"),
-        (lambda made: (made / "parent.tar.xz").unlink(), "is no whole bundle: it has no parent.tar.xz"),
+        (lambda made: (made / "parent.tar.xz").unlink(), "is no whole bundle: it has no hypothesis_pin.tar.xz"),
         (lambda made: (made / "sglang-0.5.13.tar.xz").unlink(), "is no whole bundle: it has no sglang-0.5.13.tar.xz"),
-        (lambda made: (made / "bundle.json").unlink(), "is no whole bundle: it has no bundle.json"),
+        (lambda made: (made / "bundle.json").unlink(), "is no whole bundle: it has no make.json"),
         (lambda made: (made / "bundle.json").write_text("{}"), "is not what python -m runners bundle writes"),
         (lambda made: (made / "bundle.json").write_bytes(b"\xff"), "is not what python -m runners bundle writes"),
         (
@@ -223,8 +224,11 @@ def test_the_commands(
 
     code, out, err = call(tmp_path / "cache", "bundle", made, "0.5.13", "0.5.11")
     assert (code, err, out.count("\n")) == (0, "", 4)
-    monkeypatch.setattr(parent, "PYTHON", "{}.{}".format(*sys.version_info))
-    said, line = f"{host / 'targets'}: base, parent, sglang-0.5.11 unpacked\n", f"{parent.export(parent_of(host))}\n"
+    monkeypatch.setattr(hypothesis_pin, "PYTHON", "{}.{}".format(*sys.version_info))
+    said, line = (
+        f"{host / 'targets'}: base, parent, sglang-0.5.11 unpacked\n",
+        f"{hypothesis_pin.export(parent_of(host))}\n",
+    )
     assert call(host, "unpack", made, "0.5.11") == (0, said + line, "")
     assert call(host, "unpack", made) == (0, f"{host / 'targets'}: sglang-0.5.13 unpacked\n{line}", "")
     assert call(host, "unpack", made) == (0, f"{host / 'targets'}: all of it is already there\n{line}", "")
@@ -239,7 +243,7 @@ def test_the_commands(
         unpacked = "base, parent, sglang-0.5.13, sglang-0.5.11"
         assert capsys.readouterr().out.startswith(f"{other / 'targets'}: {unpacked} unpacked\n")
     code, out, err = call(host, "unpack", str(tmp_path))
-    assert (code, out, err) == (3, "", f"error: {tmp_path} is no whole bundle: it has no bundle.json\n")
+    assert (code, out, err) == (3, "", f"error: {tmp_path} is no whole bundle: it has no make.json\n")
     (tmp_path / "bundle" / "base.tar.xz").unlink()
     code, out, err = call(tmp_path / "other", "unpack", made)
     assert (code, out, err) == (3, "", f"error: {made} is no whole bundle: it has no base.tar.xz\n")
@@ -265,7 +269,7 @@ def test_a_shell_given_the_last_line_imports_what_the_bundle_brought(
     made, _ = make(tmp_path, index, "0.5.13")
     host = tmp_path / "a host's"
     if by == "command":
-        monkeypatch.setattr(parent, "PYTHON", "{}.{}".format(*sys.version_info))
+        monkeypatch.setattr(hypothesis_pin, "PYTHON", "{}.{}".format(*sys.version_info))
         assert command.main(["unpack", str(made), "--cache", str(host)]) == 0
         said = capsys.readouterr().out
     else:
@@ -287,7 +291,7 @@ def test_another_python_than_the_bundles_is_told_so(
 ) -> None:
     """Its Hypothesis has compiled parts, so that a Python given the line could import none at all."""
     made, _ = make(tmp_path, index, "0.5.13")
-    monkeypatch.setattr(parent, "PYTHON", "3.99")
+    monkeypatch.setattr(hypothesis_pin, "PYTHON", "3.99")
     assert command.main(["unpack", str(made), "--cache", str(tmp_path / "host")]) == 0
     said = capsys.readouterr()
     assert said.out == f"{tmp_path / 'host' / 'targets'}: base, parent, sglang-0.5.13 unpacked\n"

@@ -10,11 +10,11 @@ from toy_traces import changed
 
 from oracles import metadata_once
 from oracles.catalogue import judge_all, overall
-from repro.case import Case, Request, Setup, Step, problems, setup_problems
-from repro.expect import release_order
-from repro.finding import Status
-from repro.trace import Array, Ended, How, Seen, Trace
-from runners.pool import Pool
+from repro.cases.case import Case, Request, Setup, Step, problems, setup_problems
+from repro.cases.releases import release_order
+from repro.traces.finding import Status
+from repro.traces.trace import Array, Ended, How, Seen, Trace
+from runners.processes.pool import Pool
 
 SETUP = Setup(
     runner="verify_eager", topk=1, num_steps=3, num_draft_tokens=4, capture_bs=(2, 4), slots=6, context_len=64

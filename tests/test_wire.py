@@ -12,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from repro.trace import Ended, How
-from runners.causes import cuda_error, exit_name, tail
-from runners.intake import Intake
-from runners.recorder import Recorder
-from runners.sheet import Entry, sheet
-from runners.wire import (
+from repro.traces.trace import Ended, How
+from runners.processes.causes import cuda_error, exit_name, tail
+from runners.processes.frame_writer import Recorder
+from runners.processes.trace_reader import Intake
+from runners.processes.wire import (
     BadFrame,
     CutShort,
     Frame,
@@ -29,6 +28,7 @@ from runners.wire import (
     receive,
     write_all,
 )
+from runners.recording.packed import Entry, sheet
 
 # A busy machine is no failure.
 unhurried = settings(deadline=None)

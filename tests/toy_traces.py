@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from repro.case import DATA_MAX, Case, Request, Setup, Step, Target, problems, seq_len_max, setup_problems
-from repro.trace import Array, Ended, How, Seen, Trace
-from runners.toy import open_session
-from runners.watch import Watch
+from repro.cases.case import DATA_MAX, Case, Request, Setup, Step, Target, problems, seq_len_max, setup_problems
+from repro.traces.trace import Array, Ended, How, Seen, Trace
+from runners.recording.observer import Watch
+from runners.toy.session import open_session
 
 # Oracles of runs that the toy has nothing of; each has a test of its own, by its name.
 OF_OTHERS = {"kv_moves", "metadata_once", "probes", "tree_mask"}

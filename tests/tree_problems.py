@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from runners.engines import tree
+from runners.engines.standins import tree
 
 NAMES = ("tree_mask", "positions", "retrieve_index", "retrieve_next_token", "retrieve_next_sibling")
 

@@ -19,11 +19,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from runners.engines import interpreter, standins
 from runners.engines.arena import Arena
-from runners.engines.hosted import hosted
-from runners.engines.literal_cuda import LiteralCuda
+from runners.engines.cuda_to_cpu import LiteralCuda
 from runners.engines.poison import UNINITIALISED
+from runners.engines.standins import native_imports
+from runners.engines.triton import interpreter
+from runners.engines.without_device import hosted
 
 __all__ = ["Graph", "capturing", "device", "graph", "hosted", "importing", "install", "mark_host", "synchronize"]
 
@@ -306,4 +307,4 @@ def install() -> None:
         module.synchronize = lambda device=None: synchronize(device)
         module.empty_cache = lambda: None
     interpreter.install()
-    standins.define_torchvision_schemas()
+    native_imports.define_torchvision_schemas()

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from repro.trace import Array
+from repro.traces.trace import Array
 
 BAND = 32  # elements on each side; a multiple of 16 bytes for every dtype, so kernels find the alignment they expect
 _FILL = 0x5A  # every byte of a band: 0x5A5A... is a large integer and an ordinary float, and never a neutral value

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from repro.case import Setup
-from repro.layout import Ints
+from repro.cases.case import Setup
+from repro.cases.layout import Ints
 from runners.releases import model
 from runners.releases.deepseek import deepseek, latent_cache
 from runners.releases.live import mha_cache

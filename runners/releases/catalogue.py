@@ -7,7 +7,7 @@ import re
 import traceback
 from types import ModuleType
 
-from runners.engines import standins
+from runners.engines.standins import native_imports
 from runners.releases import flashinfer
 from runners.releases.live import Adapter
 
@@ -76,10 +76,10 @@ def latest(release: str, firsts: tuple[str, ...], what: str) -> str:
 def prepare(release: str, device: str) -> None:
     """Import sglang and all of its models, for "cuda" or "cpu"."""
     if device == "cpu":
-        standins.stand_in(*NATIVE_IMPORTS[latest(release, tuple(NATIVE_IMPORTS), "anything")])
+        native_imports.stand_in(*NATIVE_IMPORTS[latest(release, tuple(NATIVE_IMPORTS), "anything")])
     else:
         # FlashAttention 3 is the largest part of sgl_kernel, and bundles leave it out; models only name it.
-        standins.stand_in_if_absent("sgl_kernel.flash_ops")
+        native_imports.stand_in_if_absent("sgl_kernel.flash_ops")
     # These two first: imported the other way round, the speculative modules of releases before 0.5.13 meet themselves.
     importlib.import_module("sglang.srt.server_args")
     importlib.import_module("sglang.srt.managers.tp_worker")

@@ -8,7 +8,7 @@ import torch
 from sglang.srt.layers.moe.token_dispatcher import StandardCombineInput
 from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
 
-from runners.engines.experts import experts
+from runners.engines.standins.experts import experts
 from runners.releases.algorithms import hot_tokens
 from runners.releases.live import Live
 

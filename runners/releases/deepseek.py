@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from repro.case import Setup
+from repro.cases.case import Setup
 
 # What the keys and values of a token are kept as, and the rotary part beside it: of the two pairs of sizes for which
 # sglang's Triton kernel keeps them apart (the other is 512 and 64), the smaller.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from runners.engines import flashinfer_standin
+from runners.engines.standins import flashinfer
 
 BACKEND = "sglang.srt.layers.attention.flashinfer_backend"
 
@@ -16,7 +16,7 @@ def load_backend() -> None:
     asked = utils.is_flashinfer_available
     utils.is_flashinfer_available = lambda: True
     try:
-        with flashinfer_standin.importable():
+        with flashinfer.importable():
             importlib.import_module(BACKEND)
     finally:
         utils.is_flashinfer_available = asked

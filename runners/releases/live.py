@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from repro.case import Request, Setup
-from repro.layout import Ints
-from repro.trace import Array
+from repro.cases.case import Request, Setup
+from repro.cases.layout import Ints
+from repro.traces.trace import Array
 
 # What CUDA's allocator aligns a tensor of its own to, in bytes.
 _ALIGNMENT = 512

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from repro.case import Setup
-from repro.payload import floats
+from repro.cases.case import Setup
+from repro.cases.payload import floats
 
 _WEIGHTS_DATA = 27338  # any constant: weights are part of the meaning of a seed file
 

@@ -8,15 +8,15 @@ from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
-from repro.case import Setup
-from repro.layout import req_to_token
+from repro.cases.case import Setup
+from repro.cases.layout import req_to_token
+from runners.engines.active import engine
 from runners.engines.guards import Guards
-from runners.engines.present import engine
-from runners.engines.tape import flats
+from runners.engines.staging import flats
+from runners.recording.observer import Unfit, Watch
 from runners.releases import model
 from runners.releases.live import Adapter, Live, mha_cache
 from runners.sessions import memory
-from runners.watch import Unfit, Watch
 
 
 class Captured:

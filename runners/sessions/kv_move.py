@@ -8,18 +8,18 @@ from types import ModuleType
 import numpy as np
 import torch
 
-from repro.accept import accept_index, correct_drafts, finishes, verified
-from repro.case import Case, Request, Setup, Target
-from repro.domain import DOMAINS
-from repro.layout import Ints, req_to_token
+from repro.cases.case import Case, Request, Setup, Target
+from repro.cases.domain import DOMAINS
+from repro.cases.kv_move_model import accept_index, correct_drafts, finishes, verified
+from repro.cases.layout import Ints, req_to_token
+from runners.engines.active import engine
 from runners.engines.poison import Poisoned
-from runners.engines.present import engine
-from runners.engines.tape import Tape
+from runners.engines.staging import Tape
+from runners.recording.observer import RunCase, Unfit, Watch
 from runners.releases import catalogue
 from runners.releases.kv_move.family import Batch, Move, Pools
 from runners.sessions import memory
-from runners.sessions.blame import blaming, theirs
-from runners.watch import RunCase, Unfit, Watch
+from runners.sessions.errors import blaming, theirs
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:

@@ -9,10 +9,10 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from repro.case import Request
-from repro.layout import Ints
-from repro.payload import NOISE_SIZE, floats, noise, window
-from runners.watch import Unfit
+from repro.cases.case import Request
+from repro.cases.layout import Ints
+from repro.cases.payload import NOISE_SIZE, floats, noise, window
+from runners.recording.observer import Unfit
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -35,8 +35,8 @@ def fill_cache(kv: Sequence[torch.Tensor], table: Ints) -> None:
 
 
 def filled_from(widest: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """What KV caches are filled from: the noise of repro/payload.py on the device, from whose end it goes on to its
-    beginning for as many values as the widest slot takes."""
+    """What KV caches are filled from: the noise of repro/cases/payload.py on the device, from whose end it goes on to
+    its beginning for as many values as the widest slot takes."""
     values = torch.from_numpy(noise()).to(device, dtype)
     return torch.cat((values, values[:widest]))
 

@@ -9,14 +9,14 @@ from functools import partial
 import numpy as np
 import torch
 
-from repro.case import Case, Setup
-from repro.trace import Array
-from runners.engines.present import engine
+from repro.cases.case import Case, Setup
+from repro.traces.trace import Array
+from runners.engines.active import engine
+from runners.recording.observer import RunCase, Unfit, Watch
+from runners.recording.packed import Sheet
 from runners.releases.live import Adapter
 from runners.sessions.captured import Captured, Theirs
 from runners.sessions.step import Step
-from runners.sheet import Sheet
-from runners.watch import RunCase, Unfit, Watch
 
 BARE = os.environ.get("EAGLEEYE_RECORD") == "bare"
 

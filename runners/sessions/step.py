@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from repro.case import Request
-from repro.trace import Array
+from repro.cases.case import Request
+from repro.traces.trace import Array
 from runners.engines.guards import untouched
-from runners.engines.tape import Came, Tape
+from runners.engines.staging import Came, Tape
+from runners.recording.observer import Unfit, Watch
 from runners.releases.live import Given, Outputs, Rows
 from runners.sessions import memory
 from runners.sessions.captured import Captured
-from runners.watch import Unfit, Watch
 
 # Record KV contents and eager's noise even where both paths agree: what two engines are compared by.
 WHOLE = os.environ.get("EAGLEEYE_RECORD") == "whole"

@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
-from repro.case import Case, Setup, Target
-from repro.layout import req_to_token
-from runners.engines.present import engine
-from runners.engines.tape import Tape
+from repro.cases.case import Case, Setup, Target
+from repro.cases.layout import req_to_token
+from runners.engines.active import engine
+from runners.engines.staging import Tape
+from runners.recording.observer import RunCase, Unfit, Watch
 from runners.releases import catalogue, model
 from runners.releases.live import Live, mha_cache
 from runners.releases.verify_eager.family import Verified, verified, watched
 from runners.sessions import memory
-from runners.sessions.blame import blaming, theirs
-from runners.watch import RunCase, Unfit, Watch
+from runners.sessions.errors import blaming, theirs
 
 FOLDER = "verify_eager"
 

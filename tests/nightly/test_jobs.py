@@ -1,6 +1,6 @@
 """What a nightly run does: known issues, stored seeds and known findings on every target, the fixes table, campaigns.
 
-Each test ends as its judgement says (repro/nightly.py): passed is green, xfailed is known, failed is red.
+Each test ends as its judgement says (repro/ledger/gate.py): passed is green, xfailed is known, failed is red.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from nightly import NAME, Nightly
 from oracles.catalogue import judge_all, overall
-from repro import codec
-from repro.case import Case, Target
-from repro.domain import DOMAINS
-from repro.fixes import FIXES
-from repro.known import Issue, explained, probed
-from repro.ledger import RUN_VARIABLE
-from repro.ledger_read import read
-from repro.ledger_rows import FINDING, SEED
-from repro.nightly import Color, Judgement, judge_campaign, judge_check, judge_fix, judge_issue
-from repro.outcome import Outcome, outcome_of
-from runners.pool import Pool
+from repro.cases import codec
+from repro.cases.case import Case, Target
+from repro.cases.domain import DOMAINS
+from repro.ledger.gate import Color, Judgement, judge_campaign, judge_check, judge_fix, judge_issue
+from repro.ledger.known import Issue, explained, probed
+from repro.ledger.read import read
+from repro.ledger.rows import FINDING, SEED
+from repro.ledger.write import RUN_VARIABLE
+from repro.shrinking.replay import Outcome, outcome_of
+from repro.upstream.fixes import FIXES
+from runners.processes.pool import Pool
+from tests.nightly.plugin import NAME, Nightly
 from tests.python_path import in_front
 
 pytestmark = pytest.mark.nightly

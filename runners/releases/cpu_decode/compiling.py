@@ -13,13 +13,13 @@ import torch
 from sglang.srt.model_executor.cpu_graph_runner import CPUGraphRunner
 from torch.overrides import _pop_mode_temporarily
 
-from repro.case import Setup
-from runners.engines import amx
+from repro.cases.case import Setup
+from runners.engines.standins import amx
+from runners.recording.observer import Unfit
 from runners.releases.decode.batches import logits
 from runners.releases.decode.family import FAMILY, backend
 from runners.releases.live import Live, Outputs
 from runners.releases.model import Folders
-from runners.watch import Unfit
 
 Build = Callable[[Setup, str, Folders], Live]
 

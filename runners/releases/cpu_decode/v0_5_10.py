@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repro.case import Setup
+from repro.cases.case import Setup
 from runners.releases.cpu_decode.compiling import built, capture, graph, neutral
 from runners.releases.decode.batches import batch_with_pools, eager
 from runners.releases.live import Live

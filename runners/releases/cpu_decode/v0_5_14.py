@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from repro.case import Setup
+from repro.cases.case import Setup
 from runners.releases.cpu_decode.compiling import built, capture, neutral, through_model_runner
 from runners.releases.decode.batches import batch, eager
 from runners.releases.live import Live, Outputs

@@ -6,7 +6,7 @@ from typing import Any
 
 from sglang.srt.runtime_context import get_flags
 
-from repro.case import Setup
+from repro.cases.case import Setup
 from runners.releases.cpu_decode import compiling
 from runners.releases.cpu_decode.v0_5_14 import batch, eager, graph, neutral
 from runners.releases.live import Live

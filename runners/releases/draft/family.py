@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from repro.case import Request, Setup
-from repro.layout import Ints, draft_positions
-from repro.payload import floats_each, integers_each
+from repro.cases.case import Request, Setup
+from repro.cases.layout import Ints, draft_positions
+from repro.cases.payload import floats_each, integers_each
 from runners.releases import algorithms
 from runners.releases.live import Family, Given, Live
 

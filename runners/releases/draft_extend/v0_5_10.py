@@ -13,14 +13,14 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, Forw
 from sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner import EAGLEDraftExtendCudaGraphRunner
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 
-from repro.case import Setup
+from repro.cases.case import Setup
+from runners.recording.observer import Unfit
 from runners.releases.checkpoint import loaded
 from runners.releases.draft_extend import family
 from runners.releases.live import Live, Outputs, Rows
 from runners.releases.model import Folders
 from runners.releases.workers import v0_5_10
 from runners.releases.workers.v0_5_10 import NAME
-from runners.watch import Unfit
 
 __all__ = ["NAME", "batch", "build", "capture", "eager", "graph", "neutral"]
 

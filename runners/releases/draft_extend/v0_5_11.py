@@ -6,7 +6,7 @@ from typing import Any
 
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 
-from repro.case import Setup
+from repro.cases.case import Setup
 from runners.releases.draft_extend.v0_5_10 import (
     capture,
     eager,

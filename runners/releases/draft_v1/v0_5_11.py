@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sglang.srt.speculative.eagle_worker import EAGLEWorker
 
-from repro.case import Setup
+from repro.cases.case import Setup
 from runners.releases.draft_v1.v0_5_10 import batch, capture, eager, graph, named, neutral
 from runners.releases.live import Live
 from runners.releases.model import Folders

@@ -9,8 +9,8 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, Forw
 from sglang.srt.speculative.frozen_kv_mtp_cuda_graph_runner import FrozenKVMTPCudaGraphRunner
 from sglang.srt.speculative.frozen_kv_mtp_info import FrozenKVMTPDraftInput
 
-from repro.case import Setup
-from repro.layout import pool_tokens
+from repro.cases.case import Setup
+from repro.cases.layout import pool_tokens
 from runners.releases import model
 from runners.releases.draft.v0_5_10 import drafts
 from runners.releases.frozen_kv_mtp.family import FAMILY, backend, shift

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from repro.case import Request, Setup
-from repro.layout import Ints
-from repro.payload import floats_each, integers_each
+from repro.cases.case import Request, Setup
+from repro.cases.layout import Ints
+from repro.cases.payload import floats_each, integers_each
 from runners.releases.frozen_kv_mtp import models
 from runners.releases.live import Family, Given, Live
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from repro.case import Setup
-from repro.layout import WINDOW
+from repro.cases.case import Setup
+from repro.cases.layout import WINDOW
 
 LAYERS = ("sliding_attention", "full_attention")
 

@@ -9,7 +9,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 from sglang.srt.speculative.frozen_kv_mtp_worker import FrozenKVMTPWorker
 
-from repro.case import Setup
+from repro.cases.case import Setup
 from runners.releases.draft.v0_5_10 import graph
 from runners.releases.frozen_kv_mtp.every import batch_fields, bind, capture, eager, neutral, pools
 from runners.releases.frozen_kv_mtp.family import FAMILY

@@ -7,7 +7,7 @@ from typing import Any
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 from sglang.srt.speculative.frozen_kv_mtp_worker_v2 import FrozenKVMTPDraftWorker
 
-from repro.case import Setup
+from repro.cases.case import Setup
 from runners.releases.draft.v0_5_14 import graph
 from runners.releases.frozen_kv_mtp.every import batch_fields, bind, capture, eager, neutral, pools
 from runners.releases.live import Live, Rows

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from repro.case import Setup
+from repro.cases.case import Setup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, ReqToTokenPool
 from sglang.srt.speculative import spec_utils
 from sglang.srt.utils.common import next_power_of_2
 
-from repro.case import Setup
-from repro.layout import pool_tokens, row_pages
+from repro.cases.case import Setup
+from repro.cases.layout import pool_tokens, row_pages
 from runners.releases.kv_move.family import Batch, Move, Pools
 
 NAME = "0.5.10"

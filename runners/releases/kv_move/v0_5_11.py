@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sglang.srt.speculative import spec_utils
 
-from repro.case import Setup
+from repro.cases.case import Setup
 from runners.releases.kv_move import v0_5_10
 from runners.releases.kv_move.family import Move, Pools
 from runners.releases.kv_move.v0_5_10 import branches, on_pages, verifies

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sglang.srt.speculative import spec_utils
 
-from repro.case import Setup
+from repro.cases.case import Setup
 from runners.releases.kv_move.family import Move
 from runners.releases.kv_move.v0_5_10 import branches, on_pages, verifies
 from runners.releases.kv_move.v0_5_11 import pools

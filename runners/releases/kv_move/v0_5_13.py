@@ -9,7 +9,7 @@ import torch
 from sglang.srt.speculative import eagle_info_v2, spec_utils
 from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 
-from repro.case import Setup
+from repro.cases.case import Setup
 from runners.releases.kv_move.family import Batch, Move, Pools, branches_by
 from runners.releases.kv_move.v0_5_10 import on_pages, verifies
 from runners.releases.kv_move.v0_5_11 import pools

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from sglang.srt.speculative import base_spec_worker, spec_utils
 
-from repro.case import Setup
+from repro.cases.case import Setup
 from runners.releases.kv_move.family import Batch, Move, Pools, branches_by
 from runners.releases.kv_move.v0_5_10 import on_pages, verifies
 from runners.releases.kv_move.v0_5_11 import pools

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from repro.case import Setup
+from repro.cases.case import Setup
 from runners.releases import model
 from runners.releases.draft_extend import family as one_layer
 from runners.releases.live import Family, Given, Live, mha_cache

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from repro.case import Request, Setup
-from repro.layout import Ints
-from repro.payload import floats_each
+from repro.cases.case import Request, Setup
+from repro.cases.layout import Ints
+from repro.cases.payload import floats_each
 from runners.releases.draft_extend import family as one_layer
 from runners.releases.live import Given, Live, Outputs, Rows
 from runners.releases.multi_layer import family

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleDraftWorker
 
-from repro.case import Setup
+from repro.cases.case import Setup
 from runners.releases.live import Live
 from runners.releases.model import Folders
 from runners.releases.multi_layer.family import ARGUMENTS

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from repro.case import Setup
+from repro.cases.case import Setup
 from runners.releases.draft_extend.v0_5_10 import accepted
 from runners.releases.draft_extend.v0_5_11 import batch as one_layer_batch
 from runners.releases.live import Live, Outputs, Rows

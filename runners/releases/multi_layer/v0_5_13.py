@@ -13,7 +13,7 @@ from sglang.srt.speculative.multi_layer_eagle_draft_extend_cuda_graph_runner imp
 from sglang.srt.speculative.multi_layer_eagle_utils import assign_hidden_states_pool_triton
 from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleDraftWorker
 
-from repro.case import Setup
+from repro.cases.case import Setup
 from runners.releases.draft_extend.v0_5_10 import accepted
 from runners.releases.draft_extend.v0_5_13 import batch as one_layer_batch
 from runners.releases.live import Live, Outputs, Rows

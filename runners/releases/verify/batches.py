@@ -10,7 +10,7 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, Forw
 from sglang.srt.speculative import eagle_utils
 from sglang.srt.speculative.eagle_info import EagleVerifyInput
 
-from runners.engines import tree
+from runners.engines.standins import tree
 from runners.releases.decode.family import backend
 from runners.releases.live import Live, Outputs, Rows
 from runners.releases.verify.family import DRAFT, FAMILY

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from repro.case import Request, Setup
-from repro.layout import Ints
-from repro.payload import integers_each
+from repro.cases.case import Request, Setup
+from repro.cases.layout import Ints
+from repro.cases.payload import integers_each
 from runners.releases import model
 from runners.releases.decode import family as decode
 from runners.releases.draft import family as draft

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from repro.case import Request, Setup
-from repro.layout import Ints
-from repro.payload import integers_each
+from repro.cases.case import Request, Setup
+from repro.cases.layout import Ints
+from repro.cases.payload import integers_each
 from runners.releases.live import Live
 
 RANK = 0  # ours, of two; the other one has the busiest batch of the group

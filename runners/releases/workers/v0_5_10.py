@@ -10,8 +10,8 @@ from sglang.srt.managers.tp_worker import TpModelWorker
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
 
-from repro.case import Setup
-from repro.layout import pool_tokens
+from repro.cases.case import Setup
+from repro.cases.layout import pool_tokens
 from runners.releases.live import Live
 from runners.releases.model import Folders
 

@@ -9,7 +9,7 @@ from sglang.srt.model_executor.cuda_graph_config import Backend
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
 
-from repro.case import Setup
+from repro.cases.case import Setup
 from runners.releases.live import Live
 from runners.releases.model import Folders
 from runners.releases.workers import v0_5_10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sglang.srt.model_executor.graph_shared_output import GraphSharedOutput
 
-from repro.case import Setup
+from repro.cases.case import Setup
 from runners.releases.live import Live
 from runners.releases.model import Folders
 from runners.releases.workers import v0_5_14

@@ -1,0 +1,1 @@
+"""Draw setups and cases with Hypothesis."""

@@ -1,0 +1,119 @@
+"""The cases of a campaign, as an endless sequence that depends on the seed number alone.
+
+Hypothesis interprets bytes that are derived from the seed and the case's place in the campaign. Its usual way of
+running a test also mixes in constants found in the modules that happen to be loaded, so that the same seed could
+mean other cases elsewhere; here no case depends on another case, on a target's answer or on the process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fuzz.draw.strategies import cases, setups
+from fuzz.draw.swarm import SMALL, Swarm, swarms
+from repro.cases.case import Case, Setup
+from repro.cases.codec import digest
+
+T = TypeVar("T")
+
+# Bytes for one example: twice what Hypothesis lets one use. Six calls of eight requests take about 500.
+BYTES = 1 << 14
+# Rounds at the start that are small whatever their swarm says: what they find is found, and shrunk, soonest.
+SMALL_ROUNDS = 3
+# After so many draws that gave only known cases, the setup has no more to offer and the round ends early.
+REPEATS_MAX = 50
+# How many rounds ahead a sequence of cases tells the setups of: more than are ever opened ahead.
+ROUNDS_TOLD = 6
+
+
+def examples(strategy: st.SearchStrategy[T]) -> Callable[[str], T]:
+    """A function from names to values of this strategy: the same name gives the same value for ever (as long as
+    neither the strategy nor Hypothesis's reading of bytes changes)."""
+    drawn: list[T] = []
+
+    @settings(database=None, deadline=None)
+    @given(strategy)
+    def collect(value: T) -> None:
+        drawn.append(value)
+
+    # Hypothesis hangs a handle on the test, which its types do not tell of.
+    feed = collect.hypothesis.fuzz_one_input  # type: ignore[attr-defined]
+
+    def example(name: str) -> T:
+        drawn.clear()
+        feed(hashlib.shake_256(name.encode()).digest(BYTES))
+        if not drawn:
+            raise ValueError(f"{strategy} gave no value: it filters, or wants more than Hypothesis allows")
+        return drawn[0]
+
+    return example
+
+
+class Rounds(Iterator[Case]):
+    """The cases of round after round, for ever. Mutable: it knows which round it is at."""
+
+    def __init__(self, seed: int, runner: str, backend: str, cases_per_setup: int) -> None:
+        self._source = (seed, runner, backend)
+        self._cases_per_setup = cases_per_setup
+        self._number = -1
+        self._round: Iterator[Case] = iter(())
+        self._setups: dict[int, Setup] = {}  # of rounds to come
+
+    def __next__(self) -> Case:
+        while True:
+            case = next(self._round, None)
+            if case is not None:
+                return case
+            self._number += 1
+            seed, runner, backend = self._source
+            self._round = round_cases(seed, self._number, runner, backend, self._cases_per_setup)
+
+    def coming(self) -> tuple[Setup, ...]:
+        """The setups of the next few rounds, in order."""
+        seed, runner, backend = self._source
+        numbers = range(self._number + 1, self._number + 1 + ROUNDS_TOLD)
+        self._setups = {
+            number: self._setups.get(number) or round_setup(seed, number, runner, backend)[1] for number in numbers
+        }
+        return tuple(self._setups.values())
+
+
+def rounds(seed: int, runner: str, backend: str, cases_per_setup: int) -> Rounds:
+    """Round after round for ever."""
+    return Rounds(seed, runner, backend, cases_per_setup)
+
+
+def round_setup(seed: int, number: int, runner: str, backend: str) -> tuple[Swarm, Setup]:
+    """A round's swarm, and the setup under it."""
+    here = f"eagleeye {seed} {number}"
+    swarm = examples(swarms())(f"{here} swarm")
+    if number < SMALL_ROUNDS:
+        swarm = replace(swarm, size=SMALL)
+    return swarm, examples(setups(runner, backend, swarm))(f"{here} setup")
+
+
+def round_cases(seed: int, number: int, runner: str, backend: str, cases_per_setup: int) -> Iterator[Case]:
+    """One round: a swarm, a setup under it, then so many different cases on that setup."""
+    swarm, setup = round_setup(seed, number, runner, backend)
+    yield from different(f"eagleeye {seed} {number}", cases(setup, swarm), cases_per_setup)
+
+
+def different(name: str, strategy: st.SearchStrategy[Case], count: int) -> Iterator[Case]:
+    """Up to `count` cases, no two alike."""
+    example = examples(strategy)
+    seen: set[str] = set()
+    repeats = number = 0
+    while len(seen) < count and repeats < REPEATS_MAX:
+        case = example(f"{name} case {number}")
+        number += 1
+        if digest(case) in seen:
+            repeats += 1
+            continue
+        seen.add(digest(case))
+        yield case

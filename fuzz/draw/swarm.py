@@ -1,0 +1,82 @@
+"""One campaign round's bias: which features are on and how heavily, drawn before any setup or case.
+
+A round that never shrinks, or that only has long prompts, reaches states that a mix of everything dilutes away
+(Groce et al., Swarm Testing, ISSTA 2012).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+# How one call differs from the call before it; fuzz/draw/strategies.py says what each does.
+MOVES = ("grow", "shrink", "finish_and_reuse", "same", "one", "full")
+# How the length of a new request is chosen.
+LENGTHS = ("one", "short", "any", "page", "long", "limit")
+WEIGHT_MAX = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """Upper limits of what is captured. The cost of a replay rises with their product."""
+
+    topk: int
+    num_steps: int
+    max_bs: int
+    hidden_size: int
+    num_heads: int
+    context_len: int
+
+
+SMALL = Size(topk=2, num_steps=3, max_bs=4, hidden_size=32, num_heads=2, context_len=64)
+MIDDLE = Size(topk=4, num_steps=4, max_bs=6, hidden_size=64, num_heads=4, context_len=96)
+LARGE = Size(topk=8, num_steps=6, max_bs=8, hidden_size=64, num_heads=4, context_len=128)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swarm:
+    """moves and lengths: names of MOVES and LENGTHS, a name repeated as often as it weighs. calls_max: the most
+    steps of a case. branching: topk above 1 occurs. paged: page sizes above 1 occur. sparse: buckets may leave gaps.
+    shuffled: rows may change places between calls. jumps: a continued request may also stay or leap in length."""
+
+    size: Size = MIDDLE
+    moves: tuple[str, ...] = MOVES
+    lengths: tuple[str, ...] = LENGTHS
+    calls_max: int = 6
+    branching: bool = True
+    paged: bool = True
+    sparse: bool = True
+    shuffled: bool = True
+    jumps: bool = True
+
+
+EVERYTHING = Swarm(size=LARGE)
+
+
+@st.composite
+def swarms(draw: st.DrawFn) -> Swarm:
+    """Every feature on or off by a coin; small setups most often, because they give more cases a second."""
+    return Swarm(
+        size=draw(st.sampled_from((SMALL, SMALL, SMALL, MIDDLE, MIDDLE, LARGE))),
+        moves=draw(_weighted(MOVES)),
+        lengths=draw(_weighted(LENGTHS)),
+        calls_max=draw(st.integers(2, 6)),
+        # One round in four without branches is enough: topk 1 has the simplest tree.
+        branching=draw(st.sampled_from((True, True, True, False))),
+        paged=draw(st.booleans()),
+        # Without gaps between the buckets no batch is ever padded.
+        sparse=draw(st.sampled_from((True, True, True, False))),
+        shuffled=draw(st.booleans()),
+        jumps=draw(st.booleans()),
+    )
+
+
+@st.composite
+def _weighted(draw: st.DrawFn, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Some of the names, at least one, each repeated 1..WEIGHT_MAX times."""
+    first = draw(st.sampled_from(names))
+    weights = [draw(st.sampled_from((0, 0, 1, 2, WEIGHT_MAX))) for _ in names]
+    return tuple(
+        name for name, weight in zip(names, weights, strict=True) for _ in range(max(weight, int(name == first)))
+    )

@@ -1,0 +1,1 @@
+"""One campaign over several processes."""

@@ -1,0 +1,153 @@
+"""The running count of a campaign: what was run, what the oracles said of it, what it cost."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from fuzz.draw.transitions import exercised, possible
+from repro.cases.case import Case, Setup, Target
+from repro.traces.campaign import Campaign, Covered, Found, Progress, Transition
+from repro.traces.finding import Status, Verdict
+from repro.traces.trace import How, Trace
+
+REASON_MAX = 200  # characters of a reason that tell it from others
+FACTS_MAX = 5  # different values of one fact that are worth listing
+WORKER_STAGES = ("build", "graph", "eager", "record")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a campaign is to do. cases and seconds: its limits; None is no limit. settle: whether a new failure is
+    confirmed and shrunk, or only kept. confirm_tries: fresh processes for the final count. shrink_runs and
+    shrink_seconds: what may be spent on making one case small."""
+
+    target: Target
+    runner: str
+    backend: str
+    seed: int
+    cases: int | None = None
+    seconds: float | None = None
+    stop_at_first: bool = False
+    settle: bool = True
+    confirm_tries: int = 5
+    shrink_runs: int = 60
+    shrink_seconds: float = 20.0
+
+
+class Tally:
+    """Mutable: one campaign adds to it and reads it out at the end."""
+
+    def __init__(self, plan: Plan, clock: Callable[[], float]) -> None:
+        self.plan = plan
+        self.findings: dict[str, Found] = {}
+        self.cases = self.judged = self.replays = self.skipped = 0
+        self.under_way = 0  # cases that are being run while the next one is drawn
+        self._clock = clock
+        self._start = clock()
+        self._started = datetime.now(UTC)
+        self._setups: set[Setup] = set()
+        self._possible: set[Transition] = set()
+        self._transitions: Counter[Transition] = Counter()
+        self._verdicts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._endings: Counter[str] = Counter()
+        self._unknown: Counter[str] = Counter()
+        self._unfit: Counter[str] = Counter()
+        self._stages: defaultdict[str, float] = defaultdict(float)
+        self._facts: defaultdict[str, list[str]] = defaultdict(list)
+
+    @property
+    def seconds(self) -> float:
+        return self._clock() - self._start
+
+    @property
+    def nothing_fits(self) -> bool:
+        """Whether every run so far ended UNFIT."""
+        return self._endings[How.UNFIT.value] == self.cases
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time of the block to this stage, however the block is left."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self._stages[name] += self._clock() - start
+
+    def add(self, case: Case, trace: Trace, verdicts: Sequence[Verdict], overall: Status) -> None:
+        """Count one run of a case, what was said of it and what that comes to."""
+        self.cases += 1
+        self.replays += len(trace.replayed)
+        self._setups.add(case.setup)
+        self._possible |= possible(case.setup)
+        self._transitions.update(exercised(case, trace.replayed))
+        self._endings[trace.ended.how.value] += 1
+        unfit = trace.ended.how is How.UNFIT
+        if unfit:
+            self._unfit[coarse(trace.ended.what or trace.ended.detail)] += 1
+        for verdict in verdicts:
+            self._verdicts[verdict.oracle][verdict.status.name.lower()] += 1
+            # A run that could not be made leaves every oracle in doubt, for the one reason just counted.
+            if verdict.status is Status.UNKNOWN and not unfit:
+                self._unknown[f"{verdict.oracle}: {coarse(verdict.where or verdict.detail)}"] += 1
+        self.judged += overall is not Status.UNKNOWN
+        for name, text in trace.facts.items():
+            if text not in self._facts[name] and len(self._facts[name]) < FACTS_MAX:
+                self._facts[name].append(text)
+
+    def worker_time(self, trace: Trace, seconds: float) -> None:
+        """Split the time of one run into the stages that the worker measured and the rest."""
+        for stage in WORKER_STAGES:
+            self._stages[stage] += trace.seconds.get(stage, 0.0)
+        rest = seconds - sum(trace.seconds.get(stage, 0.0) for stage in WORKER_STAGES)
+        self._stages["pass"] += max(0.0, rest)
+
+    def progress(self, doing: str) -> Progress:
+        return Progress(
+            target=self.plan.target,
+            cases=self.cases,
+            replays=self.replays,
+            seconds=self.seconds,
+            transitions=len(self._transitions),
+            transitions_possible=len(self._possible),
+            findings=tuple(self.findings.values()),
+            doing=doing,
+        )
+
+    def campaign(self, stopped: str, error: str = "") -> Campaign:
+        """Everything counted so far, as a value."""
+        return Campaign(
+            target=self.plan.target,
+            runner=self.plan.runner,
+            backend=self.plan.backend,
+            seed=self.plan.seed,
+            started=self._started.isoformat(timespec="seconds"),
+            ended=datetime.now(UTC).isoformat(timespec="seconds"),
+            stopped=stopped,
+            error=error,
+            seconds=self.seconds,
+            cases=self.cases,
+            judged=self.judged,
+            replays=self.replays,
+            setups=len(self._setups),
+            skipped=self.skipped,
+            verdicts={oracle: dict(counts) for oracle, counts in sorted(self._verdicts.items())},
+            endings=dict(self._endings),
+            unknown=dict(self._unknown.most_common()),
+            unfit=dict(self._unfit.most_common()),
+            transitions=tuple(Covered(transition=t, count=n) for t, n in sorted(self._transitions.items())),
+            transitions_possible=len(self._possible),
+            transitions_missing=tuple(sorted(self._possible - self._transitions.keys())),
+            findings=tuple(self.findings.values()),
+            stages=dict(self._stages),
+            facts={name: ", ".join(texts) for name, texts in self._facts.items()},
+        )
+
+
+def coarse(reason: str) -> str:
+    """A reason without its numbers and beyond its first line, so that like reasons count as one."""
+    return re.sub(r"\d+", "#", reason.partition("\n")[0])[:REASON_MAX]

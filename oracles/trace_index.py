@@ -1,0 +1,136 @@
+"""Reading a trace: its arrays by step and path, where two arrays first differ, and a verdict from what was wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from repro.cases.case import Case
+from repro.traces.finding import Cell, Status, Verdict
+from repro.traces.trace import Array, Seen, Trace
+
+Judge = Callable[[Case, Trace], Verdict]
+Bools = npt.NDArray[np.bool_]
+
+# Scalars under `launch` that describe the launch; everything else there is a buffer.
+LAUNCH_SCALARS = frozenset({"bs", "raw_bs"})
+
+
+_Paths = dict[tuple[int, str], dict[str, Array]]
+
+
+def _by_path(everything: tuple[Seen, ...]) -> _Paths:
+    paths: _Paths = {}
+    for seen in everything:
+        paths.setdefault((seen.step, seen.path), {}).setdefault(seen.name, seen.array)
+    return paths
+
+
+class Record:
+    """The arrays of a trace, found without a search: a trace holds hundreds, and an oracle asks for most of them."""
+
+    _latest: ClassVar[tuple[tuple[Seen, ...], _Paths]] = ((), {})
+
+    def __init__(self, trace: Trace) -> None:
+        # All oracles look at the same trace, one after the other.
+        seen, paths = Record._latest
+        if seen is not trace.seen:
+            paths = _by_path(trace.seen)
+            Record._latest = (trace.seen, paths)
+        self._paths = paths
+
+    def path(self, step: int, path: str) -> Mapping[str, Array]:
+        """All arrays of one path of one step, by name; empty if nothing of it was recorded. What padded rows must hold
+        may have been recorded once for all steps."""
+        once = self._paths.get((-1, path), {}) if path in ("neutral", "range") else {}
+        return self._paths.get((step, path), once)
+
+    def scalar(self, step: int, path: str, name: str) -> int | None:
+        """A recorded whole number, or None."""
+        array = self.path(step, path).get(name)
+        return None if array is None else int(array.reshape(-1)[0])
+
+    def buffers(self, step: int) -> dict[str, Array]:
+        """The runner's buffers at launch; empty if no graph was launched in this step."""
+        return {name: array for name, array in self.path(step, "launch").items() if name not in LAUNCH_SCALARS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrong:
+    """One thing that an oracle found wrong. where: what kind of thing, as coarse as a fingerprint needs it."""
+
+    where: str
+    detail: str
+    cell: Cell
+
+
+def same(a: Array, b: Array) -> Bools:
+    """Which elements of two arrays of one shape are equal. A NaN equals a NaN."""
+    return np.asarray((a == b) | ((a != a) & (b != b)), dtype=np.bool_)
+
+
+def equal(a: Array, b: Array) -> bool:
+    """Whether two arrays agree in shape and in every element. A NaN equals a NaN; the dtype may differ."""
+    return a.shape == b.shape and bool(same(a, b).all())
+
+
+def text(value: object) -> str:
+    """A short form of one array element."""
+    if isinstance(value, float | np.floating):
+        return f"{float(value):.8g}"
+    return str(value)
+
+
+def first_difference(step: int, buffer: str, got: Array, want: Array, *, first_row: int = 0) -> Cell | None:
+    """The first cell, by row and column, in which two arrays differ; None if they are equal.
+
+    Both are taken as [rows, columns]; first_row is the row of the buffer at which they begin. Where the shapes
+    differ there is no such cell, and the shapes themselves are given for row and column -1.
+    """
+    if got.shape != want.shape:
+        return Cell(step=step, buffer=buffer, row=-1, column=-1, got=f"shape {got.shape}", want=f"shape {want.shape}")
+    differs = ~same(got, want)
+    if not differs.any():
+        return None
+    flat = int(np.argmax(differs.reshape(-1)))
+    columns = got.size // got.shape[0] if got.ndim else 1
+    return Cell(
+        step=step,
+        buffer=buffer,
+        row=first_row + flat // columns,
+        column=flat % columns,
+        got=text(got.reshape(-1)[flat]),
+        want=text(want.reshape(-1)[flat]),
+    )
+
+
+def conclude(
+    oracle: str, wrongs: Sequence[Wrong], compared: int, *, nothing: str, order: Sequence[str] = ()
+) -> Verdict:
+    """The verdict on one case.
+
+    Of several wrongs the one whose `where` stands first in `order` is told, for the whole case and not for its
+    first step, so that the same bug gets the same fingerprint whatever the numbers; of one kind, the first found.
+    Nothing wrong but nothing compared either is UNKNOWN, with `nothing` saying what was missing.
+    """
+    if wrongs:
+        rank = {where: place for place, where in enumerate(order)}
+        first = min(wrongs, key=lambda wrong: rank.get(wrong.where, len(rank)))
+        return Verdict(oracle=oracle, status=Status.FAIL, where=first.where, detail=first.detail, cell=first.cell)
+    if not compared:
+        return Verdict(oracle=oracle, status=Status.UNKNOWN, where=nothing, detail=f"Nothing was compared: {nothing}.")
+    return Verdict(oracle=oracle, status=Status.PASS)
+
+
+def conclude_by_name(oracle: str, wrongs: Sequence[Wrong], compared: int, *, label: str, nothing: str) -> Verdict:
+    """As conclude, where each wrong's `where` is the name of a buffer and all of the case's names together,
+    sorted, tell the bug: which buffers a runner forgot does not depend on the step in which it shows."""
+    if not wrongs:
+        return conclude(oracle, wrongs, compared, nothing=nothing)
+    names = ", ".join(sorted({wrong.where for wrong in wrongs}))
+    first = wrongs[0]
+    return Verdict(oracle=oracle, status=Status.FAIL, where=f"{label} {names}", detail=first.detail, cell=first.cell)

@@ -1,0 +1,1 @@
+"""What is run: cases, their files, their validity."""

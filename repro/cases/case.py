@@ -1,0 +1,250 @@
+"""What is run: a Setup that is captured once and a sequence of Steps that are replayed on it.
+
+A Case names no release and no machine; the same case is meant to be run on every target.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import dataclass
+
+from repro.cases.domain import DOMAINS, TRITON_ONLY
+from repro.cases.layout import row_pages
+
+RUNNERS = tuple(DOMAINS)
+BACKENDS = ("triton", "flashinfer", "intel_amx")
+ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN")
+ENGINES = ("emulated", "cuda", "toy")
+DTYPES = ("float32", "float16", "bfloat16")
+
+# Bounds of the domain. They keep one case small enough to replay in about a second under the
+# interpreter and to travel as a short text; sglang itself allows more.
+TOPK_MAX = 8
+NUM_STEPS_MAX = 6
+BATCH_MAX = 64
+SLOTS_MAX = 256
+CONTEXT_MAX = 8192
+VOCAB_MAX = 1 << 17
+HIDDEN_MAX = 4096
+STEPS_MAX = 64
+PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+FLASHINFER_HEAD_DIMS = (64, 128, 256)
+DATA_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """Everything that is fixed before the graphs are captured.
+
+    runner: which graph runner is driven (RUNNERS). backend: its attention backend (BACKENDS).
+    topk, num_steps, num_draft_tokens: sglang's speculative_eagle_topk, speculative_num_steps and
+    speculative_num_draft_tokens. capture_bs: the batch-size buckets, in requests, rising.
+    slots: request slots; a request uses a row 1..slots of req_to_token, row 0 is the padding row.
+    context_len: tokens a request may reach, drafts included. kv_splits: the Triton backend's
+    triton_attention_num_kv_splits. algorithm: sglang's speculative_algorithm (ALGORITHMS), which says of what kind
+    target and draft model are.
+    """
+
+    runner: str
+    backend: str = "triton"
+    topk: int
+    num_steps: int
+    num_draft_tokens: int
+    capture_bs: tuple[int, ...]
+    slots: int
+    page_size: int = 1
+    context_len: int = 64
+    vocab_size: int = 128
+    hidden_size: int = 32
+    num_heads: int = 2
+    num_kv_heads: int = 2
+    head_dim: int = 16
+    dtype: str = "float32"
+    kv_splits: int = 1
+    algorithm: str = "EAGLE"
+
+    @property
+    def max_bs(self) -> int:
+        """The largest bucket, in requests."""
+        return self.capture_bs[-1]
+
+    def bucket(self, batch: int) -> int:
+        """The smallest captured batch size that holds `batch` requests. ValueError if none does."""
+        for bs in self.capture_bs:
+            if bs >= batch:
+                return bs
+        raise ValueError(f"a batch of {batch} fits no bucket of {self.capture_bs}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One row of a batch: its request slot, the tokens already in its KV cache, and `data`, the
+    small integer from which its tensors are filled (see payload.py). accepted: how many drafts the verify before this
+    call accepted, for runners that are told (domain.py); 0 for all others."""
+
+    slot: int
+    seq_len: int
+    data: int
+    accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One call of the runner with a batch of requests, in row order."""
+
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A setup and the sequence of calls made on it. Stale state needs at least two."""
+
+    setup: Setup
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a case is run: a release of sglang or a checkout's import path, and an engine.
+
+    Its text form is RELEASE/ENGINE (0.5.13/emulated) or PATH@ENGINE (/src/sglang/python@cuda).
+    """
+
+    sglang: str
+    engine: str
+
+    @property
+    def is_checkout(self) -> bool:
+        return "/" in self.sglang
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """Read the text form. ValueError, naming what is wrong, if it is not one."""
+        separator = "@" if "@" in text else "/"
+        sglang, found, engine = text.rpartition(separator)
+        if not found or not sglang or engine not in ENGINES:
+            raise ValueError(
+                f"target {text!r}: expected RELEASE/ENGINE or PATH@ENGINE, with an engine of {', '.join(ENGINES)}"
+            )
+        if separator == "@" and "/" not in sglang:
+            raise ValueError(f"target {text!r}: a checkout is named by a path, a release as {sglang}/{engine}")
+        if separator == "/" and "/" in sglang:
+            raise ValueError(f"target {text!r}: a checkout is written PATH@ENGINE")
+        return cls(sglang, engine)
+
+    def __str__(self) -> str:
+        return f"{self.sglang}@{self.engine}" if self.is_checkout else f"{self.sglang}/{self.engine}"
+
+
+def setup_problems(setup: Setup) -> list[str]:
+    """Why this setup cannot be captured; empty if it can. Never raises on well-typed values."""
+    found = []
+
+    def need(holds: bool, text: str) -> None:
+        if not holds:
+            found.append(f"setup: {text}")
+
+    def within(name: str, low: int, high: int) -> None:
+        value = getattr(setup, name)
+        need(low <= value <= high, f"{name} {value} is outside {low}..{high}")
+
+    need(setup.runner in RUNNERS, f"runner {setup.runner!r} is none of {', '.join(RUNNERS)}")
+    need(setup.backend in BACKENDS, f"backend {setup.backend!r} is none of {', '.join(BACKENDS)}")
+    need(setup.dtype in DTYPES, f"dtype {setup.dtype!r} is none of {', '.join(DTYPES)}")
+    need(setup.page_size in PAGE_SIZES, f"page_size {setup.page_size} is none of {PAGE_SIZES}")
+    within("topk", 1, TOPK_MAX)
+    domain = DOMAINS.get(setup.runner, DOMAINS["draft"])
+    need(setup.backend in domain.backends, f"the {setup.runner} runner has no {setup.backend} backend")
+    need(setup.algorithm in ALGORITHMS, f"algorithm {setup.algorithm!r} is none of {', '.join(ALGORITHMS)}")
+    need(setup.algorithm in domain.algorithms, f"the {setup.runner} runner has no {setup.algorithm} algorithm")
+    latent = setup.algorithm in TRITON_ONLY
+    need(not latent or setup.backend == "triton", f"the {setup.algorithm} algorithm has no {setup.backend} backend")
+    within("num_steps", domain.num_steps_min, NUM_STEPS_MAX)
+    need(domain.speculative or setup.topk == setup.num_steps == 1, "without drafts topk and num_steps are 1")
+    need(domain.branches or setup.topk == 1, f"the {setup.runner} runner has topk 1 only")
+    need(not domain.trees or setup.topk > 1, f"the {setup.runner} runner has topk above 1 only")
+    within("slots", 1, SLOTS_MAX)
+    within("context_len", 8, CONTEXT_MAX)
+    within("vocab_size", 16, VOCAB_MAX)
+    within("hidden_size", 8, HIDDEN_MAX)
+    within("num_heads", 1, 64)
+    within("num_kv_heads", 1, 64)
+    within("head_dim", 8, 256)
+    within("kv_splits", 1, 16)
+    bs = setup.capture_bs
+    need(bool(bs) and all(a < b for a, b in itertools.pairwise(bs)), f"capture_bs {bs} does not rise")
+    need(all(1 <= b <= BATCH_MAX for b in bs), f"capture_bs {bs} leaves 1..{BATCH_MAX}")
+    if found:
+        return found
+    need(setup.num_heads % setup.num_kv_heads == 0, "num_heads is no multiple of num_kv_heads")
+    # transformers refuses such a Llama configuration.
+    need(setup.hidden_size % setup.num_heads == 0, "hidden_size is no multiple of num_heads")
+    need(setup.head_dim & (setup.head_dim - 1) == 0, "head_dim is no power of two")
+    if setup.backend == "flashinfer":
+        need(setup.dtype != "float32", "flashinfer has no float32 kernels")
+        need(setup.head_dim in FLASHINFER_HEAD_DIMS, f"head_dim is none of flashinfer's {FLASHINFER_HEAD_DIMS}")
+    need(setup.vocab_size >= setup.topk, "vocab_size is below topk")
+    need(setup.max_bs <= setup.slots, f"the largest bucket {setup.max_bs} exceeds {setup.slots} slots")
+    if setup.topk == 1:
+        # sglang insists: without branches the tree is the chain itself.
+        need(setup.num_draft_tokens == setup.num_steps + 1, "topk 1 needs num_draft_tokens == num_steps + 1")
+    # The tree holds topk + (steps - 1) * topk**2 candidates, of which num_draft_tokens - 1 are kept.
+    candidates = setup.topk + (setup.num_steps - 1) * setup.topk**2
+    need(
+        2 <= setup.num_draft_tokens <= candidates + 1,
+        f"num_draft_tokens {setup.num_draft_tokens} is outside 2..{candidates + 1}",
+    )
+    need(domain.room(setup, 1) <= setup.context_len, "not even one token and its drafts fit context_len")
+    return found
+
+
+def problems(case: Case) -> list[str]:
+    """Why this case is not valid; empty if it is. Generator, loader and shrinker share it.
+
+    Total: never raises on well-typed values, however wrong they are.
+    """
+    setup = case.setup
+    found = setup_problems(setup)
+    if found:
+        return found
+    if not 1 <= len(case.steps) <= STEPS_MAX:
+        found.append(f"a case has 1..{STEPS_MAX} steps, not {len(case.steps)}")
+    limit = seq_len_max(setup)
+    most = accepted_max(setup)
+    for number, step in enumerate(case.steps):
+        here = f"step {number}"
+        if not 1 <= len(step.requests) <= setup.max_bs:
+            found.append(f"{here}: {len(step.requests)} requests do not fit buckets {setup.capture_bs}")
+        used = [request.slot for request in step.requests]
+        if len(set(used)) != len(used):
+            found.append(f"{here}: a slot is used twice in {used}")
+        for row, request in enumerate(step.requests):
+            where = f"{here} request {row}"
+            if not 1 <= request.slot <= setup.slots:
+                found.append(f"{where}: slot {request.slot} is outside 1..{setup.slots}")
+            if not 1 <= request.seq_len <= limit:
+                found.append(f"{where}: seq_len {request.seq_len} is outside 1..{limit}")
+            if not 0 <= request.data <= DATA_MAX:
+                found.append(f"{where}: data {request.data} is outside 0..{DATA_MAX}")
+            if not 0 <= request.accepted <= most:
+                found.append(f"{where}: accepted {request.accepted} is outside 0..{most}")
+    return found
+
+
+def accepted_max(setup: Setup) -> int:
+    """The most drafts that a verify can accept, where that matters: one a level of the tree, whose root is no draft."""
+    return min(setup.num_steps, setup.num_draft_tokens - 1) if DOMAINS[setup.runner].accepts else 0
+
+
+@functools.lru_cache(maxsize=1024)
+def seq_len_max(setup: Setup) -> int:
+    """The longest prefix, in tokens, such that its drafts and those of every shorter one fit context_len.
+
+    Not the longest that fits at all: with branches on pages of their own, a prefix that ends late in its page
+    needs more room than a longer one that ends early. Cached, as every validity check asks for it.
+    """
+    limit = min(setup.context_len, row_pages(setup) * setup.page_size)
+    room = DOMAINS[setup.runner].room
+    fits = (room(setup, n) <= limit for n in range(1, limit + 1))
+    return sum(1 for _ in itertools.takewhile(bool, fits))

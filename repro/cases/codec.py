@@ -1,0 +1,232 @@
+"""The seed file: a case and a few words about it, as JSON with one request a line.
+
+Data only: nothing in it is executed. Whatever does not mean exactly one valid case is refused, by part and value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from repro.cases import json_parts
+from repro.cases.atomic_file import write_text
+from repro.cases.case import Case, Request, Setup, Step, problems
+
+# Adding a field with a default keeps the number. Any other change of meaning, a changed default too, raises it.
+FORMAT = 1
+FORMATS_KNOWN = (1,)
+
+# A thousand requests take 60 kB; a larger file is not a seed, and refusing it must cost nothing.
+BYTES_MAX = 1 << 20
+TEXT_MAX = 1000
+NAME_MAX = 100
+_PROBLEMS_SHOWN = 8
+
+AboutValue = str | tuple[str, ...] | Mapping[str, str]
+
+
+class BadSeed(ValueError):
+    """This is no seed. The text, one line, names the part and the value that were refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seed:
+    """A case and what is said about it: where it was found, what is expected of which releases. `about` holds
+    texts, lists of texts and one level of named texts; it never changes what the case means."""
+
+    about: Mapping[str, AboutValue] = field(default_factory=dict)
+    case: Case
+
+
+def digest(case: Case) -> str:
+    """The identity of a case, 12 hex digits. Fields at their default are left out, so that a field added to
+    Setup later, with a default, leaves every digest as it was."""
+    setup = {
+        f.name: getattr(case.setup, f.name)
+        for f in dataclasses.fields(case.setup)
+        if getattr(case.setup, f.name) != f.default
+    }
+    steps = [[tuple(_request_to_json(r).values()) for r in step.requests] for step in case.steps]
+    text = json.dumps([FORMAT, setup, steps], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def case_to_json(case: Case) -> dict[str, object]:
+    """The case as plain dicts and lists, in the file's key order."""
+    setup = {f.name: getattr(case.setup, f.name) for f in dataclasses.fields(case.setup)}
+    setup["capture_bs"] = list(case.setup.capture_bs)
+    steps = [{"requests": [_request_to_json(request) for request in step.requests]} for step in case.steps]
+    return {"setup": setup, "steps": steps}
+
+
+def case_from_json(value: object) -> Case:
+    """The case that case_to_json wrote. BadSeed if a part or type is wrong; whether the case is valid is left to
+    problems()."""
+    try:
+        return _case(json_parts.as_fields("case", value, required={"setup", "steps"}))
+    except json_parts.Refused as error:
+        raise BadSeed(str(error)) from error
+
+
+def dumps(seed: Seed) -> str:
+    """The text of a seed file. BadSeed if loads would refuse it."""
+    try:
+        about = _about(dict(seed.about))
+    except json_parts.Refused as error:
+        raise BadSeed(str(error)) from error
+    _need_valid(seed.case)
+    text = "\n".join(_lines(about, case_to_json(seed.case))) + "\n"
+    _need_size(len(text.encode()))
+    return text
+
+
+def loads(text: str) -> Seed:
+    """The seed that this text means. BadSeed if it is not exactly one valid case."""
+    _need_size(len(text.encode(errors="surrogatepass")))
+    try:
+        value = json_parts.as_object("seed", json_parts.parse(text))
+        if "format" in value:
+            number = json_parts.as_integer("format", value["format"])
+            if number not in FORMATS_KNOWN:
+                known = ", ".join(map(str, FORMATS_KNOWN))
+                raise BadSeed(f"format {number} is unknown: this version reads format {known}")
+        found = json_parts.as_fields("seed", value, required={"format", "setup", "steps"}, optional={"about"})
+        seed = Seed(about=_about(found.get("about", {})), case=_case(found))
+    except json_parts.Refused as error:
+        raise BadSeed(str(error)) from error
+    _need_valid(seed.case)
+    return seed
+
+
+def read(path: Path) -> Seed:
+    """The seed in this file. BadSeed, naming the file, if it cannot be read or is none."""
+    try:
+        with path.open("rb") as file:
+            _need_size(os.fstat(file.fileno()).st_size)
+            # Devices and pipes have no size beforehand, so the reading is bounded as well.
+            content = file.read(BYTES_MAX + 1)
+        _need_size(len(content))
+        return loads(content.decode())
+    except OSError as error:
+        raise BadSeed(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise BadSeed(f"{path}: not UTF-8 text, from byte {error.start} on") from error
+    except BadSeed as error:
+        raise BadSeed(f"{path}: {error}") from error
+
+
+def write(path: Path, seed: Seed) -> None:
+    """Put the seed at this path, whole or not at all. BadSeed if loads would refuse it, OSError if the disk does."""
+    write_text(path, dumps(seed))
+
+
+def _need_size(size: int) -> None:
+    if size > BYTES_MAX:
+        raise BadSeed(f"{size} bytes are too many for a seed: the limit is {BYTES_MAX}")
+
+
+def _need_valid(case: Case) -> None:
+    bad = problems(case)
+    if bad:
+        lines = [json_parts.cut(line, 200) for line in bad[:_PROBLEMS_SHOWN]]
+        if len(bad) > len(lines):
+            lines.append(f"and {len(bad) - len(lines)} more")
+        raise BadSeed("not a valid case: " + "; ".join(lines))
+
+
+# Reading
+
+
+def _case(fields: Mapping[str, object]) -> Case:
+    steps = json_parts.as_list("steps", fields["steps"])
+    return Case(setup=_setup(fields["setup"]), steps=tuple(_step(f"steps[{n}]", step) for n, step in enumerate(steps)))
+
+
+def _setup(value: object) -> Setup:
+    types = typing.get_type_hints(Setup)
+    required = {f.name for f in dataclasses.fields(Setup) if f.default is dataclasses.MISSING}
+    found = json_parts.as_fields("setup", value, required=required, optional=types.keys() - required)
+    read: dict[str, typing.Any] = {}
+    for name, part in found.items():
+        if types[name] is str:
+            read[name] = json_parts.as_text(f"setup.{name}", part, NAME_MAX)
+        elif types[name] is int:
+            read[name] = json_parts.as_integer(f"setup.{name}", part)
+        else:  # tuple[int, ...], the only other kind of field
+            items = json_parts.as_list(f"setup.{name}", part)
+            read[name] = tuple(json_parts.as_integer(f"setup.{name}[{n}]", item) for n, item in enumerate(items))
+    return Setup(**read)
+
+
+def _step(part: str, value: object) -> Step:
+    items = json_parts.as_list(f"{part}.requests", json_parts.as_fields(part, value, required={"requests"})["requests"])
+    requests = []
+    for number, item in enumerate(items):
+        here = f"{part}.requests[{number}]"
+        found = json_parts.as_fields(here, item, required={"slot", "seq_len", "data"}, optional={"accepted"})
+        requests.append(Request(**{name: json_parts.as_integer(f"{here}.{name}", found[name]) for name in found}))
+    return Step(requests=tuple(requests))
+
+
+def _about(value: object) -> dict[str, AboutValue]:
+    found = json_parts.as_object("about", value)
+    return {
+        json_parts.as_text("about", key, NAME_MAX): _about_value(f"about.{key}", part) for key, part in found.items()
+    }
+
+
+def _about_value(part: str, value: object) -> AboutValue:
+    if isinstance(value, list | tuple):
+        return tuple(json_parts.as_text(f"{part}[{n}]", item, TEXT_MAX) for n, item in enumerate(value))
+    if isinstance(value, Mapping):
+        return {
+            json_parts.as_text(part, key, NAME_MAX): json_parts.as_text(f"{part}.{key}", item, TEXT_MAX)
+            for key, item in value.items()
+        }
+    return json_parts.as_text(part, value, TEXT_MAX)
+
+
+# Writing
+
+
+def _request_to_json(request: Request) -> dict[str, int]:
+    told = {"slot": request.slot, "seq_len": request.seq_len, "data": request.data}
+    return told | ({"accepted": request.accepted} if request.accepted else {})
+
+
+def _lines(about: Mapping[str, AboutValue], case: Mapping[str, typing.Any]) -> Iterator[str]:
+    def text(value: object) -> str:
+        return json.dumps(value, ensure_ascii=False)
+
+    yield "{"
+    yield f' "format": {FORMAT},'
+    yield ' "about": {'
+    yield from _separated(f"  {text(key)}: {text(value)}" for key, value in about.items())
+    yield " },"
+    yield ' "setup": {'
+    yield from _separated(f"  {text(key)}: {text(value)}" for key, value in case["setup"].items())
+    yield " },"
+    yield ' "steps": ['
+    for number, step in enumerate(case["steps"]):
+        yield '  {"requests": ['
+        yield from _separated(f"   {text(request)}" for request in step["requests"])
+        yield "  ]}" if number + 1 == len(case["steps"]) else "  ]},"
+    yield " ]"
+    yield "}"
+
+
+def _separated(lines: Iterable[str]) -> Iterator[str]:
+    """The lines, with a comma behind each but the last."""
+    before = None
+    for line in lines:
+        if before is not None:
+            yield before + ","
+        before = line
+    if before is not None:
+        yield before

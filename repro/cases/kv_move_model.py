@@ -1,0 +1,68 @@
+"""What a verify step accepts of a request's tree of drafts, and the KV moves that follow from it, as plain arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from repro.cases.case import Request, Setup
+from repro.cases.layout import Ints, draft_positions
+from repro.cases.payload import shuffled
+
+REJECTED = -1  # sglang's mark for the places of accept_index that nothing was accepted for
+
+
+def verified(setup: Setup, table: Ints, request: Request) -> Ints:
+    """The KV slots of the nodes of a request's tree, root first: [num_draft_tokens], right behind its prefix."""
+    return table[request.slot, request.seq_len : request.seq_len + setup.num_draft_tokens]
+
+
+def correct_drafts(setup: Setup, request: Request) -> int:
+    """How many drafts are accepted, the root apart: no more than the tree has."""
+    return min(request.accepted, setup.num_draft_tokens - 1)
+
+
+def accepted_nodes(setup: Setup, request: Request) -> Ints:
+    """Which nodes of the tree are accepted, rising: the root and, from the request's data, its correct drafts."""
+    drafts = shuffled(request.data, "accepted", setup.num_draft_tokens - 1)[: correct_drafts(setup, request)]
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.sort(drafts) + 1])
+
+
+def accept_index(setup: Setup, requests: Sequence[Request]) -> Ints:
+    """As a verify step gives it: [n, num_steps + 1], nodes of the whole batch's trees, then REJECTED."""
+    found = np.full((len(requests), setup.num_steps + 1), REJECTED, dtype=np.int64)
+    for row, request in enumerate(requests):
+        nodes = accepted_nodes(setup, request)
+        found[row, : nodes.size] = row * setup.num_draft_tokens + nodes
+    return found
+
+
+def finishes(request: Request) -> bool:
+    """Whether the request ends with this step: for moves that leave finished requests behind."""
+    return request.data % 2 == 1
+
+
+def accepted_pairs(setup: Setup, table: Ints, request: Request) -> Ints:
+    """Where the accepted rows of a request go: [n, 2] of target and source KV slot. They close up behind the prefix."""
+    slots, nodes = verified(setup, table, request), accepted_nodes(setup, request)
+    return np.stack([slots[: nodes.size], slots[nodes]], axis=1)
+
+
+def branch_pairs(setup: Setup, table: Ints, request: Request) -> Ints:
+    """Where the last, partly filled page of a prefix goes: [n, 2] of target and source KV slot. Every branch but the
+    first, which continues in that page, begins with a copy of it."""
+    begun = request.seq_len % setup.page_size
+    if setup.page_size == 1 or setup.topk == 1:
+        begun = 0
+    row = table[request.slot]
+    source = row[request.seq_len - begun : request.seq_len]
+    firsts = draft_positions(setup, request.seq_len)[1:, 0]
+    pairs = [np.stack([row[first - begun : first], source], axis=1) for first in firsts]
+    return np.concatenate(pairs) if pairs else np.empty((0, 2), dtype=np.int64)
+
+
+def freed(setup: Setup, table: Ints, request: Request) -> Ints:
+    """The KV slots of a request's tree that are given back: the whole pages behind what is kept."""
+    kept = -(-(request.seq_len + correct_drafts(setup, request) + 1) // setup.page_size) * setup.page_size
+    return verified(setup, table, request)[max(0, kept - request.seq_len) :]

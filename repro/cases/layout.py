@@ -1,0 +1,74 @@
+"""Where tokens lie in the KV cache: req_to_token and the row positions of draft tokens, as plain arrays.
+
+Every request slot owns one row of req_to_token for ever; its pages are scattered over the pool, so that
+neighbouring tokens of a request are not neighbours in memory and a wrong index meets foreign data.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from repro.cases.payload import shuffled
+
+Ints = npt.NDArray[np.int64]
+
+# Tokens of a prefix that a sliding layer reads, of models that have such layers.
+WINDOW = 7
+_LAYOUT_DATA = 23037  # any constant: the layout is part of the meaning of a seed file
+
+
+class Paged(Protocol):
+    """The parts of a Setup that decide the layout."""
+
+    @property
+    def topk(self) -> int: ...
+    @property
+    def num_steps(self) -> int: ...
+    @property
+    def num_draft_tokens(self) -> int: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def page_size(self) -> int: ...
+    @property
+    def context_len(self) -> int: ...
+
+
+def row_pages(setup: Paged) -> int:
+    """Pages in one request's row."""
+    return -(-setup.context_len // setup.page_size)
+
+
+def pool_tokens(setup: Paged) -> int:
+    """KV slots that requests can own. The pool has page_size more: slots 0..page_size-1 are reserved."""
+    return setup.slots * row_pages(setup) * setup.page_size
+
+
+def req_to_token(setup: Paged) -> Ints:
+    """The KV slot of each token: [slots + 1, context_len]. Row 0 is the padding row, all zero."""
+    pages = row_pages(setup)
+    order = shuffled(_LAYOUT_DATA, "pages", setup.slots * pages).reshape(setup.slots, pages)
+    tokens = (order[:, :, None] + 1) * setup.page_size + np.arange(setup.page_size)
+    table = np.zeros((setup.slots + 1, setup.context_len), dtype=np.int64)
+    table[1:] = tokens.reshape(setup.slots, -1)[:, : setup.context_len]
+    return table
+
+
+def draft_positions(setup: Paged, seq_len: int) -> Ints:
+    """Row positions of the draft tokens of a request: [topk, num_steps].
+
+    With one-token pages or a single branch, the branches follow each other behind the prefix. Otherwise
+    each branch starts on pages of its own, at the offset at which the prefix ended in its last page
+    (sglang's generate_draft_decode_kv_indices).
+    """
+    branch = np.arange(setup.topk, dtype=np.int64)[:, None]
+    step = np.arange(setup.num_steps, dtype=np.int64)[None, :]
+    if setup.page_size == 1 or setup.topk == 1:
+        return seq_len + branch * setup.num_steps + step
+    last_page = seq_len % setup.page_size
+    pages_per_branch = -(-(last_page + setup.num_steps) // setup.page_size)
+    start = seq_len - last_page + branch * pages_per_branch * setup.page_size + last_page
+    return np.asarray(start + step)

@@ -1,0 +1,45 @@
+"""The order on cases, written once: what people find simpler comes first."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from repro.cases.case import Case, Setup
+
+# What only makes the model larger or stranger goes back to its default, in these groups.
+MODEL = (
+    ("algorithm",),
+    ("vocab_size",),
+    ("hidden_size",),
+    ("num_heads", "num_kv_heads"),
+    ("head_dim",),
+    ("dtype",),
+    ("backend",),
+)
+DEFAULTS = {f.name: f.default for f in dataclasses.fields(Setup) if f.default is not dataclasses.MISSING}
+
+
+def sort_key(case: Case) -> tuple[int, ...]:
+    """What people find simpler, most important first: of two cases, the one with the lesser key is simpler."""
+    setup, sizes = case.setup, [len(step.requests) for step in case.steps]
+    requests = [request for step in case.steps for request in step.requests]
+    return (
+        len(case.steps),
+        len(requests),
+        setup.topk,
+        setup.num_steps,
+        setup.num_draft_tokens,
+        len(setup.capture_bs),
+        *setup.capture_bs,
+        setup.page_size,
+        setup.context_len,
+        setup.slots,
+        setup.kv_splits,
+        sum(getattr(setup, name) != DEFAULTS[name] for group in MODEL for name in group),
+        *sizes,
+        sum(request.seq_len for request in requests),
+        *(request.seq_len for request in requests),
+        sum(request.data for request in requests),
+        *(request.data for request in requests),
+        *(request.slot for request in requests),
+    )

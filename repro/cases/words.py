@@ -1,0 +1,65 @@
+"""A case in words, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from repro.cases.case import Case
+from repro.cases.codec import AboutValue, Seed, digest
+
+
+def sentence(case: Case) -> str:
+    """The shape of a case: 2 steps with 2 then 1 requests on buckets 1, 2."""
+    sizes = [len(step.requests) for step in case.steps]
+    requests = "request" if sizes == [1] else "requests"
+    return f"{_count(len(sizes), 'step')} with {' then '.join(map(str, sizes))} {requests} on {_buckets(case)}"
+
+
+def paragraph(seed: Seed) -> Iterator[str]:
+    """All that a seed says, line by line."""
+    case, setup = seed.case, seed.case.setup
+    yield f"case {digest(case)}: {sentence(case)}"
+    yield (
+        f"setup: {setup.runner} runner of {setup.algorithm} on {setup.backend}, topk {setup.topk}, "
+        f"{setup.num_steps} draft steps, {setup.num_draft_tokens} draft tokens"
+    )
+    yield (
+        f"memory: {_count(setup.slots, 'request slot')} of {setup.context_len} tokens in pages of {setup.page_size}, "
+        f"{_count(setup.kv_splits, 'kv split')}"
+    )
+    yield (
+        f"model: {setup.dtype}, vocabulary {setup.vocab_size}, hidden size {setup.hidden_size}, "
+        f"{_count(setup.num_heads, 'head')} ({setup.num_kv_heads} for kv) of {setup.head_dim}"
+    )
+    for number, step in enumerate(case.steps):
+        bucket = setup.bucket(len(step.requests))
+        padded = bucket - len(step.requests)
+        rest = f"{_count(padded, 'padded row')}" if padded else "full"
+        yield f"step {number}: {_count(len(step.requests), 'request')} in bucket {bucket}, {rest}"
+        for row, request in enumerate(step.requests):
+            tokens = _count(request.seq_len, "token")
+            accepted = f", {_count(request.accepted, 'draft')} accepted" if request.accepted else ""
+            yield f"  row {row}: slot {request.slot}, prefix of {tokens}{accepted}, data {request.data}"
+    for name, value in seed.about.items():
+        yield from _about(name, value)
+
+
+def _about(name: str, value: AboutValue) -> Iterator[str]:
+    if isinstance(value, str):
+        yield f"{name}: {value}"
+        return
+    yield f"{name}:"
+    lines: Sequence[str] = (
+        [f"{key}: {text}" for key, text in value.items()] if isinstance(value, Mapping) else list(value)
+    )
+    for text in lines:
+        yield f"  {text}"
+
+
+def _buckets(case: Case) -> str:
+    buckets = case.setup.capture_bs
+    return f"bucket{'s' * (len(buckets) > 1)} {', '.join(map(str, buckets))}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

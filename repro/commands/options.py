@@ -1,0 +1,133 @@
+"""The command line of python -m repro: what may be asked for, and what of it makes no sense."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from repro.cases.case import BACKENDS
+from repro.commands.cli import BadInput, Parser, count, positive, target
+
+DESCRIPTION = """What is done with a failing case.
+Exit codes: 0 pass, 1 fail, 2 unknown, 3 our own error or bad input."""
+
+SANITIZERS = ("memcheck", "initcheck", "racecheck", "synccheck")
+
+
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options of the command line, sys.argv's if None is given. BadInput where they make no sense."""
+    options = _parser().parse_args(arguments)
+    if options.command == "fidelity":
+        _need_a_comparison(options)
+    return options
+
+
+def _need_a_comparison(options: argparse.Namespace) -> None:
+    """BadInput unless it is clear which cases are run where and what is compared with what."""
+    hosts = [name for name in ("record", "against") if getattr(options, name)]
+    if len(hosts) > 1:
+        raise BadInput("--record and --against are for two different hosts")
+    if len(options.targets) != (1 if hosts else 2):
+        raise BadInput(f"{'one target is' if hosts else 'two targets are'} needed, not {len(options.targets)}")
+    sources = [bool(options.seeds), bool(options.drawn), bool(options.against)]
+    if sum(sources) != 1:
+        raise BadInput("cases come from seed files, or from --drawn N, or from the recording that --against names")
+
+
+def _parser() -> Parser:
+    watched = Parser(add_help=False)
+    watched.add_argument("--timeout", type=positive, default=120.0, metavar="S", help="seconds of silence: a hang")
+    watched.add_argument("--log", type=Path, help="append what the worker prints to this file")
+    booked = Parser(add_help=False)
+    booked.add_argument("--ledger", type=Path, metavar="DB", help="add to this ledger (default: EAGLEEYE_LEDGER)")
+    ran = Parser(add_help=False, parents=[watched])
+    ran.add_argument("--fresh", action="store_true", help="a new session process for every run")
+    ran.add_argument("--probes", action="store_true", help="with sglang's own probes on (or EAGLEEYE_PROBES=1)")
+    top = Parser(prog="python -m repro", description=DESCRIPTION)
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+
+    run = commands.add_parser(
+        "run", parents=[ran, booked], help="run cases and say which oracle fails, where, and k of n"
+    )
+    run.add_argument("seeds", nargs="+", type=Path, metavar="SEED.json")
+    run.add_argument(
+        "--target", type=target, action="append", required=True, metavar="T", help="RELEASE/ENGINE or PATH@ENGINE"
+    )
+    run.add_argument("--tries", type=count, default=1, metavar="N", help="runs of each case on each target")
+    run.add_argument("--json", action="store_true", help="print all verdicts as JSON")
+    run.add_argument("--quiet", action="store_true", help="no table of verdicts")
+
+    run.add_argument(
+        "--sanitizer",
+        choices=SANITIZERS,
+        metavar="TOOL",
+        help=f"under NVIDIA's compute-sanitizer: {', '.join(SANITIZERS)}; names the kernel of a bad access",
+    )
+
+    shrink = commands.add_parser("shrink", parents=[ran], help="make a failing case small, towards the same failure")
+    shrink.add_argument("seed", type=Path, metavar="SEED.json")
+    shrink.add_argument("--target", type=target, required=True, metavar="T", help="RELEASE/ENGINE or PATH@ENGINE")
+    shrink.add_argument("--runs", type=count, default=200, metavar="N", help="the most runs to spend")
+    shrink.add_argument("--seconds", type=positive, default=300.0, metavar="S", help="the most seconds to spend")
+    shrink.add_argument(
+        "--tries", type=count, default=3, metavar="N", help="runs before and after it, in fresh processes"
+    )
+    shrink.add_argument(
+        "--out", type=Path, metavar="FILE", help="where the best so far is at any moment (default: SEED.small.json)"
+    )
+
+    fixes = commands.add_parser(
+        "fixes", parents=[watched, booked], help="show what each known fix does, with and without it"
+    )
+    fixes.add_argument(
+        "--fix", type=count, nargs="+", action="extend", metavar="PR", help="only these, by pull request number"
+    )
+    fixes.add_argument("--engine", choices=("emulated", "cuda"), default="emulated")
+    fixes.add_argument("--tries", type=count, default=1, metavar="N", help="runs of each stored case on each target")
+    fixes.add_argument("--fresh", action="store_true", help="search for each failure anew, without stored seeds")
+    fixes.add_argument("--seconds", type=positive, default=30.0, metavar="S", help="with --fresh: of each search")
+    fixes.add_argument("--seed", type=count, default=1, metavar="N", help="with --fresh: all cases are drawn from it")
+    fixes.add_argument("--json", type=Path, metavar="OUT", help="write the rows to this file")
+    fixes.add_argument("--out", type=Path, default=Path("out/fixes"), help="with --fresh: folder for what is found")
+
+    repairs = commands.add_parser(
+        "repairs", parents=[watched], help="show that a bug's seed passes once the place that is named is changed"
+    )
+    repairs.add_argument("names", nargs="*", metavar="SEED", help="only these, by the names of their seeds")
+    repairs.add_argument("--engine", choices=("emulated", "cuda"), default="emulated")
+    repairs.add_argument("--tries", type=count, default=1, metavar="N", help="runs of each case on each target")
+    repairs.add_argument("--diff", action="store_true", help="print each change as a patch")
+    repairs.set_defaults(fresh=False)
+
+    fidelity = commands.add_parser("fidelity", parents=[watched], help="how far two targets agree on the same cases")
+    fidelity.add_argument("seeds", nargs="*", type=Path, metavar="SEED.json")
+    fidelity.add_argument("--drawn", type=count, metavar="N", help="so many drawn cases instead of stored ones")
+    fidelity.add_argument("--seed", type=count, default=1, metavar="N", help="with --drawn: from which all are drawn")
+    fidelity.add_argument("--backend", choices=BACKENDS, default="triton", help="with --drawn")
+    fidelity.add_argument("--cases-per-setup", type=count, default=8, metavar="N", help="with --drawn")
+    fidelity.add_argument(
+        "--targets", nargs="+", type=target, required=True, metavar="T", help="two; one with --record or --against"
+    )
+    fidelity.add_argument("--record", type=Path, metavar="OUT.npz", help="keep what the target shows, for --against")
+    fidelity.add_argument(
+        "--against", type=Path, metavar="OUT.npz", help="run the recorded cases and compare with what was recorded"
+    )
+    fidelity.add_argument("--json", type=Path, metavar="OUT", help="write the agreement to this file")
+    fidelity.add_argument("--out", type=Path, default=Path("out/fidelity"), help="folder for cases that disagree")
+
+    ledger = commands.add_parser(
+        "ledger", help="what a ledger holds, whether it is sound, joining those of several hosts"
+    )
+    verbs = ledger.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
+    merge = verbs.add_parser("merge", help="put all that is in the others into the first, which is made if need be")
+    merge.add_argument("out", type=Path, metavar="OUT.db")
+    merge.add_argument("sources", nargs="+", type=Path, metavar="A.db")
+    for verb, meaning in (("show", "its runs, and the state of every failure"), ("check", "whether it is sound")):
+        verbs.add_parser(verb, help=meaning).add_argument("ledger", type=Path, metavar="DB")
+
+    show = commands.add_parser("show", help="a case in words")
+    check = commands.add_parser("check", help="whether these are seeds, and their cases valid")
+    for command in (show, check):
+        command.add_argument("seeds", nargs="+", type=Path, metavar="SEED.json")
+    return top

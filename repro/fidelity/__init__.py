@@ -1,0 +1,1 @@
+"""Two engines compared on the same cases."""

@@ -1,0 +1,176 @@
+"""The file in which one host keeps what a target showed, so that another host compares its own target with it.
+
+One .npz of plain numbers: the bytes of all arrays, each once, and a JSON head that says which is what.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from repro.cases.case import Target, problems
+from repro.cases.codec import BadSeed, case_from_json, case_to_json
+from repro.fidelity.observation import INTEGERS, Observation, Outputs, Seen
+from repro.traces.finding import Status, Verdict
+from repro.traces.trace import Array
+
+FORMAT = 1
+# KV rows kept of a path of a step, spread over all: enough to meet whatever is wrong with a kernel, and a few MB for
+# some hundred cases.
+KV_ROWS_KEPT = 64
+
+
+class BadRecording(ValueError):
+    """This is no recording. The text, one line, says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What a target showed."""
+
+    target: Target
+    observations: tuple[Observation, ...]
+
+
+def save(path: Path, recording: Recording) -> None:
+    """Put the recording at this path, whole or not at all. OSError if the disk refuses."""
+    store = _Store()
+    cases = [_case_to_json(one, store) for one in recording.observations]
+    head = {"format": FORMAT, "target": str(recording.target), "arrays": store.forms, "cases": cases}
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("wb") as file:
+            np.savez_compressed(file, head=_bytes(json.dumps(head).encode()), body=_bytes(b"".join(store.parts)))
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def load(path: Path) -> Recording:
+    """The recording in this file. BadRecording, naming it, if it cannot be read or is none."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            head, body = json.loads(file["head"].tobytes()), file["body"].tobytes()
+        if head["format"] != FORMAT:
+            raise BadRecording(f"{path}: format {head['format']!r:.20} is unknown: this version reads {FORMAT}")
+        arrays = list(_arrays(head["arrays"], body))
+        observations = tuple(_case_from_json(form, arrays) for form in head["cases"])
+        return Recording(target=Target.parse(head["target"]), observations=observations)
+    except BadRecording:
+        raise
+    except OSError as error:
+        raise BadRecording(f"{path}: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, EOFError, BadSeed) as error:
+        raise BadRecording(f"{path}: not a recording of python -m repro fidelity ({type(error).__name__})") from error
+    except (zipfile.BadZipFile, zlib.error) as error:
+        raise BadRecording(f"{path}: damaged: {error}") from error
+
+
+def _bytes(data: bytes) -> Array:
+    return np.frombuffer(data, dtype=np.uint8)
+
+
+class _Store:
+    """The arrays of a file, equal ones once: a graph usually gives what eager gives. Mutable."""
+
+    def __init__(self) -> None:
+        self.forms: list[list[object]] = []
+        self.parts: list[bytes] = []
+        self._known: dict[tuple[str, tuple[int, ...], bytes], int] = {}
+
+    def put(self, array: Array) -> int:
+        """Its number in the file."""
+        plain = np.ascontiguousarray(array)
+        data = plain.tobytes()
+        key = (plain.dtype.str, plain.shape, data)
+        if key not in self._known:
+            self._known[key] = len(self.forms)
+            self.forms.append([plain.dtype.str, list(plain.shape)])
+            self.parts.append(data)
+        return self._known[key]
+
+
+def _arrays(forms: Sequence[Sequence[Any]], body: bytes) -> Iterator[Array]:
+    offset = 0
+    for name, shape in forms:
+        dtype = np.dtype(name)
+        if dtype.kind not in "biuf" or not all(type(length) is int and length >= 0 for length in shape):
+            raise ValueError("not an array of plain numbers")
+        count = math.prod(shape)
+        yield np.frombuffer(body, dtype=dtype, count=count, offset=offset).reshape(shape)
+        offset += count * dtype.itemsize
+
+
+def _case_to_json(one: Observation, store: _Store) -> dict[str, Any]:
+    return {
+        "case": case_to_json(one.case),
+        "how": one.how,
+        "what": one.what,
+        "overall": None if one.overall is None else one.overall.name,
+        "verdicts": [
+            {"oracle": v.oracle, "status": v.status.name, "where": v.where, "detail": v.detail} for v in one.verdicts
+        ],
+        "steps": {str(number): _step_to_json(step, store) for number, step in one.steps.items()},
+    }
+
+
+def _case_from_json(form: Mapping[str, Any], arrays: Sequence[Array]) -> Observation:
+    case = case_from_json(form["case"])
+    if problems(case):
+        raise ValueError("not a valid case")
+    return Observation(
+        case=case,
+        how=str(form["how"]),
+        what=str(form["what"]),
+        overall=None if form["overall"] is None else Status[form["overall"]],
+        verdicts=tuple(Verdict(**(dict(v) | {"status": Status[v["status"]]})) for v in form["verdicts"]),
+        steps={int(number): _step_from_json(step, arrays) for number, step in form["steps"].items()},
+    )
+
+
+def _step_to_json(step: Seen, store: _Store) -> dict[str, Any]:
+    given = np.array([sorted(slots) for slots in step.given], dtype=np.int32)
+    return {
+        "paths": {name: _outputs_to_json(outputs, store) for name, outputs in step.paths.items()},
+        "given": store.put(given),
+        "turned": list(step.turned),
+        "noise": [str(number) for number in step.noise],  # JSON has no infinity
+    }
+
+
+def _step_from_json(form: Mapping[str, Any], arrays: Sequence[Array]) -> Seen:
+    return Seen(
+        paths={name: _outputs_from_json(outputs, arrays) for name, outputs in form["paths"].items()},
+        given=tuple(frozenset(row) for row in arrays[form["given"]].tolist()),
+        turned=tuple(map(bool, form["turned"])),
+        noise=tuple(map(float, form["noise"])),
+    )
+
+
+def _outputs_to_json(outputs: Outputs, store: _Store) -> dict[str, Any]:
+    slots = sorted(outputs.kv)
+    kept = slots[:: max(1, -(-len(slots) // KV_ROWS_KEPT))]
+    form: dict[str, Any] = {name: store.put(outputs.integers[name]) for name in INTEGERS}
+    form["slots"] = store.put(np.array(sorted(outputs.slots), dtype=np.int32))
+    if kept:
+        form["kept"] = store.put(np.array(kept, dtype=np.int32))
+        form["kv"] = store.put(np.stack([outputs.kv[slot] for slot in kept]))
+    return form
+
+
+def _outputs_from_json(form: Mapping[str, Any], arrays: Sequence[Array]) -> Outputs:
+    kept = arrays[form["kept"]].tolist() if "kept" in form else []
+    return Outputs(
+        integers={name: arrays[form[name]] for name in INTEGERS},
+        slots=frozenset(arrays[form["slots"]].tolist()),
+        kv=dict(zip(kept, arrays[form["kv"]], strict=True)) if kept else {},
+    )

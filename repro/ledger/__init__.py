@@ -1,0 +1,1 @@
+"""Everything that was ever measured, in one SQLite file."""

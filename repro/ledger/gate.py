@@ -1,0 +1,202 @@
+"""What a nightly run concludes from what was measured: green or red, and why, in words for a person.
+
+Green means that everything is as it is known to be. Red: a failure that nobody knows of; a known one that is not there
+any more; what could be measured before and cannot be now.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from enum import StrEnum
+
+from repro.ledger.known import Issue, explained
+from repro.ledger.read import History
+from repro.ledger.rows import UNFIT, CheckRow, FixRow
+from repro.ledger.states import CANNOT_RUN, KNOWN, NEW, PASSING, State, measurements, states
+from repro.ledger.unfinished import NOT_ENDED
+from repro.traces.campaign import Campaign, Found
+from repro.traces.finding import Status
+from repro.upstream.prove import NOT_COVERED
+
+# Changes of state, from and to, that are no news; "": there was none before.
+_NO_NEWS = frozenset({(NEW, KNOWN), (CANNOT_RUN, PASSING), ("", KNOWN), ("", PASSING), ("", CANNOT_RUN)})
+FAIL, PASS, UNKNOWN = Status.FAIL.name, Status.PASS.name, Status.UNKNOWN.name
+
+
+class Color(StrEnum):
+    """GREEN: as it is to be. KNOWN: fails, and that is known. SKIPPED: could not be measured, and never could. RED."""
+
+    GREEN = "green"
+    KNOWN = "known"
+    SKIPPED = "skipped"
+    RED = "red"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    color: Color
+    text: str = ""
+
+
+def judge_check(row: CheckRow, before: State | None, issue: Issue | None) -> Judgement:
+    """What a stored seed, or a known finding, came to tonight. before: its state before this run. issue: the known
+    issue that it is the probe of on this target, or that explains how it fails."""
+    what = f"{row.subject} on {row.target}"
+    if issue and row.fingerprint:
+        return Judgement(color=Color.KNOWN, text=f"{what} fails, as is known: {issue}")
+    if row.status in (UNFIT, UNKNOWN):
+        if row.status == UNKNOWN and row.fingerprint:
+            return Judgement(color=Color.RED, text=f"{what} {row.reason}")
+        if before and before.measured:
+            return Judgement(color=Color.RED, text=f"{what} was measured before, and cannot be now: {row.reason}")
+        return Judgement(color=Color.SKIPPED, text=f"{what} cannot be measured: {row.reason}")
+    if row.status == FAIL:
+        seen = f"{row.oracle} at {row.where}: {row.failed} of {row.tried} runs"
+        if row.expected == FAIL:
+            return Judgement(color=Color.GREEN)
+        if row.expected == PASS:
+            return Judgement(color=Color.RED, text=f"{what} fails, and must pass: {seen}")
+        return Judgement(color=Color.RED, text=f"{what} fails, and is no known issue: {seen}")
+    if issue and row.subject in issue.probes:
+        return Judgement(color=Color.RED, text=f"{what} passes now: take this target out of the known issue {issue}")
+    if row.expected == FAIL:
+        return Judgement(color=Color.RED, text=f"{what} passes, and its file says that it fails there")
+    return Judgement(color=Color.GREEN)
+
+
+def judge_campaign(done: Campaign, release: str, issues: Sequence[Issue], before: Sequence[Campaign]) -> Judgement:
+    """What a campaign came to. release: the target's. before: earlier ones of the same target, runner and backend."""
+    what = f"{done.target} {done.runner}/{done.backend}"
+    if done.error or done.stopped in ("interrupted", NOT_ENDED):
+        return Judgement(color=Color.RED, text=f"{what}: {done.error or done.stopped}")
+
+    def issue(found: Found) -> Issue | None:
+        setup = (done.runner, done.backend)
+        return explained(issues, release, done.target.engine, setup, found.oracle, found.fingerprint)
+
+    unknown = [found for found in done.findings if not issue(found)]
+    if unknown:
+        return Judgement(color=Color.RED, text="\n".join(f"{what}: {_told(found)}" for found in unknown))
+    if not done.judged:
+        why = next(iter(done.unfit or done.unknown), "no case was drawn")
+        if any(one.judged for one in before):
+            return Judgement(color=Color.RED, text=f"{what}: cases could be judged before, and none now: {why}")
+        return Judgement(color=Color.SKIPPED, text=f"{what} cannot be run: {why}")
+    if done.findings:
+        known = dict.fromkeys(str(issue(found)) for found in done.findings)
+        return Judgement(color=Color.KNOWN, text=f"{what}: found what is known: {'; '.join(known)}")
+    return Judgement(color=Color.GREEN)
+
+
+def _told(found: Found) -> str:
+    again = f"failed {found.failed} of {found.tried} runs" if found.failed else "seen once, and not again"
+    return f"{found.oracle} {found.fingerprint} at {found.where}: {again}; {found.seed}"
+
+
+def judge_fix(rows: Sequence[FixRow], code: int, error: str) -> Judgement:
+    """Whether a fix is proven. rows: what its table says, of all its proofs. code and error: what the command ended
+    with, for when that is not in the table."""
+    problems = [
+        f"#{row.number} {row.runner}/{row.backend} on {row.target}: {row.problem}" for row in rows if row.problem
+    ]
+    if problems or code not in (0, NOT_COVERED):
+        return Judgement(color=Color.RED, text="\n".join(problems) or f"the command ended with {code}: {error}")
+    missing = [f"#{row.number} {row.runner}/{row.backend}: {row.detail}" for row in rows if not row.role]
+    if len(missing) == len(rows):
+        return Judgement(color=Color.SKIPPED, text="; ".join(missing) or error or "there was nothing to prove")
+    return Judgement(color=Color.GREEN)
+
+
+def judge_issue(issue: Issue, today: date) -> Judgement:
+    """Whether somebody has to look at a known issue again."""
+    if issue.expired(today):
+        return Judgement(color=Color.RED, text=f"the known issue has expired, look at it again: {issue}")
+    return Judgement(color=Color.GREEN)
+
+
+# The whole run ---------------------------------------------------------------------------------------------------
+
+
+def changes(history: History, run: str) -> list[str]:
+    """What became of the states in this run: what is new, fixed, regressed or flaky since the runs before it."""
+    rows = measurements(history)
+    now, before = states(rows), states(row for row in rows if row.run != run)
+    told = []
+    for pair, state in now.items():
+        old = before.get(pair)
+        was = old.state if old else ""
+        if state.since != run or was == state.state or (was, state.state) in _NO_NEWS:
+            continue
+        rate = f" ({state.rate:.0%} of the last runs failed)" if 0 < state.rate < 1 else ""
+        told.append(f"{state.state}: {state.subject} on {state.target}{rate}{', was ' * bool(was)}{was}")
+    return sorted(told)
+
+
+def measured(history: History, run: str) -> bool:
+    """Whether anything at all was measured in this run: nothing is not green."""
+    checks = any(row.run == run and row.status in (PASS, FAIL) for row in history.checks)
+    fixes = any(row.run == run and row.status in (PASS, FAIL) for row in history.fixes)
+    return checks or fixes or any(row.run == run and row.campaign.judged for row in history.campaigns)
+
+
+def summary(history: History, run: str, red: Sequence[str], skipped: Sequence[str]) -> Iterator[str]:
+    """The run as Markdown, a line each, as a step summary of GitHub shows it."""
+    yield f"## eagleeye nightly: {'red' if red else 'green'}"
+    yield ""
+    for title, texts in (("Red because", red), ("Since the last run", changes(history, run)), ("Skipped", skipped)):
+        if texts:
+            yield f"**{title}**"
+            yield ""
+            yield from (f"- {_escaped(text)}" for text in texts)
+            yield ""
+    yield from _table("Stored seeds and known findings", ("target", *Status.__members__, UNFIT), _checks(history, run))
+    yield from _table("Fixes", ("fix", "runner", "engine", "holds"), _fixes(history, run))
+    yield from _table(
+        "Campaigns", ("target", "runner", "cases", "judged", "findings", "seconds"), _campaigns(history, run)
+    )
+
+
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
+    if rows:
+        yield f"**{title}**"
+        yield ""
+        yield f"| {' | '.join(heads)} |"
+        yield f"|{'---|' * len(heads)}"
+        for row in rows:
+            yield f"| {' | '.join(_escaped(str(cell)) for cell in row)} |"
+        yield ""
+
+
+def _checks(history: History, run: str) -> list[tuple[object, ...]]:
+    counts: dict[str, Counter[str]] = {}
+    for row in history.checks:
+        if row.run == run:
+            counts.setdefault(row.target, Counter())[row.status] += 1
+    names = (*Status.__members__, UNFIT)
+    return [(target, *(count[name] for name in names)) for target, count in sorted(counts.items())]
+
+
+def _fixes(history: History, run: str) -> list[tuple[object, ...]]:
+    held: dict[tuple[object, ...], bool | None] = {}
+    for row in history.fixes:
+        if row.run == run:
+            key = (f"#{row.number} {row.title}", f"{row.runner}/{row.backend}", row.engine)
+            held[key] = None if not row.role else held.get(key, True) is True and not row.problem
+    words = {True: "yes", False: "no", None: "not covered"}
+    return [(*key, words[holds]) for key, holds in held.items()]
+
+
+def _campaigns(history: History, run: str) -> list[tuple[object, ...]]:
+    return [
+        (done.target, f"{done.runner}/{done.backend}", done.cases, done.judged, len(done.findings), round(done.seconds))
+        for done in (row.campaign for row in history.campaigns if row.run == run)
+    ]
+
+
+def _escaped(text: str) -> str:
+    """Text that Markdown leaves as it is, on one line."""
+    line = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
+    return "".join(f"\\{c}" if c in "\\`*_[]|#!~" else c for c in line)

@@ -1,0 +1,127 @@
+"""Known upstream issues: the small file known_issues.toml, which says what may fail where, and until when."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from repro.cases import json_parts
+from repro.cases.case import ENGINES
+from repro.cases.codec import BadSeed
+from repro.cases.releases import in_range
+from repro.ledger.rows import FINDING, SEED
+
+KNOWN_ISSUES = Path(__file__).resolve().parents[1] / "known_issues.toml"
+_TEXT_MAX = 300
+_REQUIRED = frozenset({"title", "link", "probes", "targets", "explains", "expires"})
+_OPTIONAL = frozenset({"crashes"})
+
+
+class BadIssues(ValueError):
+    """The file of known issues makes no sense. The text, one line, names the part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issue:
+    """What may fail where: see the head of known_issues.toml. explains: fingerprints, and (runner, backend, oracle)."""
+
+    title: str
+    link: str
+    probes: tuple[str, ...]
+    targets: tuple[str, ...]
+    explains: tuple[str, ...]
+    expires: date
+    crashes: bool = False
+
+    def holds_on(self, release: str, engine: str) -> bool:
+        """Whether this target is one of its targets. What has no release number is not."""
+        return any(_holds(text, release, engine) for text in self.targets)
+
+    def expired(self, today: date) -> bool:
+        return today >= self.expires
+
+    def __str__(self) -> str:
+        return f"{self.title} ({self.link}, until {self.expires})"
+
+
+def probed(issues: Iterable[Issue], subject: str, release: str, engine: str) -> Issue | None:
+    """The issue that this subject is a probe of, on this target."""
+    return next((issue for issue in issues if subject in issue.probes and issue.holds_on(release, engine)), None)
+
+
+def explained(
+    issues: Iterable[Issue], release: str, engine: str, setup: tuple[str, str], oracle: str, fingerprint: str
+) -> Issue | None:
+    """The issue because of which a campaign finds this. setup: runner and backend."""
+    names = {fingerprint, f"{'/'.join(setup)} {oracle}", f"{FINDING}{fingerprint}"}
+    for issue in issues:
+        if issue.holds_on(release, engine) and names & {*issue.explains, *issue.probes}:
+            return issue
+    return None
+
+
+def load(path: Path = KNOWN_ISSUES) -> tuple[Issue, ...]:
+    """The issues of this file. BadIssues."""
+    try:
+        with path.open("rb") as file:
+            form = tomllib.load(file)
+        found = json_parts.as_fields("file", form, required=frozenset(), optional=frozenset({"issue"}))
+        items = json_parts.as_list("issue", found.get("issue", []))
+        return tuple(_issue(f"issue {number}", item) for number, item in enumerate(items, start=1))
+    except OSError as error:
+        raise BadIssues(f"{path}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, json_parts.Refused, BadSeed) as error:
+        raise BadIssues(f"{path}: {error}") from error
+
+
+def _issue(part: str, value: object) -> Issue:
+    found = json_parts.as_fields(part, value, required=_REQUIRED, optional=_OPTIONAL)
+
+    def text(name: str) -> str:
+        return json_parts.as_text(f"{part}.{name}", found[name], _TEXT_MAX)
+
+    def texts(name: str) -> tuple[str, ...]:
+        items = json_parts.as_list(f"{part}.{name}", found[name])
+        return tuple(json_parts.as_text(f"{part}.{name}", item, _TEXT_MAX) for item in items)
+
+    # A datetime is a date as well, and cannot be compared with one.
+    if type(found["expires"]) is not date:
+        raise json_parts.Refused(f"{part}.expires: expected a day, such as 2027-06-01")
+    if not isinstance(found.get("crashes", False), bool):
+        raise json_parts.Refused(f"{part}.crashes: expected true or false")
+    issue = Issue(
+        title=text("title"),
+        link=text("link"),
+        probes=texts("probes"),
+        targets=texts("targets"),
+        explains=texts("explains"),
+        expires=found["expires"],
+        crashes=bool(found.get("crashes", False)),
+    )
+    for probe in issue.probes:
+        if not probe.startswith((SEED, FINDING)):
+            raise json_parts.Refused(
+                f"{part}.probes: {json_parts.shown(probe)} is neither {SEED}FILE nor {FINDING}FINGERPRINT"
+            )
+    for target in issue.targets:
+        # Refuses what is no range.
+        _holds(target, "0", ENGINES[0])
+        if _engine(target) not in ("", *ENGINES):
+            raise json_parts.Refused(f"{part}.targets: {json_parts.shown(target)}: no engine of {', '.join(ENGINES)}")
+    return issue
+
+
+def _holds(text: str, release: str, engine: str) -> bool:
+    """BadSeed if the text is no range of releases with an engine behind it, or none. The toy goes by its bug's name."""
+    if _engine(text) == engine == "toy":
+        return text.partition("/")[0] == release
+    if _engine(text) == "toy":
+        return False
+    return in_range(text.partition("/")[0].strip(), release) and _engine(text) in ("", engine)
+
+
+def _engine(text: str) -> str:
+    return text.partition("/")[2].strip()

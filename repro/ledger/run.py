@@ -1,0 +1,266 @@
+"""A command's part in the ledger: what it holds (traces, findings, outcomes, proofs) turned into rows of one run.
+
+Without a ledger a book takes everything and keeps nothing, so that no command has to ask.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from repro.cases import codec
+from repro.cases.case import Case, Target
+from repro.cases.codec import AboutValue, BadSeed
+from repro.cases.releases import expected
+from repro.ledger.rows import FINDING, SEED, UNFIT, CampaignRow, CaseRow, CheckRow, FindingRow, FixRow
+from repro.ledger.unfinished import transitions_text, verdicts_text
+from repro.ledger.write import RUN_VARIABLE, VARIABLE, Ledger
+from repro.shrinking.replay import Outcome, trouble
+from repro.shrinking.store import about
+from repro.traces.campaign import Campaign, Replay, Transition
+from repro.traces.finding import Finding, Status, Verdict
+from repro.traces.trace import How, Trace
+from repro.upstream.prove import Row as ProofRow
+
+# What is gathered of a run's facts: texts that the traces gave, at most so many of one name.
+FACTS_MAX = 20
+
+
+class Book:
+    """One run under way. Mutable: it gathers facts. run: its id; empty without a ledger."""
+
+    def __init__(self, ledger: Ledger | None = None, run: str = "") -> None:
+        self.ledger = ledger
+        self.run = run
+        self._facts: dict[str, dict[str, None]] = {}
+
+    @property
+    def path(self) -> Path | None:
+        return self.ledger.path if self.ledger else None
+
+    def case(
+        self,
+        target: Target,
+        case: Case,
+        trace: Trace,
+        verdicts: Sequence[Verdict],
+        status: Status,
+        transitions: Iterable[Transition] = (),
+    ) -> None:
+        """A drawn case was run and judged; transitions: what it exercised."""
+        if self.ledger:
+            row = case_row(self.run, target, case, trace, status)
+            told, made = verdicts_text(verdicts), transitions_text(transitions)
+            self.ledger.case(replace(row, verdicts=told, transitions=made))
+
+    def finding(self, finding: Finding) -> None:
+        if self.ledger:
+            self.ledger.finding(finding_row(self.run, finding))
+
+    def campaign(self, campaign: Campaign) -> None:
+        self.facts(campaign.facts)
+        if self.ledger:
+            self.ledger.campaign(CampaignRow(run=self.run, campaign=campaign))
+
+    def outcome(self, outcome: Outcome, said: Mapping[str, AboutValue]) -> CheckRow:
+        """A stored seed was run, which says this about itself. BadSeed if what it says of releases makes no sense."""
+        self.facts(outcome.facts)
+        return self.check(check_of_outcome(self.run, outcome, *wanted(said, outcome)))
+
+    def found_again(self, outcome: Outcome, fingerprint: str) -> CheckRow:
+        """A known finding was run."""
+        self.facts(outcome.facts)
+        return self.check(check_of_finding(self.run, outcome, fingerprint))
+
+    def check(self, row: CheckRow) -> CheckRow:
+        if self.ledger:
+            self.ledger.check(row)
+        return row
+
+    def replay(self, replay: Replay, runner: str) -> None:
+        """A finding was run on another target."""
+        self.check(check_of_replay(self.run, replay, runner))
+
+    def proof(self, row: ProofRow) -> None:
+        """A fix's proof was made, or could not be."""
+        if self.ledger:
+            for fix in fix_rows(self.run, row):
+                self.ledger.fix(fix)
+
+    def facts(self, facts: Mapping[str, str]) -> None:
+        """What has become known of where this run takes place."""
+        for name, text in facts.items():
+            texts = self._facts.setdefault(name, {})
+            if len(texts) < FACTS_MAX:
+                texts.update(dict.fromkeys(text.split(", ")))
+
+    def gathered(self) -> dict[str, str]:
+        return {name: ", ".join(texts) for name, texts in self._facts.items()}
+
+
+def asked_for(option: Path | None) -> Path | None:
+    """The ledger to write: the option's, or that of the environment."""
+    return option or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
+
+
+@contextmanager
+def new_run(path: Path | None, kind: str, command: str = "") -> Iterator[Book]:
+    """A new run in this ledger, and its end, however it comes; nothing if there is no path. Where the environment names
+    a run, all this is a part of that one. BadLedger."""
+    if not path or os.environ.get(RUN_VARIABLE):
+        with same_run(path, os.environ.get(RUN_VARIABLE, "")) as one:
+            yield one
+        return
+    with Ledger.open(path) as ledger:
+        one = Book(ledger, ledger.begin(kind, command=command))
+        try:
+            yield one
+        finally:
+            ledger.end(one.run, one.gathered())
+
+
+@contextmanager
+def same_run(path: Path | None, run: str) -> Iterator[Book]:
+    """A run that another process has begun and will end."""
+    if not path:
+        yield Book()
+        return
+    with Ledger.open(path) as ledger:
+        one = Book(ledger, run)
+        try:
+            yield one
+        finally:
+            ledger.facts(run, one.gathered())
+
+
+# Rows ------------------------------------------------------------------------------------------------------------
+
+
+def case_row(run: str, target: Target, case: Case, trace: Trace, status: Status) -> CaseRow:
+    setup = case.setup
+    return CaseRow(
+        run=run,
+        target=str(target),
+        runner=setup.runner,
+        backend=setup.backend,
+        topk=setup.topk,
+        num_steps=setup.num_steps,
+        digest=codec.digest(case),
+        status=UNFIT if trace.ended.how is How.UNFIT else status.name,
+        replays=len(trace.replayed),
+        seconds=sum(trace.seconds.values()),
+    )
+
+
+def finding_row(run: str, finding: Finding) -> FindingRow:
+    verdict = finding.verdict
+    return FindingRow(
+        run=run,
+        target=str(finding.target),
+        fingerprint=verdict.fingerprint,
+        oracle=verdict.oracle,
+        where=verdict.where,
+        detail=verdict.detail,
+        seed_text=codec.dumps(codec.Seed(about=about(finding), case=finding.case)),
+        failed=finding.failed,
+        tried=finding.tried,
+        cell=verdict.cell,
+    )
+
+
+def wanted(said: Mapping[str, AboutValue], outcome: Outcome) -> tuple[str, str]:
+    """What a seed says of the release that it was run on: PASS, FAIL or "" (nothing), and by which oracle it fails."""
+    try:
+        oracle = expected(said, outcome.facts.get("sglang", outcome.target.sglang))
+    except BadSeed:
+        raise
+    except ValueError:
+        return "", ""  # a checkout that could not be run, or the toy: it has no release
+    return ("", "") if oracle is None else (Status.FAIL.name if oracle else Status.PASS.name, oracle)
+
+
+def check_of_outcome(run: str, outcome: Outcome, expects: str = "", oracle: str = "") -> CheckRow:
+    """expects: PASS, FAIL, or "" where nothing is said. oracle: by which it is to fail, if by a certain one."""
+    own = [verdict for verdict in _failures(outcome) if verdict.oracle == oracle] if oracle else _failures(outcome)
+    return _check(run, f"{SEED}{outcome.seed.name}", outcome, max(own, key=outcome.failed, default=None), expects)
+
+
+def check_of_finding(run: str, outcome: Outcome, fingerprint: str) -> CheckRow:
+    """Whether a finding is seen again, in this outcome of its case."""
+    own = next((verdict for verdict in _failures(outcome) if verdict.fingerprint == fingerprint), None)
+    return _check(run, f"{FINDING}{fingerprint}", outcome, own, "")
+
+
+def _failures(outcome: Outcome) -> list[Verdict]:
+    return [verdict for told in outcome.runs for verdict in told if verdict.status is Status.FAIL]
+
+
+def _check(run: str, subject: str, outcome: Outcome, own: Verdict | None, expects: str) -> CheckRow:
+    """own: the failure that the subject is about, if it was seen. Another failure alone says of that one only that
+    nobody knows: UNKNOWN, with the other one's fingerprint."""
+    verdict = own or outcome.verdict
+    status, reason = outcome.status.name if outcome.status is not None else UNFIT, ""
+    if outcome.status is None:
+        reason = trouble(outcome.ended)
+    elif outcome.status is Status.UNKNOWN:
+        doubts = [v for told in outcome.runs for v in told if v.status is Status.UNKNOWN]
+        reason = f"{doubts[0].oracle}: {doubts[0].where or doubts[0].detail}" if doubts else "nothing was judged"
+    elif verdict and not own:
+        status, reason = Status.UNKNOWN.name, f"fails in another way: {verdict.oracle} at {verdict.where}"
+    return CheckRow(
+        run=run,
+        target=str(outcome.target),
+        subject=subject,
+        runner=outcome.case.setup.runner,
+        status=status,
+        expected=expects,
+        fingerprint=verdict.fingerprint if verdict else "",
+        oracle=verdict.oracle if verdict else "",
+        where=verdict.where if verdict else "",
+        failed=outcome.failed(verdict) if verdict else 0,
+        tried=len(outcome.runs),
+        reason=reason,
+        seconds=sum(outcome.seconds.values()),
+    )
+
+
+def check_of_replay(run: str, replay: Replay, runner: str) -> CheckRow:
+    """FAIL only if the finding's own failure was seen."""
+    status = Status.FAIL.name if replay.failed else replay.status.name
+    other = replay.status is Status.FAIL and not replay.failed
+    return CheckRow(
+        run=run,
+        target=replay.target,
+        subject=f"{FINDING}{replay.fingerprint}",
+        runner=runner,
+        status=UNFIT if not replay.tried else Status.UNKNOWN.name if other else status,
+        fingerprint=replay.fingerprint if replay.failed else "",
+        failed=replay.failed,
+        tried=replay.tried,
+        reason="" if replay.failed or replay.status is Status.PASS else replay.line,
+    )
+
+
+def fix_rows(run: str, row: ProofRow) -> Iterator[FixRow]:
+    """A row per stop; one that says why, if there are none."""
+    for stop in row.stops or (None,):
+        yield FixRow(
+            run=run,
+            number=row.fix.number,
+            title=row.fix.title,
+            runner=row.proof.runner,
+            backend=row.proof.backend,
+            engine=row.engine,
+            role=stop.station.name if stop else "",
+            target=stop.target if stop else "",
+            expected=stop.station.wanted.name if stop else "",
+            status=stop.answer.status.name if stop and stop.answer.status is not None else UNFIT,
+            oracle=row.proof.oracle,
+            seed=row.proof.seed,
+            seconds=stop.answer.seconds if stop else 0.0,
+            problem=stop.problem if stop else "",
+            detail=stop.answer.text if stop else row.reason,
+        )

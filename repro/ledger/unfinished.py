@@ -1,0 +1,117 @@
+"""Campaigns that were killed before they could say what they came to: put together from the cases that they stored."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from repro.cases import codec
+from repro.cases.case import Target
+from repro.cases.codec import BadSeed
+from repro.ledger.rows import UNFIT, CaseRow, FindingRow
+from repro.traces.campaign import Campaign, Covered, Found, Transition
+from repro.traces.finding import Status, Verdict
+from repro.traces.trace import How
+
+NOT_ENDED = "not ended"
+
+
+def verdicts_text(verdicts: Iterable[Verdict]) -> str:
+    """What the oracles said: PASS bucket staged; UNKNOWN slot0_padding."""
+    names: defaultdict[Status, list[str]] = defaultdict(list)
+    for verdict in verdicts:
+        names[verdict.status].append(verdict.oracle)
+    return "; ".join(" ".join([status.name, *oracles]) for status, oracles in sorted(names.items()))
+
+
+def transitions_text(transitions: Iterable[Transition]) -> str:
+    """Which buckets followed which, with * where the last one was padded: 0>4 4>2*."""
+    return " ".join(f"{one.before}>{one.after}{'*' * one.padded}" for one in transitions)
+
+
+def unfinished(rows: Sequence[CaseRow], findings: Sequence[FindingRow]) -> Campaign:
+    """The campaign that these cases, of which there is at least one, and findings of its run and target belong to.
+    ValueError if a row makes no sense."""
+    first, last = rows[0], rows[-1]
+    verdicts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    transitions: Counter[Transition] = Counter()
+    for row in rows:
+        for oracle, status in _verdicts(row.verdicts):
+            verdicts[oracle][status.name.lower()] += 1
+        transitions.update(_transitions(row))
+    unfit = sum(row.status == UNFIT for row in rows)
+    found = [one for one in map(_found, findings) if (_runner(one)) == (first.runner, first.backend)]
+    return Campaign(
+        target=Target.parse(first.target),
+        runner=first.runner,
+        backend=first.backend,
+        seed=0,
+        started=first.at,
+        ended=last.at,
+        stopped=NOT_ENDED,
+        seconds=(datetime.fromisoformat(last.at) - datetime.fromisoformat(first.at)).total_seconds(),
+        cases=len(rows),
+        judged=sum(row.status in (Status.PASS.name, Status.FAIL.name) for row in rows),
+        replays=sum(row.replays for row in rows),
+        setups=len({(row.topk, row.num_steps) for row in rows}),
+        verdicts={oracle: dict(counts) for oracle, counts in sorted(verdicts.items())},
+        endings={How.UNFIT.value: unfit} if unfit else {},
+        transitions=tuple(Covered(transition=one, count=count) for one, count in sorted(transitions.items())),
+        transitions_possible=len(transitions),
+        findings=tuple(found),
+    )
+
+
+def _verdicts(text: str) -> list[tuple[str, Status]]:
+    told = []
+    for part in filter(None, text.split("; ")):
+        name, *oracles = part.split(" ")
+        told += [(oracle, Status[name]) for oracle in oracles]
+    return told
+
+
+def _transitions(row: CaseRow) -> list[Transition]:
+    found = []
+    for text in row.transitions.split():
+        before, _, after = text.removesuffix("*").partition(">")
+        found.append(
+            Transition(
+                runner=row.runner,
+                backend=row.backend,
+                topk=row.topk,
+                num_steps=row.num_steps,
+                before=int(before),
+                after=int(after),
+                padded=text.endswith("*"),
+            )
+        )
+    return found
+
+
+def _runner(found: Found) -> tuple[str, str]:
+    return found.case.setup.runner, found.case.setup.backend
+
+
+def _found(row: FindingRow) -> Found:
+    try:
+        case = codec.loads(row.seed_text).case
+    except BadSeed as error:
+        raise ValueError(f"the seed of finding {row.fingerprint}: {error}") from error
+    return Found(
+        target=row.target,
+        fingerprint=row.fingerprint,
+        oracle=row.oracle,
+        where=row.where,
+        detail=row.detail,
+        seed="",
+        failed=row.failed,
+        tried=row.tried,
+        cases=1,
+        at_case=0,
+        at_seconds=0.0,
+        done_seconds=0.0,
+        shrink_runs=0,
+        case=case,
+        cell=row.cell,
+    )

@@ -1,0 +1,1 @@
+"""Confirm a failure, make its case small, locate where it begins."""

@@ -1,0 +1,133 @@
+"""A case run several times on one target: what the verdicts come to, k of n, in one line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from repro.cases.case import Case, Target
+from repro.cases.codec import digest
+from repro.shrinking.confirm import Judge, Run
+from repro.traces.finding import Status, Verdict
+from repro.traces.trace import Ended, How
+
+ERROR = 3
+EXIT = {Status.PASS: 0, Status.FAIL: 1, Status.UNKNOWN: 2}
+_SEVERITY = (0, 2, 1, ERROR)  # rising: our own trouble outweighs a finding, a finding a doubt, a doubt a pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """seed: its path. runs: per run that took place, its verdicts. statuses: what each of those runs comes to. ended:
+    how the last run ended. facts and seconds: what it said about itself."""
+
+    seed: Path
+    case: Case
+    target: Target
+    runs: tuple[tuple[Verdict, ...], ...]
+    statuses: tuple[Status, ...]
+    ended: Ended
+    facts: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def status(self) -> Status | None:
+        """The worst of the runs; None if none took place."""
+        return max(self.statuses, default=None)
+
+    @property
+    def exit_code(self) -> int:
+        return ERROR if self.status is None else EXIT[self.status]
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The failure that most runs showed, the first oracle's where several did so equally often."""
+        failures = [v for run in self.runs for v in run if v.status is Status.FAIL]
+        often = Counter(v.fingerprint for v in failures).most_common(1)
+        return next(v for v in failures if v.fingerprint == often[0][0]) if often else None
+
+    def failed(self, verdict: Verdict) -> int:
+        """In how many runs this failure was seen."""
+        return sum(
+            any(v.status is Status.FAIL and v.fingerprint == verdict.fingerprint for v in run) for run in self.runs
+        )
+
+
+def outcome_of(
+    seed: Path,
+    case: Case,
+    target: Target,
+    run: Run,
+    judge: Judge,
+    overall: Callable[[Sequence[Verdict]], Status],
+    tries: int,
+) -> Outcome:
+    """Run the case that often, at least once. Runs that end UNFIT did not take place and are not judged."""
+    told = []
+    for _ in range(tries):
+        trace = run(case)
+        if trace.ended.how is not How.UNFIT:
+            told.append(tuple(judge(case, trace)))
+    return Outcome(
+        seed=seed,
+        case=case,
+        target=target,
+        runs=tuple(told),
+        statuses=tuple(overall(verdicts) for verdicts in told),
+        ended=trace.ended,
+        facts=dict(trace.facts),
+        seconds=dict(trace.seconds),
+    )
+
+
+def severest(codes: Sequence[int]) -> int:
+    """The exit code for all of these together; 0 if there are none."""
+    return max(codes, key=_SEVERITY.index, default=0)
+
+
+def line(outcome: Outcome) -> str:
+    """Which oracle failed, where, and k of n; or why not."""
+    where, n = f"{outcome.seed} on {outcome.target}", len(outcome.runs)
+    if outcome.status is None:
+        return f"{where}: could not be run: {trouble(outcome.ended)}"
+    verdict = outcome.verdict
+    if verdict:
+        more = len({v.fingerprint for run in outcome.runs for v in run if v.status is Status.FAIL}) - 1
+        others = f", and {more} other failure{'s' * (more > 1)}" if more else ""
+        spot = f" at {verdict.where}" if verdict.where else ""
+        return f"FAIL {where}: {verdict.oracle}{spot}: {outcome.failed(verdict)} of {n} runs{others}"
+    if outcome.status is Status.PASS:
+        return f"PASS {where}: failed 0 of {n} runs"
+    doubts = [v for run in outcome.runs for v in run if v.status is Status.UNKNOWN]
+    why = f"{doubts[0].oracle}: {doubts[0].where or doubts[0].detail}" if doubts else "no oracle had anything to judge"
+    return f"UNKNOWN {where}: {why}: failed 0 of {n} runs"
+
+
+def trouble(ended: Ended) -> str:
+    """Why a run did not take place, on one line."""
+    last = ([part.strip() for part in ended.detail.splitlines() if part.strip()] or [""])[-1]
+    # The last line of a report of an exception repeats what it was called.
+    return ended.what if ended.what and (ended.what in last or not last) else f"{ended.what}: {last}".removeprefix(": ")
+
+
+def to_json(outcome: Outcome) -> dict[str, object]:
+    """All of it as plain dicts, lists, texts and numbers."""
+    verdict = outcome.verdict
+    return {
+        "seed": str(outcome.seed),
+        "digest": digest(outcome.case),
+        "target": str(outcome.target),
+        "status": "ERROR" if outcome.status is None else outcome.status.name,
+        "line": line(outcome),
+        "oracle": verdict.oracle if verdict else "",
+        "where": verdict.where if verdict else "",
+        "fingerprint": verdict.fingerprint if verdict else "",
+        "failed": outcome.failed(verdict) if verdict else 0,
+        "tried": len(outcome.runs),
+        "runs": [[asdict(v) | {"status": v.status.name} for v in run] for run in outcome.runs],
+        "ended": asdict(outcome.ended),
+        "facts": outcome.facts,
+        "seconds": outcome.seconds,
+    }

@@ -1,0 +1,74 @@
+"""The folder of findings: a seed file for each target and fingerprint, on disk before anything else happens to it.
+
+Better forms of a finding replace it. The form in which it was first seen, and whatever a later one would push out,
+stay beside it under their digests.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from repro.cases import codec
+from repro.cases.atomic_file import write_text
+from repro.cases.case import Case, Target
+from repro.cases.codec import TEXT_MAX, AboutValue, BadSeed, Seed
+from repro.cases.json_parts import plain
+from repro.cases.sort_key import sort_key
+from repro.traces.finding import Finding
+
+_SHRUNK_FROM = "shrunk_from"
+# What about() says of a finding; everything else in a seed file was written by a person.
+STATED = ("found", "oracle", "where", "detail", "cell", "fingerprint", "failed", _SHRUNK_FROM)
+
+
+def keep(folder: Path, finding: Finding) -> Path:
+    """Store this form of a finding and return its path, the same for every form. OSError if the disk refuses.
+
+    The caller need not know what is stored already. A simpler form, or the same one with more known about it, takes
+    its place; one that is less simple does too, as it is the one in hand, but the stored one is put beside it first.
+    """
+    path = place(folder, finding.target, finding.verdict.oracle, finding.verdict.fingerprint)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shrunk_from = _make_room(path, finding.case) if path.exists() else ""
+    codec.write(path, Seed(about=about(finding, shrunk_from=shrunk_from), case=finding.case))
+    return path
+
+
+def place(folder: Path, target: Target, oracle: str, fingerprint: str) -> Path:
+    """Where the best form of a finding is stored."""
+    return folder / re.sub(r"[^A-Za-z0-9.]+", "-", str(target)).strip("-") / f"{oracle}-{fingerprint}.json"
+
+
+def about(finding: Finding, *, shrunk_from: str = "") -> dict[str, AboutValue]:
+    """What a seed file says about the finding that it was stored for."""
+    verdict = finding.verdict
+    seen = f"{finding.failed} of {finding.tried} runs in fresh processes" if finding.tried else "seen, not confirmed"
+    cell = str(verdict.cell or "")
+    texts = (str(finding.target), verdict.oracle, verdict.where, verdict.detail, cell, verdict.fingerprint, seen)
+    lines = dict(zip(STATED, (*texts, shrunk_from), strict=True))
+    return {name: plain(text, TEXT_MAX) for name, text in lines.items() if text}
+
+
+def keep_disagreement(path: Path, case: Case, texts: Sequence[str]) -> None:
+    """Store a case on which two targets disagree, and how. OSError if the disk refuses."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    codec.write(path, Seed(about={"disagree": tuple(plain(text, TEXT_MAX) for text in texts)}, case=case))
+
+
+def _make_room(path: Path, case: Case) -> str:
+    """Put aside what the new case must not push out; the digest of the first form, if the new one came from it."""
+    try:
+        stored = codec.read(path)
+    except BadSeed:
+        # Not ours to judge or to lose: somebody edited it, or a disk did.
+        path.replace(path.with_suffix(".unreadable"))
+        return ""
+    first = str(stored.about.get(_SHRUNK_FROM, ""))
+    if stored.case == case:
+        return first
+    shrinks = sort_key(case) < sort_key(stored.case)
+    if not (shrinks and first):
+        write_text(path.with_suffix(f".{codec.digest(stored.case)}.json"), codec.dumps(stored))
+    return (first or codec.digest(stored.case)) if shrinks else ""

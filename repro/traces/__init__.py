@@ -1,0 +1,1 @@
+"""What was seen, and what oracles concluded from it."""

@@ -1,0 +1,283 @@
+"""What a campaign did, as frozen values with a JSON form: written by the campaign, read by the reports.
+
+Everything a report shows is in here; a report never runs or judges anything again.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from repro.cases.case import Case, Target
+from repro.cases.codec import case_from_json, case_to_json
+from repro.traces.excerpt import Excerpt
+from repro.traces.finding import Cell, Status
+
+Made = typing.TypeVar("Made")
+
+FORMAT = 1  # raised when a reader of the old form would misunderstand the new one
+
+
+class BadRecord(ValueError):
+    """The text is not a record; the message names the part that was refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Transition:
+    """One replay seen as a move between buckets, on one kind of setup.
+
+    before: the bucket of the previous replay of the case, 0 for the first. after: the bucket of this one.
+    padded: whether the batch left rows of that bucket unused.
+    """
+
+    runner: str
+    backend: str
+    topk: int
+    num_steps: int
+    before: int
+    after: int
+    padded: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Covered:
+    """How many replays made this transition."""
+
+    transition: Transition
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One kind of failure on one target, with the smallest case known for it.
+
+    seed: path of the stored seed file. failed of tried runs in fresh processes ended in this verdict; 0 of n means
+    that it was seen once and did not come back. cases: how many cases of the campaign showed it. at_case and
+    at_seconds: when it was first seen, from the campaign's start; done_seconds: when it was confirmed and shrunk.
+    shrink_runs: runs spent on making it small. cell: the first wrong place of the smallest case. excerpts: what the
+    graph path and the eager path left in the run that showed it.
+    """
+
+    target: str
+    fingerprint: str
+    oracle: str
+    where: str
+    detail: str
+    seed: str
+    failed: int
+    tried: int
+    cases: int
+    at_case: int
+    at_seconds: float
+    done_seconds: float
+    shrink_runs: int
+    case: Case
+    cell: Cell | None = None
+    excerpts: tuple[Excerpt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """A campaign under way: what it has done so far, the transitions covered of those possible, what it does now."""
+
+    target: Target
+    cases: int
+    replays: int
+    seconds: float
+    transitions: int
+    transitions_possible: int
+    findings: tuple[Found, ...]
+    doing: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A stored case run on a target: which status, failed of tried runs, and one line for a person.
+
+    For a case that was found on another target, failed counts the runs with the same fingerprint.
+    """
+
+    seed: str
+    fingerprint: str
+    target: str
+    status: Status
+    failed: int
+    tried: int
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign:
+    """One target, one seed number, many cases.
+
+    seed: the number from which all cases were drawn. started and ended: UTC, ISO 8601. stopped: why it ended
+    (cases, time, first finding, unfit, interrupted, error). error: what went wrong, where that is "error". cases:
+    run; judged: those whose verdicts came to more than UNKNOWN. replays: steps whose graph path was recorded.
+    setups: captured setups drawn. skipped: cases drawn and not run, as their setup could not be built. verdicts:
+    per oracle the number of pass, unknown and fail. endings: runs by how they ended. unfit: why runs could not be
+    made, and how often; unknown: why oracles said UNKNOWN of the others, and how often, numbers made coarse.
+    transitions_possible: how many transitions the setups drawn allow; transitions_missing: those of them that no
+    replay made. stages: seconds spent on draw, build, graph, eager, record, pass (the rest of a run: process and
+    transport), judge, store, confirm, shrink. facts: what the traces said about release, adapter, engine, torch,
+    machine. workers: processes that ran cases at the same time; seconds is then the longest, stages are added up.
+    """
+
+    target: Target
+    runner: str
+    backend: str
+    seed: int
+    started: str
+    ended: str
+    stopped: str
+    seconds: float
+    cases: int
+    judged: int
+    replays: int
+    setups: int
+    skipped: int = 0
+    verdicts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    endings: Mapping[str, int] = field(default_factory=dict)
+    unknown: Mapping[str, int] = field(default_factory=dict)
+    unfit: Mapping[str, int] = field(default_factory=dict)
+    transitions: tuple[Covered, ...] = ()
+    transitions_possible: int = 0
+    transitions_missing: tuple[Transition, ...] = ()
+    findings: tuple[Found, ...] = ()
+    error: str = ""
+    stages: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+    workers: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts, lists, texts and numbers."""
+        form = {name: getattr(self, name) for name in self.__slots__}
+        form["target"] = str(self.target)
+        form["transitions"] = [covered_to_json(covered) for covered in self.transitions]
+        form["transitions_missing"] = [asdict(transition) for transition in self.transitions_missing]
+        form["findings"] = [found_to_json(found) for found in self.findings]
+        for name in ("endings", "unknown", "unfit", "stages", "facts"):
+            form[name] = dict(form[name])
+        form["verdicts"] = {oracle: dict(counts) for oracle, counts in self.verdicts.items()}
+        return form
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> Campaign:
+        """The reverse of to_json. BadRecord if a part is missing, unknown or of the wrong kind."""
+        try:
+            parts = dict(form)
+            parts["target"] = Target.parse(parts["target"])
+            parts["transitions"] = tuple(covered_from_json(part) for part in parts["transitions"])
+            parts["transitions_missing"] = tuple(
+                _typed(Transition(**part)) for part in parts.get("transitions_missing", ())
+            )
+            parts["findings"] = tuple(found_from_json(part) for part in parts["findings"])
+            return _typed(cls(**parts))
+        except BadRecord:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BadRecord(f"campaign: {type(error).__name__}: {error}") from error
+
+
+def _typed(made: Made) -> Made:
+    """The value itself if every field is of the kind that its class says. BadRecord, naming the field, if not."""
+    kind: Any = type(made)
+    for name, hint in _hints(kind).items():
+        if not _fits(getattr(made, name), hint):
+            raise BadRecord(f"{kind.__name__}.{name}: a value of the wrong kind")
+    return made
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _fits(value: object, hint: Any) -> bool:
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, parts[0]) for item in value)
+    if origin is Mapping:
+        return isinstance(value, dict) and all(_fits(k, parts[0]) and _fits(v, parts[1]) for k, v in value.items())
+    if origin is not None:  # a union
+        return any(_fits(value, part) for part in parts)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def covered_to_json(covered: Covered) -> dict[str, Any]:
+    return asdict(covered.transition) | {"count": covered.count}
+
+
+def covered_from_json(form: Mapping[str, Any]) -> Covered:
+    parts = dict(form)
+    return _typed(Covered(count=parts.pop("count"), transition=_typed(Transition(**parts))))
+
+
+def found_to_json(found: Found) -> dict[str, Any]:
+    form = {name: getattr(found, name) for name in found.__slots__}
+    form["case"] = case_to_json(found.case)
+    form["cell"] = asdict(found.cell) if found.cell else None
+    form["excerpts"] = [asdict(excerpt) for excerpt in found.excerpts]
+    return form
+
+
+def found_from_json(form: Mapping[str, Any]) -> Found:
+    parts = dict(form)
+    parts["case"] = case_from_json(parts["case"])
+    parts["cell"] = _typed(Cell(**parts["cell"])) if parts["cell"] else None
+    parts["excerpts"] = tuple(_excerpt_from_json(part) for part in parts.get("excerpts", ()))
+    return _typed(Found(**parts))
+
+
+def _excerpt_from_json(form: Mapping[str, Any]) -> Excerpt:
+    # JSON has no tuples.
+    return _typed(Excerpt(**(dict(form) | {"graph": tuple(form["graph"]), "eager": tuple(form["eager"])})))
+
+
+def replay_to_json(replay: Replay) -> dict[str, Any]:
+    return asdict(replay) | {"status": replay.status.name}
+
+
+def replay_from_json(form: Mapping[str, Any]) -> Replay:
+    return _typed(Replay(**(dict(form) | {"status": Status[form["status"]]})))
+
+
+def dumps(campaigns: Sequence[Campaign], replays: Sequence[Replay] = ()) -> str:
+    """The record of one command as JSON text: totals over all targets first, then every campaign in full.
+
+    elsewhere: the replays of found cases on other targets.
+    """
+    form = {
+        "format": FORMAT,
+        "cases": sum(campaign.cases for campaign in campaigns),
+        "replays": sum(campaign.replays for campaign in campaigns),
+        "seconds": sum(campaign.seconds for campaign in campaigns),
+        "transitions": len({covered.transition for campaign in campaigns for covered in campaign.transitions}),
+        "findings": [found_to_json(found) for campaign in campaigns for found in campaign.findings],
+        "campaigns": [campaign.to_json() for campaign in campaigns],
+        "elsewhere": [replay_to_json(replay) for replay in replays],
+    }
+    return json.dumps(form, indent=1) + "\n"
+
+
+def loads(text: str) -> tuple[tuple[Campaign, ...], tuple[Replay, ...]]:
+    """The campaigns and replays of a text that dumps wrote. BadRecord, naming the part, if it is not one."""
+    try:
+        form = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadRecord(f"not JSON: {error}") from error
+    if not isinstance(form, dict) or form.get("format") != FORMAT:
+        found = repr(form.get("format")) if isinstance(form, dict) else "of " + type(form).__name__
+        raise BadRecord(f"format {found[:80]}: expected {FORMAT}")
+    try:
+        campaigns = tuple(Campaign.from_json(part) for part in form["campaigns"])
+        return campaigns, tuple(replay_from_json(part) for part in form["elsewhere"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BadRecord(f"{type(error).__name__}: {error}") from error

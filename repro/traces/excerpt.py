@@ -1,0 +1,108 @@
+"""A few rows of what the graph path and the eager path left, side by side: what a person looks at first.
+
+Taken from the trace of a failing run; nothing is judged here. A row that is equal on both sides is worth showing too:
+it says that the failure was silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from repro.traces.finding import Cell
+from repro.traces.trace import Array, Trace
+
+ROWS_MAX = 3  # of one output; the first of them is the most telling
+COLUMNS_MAX = 12  # around the first difference
+EXCERPTS_MAX = 16
+# Recorded of both paths, but not by request.
+_NOT_ROWS = frozenset({"kv_slots", "kv_rows", "kv_same"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excerpt:
+    """Part of one row of one array. graph: what the graph path left, or read at launch; eager: what the eager path
+    left, or what the row was to hold. column: that of the first value shown. width: how many the whole row has."""
+
+    step: int
+    name: str
+    row: int
+    column: int
+    width: int
+    graph: tuple[str, ...]
+    eager: tuple[str, ...]
+
+
+def excerpts(trace: Trace, cell: Cell | None) -> tuple[Excerpt, ...]:
+    """The wrong buffer's row as it was launched, then the outputs of that step; of the last step that has both paths
+    where no cell is known to be wrong."""
+    arrays: dict[tuple[int, str], dict[str, Array]] = {}
+    for seen in trace.seen:
+        arrays.setdefault((seen.step, seen.path), {})[seen.name] = seen.array
+    both = [step for step, path in arrays if path == "graph" and (step, "eager") in arrays]
+    step = cell.step if cell is not None else max(both, default=-1)
+    found: list[Excerpt] = []
+    if cell is not None:
+        found += _launched(arrays, cell)
+    graph, eager = arrays.get((step, "graph"), {}), arrays.get((step, "eager"), {})
+    for name in graph:
+        if name in eager and name not in _NOT_ROWS:
+            found += _rows(step, name, graph[name], eager[name], cell.row if cell is not None else 0)
+    return tuple(found[:EXCERPTS_MAX])
+
+
+def _launched(arrays: Mapping[tuple[int, str], Mapping[str, Array]], cell: Cell) -> Iterator[Excerpt]:
+    """The row in which a buffer is wrong, beside what it was to hold: the caller's row, or the neutral value."""
+    held = _flat(arrays.get((cell.step, "launch"), {}).get(cell.buffer))
+    given = _flat(arrays.get((cell.step, "input"), {}).get(cell.buffer))
+    neutral = arrays.get((cell.step, "neutral"), arrays.get((-1, "neutral"), {})).get(cell.buffer)
+    if held is None or not 0 <= cell.row < len(held):
+        return
+    row = held[cell.row]
+    if given is not None and cell.row < len(given):
+        wanted = given[cell.row]
+    elif neutral is not None and neutral.size == 1:
+        wanted = np.full_like(row, neutral.reshape(-1)[0])
+    else:
+        return
+    if row.shape == wanted.shape:
+        yield _excerpt(cell.step, cell.buffer, cell.row, row, wanted)
+
+
+def _rows(step: int, name: str, graph: Array, eager: Array, wrong: int) -> Iterator[Excerpt]:
+    """Rows that differ, then the one that is wrong elsewhere, then the first."""
+    one, other = _flat(graph), _flat(eager)
+    if one is None or other is None or one.shape != other.shape or not len(one):
+        return
+    order = [row for row in range(len(one)) if not np.array_equal(one[row], other[row])]
+    order += [row for row in (wrong, 0) if row < len(one) and row >= 0]
+    for row in list(dict.fromkeys(order))[:ROWS_MAX]:
+        yield _excerpt(step, name, row, one[row], other[row])
+
+
+def _flat(array: Array | None) -> Array | None:
+    """As [rows, values]; None if it has no rows."""
+    if array is None or array.ndim == 0 or array.size == 0:
+        return None
+    return array.reshape(len(array), -1)
+
+
+def _excerpt(step: int, name: str, row: int, graph: Array, eager: Array) -> Excerpt:
+    differs = np.flatnonzero(graph != eager)
+    start = max(0, int(differs[0]) - COLUMNS_MAX // 2) if len(differs) and len(graph) > COLUMNS_MAX else 0
+    part = slice(start, start + COLUMNS_MAX)
+    return Excerpt(
+        step=step,
+        name=name,
+        row=row,
+        column=start,
+        width=len(graph),
+        graph=tuple(map(_text, graph[part])),
+        eager=tuple(map(_text, eager[part])),
+    )
+
+
+def _text(value: object) -> str:
+    return f"{float(value):.6g}" if isinstance(value, float | np.floating) else str(value)

@@ -1,0 +1,67 @@
+"""What was concluded: three-valued verdicts, findings, and the fingerprint by which a bug is recognised."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from repro.cases.case import Case, Target
+
+
+class Status(IntEnum):
+    """Verdicts merge by max: a failure outweighs a doubt, a doubt outweighs a pass."""
+
+    PASS = 0
+    UNKNOWN = 1
+    FAIL = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """The first wrong place: in which step, buffer, row and column; what was there and what belonged there."""
+
+    step: int
+    buffer: str
+    row: int
+    column: int
+    got: str
+    want: str
+
+    def __str__(self) -> str:
+        return f"step {self.step} {self.buffer}[{self.row},{self.column}] is {self.got}, expected {self.want}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """oracle: its module's name. where: short and coarse, the same for the same bug whatever the numbers.
+    detail: one or two sentences for a person. cell: the first wrong place, where there is one."""
+
+    oracle: str
+    status: Status
+    where: str = ""
+    detail: str = ""
+    cell: Cell | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """The identity of a failure: of oracle and where, never of how much or which step. 12 hex digits."""
+        return hashlib.sha256(f"{self.oracle}\n{self.where}".encode()).hexdigest()[:12]
+
+
+def worst(verdicts: Iterable[Verdict]) -> Status:
+    """The merged status; UNKNOWN if there is no verdict at all."""
+    return max((v.status for v in verdicts), default=Status.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A failing case on a target: `failed` of `tried` runs in fresh processes ended in this verdict."""
+
+    case: Case
+    target: Target
+    verdict: Verdict
+    failed: int
+    tried: int
+    seed: str = ""

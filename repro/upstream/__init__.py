@@ -1,0 +1,1 @@
+"""Known fixes, their reversal, and candidate patches."""

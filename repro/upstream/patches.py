@@ -1,0 +1,166 @@
+"""Bugs that no release mends, or that a later one mended unnamed: the smallest change of sglang under which their seeds
+pass. It shows that the cause is where it is said to be, and is a patch to begin with."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from repro.shrinking.replay import ERROR
+from repro.traces.finding import Status
+from repro.upstream.edits import Edit, edited
+from repro.upstream.prove import NOT_HELD, Answer
+
+_SPECULATIVE = "sglang/srt/speculative/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """seed: a file in repro/seeds, without .json. oracle: the one that fails for it. release: the last one that has
+    the bug, of those that are driven. why: what the edits do."""
+
+    seed: str
+    oracle: str
+    release: str
+    why: str
+    edits: tuple[Edit, ...]
+
+
+def problem(published: Answer, repaired: Answer) -> str:
+    """Why this repair is none; empty if it is one. What other bugs do to the same case is not asked."""
+    for name, answer in (("as published", published), ("repaired", repaired)):
+        if answer.status is None or answer.status is Status.UNKNOWN:
+            return f"{name}: {answer.text}"
+    if published.verdict is None:
+        return f"does not fail as published: {published.text}"
+    return f"fails as before: {repaired.text}" if repaired.verdict else ""
+
+
+def exit_code(published: Answer, repaired: Answer) -> int:
+    if published.status is None or repaired.status is None:
+        return ERROR
+    return NOT_HELD if problem(published, repaired) else 0
+
+
+def lines(repair: Repair, targets: tuple[str, str], published: Answer, repaired: Answer) -> Iterator[str]:
+    """For a person. targets: as published, and with the change."""
+    wrong = problem(published, repaired)
+    yield f"{repair.seed} on {targets[0]}: {'NOT SHOWN' if wrong else 'shown'}: {repair.why}"
+    if wrong:
+        yield f"  {wrong}"
+        return
+    yield f"  as published it fails by {repair.oracle}: {published.failed} of {published.tried} runs"
+    rest = "passes" if repaired.status is Status.PASS else f"fails no more by {repair.oracle}, but for other bugs"
+    yield f"  with the change it {rest}: {targets[1]}"
+
+
+def patch(repair: Repair, release: Path) -> Iterator[str]:
+    """A unified diff's lines. release: its import path. NotThere if an edit has no place there, OSError if a file is
+    missing."""
+    for file in dict.fromkeys(edit.file for edit in repair.edits):
+        text = (release / file).read_text()
+        after = edited(text, [edit for edit in repair.edits if edit.file == file])
+        yield from difflib.unified_diff(text.splitlines(), after.splitlines(), f"a/{file}", f"b/{file}", lineterm="")
+
+
+REPAIRS = (
+    Repair(
+        seed="multi-layer-stale-padding",
+        oracle="slot0_padding",
+        release="0.5.15.post1",
+        why="req_pool_indices is reset like the other buffers of padded rows",
+        edits=(
+            Edit(
+                file=f"{_SPECULATIVE}multi_layer_eagle_draft_extend_cuda_graph_runner.py",
+                function="MultiLayerEagleMultiStepDraftExtendCudaGraphRunner.prepare",
+                old="buffers.positions.zero_()",
+                new="""
+                    buffers.positions.zero_()
+                    buffers.req_pool_indices.zero_()
+                """,
+            ),
+        ),
+    ),
+    Repair(
+        seed="multi-layer-verify-without-metadata",
+        oracle="metadata_once",
+        release="0.5.15.post1",
+        why="the batch's metadata counts as made only where a graph's replay made it",
+        edits=(
+            Edit(
+                file=f"{_SPECULATIVE}multi_layer_eagle_worker_v2.py",
+                function="MultiLayerEagleWorkerV2.verify",
+                old="not _is_npu or can_run_cuda_graph",
+                new="can_run_cuda_graph",
+            ),
+        ),
+    ),
+    Repair(
+        seed="verify-tree-padded-as-chain",
+        oracle="metadata_once",
+        release="0.5.15.post1",
+        why="a request of a verify batch has the tokens of its tree, which is a chain for topk 1 alone",
+        edits=(
+            Edit(
+                file=f"{_SPECULATIVE}eagle_worker_v2.py",
+                function="EAGLEWorkerV2.verify",
+                old="verify_input.num_tokens_per_req = self.speculative_num_steps + 1",
+                new="verify_input.num_tokens_per_req = self.speculative_num_draft_tokens",
+            ),
+        ),
+    ),
+    Repair(
+        seed="multi-layer-queries-of-later-layers",
+        oracle="graph_equals_eager",
+        release="0.5.14",
+        why="the attention backend of each layer knows how many tokens of a request the layer goes over",
+        edits=(
+            Edit(
+                file=f"{_SPECULATIVE}multi_layer_eagle_worker_v2.py",
+                function="MultiLayerEagleDraftWorker.init_attention_backend",
+                old="""
+                    self.draft_extend_attn_backend_list.append(
+                        draft_backend_factory.create_draft_extend_backend()
+                    )
+                """,
+                new="""
+                    self.draft_extend_attn_backend_list.append(
+                        draft_backend_factory.create_draft_extend_backend()
+                    )
+                    if self.draft_extend_attn_backend_list[-1] is not None:
+                        self.draft_extend_attn_backend_list[-1].num_draft_tokens += step
+                """,
+            ),
+        ),
+    ),
+    Repair(
+        seed="draft-extend-reads-twice",
+        oracle="metadata_shape",
+        release="0.5.12.post1",
+        why="kv_indptr and kv_indices cover the prefix alone: the kernel is given the new tokens besides",
+        edits=(
+            Edit(
+                file="sglang/srt/layers/attention/triton_backend.py",
+                function="TritonAttnBackend.init_forward_metadata_replay_cuda_graph",
+                old="seq_lens = seq_lens[:bs]",
+                new="seq_lens = torch.clamp(seq_lens[:bs] - (self.speculative_num_steps + 1), min=0)",
+            ),
+        ),
+    ),
+    Repair(
+        seed="multi-layer-pool-too-small",
+        oracle="kv_indices",
+        release="0.5.11",
+        why="the pool has a row for each request slot",
+        edits=(
+            Edit(
+                file=f"{_SPECULATIVE}multi_layer_eagle_worker_v2.py",
+                function="MultiLayerEagleDraftWorker.__init__",
+                old="self.req_to_token_pool.size",
+                new="self.req_to_token_pool.req_to_token.shape[0]",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Stand-ins for native code that cannot load without a GPU."""

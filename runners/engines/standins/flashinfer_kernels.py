@@ -1,0 +1,233 @@
+"""What flashinfer's kernels compute, as operators on CPU tensors: they read lengths and indices when they run.
+
+Each is one operator, so that the emulated engine records one call, as a CUDA graph records one kernel. Memory is read
+as a kernel reads it: past the end of a view there is what lies behind it in the same storage. What lies outside is
+foreign memory on real hardware; here a sequence that reads there comes out as NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from repro.cases.layout import Ints
+
+# flashinfer's infinity: minus this is the logarithm that it returns for a query that sees no key.
+INFINITY = 5e4
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """How scores become weights. causal: the last query sees every key, the one before it one less, and so on.
+    window_left: how many keys a query sees besides the one at its own position; -1: all. soft_cap: 0 for none."""
+
+    causal: bool
+    window_left: int
+    soft_cap: float
+    scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mask:
+    """bits: the masks of all sequences, each [queries, keys] packed lowest bit first and starting with a byte.
+    starts: their first bytes."""
+
+    bits: torch.Tensor
+    starts: Ints
+
+    def of(self, sequence: int, queries: int, keys: int) -> torch.Tensor:
+        """Which key each query sees: bool [queries, keys]. None of those for which there is no byte."""
+        packed = np.zeros(-(-queries * keys // 8), dtype=np.uint8)
+        start = int(self.starts[sequence])
+        if start >= 0:
+            there = self.bits[start : start + packed.size].numpy()
+            packed[: there.size] = there
+        bits = np.unpackbits(packed, bitorder="little", count=queries * keys)
+        return torch.from_numpy(bits.astype(np.bool_).reshape(queries, keys))
+
+
+def _attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, variant: Variant, mask: torch.Tensor | None
+) -> Pair:
+    """Attention of one sequence: query [n, heads, dim], key and value [m, key heads, dim], mask [n, m].
+    Gives [n, heads, dim] and the base-2 logarithm of the sum of weights, [n, heads], in float32."""
+    count, heads, dim = query.shape
+    keys, groups, _ = key.shape
+    if not keys:
+        return query.new_zeros(query.shape, dtype=torch.float32), query.new_full((count, heads), -INFINITY).float()
+    # A head of keys with all queries that share it: [key heads, n * sharing, dim]
+    shared = query.float().view(count, groups, -1, dim).transpose(0, 1).reshape(groups, -1, dim)
+    scores = (shared @ key.float().permute(1, 2, 0)) * variant.scale
+    if variant.soft_cap > 0:
+        scores = variant.soft_cap * torch.tanh(scores / variant.soft_cap)
+    seen = _seen(count, keys, variant, mask)
+    if seen is not None:
+        scores = scores.masked_fill(~seen.repeat_interleave(heads // groups, 0), -math.inf)
+    top = scores.amax(-1, keepdim=True)
+    blind = top == -math.inf
+    weights = torch.exp(scores - top.masked_fill(blind, 0.0))
+    total = weights.sum(-1, keepdim=True)
+    out = (weights @ value.float().transpose(0, 1)) / total.masked_fill(blind, 1.0)
+    logs = ((top + torch.log(total)) * math.log2(math.e)).masked_fill(blind, -INFINITY)
+    return _by_query(out, count), _by_query(logs, count).squeeze(-1)
+
+
+def _by_query(shared: torch.Tensor, count: int) -> torch.Tensor:
+    groups, _, width = shared.shape
+    return shared.view(groups, count, -1, width).transpose(0, 1).reshape(count, -1, width)
+
+
+def _seen(queries: int, keys: int, variant: Variant, mask: torch.Tensor | None) -> torch.Tensor | None:
+    """Which key each query sees, bool [queries, keys]; None: all. A mask of its own stands for the causal one."""
+    seen = mask
+    if variant.causal or variant.window_left >= 0:
+        behind = torch.arange(queries)[:, None] + (keys - queries) - torch.arange(keys)
+        if variant.causal and mask is None:
+            seen = behind >= 0
+        if variant.window_left >= 0:
+            near = behind <= variant.window_left
+            seen = near if seen is None else seen & near
+    return seen
+
+
+# The slots of the keys of a sequence, by its number; None if it would read foreign memory.
+Places = Callable[[int], torch.Tensor | None]
+
+
+def _each(
+    query: torch.Tensor,
+    caches: Pair,
+    starts: Ints,
+    places: Places,
+    variant: Variant,
+    mask: Mask | None,
+    zeroed: bool = False,
+) -> Pair:
+    """Sequence by sequence. What belongs to none is what an uninitialised result holds, or zero."""
+    out = torch.full(query.shape[:2] + caches[1].shape[-1:], 0.0 if zeroed else math.nan, dtype=query.dtype)
+    logs = torch.full(query.shape[:2], math.nan, dtype=torch.float32)
+    for sequence in range(starts.size - 1):
+        rows = slice(max(0, int(starts[sequence])), max(0, int(starts[sequence + 1])))
+        part = query[rows]
+        if not part.shape[0]:
+            continue
+        found = places(sequence)
+        if found is None:
+            out[rows] = math.nan
+            continue
+        key, value = (cache[found] for cache in caches)
+        seen = mask.of(sequence, part.shape[0], key.shape[0]) if mask else None
+        out[rows], logs[rows] = _attention(part, key, value, variant, seen)
+    return out, logs
+
+
+def _memory(view: torch.Tensor) -> torch.Tensor:
+    """The elements of a flat view and of what lies behind it in its storage."""
+    count = view.untyped_storage().nbytes() // view.element_size() - view.storage_offset()
+    return view.as_strided((count,), (1,))
+
+
+def _whole(tensor: torch.Tensor) -> Ints:
+    return tensor.numpy().astype(np.int64)
+
+
+def _mask(bits: torch.Tensor | None, starts: torch.Tensor | None) -> Mask | None:
+    return Mask(bits=bits, starts=_whole(starts)) if bits is not None and starts is not None else None
+
+
+def _paged(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_starts: torch.Tensor,
+    page_starts: torch.Tensor,
+    pages: torch.Tensor,
+    last_page_len: torch.Tensor,
+    mask: torch.Tensor | None,
+    mask_starts: torch.Tensor | None,
+    causal: bool,
+    window_left: int,
+    soft_cap: float,
+    scale: float,
+    zeroed: bool = False,
+) -> Pair:
+    """Over a paged cache: key and value [pages, page size, key heads, dim], pages a view of page numbers."""
+    size = key.shape[1]
+    starts, last, memory = _whole(page_starts), _whole(last_page_len), _memory(pages)
+    within = torch.arange(size)
+
+    def places(sequence: int) -> torch.Tensor | None:
+        first, end = int(starts[sequence]), int(starts[sequence + 1])
+        if end <= first:
+            return within[:0]
+        if first < 0 or end > memory.numel():
+            return None
+        held = memory[first:end].long()
+        if int(held.min()) < 0 or int(held.max()) >= key.shape[0]:
+            return None
+        full = (end - first - 1) * size
+        return (held[:, None] * size + within).view(-1)[: full + max(0, int(last[sequence]))]
+
+    caches = (key.reshape(-1, *key.shape[2:]), value.reshape(-1, *value.shape[2:]))
+    variant = Variant(causal=causal, window_left=window_left, soft_cap=soft_cap, scale=scale)
+    return _each(query, caches, _whole(query_starts), places, variant, _mask(mask, mask_starts), zeroed)
+
+
+def _ragged(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_starts: torch.Tensor,
+    key_starts: torch.Tensor,
+    mask: torch.Tensor | None,
+    mask_starts: torch.Tensor | None,
+    causal: bool,
+    window_left: int,
+    soft_cap: float,
+    scale: float,
+) -> Pair:
+    """Over keys and values that lie one sequence behind the other: [keys, key heads, dim]."""
+    starts = _whole(key_starts)
+
+    def places(sequence: int) -> torch.Tensor | None:
+        first, end = int(starts[sequence]), int(starts[sequence + 1])
+        if first < 0 or end > key.shape[0]:
+            return None
+        return torch.arange(first, max(first, end))
+
+    variant = Variant(causal=causal, window_left=window_left, soft_cap=soft_cap, scale=scale)
+    return _each(query, (key, value), _whole(query_starts), places, variant, _mask(mask, mask_starts))
+
+
+def _merged(value: torch.Tensor, logs: torch.Tensor, other: torch.Tensor, other_logs: torch.Tensor) -> Pair:
+    """Attention over the keys of two calls, from the result of each."""
+    top = torch.maximum(logs, other_logs).float()
+    weight, other_weight = torch.exp2(logs - top), torch.exp2(other_logs - top)
+    total = weight + other_weight
+    both = value.float() * (weight / total)[..., None] + other.float() * (other_weight / total)[..., None]
+    return both.to(value.dtype), top + torch.log2(total)
+
+
+_VARIANT = "Tensor? mask, Tensor? mask_starts, bool causal, int window_left, float soft_cap, float scale"
+_GIVES = "(Tensor, Tensor)"
+_library = torch.library.Library("eagleeye", "FRAGMENT")
+_library.define(
+    "paged_attention(Tensor query, Tensor key, Tensor value, Tensor query_starts, Tensor page_starts, Tensor pages, "
+    f"Tensor last_page_len, {_VARIANT}, bool zeroed=False) -> {_GIVES}"
+)
+_library.define(
+    f"ragged_attention(Tensor query, Tensor key, Tensor value, Tensor query_starts, Tensor key_starts, {_VARIANT}) "
+    f"-> {_GIVES}"
+)
+_library.define(f"merge_state(Tensor value, Tensor logs, Tensor other, Tensor other_logs) -> {_GIVES}")
+for _name, _body in (("paged_attention", _paged), ("ragged_attention", _ragged), ("merge_state", _merged)):
+    _library.impl(_name, _body, "CPU")
+
+paged_attention = torch.ops.eagleeye.paged_attention.default
+ragged_attention = torch.ops.eagleeye.ragged_attention.default
+merge_state = torch.ops.eagleeye.merge_state.default

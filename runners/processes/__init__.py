@@ -1,0 +1,1 @@
+"""Worker processes, and how traces come back from them."""

@@ -1,0 +1,101 @@
+"""The session process: opens a session for one setup, then runs cases until the pool closes its end or one goes wrong.
+
+Asked for a setup alone, it opens the session ahead and waits: what that told lies in the channel until a case is run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from functools import partial
+from typing import NoReturn
+
+from repro.cases.case import Case, Target
+from repro.cases.codec import case_from_json
+from repro.traces.trace import Ended, How
+from runners.processes.causes import exception_detail, exception_name, one_line
+from runners.processes.frame_writer import Recorder
+from runners.processes.wire import read_exactly, receive
+from runners.recording.observer import OpenSession, RunCase, Unfit
+
+_SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
+
+
+def session_process(channel: int, log: int, target: Target, open_session: OpenSession) -> NoReturn:
+    """Be a session process, right after the fork. channel: to the pool; log: where what it prints goes."""
+    status = 1
+    try:
+        worker = os.getppid()
+        os.setpgid(0, 0)
+        for number in (1, 2):
+            os.dup2(log, number)
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        if os.getppid() == worker:  # else the worker died before the line above could notice
+            session(channel, target, open_session)
+            status = 0
+    except BaseException:  # becomes the exit status; the pool reads the log
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Not sys.exit: what the worker registered to run at exit is the worker's.
+        os._exit(status)
+
+
+def session(channel: int, target: Target, open_session: OpenSession) -> None:
+    """Open a session for the setup that is asked for first and run cases.
+
+    It ends with the first one that does not end well: after a CUDA error, say, the context would blame the next
+    case, and that one may already wait in the channel.
+    """
+    watch = Recorder(channel)
+    run_case: RunCase | None = None
+    while (frame := receive(partial(read_exactly, channel))) is not None:
+        case = case_from_json(frame.head["case"])
+        try:
+            if run_case is None:
+                watch.at(-1, "build")
+                run_case = open_session(case.setup, target, watch)
+        except BaseException as error:  # becomes the trace's end
+            watch.ended(not_opened(error, watch))
+            return
+        if frame.head.get("ahead"):
+            watch.at(-1, "opened")
+            continue
+        ended = run(run_case, case, watch)
+        watch.ended(ended)
+        if ended.how is not How.DONE:
+            return
+
+
+def run(run_case: RunCase, case: Case, watch: Recorder) -> Ended:
+    """Run one case; whatever it raises becomes how it ended."""
+    sys.stdout.flush()
+    watch.printed(os.fstat(2).st_size)
+    watch.at(0, "input")
+    try:
+        run_case(case, watch)
+    except BaseException as error:  # becomes the trace's end
+        return _raised(error, watch)
+    return Ended(how=How.DONE, step=watch.step, path=watch.path)
+
+
+def not_opened(error: BaseException, watch: Recorder) -> Ended:
+    """How a session ended that could not be opened. While capturing, sglang's code runs and its errors are findings;
+    before that we build what it needs, and the trouble is ours."""
+    return _raised(error, watch) if watch.path == "capture" else _unfit(error, watch)
+
+
+def _raised(error: BaseException, watch: Recorder) -> Ended:
+    if isinstance(error, Unfit):
+        return _unfit(error, watch)
+    what, detail = exception_name(error), exception_detail(error)
+    return Ended(how=How.RAISED, step=watch.step, path=watch.path, what=what, detail=detail)
+
+
+def _unfit(error: BaseException, watch: Recorder) -> Ended:
+    what = one_line(error) if not isinstance(error, Unfit) else str(error)
+    return Ended(how=How.UNFIT, step=watch.step, path=watch.path, what=what, detail=exception_detail(error))

@@ -1,0 +1,133 @@
+"""The pool's hold on a worker process: start it, have it open sessions, end a session, end it with all it started."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runners.processes.causes import exit_name
+
+# For what takes milliseconds: a fork, the end of a killed process. It is slow only on a machine about to fall over.
+PROMPT_S = 30.0
+MESSAGE_MAX = 65536
+_ROOM = 4 << 20
+
+
+class WorkerTrouble(Exception):
+    """The worker does not start, is gone, or answers what makes no sense: our trouble, never sglang's bug."""
+
+
+class Worker:
+    """A running worker (runners/processes/worker.py) and the control socket to it."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: int) -> None:
+        """Start it; what it prints goes to the descriptor `log`. WorkerTrouble if the system refuses."""
+        # Every message on this kind of socket arrives whole or not at all.
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    command, stdin=theirs.fileno(), stdout=log, stderr=log, env=dict(environment), process_group=0
+                )
+        except OSError as error:
+            self._control.close()
+            raise WorkerTrouble(f"the worker cannot be started: {error}") from error
+        self._sessions: set[int] = set()  # which it may have alive
+
+    def wait_ready(self, within_s: float) -> None:
+        """Return once it has imported what it needs. WorkerTrouble, with its reason, if it could not."""
+        message = self._hear(within_s, ("ready", "unfit"))
+        if message["say"] == "unfit":
+            raise WorkerTrouble(f"the worker cannot import what it needs: {message.get('text')}")
+
+    def open(self, log: int) -> tuple[socket.socket, int]:
+        """Start a session process that prints to the descriptor `log`: the channel to it, and its number."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        # Reads and writes on our end wait in poll, where they can be given a deadline.
+        ours.setblocking(False)
+        try:
+            with theirs:
+                # As much as the system allows: a session goes on while what it says waits to be read.
+                theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
+                socket.send_fds(self._control, [b"{}"], [theirs.fileno(), log])
+            number = int(self._hear(PROMPT_S, ("opened",))["pid"])
+        except OSError as error:
+            ours.close()
+            raise WorkerTrouble(f"the worker ended: {self._exit()}") from error
+        except BaseException:
+            ours.close()
+            raise
+        self._sessions.add(number)
+        return ours, number
+
+    def end_session(self, session: int, number: int, within_s: float) -> int | None:
+        """Send its process group this signal (0: none), and wait for it to end. Its wait status; None if it has not
+        ended by then. Once it has, what it started is ended, too."""
+        self._say({"pid": session, "signal": number, "within_s": within_s, "answer": True})
+        message = self._hear(within_s + PROMPT_S, ("closed", "alive"))
+        if message["say"] == "alive":
+            return None
+        self._sessions.discard(session)
+        return int(message["status"])
+
+    def dismiss(self, session: int, number: int, within_s: float) -> None:
+        """As end_session, and kill it if it does not end in time, without waiting for any of it."""
+        self._say({"pid": session, "signal": number, "within_s": within_s, "answer": False})
+        self._sessions.discard(session)
+
+    def end(self) -> None:
+        """End it and everything it started. Returns when that is so."""
+        self._control.close()
+        if self._sessions:
+            # The worker sees the socket close and kills the sessions' groups, grandchildren included, before it exits.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(PROMPT_S)
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        if self._process.returncode:
+            # The worker was killed; its sessions die with it, but what those started does not.
+            for session in self._sessions:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(session, signal.SIGKILL)
+
+    def _say(self, order: dict[str, float]) -> None:
+        try:
+            self._control.send(json.dumps(order).encode())
+        except OSError as error:
+            raise WorkerTrouble(f"the worker ended: {self._exit()}") from error
+
+    def _hear(self, within_s: float, expected: Sequence[str]) -> dict[str, Any]:
+        """The next control message, of an expected kind."""
+        self._control.settimeout(within_s)
+        try:
+            data = self._control.recv(MESSAGE_MAX)
+        except TimeoutError:
+            raise WorkerTrouble(f"the worker said nothing for {within_s:g} s") from None
+        except OSError:
+            data = b""  # it died with words of ours unread
+        finally:
+            self._control.settimeout(None)
+        if not data:
+            raise WorkerTrouble(f"the worker ended: {self._exit()}")
+        try:
+            message = json.loads(data)
+        except ValueError:
+            message = None
+        if not isinstance(message, dict) or message.get("say") not in expected:
+            raise WorkerTrouble(f"the worker answers what makes no sense: {data[:80]!r}")
+        return message
+
+    def _exit(self) -> str:
+        """How the worker process ended, in words."""
+        try:
+            code = self._process.wait(PROMPT_S)
+        except subprocess.TimeoutExpired:
+            return "it closed its control socket"
+        return exit_name(-code) if code < 0 else f"exit {code}"

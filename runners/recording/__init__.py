@@ -1,0 +1,1 @@
+"""What a session tells of a run while it is under way."""

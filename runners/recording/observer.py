@@ -1,0 +1,39 @@
+"""How the code that runs a case tells what it sees, and the exception by which it says that the trouble is ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from repro.cases.case import Case, Setup, Target
+from repro.traces.trace import Array
+from runners.recording.packed import Sheet
+
+
+class Watch(Protocol):
+    """The receiving end of a run. Everything is sent at once, so that a crash leaves what was seen before it."""
+
+    def at(self, step: int, path: str) -> None:
+        """Say which path of which step runs next (step -1: building or capturing)."""
+
+    def see(self, step: int, path: str, name: str, array: Array) -> None:
+        """Record a copy of an array under the names of repro/traces/trace.py."""
+
+    def see_all(self, step: int, what: Sheet, data: bytes) -> None:
+        """The same for all that a sheet says is recorded, out of these bytes."""
+        for path, name, array in what.recorded(data):
+            self.see(step, path, name, array)
+
+    def spent(self, stage: str, seconds: float) -> None:
+        """Add to the time of a stage: build, graph, eager, record."""
+
+    def fact(self, name: str, text: str) -> None:
+        """Note a short text about the run: release, adapter, engine, versions."""
+
+
+RunCase = Callable[[Case, Watch], None]
+OpenSession = Callable[[Setup, Target, Watch], RunCase]
+
+
+class Unfit(Exception):
+    """We could not run this case here (an unknown API, a missing part, a refused setup): not a bug of sglang's."""

@@ -1,0 +1,77 @@
+"""How arrays lie one behind the other in one stretch of bytes: what is seen together is told together.
+
+A session sees the same arrays in the same order again and again, so what can be said of them without looking at them
+is worked out once.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from repro.traces.trace import Array
+
+
+class Entry(NamedTuple):
+    """One array: its path and name in the trace, dtype in numpy's short text form, shape; and whether it is recorded,
+    or only asked for."""
+
+    path: str
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    told: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """The arrays of one stretch. places: where each begins. size: bytes of all. runs: where those lie that are
+    recorded. text: these as JSON."""
+
+    places: dict[tuple[str, str], tuple[int, Entry]]
+    size: int
+    runs: tuple[slice, ...]
+    text: str
+
+    def told(self, data: bytes) -> bytes:
+        """The bytes of what is recorded, one array behind the other."""
+        return b"".join([data[run] for run in self.runs])
+
+    def array(self, data: bytes, path: str, name: str) -> Array:
+        """A view of one of them, read-only. KeyError if it is not there."""
+        start, entry = self.places[path, name]
+        return np.frombuffer(data, entry.dtype, math.prod(entry.shape), start).reshape(entry.shape)
+
+    def recorded(self, data: bytes) -> Iterator[tuple[str, str, Array]]:
+        """Path, name and contents of each that is recorded."""
+        for (path, name), (_, entry) in self.places.items():
+            if entry.told:
+                yield path, name, self.array(data, path, name)
+
+
+@functools.lru_cache(maxsize=4096)
+def sheet(entries: tuple[Entry, ...]) -> Sheet:
+    """What holds of these arrays whatever is in them."""
+    sizes = [math.prod(entry.shape) * np.dtype(entry.dtype).itemsize for entry in entries]
+    starts = [0, *itertools.accumulate(sizes)]
+    return Sheet(
+        places={(entry.path, entry.name): (start, entry) for start, entry in zip(starts, entries, strict=False)},
+        size=starts[-1],
+        runs=tuple(_runs(entries, starts)),
+        text=json.dumps([[e.path, e.name, [e.dtype, e.shape]] for e in entries if e.told], separators=(",", ":")),
+    )
+
+
+def _runs(entries: tuple[Entry, ...], starts: list[int]) -> Iterator[slice]:
+    """The stretches of neighbours that are recorded."""
+    for told, group in itertools.groupby(range(len(entries)), key=lambda number: entries[number].told):
+        numbers = list(group)
+        if told:
+            yield slice(starts[numbers[0]], starts[numbers[-1] + 1])

@@ -1,0 +1,1 @@
+"""Releases and checkouts of sglang on this host, and what their workers need."""

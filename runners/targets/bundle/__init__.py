@@ -1,0 +1,1 @@
+"""Releases as archives, for hosts without a package index."""

@@ -1,0 +1,143 @@
+"""Making a bundle: all that GPU hosts without a package index need to run real sglang, as a few archives.
+
+One shared base (what workers need), what the parent process needs (apart: the base would get in its way), one archive
+per release, a list of them (bundle.json, written last) and a script that unpacks where our own code is not at hand.
+The wheels are published ones, unmodified; runners/targets/bundle/pins.py says which, and what of them stays out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from repro.cases.atomic_file import write_text
+from runners.targets.bundle import archive
+from runners.targets.bundle.archive import Member
+from runners.targets.bundle.pins import BASE, PARENT, PYTHON
+from runners.targets.bundle.wheels import Pin, fetch, members
+from runners.targets.environments import MARKER, NotUsable, cache_directory, checked_release
+from runners.targets.hypothesis_pin import FOLDER
+from runners.targets.install import Pip, only_one, run_pip
+
+FORMAT = 1
+LIST = "bundle.json"
+SUFFIX = ".tar.xz"
+RELEASE = "sglang-"
+_STAND_IN = Path(__file__).with_name("xgrammar_standin.py")
+_SCRIPT = """\
+#!/usr/bin/env bash
+# unpack.sh DEST: lay this bundle out as DEST/base, DEST/parent and DEST/sglang-RELEASE, but what lies there already.
+# The line that it prints last puts the Hypothesis that cases are drawn with in front of the host's own.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+dest=${1:?usage: unpack.sh DEST}
+mkdir -p "$dest"
+pids=()
+for archive in "$here"/*.tar.xz; do
+  whole=$dest/$(basename "$archive" .tar.xz)
+  part=$dest/.part-$(basename "$archive" .tar.xz)
+  [ -d "$whole" ] && continue
+  (rm -rf "$part" && mkdir "$part" && tar xJf "$archive" -C "$part" && mv "$part" "$whole") &
+  pids+=($!)
+done
+for pid in ${pids[@]+"${pids[@]}"}; do wait "$pid"; done
+[ ! -d "$dest/parent" ] || printf 'export PYTHONPATH=%q"${PYTHONPATH:+:$PYTHONPATH}"\\n' "$(cd "$dest/parent" && pwd)"
+"""
+
+
+def bundle(
+    out: Path,
+    releases: Sequence[str],
+    cache: Path | None = None,
+    *,
+    pip: Pip = run_pip,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Make `out` a bundle of these releases, beside those that it has. NotUsable, in one line, if that cannot be
+    done; archives that were finished stay, and are not made again."""
+    wheels = cache_directory(cache) / "wheels"
+    of_releases = {f"{RELEASE}{checked_release(release)}": (f"sglang=={release}",) for release in releases}
+    wanted = {"base": BASE, FOLDER: PARENT} | of_releases
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        wheels.mkdir(parents=True, exist_ok=True)
+        with only_one(wheels, say):
+            _write_script(out)
+            made = listed(out) if (out / LIST).exists() else {}
+            for name, texts in wanted.items():
+                pins = [Pin.parse(text) for text in texts]
+                entry = _archive(out, name, members(pins, fetch(pins, wheels, pip)), made.get(name), say)
+                made[name] = entry
+                write_text(
+                    out / LIST, json.dumps({"format": FORMAT, "python": PYTHON, "archives": made}, indent=1) + "\n"
+                )
+    except OSError as error:
+        raise NotUsable(f"cannot make a bundle in {out}: {error.strerror or error}") from error
+
+
+def listed(bundle: Path) -> dict[str, dict[str, Any]]:
+    """The archives of a bundle by name: sha256, bytes, unpacked, files, made_from. NotUsable if it is none."""
+    try:
+        form = json.loads((bundle / LIST).read_text())
+        archives = {name: dict(entry) for name, entry in form["archives"].items()}
+        if form["format"] != FORMAT:
+            raise NotUsable(f"{bundle / LIST} has format {form['format']!r:.20}; this version reads {FORMAT}")
+        for entry in archives.values():
+            if not isinstance(entry["sha256"], str) or not isinstance(entry["made_from"], str):
+                raise TypeError("a digest that is no text")
+            if not isinstance(entry["bytes"], int) or not isinstance(entry["unpacked"], int):
+                raise TypeError("a size that is no number")
+    except FileNotFoundError as error:
+        raise NotUsable(f"{bundle} is no whole bundle: it has no {LIST}") from error
+    except OSError as error:
+        raise NotUsable(f"{bundle / LIST}: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise NotUsable(f"{bundle / LIST} is not what python -m runners bundle writes") from error
+    return archives
+
+
+def _archive(
+    out: Path, name: str, found: dict[str, Member], made: dict[str, Any] | None, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Write one archive, unless it is there with the same contents. Its entry in the list."""
+    if name == "base":
+        stand_in = _text_member("xgrammar/__init__.py", _STAND_IN.read_text())
+        found[stand_in.name] = stand_in
+    elif name.startswith(RELEASE) and not any(path.startswith("sglang/srt/") for path in found):
+        raise NotUsable(f"the wheel of {name} is not what was expected: it has no sglang/srt")
+    identity = archive.made_from(found.values())
+    path = out / (name + SUFFIX)
+    if made and made["made_from"] == identity and path.exists() and path.stat().st_size == made["bytes"]:
+        say(f"{path}: already there")
+        return made
+    unpacked = sum(member.size for member in found.values())
+    marker = {"files": len(found), "bytes": unpacked, "made_from": identity}
+    if name.startswith(RELEASE):
+        marker["release"] = name.removeprefix(RELEASE)
+    part = path.with_name(f".part-{path.name}")
+    try:
+        archive.write(part, [*_ordered(found), _text_member(MARKER, json.dumps(marker) + "\n")])
+        sha256, size = archive.digest(part), part.stat().st_size
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    say(f"{path}: {size / 1e6:.1f} MB, {len(found)} files of {unpacked / 1e6:.0f} MB")
+    return {"sha256": sha256, "bytes": size, "unpacked": unpacked, "files": len(found), "made_from": identity}
+
+
+def _ordered(found: dict[str, Member]) -> list[Member]:
+    """By path: files that lie together are alike, and compress better together."""
+    return [found[name] for name in sorted(found)]
+
+
+def _text_member(name: str, text: str) -> Member:
+    data = text.encode()
+    return Member(name=name, size=len(data), mark=text, read=lambda: data)
+
+
+def _write_script(out: Path) -> None:
+    path = out / "unpack.sh"
+    write_text(path, _SCRIPT)
+    path.chmod(0o755)

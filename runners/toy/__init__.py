@@ -1,0 +1,1 @@
+"""A runner in numpy with bugs on request, for tests of the harness itself."""

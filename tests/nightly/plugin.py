@@ -1,0 +1,220 @@
+"""The pytest plugin behind `pytest -m nightly`: one run of the ledger for a whole session, whatever its workers do, and
+at its end why it is green or red.
+
+Only conftest.py imports it, and only where a nightly run was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from datetime import UTC, date, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuzz.draw.profiles import NIGHTLY, PROFILES, Profile
+from repro.cases.case import Target
+from repro.ledger.gate import Color, Judgement, changes, measured, summary
+from repro.ledger.known import BadIssues, Issue, load
+from repro.ledger.read import History, read
+from repro.ledger.rows import FindingRow
+from repro.ledger.run import Book, asked_for, new_run, same_run
+from repro.ledger.schema import BadLedger
+from repro.ledger.states import State, measurements, states
+from runners.targets.environments import lacks, release_under
+
+NAME = "eagleeye-nightly"
+FOLDER = "nightly"
+ERROR = 3
+STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
+# The findings seen last that are run again on every target. Older ones stay in the ledger, and in its states.
+FINDINGS_MAX = 40
+
+
+def asked(config: pytest.Config) -> bool:
+    """Whether the command line is about nightly tests."""
+    return bool(re.search(r"(?<!not )\bnightly\b", config.getoption("markexpr")))
+
+
+class Nightly:
+    """One process's part in a nightly run. Mutable. The first process begins the run and ends it; the workers of
+    xdist are told of it and add to it."""
+
+    def __init__(self, config: pytest.Config, targets: Sequence[Target]) -> None:
+        self.config = config
+        self.targets = targets
+        self.told: dict[str, Any] = json.loads(getattr(config, "workerinput", {}).get(NAME, "{}"))
+        self.is_first = not hasattr(config, "workerinput")
+        self._stack = ExitStack()
+        self.red: list[str] = []
+        self.known: list[str] = []
+        self.skipped: list[str] = []
+        try:
+            self.issues: tuple[Issue, ...] = load(Path(config.getoption("--known-issues")))
+            self.path = self._path()
+            # Where tests are only listed, nothing is run.
+            self.listing = bool(config.getoption("collectonly"))
+            path = None if self.listing else self.path
+            self.book: Book = self._stack.enter_context(
+                new_run(path, NIGHTLY) if self.is_first else same_run(path, self.told["run"])
+            )
+        except (BadLedger, BadIssues) as error:
+            pytest.exit(f"error: {error}", returncode=ERROR)
+
+    def _path(self) -> Path:
+        path = asked_for(self.config.getoption("--ledger"))
+        lacking = [f"{target}: {lack}" for target in self.targets if (lack := lacks(target))]
+        if self.is_first and lacking:
+            raise pytest.UsageError("; ".join(lacking))
+        if not path:
+            raise pytest.UsageError("a nightly run is kept in a ledger: --ledger DB, or EAGLEEYE_LEDGER")
+        return path.absolute()
+
+    # What the tests ask for ------------------------------------------------------------------------------------
+
+    @property
+    def run(self) -> str:
+        return self.book.run
+
+    @property
+    def profile_name(self) -> str:
+        return str(self.config.getoption("--hypothesis-profile", None) or NIGHTLY)
+
+    @property
+    def profile(self) -> Profile:
+        return PROFILES[self.profile_name]
+
+    @property
+    def minutes(self) -> float:
+        given: float | None = self.config.getoption("--minutes")
+        return self.profile.minutes if given is None else given
+
+    @property
+    def seed(self) -> int:
+        """The number from which this night's cases are drawn: another one every day, and told in the ledger."""
+        return int(self.told.get("seed") or datetime.now(UTC).strftime("%Y%m%d"))
+
+    @property
+    def out(self) -> Path:
+        return Path("out") / f"nightly-{self.run[:12]}"
+
+    @cached_property
+    def seeds(self) -> list[Path]:
+        return sorted(Path(self.config.getoption("--seeds")).glob("*.json"))
+
+    @cached_property
+    def before(self) -> History:
+        """The ledger as it was when this process first asked, or later; this run's rows are for nobody to see yet."""
+        return History(path=self.path) if self.listing and not self.path.exists() else read(self.path)
+
+    @cached_property
+    def findings(self) -> dict[str, FindingRow]:
+        """The findings to run again, by fingerprint: those that the first process saw when it began."""
+        latest = {row.fingerprint: row for row in self.before.findings if row.run != self.run}
+        return {name: latest[name] for name in self.told.get("findings", list(latest)[-FINDINGS_MAX:])}
+
+    @cached_property
+    def _states(self) -> dict[tuple[str, str], State]:
+        return dict(states(row for row in measurements(self.before) if row.run != self.run))
+
+    def state(self, subject: str, target: Target) -> State | None:
+        """The state before this run."""
+        return self._states.get((subject, str(target)))
+
+    def conclude(self, judgement: Judgement, item: pytest.Item) -> None:
+        """End a test as its judgement says, which is in its report and in the JUnit XML, too."""
+        match judgement.color:
+            case Color.RED:
+                item.user_properties += [(Color.RED.value, line) for line in judgement.text.splitlines()]
+                pytest.fail(judgement.text, pytrace=False)
+            case Color.KNOWN:
+                pytest.xfail(judgement.text)
+            case Color.SKIPPED:
+                pytest.skip(judgement.text)
+
+    def release(self, target: Target) -> str:
+        return release_under(target)
+
+    @property
+    def today(self) -> date:
+        return datetime.now(UTC).date()
+
+    # What pytest asks for --------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput[NAME] = json.dumps({"run": self.run, "seed": self.seed, "findings": list(self.findings)})
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Where there is nothing to run a test on (no findings yet, say) pytest makes one that is skipped."""
+        items[:] = [item for item in items if "NOTSET" not in item.name]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if not self.is_first:
+            return
+        if report.failed:
+            texts = [str(value) for name, value in report.user_properties if name == Color.RED]
+            self.red += texts or [_crash(report)]
+        elif report.skipped and hasattr(report, "wasxfail"):
+            self.known.append(str(report.wasxfail).removeprefix("reason: "))
+        elif report.skipped:
+            self.skipped.append(_reason(report))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if not self.is_first or self.listing:
+            self._stack.close()
+            return
+        try:
+            history = read(self.path)
+            if not measured(history, self.run):
+                self.red.append("nothing was measured")
+            self.changes = changes(history, self.run)
+            text = "\n".join(summary(history, self.run, self.red, self.skipped)) + "\n"
+            self._stack.close()
+        except BadLedger as error:
+            self.red.append(str(error))
+            self.changes, text = [], f"## eagleeye nightly: red\n\n{error}\n"
+        if self.red and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if os.environ.get(STEP_SUMMARY):
+            with Path(os.environ[STEP_SUMMARY]).open("a", encoding="utf-8") as file:
+                file.write(text)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self.is_first and not self.listing:
+            terminalreporter.section("nightly")
+            for line in self.lines():
+                terminalreporter.write_line(line)
+
+    def lines(self) -> Iterator[str]:
+        for title, texts in (
+            ("skipped", self.skipped),
+            ("known", self.known),
+            ("since the last run", getattr(self, "changes", [])),
+            ("red because", self.red),
+        ):
+            if texts:
+                yield f"{title}:"
+                yield from (f"  {text}" for text in dict.fromkeys(texts))
+        again = f"{Path(sys.executable).name} -m repro ledger show {self.path}"
+        yield f"run {self.run} is {'RED' if self.red else 'GREEN'}; {again}"
+
+
+def _crash(report: pytest.TestReport) -> str:
+    """A test that ended by an accident of its own, or its worker's."""
+    lines = [line for line in report.longreprtext.splitlines() if line.strip()]
+    errors = [line.removeprefix("E").strip() for line in lines if line.startswith("E  ")]
+    return f"{report.nodeid}: {(errors or lines[-1:] or ['failed'])[0]}"
+
+
+def _reason(report: pytest.TestReport) -> str:
+    told = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+    return str(told).removeprefix("Skipped: ")
