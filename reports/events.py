@@ -34,7 +34,7 @@ class Square:
     state: a word of repro.ledger.states or one of the above. failed of tried: runs of the last measurement that
     counted them. rate: the share of the last runs that failed. since, first, last: runs by their ids: when the state
     began, when it first failed and last failed, or, where it never failed, when it was first and last measured.
-    why: the reason, where there is one. source: what measured it last. issue: the known upstream issue that explains it.
+    why: the reason, where there is one. source: what measured it last. issue: the known issue that explains it.
     """
 
     target: str
