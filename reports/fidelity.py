@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reports.wording import counted, printable, share
-from repro.fidelity.compare import Agreement
+from repro.fidelity.compare import CASES, CHOICES, LISTED, OUTPUT, SLOTS, VALUES, Agreement
 
 _WAYS = ("agree", "tie", "differ", "not recorded")
 _REASONS_SHOWN = 5
@@ -31,7 +31,27 @@ def show_fidelity(console: Console, agreement: Agreement) -> None:
     if agreement.ways:
         console.print(table)
         _line(console, f"KV values lie at most {agreement.farthest:.3f} of what is allowed apart")
+    _pairs(console, agreement)
     _not_compared(console, agreement)
+
+
+def _pairs(console: Console, agreement: Agreement) -> None:
+    """A row for each runner and backend: cases compared, then agree / tie / differ of verdicts and of each output."""
+    if len(agreement.pairs) < 2:
+        return
+    outputs = (CHOICES, OUTPUT, SLOTS, VALUES, LISTED)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for header in ("agree / tie / differ", "cases", "not compared", "verdicts", *outputs):
+        table.add_column(header, justify="left" if not header else "right")
+    for pair, kinds in agreement.pairs.items():
+        verdicts = sum((ways for kind, ways in kinds.items() if kind not in (CASES, *outputs)), Counter[str]())
+        cases = kinds[CASES]
+        cells = [str(cases["compared"]), str(cases["not compared"] or "")]
+        for ways in (verdicts, *(kinds.get(kind, Counter[str]()) for kind in outputs)):
+            counts = [ways[way] for way in ("agree", "tie", "differ")]
+            cells.append(" / ".join(map(str, counts)) if any(counts) else "")
+        table.add_row(pair, *cells)
+    console.print(table)
 
 
 def _not_compared(console: Console, agreement: Agreement) -> None:

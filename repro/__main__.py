@@ -12,9 +12,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from itertools import islice
 
 from rich.console import Console
 
@@ -30,18 +29,16 @@ from repro.cases.atomic_file import write_text
 from repro.cases.case import RUNNERS, Case, Target
 from repro.cases.codec import BadSeed, Seed, read
 from repro.cases.words import sentence
-from repro.commands import ledger, show
+from repro.commands import fidelity, ledger, show
 from repro.commands.cli import BadInput, complain, ended, say
 from repro.commands.options import options_of
 from repro.commands.show import stored
-from repro.fidelity.compare import Agreement, conclusion, summary
-from repro.fidelity.compare import to_json as to_plain
 from repro.fidelity.observation import Observation, observe
-from repro.fidelity.recording import BadRecording, Recording, load, save
+from repro.fidelity.recording import BadRecording
 from repro.ledger.run import Book, asked_for, new_run
 from repro.shrinking.confirm import failure
 from repro.shrinking.replay import ERROR, EXIT, Outcome, line, outcome_of, severest, to_json
-from repro.shrinking.store import keep, keep_disagreement
+from repro.shrinking.store import keep
 from repro.shrinking.triage import Budget, InTheWay, Means, Shrinking
 from repro.traces.finding import Status, Verdict
 from repro.upstream import patches, prove
@@ -61,8 +58,6 @@ from runners.targets.environments import (
 )
 from runners.targets.hypothesis_pin import warn_of_other_cases
 from runners.targets.overlay import CannotMake, Overlay, make_overlay
-
-_TELL_EVERY = 10.0  # seconds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -280,69 +275,21 @@ def command_repairs(options: argparse.Namespace) -> int:
 
 
 def command_fidelity(options: argparse.Namespace) -> int:
-    recording = load(options.against) if options.against else None
-    cases = [one.case for one in recording.observations] if recording else _cases(options)
-    for target in options.targets:
-        if lack := lacks(target):
-            raise BadInput(f"{target}: {lack}")
-    targets = [recording.target, *options.targets] if recording else options.targets
-    seen: list[Observation] = []
-    # Once before anything is run, so that a bad path shows at once.
-    _keep_all(options, seen)
-    agreement = Agreement(names=(str(targets[0]), str(targets[-1])), limit=across_engines)
-    codes = []
-    try:
-        for number, shown in enumerate(_shown(options, cases)):
-            if options.record:
-                seen += shown
-                continue
-            found = agreement.add(*(recording.observations[number], *shown) if recording else shown)
-            if found:
-                for text in summary(found):
-                    say(text)
-                keep_disagreement(options.out / f"{found[0].case}.json", shown[0].case, summary(found))
-    except KeyboardInterrupt:
-        complain("interrupted")
-        codes.append(ERROR)
-    if options.record:
-        _keep_all(options, seen)
-        say(f"{options.record}: {len(seen)} cases on {options.targets[0]}")
-        return severest([*codes, EXIT[Status.PASS if any(one.took_place for one in seen) else Status.UNKNOWN]])
-    show_fidelity(Console(), agreement)
-    if options.json:
-        write_text(options.json, json.dumps(to_plain(agreement), indent=1) + "\n")
-    return severest([*codes, EXIT[conclusion(agreement)]])
+    @contextmanager
+    def observers(targets: Sequence[Target]) -> Iterator[list[fidelity.Observer]]:
+        with ExitStack() as stack:
+            yield [
+                partial(_observed, stack.enter_context(Pool(target, **watched, variables=whole_record(target))))
+                for target in targets
+            ]
 
-
-def _keep_all(options: argparse.Namespace, seen: Sequence[Observation]) -> None:
-    if options.record:
-        save(options.record, Recording(target=options.targets[0], observations=tuple(seen)))
-
-
-def _cases(options: argparse.Namespace) -> list[Case]:
-    """Drawn ones, or those of the seed files: one bad file is enough to stop, as the rest would not be the same."""
-    if not options.drawn:
-        return [read(path).case for path in dict.fromkeys(options.seeds)]
-    warn_of_other_cases()
-    runner = "toy" if all(target.engine == "toy" for target in options.targets) else "draft"
-    return list(islice(rounds(options.seed, runner, options.backend, options.cases_per_setup), options.drawn))
-
-
-def _shown(options: argparse.Namespace, cases: Sequence[Case]) -> Iterator[list[Observation]]:
-    """What each of the targets shows of one case after the other."""
-    told = time.monotonic()
-    with ExitStack() as stack:
-        pools = [
-            stack.enter_context(
-                Pool(target, timeout_s=options.timeout, log=options.log, variables=whole_record(target))
-            )
-            for target in options.targets
-        ]
-        for number, case in enumerate(cases):
-            yield [_observed(pool, case) for pool in pools]
-            if time.monotonic() - told > _TELL_EVERY:
-                told = time.monotonic()
-                print(f"{number + 1} of {len(cases)} cases", file=sys.stderr, flush=True)
+    if options.drawn:
+        warn_of_other_cases()
+    watched = {"timeout_s": options.timeout, "log": options.log}
+    means = fidelity.Means(
+        rounds=rounds, observers=observers, lacks=lacks, limit=across_engines, show=partial(show_fidelity, Console())
+    )
+    return fidelity.go(options, means)
 
 
 def _observed(pool: Pool, case: Case) -> Observation:

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case
 from repro.fidelity.observation import Observation, observe
-from repro.traces.trace import Trace
+from repro.traces.trace import Seen, Trace
 from tests.test_repro_main import CASE
 from tests.toy_traces import changed, toy_trace
 
@@ -25,6 +27,16 @@ def with_variant(trace: Trace, step: int, name: str, change: Callable[[Any], Any
     """The trace with an eager pass in which noise has changed one output."""
     nudged = [replace(one, path="eager_nudged_up") for one in trace.seen if (one.step, one.path) == (step, "eager")]
     return changed(replace(trace, seen=(*trace.seen, *nudged)), step, "eager_nudged_up", name, change)
+
+
+def with_scores(trace: Trace, step: int = 0, change: Callable[[Any], Any] | None = None) -> Trace:
+    """The trace with one more output, of floats: [requests, 8], changed in this step of graph and eager."""
+    for number, asked in enumerate(CASE.steps):
+        scores = np.linspace(0, 1, 8 * len(asked.requests), dtype=np.float32).reshape(-1, 8)
+        array = change(scores) if change and number == step else scores
+        more = [Seen(step=number, path=path, name="scores", array=array) for path in ("graph", "eager")]
+        trace = replace(trace, seen=(*trace.seen, *more))
+    return trace
 
 
 def slot_of(step: int, row: int) -> tuple[int, int]:

@@ -5,7 +5,9 @@
 #
 # PYTHON: the interpreter (default: .venv/bin/python if it is there, else python3). RELEASE: what is measured (0.5.13).
 # BUGGY: a release that has #27338 (0.5.12.post1). AGAINST: a recording of `python -m repro fidelity --record` from
-# another host. OUT: a folder for the logs (out/gpu-check).
+# another host; for fidelity-all, which is run only by name, a folder of them, one for each runner and backend: without
+# it, DRAWN cases (100) of each on RELEASE are recorded in OUT/fidelity-all for another host to compare with. All pairs
+# run side by side. OUT: a folder for the logs (out/gpu-check).
 # Exit code: 0 if every part did what it should, 1 otherwise.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 3
@@ -14,6 +16,7 @@ PYTHON=${PYTHON:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo pyth
 RELEASE=${RELEASE:-0.5.13}
 BUGGY=${BUGGY:-0.5.12.post1}
 AGAINST=${AGAINST:-}
+DRAWN=${DRAWN:-100}
 OUT=${OUT:-out/gpu-check}
 PARTS=(bench-flashinfer bench-triton next-case campaign campaign-alone workers-4 first-wrong sanitizer fidelity tests)
 
@@ -32,6 +35,32 @@ part() {
   shown=$(grep -oE "$figure" "$OUT/$name.log" | tail -1)
   [ "$code" -eq "$wanted" ] || failed=1
   rows+=("$(printf '%-17s %4s (%s) %5ss  %s' "$name" "$code" "$wanted" "$(($(date +%s) - start))" "$shown")")
+}
+
+# fidelity_all TARGET: every runner and backend in a process of its own. Fails where one failed, or did not end in time.
+fidelity_all() {
+  local target=$1 folder=$OUT/fidelity-all pair how code worst=0
+  declare -A jobs
+  mkdir -p "$folder"
+  while read -r pair; do
+    how=(--runner "${pair%-*}" --backend "${pair#*-}" --drawn "$DRAWN" --record "$folder/$pair.npz")
+    if [ -d "$AGAINST" ]; then
+      [ -f "$AGAINST/$pair.npz" ] || continue
+      how=(--against "$AGAINST/$pair.npz" --json "$folder/$pair.json" --out "$folder/$pair")
+    fi
+    timeout -k 10 570 "$PYTHON" -m repro fidelity --targets "$target" "${how[@]}" >"$folder/$pair.log" 2>&1 &
+    jobs[$pair]=$!
+  done < <("$PYTHON" -c 'from repro.cases.domain import DOMAINS
+print(*(f"{name}-{b}" for name, row in DOMAINS.items() if name != "toy" for b in row.backends), sep="\n")')
+  for pair in "${!jobs[@]}"; do
+    wait "${jobs[$pair]}"
+    code=$?
+    # 2: this runner is not in this release, or not on this engine, as the log says.
+    case $code in 0 | 2) ;; *) worst=1 ;; esac
+    echo "$pair: exit code $code: $(grep -E 'cases on|compared|error' "$folder/$pair.log" | tail -1)"
+  done
+  echo "fidelity-all: ${#jobs[@]} pairs, $worst"
+  return $worst
 }
 
 run() {
@@ -72,6 +101,12 @@ run() {
       else
         rows+=("$(printf '%-17s not run: AGAINST names no recording' "$1")")
       fi
+      ;;
+    fidelity-all)
+      export -f fidelity_all
+      export PYTHON OUT AGAINST DRAWN
+      part "$1" 595 0 'fidelity-all: .*' bash -c "fidelity_all '$target'"
+      cat "$OUT/$1.log"
       ;;
     tests)
       part "$1" 560 0 '[0-9]+ passed.*|[0-9]+ failed.*' "$PYTHON" -m pytest -m cuda --target "$target" -n 4 \

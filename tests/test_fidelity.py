@@ -16,13 +16,14 @@ from repro.__main__ import main
 from repro.cases import codec
 from repro.cases.case import Target
 from repro.cases.codec import Seed
-from repro.fidelity.compare import OVERALL, SLOTS, TREE, VALUES, Agreement, Disagreement, summary
-from repro.fidelity.observation import Observation
+from repro.cases.domain import DOMAINS
+from repro.fidelity.compare import CHOICES, LISTED, OUTPUT, OVERALL, SLOTS, VALUES, Agreement, Disagreement, summary
+from repro.fidelity.observation import Observation, observe
 from repro.fidelity.recording import load
-from repro.traces.finding import Status
+from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Ended, How, Seen, Trace
 from runners.targets.environments import whole_record
-from tests.fidelity_traces import TRACE, seen, slot_of, with_variant, without_rows
+from tests.fidelity_traces import TRACE, seen, slot_of, with_scores, with_variant, without_rows
 from tests.test_repro_main import CASE
 from tests.toy_traces import changed, drawn_cases, put, toy_trace
 
@@ -38,7 +39,7 @@ def compared(one: Trace, other: Trace) -> Agreement:
 
 
 def outputs(agreement: Agreement) -> list[Disagreement]:
-    return [one for one in agreement.disagreements if one.kind in (TREE, SLOTS, VALUES)]
+    return [one for one in agreement.disagreements if one.kind in (CHOICES, SLOTS, VALUES)]
 
 
 def of_kind(agreement: Agreement, kind: str) -> dict[str, int]:
@@ -57,7 +58,7 @@ def test_a_target_agrees_with_itself() -> None:
         assert all(set(ways) <= {"agree", "not recorded"} for ways in agreement.ways.values())
         assert agreement.farthest == 0
     rows = sum(len(step.requests) for step in CASE.steps)
-    assert of_kind(compared(TRACE, TRACE), TREE) == {"agree": 2 * rows}
+    assert of_kind(compared(TRACE, TRACE), CHOICES) == {"agree": 2 * rows}
 
 
 def test_verdicts_that_differ() -> None:
@@ -87,17 +88,17 @@ def test_a_crash_on_one_side_is_a_disagreement() -> None:
 def test_a_tree_that_differs() -> None:
     agreement = compared(TRACE, both_paths(1, "tokens", put((2, 0), 99))(TRACE))
     assert [(one.kind, one.step, one.path, one.row) for one in outputs(agreement)] == [
-        (TREE, 1, "graph", 2),
-        (TREE, 1, "eager", 2),
+        (CHOICES, 1, "graph", 2),
+        (CHOICES, 1, "eager", 2),
     ]
     tokens = TRACE.get(1, "eager", "tokens")
     assert tokens is not None
     assert outputs(agreement)[0].detail == (
         f"tokens {tokens[2].tolist()} on here/toy, {[99, *tokens[2].tolist()[1:]]} on there/toy"
     )
-    assert of_kind(agreement, TREE)["differ"] == 2
+    assert of_kind(agreement, CHOICES)["differ"] == 2
     text = summary(agreement.disagreements)
-    assert any("draft tree in step 1 graph row 2" in one and one.endswith("(and 1 more)") for one in text)
+    assert any("trees and tokens in step 1 graph row 2" in one and one.endswith("(and 1 more)") for one in text)
 
 
 @pytest.mark.parametrize("side", ["here", "there"])
@@ -106,7 +107,7 @@ def test_a_tree_that_noise_turns_over_is_a_tie(side: str) -> None:
     noisy = with_variant(TRACE if side == "here" else other, 1, "parents", put((2, 0), 77))
     agreement = compared(noisy, other) if side == "here" else compared(TRACE, noisy)
     assert outputs(agreement) == []
-    assert of_kind(agreement, TREE)["tie"] == 2
+    assert of_kind(agreement, CHOICES)["tie"] == 2
     # Noise in another row excuses nothing.
     elsewhere = with_variant(TRACE, 1, "parents", put((1, 0), 77))
     assert len(outputs(compared(elsewhere, other))) == 2
@@ -189,6 +190,49 @@ def test_real_engines_are_asked_for_all_and_for_whole_products() -> None:
     assert whole_record(Target("0.5.13", "cuda")) == {"EAGLEEYE_RECORD": "whole", "TRITON_F32_DEFAULT": "ieee"}
 
 
+def test_other_outputs_lie_within_what_is_allowed_or_not() -> None:
+    for off, kinds in ((2.0**-20, set()), (0.25, {OUTPUT})):
+        other = with_scores(TRACE, 1, lambda scores, off=off: scores + np.float32(off))
+        agreement = compared(with_scores(TRACE), other)
+        assert {one.kind for one in agreement.disagreements} == kinds
+    assert "scores up to 0.25 apart" in agreement.disagreements[0].detail
+    # Where noise alone moves a row as far, it is a tie.
+    noisy = with_variant(with_scores(TRACE), 1, "scores", lambda scores: scores + np.float32(0.2))
+    agreement = compared(noisy, other)
+    assert agreement.disagreements == []
+    assert of_kind(agreement, OUTPUT)["tie"] == 2 * len(CASE.steps[1].requests)
+    missing = compared(TRACE, other)
+    assert {one.kind for one in missing.disagreements} == {OUTPUT}
+
+
+def without_a_graph(*targets: int) -> Observation:
+    move = Trace(
+        ended=Ended(how=How.DONE),
+        seen=(Seen(step=0, path="accept", name="targets", array=np.array(targets, dtype=np.int64)),),
+    )
+    return observe(CASE, move, (), Status.PASS)
+
+
+def test_lists_of_runners_without_a_graph_are_equal_or_differ() -> None:
+    agreement = Agreement(names=("a", "b"), limit=across_engines)
+    assert agreement.add(without_a_graph(3, 4), without_a_graph(3, 4)) == []
+    (differing,) = agreement.add(without_a_graph(3, 4), without_a_graph(3, 5))
+    assert str(differing).endswith("lists and events in step 0: accept targets [3, 4] on a, [3, 5] on b")
+    assert of_kind(agreement, LISTED) == {"agree": 1, "differ": 1}
+
+
+@pytest.mark.parametrize(("other", "way"), [(Status.PASS, "tie"), (Status.FAIL, "differ")])
+def test_a_doubt_about_a_tie_on_one_target_is_a_tie(other: Status, way: str) -> None:
+    doubt = Verdict(oracle="graph_equals_eager", status=Status.UNKNOWN, where="tie")
+    one, two = (
+        replace(seen(TRACE), verdicts=(verdict,), overall=verdict.status, steps={})
+        for verdict in (doubt, replace(doubt, status=other, where=""))
+    )
+    agreement = Agreement(names=("a", "b"), limit=across_engines)
+    assert bool(agreement.add(one, two)) is (way == "differ")
+    assert of_kind(agreement, "graph_equals_eager") == of_kind(agreement, OVERALL) == {way: 1}
+
+
 # The command -----------------------------------------------------------------------------------------------------
 
 
@@ -201,7 +245,7 @@ def seed(tmp_path: Path) -> str:
 
 def rows_of(out: str) -> dict[str, list[str]]:
     """The cells of the table, by kind."""
-    kinds = ("slot0_padding", "ended", OVERALL, TREE, SLOTS, VALUES)
+    kinds = ("slot0_padding", "ended", OVERALL, CHOICES, SLOTS, VALUES)
     return {
         kind: line[len(kind) :].split() for line in out.splitlines() for kind in kinds if line.startswith(kind + " ")
     }
@@ -237,13 +281,42 @@ def test_over_two_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     kept, drawn = str(tmp_path / "kept.npz"), ["--drawn", "6", "--cases-per-setup", "3"]
     out = ["--out", str(tmp_path / "out")]
     assert main(["fidelity", *drawn, "--targets", "clean/toy", "--record", kept]) == 0
-    assert capsys.readouterr().out == f"{kept}: 6 cases on clean/toy\n"
+    assert capsys.readouterr().out.startswith(f"{kept}: 6 cases on clean/toy, 0.")
     assert main(["fidelity", "--against", kept, "--targets", "clean/toy"]) == 0
     assert "6 cases compared, 0 disagreements" in capsys.readouterr().out
     assert main(["fidelity", "--against", kept, "--targets", "stale_padding/toy", *out]) == 1
     over_two = [line for line in capsys.readouterr().out.splitlines() if line.startswith("case ")]
     assert main(["fidelity", *drawn, "--targets", "clean/toy", "stale_padding/toy", *out]) == 1
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("case ")] == over_two
+
+
+def test_all_runners_and_backends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, form = tmp_path / "kept", tmp_path / "all.json"
+    few = ["--drawn", "1", "--targets", "clean/toy"]
+    assert main(["fidelity", "--runner", "toy", "--backend", "all", *few, "--record", str(folder)]) == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["toy-flashinfer.npz", "toy-triton.npz"]
+    capsys.readouterr()
+    assert main(["fidelity", "--against", str(folder), "--targets", "clean/toy", "--json", str(form)]) == 0
+    assert "2 cases compared, 0 disagreements" in capsys.readouterr().out
+    pairs = json.loads(form.read_text())["pairs"]
+    assert {pair: kinds["cases"] for pair, kinds in pairs.items()} == {
+        "toy/triton": {"compared": 1},
+        "toy/flashinfer": {"compared": 1},
+    }
+    assert main(["fidelity", "--runner", "all", *few, "--record", str(tmp_path / "every")]) == 0
+    names = {path.stem for path in (tmp_path / "every").iterdir()}
+    assert names == {f"{runner}-{b}" for runner, row in DOMAINS.items() if runner != "toy" for b in row.backends}
+
+
+def test_what_the_recording_host_could_not_run_is_not_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = str(tmp_path / "kept.npz")
+    assert main(["fidelity", "--drawn", "2", "--targets", "unfit/toy", "--record", kept]) == 2
+    capsys.readouterr()
+    monkeypatch.setattr("repro.__main__._observed", lambda *arguments: pytest.fail("a case was run"))
+    assert main(["fidelity", "--against", kept, "--targets", "clean/toy"]) == 2
+    assert "not compared: 2 cases" in capsys.readouterr().out
 
 
 def test_nothing_compared_is_2_with_the_reason(seed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -267,6 +340,8 @@ def test_nothing_compared_is_2_with_the_reason(seed: str, tmp_path: Path, capsys
         ("SEED --targets clean/toy 0.0.1/emulated", "sglang 0.0.1 is not installed"),
         ("missing.json --targets clean/toy clean/toy", "missing.json: No such file"),
         ("--drawn 0 --targets clean/toy clean/toy", "'0' is no whole number from 1 on"),
+        ("--drawn 3 --runner kv_move --backend flashinfer --targets clean/toy clean/toy", "kv_move runner has triton"),
+        ("--against . --targets clean/toy", "no recording in this folder"),
         ("SEED --targets clean/toy --record /dev/null/x.npz", "Not a directory"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import pytest
 from repro.__main__ import main
 from repro.cases.case import Target
 from repro.fidelity import recording as recording_module
-from repro.fidelity.compare import Agreement
+from repro.fidelity.compare import OUTPUT, Agreement
+from repro.fidelity.observation import Seen
 from repro.fidelity.recording import BadRecording, Recording, load, save
 from repro.traces.trace import Ended, How, Trace
-from tests.fidelity_traces import TRACE, seen, slot_of, with_variant, without_rows
+from tests.fidelity_traces import TRACE, seen, slot_of, with_scores, with_variant, without_rows
 from tests.test_repro_main import CASE
 from tests.toy_traces import put, toy_trace
 
@@ -60,6 +62,32 @@ def test_of_many_kv_rows_some_are_kept_and_all_slots(tmp_path: Path, monkeypatch
         assert np.array_equal(row, outputs_live.kv[slot])
 
 
+def test_of_wide_rows_some_columns_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = with_scores(TRACE)
+    columns = live.get(1, "eager", "scores")
+    assert columns is not None and columns.shape[1] == 8
+    monkeypatch.setattr(recording_module, "COLUMNS_KEPT", 4)
+    monkeypatch.setattr(recording_module, "KV_COLUMNS_KEPT", 3)
+    save(tmp_path / "kept.npz", recording(live))
+    (kept,) = load(tmp_path / "kept.npz").observations
+    outputs = kept.steps[1].paths["eager"]
+    assert outputs.values["scores"].tolist() == columns[:, [0, 2, 4, 6]].tolist()
+    assert {row.size for row in outputs.kv.values()} == {3}
+    # What was kept is compared with the same columns of what is all there.
+    for row, column, differs in ((0, 2, True), (0, 3, False)):
+        moved = with_scores(TRACE, 1, put((row, column), 9.0))
+        agreement = Agreement(names=("a", "b"), limit=lambda noise, scale, dtype: 0.0)
+        assert [one.kind for one in agreement.add(kept, seen(moved)) if one.kind == OUTPUT] == [OUTPUT] * 2 * differs
+
+
+def test_lists_come_back(tmp_path: Path) -> None:
+    events = Seen(paths={}, given=(), turned=(), noise={}, listed={"metadata tokens": np.array([4, 6])})
+    one = replace(seen(TRACE), steps={0: events})
+    save(tmp_path / "kept.npz", Recording(target=Target("clean", "toy"), observations=(one,)))
+    (again,) = load(tmp_path / "kept.npz").observations
+    assert again.steps[0].listed["metadata tokens"].tolist() == [4, 6]
+
+
 def test_equal_arrays_are_stored_once(tmp_path: Path) -> None:
     sizes = []
     for number in (1, 30):
@@ -86,7 +114,7 @@ def harmed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda path: path.write_bytes(b""), ""),
         (lambda path: np.savez(path, other=np.zeros(1)), "not a recording"),
         (lambda path: np.savez(path, head=np.array([{}], dtype=object), body=np.zeros(1)), "not a recording"),
-        (lambda path: harmed(path, lambda head: head.update(format=2)), "format 2 is unknown: this version reads 1"),
+        (lambda path: harmed(path, lambda head: head.update(format=1)), "format 1 is unknown: this version reads 2"),
         (lambda path: harmed(path, lambda head: head.pop("arrays")), "not a recording"),
         (lambda path: harmed(path, lambda head: head["arrays"].pop()), "not a recording"),
         (lambda path: harmed(path, lambda head: head["arrays"].insert(0, ["|O", [1]])), "not a recording"),

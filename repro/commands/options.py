@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from repro.cases.case import BACKENDS
+from repro.cases.case import BACKENDS, RUNNERS
 from repro.commands.cli import BadInput, Parser, count, positive, target
 
 DESCRIPTION = """What is done with a failing case.
@@ -104,14 +104,26 @@ def _parser() -> Parser:
     fidelity.add_argument("seeds", nargs="*", type=Path, metavar="SEED.json")
     fidelity.add_argument("--drawn", type=count, metavar="N", help="so many drawn cases instead of stored ones")
     fidelity.add_argument("--seed", type=count, default=1, metavar="N", help="with --drawn: from which all are drawn")
-    fidelity.add_argument("--backend", choices=BACKENDS, default="triton", help="with --drawn")
+    fidelity.add_argument("--runner", choices=(*RUNNERS, "all"), help="with --drawn; default: draft, toy on toys")
+    fidelity.add_argument(
+        "--backend", choices=(*BACKENDS, "all"), help="with --drawn; default: the runner's first, all for all runners"
+    )
     fidelity.add_argument("--cases-per-setup", type=count, default=8, metavar="N", help="with --drawn")
     fidelity.add_argument(
         "--targets", nargs="+", type=target, required=True, metavar="T", help="two; one with --record or --against"
     )
-    fidelity.add_argument("--record", type=Path, metavar="OUT.npz", help="keep what the target shows, for --against")
     fidelity.add_argument(
-        "--against", type=Path, metavar="OUT.npz", help="run the recorded cases and compare with what was recorded"
+        "--record",
+        type=Path,
+        metavar="OUT.npz",
+        help="keep what the target shows, for --against; of several runners or backends: a folder, one file for each",
+    )
+    fidelity.add_argument(
+        "--against",
+        type=Path,
+        nargs="+",
+        metavar="OUT.npz",
+        help="run the recorded cases and compare with what was recorded: files, or a folder of them",
     )
     fidelity.add_argument("--json", type=Path, metavar="OUT", help="write the agreement to this file")
     fidelity.add_argument("--out", type=Path, default=Path("out/fidelity"), help="folder for cases that disagree")

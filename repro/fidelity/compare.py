@@ -1,8 +1,9 @@
 """How far two targets agree on the same cases: verdict by verdict, and output by output.
 
-Outputs are compared path by path, request by request. Trees are equal, or differ where rounding noise turns them over
-on one of the targets by itself: a tie. KV values of equal trees lie within a tolerance, or as far apart as noise moves
-them. Everything else is a disagreement.
+Outputs are compared path by path, request by request. Integers (trees, tokens) are equal, or differ where rounding
+noise turns them over on one of the targets by itself: a tie. Other outputs and KV values of requests with equal
+integers lie within a tolerance, or as far apart as noise moves them. What a runner without a graph records is equal.
+Everything else is a disagreement.
 """
 
 from __future__ import annotations
@@ -10,12 +11,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
+
+from repro.cases.case import Setup
 from repro.cases.codec import digest
-from repro.fidelity.observation import INTEGERS, PATHS, Observation, Outputs, Seen, distance, turned
+from repro.fidelity.observation import KV, PATHS, Observation, Outputs, Seen, apart, distance, turned
 from repro.traces.finding import Status, Verdict
 
-OVERALL, TREE, SLOTS, VALUES = "overall", "draft tree", "KV slots written", "KV values"
+OVERALL, CHOICES, SLOTS, VALUES = "overall", "trees and tokens", "KV slots written", "KV values"
+OUTPUT, LISTED = "other outputs", "lists and events"
+# In Agreement.pairs, beside the kinds.
+CASES = "cases"
+# The `where` of an oracle's doubt about what noise turns over on one target by itself.
+_TIE = "tie"
 # How the limit of what two engines may be apart is computed: of noise, scale and dtype.
 Limit = Callable[[float, float, str], float]
 
@@ -32,7 +42,8 @@ class Disagreement:
     row: int = -1
 
     def __str__(self) -> str:
-        place = f" in step {self.step} {self.path} row {self.row}" if self.step >= 0 else ""
+        row = f" {self.path} row {self.row}" if self.row >= 0 else ""
+        place = f" in step {self.step}{row}" if self.step >= 0 else ""
         return f"case {self.case}: {self.kind}{place}: {self.detail}"
 
 
@@ -46,12 +57,14 @@ def summary(found: Sequence[Disagreement]) -> list[str]:
 
 @dataclass
 class Agreement:
-    """The running count. Mutable. ways: by kind and way (agree, tie, differ, not recorded), how often. farthest: the
-    largest distance of KV values, as a part of what is allowed."""
+    """The running count. Mutable. ways: by kind and way (agree, tie, differ, not recorded), how often; pairs: the same
+    by runner and backend, "draft/triton", with a kind of cases (compared, not compared). farthest: the largest
+    distance of values, as a part of what is allowed."""
 
     names: tuple[str, str]
     limit: Limit
     ways: dict[str, Counter[str]] = field(default_factory=dict)
+    pairs: dict[str, dict[str, Counter[str]]] = field(default_factory=dict)
     disagreements: list[Disagreement] = field(default_factory=list)
     not_compared: list[str] = field(default_factory=list)
     compared: int = 0
@@ -60,87 +73,139 @@ class Agreement:
     def add(self, one: Observation, other: Observation) -> list[Disagreement]:
         """Compare one case; what they disagree in."""
         case = digest(one.case)
+        counts = self.pairs.setdefault(pair_of(one.case.setup), {CASES: Counter()})
         unfit = [
             f"{name}: {seen.what}" for name, seen in zip(self.names, (one, other), strict=True) if not seen.took_place
         ]
         if unfit:
             self.not_compared.append(f"case {case}: {'; '.join(unfit)}")
+            counts[CASES]["not compared"] += 1
             return []
         self.compared += 1
-        found = [*self._verdicts(case, one, other), *self._outputs(case, one, other)]
-        self.disagreements += found
-        return found
+        counts[CASES]["compared"] += 1
+        differing = list(_Comparison(self, case, one, other).all())
+        self.disagreements += differing
+        return differing
 
-    def _count(self, kind: str, way: str) -> None:
-        self.ways.setdefault(kind, Counter())[way] += 1
+    def count(self, setup: Setup, kind: str, way: str) -> None:
+        for ways in (self.ways, self.pairs[pair_of(setup)]):
+            ways.setdefault(kind, Counter())[way] += 1
 
-    def _verdicts(self, case: str, one: Observation, other: Observation) -> Iterator[Disagreement]:
-        others = {verdict.oracle: verdict for verdict in other.verdicts}
-        for mine in one.verdicts:
-            theirs = others.get(mine.oracle)
-            if theirs and _same_verdict(mine, theirs):
-                self._count(mine.oracle, "agree")
-                continue
-            self._count(mine.oracle, "differ")
-            yield Disagreement(case=case, kind=mine.oracle, detail=self._versus(_said(mine), _said(theirs)))
-        same = one.overall is other.overall
-        self._count(OVERALL, "agree" if same else "differ")
-        if not same:
-            names = (status.name if status is not None else "nothing" for status in (one.overall, other.overall))
-            yield Disagreement(case=case, kind=OVERALL, detail=self._versus(*names))
 
-    def _versus(self, one: str, other: str) -> str:
-        return f"{one} on {self.names[0]}, {other} on {self.names[1]}"
+class _Comparison:
+    """One case on both targets."""
 
-    def _outputs(self, case: str, one: Observation, other: Observation) -> Iterator[Disagreement]:
-        for number in sorted(one.steps.keys() & other.steps.keys()):
-            mine, theirs = one.steps[number], other.steps[number]
+    def __init__(self, agreement: Agreement, case: str, one: Observation, other: Observation) -> None:
+        self.agreement, self.case, self.one, self.other = agreement, case, one, other
+        self.setup = one.case.setup
+
+    def all(self) -> Iterator[Disagreement]:
+        yield from self._verdicts()
+        for number in sorted(self.one.steps.keys() & self.other.steps.keys()):
+            mine, theirs = self.one.steps[number], self.other.steps[number]
+            yield from self._listed(number, mine, theirs)
             for path in PATHS:
                 if path in mine.paths and path in theirs.paths:
-                    for row in range(len(one.case.steps[number].requests)):
-                        for kind, detail in self._row(one.case.setup.dtype, mine, theirs, path, row):
-                            yield Disagreement(case=case, kind=kind, detail=detail, step=number, path=path, row=row)
+                    for row in range(len(self.one.case.steps[number].requests)):
+                        for kind, detail in self._row(mine, theirs, path, row):
+                            yield self._disagreement(kind, detail, step=number, path=path, row=row)
 
-    def _row(self, dtype: str, mine: Seen, theirs: Seen, path: str, row: int) -> Iterator[tuple[str, str]]:
+    def _disagreement(self, kind: str, detail: str, **place: Any) -> Disagreement:
+        return Disagreement(case=self.case, kind=kind, detail=detail, **place)
+
+    def _count(self, kind: str, way: str) -> None:
+        self.agreement.count(self.setup, kind, way)
+
+    def _versus(self, one: str, other: str) -> str:
+        return f"{one} on {self.agreement.names[0]}, {other} on {self.agreement.names[1]}"
+
+    def _verdicts(self) -> Iterator[Disagreement]:
+        others = {verdict.oracle: verdict for verdict in self.other.verdicts}
+        ways = set()
+        for mine in self.one.verdicts:
+            theirs = others.get(mine.oracle)
+            way = _way_of_verdicts(mine, theirs)
+            ways.add(way)
+            self._count(mine.oracle, way)
+            if way == "differ":
+                yield self._disagreement(mine.oracle, self._versus(_said(mine), _said(theirs)))
+        statuses = self.one.overall, self.other.overall
+        if statuses[0] is statuses[1]:
+            self._count(OVERALL, "agree")
+        elif "tie" in ways and "differ" not in ways:
+            self._count(OVERALL, "tie")
+        else:
+            self._count(OVERALL, "differ")
+            names = (status.name if status is not None else "nothing" for status in statuses)
+            yield self._disagreement(OVERALL, self._versus(*names))
+
+    def _listed(self, number: int, mine: Seen, theirs: Seen) -> Iterator[Disagreement]:
+        for name in sorted(mine.listed.keys() | theirs.listed.keys()):
+            a, b = mine.listed.get(name), theirs.listed.get(name)
+            same = a is not None and b is not None and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+            self._count(LISTED, "agree" if same else "differ")
+            if not same:
+                lists = ("nothing" if array is None else _short(array.tolist()) for array in (a, b))
+                yield self._disagreement(LISTED, f"{name} {self._versus(*lists)}", step=number)
+
+    def _row(self, mine: Seen, theirs: Seen, path: str, row: int) -> Iterator[tuple[str, str]]:
         a, b = mine.paths[path], theirs.paths[path]
         if turned(a, b, row):
             tie = mine.turned[row] or theirs.turned[row]
-            self._count(TREE, "tie" if tie else "differ")
+            self._count(CHOICES, "tie" if tie else "differ")
             if not tie:
-                yield TREE, self._versus(*_first_difference(a, b, row))
+                yield CHOICES, self._versus(*_first_difference(a, b, row))
             return
-        self._count(TREE, "agree")
+        if a.integers:
+            self._count(CHOICES, "agree")
+
+        def noise(name: str) -> float:
+            return max(seen.noise[name][row] if name in seen.noise else 0.0 for seen in (mine, theirs))
+
+        for name in sorted(a.values.keys() | b.values.keys()):
+            yield from self._values(OUTPUT, f"{name} ", apart(a, b, name, row), noise(name))
         given = mine.given[row]
+        if not given:
+            return
         wrong = sorted((a.slots ^ b.slots) & given)
         self._count(SLOTS, "differ" if wrong else "agree")
         if wrong:
             states = ("written", "untouched") if wrong[0] in a.slots else ("untouched", "written")
             yield SLOTS, f"slot {wrong[0]} {self._versus(*states)}"
-        if not (given & a.kv.keys() & b.kv.keys()):
-            self._count(VALUES, "not recorded")
-            return
-        yield from self._values(dtype, a, b, given, max(mine.noise[row], theirs.noise[row]))
-
-    def _values(
-        self, dtype: str, a: Outputs, b: Outputs, given: frozenset[int], noise: float
-    ) -> Iterator[tuple[str, str]]:
-        off, scale = distance(a.kv, b.kv, given)
-        # What noise moves by a whole choice inside the draft says nothing of rounding: a distance as large is a tie.
-        calm = self.limit(0.0, scale, dtype)
-        allowed = self.limit(noise, scale, dtype) if noise <= calm else calm
-        if off <= allowed:
-            self._count(VALUES, "agree")
-            self.farthest = max(self.farthest, off / allowed) if allowed else self.farthest
-        elif noise > calm:
-            self._count(VALUES, "tie")
+        if given & a.kv.keys() & b.kv.keys():
+            yield from self._values(VALUES, "", distance(a.kv, b.kv, given), noise(KV))
         else:
-            self._count(VALUES, "differ")
-            yield VALUES, f"up to {off:.3g} apart, {allowed:.3g} allowed, on values up to {scale:.3g}"
+            self._count(VALUES, "not recorded")
+
+    def _values(self, kind: str, what: str, between: tuple[float, float], noise: float) -> Iterator[tuple[str, str]]:
+        off, scale = between
+        limit, dtype = self.agreement.limit, self.setup.dtype
+        # What noise moves by a whole choice inside the draft says nothing of rounding: a distance as large is a tie.
+        calm = limit(0.0, scale, dtype)
+        allowed = limit(noise, scale, dtype) if noise <= calm else calm
+        if off <= allowed:
+            self._count(kind, "agree")
+            self.agreement.farthest = max(self.agreement.farthest, off / allowed if allowed else 0.0)
+        elif noise > calm:
+            self._count(kind, "tie")
+        else:
+            self._count(kind, "differ")
+            yield kind, f"{what}up to {off:.3g} apart, {allowed:.3g} allowed, on values up to {scale:.3g}"
 
 
-def _same_verdict(one: Verdict, other: Verdict) -> bool:
-    """The same status; of failures, the same failure."""
-    return one.status is other.status and (one.status is not Status.FAIL or one.where == other.where)
+def pair_of(setup: Setup) -> str:
+    """What is driven: "draft/triton"."""
+    return f"{setup.runner}/{setup.backend}"
+
+
+def _way_of_verdicts(one: Verdict, other: Verdict | None) -> str:
+    """agree: the same status, and of failures the same failure. tie: noise turned a choice over on one target alone."""
+    if other is None:
+        return "differ"
+    if one.status is other.status:
+        return "agree" if one.status is not Status.FAIL or one.where == other.where else "differ"
+    ties = [v.status is Status.UNKNOWN and v.where == _TIE for v in (one, other)]
+    return "tie" if any(ties) and Status.FAIL not in (one.status, other.status) else "differ"
 
 
 def _said(verdict: Verdict | None) -> str:
@@ -150,8 +215,9 @@ def _said(verdict: Verdict | None) -> str:
 
 
 def _first_difference(a: Outputs, b: Outputs, row: int) -> tuple[str, str]:
-    for name in INTEGERS:
-        mine, theirs = (one.integers[name][row].tolist() if len(one.integers[name]) > row else None for one in (a, b))
+    for name in sorted(a.integers.keys() | b.integers.keys()):
+        arrays = (outputs.integers.get(name) for outputs in (a, b))
+        mine, theirs = (None if array is None or len(array) <= row else array[row].tolist() for array in arrays)
         if mine != theirs:
             return f"{name} {_short(mine)}", _short(theirs)
     return "", ""
@@ -176,6 +242,9 @@ def to_json(agreement: Agreement) -> Mapping[str, object]:
         "compared": agreement.compared,
         "agree": not agreement.disagreements,
         "ways": {kind: dict(counts) for kind, counts in agreement.ways.items()},
+        "pairs": {
+            pair: {kind: dict(counts) for kind, counts in kinds.items()} for pair, kinds in agreement.pairs.items()
+        },
         "farthest": agreement.farthest,
         "disagreements": [
             {

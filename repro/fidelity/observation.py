@@ -4,8 +4,8 @@ step with what is known of their noise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -14,33 +14,43 @@ from repro.cases.case import Case
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Array, How, Trace
 
-INTEGERS = ("tokens", "parents", "scores_index")
 PATHS = ("graph", "eager")
 # Eager passes that show what rounding alone moves.
 VARIANTS = ("eager_again", "eager_nudged_up", "eager_nudged_down")
+# What is recorded of runners without a graph: the moves of kv_move, the events of a verify call without a graph.
+LISTED = ("verify", "verify_tail", "accept", "branches", "padding", "metadata", "attention")
+# Under which name the noise of KV values is kept, beside that of each output.
+KV = "kv"
+_KV_NAMES = ("kv_slots", "kv_rows", "kv_same", "kv_differs")
 
 Contents = Mapping[int, Array]
+Arrays = Mapping[str, Array]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
-    """What one path of one step left. integers: by name, one row per request. slots: the KV slots written, the reserved
-    page apart. kv: what was left in them, as far as it was recorded."""
+    """What one path of one step left. integers, values: what was returned, by name, one row per request; of values a
+    recording keeps some columns, and widths says how many there were. slots: the KV slots written, the reserved page
+    apart. kv: what was left in them, as far as it was recorded."""
 
-    integers: Mapping[str, Array]
+    integers: Arrays
+    values: Arrays
+    widths: Mapping[str, int]
     slots: frozenset[int]
     kv: Contents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One step. paths: by name. given: the KV slots of each request's drafts. turned: for each request whether noise
-    turned its tree over on this target; noise: how far its KV values then moved, at most."""
+    """One step. paths: by name. given: the KV slots that each request may write. turned: for each request whether noise
+    changed its integers on this target; noise: by output, and KV, how far each request's values then moved, at most.
+    listed: what a runner without a graph recorded, by path and name."""
 
     paths: Mapping[str, Outputs]
     given: tuple[frozenset[int], ...]
     turned: tuple[bool, ...]
-    noise: tuple[float, ...]
+    noise: Mapping[str, tuple[float, ...]]
+    listed: Arrays = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +77,13 @@ def observe(case: Case, trace: Trace, verdicts: Sequence[Verdict], overall: Stat
     arrays: dict[tuple[int, str], dict[str, Array]] = {}
     for seen in trace.seen:
         arrays.setdefault((seen.step, seen.path), {})[seen.name] = seen.array
-    steps = {number: _step(case, arrays, number) for number in range(len(case.steps)) if (number, "eager") in arrays}
+    graphless = not any(path in ("launch", *PATHS) for _, path in arrays)
+    steps = {}
+    for number in range(len(case.steps)):
+        if (number, "eager") in arrays:
+            steps[number] = _step(case, arrays, number)
+        elif graphless and (listed := dict(_listed(arrays, number))):
+            steps[number] = Seen(paths={}, given=(), turned=(), noise={}, listed=listed)
     return Observation(
         case=case,
         how=ended.how.value,
@@ -78,7 +94,13 @@ def observe(case: Case, trace: Trace, verdicts: Sequence[Verdict], overall: Stat
     )
 
 
-def _step(case: Case, arrays: Mapping[tuple[int, str], Mapping[str, Array]], number: int) -> Seen:
+def _listed(arrays: Mapping[tuple[int, str], Arrays], number: int) -> Iterator[tuple[str, Array]]:
+    for path in LISTED:
+        for name, array in arrays.get((number, path), {}).items():
+            yield f"{path} {name}", array
+
+
+def _step(case: Case, arrays: Mapping[tuple[int, str], Arrays], number: int) -> Seen:
     def outputs(path: str) -> Outputs | None:
         return _outputs(arrays.get((number, path), {}), case.setup.page_size)
 
@@ -86,26 +108,40 @@ def _step(case: Case, arrays: Mapping[tuple[int, str], Mapping[str, Array]], num
     locations = arrays.get((number, "input"), {}).get("out_cache_loc")
     given = tuple(frozenset[int]() if locations is None else _numbers(locations[row]) for row in range(rows))
     eager = outputs("eager")
-    variants = [found for path in VARIANTS if (found := outputs(path))]
+    variants = [variant for path in VARIANTS if (variant := outputs(path))]
     return Seen(
-        paths={path: found for path in PATHS if (found := outputs(path))},
+        paths={path: left for path in PATHS if (left := outputs(path))},
         given=given,
         turned=tuple(eager is not None and any(turned(one, eager, row) for one in variants) for row in range(rows)),
-        noise=tuple(
-            0.0 if eager is None else max((distance(one.kv, eager.kv, given[row])[0] for one in variants), default=0.0)
-            for row in range(rows)
-        ),
+        noise={} if eager is None else _noise(eager, variants, given),
     )
 
 
-def _outputs(found: Mapping[str, Array], page_size: int) -> Outputs | None:
-    if any(name not in found for name in (*INTEGERS, "kv_slots")):
+def _noise(
+    eager: Outputs, variants: Sequence[Outputs], given: Sequence[frozenset[int]]
+) -> dict[str, tuple[float, ...]]:
+    """By output, and KV: how far each request's values moved in an eager pass over almost the same inputs."""
+    kv = (max((distance(v.kv, eager.kv, slots)[0] for v in variants), default=0.0) for slots in given)
+    values = {
+        name: tuple(max((apart(v, eager, name, row)[0] for v in variants), default=0.0) for row in range(len(given)))
+        for name in eager.values
+    }
+    return {KV: tuple(kv)} | values
+
+
+def _outputs(recorded: Arrays, page_size: int) -> Outputs | None:
+    returned = {name: array for name, array in recorded.items() if name not in _KV_NAMES}
+    if not returned or "kv_slots" not in recorded:
         return None
-    slots = _numbers(found["kv_slots"])
-    rows = found.get("kv_rows")
-    kv = {} if rows is None else dict(zip(found["kv_slots"].tolist(), rows, strict=True))
+    integers = {name: array for name, array in returned.items() if array.dtype.kind in "iub"}
+    values = {name: array.reshape(len(array), -1) for name, array in returned.items() if name not in integers}
+    slots = _numbers(recorded["kv_slots"])
+    rows = recorded.get("kv_rows")
+    kv = {} if rows is None else dict(zip(recorded["kv_slots"].tolist(), rows, strict=True))
     return Outputs(
-        integers={name: found[name] for name in INTEGERS},
+        integers=integers,
+        values=values,
+        widths={name: array.shape[1] for name, array in values.items()},
         slots=frozenset(slot for slot in slots if slot >= page_size),
         kv={slot: row for slot, row in kv.items() if slot >= page_size},
     )
@@ -116,12 +152,29 @@ def _numbers(array: Array) -> frozenset[int]:
 
 
 def turned(one: Outputs, other: Outputs, row: int) -> bool:
-    """Whether two paths gave this request different trees."""
-    return any(not _same_row(one.integers[name], other.integers[name], row) for name in INTEGERS)
+    """Whether two paths gave this request different integers: another tree, other tokens."""
+    names = one.integers.keys() | other.integers.keys()
+    return any(not _same_row(one.integers.get(name), other.integers.get(name), row) for name in names)
 
 
-def _same_row(a: Array, b: Array, row: int) -> bool:
-    return len(a) > row and len(b) > row and bool(np.array_equal(a[row], b[row]))
+def _same_row(a: Array | None, b: Array | None, row: int) -> bool:
+    return a is not None and b is not None and len(a) > row < len(b) and bool(np.array_equal(a[row], b[row]))
+
+
+def thinned(array: Array, count: int) -> Array:
+    """So many columns of [rows, columns], spread evenly; all where there are no more."""
+    columns = array.shape[1]
+    return array if columns <= count else array[:, np.arange(count) * columns // count]
+
+
+def apart(one: Outputs, other: Outputs, name: str, row: int) -> tuple[float, float]:
+    """How far apart this output of a request is at most, in the columns that both hold, and the largest magnitude of
+    the other. Infinitely far where one has no such row, or only one is a number."""
+    a, b = (outputs.values.get(name) for outputs in (one, other))
+    if a is None or b is None or one.widths[name] != other.widths[name] or not len(a) > row < len(b):
+        return float("inf"), 0.0
+    count = min(a.shape[1], b.shape[1])
+    return _farthest(*(thinned(array[row : row + 1], count) for array in (a, b)))
 
 
 def distance(a: Contents, b: Contents, slots: frozenset[int]) -> tuple[float, float]:
@@ -130,15 +183,16 @@ def distance(a: Contents, b: Contents, slots: frozenset[int]) -> tuple[float, fl
     both = sorted(slots & a.keys() & b.keys())
     if not both:
         return 0.0, 0.0
-    x, y = (_stacked(contents, both) for contents in (a, b))
-    if x.shape != y.shape:
-        return float("inf"), 0.0
+    x, y = (np.stack([contents[slot].reshape(-1) for slot in both]) for contents in (a, b))
+    count = min(x.shape[1], y.shape[1])
+    return _farthest(thinned(x, count), thinned(y, count))
+
+
+def _farthest(one: Array, other: Array) -> tuple[float, float]:
+    x: npt.NDArray[np.float64] = np.asarray(one, dtype=np.float64)
+    y: npt.NDArray[np.float64] = np.asarray(other, dtype=np.float64)
     with np.errstate(invalid="ignore"):
-        apart = np.abs(x - y)
-    apart[np.isnan(apart)] = np.inf
-    apart[(x == y) | (np.isnan(x) & np.isnan(y))] = 0.0
-    return float(apart.max()), float(np.max(np.abs(y), where=np.isfinite(y), initial=0.0))
-
-
-def _stacked(contents: Contents, slots: list[int]) -> npt.NDArray[np.float64]:
-    return np.stack([np.asarray(contents[slot], dtype=np.float64).reshape(-1) for slot in slots])
+        between = np.abs(x - y)
+    between[np.isnan(between)] = np.inf
+    between[(x == y) | (np.isnan(x) & np.isnan(y))] = 0.0
+    return float(between.max(initial=0.0)), float(np.max(np.abs(y), where=np.isfinite(y), initial=0.0))

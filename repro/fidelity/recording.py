@@ -5,6 +5,7 @@ One .npz of plain numbers: the bytes of all arrays, each once, and a JSON head t
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -19,14 +20,16 @@ import numpy as np
 
 from repro.cases.case import Target, problems
 from repro.cases.codec import BadSeed, case_from_json, case_to_json
-from repro.fidelity.observation import INTEGERS, Observation, Outputs, Seen
+from repro.fidelity.observation import Observation, Outputs, Seen, thinned
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Array
 
-FORMAT = 1
-# KV rows kept of a path of a step, spread over all: enough to meet whatever is wrong with a kernel, and a few MB for
-# some hundred cases.
+FORMAT = 2
+# KV rows kept of a path of a step, and columns of a KV row and of a request's row of an output, spread over all: enough
+# to meet whatever is wrong with a kernel, and a few MB for a hundred cases.
 KV_ROWS_KEPT = 64
+KV_COLUMNS_KEPT = 32
+COLUMNS_KEPT = 64
 
 
 class BadRecording(ValueError):
@@ -138,39 +141,51 @@ def _case_from_json(form: Mapping[str, Any], arrays: Sequence[Array]) -> Observa
 
 
 def _step_to_json(step: Seen, store: _Store) -> dict[str, Any]:
-    given = np.array([sorted(slots) for slots in step.given], dtype=np.int32)
+    given = [sorted(slots) for slots in step.given]
     return {
         "paths": {name: _outputs_to_json(outputs, store) for name, outputs in step.paths.items()},
-        "given": store.put(given),
+        "given": store.put(np.array([slot for slots in given for slot in slots], dtype=np.int32)),
+        "given_lengths": [len(slots) for slots in given],
         "turned": list(step.turned),
-        "noise": [str(number) for number in step.noise],  # JSON has no infinity
+        # JSON has no infinity.
+        "noise": {name: [str(number) for number in numbers] for name, numbers in step.noise.items()},
+        "listed": {name: store.put(array) for name, array in step.listed.items()},
     }
 
 
 def _step_from_json(form: Mapping[str, Any], arrays: Sequence[Array]) -> Seen:
+    ends = np.cumsum([0, *form["given_lengths"]]).tolist()
+    given = arrays[form["given"]].tolist()
     return Seen(
         paths={name: _outputs_from_json(outputs, arrays) for name, outputs in form["paths"].items()},
-        given=tuple(frozenset(row) for row in arrays[form["given"]].tolist()),
+        given=tuple(frozenset(given[start:end]) for start, end in itertools.pairwise(ends)),
         turned=tuple(map(bool, form["turned"])),
-        noise=tuple(map(float, form["noise"])),
+        noise={name: tuple(map(float, numbers)) for name, numbers in form["noise"].items()},
+        listed={name: arrays[number] for name, number in form["listed"].items()},
     )
 
 
 def _outputs_to_json(outputs: Outputs, store: _Store) -> dict[str, Any]:
     slots = sorted(outputs.kv)
     kept = slots[:: max(1, -(-len(slots) // KV_ROWS_KEPT))]
-    form: dict[str, Any] = {name: store.put(outputs.integers[name]) for name in INTEGERS}
-    form["slots"] = store.put(np.array(sorted(outputs.slots), dtype=np.int32))
+    form: dict[str, Any] = {
+        "integers": {name: store.put(array) for name, array in outputs.integers.items()},
+        "values": {name: store.put(thinned(array, COLUMNS_KEPT)) for name, array in outputs.values.items()},
+        "widths": dict(outputs.widths),
+        "slots": store.put(np.array(sorted(outputs.slots), dtype=np.int32)),
+    }
     if kept:
         form["kept"] = store.put(np.array(kept, dtype=np.int32))
-        form["kv"] = store.put(np.stack([outputs.kv[slot] for slot in kept]))
+        form["kv"] = store.put(thinned(np.stack([outputs.kv[slot].reshape(-1) for slot in kept]), KV_COLUMNS_KEPT))
     return form
 
 
 def _outputs_from_json(form: Mapping[str, Any], arrays: Sequence[Array]) -> Outputs:
     kept = arrays[form["kept"]].tolist() if "kept" in form else []
     return Outputs(
-        integers={name: arrays[form[name]] for name in INTEGERS},
+        integers={name: arrays[number] for name, number in form["integers"].items()},
+        values={name: arrays[number] for name, number in form["values"].items()},
+        widths={name: int(width) for name, width in form["widths"].items()},
         slots=frozenset(arrays[form["slots"]].tolist()),
         kv=dict(zip(kept, arrays[form["kv"]], strict=True)) if kept else {},
     )
