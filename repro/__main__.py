@@ -29,7 +29,7 @@ from repro.cases.atomic_file import write_text
 from repro.cases.case import RUNNERS, Case, Target
 from repro.cases.codec import BadSeed, Seed, read
 from repro.cases.words import sentence
-from repro.commands import fidelity, ledger, show
+from repro.commands import bisect, fidelity, ledger, show
 from repro.commands.cli import BadInput, complain, ended, say
 from repro.commands.options import options_of
 from repro.commands.show import stored
@@ -44,8 +44,10 @@ from repro.traces.finding import Status, Verdict
 from repro.upstream import patches, prove
 from repro.upstream.edits import Edit, NotThere
 from repro.upstream.fixes import FIXES, Fix, Proof, not_covered
+from repro.upstream.rig import Refused, Rig
 from runners.processes.diagnose import said_besides
 from runners.processes.pool import Pool
+from runners.processes.rig import rig
 from runners.processes.sanitizer import Reports, observed_pool
 from runners.targets.environments import (
     ADAPTED,
@@ -61,7 +63,7 @@ from runners.targets.overlay import CannotMake, Overlay, make_overlay
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return ended(partial(carry_out, arguments), BadSeed, BadRecording, InTheWay, NotUsable)
+    return ended(partial(carry_out, arguments), BadSeed, BadRecording, InTheWay, NotUsable, Refused)
 
 
 def carry_out(arguments: Sequence[str] | None) -> int:
@@ -298,6 +300,10 @@ def _observed(pool: Pool, case: Case) -> Observation:
     return observe(case, trace, verdicts, overall(verdicts))
 
 
+def _rig(options: argparse.Namespace) -> Rig:
+    return rig(judge_all, overall, say, timeout_s=options.timeout, log=options.log)
+
+
 def _booked(kind: str, command: Callable[[argparse.Namespace, Book], int], options: argparse.Namespace) -> int:
     """A command whose doings go into the ledger, if there is one."""
     with new_run(asked_for(options.ledger), kind) as book:
@@ -312,6 +318,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "fixes": partial(_booked, "fixes", command_fixes),
     "ledger": ledger.go,
     "repairs": command_repairs,
+    "bisect": lambda options: bisect.go(options, _rig(options)),
     "fidelity": command_fidelity,
 }
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repro.cases.case import BACKENDS, RUNNERS
+from repro.commands import upstream_options
 from repro.commands.cli import BadInput, Parser, count, positive, target
 
 DESCRIPTION = """What is done with a failing case.
@@ -127,6 +128,8 @@ def _parser() -> Parser:
     )
     fidelity.add_argument("--json", type=Path, metavar="OUT", help="write the agreement to this file")
     fidelity.add_argument("--out", type=Path, default=Path("out/fidelity"), help="folder for cases that disagree")
+
+    upstream_options.add(commands, [watched])
 
     ledger = commands.add_parser(
         "ledger", help="what a ledger holds, whether it is sound, joining those of several hosts"

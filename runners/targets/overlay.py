@@ -11,12 +11,13 @@ import os
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from repro.cases.atomic_file import write_text
 from repro.upstream.edits import Edit, edited
+from repro.upstream.rig import Contents
 
 # Written last into an overlay, and what makes a checkout one.
 MARKER = ".eagleeye-overlay.json"
@@ -59,7 +60,17 @@ def make_overlay(source: Path, what: Overlay, edits: Sequence[Edit], overlays: P
     for edit in edits:
         by_file[edit.file].append(edit)
     contents = {file: edited(_read(source / file, what), made) for file, made in by_file.items()}
-    marker = _marker(source, what, edits, contents)
+    return _made(
+        source, what, contents, _marker(source, what, contents, edits=[asdict(edit) for edit in edits]), overlays
+    )
+
+
+def overlay_of(source: Path, what: Overlay, contents: Contents, overlays: Path) -> Path:
+    """As make_overlay, with the texts of whole files; None: without that file. OSError if the disk refuses."""
+    return _made(source, what, contents, _marker(source, what, contents), overlays)
+
+
+def _made(source: Path, what: Overlay, contents: Contents, marker: str, overlays: Path) -> Path:
     path = overlays / re.sub(r"[^A-Za-z0-9.]+", "-", str(what))
     if _is(path, marker):
         return path
@@ -85,15 +96,16 @@ def _read(path: Path, what: Overlay) -> str:
         raise CannotMake(f"no overlay of {what}: {path}: not UTF-8 text") from error
 
 
-def _marker(source: Path, what: Overlay, edits: Sequence[Edit], contents: dict[str, str]) -> str:
+def _marker(source: Path, what: Overlay, contents: Contents, **more: object) -> str:
     """Says what the overlay is, and changes with everything that it is made from."""
-    told = {
+    told: dict[str, object] = {
         "release": what.release,
         "change": what.change,
         "source": str(source),
-        "files": {file: hashlib.sha256(text.encode()).hexdigest() for file, text in contents.items()},
-        "edits": [asdict(edit) for edit in edits],
+        "files": {file: hashlib.sha256((text or "").encode()).hexdigest() for file, text in contents.items()},
+        "gone": sorted(file for file, text in contents.items() if text is None),
     }
+    told |= more
     return json.dumps(told, indent=1) + "\n"
 
 
@@ -104,19 +116,18 @@ def _is(path: Path, marker: str) -> bool:
         return False
 
 
-def _lay(source: Path, to: Path, contents: dict[Path, str]) -> None:
+def _lay(source: Path, to: Path, contents: Mapping[Path, str | None]) -> None:
     """A directory like `source`: links to all that is in it, but for these files, and for directories on the way."""
     to.mkdir(parents=True)
-    for entry in sorted(source.iterdir()):
-        if entry.name in _NOT_LINKED:
-            continue
-        inside = {Path(*path.parts[1:]): text for path, text in contents.items() if path.parts[0] == entry.name}
-        if Path() in inside:
-            (to / entry.name).write_bytes(inside[Path()].encode())
-        elif inside:
-            _lay(entry, to / entry.name, inside)
-        else:
-            (to / entry.name).symlink_to(entry.absolute())
+    here = {entry.name for entry in source.iterdir()} if source.is_dir() else set()
+    for name in sorted((here | {path.parts[0] for path in contents}) - set(_NOT_LINKED)):
+        inside = {Path(*path.parts[1:]): text for path, text in contents.items() if path.parts[0] == name}
+        if Path() not in inside and inside:
+            _lay(source / name, to / name, inside)
+        elif not inside:
+            (to / name).symlink_to((source / name).absolute())
+        elif (text := inside[Path()]) is not None:
+            (to / name).write_bytes(text.encode())
 
 
 def _put(part: Path, path: Path, marker: str) -> None:

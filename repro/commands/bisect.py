@@ -1,0 +1,149 @@
+"""python -m repro bisect: over releases, or over the commits of a checkout."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+from repro.cases.atomic_file import write_text
+from repro.cases.case import Case, Target
+from repro.cases.codec import Seed, read
+from repro.cases.releases import release_order
+from repro.commands.cli import BadInput, say
+from repro.shrinking.confirm import Run
+from repro.traces.trace import Trace
+from repro.upstream.bisect import Bisection, Candidate, Range, summary, to_json
+from repro.upstream.history import History, history, names
+from repro.upstream.rig import Refused, Rig, Wanted, took_place
+
+NOWHERE = 2  # exit code: the case passes wherever it can be run
+
+
+def go(options: argparse.Namespace, rig: Rig) -> int:
+    """0 if the range was found, NOWHERE if there is nothing to be found; BadInput, Refused, BadSeed."""
+    seed = read(options.seed)
+    if bool(options.repo) != bool(options.good and options.bad):
+        raise BadInput("over commits, --repo, --good and --bad go together")
+    if options.repo and (options.since or options.to):
+        raise BadInput("--from and --to are releases; with --repo the range is --good and --bad")
+    wanted = wanted_of(seed)
+    found, candidates = (_commits if options.repo else _releases)(options, seed, wanted, rig)
+    for text in summary(found, wanted, "commit" if options.repo else "release"):
+        say(text)
+    if options.json:
+        write_text(options.json, json.dumps(to_json(found, wanted, candidates), indent=1) + "\n")
+    return 0 if found.bad else NOWHERE
+
+
+def wanted_of(seed: Seed) -> Wanted:
+    """The failure that the seed was stored for. BadInput if it does not say."""
+    oracle, where = (seed.about.get(name, "") for name in ("oracle", "where"))
+    if not (isinstance(oracle, str) and oracle):
+        raise BadInput("the seed does not say which oracle it fails by; run it and add about.oracle and about.where")
+    return Wanted(oracle=oracle, where=where if isinstance(where, str) else "")
+
+
+def found_on(seed: Seed) -> str:
+    """The release on which the seed was found; empty if it does not say."""
+    try:
+        return Target.parse(str(seed.about.get("found", ""))).sglang
+    except ValueError:
+        return ""
+
+
+def _releases(options: argparse.Namespace, seed: Seed, wanted: Wanted, rig: Rig) -> tuple[Range, Sequence[Candidate]]:
+    chosen = _between(options, rig.releases(options.engine))
+
+    @contextmanager
+    def opened(name: str) -> Iterator[Run]:
+        with rig.opened(Target(name, options.engine)) as run:
+            yield run
+
+    lacking: Mapping[str, str] = {name: rig.lacks(Target(name, options.engine)) for name in chosen}
+    candidates = [Candidate(name=name, skipped=lacking[name]) for name in chosen]
+    usable = [name for name in chosen if not lacking[name]]
+    if not usable:
+        raise BadInput(f"no release of the range can be used: {next(iter(lacking.values()))}")
+    search = Bisection(
+        case=seed.case,
+        wanted=wanted,
+        candidates=candidates,
+        rig=rig,
+        opened=opened,
+        confidence=options.confidence,
+        runs=options.runs,
+        tries=options.tries,
+    )
+    first = found_on(seed)
+    return search.go(first if first in usable else usable[-1]), candidates
+
+
+def _between(options: argparse.Namespace, known: Sequence[str]) -> list[str]:
+    """The releases of the range, oldest first."""
+    ends = []
+    for flag, end in (("--from", options.since), ("--to", options.to)):
+        try:
+            ends.append(release_order(end) if end else None)
+        except ValueError as error:
+            raise BadInput(f"{flag}: {error}") from error
+    low, high = ends
+    if low and high and low > high:
+        raise BadInput(f"the range is the wrong way round: --from {options.since} is newer than --to {options.to}")
+    chosen = [
+        one for one in known if (not low or low <= release_order(one)) and (not high or release_order(one) <= high)
+    ]
+    if not chosen:
+        raise BadInput(f"no release of the range is installed; installed: {', '.join(known) or 'none'}")
+    return chosen
+
+
+def _commits(options: argparse.Namespace, seed: Seed, wanted: Wanted, rig: Rig) -> tuple[Range, Sequence[Candidate]]:
+    with history(options.repo, options.good, options.bad) as past:
+        commits = dict(zip(names(past.commits), past.commits, strict=True))
+
+        @contextmanager
+        def opened(name: str) -> Iterator[Run]:
+            with ExitStack() as stack:
+                yield partial(_run_as_any, stack, past, commits[name], options.engine, rig, {})
+
+        search = Bisection(
+            case=seed.case,
+            wanted=wanted,
+            candidates=[Candidate(name=name) for name in commits],
+            rig=rig,
+            opened=opened,
+            to_the_end=True,
+            confidence=options.confidence,
+            runs=options.runs,
+            tries=options.tries,
+        )
+        say(f"{len(commits)} commits change {past.package}")
+        search.ends()
+        if not search.candidates[-1].failed:
+            return Range(), search.candidates
+        found = search.go(search.candidates[-1].name)
+        say(f"first bad commit: {past.title(commits[found.bad])}")
+        return found, search.candidates
+
+
+def _run_as_any(
+    stack: ExitStack, past: History, commit: str, engine: str, rig: Rig, kept: dict[str, Run], case: Case
+) -> Trace:
+    """Run the case on this commit, driven as the release before it or, where that cannot run it, the one behind it.
+    kept: the run that was found to do; the worker that it needs is the stack's."""
+    for release in past.releases(commit) if not kept else ():
+        target = Target(str(past.go_to(commit, release)), engine)
+        if lack := rig.lacks(target):
+            raise Refused(f"{commit}: {lack}")
+        stack.close()
+        run = stack.enter_context(rig.opened(target))
+        trace = run(case)
+        if took_place(trace):
+            kept["run"] = run
+            break
+    else:
+        return kept["run"](case) if kept else trace
+    return trace

@@ -1,0 +1,149 @@
+"""Commits of a checkout of sglang: a clone of our own that goes from one to the next, so that whoever has the checkout
+keeps it as it is, and one step compiles only what it changes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from repro.upstream.rig import Refused
+
+_PLACES = ("python/sglang", "sglang")
+_VERSION = "_version.py"
+_TAG = re.compile(r"v(\d+\.\d+\.\d+(?:\.post\d+)?)(?:[~^].*)?")
+_HASH = 12  # characters of a commit's name that are shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """clone: a checkout of our own. commits: from the good end to the bad one, both included, by their full names;
+    only those that change sglang's own files. package: where these lie, python/sglang or sglang."""
+
+    clone: Path
+    commits: tuple[str, ...]
+    package: str
+
+    @property
+    def import_path(self) -> Path:
+        return self.clone / Path(self.package).parent
+
+    def go_to(self, commit: str, release: str = "") -> Path:
+        """Have the files of this commit in the clone; its import path. release: what sglang is to say that it is, where
+        the commit itself does not."""
+        _git(self.clone, "checkout", "--quiet", "--force", "--detach", commit)
+        stated = self.clone / self.package / _VERSION
+        if not self._states(commit):
+            numbers = tuple(release.split("."))
+            stated.write_text(f"__version__ = {release!r}\n__version_tuple__ = {numbers!r}\n")
+        return self.import_path
+
+    def releases(self, commit: str) -> tuple[str, ...]:
+        """As which releases the files of this commit may be driven: that of the last tag before it, then that of the
+        first one behind it; one empty text where the commit says itself."""
+        if self._states(commit):
+            return ("",)
+        before = _tag(self.clone, commit, "--tags", "--abbrev=0")
+        after = _tag(self.clone, commit, "--contains")
+        return tuple(dict.fromkeys(tag for tag in (before, after) if tag)) or ("",)
+
+    def _states(self, commit: str) -> bool:
+        """Whether the commit holds the file that says which release it is, which is otherwise made by a build."""
+        return bool(_git(self.clone, "ls-tree", "--name-only", commit, f"{self.package}/{_VERSION}"))
+
+    def title(self, commit: str) -> str:
+        return _git(self.clone, "log", "-1", "--format=%h %ad %s", "--date=short", f"--abbrev={_HASH}", commit)
+
+
+@contextmanager
+def history(repository: Path, good: str, bad: str) -> Iterator[History]:
+    """The commits of a range, in a clone that lasts as long as this. Refused if it is no range of sglang's commits."""
+    top = _repository(repository)
+    first, last = _commit(top, good), _commit(top, bad)
+    if first == last:
+        raise Refused(f"--good {good} and --bad {bad} are the same commit")
+    if not _is_ancestor(top, first, last):
+        if _is_ancestor(top, last, first):
+            raise Refused(f"the range is the wrong way round: {bad} lies before {good}")
+        raise Refused(f"{good} does not lie before {bad}: they are on different branches; take their merge base")
+    package = _package(top, last)
+    listed = _git(top, "rev-list", "--reverse", "--first-parent", f"{first}..{last}", "--", package).split()
+    # The ends are looked at whether or not they themselves change anything.
+    commits = tuple(dict.fromkeys((first, *listed, last)))
+    folder = Path(tempfile.mkdtemp(prefix="eagleeye-history-"))
+    try:
+        _git(top, "clone", "--quiet", "--shared", "--no-checkout", str(top), str(folder / "clone"))
+        clone = folder / "clone"
+        _git(clone, "sparse-checkout", "set", "--no-cone", f"/{package}/")
+        yield History(clone=clone, commits=commits, package=package)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _repository(path: Path) -> Path:
+    if not path.is_dir():
+        raise Refused(f"--repo {path}: no such folder")
+    try:
+        return Path(_git(path, "rev-parse", "--show-toplevel"))
+    except Refused as error:
+        raise Refused(f"--repo {path}: {error}") from error
+
+
+def _commit(top: Path, revision: str) -> str:
+    if revision.startswith("-"):
+        raise Refused(f"{revision!r} is no revision")
+    try:
+        return _git(top, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    except Refused:
+        raise Refused(f"{top} has no commit {revision!r}") from None
+
+
+def _is_ancestor(top: Path, first: str, last: str) -> bool:
+    command = ["git", "-C", str(top), "merge-base", "--is-ancestor", first, last]
+    return subprocess.run(command, capture_output=True, env=_environment(), check=False).returncode == 0
+
+
+def _package(top: Path, commit: str) -> str:
+    for place in _PLACES:
+        if _git(top, "ls-tree", "-d", "--name-only", commit, f"{place}/srt"):
+            return place
+    raise Refused(f"{top} holds no sglang: neither {' nor '.join(_PLACES)} at {commit[:_HASH]} has a folder srt")
+
+
+def _tag(folder: Path, commit: str, *how: str) -> str:
+    """The release that a tag near this commit names; empty if none does."""
+    try:
+        match = _TAG.fullmatch(_git(folder, "describe", *how, "--match", "v[0-9]*", commit))
+    except Refused:
+        return ""
+    return match.group(1) if match else ""
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, env=_environment(), check=False
+        )
+    except FileNotFoundError:
+        raise Refused("git is not installed") from None
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
+        raise Refused(f"git {arguments[0]}: {said[-1]}")
+    return done.stdout.strip()
+
+
+def _environment() -> dict[str, str]:
+    """Without what a hook or an alias that started us may have set: it would name another repository."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+
+
+def names(commits: Sequence[str]) -> list[str]:
+    """Short names, as short as they stay apart."""
+    length = next(n for n in range(_HASH, 41) if len({commit[:n] for commit in commits}) == len(commits))
+    return [commit[:length] for commit in commits]

@@ -1,0 +1,103 @@
+"""What runs, judges and patches, as functions that the command line passes in: bisection, patch tests and exported
+scripts know no runner and no oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from repro.cases.case import Case, Target
+from repro.shrinking.confirm import Judge, Run
+from repro.shrinking.replay import trouble
+from repro.traces.finding import Status, Verdict
+from repro.traces.trace import How, Trace
+
+# The text of a file of sglang by its path below the import path (sglang/srt/...); None: the file goes.
+Contents = Mapping[str, str | None]
+
+
+class Refused(Exception):
+    """What was asked for makes no sense here. The text, one line, says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rig:
+    """lacks: why a target cannot be used here, empty if it can. opened: runs cases on a target, each in a process of
+    its own, while it is entered. judge: what all oracles say. overall: what their verdicts come to. source: a
+    target's import path. overlay: the target that is this one with these files in place of its own, under that name;
+    Refused if it cannot be made. releases: those that can be used with this engine, oldest first. tell: one line of
+    progress."""
+
+    lacks: Callable[[Target], str]
+    opened: Callable[[Target], AbstractContextManager[Run]]
+    judge: Judge
+    overall: Callable[[Sequence[Verdict]], Status]
+    source: Callable[[Target], Path]
+    overlay: Callable[[Target, str, Contents], Target]
+    releases: Callable[[str], tuple[str, ...]]
+    tell: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The failure that is followed from target to target. where: empty if any place will do."""
+
+    oracle: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.oracle} at {self.where}" if self.where else self.oracle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """What one run says of the wanted failure. bad: None if nothing: the case could not be run, or its oracle could
+    not judge. why: then the reason. others: the failures besides it, as "oracle at where"."""
+
+    bad: bool | None
+    why: str = ""
+    others: frozenset[str] = frozenset()
+    verdict: Verdict | None = None
+
+
+def sighting(trace: Trace, verdicts: Sequence[Verdict], wanted: Wanted) -> Sighting:
+    """Whether this run shows the failure, shows that it is not there, or says nothing.
+
+    The wanted oracle itself must have said PASS, or have failed elsewhere, for a run to count as free of the failure:
+    a run that ended before the oracle had something to judge is no good release.
+    """
+    if not took_place(trace):
+        return Sighting(bad=None, why=trouble(trace.ended))
+    failures = [verdict for verdict in verdicts if verdict.status is Status.FAIL]
+    own = [v for v in failures if v.oracle == wanted.oracle and wanted.where in ("", v.where)]
+    others = frozenset(named(verdict) for verdict in failures if verdict not in own)
+    if own:
+        return Sighting(bad=True, others=others, verdict=own[0])
+    said = [verdict for verdict in verdicts if verdict.oracle == wanted.oracle]
+    if any(verdict.status is not Status.UNKNOWN for verdict in said):
+        return Sighting(bad=False, others=others)
+    doubt = (said[0].detail or said[0].where) if said else "it is not among the oracles"
+    more = f"; {', '.join(sorted(others))} failed" if others else ""
+    return Sighting(bad=None, why=f"{wanted.oracle} could not judge: {doubt}{more}", others=others)
+
+
+def took_place(trace: Trace) -> bool:
+    return trace.ended.how is not How.UNFIT
+
+
+def named(verdict: Verdict) -> str:
+    return f"{verdict.oracle} at {verdict.where}" if verdict.where else verdict.oracle
+
+
+def runs_of(rig: Rig, run: Run, case: Case, wanted: Wanted, most: int, until_bad: bool = False) -> list[Sighting]:
+    """Up to so many runs; one that says nothing ends it, as what cannot be run once cannot be run twice. until_bad:
+    whether the first failure ends it too."""
+    seen: list[Sighting] = []
+    for _ in range(most):
+        trace = run(case)
+        seen.append(sighting(trace, rig.judge(case, trace), wanted))
+        if seen[-1].bad is None or (until_bad and seen[-1].bad):
+            break
+    return seen

@@ -1,0 +1,67 @@
+"""Real targets for what repro/upstream asks of a rig: who judges and who is told is passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from repro.cases.case import Target
+from repro.cases.releases import release_order
+from repro.shrinking.confirm import Judge, Run
+from repro.traces.finding import Status, Verdict
+from repro.upstream.rig import Contents, Refused, Rig
+from runners.processes.pool import Pool
+from runners.targets.environments import (
+    installed,
+    lacks,
+    overlays_directory,
+    own_environments,
+    release_under,
+    sglang_path,
+)
+from runners.targets.overlay import CannotMake, Overlay, overlay_of
+
+
+def rig(
+    judge: Judge,
+    overall: Callable[[Sequence[Verdict]], Status],
+    tell: Callable[[str], None],
+    *,
+    timeout_s: float,
+    log: Path | None = None,
+) -> Rig:
+    """timeout_s, log: as for Pool."""
+    return Rig(
+        lacks=lacks,
+        opened=partial(_opened, timeout_s, log),
+        judge=judge,
+        overall=overall,
+        source=sglang_path,
+        overlay=_overlay,
+        releases=_releases,
+        tell=tell,
+    )
+
+
+@contextmanager
+def _opened(timeout_s: float, log: Path | None, target: Target) -> Iterator[Run]:
+    with Pool(target, timeout_s=timeout_s, log=log) as pool:
+        yield pool.run_fresh
+
+
+def _overlay(target: Target, change: str, contents: Contents) -> Target:
+    try:
+        what = Overlay(release=release_under(target), change=change)
+        path = overlay_of(sglang_path(target), what, contents, overlays_directory(target))
+    except CannotMake as error:
+        raise Refused(str(error)) from error
+    return Target(str(path), target.engine)
+
+
+def _releases(engine: str) -> tuple[str, ...]:
+    found = {one.release for one in installed()}
+    if engine == "cuda":
+        found |= {one.release for one in own_environments()}
+    return tuple(sorted(found, key=release_order))

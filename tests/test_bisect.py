@@ -1,0 +1,277 @@
+"""Bisection: the posterior, the search over releases and commits, flaky failures, and ranges that make no sense."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from repro.__main__ import main
+from repro.cases import codec
+from repro.cases.case import Case, Target
+from repro.commands import bisect as command
+from repro.commands.options import options_of
+from repro.traces.finding import Status, Verdict
+from repro.traces.trace import Ended, How, Trace
+from repro.upstream.bisect import Bisection, Candidate, summary
+from repro.upstream.changepoint import look, next_look, posterior
+from repro.upstream.fixes import SEEDS
+from repro.upstream.history import history
+from repro.upstream.rig import Refused, Rig, Wanted, sighting
+
+SEED = SEEDS / "pr23037-stale-padding.json"
+CASE = codec.read(SEED).case
+WANTED = command.wanted_of(codec.read(SEED))
+FAIL = Verdict(oracle=WANTED.oracle, status=Status.FAIL, where=WANTED.where)
+DONE = Trace(ended=Ended(how=How.DONE))
+UNFIT = Trace(ended=Ended(how=How.UNFIT, what="NotDriven", detail="no such runner"))
+
+# What a run on a target comes to: True fails, False passes, None cannot be run.
+World = Callable[[Target], bool | None]
+
+
+def rig(world: World, said: list[str], releases: Sequence[str] = ()) -> Rig:
+    state: list[bool | None] = []
+
+    @contextmanager
+    def opened(target: Target) -> Iterator[Callable[[Case], Trace]]:
+        def run(case: Case) -> Trace:
+            state.append(world(target))
+            return UNFIT if state[-1] is None else DONE
+
+        yield run
+
+    def judge(case: Case, trace: Trace) -> list[Verdict]:
+        return [FAIL if state[-1] else Verdict(oracle=WANTED.oracle, status=Status.PASS)]
+
+    return Rig(
+        lacks=lambda target: "",
+        opened=opened,
+        judge=judge,
+        overall=lambda verdicts: max(verdict.status for verdict in verdicts),
+        source=lambda target: Path(target.sglang),
+        overlay=lambda target, change, contents: target,
+        releases=lambda engine: tuple(releases),
+        tell=said.append,
+    )
+
+
+# Posterior -------------------------------------------------------------------------------------------------------
+
+
+def test_a_failing_run_between_passing_ones_leaves_one_place() -> None:
+    best = posterior([0, 0, 5, 0], [2, 2, 0, 2])[0]
+    assert (best.start, best.stop) == (2, 3) and best.chance > 0.99 and best.rate > 0.98
+
+
+def test_what_was_not_looked_at_stays_open_and_is_looked_at_next() -> None:
+    places = posterior([0, 0, 0, 0, 5], [2, 0, 0, 0, 0], to_the_end=True)
+    assert {place.start for place in places[:4]} == {1, 2, 3, 4}
+    assert places[0].chance == pytest.approx(places[3].chance)
+    candidate, runs, bits = next_look(places, 5)
+    assert candidate in (2, 3) and runs == 1 and bits == pytest.approx(1, abs=0.05)
+
+
+def test_a_failure_that_comes_and_goes_needs_more_runs() -> None:
+    flaky = posterior([0, 3], [20, 7], to_the_end=True)[0]
+    assert flaky.start == 1 and 0.2 < flaky.rate < 0.5
+    assert look(1.0) == 1 < look(flaky.rate) <= 8
+
+
+def test_one_pass_of_a_flaky_failure_proves_little() -> None:
+    sure = posterior([0, 5], [1, 0], to_the_end=True)[0]
+    flaky = posterior([0, 2], [1, 3], to_the_end=True)[0]
+    assert sure.start == flaky.start == 1 and sure.chance > 0.99 > 0.8 > flaky.chance
+
+
+# Releases --------------------------------------------------------------------------------------------------------
+
+RELEASES = tuple(f"0.5.{n}" for n in range(8, 24))
+
+
+def bisect(world: World, *arguments: str, releases: Sequence[str] = RELEASES) -> tuple[int, list[str]]:
+    said: list[str] = []
+    code = command.go(options_of(["bisect", str(SEED), *arguments]), rig(world, said, releases))
+    return code, said
+
+
+def number(target: Target) -> int:
+    return int(target.sglang.rpartition(".")[2])
+
+
+@pytest.mark.parametrize("first", [8, 9, 14, 23])
+@pytest.mark.parametrize("length", [1, 4, 20])
+def test_every_stretch_is_found(first: int, length: int, tmp_path: Path) -> None:
+    out = tmp_path / "range.json"
+    code, _ = bisect(lambda target: first <= number(target) < first + length, "--json", str(out))
+    found = json.loads(out.read_text())
+    assert code == 0
+    assert found["first_bad"] == f"0.5.{first}" and found["posterior"] > 0.99
+    assert found["last_good"] == (f"0.5.{first - 1}" if first > 8 else "")
+    assert found["last_bad"] == f"0.5.{min(23, first + length - 1)}"
+    assert found["first_fixed"] == (f"0.5.{first + length}" if first + length < 24 else "")
+    if length == 20:  # the newest fails, so that nothing has to be searched for first
+        assert sum(bool(one["runs"]) for one in found["candidates"]) <= 7
+
+
+def test_a_release_that_cannot_run_the_case_is_not_good(capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = bisect(lambda target: None if number(target) < 12 else number(target) < 15)
+    assert code == 0
+    assert any(text.startswith("0.5.11: skipped: NotDriven: no such runner") for text in said)
+    shown = capsys.readouterr().out
+    assert "last good release: none, as old as the feature: 0.5.11 cannot run the case (NotDriven" in shown
+    assert "first bad release: 0.5.12\n" in shown and "first fixed release: 0.5.15\n" in shown
+
+
+def test_the_posterior_is_told() -> None:
+    _, said = bisect(lambda target: number(target) > 20)
+    assert any("posterior of the failing stretch: 0.5.21..0.5.23 " in text for text in said)
+
+
+def test_a_run_that_ended_before_its_oracle_could_judge_says_nothing() -> None:
+    doubt = Verdict(oracle=WANTED.oracle, status=Status.UNKNOWN, detail="nothing was launched")
+    crash = Verdict(oracle="ended", status=Status.FAIL, where="SIGSEGV")
+    seen = sighting(DONE, [crash, doubt], WANTED)
+    assert seen.bad is None and seen.why.endswith("could not judge: nothing was launched; ended at SIGSEGV failed")
+    elsewhere = Verdict(oracle=WANTED.oracle, status=Status.FAIL, where="padded rows of others")
+    assert sighting(DONE, [elsewhere], WANTED).bad is False
+    assert sighting(DONE, [elsewhere], Wanted(oracle=WANTED.oracle)).bad is True
+
+
+def test_what_makes_no_sense_is_told_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bisect(lambda target: False)[0] == 2
+    assert "is in no release of the range that can run the case" in capsys.readouterr().out
+    bad = tmp_path / "silent.json"
+    codec.write(bad, codec.Seed(case=CASE))
+    for arguments, text in (
+        ([str(SEED), "--from", "0.5.13", "--to", "0.5.11"], "the wrong way round: --from 0.5.13 is newer than --to"),
+        ([str(SEED), "--from", "newest"], "--from: 'newest' is no release number"),
+        ([str(SEED), "--from", "9.0"], "no release of the range is installed; installed: "),
+        ([str(SEED), "--repo", str(tmp_path)], "--repo, --good and --bad go together"),
+        ([str(SEED), "--repo", str(tmp_path), "--good", "a", "--bad", "b"], "not a git repository"),
+        ([str(bad)], "the seed does not say which oracle it fails by"),
+    ):
+        assert main(["bisect", *arguments]) == 3
+        said = capsys.readouterr().err
+        assert text in said and said.startswith("error: ") and said.count("\n") == 1
+
+
+# Commits ---------------------------------------------------------------------------------------------------------
+
+COMMITS = 210
+
+
+def git(folder: Path, *arguments: str) -> str:
+    words = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """COMMITS commits that change sglang, as many that do not, one file each."""
+    top = tmp_path_factory.mktemp("history") / "sglang"
+    files = top / "python" / "sglang" / "srt"
+    files.mkdir(parents=True)
+    git(top, "init", "--quiet")
+    script = []
+    for number in range(COMMITS):
+        for path, text in (("python/sglang/srt/number.py", f"NUMBER = {number}\n"), ("README.md", f"{number}\n")):
+            script.append(f"commit refs/heads/main\ncommitter a <a@b> {number} +0000\ndata 1\nx")
+            script.append(f"M 100644 inline {path}\ndata {len(text)}\n{text}")
+    subprocess.run(["git", "-C", str(top), "fast-import", "--quiet"], input="\n".join(script), text=True, check=True)
+    git(top, "checkout", "--quiet", "--force", "main")
+    git(top, "tag", "v0.5.12", "main~300")
+    return top
+
+
+def at(target: Target) -> int:
+    """The number of the commit that lies there."""
+    return int((Path(target.sglang) / "sglang" / "srt" / "number.py").read_text().split()[-1])
+
+
+def commits(repository: Path, world: World, said: list[str], *more: str) -> int:
+    """A search from the first commit that changes sglang to the last."""
+    good = git(repository, "rev-list", "--max-parents=0", "main")
+    arguments = ["bisect", str(SEED), "--repo", str(repository), "--good", good, "--bad", "main", *more]
+    return command.go(options_of(arguments), rig(world, said))
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.3])
+def test_the_commit_is_named_every_time(repository: Path, rate: float, tmp_path: Path) -> None:
+    chance, right, looks = random.Random(5), 0, []
+    for _ in range(20):
+        first, out = chance.randrange(1, COMMITS), tmp_path / "range.json"
+        seen: set[int] = set()
+
+        def world(target: Target, first: int = first, seen: set[int] = seen) -> bool:
+            seen.add(at(target))
+            return at(target) >= first and chance.random() < rate
+
+        arguments = ("--tries", "20", "--confidence", "0.999", "--json", str(out))
+        assert commits(repository, world, [], *arguments) == 0
+        found = json.loads(out.read_text())
+        right += git(repository, "show", f"{found['first_bad']}:python/sglang/srt/number.py") == f"NUMBER = {first}"
+        looks.append(len(seen))
+    assert right == 20
+    assert max(looks) <= (16 if rate == 1 else 60)
+
+
+def test_the_checkout_stays_as_it_is_and_says_which_release_it_is(repository: Path) -> None:
+    with history(repository, "main~9", "main") as past:
+        # Those between that change only the README are left out; the ends are looked at all the same.
+        assert len(past.commits) == 6
+        path = past.go_to(past.commits[1], *past.releases(past.commits[1]))
+        assert (path / "sglang" / "_version.py").read_text().startswith("__version__ = '0.5.12'")
+    assert not path.exists()
+    assert git(repository, "status", "--porcelain") == ""
+
+
+def test_ends_that_are_none_are_told(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Refused, match=r"the wrong way round: .* fails, .* does not"):
+        commits(repository, lambda target: at(target) == 0, [])
+    with pytest.raises(Refused, match="is no good end: it fails in 5 of 5 runs"):
+        commits(repository, lambda target: True, [])
+    assert commits(repository, lambda target: False, []) == 2
+    options = ["bisect", str(SEED), "--repo", str(repository), "--good", "main", "--bad", "main~2"]
+    assert main(options) == 3 and "the wrong way round: main~2 lies before main" in capsys.readouterr().err
+    assert main([*options[:-1], "nothing"]) == 3 and "has no commit 'nothing'" in capsys.readouterr().err
+    git(
+        repository,
+        "branch",
+        "--force",
+        "bare",
+        git(repository, "commit-tree", "-m", "x", "-p", "main", git(repository, "mktree")),
+    )
+    assert main([*options[:-1], "bare"]) == 3 and "holds no sglang: " in capsys.readouterr().err
+
+
+def test_a_search_may_run_out_of_runs() -> None:
+    said: list[str] = []
+    candidates = [Candidate(name=release) for release in RELEASES]
+    used = rig(lambda target: number(target) > 12, said, RELEASES)
+    search = Bisection(
+        case=CASE,
+        wanted=WANTED,
+        candidates=candidates,
+        rig=used,
+        opened=lambda name: used.opened(Target(name, "emulated")),
+        runs=6,
+    )
+    found = search.go("0.5.23")
+    assert 0.05 < found.chance < 0.9
+    assert any(f"posterior {found.chance:.2%}" in text for text in summary(found, WANTED, "release"))
+
+
+@pytest.mark.emulated("0.5.11", "0.5.12.post1", "0.5.13")
+def test_on_real_sglang(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    seed, out = SEEDS / "pr26335-uninitialised-tail.json", tmp_path / "range.json"
+    assert main(["bisect", str(seed), "--from", "0.5.11", "--to", "0.5.13", "--json", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert (found["last_bad"], found["first_fixed"]) == ("0.5.12.post1", "0.5.13"), capsys.readouterr().out
