@@ -306,5 +306,6 @@ def install() -> None:
         # Each its own: Dynamo has a table of these functions and wants them to differ.
         module.synchronize = lambda device=None: synchronize(device)
         module.empty_cache = lambda: None
+        module.is_current_stream_capturing = lambda: capturing()
     interpreter.install()
     native_imports.define_torchvision_schemas()

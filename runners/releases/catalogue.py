@@ -10,18 +10,19 @@ from types import ModuleType
 from runners.engines.standins import native_imports
 from runners.releases import flashinfer
 from runners.releases.live import Adapter
+from runners.targets.bundle import xgrammar_standin
 
 # First release of each adapter of a runner, rising: the modules of its folder. A release newer than all is driven by
 # the last, and its trace says so.
 FIRST_RELEASES = {
-    "draft": ("0.5.10", "0.5.11", "0.5.13", "0.5.14"),
+    "draft": ("0.5.10", "0.5.11", "0.5.13", "0.5.14", "0.5.16"),
     "draft_v1": ("0.5.10", "0.5.11"),
-    "decode": ("0.5.10", "0.5.11", "0.5.13", "0.5.14", "0.5.15"),
-    "cpu_decode": ("0.5.10", "0.5.11", "0.5.13", "0.5.14", "0.5.15"),
-    "verify": ("0.5.10", "0.5.11", "0.5.13", "0.5.14", "0.5.15"),
-    "frozen_kv_mtp": ("0.5.12", "0.5.13", "0.5.14"),
-    "multi_layer": ("0.5.11", "0.5.12", "0.5.13", "0.5.14", "0.5.15"),
-    "draft_extend": ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14", "0.5.15"),
+    "decode": ("0.5.10", "0.5.11", "0.5.13", "0.5.14", "0.5.15", "0.5.16"),
+    "cpu_decode": ("0.5.10", "0.5.11", "0.5.13", "0.5.14", "0.5.15", "0.5.16", "0.5.17", "0.5.18"),
+    "verify": ("0.5.10", "0.5.11", "0.5.13", "0.5.14", "0.5.15", "0.5.16", "0.5.17"),
+    "frozen_kv_mtp": ("0.5.12", "0.5.13", "0.5.14", "0.5.16"),
+    "multi_layer": ("0.5.11", "0.5.12", "0.5.13", "0.5.14", "0.5.15", "0.5.16"),
+    "draft_extend": ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14", "0.5.15", "0.5.16", "0.5.17", "0.5.20"),
 }
 # The last release of what sglang has dropped since.
 LAST_RELEASES = {"draft_v1": "0.5.12.post1"}
@@ -34,12 +35,15 @@ OWN_SESSIONS: dict[str, str] = {
 }
 # The first releases of what such a session drives: the modules of a folder, as above, with functions of its own.
 OWN_RELEASES = {
-    "kv_move": ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14"),
-    "verify_eager": ("0.5.10", "0.5.11", "0.5.13", "0.5.14"),
+    "kv_move": ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14", "0.5.16", "0.5.23"),
+    "verify_eager": ("0.5.10", "0.5.11", "0.5.13", "0.5.14", "0.5.16"),
 }
+# The first release of each generation of workers (runners/releases/workers/present.py); earlier ones are built by
+# their runners' adapters themselves.
+WORKERS = ("0.5.16", "0.5.17", "0.5.21")
 # Native modules that releases from here on import whether or not there is a GPU.
-NATIVE_IMPORTS = {"0.5.10": ("sgl_kernel", "sgl_kernel.kvcacheio"), "0.5.13": ()}
-NEWEST_ADAPTED = "0.5.15.post1"
+NATIVE_IMPORTS = {"0.5.10": ("sgl_kernel", "sgl_kernel.kvcacheio"), "0.5.13": (), "0.5.16": ("sgl_kernel",)}
+NEWEST_ADAPTED = "0.5.19"
 
 
 class NotDriven(ValueError):
@@ -77,6 +81,7 @@ def prepare(release: str, device: str) -> None:
     """Import sglang and all of its models, for "cuda" or "cpu"."""
     if device == "cpu":
         native_imports.stand_in(*NATIVE_IMPORTS[latest(release, tuple(NATIVE_IMPORTS), "anything")])
+        xgrammar_standin.stand_in()
     else:
         # FlashAttention 3 is the largest part of sgl_kernel, and bundles leave it out; models only name it.
         native_imports.stand_in_if_absent("sgl_kernel.flash_ops")
@@ -96,7 +101,7 @@ def load(release: str, runner: str) -> Adapter:
     if version_key(last) < version_key(release):
         raise NotDriven(f"sglang {release} is newer than {last}, the last release that has the {runner} runner")
     first = latest(release, FIRST_RELEASES[runner], f"the {runner} runner")
-    module = _import(f"runners.releases.{runner}.v" + first.replace(".", "_"))
+    module = module_of(runner, first)
     return Adapter(
         name=module.NAME,
         # A module whose runner takes other batches than newer ones has a family of its own.
@@ -114,7 +119,7 @@ def load(release: str, runner: str) -> Adapter:
 def load_own(release: str, runner: str) -> ModuleType:
     """What a session of its own drives in this release. NotDriven if there is nothing for it."""
     first = latest(release, OWN_RELEASES[runner], f"the {runner} runner")
-    return _import(f"runners.releases.{runner}.v" + first.replace(".", "_"))
+    return module_of(runner, first)
 
 
 def load_all(release: str) -> dict[str, Adapter | str]:
@@ -129,6 +134,11 @@ def load_all(release: str) -> dict[str, Adapter | str]:
             traceback.print_exc()
             found[runner] = f"the {runner} runner's adapter cannot be imported: {type(error).__name__}: {error}"
     return found
+
+
+def module_of(folder: str, first: str) -> ModuleType:
+    """The module of this folder for releases from `first` on."""
+    return _import(f"runners.releases.{folder}.v" + first.replace(".", "_"))
 
 
 def _import(name: str) -> ModuleType:

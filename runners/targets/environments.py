@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repro.cases.case import Target
+from runners.targets import packages
 from runners.targets.devices import VISIBLE, gpus, visible
 from runners.targets.overlay import overlay_at
 
@@ -114,6 +115,11 @@ def targets_directory(cache: Path | None = None) -> Path:
 def environments_directory(cache: Path | None = None) -> Path:
     """One Python environment per release in here."""
     return cache_directory(cache) / "environments"
+
+
+def packages_directory(cache: Path | None = None) -> Path:
+    """One directory per package that goes in front of some release, in here."""
+    return cache_directory(cache) / "packages"
 
 
 def kernels_directory(cache: Path | None = None) -> Path:
@@ -221,16 +227,32 @@ def import_path(target: Target, cache: Path | None = None) -> tuple[Path, ...]:
     if target.is_checkout:
         release = release_under(target)
         behind = import_path(Target(release, target.engine), cache) if release != target.sglang else ()
-        return (_checkout(target), *behind)
+        return (_checkout(target), *(behind or _front(target, packages.checkout_release(_checkout(target)), cache)))
     if own_environment(target, cache):
         return ()
     release = checked_release(target.sglang)
     for one in installed(cache):
         if one.release == release:
-            return (one.path, one.base) if one.base else (one.path,)
+            front = (one.path, *_front(target, release, cache))
+            return (*front, one.base) if one.base else front
     if _own_sglang() == release:
         return ()
     raise NotUsable(f"sglang {release} is not installed; to install it: python -m runners install {release}")
+
+
+def _front(target: Target, release: str, cache: Path | None) -> tuple[Path, ...]:
+    """The packages that this release wants in front, in one environment with all others. NotUsable if one is not
+    there."""
+    folder = packages_directory(cache)
+    if target.engine != "emulated":
+        return ()
+    if lacking := packages.absent(release, folder):
+        row = packages.overlay(release)
+        raise NotUsable(
+            f"sglang {target.sglang} needs {' '.join(lacking)} in front, which is not in the cache; "
+            f"to install it: python -m runners install {release if _RELEASE.fullmatch(release) else row.since}"
+        )
+    return tuple(packages.directory(one, folder) for one in packages.overlay(release).requirements)
 
 
 def sglang_path(target: Target, cache: Path | None = None) -> Path:

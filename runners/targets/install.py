@@ -15,11 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repro.cases.atomic_file import write_text
-from runners.targets.environments import MARKER, NotUsable, checked_release, installed, targets_directory
+from runners.targets import packages
+from runners.targets.environments import (
+    MARKER,
+    NotUsable,
+    checked_release,
+    installed,
+    packages_directory,
+    targets_directory,
+)
 
 # A release takes 30 to 55 MB, its download up to 13 more.
 SPACE_NEEDED = 150 << 20
 _PART = ".part-"
+_PIP = ("install", "--no-deps", "--only-binary=:all:", "--no-compile", "--retries=2")
 _LOCK = ".lock"
 
 # pip's words for a package index that was not reached, and for a full disk.
@@ -52,9 +61,15 @@ def run_pip(arguments: Sequence[str]) -> Ran:
 
 
 def install(release: str, cache: Path | None = None, *, pip: Pip = run_pip, say: Callable[[str], None] = print) -> bool:
-    """Put a release into the cache. False if it is there already. NotUsable, in one line, if that cannot be done;
-    what was begun is then gone, or will be at the next install."""
+    """Put a release into the cache, and the packages that it wants in front. False if all is there already.
+    NotUsable, in one line, if that cannot be done; what was begun is then gone, or will be at the next install."""
     checked_release(release)
+    new = _install_release(release, cache, pip, say)
+    return _install_packages(release, cache, pip, say) or new
+
+
+def _install_release(release: str, cache: Path | None, pip: Pip, say: Callable[[str], None]) -> bool:
+    """Whether it was not there."""
     if any(one.release == release for one in installed(cache)):
         return False
     targets = targets_directory(cache)
@@ -70,6 +85,36 @@ def install(release: str, cache: Path | None = None, *, pip: Pip = run_pip, say:
     except OSError as error:
         raise NotUsable(f"cannot install sglang {release} in {targets}: {error.strerror or error}") from error
     return True
+
+
+def _install_packages(release: str, cache: Path | None, pip: Pip, say: Callable[[str], None]) -> bool:
+    """Whether any was not there."""
+    folder = packages_directory(cache)
+    if not packages.absent(release, folder):
+        return False
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with only_one(folder, say):
+            for requirement in packages.absent(release, folder):
+                need_space(folder, SPACE_NEEDED)
+                _fetch_package(requirement, folder, pip)
+    except OSError as error:
+        raise NotUsable(f"cannot install {release}'s packages in {folder}: {error.strerror or error}") from error
+    return True
+
+
+def _fetch_package(requirement: str, folder: Path, pip: Pip) -> None:
+    """Install beside and rename."""
+    part = folder / f"{_PART}{requirement}"
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        ran = pip([*_PIP, "--target", str(part), requirement])
+        if ran.code:
+            raise NotUsable(reason(f"install {requirement}", folder, ran.output))
+        os.sync()
+        part.rename(packages.directory(requirement, folder))
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -104,9 +149,8 @@ def need_space(folder: Path, needed: int) -> None:
 def _fetch(release: str, targets: Path, pip: Pip) -> None:
     """Install beside, write the marker, rename: only the last makes it visible."""
     part = targets / f"{_PART}{release}"
-    arguments = ["install", "--no-deps", "--only-binary=:all:", "--no-compile", "--retries=2"]
     try:
-        ran = pip([*arguments, "--target", str(part), f"sglang=={release}"])
+        ran = pip([*_PIP, "--target", str(part), f"sglang=={release}"])
         if ran.code:
             raise NotUsable(reason(f"install sglang {release}", targets, ran.output))
         if not (part / "sglang" / "srt").is_dir():

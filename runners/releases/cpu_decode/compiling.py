@@ -34,8 +34,22 @@ class Runner(CPUGraphRunner):
             super().capture()
 
 
-def built(build_target: Build, setup: Setup, device: str, models: Folders) -> Live:
-    """Unfit where it cannot be compiled."""
+def on_arguments(live: Live) -> None:
+    """Have sglang take the CPU's attention backend, up to 0.5.16: without AMX it takes another, with which there is no
+    such runner."""
+    live.args.attention_backend = live.target.model_runner.server_args.attention_backend = live.setup.backend
+
+
+def built(
+    build_target: Build,
+    setup: Setup,
+    device: str,
+    models: Folders,
+    choose: Callable[[Live], None] = on_arguments,
+    init_backend: str = "init_attention_backend",
+) -> Live:
+    """Unfit where it cannot be compiled. choose: have sglang take the setup's backend. init_backend: what a model
+    runner's method of that kind is called."""
     if device != "cpu":
         raise Unfit("CPUGraphRunner runs on a CPU, not on this engine")
     compiler = os.environ.get("CXX", "g++")
@@ -43,14 +57,18 @@ def built(build_target: Build, setup: Setup, device: str, models: Folders) -> Li
         raise Unfit(f"torch.compile needs a C++ compiler, and there is no {compiler}")
     amx.define()
     live = build_target(setup, device, models)
-    # Without AMX sglang takes another backend, with which there is no such runner.
-    live.args.attention_backend = live.target.model_runner.server_args.attention_backend = setup.backend
-    live.target.model_runner.init_attention_backend()
+    choose(live)
+    getattr(live.target.model_runner, init_backend)()
     return live
 
 
 def capture(live: Live) -> Any:
     live.args.enable_torch_compile = True
+    return compiled(live)
+
+
+def compiled(live: Live) -> Any:
+    """The runner, where compilation is on."""
     compile_for_real()
     with amx.declaring():
         runner = Runner(FAMILY.model_runner(live))

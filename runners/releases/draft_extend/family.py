@@ -140,16 +140,19 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
 def outputs(logits: torch.Tensor, hidden: torch.Tensor, accepted: torch.Tensor, topk: int) -> Outputs:
     """next_token_logits, hidden_states: of all tokens. topk_index, topk_p: what the worker draws from the last accepted
     token of each request, and next_hidden_states, which it hands on."""
-    width = logits.shape[0] // len(accepted)
-    last = torch.arange(len(accepted), device=logits.device) * width + accepted.to(torch.int64) - 1
-    best = torch.topk(torch.softmax(logits[last], dim=-1), topk, dim=-1)
-    return {
-        "next_token_logits": logits,
-        "hidden_states": hidden,
-        "topk_index": best.indices,
-        "topk_p": best.values,
-        "next_hidden_states": hidden[last],
-    }
+    last = last_accepted(accepted, logits.shape[0] // len(accepted))
+    return {"next_token_logits": logits, "hidden_states": hidden, **drawn(logits[last], hidden[last], topk)}
+
+
+def last_accepted(accepted: torch.Tensor, width: int) -> torch.Tensor:
+    """Of each request the place of its last accepted token, in one row of all."""
+    return torch.arange(len(accepted), device=accepted.device) * width + accepted.to(torch.int64) - 1
+
+
+def drawn(logits: torch.Tensor, hidden: torch.Tensor, topk: int) -> Outputs:
+    """From the last accepted token of each request: topk_index, topk_p, next_hidden_states."""
+    best = torch.topk(torch.softmax(logits, dim=-1), topk, dim=-1)
+    return {"topk_index": best.indices, "topk_p": best.values, "next_hidden_states": hidden}
 
 
 FAMILY = Family(

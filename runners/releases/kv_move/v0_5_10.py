@@ -46,16 +46,19 @@ def pools(setup: Setup, device: str, extra_rows: int = 1) -> Pools:
 Filter = Callable[..., torch.Tensor]
 
 
-def verify_with(accept_filter: Filter) -> Callable[[Pools, Batch, torch.Tensor], dict[str, torch.Tensor]]:
-    """The move after a verify step, in a release whose filter of finished requests has this name."""
+def verify_with(
+    accept_filter: Filter, kernels: Any = spec_utils
+) -> Callable[[Pools, Batch, torch.Tensor], dict[str, torch.Tensor]]:
+    """The move after a verify step, in a release whose filter of finished requests has this name. kernels: the module
+    that has the others."""
 
     def verify(pools: Pools, batch: Batch, accepted: torch.Tensor) -> dict[str, torch.Tensor]:
         setup, correct = pools.setup, batch.num_correct_drafts
-        source, target, free = spec_utils.get_src_tgt_cache_loc(
+        source, target, free = kernels.get_src_tgt_cache_loc(
             batch.seq_lens, batch.out_cache_loc, accepted, correct, setup.num_draft_tokens, setup.page_size
         )
         freed = torch.empty((int(free.sum()),), dtype=torch.int64, device=free.device)
-        spec_utils.get_target_cache_loc[(batch.size,)](
+        kernels.get_target_cache_loc[(batch.size,)](
             target,
             freed,
             correct,
@@ -66,27 +69,27 @@ def verify_with(accept_filter: Filter) -> Callable[[Pools, Batch, torch.Tensor],
             next_power_of_2(batch.size),
         )
         pools.cache.move_kv_cache(target, source)
-        return {"freed": freed, "left": _left(accept_filter, setup, batch, target)}
+        return {"freed": freed, "left": _left(accept_filter, kernels, setup, batch, target)}
 
     return verify
 
 
-def _left(accept_filter: Filter, setup: Setup, batch: Batch, target: torch.Tensor) -> torch.Tensor:
+def _left(accept_filter: Filter, kernels: Any, setup: Setup, batch: Batch, target: torch.Tensor) -> torch.Tensor:
     """The slots of those requests that go on."""
     correct = batch.num_correct_drafts
     count = int((correct[batch.unfinished] + 1).sum())
     left = torch.empty((count,), dtype=torch.int64, device=target.device)
     kept = accept_filter(correct, batch.unfinished, batch.seq_lens.clone())
-    spec_utils.filter_finished_cache_loc_kernel[(batch.size,)](
+    kernels.filter_finished_cache_loc_kernel[(batch.size,)](
         left, target, correct, kept, next_power_of_2(batch.size), next_power_of_2(setup.num_draft_tokens)
     )
     return left
 
 
-def verifies(accept_filter: Filter) -> dict[str, Move]:
+def verifies(accept_filter: Filter, kernels: Any = spec_utils) -> dict[str, Move]:
     """With the accepted places alone, as sglang's callers do it; and with a list as long as accept_index, in which
     places that nothing was accepted for follow: the counts do not cover these, so that the targets have a tail."""
-    verify = verify_with(accept_filter)
+    verify = verify_with(accept_filter, kernels)
 
     def packed(pools: Pools, batch: Batch) -> dict[str, torch.Tensor]:
         return verify(pools, batch, batch.accept_index[batch.accept_index != -1])

@@ -29,8 +29,14 @@ def drafted(
     return {name: tensor.clone() for name, tensor in eager(live, batch(live, given)).items()}
 
 
-def fields(live: Live, rows: Rows) -> dict[str, Any]:
-    """The trees are built into the attention backend's buffers, as after every draft."""
+def into_two_buffers(live: Live) -> tuple[Any, ...]:
+    """Up to 0.5.16: the mode of the mask, and the attention backend's buffers for masks and positions."""
+    return live.draft.tree_mask_mode, *backend(live).get_verify_buffers_to_fill_after_draft()
+
+
+def fields(live: Live, rows: Rows, into: Callable[[Live], tuple[Any, ...]] = into_two_buffers) -> dict[str, Any]:
+    """The trees are built into the attention backend's buffers, as after every draft. into: the last arguments of the
+    function that builds them."""
     setup = live.setup
     lengths = rows["seq_lens"].cpu()
     mask, positions, index, next_token, next_sibling, tokens = eagle_utils.build_tree_kernel_efficient(
@@ -43,8 +49,7 @@ def fields(live: Live, rows: Rows) -> dict[str, Any]:
         setup.topk,
         setup.num_steps,
         setup.num_draft_tokens,
-        live.draft.tree_mask_mode,
-        *backend(live).get_verify_buffers_to_fill_after_draft(),
+        *into(live),
     )
     spelling = "retrieve" if "retrieve_index" in EagleVerifyInput.__dataclass_fields__ else "retrive"
     spec_info = EagleVerifyInput(

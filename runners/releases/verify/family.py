@@ -36,8 +36,12 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
 
 
 def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
-    """Of kv_indices and custom_mask, which are as long as the context allows, as much as this batch can use."""
-    setup, backend = live.setup, decode.backend(live)
+    return metadata_with(decode.backend(live), live.setup, given)
+
+
+def metadata_with(backend: Any, setup: Setup, given: Given, mask: torch.Tensor | None = None) -> dict[str, Any]:
+    """Of kv_indices and custom_mask, which are as long as the context allows, as much as this batch can use. mask:
+    where that is no attribute of the backend."""
     if setup.backend == "flashinfer":
         return flashinfer_metadata(backend, setup, given)
     lengths = int(given["seq_lens"].sum())
@@ -47,11 +51,11 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
         "kv_indices": backend.cuda_graph_kv_indices[None, : lengths + setup.max_bs],
         "qo_indptr": backend.qo_indptr[None],
         "mask_indptr": backend.mask_indptr,
-        "custom_mask": backend.cuda_graph_custom_mask[:bits],
+        "custom_mask": (backend.cuda_graph_custom_mask if mask is None else mask)[:bits],
     }
 
 
-def flashinfer_metadata(backend: Any, setup: Setup, given: Given) -> Mapping[str, torch.Tensor]:
+def flashinfer_metadata(backend: Any, setup: Setup, given: Given) -> dict[str, torch.Tensor]:
     """flashinfer attends to the tokens of the tree in the KV cache as well, and packs its mask: eight entries a byte,
     every row from a byte of its own on. Recorded as if it were not packed; a row that starts at a wrong byte starts
     at a wrong entry."""

@@ -1,12 +1,13 @@
-"""What a bundle holds in place of xgrammar: it satisfies sglang's imports and no more, as no case decodes by a grammar.
+"""What stands in for xgrammar: it satisfies sglang's imports and no more, as no case decodes by a grammar.
 
-It is copied into the bundle as the package xgrammar itself; nothing of ours imports it.
+It is copied into a bundle as the package xgrammar itself; on the emulated engine, stand_in() gives it that name.
 """
 
 from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import sys
 import types
 from collections.abc import Sequence
@@ -43,6 +44,18 @@ class _Submodules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: types.ModuleType) -> None:
         """There is nothing to execute."""
+
+
+def stand_in() -> None:
+    """Be xgrammar in this process, unless it has one."""
+    if "xgrammar" in sys.modules or importlib.util.find_spec("xgrammar") is not None:
+        return
+    module = types.ModuleType("xgrammar")
+    module.__spec__ = importlib.machinery.ModuleSpec("xgrammar", None, is_package=True)
+    module.__path__ = []
+    vars(module)["__getattr__"] = __getattr__
+    sys.modules["xgrammar"] = module
+    sys.meta_path.append(_Submodules())
 
 
 if __name__ == "xgrammar":

@@ -1,0 +1,66 @@
+"""sglang 0.5.20: the graph is told which token of each request is drawn from, and gives that one's results alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from repro.cases.case import Request, Setup
+from repro.cases.layout import Ints
+from runners.releases.draft_extend import family, v0_5_13
+from runners.releases.draft_extend.v0_5_10 import accepted, neutral
+from runners.releases.draft_extend.v0_5_14 import batch, capture
+from runners.releases.live import Given, Live, Outputs
+from runners.releases.workers.present import build
+
+__all__ = ["FAMILY", "NAME", "batch", "build", "capture", "eager", "graph", "neutral"]
+
+NAME = "0.5.20"
+
+
+def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
+    """And select_index: [n], which token of all is drawn from."""
+    rows = np.arange(len(requests), dtype=np.int64) * setup.num_draft_tokens
+    accepted = np.array([r.accepted for r in requests], dtype=np.int64)
+    return {**family.given(setup, table, requests), "select_index": rows + accepted}
+
+
+def ranges(setup: Setup) -> Mapping[str, tuple[int, int]]:
+    """A padded row's select_index is never reset, and its result is cut off; it must lie among the tokens."""
+    return {**family.ranges(setup), "select_index": (0, setup.max_bs * setup.num_draft_tokens)}
+
+
+def input_buffers(runner: Any) -> Any:
+    found = family.input_buffers(runner)
+    found.select_index = runner.buffers.select_index
+    return found
+
+
+FAMILY = replace(
+    family.FAMILY,
+    given=given,
+    buffers=(*family.BUFFERS, "select_index"),
+    input_buffers=input_buffers,
+    ranges=ranges,
+)
+
+
+def graph(runner: Any, forward_batch: Any) -> Outputs:
+    counts = accepted(forward_batch)
+    width = forward_batch.input_ids.shape[0] // len(counts)
+    if not runner.can_run_graph(forward_batch):
+        raise RuntimeError(f"can_run_graph refused a batch of {forward_batch.batch_size}")
+    returned = runner.execute(forward_batch, family.last_accepted(counts, width))
+    drawn = family.drawn(returned.next_token_logits, returned.hidden_states, runner.eagle_worker.topk)
+    return {"next_token_logits": returned.next_token_logits, **drawn}
+
+
+def eager(live: Live, forward_batch: Any) -> Outputs:
+    """The whole of every request, of which those rows are taken that the graph gives."""
+    last = family.last_accepted(accepted(forward_batch), live.setup.num_draft_tokens)
+    outputs = dict(v0_5_13.eager(live, forward_batch))
+    del outputs["hidden_states"]
+    return outputs | {"next_token_logits": outputs["next_token_logits"][last]}

@@ -1,0 +1,72 @@
+"""Since 0.5.15 the layers share one set of buffers, and all go over the same tokens: batch, capture, both paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from sglang.srt.speculative.multi_layer_eagle_draft_extend_cuda_graph_runner import (
+    MultiLayerEagleMultiStepDraftExtendCudaGraphRunner,
+)
+
+from runners.releases.draft_extend.v0_5_10 import accepted
+from runners.releases.draft_extend.v0_5_14 import batch as one_layer_batch
+from runners.releases.live import Live, Outputs, Rows
+from runners.releases.multi_layer.drawn import Drawn
+from runners.releases.multi_layer.family import runners
+
+
+def capture(live: Live) -> Any:
+    return MultiLayerEagleMultiStepDraftExtendCudaGraphRunner(live.draft)
+
+
+def batch(live: Live, rows: Rows) -> Any:
+    made = one_layer_batch(live, rows)
+    made.return_hidden_states_before_norm = True
+    return made
+
+
+def graph_by(rotate: Callable[..., Any], runner: Any, forward_batch: Any) -> Outputs:
+    """As the worker does it. rotate: sglang's function that moves every request's tokens up by one and puts the drawn
+    one behind them."""
+    if not runner.can_run_graph(forward_batch):
+        raise RuntimeError(f"can_run_graph refused a batch of {forward_batch.batch_size}")
+    runner.prepare(forward_batch)
+    drawn, buffers, real = Drawn(), runner.buffers, slice(runner.raw_bs)
+    for layer in range(runner.speculative_num_steps):
+        returned, topk_p, topk_index = runner.replay(layer)
+        drawn.add(returned.next_token_logits, topk_p, topk_index)
+        if layer < runner.speculative_num_steps - 1:
+            rotate(
+                buffers.input_ids[: runner.raw_num_tokens],
+                buffers.extend_start_loc[real],
+                buffers.extend_seq_lens[real],
+                topk_index,
+                buffers.select_index[real],
+            )
+    return drawn.outputs()
+
+
+def eager(live: Live, forward_batch: Any) -> Outputs:
+    """Logits of all tokens.
+
+    As the worker's own path without a graph, but that every layer's attention metadata is made before it runs, as
+    the graphs do; the worker makes the first layer's only, and says itself that the result may be wrong."""
+    forward_batch.input_ids = forward_batch.input_ids.clone()
+    counts, width = accepted(forward_batch).to(torch.int64), live.setup.num_draft_tokens
+    last = torch.arange(len(counts), device=counts.device) * width + counts - 1
+    drawn = Drawn()
+    for runner in runners(live):
+        runner.attn_backend.init_forward_metadata(forward_batch)
+        forward_batch.mark_forward_metadata_ready()
+        best = drawn.add_best(runner.forward(forward_batch).logits_output.next_token_logits, last)
+        _draw(forward_batch.input_ids, width, last, best)
+    return drawn.outputs()
+
+
+def _draw(input_ids: torch.Tensor, width: int, last: torch.Tensor, drawn: torch.Tensor) -> None:
+    """Every request's tokens move up by one, and what was drawn takes the place of the last accepted one."""
+    rows = input_ids.view(-1, width)
+    rows[:, :-1] = rows[:, 1:].clone()
+    input_ids[last] = drawn.squeeze(-1)

@@ -1,0 +1,53 @@
+"""sglang 0.5.16: logits of each request's drawing row alone, another rotation, and counts of -1 in padded rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from sglang.kernels.ops.speculative.multi_layer_eagle import rotate_input_ids
+from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleDraftWorker
+
+from repro.cases.case import Setup
+from runners.releases.draft_extend.v0_5_10 import accepted
+from runners.releases.live import Live, Outputs
+from runners.releases.model import Folders
+from runners.releases.multi_layer import family, same_tokens
+from runners.releases.multi_layer.family import ARGUMENTS, neutral, runners
+from runners.releases.multi_layer.same_tokens import batch, capture, graph_by
+from runners.releases.workers.present import in_phases, server_args
+
+__all__ = ["FAMILY", "NAME", "batch", "build", "capture", "eager", "graph", "neutral"]
+
+NAME = "0.5.16"
+
+
+def ranges(setup: Setup) -> Mapping[str, tuple[int, int]]:
+    """Padded rows hold -1 accepted tokens on purpose: "so the sconv commit skips" them, says
+    fill_draft_extend_prepare_buffers_kernel (kernels/ops/speculative/multi_layer_eagle.py), which fills them."""
+    low, high = family.ranges(setup)["num_accept_tokens"]
+    return {**family.ranges(setup), "num_accept_tokens": (low - 1, high)}
+
+
+FAMILY = replace(family.FAMILY, ranges=ranges)
+
+
+def build(setup: Setup, device: str, models: Folders) -> Live:
+    arguments = server_args(setup, device, models) | ARGUMENTS
+    live = in_phases(setup, device, arguments, MultiLayerEagleDraftWorker, lambda live: list(runners(live)))
+    live.draft.init_attention_backend()  # once more, now that it may know that graphs are on
+    return live
+
+
+def graph(runner: Any, forward_batch: Any) -> Outputs:
+    return graph_by(rotate_input_ids, runner, forward_batch)
+
+
+def eager(live: Live, forward_batch: Any) -> Outputs:
+    """Of the logits those rows that the graphs give."""
+    counts, width = accepted(forward_batch).to(torch.int64), live.setup.num_draft_tokens
+    last = torch.arange(len(counts), device=counts.device) * width + counts - 1
+    outputs = same_tokens.eager(live, forward_batch)
+    return {name: tensor[last] if name.startswith("next_token_logits") else tensor for name, tensor in outputs.items()}
