@@ -1,6 +1,7 @@
 """Run the same Triton kernels under Triton's own interpreter and under ours: python interpreted.py FOLDER [sglang].
 
-What every operation gave goes to FOLDER/plain.json and FOLDER/ours.json: name -> type, shape and bytes. Each runs in
+What every operation gave goes to FOLDER/plain.json and FOLDER/ours.json: name -> type, shape and bytes; the kernels
+that were run one program after the other, to FOLDER/one-by-one.json. Each runs in
 a process forked from this one, because ours is never taken back out. Needs TRITON_INTERPRET=1.
 """
 
@@ -21,6 +22,7 @@ import triton.language as tl
 from kernel_notes import RESULTS, note
 from kernels_of_memory import launches, memory
 from kernels_of_operations import arithmetic, structure
+from kernels_of_programs import programs
 
 from runners.engines import emulated
 from runners.engines.standins import native_imports
@@ -126,10 +128,12 @@ def run(folder: Path, ours: bool, sglang: bool) -> None:
     if sglang:
         sglang_kernels()
     else:
-        for part in (arithmetic, structure, memory, launches):
+        for part in (arithmetic, structure, memory, launches, programs):
             part()
         in_a_graph(ours)
     (folder / ("ours.json" if ours else "plain.json")).write_text(json.dumps(RESULTS))
+    if ours:
+        (folder / "one-by-one.json").write_text(json.dumps(sorted(interpreter.one_by_one())))
 
 
 def main(folder: Path, sglang: bool) -> int:

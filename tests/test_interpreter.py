@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from kernels_of_programs import ONE_BY_ONE
 from python_path import in_front
 
 from repro.cases.case import Target
@@ -39,6 +40,9 @@ def test_every_operation_gives_the_same_bits(tmp_path: Path) -> None:
     plain, ours = both(tmp_path, {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": in_front(PROJECT)})
     different = differences(plain, ours)
     assert not different, f"{len(different)} of {len(plain)}, as: " + "\n".join(different[:5])
+    one_by_one = set(json.loads((tmp_path / "one-by-one.json").read_text()))
+    assert one_by_one >= ONE_BY_ONE
+    assert not one_by_one & {"parting", "shaped", "in_place", "uniform"}
     # It shows little if most of it cannot be done, or leaves a type out.
     done = [result for result in plain.values() if result[0] != "raised"]
     assert len(done) > 20_000
@@ -53,5 +57,6 @@ def test_sglangs_kernels_give_the_same_bits(release: str, tmp_path: Path) -> Non
     plain, ours = both(tmp_path, worker_environment(Target(release, "emulated")), "sglang")
     assert differences(plain, ours) == []
     assert len(plain) == 32
+    assert json.loads((tmp_path / "one-by-one.json").read_text()) == []
     # Something was computed: no result is all one byte, as a buffer nobody wrote to would be.
     assert all(len(set(bytes.fromhex(result[3]))) > 1 for name, result in plain.items() if "attention" in name)

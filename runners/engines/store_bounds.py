@@ -43,6 +43,11 @@ def _kept_inside(store: Any) -> Any:
     return bounded
 
 
+def kept(addresses: Any, size: int) -> Any:
+    """Which stores of this many bytes land in the launch's memory; None where that is not known."""
+    return None if _spans is None else _inside(addresses, size)
+
+
 def _inside(addresses: Any, size: int) -> Any:
     inside = np.zeros(addresses.shape, dtype=np.bool_)
     for low, high in _spans or ():

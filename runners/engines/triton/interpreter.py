@@ -18,9 +18,11 @@ from triton.runtime import interpreter as triton_interpreter
 from triton.runtime.errors import InterpreterError
 
 from runners.engines import store_bounds
-from runners.engines.triton import language
+from runners.engines.triton import batched, language, reductions
 
 _receiver: Callable[[Launch], None] | None = None
+# Kernels whose programs cannot all be run at once, as was seen.
+_one_by_one: set[Callable[..., None]] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,10 @@ class Launch:
     def with_arguments(self, arguments: dict[str, Any]) -> Launch:
         return replace(self, arguments=arguments)
 
+    @property
+    def programs(self) -> int:
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
     def run(self) -> None:
         """Run every program instance. InterpreterError carries whatever the kernel raised."""
         builder = triton_interpreter.interpreter_builder
@@ -45,6 +51,13 @@ class Launch:
         builder.set_grid_dim(*self.grid)
         function = self.function
         store_bounds.begin(self.arguments.values())
+        if self.function not in _one_by_one and self.programs > 1:
+            with np.errstate(all="ignore"):
+                if batched.run(function, arguments, self.grid):
+                    return
+            _one_by_one.add(function)
+            # What a store outside of all storages lost it loses again.
+            store_bounds.begin(self.arguments.values())
         try:
             with np.errstate(all="ignore"):
                 for x in range(self.grid[0]):
@@ -54,6 +67,11 @@ class Launch:
                             function(**arguments)
         except Exception as error:
             raise InterpreterError(f"{function.__name__}: {error!r}") from error
+
+
+def one_by_one() -> frozenset[str]:
+    """The kernels, by name, that turned out to need one program after the other."""
+    return frozenset(function.__name__ for function in _one_by_one)
 
 
 @contextmanager
@@ -119,6 +137,7 @@ def _patch_language(function: Any) -> type[_Kept]:
 def install() -> None:
     """Replace Triton's launcher in this process."""
     language.install()
+    reductions.install()
     store_bounds.install()
     triton_interpreter.GridExecutor.__call__ = _call
     triton_interpreter._patch_lang = _patch_language

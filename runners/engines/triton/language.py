@@ -17,6 +17,8 @@ import triton.language as tl
 from triton.language import core
 from triton.runtime import interpreter as triton_interpreter
 
+from runners.engines.triton import batched
+
 _Tuple = core.tuple
 _constexpr = core.constexpr
 
@@ -117,6 +119,9 @@ def _block(element: Any, sizes: tuple[int, ...]) -> Any:
 
 def _spread(value: Any, sizes: tuple[int, ...]) -> Any:
     """A scalar as a block."""
+    if batched.batched():
+        handle = triton_interpreter.TensorHandle(batched.spread(value.handle.data, sizes), value.dtype)
+        return tl.tensor(handle, _block(value.dtype, sizes))
     data = np.empty(sizes, value.handle.data.dtype)
     data.fill(value.handle.data.item())
     return tl.tensor(triton_interpreter.TensorHandle(data, value.dtype), _block(value.dtype, sizes))
@@ -126,8 +131,19 @@ def _stretched(value: Any, sizes: tuple[int, ...]) -> Any:
     """A block whose dimensions of one are repeated."""
     if value.type.sizes == sizes:
         return value
-    handle = triton_interpreter.TensorHandle(np.broadcast_to(value.handle.data, sizes), value.dtype)
+    data = value.handle.data
+    wide = batched.filled(data, (data.shape[0], *sizes)) if batched.batched() else np.broadcast_to(data, sizes)
+    handle = triton_interpreter.TensorHandle(wide, value.dtype)
     return tl.tensor(handle, _block(value.dtype, sizes))
+
+
+def _operands(left: Any, right: Any) -> tuple[Any, Any]:
+    """The data of two tensors, one of which may be a scalar, as numpy broadcasts them."""
+    first, second = left.handle.data, right.handle.data
+    if batched.batched() and first.ndim != second.ndim:
+        rank = max(first.ndim, second.ndim) - 1
+        return (batched.lined_up(first, rank), second) if first.ndim == 1 else (first, batched.lined_up(second, rank))
+    return first, second
 
 
 def _shapes_first(slow: Callable[..., Any]) -> Callable[..., Any]:
@@ -233,10 +249,8 @@ def _straight(operation: Callable[[Any, Any], Any], slow: Callable[..., Any]) ->
             if type(other) is tl.tensor:
                 if other.dtype.name == kind:
                     left, right = self.type.sizes, other.type.sizes
-                    if left == right or not right:
-                        return _made(operation(self.handle.data, other.handle.data), element, self.type)
-                    if not left:
-                        return _made(operation(self.handle.data, other.handle.data), element, other.type)
+                    if left == right or not right or not left:
+                        return _made(operation(*_operands(self, other)), element, self.type if left else other.type)
             elif type(other) in _NUMPY_KINDS[kind] and -_SMALL < other < _SMALL:
                 return _made(operation(self.handle.data, other), element, self.type)
         return slow(self, other)
@@ -273,7 +287,7 @@ def _compared(operation: Callable[[Any, Any], Any], slow: Callable[..., Any]) ->
             if type(other) is tl.tensor:
                 right = other.type.sizes
                 if other.dtype.name == kind and (left == right or not left or not right):
-                    return _booleans(operation(self.handle.data, other.handle.data), left or right)
+                    return _booleans(operation(*_operands(self, other)), left or right)
             elif type(other) in _NUMPY_KINDS[kind] and -_SMALL < other < _SMALL:
                 return _booleans(operation(self.handle.data, other), left)
         return slow(self, other)
@@ -302,14 +316,51 @@ def _pointed(slow: Callable[..., Any]) -> Callable[..., Any]:
         if pointer.is_ptr() and type(other) is tl.tensor and other.dtype.name in ("int32", "int64"):
             left, right = self.type.sizes, other.type.sizes
             width = max(1, pointer.element_ty.primitive_bitwidth // 8)
-            if left == right or not right:
-                return _made(self.handle.data + width * other.handle.data.astype(np.uint64), pointer, self.type)
-            if not left:
-                data = self.handle.data + width * other.handle.data.astype(np.uint64)
-                return _made(data, pointer, _block(pointer, right))
+            if left == right or not right or not left:
+                start, offset = _operands(self, other)
+                kind = self.type if left or not right else _block(pointer, right)
+                return _made(start + width * offset.astype(np.uint64), pointer, kind)
         return slow(self, other)
 
     return add
+
+
+def _whole_launch(patch: Callable[..., None]) -> Callable[..., None]:
+    """How Python sees a tensor: as Triton says, and of several programs' scalars what they agree on."""
+
+    def patched(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        index, truth, transposed = tensor.__index__, tensor.__bool__, tensor.T
+
+        def scalar(self: Any) -> bool:
+            return batched.batched() and not self.type.sizes
+
+        def turned(self: Any) -> Any:
+            if not batched.batched():
+                return transposed.fget(self)
+            *outer, rows, columns = self.type.sizes
+            handle = triton_interpreter.TensorHandle(np.swapaxes(self.handle.data, -1, -2), self.handle.dtype)
+            return tl.tensor(handle, _block(self.dtype, (*outer, columns, rows)))
+
+        scope.set_attr(
+            tensor, "__index__", lambda self: int(batched.known(self.handle.data)) if scalar(self) else index(self)
+        )
+        scope.set_attr(
+            tensor,
+            "__bool__",
+            # As in Triton, a block of several elements is true.
+            lambda self: bool(batched.known(self.handle.data)) if scalar(self) else _block_truth(self, truth),
+        )
+        scope.set_attr(tensor, "T", property(turned))
+
+    return patched
+
+
+def _block_truth(block: Any, sequential: Callable[[Any], bool]) -> bool:
+    if not batched.batched():
+        return sequential(block)
+    data = block.handle.data
+    return bool(batched.known(data.reshape(data.shape[0]))) if data[0].size == 1 else True
 
 
 def shorten_operators() -> None:
@@ -333,6 +384,7 @@ def install() -> None:
     triton_interpreter._validate_np_data_size = _fits
     triton_interpreter.TensorHandle.__init__ = _handle_init
     triton_interpreter._patch_attr = _bind
+    triton_interpreter._patch_lang_tensor = _whole_launch(triton_interpreter._patch_lang_tensor)
     semantic = triton_interpreter.TritonSemantic
     semantic.broadcast_impl_value = _shapes_first(semantic.broadcast_impl_value)
     core._unwrap_if_constexpr = _unwrapped(core._unwrap_if_constexpr)
