@@ -38,6 +38,7 @@ from reports.campaign import summary
 from reports.html import render
 from reports.progress import Display, Screen
 from reports.records import history_of
+from reports.wording import counted
 from repro.cases.atomic_file import write_text
 from repro.cases.case import Case, Target
 from repro.cases.domain import DOMAINS
@@ -255,15 +256,18 @@ def take_part(line: Line, task: Mapping[str, Any]) -> None:
         one.work(lambda: campaign(plan, cases, means, one.tally))
 
 
-def exit_code(campaigns: Sequence[Campaign]) -> int:
-    """A finding outweighs everything; after that, a clean answer needs every campaign to have judged something."""
+def exit_code(campaigns: Sequence[Campaign], replays: Sequence[Replay] = ()) -> int:
+    """Our own trouble outweighs a finding, and a clean answer needs every campaign to have judged something."""
     for done in campaigns:
         if done.error:
             complain(f"{done.target}: {done.error}")
+        if done.errors:
+            reason, _ = max(done.errors.items(), key=lambda item: item[1])
+            complain(f"{done.target}: {counted(sum(done.errors.values()), 'run')} could not be made: {reason}")
+    if any(done.error or done.errors for done in campaigns) or any(replay.errors for replay in replays):
+        return ERROR
     if any(done.findings for done in campaigns):
         return FOUND
-    if any(done.error for done in campaigns):
-        return ERROR
     return 0 if campaigns and all(done.judged for done in campaigns) else UNJUDGED
 
 
@@ -344,7 +348,7 @@ def command_hunt(desk: Desk, targets: Sequence[Target]) -> int:
     for line in story(desk.campaigns, desk.replays):
         desk.display.line(line)
     desk.display.line(f"report: {report.absolute()}")
-    return exit_code(desk.campaigns)
+    return exit_code(desk.campaigns, desk.replays)
 
 
 def compare(desk: Desk, targets: Sequence[Target]) -> None:

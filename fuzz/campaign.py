@@ -17,9 +17,9 @@ from repro.traces.trace import How
 ATTEMPTS_MAX = 3
 # A setup whose first runs, so many, we could not make is left: what refuses it (a release that does not allow this
 # combination yet, say) will refuse it for the rest of its cases too. Twice, as a process can fail to start for once.
-UNFIT_A_SETUP = 2
+REFUSALS_A_SETUP = 2
 # So many such runs, and no others, since the start: this target will not come to life.
-UNFIT_MAX = 50
+REFUSALS_MAX = 50
 
 
 def campaign(
@@ -59,7 +59,7 @@ class _Loop:
         self.tally = tally
         self.attempts: Counter[str] = Counter()  # how often a failure was settled, by fingerprint
         self.setup: Setup | None = None
-        self.unfit = 0  # runs on this setup that could not be made, while there was no other
+        self.refusals = 0  # runs on this setup that could not be made, while there was no other
         self.history: list[Case] = []  # what the live session has run
         self.others: set[str] = set()  # failures that somebody else settles
 
@@ -71,8 +71,8 @@ class _Loop:
                 return "cases"
             if plan.seconds is not None and tally.seconds >= plan.seconds:
                 return "time"
-            if tally.cases >= UNFIT_MAX and tally.nothing_fits:
-                return "unfit"
+            if tally.cases >= REFUSALS_MAX and tally.nothing_runs:
+                return "cannot run"
             case = self._next()
             if case is None:
                 return "cases"
@@ -87,16 +87,16 @@ class _Loop:
             self.means.tell(tally.progress("running"))
 
     def _next(self) -> Case | None:
-        """The next case whose setup is not known to be unfit."""
+        """The next case whose setup is not known to be refused."""
         while True:
             case = self._drawn()
             if case is None:
                 return None
             self.drawn = None
             if case.setup != self.setup:
-                self.setup, self.unfit, self.history = case.setup, 0, []
+                self.setup, self.refusals, self.history = case.setup, 0, []
                 self.means.expect(self.coming())
-            if self.unfit < UNFIT_A_SETUP:
+            if self.refusals < REFUSALS_A_SETUP:
                 return case
             self.tally.skipped += 1
 
@@ -111,7 +111,7 @@ class _Loop:
         """Have the session go on with the next case, too, if that is certain to be the next: not before the setup is
         known to fit, and not beyond the limit. If this one ends badly, it is run again when its turn comes."""
         tally = self.tally
-        if self.unfit >= 0 or (tally.plan.cases is not None and tally.cases + 1 >= tally.plan.cases):
+        if self.refusals >= 0 or (tally.plan.cases is not None and tally.cases + 1 >= tally.plan.cases):
             return
         tally.under_way = 1
         upcoming = self._drawn()
@@ -130,9 +130,9 @@ class _Loop:
         status = self.means.overall(verdicts)
         self.tally.add(case, trace, verdicts, status)
         self.means.note(case, trace, verdicts, status)
-        not_built = trace.ended.how is How.UNFIT and trace.ended.step < 0
+        not_built = not trace.ended.how.took_place and trace.ended.step < 0
         # A setup that was built once stays in use, whatever happens to later runs on it.
-        self.unfit = self.unfit + 1 if not_built and self.unfit >= 0 else -1
+        self.refusals = self.refusals + 1 if not_built and self.refusals >= 0 else -1
         failures = {verdict.fingerprint: verdict for verdict in verdicts if verdict.status is Status.FAIL}
         return list(failures.values()), trace.ended.how is How.DONE
 

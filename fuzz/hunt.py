@@ -15,13 +15,14 @@ from repro.traces.trace import How
 
 def elsewhere(found: Found, target: Target, means: Means, tries: int) -> Replay:
     """Run a found case on another target, in fresh processes, and say whether the same failure is there."""
-    failed = tried = 0
+    failed = tried = errors = 0
     statuses = [Status.UNKNOWN]
     others: Counter[str] = Counter()
     reason = "no run took place"
     for _ in range(tries):
         trace = means.run_fresh(found.case)
-        if trace.ended.how is How.UNFIT:
+        if not trace.ended.how.took_place:
+            errors += trace.ended.how is How.ERROR
             reason = (trace.ended.what or trace.ended.detail).partition("\n")[0]
             continue
         tried += 1
@@ -44,6 +45,7 @@ def elsewhere(found: Found, target: Target, means: Means, tries: int) -> Replay:
         failed=failed,
         tried=tried,
         line=_line(target, status, failed, tried, others, reason),
+        errors=errors,
     )
 
 

@@ -56,7 +56,7 @@ class Tally:
         self._verdicts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._endings: Counter[str] = Counter()
         self._unknown: Counter[str] = Counter()
-        self._unfit: Counter[str] = Counter()
+        self._not_run: dict[How, Counter[str]] = {How.UNSUPPORTED: Counter(), How.ERROR: Counter()}
         self._stages: defaultdict[str, float] = defaultdict(float)
         self._facts: defaultdict[str, list[str]] = defaultdict(list)
 
@@ -65,9 +65,9 @@ class Tally:
         return self._clock() - self._start
 
     @property
-    def nothing_fits(self) -> bool:
-        """Whether every run so far ended UNFIT."""
-        return self._endings[How.UNFIT.value] == self.cases
+    def nothing_runs(self) -> bool:
+        """Whether not one of the runs so far took place."""
+        return sum(count for how, count in self._endings.items() if not How(how).took_place) == self.cases
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -86,18 +86,22 @@ class Tally:
         self._possible |= possible(case.setup)
         self._transitions.update(exercised(case, trace.replayed))
         self._endings[trace.ended.how.value] += 1
-        unfit = trace.ended.how is How.UNFIT
-        if unfit:
-            self._unfit[coarse(trace.ended.what or trace.ended.detail)] += 1
+        if not trace.ended.how.took_place:
+            self._not_run[trace.ended.how][coarse(trace.ended.what or trace.ended.detail)] += 1
         for verdict in verdicts:
             self._verdicts[verdict.oracle][verdict.status.name.lower()] += 1
             # A run that could not be made leaves every oracle in doubt, for the one reason just counted.
-            if verdict.status is Status.UNKNOWN and not unfit:
+            if verdict.status is Status.UNKNOWN and trace.ended.how.took_place:
                 self._unknown[f"{verdict.oracle}: {coarse(verdict.where or verdict.detail)}"] += 1
         self.judged += overall is not Status.UNKNOWN
         for name, text in trace.facts.items():
             if text not in self._facts[name] and len(self._facts[name]) < FACTS_MAX:
                 self._facts[name].append(text)
+
+    def trouble(self, trace: Trace) -> None:
+        """Count an error that came between while a failure was confirmed or made small."""
+        if trace.ended.how is How.ERROR:
+            self._not_run[How.ERROR][coarse(trace.ended.what or trace.ended.detail)] += 1
 
     def worker_time(self, trace: Trace, seconds: float) -> None:
         """Split the time of one run into the stages that the worker measured and the rest."""
@@ -138,7 +142,8 @@ class Tally:
             verdicts={oracle: dict(counts) for oracle, counts in sorted(self._verdicts.items())},
             endings=dict(self._endings),
             unknown=dict(self._unknown.most_common()),
-            unfit=dict(self._unfit.most_common()),
+            unsupported=dict(self._not_run[How.UNSUPPORTED].most_common()),
+            errors=dict(self._not_run[How.ERROR].most_common()),
             transitions=tuple(Covered(transition=t, count=n) for t, n in sorted(self._transitions.items())),
             transitions_possible=len(self._possible),
             transitions_missing=tuple(sorted(self._possible - self._transitions.keys())),

@@ -59,7 +59,7 @@ class Settling:
     """One failure on its way to a settled finding. Mutable; every better form goes to the tally."""
 
     def __init__(self, means: Means, tally: Tally, verdict: Verdict, at_case: int) -> None:
-        self.means = means
+        self.means = dataclasses.replace(means, run=self._noting(means.run), run_fresh=self._noting(means.run_fresh))
         self.tally = tally
         self.plan: Plan = tally.plan
         self.verdict = verdict
@@ -71,6 +71,16 @@ class Settling:
         self._verdicts: dict[Case, Verdict] = {}
         self._crashed = False
         self._excerpts: dict[Case, tuple[Excerpt, ...]] = {}
+
+    def _noting(self, run: Run) -> Run:
+        """The same, and what goes wrong by our own fault meanwhile is counted."""
+
+        def noted(case: Case) -> Trace:
+            trace = run(case)
+            self.tally.trouble(trace)
+            return trace
+
+        return noted
 
     def settle(self, case: Case, lead_up: Case | None) -> None:
         """Keep, check, shrink, confirm. lead_up: the same case behind those that its session had run before."""
@@ -142,7 +152,7 @@ class Settling:
                 self.tell(f"checking {self.name} in a fresh process")
                 with self.tally.stage("confirm"):
                     trace = self.means.run_fresh(case)
-                    tried += trace.ended.how is not How.UNFIT
+                    tried += trace.ended.how.took_place
                     if self._fails(case, trace):
                         return case, tried
         return None, tried

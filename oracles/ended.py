@@ -19,8 +19,8 @@ def judge(case: Case, trace: Trace) -> Verdict:
             return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=nothing, detail=detail)
         return Verdict(oracle=ORACLE, status=Status.PASS)
     told = ended.detail.strip()
-    if ended.how is How.UNFIT:
-        return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where="unfit", detail=told or ended.what)
+    if not ended.how.took_place:
+        return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=ended.how.value, detail=told or ended.what)
     path = ended.path or "the session"
     where = " ".join(part for part in (ended.how.value, ended.what, f"in {path}") if part)
     stage = "before the first step" if ended.step < 0 else f"in step {ended.step} of {len(case.steps)}"

@@ -8,16 +8,20 @@ from repro.traces.campaign import Campaign
 REASONS_SHOWN = 5  # the JSON has all
 
 
+def _errors(done: Campaign) -> str:
+    return f", {counted(sum(done.errors.values()), 'error')}" if done.errors else ""
+
+
 def summary(done: Campaign) -> list[str]:
     """Doubts and troubles are never left out, only cut."""
     lines = [
         f"{done.target}: {counted(done.cases, 'case')} ({done.judged:,} judged) on {counted(done.setups, 'setup')}, "
         f"{counted(done.replays, 'replay')} in {duration(done.seconds)}, transitions {len(done.transitions)} of "
-        f"{done.transitions_possible}, {counted(len(done.findings), 'finding')}; stopped: {done.stopped}"
+        f"{done.transitions_possible}, {counted(len(done.findings), 'finding')}{_errors(done)}; stopped: {done.stopped}"
     ]
     if done.skipped:
         lines.append(f"  {done.skipped:,} more cases were not run, as their setup could not be built")
-    for name, reasons in (("could not run", done.unfit), ("unknown", done.unknown)):
+    for name, reasons in (("ERROR", done.errors), ("unsupported", done.unsupported), ("unknown", done.unknown)):
         shown = list(reasons.items())[:REASONS_SHOWN]
         lines += [f"  {name}: {count} x {reason}" for reason, count in shown]
         if len(reasons) > len(shown):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from reports.events import target_order
 from reports.subjects import Subject, targets
 from reports.wording import counted, listed, share
 from repro.ledger.read import History
-from repro.ledger.rows import Run
+from repro.ledger.rows import ERROR, Run
 
 # In the order in which they are told, and what is said where there is none.
 WORDS = (
@@ -99,6 +100,13 @@ def headline(history: History, subjects: Sequence[Subject]) -> list[str]:
     errors = sorted({str(row.campaign.target) for row in history.campaigns if row.campaign.error}, key=target_order)
     if errors:
         said.append(f"A campaign stopped by an error: {listed(errors)}.")
+    trouble = Counter(row.target for row in history.checks if row.status == ERROR)
+    for row in history.campaigns:
+        trouble[str(row.campaign.target)] += sum(row.campaign.errors.values())
+    where = [target for target in sorted(trouble, key=target_order) if trouble[target]]
+    if where:
+        runs = counted(trouble.total(), "run")
+        said.append(f"The harness itself failed in {runs}, which show nothing, on {listed(where)}.")
     return said
 
 

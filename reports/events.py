@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from reports.wording import release_order
 from repro.ledger.read import History
-from repro.ledger.rows import UNFIT, CheckRow, FixRow, Run
+from repro.ledger.rows import STATUSES, UNSUPPORTED, CheckRow, FixRow, Run
 from repro.ledger.states import CANNOT_RUN, measurements, state_of
 
 # Beside the words of repro.ledger.states, what a square can say.
@@ -90,7 +90,7 @@ def of_fix(row: FixRow) -> Event:
             target=row.target,
             subject=f"fix:{row.number}",
             runner=row.runner,
-            status=row.status if row.status in ("PASS", "FAIL", "UNKNOWN") else UNFIT,
+            status=row.status if row.status in STATUSES else UNSUPPORTED,
             expected=row.expected,
             oracle=row.oracle,
             reason=row.problem or row.detail,

@@ -84,6 +84,7 @@ def _campaign(row: Any) -> dict[str, Any]:
         **{name: getattr(one, name) for name in (*plain, *rest)},
         "transitions": len(one.transitions),
         "findings": len(one.findings),
+        "errors": sum(one.errors.values()),
         **{f"seconds_{stage}": seconds for stage, seconds in one.stages.items()},
     }
 

@@ -162,7 +162,7 @@ def _verdicts(campaigns: Sequence[Campaign]) -> list[dict[str, object]]:
 def _reasons(campaigns: Sequence[Campaign]) -> dict[str, dict[str, int]]:
     """How runs ended, and why oracles and runs were in doubt, most often first."""
     found: dict[str, dict[str, int]] = {}
-    for name in ("endings", "unknown", "unfit"):
+    for name in ("endings", "unknown", "unsupported", "errors"):
         total: Counter[str] = Counter()
         for campaign in campaigns:
             total.update(getattr(campaign, name))

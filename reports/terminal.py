@@ -106,7 +106,19 @@ def show_finding(console: Console, subject: Subject) -> None:
 
 def show_campaigns(console: Console, campaigns: Sequence[Campaign]) -> None:
     """A line for each campaign, and beneath it what kept cases from being judged."""
-    header = ("target", "runner", "cases", "judged", "replays", "time", "cases/s", "transitions", "findings", "ended")
+    header = (
+        "target",
+        "runner",
+        "cases",
+        "judged",
+        "replays",
+        "time",
+        "cases/s",
+        "transitions",
+        "findings",
+        "errors",
+        "ended",
+    )
     shown = campaigns[-CAMPAIGNS_MAX:]
     rows = [
         (
@@ -120,18 +132,21 @@ def show_campaigns(console: Console, campaigns: Sequence[Campaign]) -> None:
             f"{len(campaign.transitions)}/{campaign.transitions_possible}"
             f" {share(len(campaign.transitions), campaign.transitions_possible)}",
             str(len(campaign.findings)),
+            f"{sum(campaign.errors.values()):,}",
             campaign.stopped,
         )
         for campaign in shown
     ]
     if len(shown) < len(campaigns):
         _line(console, f"the last {len(shown)} of {len(campaigns)} campaigns:")
-    _table(console, header, rows, numbers=range(2, 9))
+    _table(console, header, rows, numbers=range(2, 10))
     for campaign in shown:
         if campaign.error:
             _line(console, f"{campaign.target} stopped: {campaign.error}", "bold red")
-        for reason, count in campaign.unfit.items():
-            _line(console, f"{campaign.target} unfit, {counted(count, 'case')}: {reason}", "yellow")
+        for reason, count in campaign.errors.items():
+            _line(console, f"{campaign.target} ERROR, {counted(count, 'case')}: {reason}", "bold red")
+        for reason, count in campaign.unsupported.items():
+            _line(console, f"{campaign.target} unsupported, {counted(count, 'case')}: {reason}", "yellow")
 
 
 def show_verdicts(console: Console, campaigns: Sequence[Campaign]) -> None:

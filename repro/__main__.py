@@ -41,6 +41,7 @@ from repro.shrinking.replay import ERROR, EXIT, Outcome, line, outcome_of, sever
 from repro.shrinking.store import keep
 from repro.shrinking.triage import Budget, InTheWay, Means, Shrinking
 from repro.traces.finding import Status, Verdict
+from repro.traces.trace import How
 from repro.upstream import patches, prove
 from repro.upstream.edits import Edit, NotThere
 from repro.upstream.fixes import FIXES, Fix, Proof, not_covered
@@ -114,11 +115,11 @@ def _pool(options: argparse.Namespace, target: Target, tool: str = "") -> Abstra
 
 
 def _tell(outcome: Outcome, options: argparse.Namespace) -> None:
-    if outcome.status is None:
-        complain(line(outcome))
-    elif not options.json:
+    for error in outcome.errors:
+        complain(f"{outcome.seed} on {outcome.target}: could not be run: {error}")
+    if not options.json and outcome.word != How.ERROR.name:
         say(line(outcome))
-        if not options.quiet:
+        if outcome.status is not None and not options.quiet:
             show_outcome(Console(), outcome)
 
 
@@ -134,7 +135,7 @@ def command_shrink(options: argparse.Namespace) -> int:
         first = outcome_of(options.seed, seed.case, target, pool.run_fresh, judge_all, overall, options.tries)
         verdict = _wanted(first, seed)
         if verdict is None:
-            (complain if first.status is None else say)(line(first))
+            (complain if first.errors else say)(line(first))
             return first.exit_code
         seen = f"{first.failed(verdict)} of {len(first.runs)} runs"
         say(f"{verdict.oracle} at {verdict.where}: {seen}; shrinking towards it")

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from repro.cases.case import Case, Request, Setup, Step, Target
-from runners.recording.observer import RunCase, Unfit, Watch
+from runners.recording.observer import HarnessError, RunCase, Unsupported, Watch
 
 if os.environ.get("MISBEHAVE_IMPORT") == "raise":
     raise ImportError("no module named moon")
@@ -29,7 +29,7 @@ if os.environ.get("MISBEHAVE_IMPORT") == "hang":
 WAYS = (
     "well",
     "raise-in-build",
-    "unfit-in-build",
+    "refused-in-build",
     "crash-in-build",
     "hang-in-build",
     "raise-in-capture",
@@ -42,7 +42,7 @@ WAYS = (
     "raise",
     "sys-exit",
     "raise-cuda",
-    "unfit",
+    "fails",
     "object-array",
     "garbage",
     "wrong-event",
@@ -129,8 +129,8 @@ def _while_building(how: str) -> None:
         raise RuntimeError("not enough memory")
     if how == "raise-in-build":
         raise AttributeError("no such class")
-    if how == "unfit-in-build":
-        raise Unfit("there is no such backend")
+    if how == "refused-in-build":
+        raise Unsupported("there is no such backend")
     if how == "crash-in-build":
         os.kill(os.getpid(), signal.SIGSEGV)
     if how == "hang-in-build":
@@ -180,8 +180,8 @@ def _go_wrong(how: str, watch: Watch) -> None:
         raise KeyError("slot")
     elif how == "raise-cuda":
         raise AcceleratorError("CUDA error: an illegal memory access was encountered\nSearch for it in the manual")
-    elif how == "unfit":
-        raise Unfit("this release has no such field")
+    elif how == "fails":
+        raise HarnessError("this release has no such field")
     elif how == "print":
         print("garbage on standard output", flush=True)
         os.write(1, b"\x00\xff raw bytes")

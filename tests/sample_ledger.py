@@ -68,20 +68,20 @@ def checks() -> Iterator[CheckRow]:
             if (runner, release, engine) == ("decode", "0.5.15.post1", "cuda"):
                 failed = 1 if run is RUNS[2] else 0
                 failed = 2 if run is RUNS[-1] else failed
-            unfit = backend == "flashinfer" and engine == "emulated"
+            refused = backend == "flashinfer" and engine == "emulated"
             yield CheckRow(
                 run=run.id,
                 target=f"{release}/{engine}",
                 subject=f"seed:{seed}",
                 runner=runner,
-                status="UNFIT" if unfit else "FAIL" if failed else "PASS",
+                status="UNSUPPORTED" if refused else "FAIL" if failed else "PASS",
                 expected="FAIL" if fails else "PASS",
-                fingerprint=f"{number:012x}" if failed and not unfit else "",
-                oracle=oracle if failed and not unfit else "",
-                where="padded rows of req_pool_indices" if failed and not unfit else "",
-                failed=0 if unfit else failed,
-                tried=0 if unfit else 3,
-                reason="flashinfer has no kernels for CPU tensors" if unfit else "",
+                fingerprint=f"{number:012x}" if failed and not refused else "",
+                oracle=oracle if failed and not refused else "",
+                where="padded rows of req_pool_indices" if failed and not refused else "",
+                failed=0 if refused else failed,
+                tried=0 if refused else 3,
+                reason="flashinfer has no kernels for CPU tensors" if refused else "",
                 seconds=1.5,
                 at=at(run, number % 50),
             )
@@ -240,7 +240,7 @@ def case_rows(count: int) -> list[tuple[str, str, str, str, int, int, str, str, 
     rows = []
     for number in range(count):
         run = RUNS[2 + 2 * number // max(1, count)]
-        status = draw.choices(("PASS", "UNKNOWN", "FAIL", "UNFIT"), (960, 25, 5, 10))[0]
+        status = draw.choices(("PASS", "UNKNOWN", "FAIL", "UNSUPPORTED"), (960, 25, 5, 10))[0]
         rows.append(
             (
                 run.id,
@@ -251,7 +251,7 @@ def case_rows(count: int) -> list[tuple[str, str, str, str, int, int, str, str, 
                 draw.randint(2, 6),
                 f"{draw.getrandbits(48):012x}",
                 status,
-                0 if status == "UNFIT" else draw.randint(1, 9),
+                0 if status == "UNSUPPORTED" else draw.randint(1, 9),
                 round(draw.lognormvariate(-1.5, 0.6), 3),
                 at(run, number * 3600 // max(1, count) % 3600),
             )

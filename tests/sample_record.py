@@ -133,7 +133,7 @@ def stale_replays(found: Found) -> tuple[Replay, ...]:
     return (
         replay("0.5.13/emulated", Status.PASS, 0, "9 of 9 oracles pass"),
         replay("0.5.11/emulated", Status.PASS, 0, "9 of 9 oracles pass"),
-        replay("0.5.15.post1/emulated", Status.UNKNOWN, 0, "unfit: no adapter fits this release"),
+        replay("0.5.15.post1/emulated", Status.UNKNOWN, 0, "unsupported: no adapter fits this release"),
     )
 
 

@@ -19,6 +19,7 @@ SETUP = Setup(runner="toy", topk=1, num_steps=2, num_draft_tokens=3, capture_bs=
 CASE = Case(setup=SETUP, steps=(Step(requests=(Request(slot=1, seq_len=1, data=0),)),))
 SEED_TEXT = dumps(Seed(about={"found": TARGET}, case=CASE))
 Row = dict[str, Any]
+JUDGED = ("PASS", "UNKNOWN", "FAIL")
 
 
 def case_row(run: str, status: str = "PASS", **other: Any) -> CaseRow:
@@ -34,7 +35,7 @@ def finding_row(run: str, fingerprint: str = "a2dfbbbe8eea", **other: Any) -> Fi
 
 
 def check_row(run: str, status: str = "PASS", subject: str = "seed:a.json", **other: Any) -> CheckRow:
-    row: Row = {"target": TARGET, "runner": "draft", "failed": int(status == "FAIL"), "tried": int(status != "UNFIT")}
+    row: Row = {"target": TARGET, "runner": "draft", "failed": int(status == "FAIL"), "tried": int(status in JUDGED)}
     return CheckRow(**({"run": run, "status": status, "subject": subject} | row | other))
 
 

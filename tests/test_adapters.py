@@ -274,7 +274,7 @@ def test_branches_on_pages(pool: Pool) -> None:
     one = case(FULL, TWO, page_size=4)
     trace = pool.run(one)
     if release_order(trace.facts["sglang"]) <= UNPAGED_UNTIL:
-        assert trace.ended.how is How.UNFIT
+        assert trace.ended.how is How.UNSUPPORTED
         assert "speculative_eagle_topk > 1 with page_size > 1" in trace.ended.what
     else:
         assert trace.ended.how is How.DONE, trace.ended
@@ -291,9 +291,11 @@ def test_layers_are_as_wide_as_configured(altered: Pool) -> None:
 
 
 @pytest.mark.parametrize(("changes", "why"), [({"dtype": "bfloat16"}, "no bfloat16 arithmetic")], ids=str)
-def test_what_the_engine_cannot_do_is_unfit(changes: dict[str, object], why: str, pool: Pool, target: Target) -> None:
+def test_what_the_engine_cannot_do_is_unsupported(
+    changes: dict[str, object], why: str, pool: Pool, target: Target
+) -> None:
     if target.engine != "emulated":
         pytest.skip("of the emulated engine")
     ended = pool.run(case(FULL, **changes)).ended
-    assert ended.how is How.UNFIT
+    assert ended.how is How.UNSUPPORTED
     assert why in ended.what

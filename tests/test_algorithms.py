@@ -100,7 +100,7 @@ def test_the_first_worker_drafts_as_the_second_does(pool: Pool, target: Target) 
     first, second = case(runner="draft_v1"), case()
     trace = pool.run(first)
     if release_order(trace.facts["sglang"]) > FIRST_WORKER_UNTIL:
-        assert trace.ended.how is How.UNFIT
+        assert trace.ended.how is How.UNSUPPORTED
         assert "the last release that has the draft_v1 runner" in trace.ended.what
         return
     judged(first, trace)

@@ -89,8 +89,8 @@ def test_a_crash_is_said_to_come_out_at_sglangs_innermost_line(detail: str, plac
 
 def test_what_establishes_nothing_says_nothing() -> None:
     assert str(blame(Trace(ended=Ended(how=How.DONE)), [])) == ""
-    unfit = Trace(ended=Ended(how=How.UNFIT, what="no memory"))
-    assert blame(unfit, []) == Blame()
+    for how in (How.UNSUPPORTED, How.ERROR):
+        assert blame(Trace(ended=Ended(how=how, what="no memory")), []) == Blame()
     verdict = fail("staged", 0, "positions")
     assert explained(verdict, Blame()) == verdict
     text = explained(verdict, blame(Trace(ended=Ended(how=How.DONE)), [verdict]))

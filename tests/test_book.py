@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,14 +67,17 @@ def test_a_seed_is_checked_against_what_it_says_of_the_release() -> None:
         (outcome((PADDING, STAGED), (PADDING,)), "staged", "FAIL", 1, "row 1"),
         (outcome((PADDING,), (FINE,)), "staged", "UNKNOWN", 1, "padded rows"),
         (outcome((DOUBT, FINE)), "", "UNKNOWN", 0, ""),
-        (outcome(how=How.UNFIT), "", "UNFIT", 0, ""),
+        (outcome(how=How.UNSUPPORTED), "", "UNSUPPORTED", 0, ""),
+        (outcome(how=How.ERROR), "", "ERROR", 0, ""),
+        (replace(outcome((FINE,)), errors=("the worker ended",)), "", "ERROR", 0, ""),
+        (replace(outcome((PADDING,)), errors=("the worker ended",)), "", "ERROR", 1, "padded rows"),
     ],
 )
 def test_what_an_outcome_comes_to(told: Outcome, oracle: str, status: str, failed: int, where: str) -> None:
     row = check_of_outcome("1", told, "", oracle)
     assert (row.status, row.failed, row.where, row.tried) == (status, failed, where, len(told.runs))
     assert (row.subject, row.target, row.runner, row.seconds) == ("seed:a.json", str(TARGET), "toy", 0.75)
-    assert bool(row.reason) == (status in ("UNKNOWN", "UNFIT"))
+    assert bool(row.reason) == (status in ("UNKNOWN", "UNSUPPORTED", "ERROR"))
     assert (row.fingerprint != "") == (failed > 0)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from campaign_world import FAIL, OTHER, PASS, PLAN, World, drawn, padded_after_larger, trace_of
 
-from fuzz.campaign import ATTEMPTS_MAX, UNFIT_A_SETUP, UNFIT_MAX, campaign
+from fuzz.campaign import ATTEMPTS_MAX, REFUSALS_A_SETUP, REFUSALS_MAX, campaign
 from fuzz.triage import FIRST_TRIES, Means, led_up
 from oracles.catalogue import judge_all, overall
 from repro.cases import codec
@@ -228,21 +228,23 @@ def test_full_disk_ends_the_campaign_with_what_it_has() -> None:
     assert (done.findings[0].seed, done.findings[0].oracle) == ("", "oracle")
 
 
-def test_unfit_runs_are_told_by_reason_and_do_not_go_on_for_ever() -> None:
-    def unfit(case: Case) -> Trace:
-        return Trace(ended=Ended(how=How.UNFIT, what="worker 123 said 7 words\nand more"))
+@pytest.mark.parametrize(("how", "name"), [(How.UNSUPPORTED, "unsupported"), (How.ERROR, "errors")])
+def test_runs_that_cannot_be_made_are_told_by_reason_and_do_not_go_on_for_ever(how: How, name: str) -> None:
+    def refused(case: Case) -> Trace:
+        return Trace(ended=Ended(how=how, what="worker 123 said 7 words\nand more"))
 
     def doubt(case: Case) -> list[Verdict]:
         return [Verdict(oracle="oracle7", status=Status.UNKNOWN, detail="row 3 of 5 is missing")]
 
-    done = World(fails=doubt, ends=unfit).go(replace(PLAN, cases=1000))
-    assert (done.stopped, done.cases, done.judged) == ("unfit", UNFIT_MAX, 0)
-    assert done.unfit == {"worker # said # words": UNFIT_MAX}
+    done = World(fails=doubt, ends=refused).go(replace(PLAN, cases=1000))
+    assert (done.stopped, done.cases, done.judged) == ("cannot run", REFUSALS_MAX, 0)
+    told = {"unsupported": {}, "errors": {}} | {name: {"worker # said # words": REFUSALS_MAX}}
+    assert {"unsupported": done.unsupported, "errors": done.errors} == told
     assert done.unknown == {}  # for that one reason
-    assert done.verdicts == {"oracle7": {"unknown": UNFIT_MAX}}
+    assert done.verdicts == {"oracle7": {"unknown": REFUSALS_MAX}}
     assert (done.replays, done.transitions) == (0, ())
     # Two cases of every setup showed that it cannot be built; the other six of it were not tried.
-    assert (done.setups, done.skipped) == (UNFIT_MAX // UNFIT_A_SETUP, 6 * (UNFIT_MAX // UNFIT_A_SETUP - 1))
+    assert (done.setups, done.skipped) == (REFUSALS_MAX // REFUSALS_A_SETUP, 6 * (REFUSALS_MAX // REFUSALS_A_SETUP - 1))
 
 
 def test_doubts_are_told_by_reason() -> None:
@@ -260,12 +262,12 @@ def test_a_setup_that_cannot_be_built_is_left_for_the_next() -> None:
 
     def ends(case: Case) -> Trace:
         refused = case.setup == cases[8].setup
-        return Trace(ended=Ended(how=How.UNFIT, what="no such setup")) if refused else trace_of(case)
+        return Trace(ended=Ended(how=How.UNSUPPORTED, what="no such setup")) if refused else trace_of(case)
 
     world = World(fails=lambda case: [], ends=ends)
     done = world.go(replace(PLAN, cases=18))
     assert world.ran == cases[:10] + cases[16:24]
-    assert (done.skipped, done.unfit) == (6, {"no such setup": 2})
+    assert (done.skipped, done.unsupported) == (6, {"no such setup": 2})
 
 
 def test_a_setup_that_was_built_stays_in_use() -> None:
@@ -273,7 +275,7 @@ def test_a_setup_that_was_built_stays_in_use() -> None:
     cases = list(itertools.islice(drawn(), 8))
 
     def ends(case: Case) -> Trace:
-        return trace_of(case) if case == cases[0] else Trace(ended=Ended(how=How.UNFIT, what="no worker"))
+        return trace_of(case) if case == cases[0] else Trace(ended=Ended(how=How.ERROR, what="no worker"))
 
     world = World(fails=lambda case: [], ends=ends)
     assert world.go(replace(PLAN, cases=8)).skipped == 0

@@ -45,7 +45,7 @@ def test_sending_ahead_changes_no_result() -> None:
     """With failures that are settled in between, setups that are refused, and limits."""
 
     def ends(case: Case) -> Trace:
-        return trace_of(case, How.UNFIT, "no") if case.setup.topk % 2 else trace_of(case)
+        return trace_of(case, How.UNSUPPORTED, "no") if case.setup.topk % 2 else trace_of(case)
 
     for plan in (
         PLAN,

@@ -29,19 +29,19 @@ Verdicts = Sequence[Verdict]
 
 
 def runs(*told: Verdicts | None) -> tuple[Callable[[Case], Trace], Callable[[Case, Trace], Verdicts]]:
-    """run and judge such that the runs come to these verdicts, one after the other; None is a run that was UNFIT."""
+    """run and judge such that the runs come to these verdicts, one after the other; None is a run that was not made."""
     left = list(told)
 
     def run(case: Case) -> Trace:
         assert case == CASE
-        how = How.UNFIT if left[0] is None else How.DONE
+        how = How.ERROR if left[0] is None else How.DONE
         number = len(told) - len(left)
-        if how is How.UNFIT:
+        if how is How.ERROR:
             left.pop(0)
         return Trace(ended=Ended(how=how, detail="a\nno kernel here\n"), facts={"number": str(number)})
 
     def judge(case: Case, trace: Trace) -> Verdicts:
-        assert trace.ended.how is How.DONE, "an unfit run was judged"
+        assert trace.ended.how is How.DONE, "a run that was not made was judged"
         verdicts = left.pop(0)
         assert verdicts is not None
         return verdicts
@@ -84,7 +84,7 @@ def outcome(*told: Verdicts | None) -> Outcome:
     ("told", "code", "text"),
     [
         ([[FINE]], 0, "PASS seeds/a.json on clean/toy: failed 0 of 1 runs"),
-        ([[FINE], [FINE], None], 0, "PASS seeds/a.json on clean/toy: failed 0 of 2 runs"),
+        ([[FINE], [FINE], None], 3, "PASS seeds/a.json on clean/toy: failed 0 of 2 runs"),
         (
             [[PADDING], [FINE], [PADDING]],
             1,
@@ -101,7 +101,7 @@ def outcome(*told: Verdicts | None) -> Outcome:
             "UNKNOWN seeds/a.json on clean/toy: graph_equals_eager: a tie: failed 0 of 2 runs",
         ),
         ([[]], 2, "UNKNOWN seeds/a.json on clean/toy: no oracle had anything to judge: failed 0 of 1 runs"),
-        ([None, None], 3, "seeds/a.json on clean/toy: could not be run: no kernel here"),
+        ([None, None], 3, "ERROR seeds/a.json on clean/toy: no kernel here"),
     ],
 )
 def test_one_line_and_the_exit_code(told: list[Verdicts | None], code: int, text: str) -> None:

@@ -153,7 +153,7 @@ def test_cases_that_cannot_be_run_do_not_count() -> None:
     def trace_of(case: Case) -> Trace:
         # Every other setup cannot be built.
         fits = case.setup.slots % 2 == 0
-        return Trace(ended=Ended(how=How.DONE) if fits else Ended(how=How.UNFIT, step=-1, what="no"))
+        return Trace(ended=Ended(how=How.DONE) if fits else Ended(how=How.UNSUPPORTED, step=-1, what="no"))
 
     def ran(cases: Callable[[Tally], Iterator[Case]], plan: Plan) -> tuple[list[Case], Campaign]:
         done: list[Case] = []
@@ -335,8 +335,8 @@ def test_what_nobody_stored_is_stored() -> None:
         (("cases", "cases"), "cases"),
         (("time", "cases"), "time"),
         (("cases", "error"), "error"),
-        (("unfit", "cases"), "cases"),
-        (("unfit", "unfit"), "unfit"),
+        (("cannot run", "cases"), "cases"),
+        (("cannot run", "cannot run"), "cannot run"),
         (("interrupted", "time"), "interrupted"),
         (("interrupted", "first finding"), "first finding"),
         (("interrupted", "first finding", "error"), "error"),

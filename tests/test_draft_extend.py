@@ -78,7 +78,7 @@ def test_trees_on_pages(pool: Pool, release: tuple[int, ...]) -> None:
     one = case(FULL, PADDED, ONE, setup=TREE)
     run = pool.run(one)
     if release <= CHAINS_ONLY_UNTIL:
-        assert run.ended.how is How.UNFIT
+        assert run.ended.how is How.UNSUPPORTED
         assert "topk 1 only" in run.ended.what
     else:
         assert failures(one, run) == {}

@@ -173,8 +173,8 @@ def test_what_was_not_recorded_is_said_so() -> None:
 
 
 def test_a_case_that_one_target_cannot_run_is_not_compared() -> None:
-    unfit = Trace(ended=Ended(how=How.UNFIT, what="no such kernels"))
-    agreement = compared(TRACE, unfit)
+    refused = Trace(ended=Ended(how=How.UNSUPPORTED, what="no such kernels"))
+    agreement = compared(TRACE, refused)
     assert (agreement.compared, agreement.disagreements, agreement.ways) == (0, [], {})
     assert agreement.not_compared == [f"case {codec.digest(CASE)}: there/toy: no such kernels"]
 
@@ -312,7 +312,7 @@ def test_what_the_recording_host_could_not_run_is_not_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = str(tmp_path / "kept.npz")
-    assert main(["fidelity", "--drawn", "2", "--targets", "unfit/toy", "--record", kept]) == 2
+    assert main(["fidelity", "--drawn", "2", "--targets", "unsupported/toy", "--record", kept]) == 2
     capsys.readouterr()
     monkeypatch.setattr("repro.__main__._observed", lambda *arguments: pytest.fail("a case was run"))
     assert main(["fidelity", "--against", kept, "--targets", "clean/toy"]) == 2
@@ -320,11 +320,11 @@ def test_what_the_recording_host_could_not_run_is_not_run(
 
 
 def test_nothing_compared_is_2_with_the_reason(seed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fidelity", seed, "--targets", "clean/toy", "unfit/toy"]) == 2
+    assert main(["fidelity", seed, "--targets", "clean/toy", "unsupported/toy"]) == 2
     out = capsys.readouterr().out
-    assert "clean/toy and unfit/toy: 0 cases compared" in out
-    assert "1 x unfit/toy: this toy target cannot be built anywhere" in out
-    assert main(["fidelity", seed, "--targets", "unfit/toy", "--record", str(tmp_path / "kept.npz")]) == 2
+    assert "clean/toy and unsupported/toy: 0 cases compared" in out
+    assert "1 x unsupported/toy: this toy target cannot be built anywhere" in out
+    assert main(["fidelity", seed, "--targets", "unsupported/toy", "--record", str(tmp_path / "kept.npz")]) == 2
 
 
 @pytest.mark.parametrize(
@@ -374,6 +374,8 @@ def test_interrupted_it_tells_of_what_was_compared(
 
 
 def test_status_of_a_run_that_did_not_take_place_is_not_kept() -> None:
-    unfit = seen(Trace(ended=Ended(how=How.UNFIT), seen=(Seen(step=0, path="graph", name="a", array=np.zeros(1)),)))
-    assert (unfit.verdicts, unfit.overall) == ((), None)
+    array = Seen(step=0, path="graph", name="a", array=np.zeros(1))
+    for how in (How.UNSUPPORTED, How.ERROR):
+        refused = seen(Trace(ended=Ended(how=how), seen=(array,)))
+        assert (refused.verdicts, refused.overall) == ((), None)
     assert seen(TRACE).overall is Status.PASS

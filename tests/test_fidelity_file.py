@@ -31,9 +31,9 @@ def recording(*traces: Trace) -> Recording:
 
 def test_a_recording_comes_back_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "kept.npz"
-    unfit = Trace(ended=Ended(how=How.UNFIT, what="no such kernels"))
+    refused = Trace(ended=Ended(how=How.UNSUPPORTED, what="no such kernels"))
     infinite = with_variant(TRACE, 0, "kv_rows", put((slot_of(0, 0)[0], 0), np.inf))
-    traces = (TRACE, toy_trace(CASE, "stale_padding"), unfit, infinite, without_rows(TRACE))
+    traces = (TRACE, toy_trace(CASE, "stale_padding"), refused, infinite, without_rows(TRACE))
     save(path, recording(*traces))
     assert [one.name for one in tmp_path.iterdir()] == ["kept.npz"]
     again = load(path)

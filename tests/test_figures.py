@@ -83,7 +83,7 @@ def test_columns_are_packed_and_come_back() -> None:
         assert values == [row[column] for row in rows]
     assert told["seconds"]["codes"] == [row[9] for row in rows]
     assert told["at"]["codes"][0] == datetime(2026, 11, 20, 2, tzinfo=UTC).timestamp()
-    assert told["result"]["values"] == ["UNFIT", "FAIL", "UNKNOWN", "PASS"]
+    assert told["result"]["values"] == ["UNSUPPORTED", "FAIL", "UNKNOWN", "PASS"]
     assert told["run"]["values"][0].startswith("nightly ")
 
 

@@ -102,16 +102,16 @@ def test_other_runners(runner: str, pool: Pool) -> None:
     trace = pool.run(case)
     release = release_order(trace.facts.get("sglang", pool.target.sglang))
     if runner == "draft_extend" and release <= NOT_EXTENDED_UNTIL:
-        assert trace.ended.how is How.UNFIT
+        assert trace.ended.how is How.UNSUPPORTED
         return
     assert failures(case, trace).keys() == (STALE if release <= OTHERS_STALE_UNTIL else set())
     if release > OTHERS_STALE_UNTIL:
         assert overall(judge_all(case, trace)) is Status.PASS
 
 
-def test_runners_without_a_stand_in_are_unfit(pool: Pool) -> None:
+def test_runners_without_a_stand_in_are_unsupported(pool: Pool) -> None:
     if pool.target.engine != "emulated":
         pytest.skip("of the emulated engine")
     ended = pool.run(replace(crowded(SETUP), setup=replace(SETUP, runner="toy"))).ended  # no other may have flashinfer
-    assert ended.how is How.UNFIT
+    assert ended.how is How.UNSUPPORTED
     assert "no stand-in" in ended.what

@@ -71,11 +71,11 @@ def stale(trace: Trace) -> bool:
     return release_order(trace.facts["sglang"]) <= STALE_UNTIL
 
 
-def test_a_release_without_the_runner_is_unfit_and_says_so(pool: Pool, target: Target) -> None:
+def test_a_release_without_the_runner_is_unsupported_and_says_so(pool: Pool, target: Target) -> None:
     if target.is_checkout or release_order(target.sglang) >= SINCE:
         pytest.skip("it has the runner")
     ended = pool.run(case(ONE)).ended
-    assert ended.how is How.UNFIT
+    assert ended.how is How.UNSUPPORTED
     assert "is older than 0.5.12, the oldest release in which the frozen_kv_mtp runner can be driven" in ended.what
 
 

@@ -96,19 +96,33 @@ def test_finding_is_1_and_on_disk(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert [same(one) for one in json.loads(again.read_text())["findings"]] == list(map(same, record["findings"]))
 
 
-@pytest.mark.parametrize("name", ["unfit", "tie", "never heard of"])
+@pytest.mark.parametrize("name", ["unsupported", "tie", "never heard of"])
 def test_nothing_judged_is_2_with_the_reason(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("run", "--target", f"{name}/toy", "--cases", "4", "--out", str(tmp_path)) == 2
     out = capsys.readouterr().out
     assert "(0 judged)" in out
-    assert ("unknown: 4 x graph_equals_eager: tie" if name == "tie" else "could not run: 4 x ") in out
+    assert ("unknown: 4 x graph_equals_eager: tie" if name == "tie" else "unsupported: 4 x ") in out
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_error_is_3_and_told_with_its_reason(
+    workers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    targets = ("--target", "broken/toy", "--target", "stale_padding/toy")
+    assert run("run", *targets, "--cases", "12", "--workers", workers, "--out", str(tmp_path)) == 3
+    said = capsys.readouterr()
+    assert "ERROR: 12 x this toy session never works" in said.out
+    assert said.err.endswith("error: broken/toy: 12 runs could not be made: this toy session never works\n")
+    broken, sound = loads((tmp_path / "record.json").read_text())[0]
+    assert (broken.errors, broken.unsupported) == ({"this toy session never works": 12}, {})
+    assert sound.findings and not sound.errors
 
 
 def test_one_target_of_two_that_was_not_judged_is_2(tmp_path: Path) -> None:
-    arguments = ("--target", "clean/toy", "--target", "unfit/toy", "--target", "clean/toy", "--cases", "4")
+    arguments = ("--target", "clean/toy", "--target", "unsupported/toy", "--target", "clean/toy", "--cases", "4")
     assert run("run", *arguments, "--out", str(tmp_path)) == 2
     campaigns, _ = loads((tmp_path / "record.json").read_text())
-    assert [str(one.target) for one in campaigns] == ["clean/toy", "unfit/toy"]
+    assert [str(one.target) for one in campaigns] == ["clean/toy", "unsupported/toy"]
 
 
 @pytest.mark.parametrize(
@@ -195,9 +209,9 @@ def test_hunt_without_a_bug(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_hunt_where_the_other_target_cannot_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    targets = ("--target", "stale_padding/toy", "--target", "unfit/toy")
+    targets = ("--target", "stale_padding/toy", "--target", "unsupported/toy")
     assert run("hunt", *targets, "--seconds", "0.1", "--out", str(tmp_path)) == 1
-    assert "unfit/toy: cannot tell, this toy target cannot be built anywhere" in capsys.readouterr().out
+    assert "unsupported/toy: cannot tell, this toy target cannot be built anywhere" in capsys.readouterr().out
     _, (replay,) = loads((tmp_path / "record.json").read_text())
     assert (replay.status, replay.failed, replay.tried) == (Status.UNKNOWN, 0, 0)
 

@@ -52,9 +52,11 @@ NEVER = replace(BEFORE, state="cannot run", measured="")
         ("UNKNOWN", {}, BEFORE, None, Color.RED),
         ("UNKNOWN", {"fingerprint": "f", "reason": "fails in another way"}, None, None, Color.RED),
         ("UNKNOWN", {"fingerprint": "f", "reason": "fails in another way"}, None, ISSUE, Color.KNOWN),
-        ("UNFIT", {}, None, None, Color.SKIPPED),
-        ("UNFIT", {}, NEVER, None, Color.SKIPPED),
-        ("UNFIT", {}, BEFORE, None, Color.RED),
+        ("UNSUPPORTED", {}, None, None, Color.SKIPPED),
+        ("UNSUPPORTED", {}, NEVER, None, Color.SKIPPED),
+        ("UNSUPPORTED", {}, BEFORE, None, Color.RED),
+        ("ERROR", {}, None, None, Color.RED),
+        ("ERROR", {"fingerprint": "f", "expected": "FAIL"}, NEVER, ISSUE, Color.RED),
     ],
 )
 def test_what_a_check_comes_to(
@@ -68,7 +70,7 @@ def test_what_a_check_comes_to(
 def test_what_a_campaign_comes_to() -> None:
     clean, found = campaign(), campaign(findings=(stale_found(),))
     other = replace(stale_found(), oracle="staged")
-    nothing = replace(clean, judged=0, unfit={"no such class": 3})
+    nothing = replace(clean, judged=0, unsupported={"no such class": 3})
     for done, issues, before, color in (
         (clean, (), (), Color.GREEN),
         (found, (), (), Color.RED),
@@ -78,6 +80,7 @@ def test_what_a_campaign_comes_to() -> None:
         (nothing, (), (nothing,), Color.SKIPPED),
         (nothing, (), (nothing, clean), Color.RED),
         (replace(clean, error="disk full"), (), (), Color.RED),
+        (replace(clean, errors={"the adapter failed": 1}), (), (), Color.RED),
         (replace(clean, stopped="interrupted"), (), (), Color.RED),
     ):
         assert judge_campaign(done, "0.5.10.post1", issues, before).color == color, (done, issues)
@@ -87,7 +90,7 @@ def test_what_a_campaign_comes_to() -> None:
 
 def test_what_a_fix_comes_to() -> None:
     holds, fails = fix_row("1"), fix_row("1", problem="does not pass")
-    missing = fix_row("1", role="", status="UNFIT", detail="no such runner yet")
+    missing = fix_row("1", role="", status="UNSUPPORTED", detail="no such runner yet")
     for rows, code, color in (
         ([holds, holds], 0, Color.GREEN),
         ([holds, fails], 1, Color.RED),
@@ -107,7 +110,7 @@ def test_an_expired_issue_is_red() -> None:
 
 
 def history(letters: str) -> History:
-    words = {"p": "PASS", "f": "FAIL", "x": "UNFIT"}
+    words = {"p": "PASS", "f": "FAIL", "x": "UNSUPPORTED"}
     rows = [check_row(str(number), words[letter], at=str(number)) for number, letter in enumerate(letters, 1)]
     return History(path=Path("l.db"), checks=tuple(rows))
 

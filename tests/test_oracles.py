@@ -48,7 +48,7 @@ def test_each_runner_is_asked_what_its_record_can_hold(runner: str, facts: dict[
     assert "ended" in names
 
 
-@pytest.mark.parametrize("how", [How.DONE, How.UNFIT])
+@pytest.mark.parametrize("how", [How.DONE, How.UNSUPPORTED, How.ERROR])
 def test_an_empty_trace_is_unknown_to_everyone(how: How) -> None:
     verdicts = judge_all(CASE, Trace(ended=Ended(how=how)))
     assert [verdict.status for verdict in verdicts] == [UNKNOWN] * (len(ALL) - len(OF_OTHERS))
@@ -116,9 +116,10 @@ def test_ended_badly_is_told_without_numbers(end: Ended, where: str) -> None:
     assert "123" in second.detail
 
 
-def test_unfit_is_our_trouble() -> None:
-    verdict = ended.judge(CASE, replace(SOUND, ended=Ended(how=How.UNFIT, detail="no such release")))
-    assert (verdict.status, verdict.detail) == (UNKNOWN, "no such release")
+@pytest.mark.parametrize("how", [How.UNSUPPORTED, How.ERROR])
+def test_what_was_not_run_is_no_failure(how: How) -> None:
+    verdict = ended.judge(CASE, replace(SOUND, ended=Ended(how=how, detail="no such release")))
+    assert (verdict.status, verdict.where, verdict.detail) == (UNKNOWN, how.value, "no such release")
 
 
 # bucket ----------------------------------------------------------------------------------------------------------

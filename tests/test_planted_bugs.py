@@ -16,7 +16,7 @@ from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.cases.codec import case_to_json
 from repro.traces.finding import Status
 from repro.traces.trace import How
-from runners.recording.observer import Unfit
+from runners.recording.observer import HarnessError, Unsupported
 from runners.toy.runner import BUGS
 from runners.toy.session import open_session
 
@@ -73,7 +73,7 @@ CASES = (grow_and_shrink(), *drawn_cases(16, seed=7))
 
 
 def test_the_tables_name_every_bug_and_every_oracle() -> None:
-    assert set(EXPECTED) | set(SOUND) | set(DEADLY) | {"hang", "unfit"} == set(BUGS)
+    assert set(EXPECTED) | set(SOUND) | set(DEADLY) | {"hang", "unsupported", "broken"} == set(BUGS)
     meant = {found[0][0] for found in EXPECTED.values()}
     assert meant | OF_OTHERS == {judge.__module__.removeprefix("oracles.") for judge in ALL}
 
@@ -156,15 +156,17 @@ def test_the_same_case_runs_alike_alone_and_after_another() -> None:
         np.testing.assert_array_equal(one.array, other.array)
 
 
-@pytest.mark.parametrize("bug", ["unfit", "no_such_bug"])
-def test_what_cannot_be_opened_is_unfit(bug: str) -> None:
-    with pytest.raises(Unfit):
+@pytest.mark.parametrize(
+    ("bug", "kind"), [("unsupported", Unsupported), ("no_such_bug", Unsupported), ("broken", HarnessError)]
+)
+def test_what_cannot_be_opened(bug: str, kind: type[Exception]) -> None:
+    with pytest.raises(kind):
         open_session(CASES[0].setup, Target(bug, "toy"), Keeper())
 
 
-def test_a_case_of_another_setup_is_unfit() -> None:
+def test_a_case_of_another_setup_is_an_error() -> None:
     run = open_session(CASES[0].setup, Target("clean", "toy"), Keeper())
-    with pytest.raises(Unfit, match="another setup"):
+    with pytest.raises(HarnessError, match="another setup"):
         run(CASES[1], Keeper())
 
 

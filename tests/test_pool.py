@@ -86,11 +86,11 @@ def test_a_run_that_goes_well_comes_back_whole(pool: Pool) -> None:
         ("raise", How.RAISED, "KeyError"),
         ("sys-exit", How.RAISED, "SystemExit"),
         ("raise-cuda", How.RAISED, "CUDA error: an illegal memory access"),
-        ("unfit", How.UNFIT, "this release has no such field"),
-        ("object-array", How.UNFIT, "graph/tokens: an array of object cannot be recorded"),
-        ("garbage", How.UNFIT, "the worker sent garbage: expected a frame, got b'Traceback (most '"),
-        ("wrong-event", How.UNFIT, "the worker sent garbage: an unknown event: ['done!']"),
-        ("kill-worker", How.UNFIT, "the worker ended: SIGKILL"),
+        ("fails", How.ERROR, "this release has no such field"),
+        ("object-array", How.ERROR, "graph/tokens: an array of object cannot be recorded"),
+        ("garbage", How.ERROR, "the worker sent garbage: expected a frame, got b'Traceback (most '"),
+        ("wrong-event", How.ERROR, "the worker sent garbage: an unknown event: ['done!']"),
+        ("kill-worker", How.ERROR, "the worker ended: SIGKILL"),
     ],
 )
 def test_trouble_in_the_second_step_names_it_and_keeps_the_first(pool: Pool, way: str, ended: How, what: str) -> None:
@@ -146,10 +146,10 @@ def test_a_crash_takes_its_children_along(pool: Pool) -> None:
 @pytest.mark.parametrize(
     ("way", "ended", "path", "what"),
     [
-        ("raise-in-build", How.UNFIT, "build", "AttributeError: no such class"),
-        ("unfit-in-build", How.UNFIT, "build", "there is no such backend"),
-        ("crash-in-build", How.UNFIT, "build", "SIGSEGV while building"),
-        ("hang-in-build", How.UNFIT, "build", "no answer while building"),
+        ("raise-in-build", How.ERROR, "build", "AttributeError: no such class"),
+        ("refused-in-build", How.UNSUPPORTED, "build", "there is no such backend"),
+        ("crash-in-build", How.ERROR, "build", "SIGSEGV while building"),
+        ("hang-in-build", How.ERROR, "build", "no answer while building"),
         ("raise-in-capture", How.RAISED, "capture", "CUDA error: operation not permitted when stream is capturing"),
         ("hang-in-capture", How.HUNG, "capture", "no answer"),
     ],
@@ -230,11 +230,11 @@ def test_fresh_gives_every_case_a_process_and_prints_go_to_the_log(tmp_path: Pat
         ("hang", "the worker said nothing for 0.3 s"),
     ],
 )
-def test_a_worker_that_does_not_start_is_unfit(how: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_does_not_start_is_an_error(how: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MISBEHAVE_IMPORT", how)
     with Pool(TARGET, session=MODULE, start_s=0.3 if how == "hang" else 20) as pool:
         trace = pool.run(going("well"))
-        assert (trace.ended.how, trace.ended.what, trace.ended.step) == (How.UNFIT, what, -1)
+        assert (trace.ended.how, trace.ended.what, trace.ended.step) == (How.ERROR, what, -1)
         if how == "die":
             assert "about to die while importing" in trace.ended.detail
         pool.run(going("well"))
@@ -245,11 +245,11 @@ def test_a_worker_that_does_not_start_is_unfit(how: str, what: str, monkeypatch:
         assert time.monotonic() - start < 0.1
 
 
-def test_a_release_that_is_not_installed_is_unfit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_that_is_not_installed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EAGLEEYE_CACHE", str(tmp_path))
     with Pool(Target("0.0.1", "emulated")) as pool:
         ended = pool.run(going("well")).ended
-    assert ended.how is How.UNFIT
+    assert ended.how is How.ERROR
     assert ended.what == "sglang 0.0.1 is not installed; to install it: python -m runners install 0.0.1"
 
 
@@ -294,4 +294,4 @@ def test_nothing_is_left_when_the_worker_is_killed() -> None:
     with parent:
         os.kill(worker, signal.SIGKILL)
         assert gone_within(session, 5)
-        assert parent.stdout and parent.stdout.read().strip() == "unfit"
+        assert parent.stdout and parent.stdout.read().strip() == "error"

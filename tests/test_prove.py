@@ -217,10 +217,10 @@ def test_a_search_that_finds_nothing_passes(tmp_path: Path) -> None:
 
 def test_a_search_in_which_nothing_ran_is_no_answer(tmp_path: Path) -> None:
     target, proof = Target("clean", "toy"), Proof(runner="toy", seed="", oracle="staged")
-    unfit = Trace(ended=Ended(how=How.UNFIT, what="no such kernel"))
+    refused = Trace(ended=Ended(how=How.UNSUPPORTED, what="no such kernel"))
     means = Means(
-        run=lambda case: unfit,
-        run_fresh=lambda case: unfit,
+        run=lambda case: refused,
+        run_fresh=lambda case: refused,
         judge=judge_all,
         overall=overall,
         keep=lambda finding: "",

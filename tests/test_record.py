@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from fuzz.draw.rounds import rounds
 from repro.cases.case import Target
 from repro.traces.campaign import BadRecord, Campaign, Covered, Found, Replay, Transition, dumps, loads
 from repro.traces.finding import Cell, Status
+from repro.traces.trace import How, told_apart
 
+DATA = Path(__file__).parent / "data"
 CASE = next(itertools.islice(rounds(1, "draft", "triton", 4), 2, None))
 MOVE = Transition(runner="draft", backend="triton", topk=2, num_steps=3, before=0, after=4, padded=True)
 FOUND = Found(
@@ -47,9 +50,10 @@ CAMPAIGN = Campaign(
     replays=250,
     setups=7,
     verdicts={"slot0_padding": {"pass": 60, "fail": 7, "unknown": 33}},
-    endings={"done": 99, "unfit": 1},
+    endings={"done": 97, "unsupported": 1, "error": 2},
     unknown={"slot0_padding: no padding exercised": 33},
-    unfit={"no memory": 1},
+    unsupported={"no such kernel": 1},
+    errors={"no memory": 2},
     transitions=(Covered(transition=MOVE, count=12),),
     transitions_possible=2,
     transitions_missing=(Transition(**{**{n: getattr(MOVE, n) for n in MOVE.__slots__}, "padded": False}),),
@@ -104,3 +108,33 @@ def test_what_is_no_record_is_refused_by_part(change: Callable[[Any], object], s
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(BadRecord):
         loads(text)
+
+
+def test_a_record_from_before_what_could_not_be_run_was_told_apart() -> None:
+    """Made by the version before; where a reason is one of the harness's own, it is an error now."""
+    text = (DATA / "record-1-unfit.json").read_text()
+    [campaign], _ = loads(text)
+    assert (campaign.unsupported, campaign.errors) == ({"this toy target cannot be built anywhere": 4}, {})
+    assert campaign.endings == {"unsupported": 4}
+    failed = "the session failed: AttributeError: no such field"
+    form = json.loads(text)
+    form["campaigns"][0]["unfit"][failed] = 2
+    [campaign], _ = loads(json.dumps(form))
+    assert (campaign.errors, campaign.endings) == ({failed: 2}, {"unsupported": 4, "error": 2})
+
+
+@pytest.mark.parametrize(
+    ("why", "how"),
+    [
+        ("flashinfer has no stand-in on the verify runner's way", How.UNSUPPORTED),
+        ("sglang 0.5.10.post1 is older than 0.5.12, the oldest release in which it can be driven", How.UNSUPPORTED),
+        ("the worker ended: SIGKILL", How.ERROR),
+        ("TypeError: TpModelWorker.__init__() missing 1 required positional argument: 'ps'", How.ERROR),
+        ("SIGSEGV while building", How.ERROR),
+        ("the launch could not be recorded: RuntimeError: shape is invalid", How.ERROR),
+        ("asked for sglang 0.5.13, found 0.5.14 on the import path", How.ERROR),
+    ],
+)
+def test_which_of_the_two_an_older_file_meant(why: str, how: How) -> None:
+    assert told_apart("unfit", why) is how
+    assert told_apart("raised", why) is How.RAISED

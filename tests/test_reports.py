@@ -197,7 +197,7 @@ def test_page_says_what_is_known() -> None:
         "First wrong cell: step 1 req_pool_indices[1,0] is 2, expected 0.",
         "slot 1, length 1",
         "padding; was slot 2, step 0",
-        "unfit: no adapter fits this release",
+        "unsupported: no adapter fits this release",
         "44 slot0_padding: no padding exercised",
         "Missing: 8 → 2, 8 → 4 padded.",
     ):
@@ -235,7 +235,8 @@ def poisoned(text: str) -> str:
         verdicts={text: {"pass": 1}},
         endings={text: 1},
         unknown={text: 1},
-        unfit={text: 1},
+        unsupported={text: 1},
+        errors={text: 2},
         stages={text: 1.0},
         facts={text: text},
         transitions_missing=(),

@@ -98,7 +98,7 @@ def test_a_hang_is_a_failure(seed: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "ended at hung" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("way", ["kill-worker", "garbage", "unfit-in-build", "crash-in-build"])
+@pytest.mark.parametrize("way", ["kill-worker", "garbage", "raise-in-build", "crash-in-build"])
 def test_trouble_of_ours_is_an_error_and_no_verdict(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -240,8 +240,12 @@ def test_what_does_not_fail_is_not_shrunk(seed: Path, capsys: pytest.CaptureFixt
     assert main(["shrink", str(seed), "--target", "clean/toy"]) == 0
     assert capsys.readouterr().out == f"PASS {seed} on clean/toy: failed 0 of 3 runs\n"
     assert not seed.with_suffix(".small.json").exists()
-    assert main(["shrink", str(seed), "--target", "unfit/toy"]) == 3
-    assert "could not be run" in error_of(capsys)
+    assert main(["shrink", str(seed), "--target", "unsupported/toy"]) == 2
+    assert (
+        capsys.readouterr().out == f"UNSUPPORTED {seed} on unsupported/toy: this toy target cannot be built anywhere\n"
+    )
+    assert main(["shrink", str(seed), "--target", "broken/toy"]) == 3
+    assert "this toy session never works" in error_of(capsys)
 
 
 def test_shrinking_replaces_no_file_of_another_kind(

@@ -182,7 +182,7 @@ def test_fresh_runs_open_side_by_side() -> None:
 
 @pytest.mark.parametrize(
     "way",
-    ["well", "print", "raise", "crash", "raise-in-build", "unfit-in-build", "crash-in-build", "raise-in-capture"],
+    ["well", "print", "raise", "crash", "raise-in-build", "refused-in-build", "crash-in-build", "raise-in-capture"],
 )
 def test_a_case_in_a_standby_says_what_it_says_in_any_session(way: str, pool: Pool) -> None:
     with Pool(TARGET, session=MODULE, timeout_s=20) as ordinary:

@@ -19,7 +19,8 @@ LETTERS = {
     "h": ("FAIL", 1, 2),
     "P": ("PASS", 0, 5),
     "F": ("FAIL", 5, 5),
-    "x": ("UNFIT", 0, 0),
+    "x": ("UNSUPPORTED", 0, 0),
+    "e": ("ERROR", 0, 0),
     "u": ("UNKNOWN", 0, 1),
 }
 

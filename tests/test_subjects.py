@@ -126,7 +126,7 @@ def test_a_fix_gathers_its_proof_and_the_checks_of_its_seed() -> None:
     assert changes.holding([subject]) == (1, 1)
     broken = [replace(row, problem="it passes") if row.role == "without" else row for row in rows]
     assert changes.holding(subjects(history(*broken))) == (0, 1)
-    unrun = [replace(rows[0], role="", target="", status="UNFIT", problem="")]
+    unrun = [replace(rows[0], role="", target="", status="UNSUPPORTED", problem="")]
     assert changes.holding(subjects(history(*unrun))) == (0, 0)
 
 

@@ -11,7 +11,7 @@ from repro.traces.campaign import Campaign, Covered, Found, Transition
 from repro.traces.finding import Finding, Status, Verdict
 
 # Why campaigns stopped, by how much it says about the whole: one member's error is the campaign's.
-_TOLD_FIRST = ("error", "interrupted", "first finding", "time", "cases", "unfit")
+_TOLD_FIRST = ("error", "interrupted", "first finding", "time", "cases", "cannot run")
 
 
 def merged(parts: Sequence[Campaign]) -> Campaign:
@@ -42,7 +42,8 @@ def merged(parts: Sequence[Campaign]) -> Campaign:
         verdicts=_verdicts(parts),
         endings=_added(part.endings for part in parts),
         unknown=_most_first(_added(part.unknown for part in parts)),
-        unfit=_most_first(_added(part.unfit for part in parts)),
+        unsupported=_most_first(_added(part.unsupported for part in parts)),
+        errors=_most_first(_added(part.errors for part in parts)),
         transitions=tuple(Covered(transition=t, count=n) for t, n in sorted(covered.items())),
         transitions_possible=len(missing) + len(covered),
         transitions_missing=tuple(sorted(missing)),

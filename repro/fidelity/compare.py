@@ -74,11 +74,11 @@ class Agreement:
         """Compare one case; what they disagree in."""
         case = digest(one.case)
         counts = self.pairs.setdefault(pair_of(one.case.setup), {CASES: Counter()})
-        unfit = [
+        not_run = [
             f"{name}: {seen.what}" for name, seen in zip(self.names, (one, other), strict=True) if not seen.took_place
         ]
-        if unfit:
-            self.not_compared.append(f"case {case}: {'; '.join(unfit)}")
+        if not_run:
+            self.not_compared.append(f"case {case}: {'; '.join(not_run)}")
             counts[CASES]["not compared"] += 1
             return []
         self.compared += 1

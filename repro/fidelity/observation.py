@@ -67,13 +67,13 @@ class Observation:
 
     @property
     def took_place(self) -> bool:
-        return self.how != How.UNFIT
+        return How(self.how).took_place
 
 
 def observe(case: Case, trace: Trace, verdicts: Sequence[Verdict], overall: Status | None) -> Observation:
     """Take out of a trace what is compared."""
     ended = trace.ended
-    took_place = ended.how is not How.UNFIT
+    took_place = ended.how.took_place
     arrays: dict[tuple[int, str], dict[str, Array]] = {}
     for seen in trace.seen:
         arrays.setdefault((seen.step, seen.path), {})[seen.name] = seen.array

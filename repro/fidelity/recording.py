@@ -22,7 +22,7 @@ from repro.cases.case import Target, problems
 from repro.cases.codec import BadSeed, case_from_json, case_to_json
 from repro.fidelity.observation import Observation, Outputs, Seen, thinned
 from repro.traces.finding import Status, Verdict
-from repro.traces.trace import Array
+from repro.traces.trace import Array, told_apart
 
 FORMAT = 2
 # KV rows kept of a path of a step, and columns of a KV row and of a request's row of an output, spread over all: enough
@@ -132,7 +132,7 @@ def _case_from_json(form: Mapping[str, Any], arrays: Sequence[Array]) -> Observa
         raise ValueError("not a valid case")
     return Observation(
         case=case,
-        how=str(form["how"]),
+        how=str(told_apart(form["how"], form["what"])),
         what=str(form["what"]),
         overall=None if form["overall"] is None else Status[form["overall"]],
         verdicts=tuple(Verdict(**(dict(v) | {"status": Status[v["status"]]})) for v in form["verdicts"]),

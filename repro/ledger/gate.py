@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from repro.ledger.known import Issue, explained
 from repro.ledger.read import History
-from repro.ledger.rows import UNFIT, CheckRow, FixRow
+from repro.ledger.rows import ERROR, STATUSES, UNSUPPORTED, CheckRow, FixRow
 from repro.ledger.states import CANNOT_RUN, KNOWN, NEW, PASSING, State, measurements, states
 from repro.ledger.unfinished import NOT_ENDED
 from repro.traces.campaign import Campaign, Found
@@ -45,9 +45,11 @@ def judge_check(row: CheckRow, before: State | None, issue: Issue | None) -> Jud
     """What a stored seed, or a known finding, came to tonight. before: its state before this run. issue: the known
     issue that it is the probe of on this target, or that explains how it fails."""
     what = f"{row.subject} on {row.target}"
+    if row.status == ERROR:
+        return Judgement(color=Color.RED, text=f"{what} could not be run: {row.reason}")
     if issue and row.fingerprint:
         return Judgement(color=Color.KNOWN, text=f"{what} fails, as is known: {issue}")
-    if row.status in (UNFIT, UNKNOWN):
+    if row.status in (UNSUPPORTED, UNKNOWN):
         if row.status == UNKNOWN and row.fingerprint:
             return Judgement(color=Color.RED, text=f"{what} {row.reason}")
         if before and before.measured:
@@ -80,8 +82,11 @@ def judge_campaign(done: Campaign, release: str, issues: Sequence[Issue], before
     unknown = [found for found in done.findings if not issue(found)]
     if unknown:
         return Judgement(color=Color.RED, text="\n".join(f"{what}: {_told(found)}" for found in unknown))
+    if done.errors:
+        told = (f"{what}: {count} x ERROR: {why}" for why, count in done.errors.items())
+        return Judgement(color=Color.RED, text="\n".join(told))
     if not done.judged:
-        why = next(iter(done.unfit or done.unknown), "no case was drawn")
+        why = next(iter(done.unsupported or done.unknown), "no case was drawn")
         if any(one.judged for one in before):
             return Judgement(color=Color.RED, text=f"{what}: cases could be judged before, and none now: {why}")
         return Judgement(color=Color.SKIPPED, text=f"{what} cannot be run: {why}")
@@ -152,10 +157,10 @@ def summary(history: History, run: str, red: Sequence[str], skipped: Sequence[st
             yield ""
             yield from (f"- {_escaped(text)}" for text in texts)
             yield ""
-    yield from _table("Stored seeds and known findings", ("target", *Status.__members__, UNFIT), _checks(history, run))
+    yield from _table("Stored seeds and known findings", ("target", *STATUSES), _checks(history, run))
     yield from _table("Fixes", ("fix", "runner", "engine", "holds"), _fixes(history, run))
     yield from _table(
-        "Campaigns", ("target", "runner", "cases", "judged", "findings", "seconds"), _campaigns(history, run)
+        "Campaigns", ("target", "runner", "cases", "judged", "errors", "findings", "seconds"), _campaigns(history, run)
     )
 
 
@@ -175,7 +180,7 @@ def _checks(history: History, run: str) -> list[tuple[object, ...]]:
     for row in history.checks:
         if row.run == run:
             counts.setdefault(row.target, Counter())[row.status] += 1
-    names = (*Status.__members__, UNFIT)
+    names = STATUSES
     return [(target, *(count[name] for name in names)) for target, count in sorted(counts.items())]
 
 
@@ -191,7 +196,15 @@ def _fixes(history: History, run: str) -> list[tuple[object, ...]]:
 
 def _campaigns(history: History, run: str) -> list[tuple[object, ...]]:
     return [
-        (done.target, f"{done.runner}/{done.backend}", done.cases, done.judged, len(done.findings), round(done.seconds))
+        (
+            done.target,
+            f"{done.runner}/{done.backend}",
+            done.cases,
+            done.judged,
+            sum(done.errors.values()),
+            len(done.findings),
+            round(done.seconds),
+        )
         for done in (row.campaign for row in history.campaigns if row.run == run)
     ]
 

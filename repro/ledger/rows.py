@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from repro.traces.campaign import Campaign
 from repro.traces.finding import Cell
 
-# What a run of a case comes to; UNFIT: it could not be run, which is our trouble.
-STATUSES = ("PASS", "UNKNOWN", "FAIL", "UNFIT")
-UNFIT = "UNFIT"
+# What a run of a case comes to. UNSUPPORTED: declared before it was tried. ERROR: our own trouble.
+STATUSES = ("PASS", "UNKNOWN", "FAIL", "UNSUPPORTED", "ERROR")
+UNSUPPORTED, ERROR = "UNSUPPORTED", "ERROR"
 SEED, FINDING = "seed:", "finding:"  # what a check's subject begins with
 
 

@@ -15,14 +15,14 @@ from repro.cases import codec
 from repro.cases.case import Case, Target
 from repro.cases.codec import AboutValue, BadSeed
 from repro.cases.releases import expected
-from repro.ledger.rows import FINDING, SEED, UNFIT, CampaignRow, CaseRow, CheckRow, FindingRow, FixRow
+from repro.ledger.rows import ERROR, FINDING, SEED, UNSUPPORTED, CampaignRow, CaseRow, CheckRow, FindingRow, FixRow
 from repro.ledger.unfinished import transitions_text, verdicts_text
 from repro.ledger.write import RUN_VARIABLE, VARIABLE, Ledger
 from repro.shrinking.replay import Outcome, trouble
 from repro.shrinking.store import about
 from repro.traces.campaign import Campaign, Replay, Transition
 from repro.traces.finding import Finding, Status, Verdict
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Trace
 from repro.upstream.prove import Row as ProofRow
 
 # What is gathered of a run's facts: texts that the traces gave, at most so many of one name.
@@ -149,7 +149,7 @@ def case_row(run: str, target: Target, case: Case, trace: Trace, status: Status)
         topk=setup.topk,
         num_steps=setup.num_steps,
         digest=codec.digest(case),
-        status=UNFIT if trace.ended.how is How.UNFIT else status.name,
+        status=status.name if trace.ended.how.took_place else trace.ended.how.name,
         replays=len(trace.replayed),
         seconds=sum(trace.seconds.values()),
     )
@@ -202,8 +202,13 @@ def _check(run: str, subject: str, outcome: Outcome, own: Verdict | None, expect
     """own: the failure that the subject is about, if it was seen. Another failure alone says of that one only that
     nobody knows: UNKNOWN, with the other one's fingerprint."""
     verdict = own or outcome.verdict
-    status, reason = outcome.status.name if outcome.status is not None else UNFIT, ""
-    if outcome.status is None:
+    status, reason = outcome.word, ""
+    if outcome.errors:
+        status, reason = (
+            ERROR,
+            f"{len(outcome.errors)} of {len(outcome.errors) + len(outcome.runs)} runs: {outcome.errors[0]}",
+        )
+    elif outcome.status is None:
         reason = trouble(outcome.ended)
     elif outcome.status is Status.UNKNOWN:
         doubts = [v for told in outcome.runs for v in told if v.status is Status.UNKNOWN]
@@ -236,11 +241,17 @@ def check_of_replay(run: str, replay: Replay, runner: str) -> CheckRow:
         target=replay.target,
         subject=f"{FINDING}{replay.fingerprint}",
         runner=runner,
-        status=UNFIT if not replay.tried else Status.UNKNOWN.name if other else status,
+        status=ERROR
+        if replay.errors
+        else UNSUPPORTED
+        if not replay.tried
+        else Status.UNKNOWN.name
+        if other
+        else status,
         fingerprint=replay.fingerprint if replay.failed else "",
         failed=replay.failed,
         tried=replay.tried,
-        reason="" if replay.failed or replay.status is Status.PASS else replay.line,
+        reason="" if not replay.errors and (replay.failed or replay.status is Status.PASS) else replay.line,
     )
 
 
@@ -257,7 +268,11 @@ def fix_rows(run: str, row: ProofRow) -> Iterator[FixRow]:
             role=stop.station.name if stop else "",
             target=stop.target if stop else "",
             expected=stop.station.wanted.name if stop else "",
-            status=stop.answer.status.name if stop and stop.answer.status is not None else UNFIT,
+            status=stop.answer.status.name
+            if stop and stop.answer.status is not None
+            else ERROR
+            if stop
+            else UNSUPPORTED,
             oracle=row.proof.oracle,
             seed=row.proof.seed,
             seconds=stop.answer.seconds if stop else 0.0,

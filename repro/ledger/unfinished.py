@@ -9,7 +9,7 @@ from datetime import datetime
 from repro.cases import codec
 from repro.cases.case import Target
 from repro.cases.codec import BadSeed
-from repro.ledger.rows import UNFIT, CaseRow, FindingRow
+from repro.ledger.rows import ERROR, UNSUPPORTED, CaseRow, FindingRow
 from repro.traces.campaign import Campaign, Covered, Found, Transition
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import How
@@ -40,7 +40,7 @@ def unfinished(rows: Sequence[CaseRow], findings: Sequence[FindingRow]) -> Campa
         for oracle, status in _verdicts(row.verdicts):
             verdicts[oracle][status.name.lower()] += 1
         transitions.update(_transitions(row))
-    unfit = sum(row.status == UNFIT for row in rows)
+    refused, errors = (sum(row.status == status for row in rows) for status in (UNSUPPORTED, ERROR))
     found = [one for one in map(_found, findings) if (_runner(one)) == (first.runner, first.backend)]
     return Campaign(
         target=Target.parse(first.target),
@@ -56,7 +56,8 @@ def unfinished(rows: Sequence[CaseRow], findings: Sequence[FindingRow]) -> Campa
         replays=sum(row.replays for row in rows),
         setups=len({(row.topk, row.num_steps) for row in rows}),
         verdicts={oracle: dict(counts) for oracle, counts in sorted(verdicts.items())},
-        endings={How.UNFIT.value: unfit} if unfit else {},
+        endings={how.value: count for how, count in ((How.UNSUPPORTED, refused), (How.ERROR, errors)) if count},
+        errors={"the ledger does not say of what": errors} if errors else {},
         transitions=tuple(Covered(transition=one, count=count) for one, count in sorted(transitions.items())),
         transitions_possible=len(transitions),
         findings=tuple(found),

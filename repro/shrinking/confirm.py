@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from repro.cases.case import Case
 from repro.traces.finding import Status, Verdict
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Trace
 
 Run = Callable[[Case], Trace]
 Judge = Callable[[Case, Trace], Sequence[Verdict]]
@@ -23,13 +23,13 @@ def failure(verdicts: Iterable[Verdict], fingerprint: str = "") -> Verdict | Non
 def confirm(run: Run, judge: Judge, case: Case, fingerprint: str, tries: int) -> tuple[int, int]:
     """How many of how many runs failed with this fingerprint; another failure is no confirmation.
 
-    `run` gives every run a fresh process. A run that ended UNFIT did not take place, so it counts neither way: tried
+    `run` gives every run a fresh process. A run that did not take place counts neither way: tried
     is then below `tries`, and 0 if we could not run the case at all.
     """
     failed = tried = 0
     for _ in range(tries):
         trace = run(case)
-        if trace.ended.how is How.UNFIT:
+        if not trace.ended.how.took_place:
             continue
         tried += 1
         failed += failure(judge(case, trace), fingerprint) is not None

@@ -56,7 +56,7 @@ def blame(trace: Trace, verdicts: Sequence[Verdict], *, exact: bool = False) -> 
     first = min(cells, key=lambda found: found[:2])[2] if cells else None
     found = Blame(cell=first.cell, oracle=first.oracle) if first else Blame()
     ended = trace.ended
-    if ended.how in (How.DONE, How.UNFIT):
+    if not _ended_badly(trace):
         return found
     # The stack that a dying process writes has its innermost frame first, a traceback has it last.
     frames = _FRAME.findall(ended.detail)
@@ -80,16 +80,20 @@ def established(case: Case, verdict: Verdict, run: Run, judge: Judge, run_waitin
     """
     trace = run(case)
     exact = False
-    if run_waiting and trace.ended.how not in (How.DONE, How.UNFIT):
+    if run_waiting and _ended_badly(trace):
         again = run_waiting(case)
         # Waiting changes when things happen: a failure that it drives away is told as it was.
-        if again.ended.how not in (How.DONE, How.UNFIT):
+        if _ended_badly(again):
             trace, exact = again, True
     verdicts = judge(case, trace)
     failing = {one.fingerprint for one in verdicts if one.status is Status.FAIL}
     if verdict.fingerprint in failing or (exact and failing):
         return blame(trace, verdicts, exact=exact)
     return Blame()
+
+
+def _ended_badly(trace: Trace) -> bool:
+    return trace.ended.how is not How.DONE and trace.ended.how.took_place
 
 
 def explained(verdict: Verdict, found: Blame) -> Verdict:

@@ -21,7 +21,8 @@ _SEVERITY = (0, 2, 1, ERROR)  # rising: our own trouble outweighs a finding, a f
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """seed: its path. runs: per run that took place, its verdicts. statuses: what each of those runs comes to. ended:
-    how the last run ended. facts and seconds: what it said about itself."""
+    how the last run ended. facts and seconds: what it said about itself. errors: why other runs did not take place,
+    where that was our own trouble."""
 
     seed: Path
     case: Case
@@ -31,6 +32,7 @@ class Outcome:
     ended: Ended
     facts: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    errors: tuple[str, ...] = ()
 
     @property
     def status(self) -> Status | None:
@@ -39,7 +41,12 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        return ERROR if self.status is None else EXIT[self.status]
+        return ERROR if self.errors else EXIT[Status.UNKNOWN if self.status is None else self.status]
+
+    @property
+    def word(self) -> str:
+        """The status; UNSUPPORTED or ERROR where no run took place."""
+        return self.ended.how.name if self.status is None else self.status.name
 
     @property
     def verdict(self) -> Verdict | None:
@@ -64,12 +71,14 @@ def outcome_of(
     overall: Callable[[Sequence[Verdict]], Status],
     tries: int,
 ) -> Outcome:
-    """Run the case that often, at least once. Runs that end UNFIT did not take place and are not judged."""
-    told = []
+    """Run the case that often, at least once. Runs that did not take place are not judged."""
+    told, errors = [], []
     for _ in range(tries):
         trace = run(case)
-        if trace.ended.how is not How.UNFIT:
+        if trace.ended.how.took_place:
             told.append(tuple(judge(case, trace)))
+        elif trace.ended.how is How.ERROR:
+            errors.append(trouble(trace.ended))
     return Outcome(
         seed=seed,
         case=case,
@@ -79,6 +88,7 @@ def outcome_of(
         ended=trace.ended,
         facts=dict(trace.facts),
         seconds=dict(trace.seconds),
+        errors=tuple(errors),
     )
 
 
@@ -91,7 +101,7 @@ def line(outcome: Outcome) -> str:
     """Which oracle failed, where, and k of n; or why not."""
     where, n = f"{outcome.seed} on {outcome.target}", len(outcome.runs)
     if outcome.status is None:
-        return f"{where}: could not be run: {trouble(outcome.ended)}"
+        return f"{outcome.word} {where}: {trouble(outcome.ended)}"
     verdict = outcome.verdict
     if verdict:
         more = len({v.fingerprint for run in outcome.runs for v in run if v.status is Status.FAIL}) - 1
@@ -119,7 +129,7 @@ def to_json(outcome: Outcome) -> dict[str, object]:
         "seed": str(outcome.seed),
         "digest": digest(outcome.case),
         "target": str(outcome.target),
-        "status": "ERROR" if outcome.status is None else outcome.status.name,
+        "status": outcome.word,
         "line": line(outcome),
         "oracle": verdict.oracle if verdict else "",
         "where": verdict.where if verdict else "",
@@ -128,6 +138,7 @@ def to_json(outcome: Outcome) -> dict[str, object]:
         "tried": len(outcome.runs),
         "runs": [[asdict(v) | {"status": v.status.name} for v in run] for run in outcome.runs],
         "ended": asdict(outcome.ended),
+        "errors": outcome.errors,
         "facts": outcome.facts,
         "seconds": outcome.seconds,
     }

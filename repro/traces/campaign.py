@@ -16,6 +16,7 @@ from repro.cases.case import Case, Target
 from repro.cases.codec import case_from_json, case_to_json
 from repro.traces.excerpt import Excerpt
 from repro.traces.finding import Cell, Status
+from repro.traces.trace import UNFIT, How, told_apart
 
 Made = typing.TypeVar("Made")
 
@@ -98,7 +99,8 @@ class Progress:
 class Replay:
     """A stored case run on a target: which status, failed of tried runs, and one line for a person.
 
-    For a case that was found on another target, failed counts the runs with the same fingerprint.
+    For a case that was found on another target, failed counts the runs with the same fingerprint. errors: runs that
+    did not take place by our own trouble.
     """
 
     seed: str
@@ -108,6 +110,7 @@ class Replay:
     failed: int
     tried: int
     line: str
+    errors: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +118,12 @@ class Campaign:
     """One target, one seed number, many cases.
 
     seed: the number from which all cases were drawn. started and ended: UTC, ISO 8601. stopped: why it ended
-    (cases, time, first finding, unfit, interrupted, error). error: what went wrong, where that is "error". cases:
+    (cases, time, first finding, cannot run, interrupted, error). error: what went wrong, where that is "error". cases:
     run; judged: those whose verdicts came to more than UNKNOWN. replays: steps whose graph path was recorded.
     setups: captured setups drawn. skipped: cases drawn and not run, as their setup could not be built. verdicts:
-    per oracle the number of pass, unknown and fail. endings: runs by how they ended. unfit: why runs could not be
-    made, and how often; unknown: why oracles said UNKNOWN of the others, and how often, numbers made coarse.
+    per oracle the number of pass, unknown and fail. endings: runs by how they ended. unsupported and errors: why runs
+    could not be made, and how often; errors also of runs that settle a failure. unknown: why oracles said UNKNOWN of
+    the others, and how often, numbers made coarse.
     transitions_possible: how many transitions the setups drawn allow; transitions_missing: those of them that no
     replay made. stages: seconds spent on draw, build, graph, eager, record, pass (the rest of a run: process and
     transport), judge, store, confirm, shrink. facts: what the traces said about release, adapter, engine, torch,
@@ -142,7 +146,8 @@ class Campaign:
     verdicts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     endings: Mapping[str, int] = field(default_factory=dict)
     unknown: Mapping[str, int] = field(default_factory=dict)
-    unfit: Mapping[str, int] = field(default_factory=dict)
+    unsupported: Mapping[str, int] = field(default_factory=dict)
+    errors: Mapping[str, int] = field(default_factory=dict)
     transitions: tuple[Covered, ...] = ()
     transitions_possible: int = 0
     transitions_missing: tuple[Transition, ...] = ()
@@ -159,7 +164,7 @@ class Campaign:
         form["transitions"] = [covered_to_json(covered) for covered in self.transitions]
         form["transitions_missing"] = [asdict(transition) for transition in self.transitions_missing]
         form["findings"] = [found_to_json(found) for found in self.findings]
-        for name in ("endings", "unknown", "unfit", "stages", "facts"):
+        for name in ("endings", "unknown", "unsupported", "errors", "stages", "facts"):
             form[name] = dict(form[name])
         form["verdicts"] = {oracle: dict(counts) for oracle, counts in self.verdicts.items()}
         return form
@@ -169,6 +174,8 @@ class Campaign:
         """The reverse of to_json. BadRecord if a part is missing, unknown or of the wrong kind."""
         try:
             parts = dict(form)
+            if UNFIT in parts:
+                parts |= _told_apart(parts.pop(UNFIT), parts.get("endings", {}))
             parts["target"] = Target.parse(parts["target"])
             parts["transitions"] = tuple(covered_from_json(part) for part in parts["transitions"])
             parts["transitions_missing"] = tuple(
@@ -180,6 +187,16 @@ class Campaign:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadRecord(f"campaign: {type(error).__name__}: {error}") from error
+
+
+def _told_apart(reasons: Mapping[str, int], endings: Mapping[str, int]) -> dict[str, Mapping[str, int]]:
+    """The parts of a record from before what could not be run was told apart."""
+    kinds: dict[How, dict[str, int]] = {How.UNSUPPORTED: {}, How.ERROR: {}}
+    for why, count in reasons.items():
+        kinds[told_apart(UNFIT, why)][why] = count
+    counts = {how.value: sum(reasons.values()) for how, reasons in kinds.items() if reasons}
+    ended = {how: count for how, count in endings.items() if how != UNFIT} | counts
+    return {"unsupported": kinds[How.UNSUPPORTED], "errors": kinds[How.ERROR], "endings": ended}
 
 
 def _typed(made: Made) -> Made:

@@ -15,6 +15,7 @@ from repro.shrinking.confirm import Judge, Run
 from repro.shrinking.replay import ERROR, Outcome, line, outcome_of, severest
 from repro.traces.campaign import Campaign, Found
 from repro.traces.finding import Status, Verdict
+from repro.traces.trace import How
 from repro.upstream.fixes import SEEDS, Fix, Proof
 
 NOT_HELD, NOT_COVERED = 1, 2
@@ -210,8 +211,8 @@ def answer_of_search(done: Campaign, proof: Proof) -> Answer:
     own = next((found for found in done.findings if found.oracle == proof.oracle and found.failed), None)
     found = own or next(iter(done.findings), None)
     counts = f"{done.cases} cases, {done.judged} judged, in {done.seconds:.1f} s"
-    if found is None and (done.error or sum(done.unfit.values()) == done.cases):
-        why = done.error or next(iter(done.unfit), "no case was drawn")
+    if found is None and (done.error or _not_run(done) == done.cases):
+        why = done.error or next(iter([*done.errors, *done.unsupported]), "no case was drawn")
         return Answer(status=None, seconds=done.seconds, text=f"nothing could be run: {why}")
     if found is None:
         status = Status.PASS if done.judged else Status.UNKNOWN
@@ -224,6 +225,10 @@ def answer_of_search(done: Campaign, proof: Proof) -> Answer:
         seconds=own.at_seconds if own else done.seconds,
         text=f"{found.oracle} at {found.where}: {found.failed} of {found.tried} runs, case {found.at_case}; {counts}",
     )
+
+
+def _not_run(done: Campaign) -> int:
+    return sum(count for how, count in done.endings.items() if not How(how).took_place)
 
 
 def _verdict(found: Found) -> Verdict:

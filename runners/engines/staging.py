@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from repro.traces.trace import Array
-from runners.recording.observer import Unfit, Watch
+from runners.recording.observer import HarnessError, Watch
 from runners.recording.packed import Entry, Sheet, sheet
 
 # Room for what a step of a small setup shows; it grows as needed.
@@ -142,7 +142,7 @@ class Tape:
 
     def _take(self, path: str, name: str, array: Array, rows: int, tell: bool) -> None:
         if array.dtype.kind not in "biuf":
-            raise Unfit(f"{path}/{name}: an array of {array.dtype} cannot be recorded")
+            raise HarnessError(f"{path}/{name}: an array of {array.dtype} cannot be recorded")
         self._host.append(_entry(path, name, array.dtype.str, array.shape, rows, tell))
         self._parts.append(array.tobytes())
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from repro.traces.trace import Array, Ended
 from runners.processes.wire import packed, write_all
-from runners.recording.observer import Unfit, Watch
+from runners.recording.observer import HarnessError, Watch
 from runners.recording.packed import Sheet
 
 # A step that records more than this between two calls of at() is sent in parts, so that memory stays bounded.
@@ -51,7 +51,7 @@ class Recorder(Watch):
         start = time.perf_counter()
         array = np.asarray(array)
         if array.dtype.kind not in "biuf":
-            raise Unfit(f"{path}/{name}: an array of {array.dtype} cannot be recorded")
+            raise HarnessError(f"{path}/{name}: an array of {array.dtype} cannot be recorded")
         self._say("see", step, path, name, [array.dtype.str, array.shape])
         self._add(array.tobytes())
         self._seconds["record"] += time.perf_counter() - start

@@ -153,7 +153,7 @@ class Pool:
             if self._fresh or ended.how is not How.DONE:
                 self._close_session()
         except WorkerTrouble as trouble:
-            ended = intake.end(How.UNFIT, str(trouble), self._log.since(mark))
+            ended = intake.end(How.ERROR, str(trouble), self._log.since(mark))
             self._drop_worker()
         except BaseException:
             # Ctrl-C in the middle of a run: the session is in an unknown state, and so is what it still says.
@@ -270,7 +270,7 @@ class Pool:
         if (intake.step, intake.path) == _BUILDING:
             # As with an exception there: what fails before sglang captures is our trouble (no memory, a kernel that
             # does not compile), not a finding.
-            return intake.end(How.UNFIT, f"{what} while building", f"{detail}\n{printed}")
+            return intake.end(How.ERROR, f"{what} while building", f"{detail}\n{printed}")
         if how is How.CRASHED:
             what = cuda_error(printed) or what
         return intake.end(how, what, f"{detail}\n{printed}")

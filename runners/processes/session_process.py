@@ -19,7 +19,7 @@ from repro.traces.trace import Ended, How
 from runners.processes.causes import exception_detail, exception_name, one_line
 from runners.processes.frame_writer import Recorder
 from runners.processes.wire import read_exactly, receive
-from runners.recording.observer import OpenSession, RunCase, Unfit
+from runners.recording.observer import HarnessError, OpenSession, RunCase, Unsupported
 
 _SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
@@ -86,16 +86,17 @@ def run(run_case: RunCase, case: Case, watch: Recorder) -> Ended:
 def not_opened(error: BaseException, watch: Recorder) -> Ended:
     """How a session ended that could not be opened. While capturing, sglang's code runs and its errors are findings;
     before that we build what it needs, and the trouble is ours."""
-    return _raised(error, watch) if watch.path == "capture" else _unfit(error, watch)
+    return _raised(error, watch) if watch.path == "capture" else _not_run(error, watch)
 
 
 def _raised(error: BaseException, watch: Recorder) -> Ended:
-    if isinstance(error, Unfit):
-        return _unfit(error, watch)
+    if isinstance(error, Unsupported | HarnessError):
+        return _not_run(error, watch)
     what, detail = exception_name(error), exception_detail(error)
     return Ended(how=How.RAISED, step=watch.step, path=watch.path, what=what, detail=detail)
 
 
-def _unfit(error: BaseException, watch: Recorder) -> Ended:
-    what = one_line(error) if not isinstance(error, Unfit) else str(error)
-    return Ended(how=How.UNFIT, step=watch.step, path=watch.path, what=what, detail=exception_detail(error))
+def _not_run(error: BaseException, watch: Recorder) -> Ended:
+    how = How.UNSUPPORTED if isinstance(error, Unsupported) else How.ERROR
+    what = str(error) if isinstance(error, Unsupported | HarnessError) else one_line(error)
+    return Ended(how=how, step=watch.step, path=watch.path, what=what, detail=exception_detail(error))

@@ -46,9 +46,9 @@ def main(arguments: list[str]) -> int:
     try:
         module = importlib.import_module(options.session or session_module(options.target))
         open_session: OpenSession = module.open_session
-    except BaseException as error:  # becomes the "unfit" message; sglang's imports may even call exit
+    except BaseException as error:  # becomes the "failed" message; sglang's imports may even call exit
         traceback.print_exc()
-        tell(control, say="unfit", text=one_line(error))
+        tell(control, say="failed", text=one_line(error))
         return 1
     # What was imported lives as long as this process: keep the collector of every session from touching its pages.
     gc.freeze()

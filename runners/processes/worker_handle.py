@@ -42,8 +42,8 @@ class Worker:
 
     def wait_ready(self, within_s: float) -> None:
         """Return once it has imported what it needs. WorkerTrouble, with its reason, if it could not."""
-        message = self._hear(within_s, ("ready", "unfit"))
-        if message["say"] == "unfit":
+        message = self._hear(within_s, ("ready", "failed"))
+        if message["say"] == "failed":
             raise WorkerTrouble(f"the worker cannot import what it needs: {message.get('text')}")
 
     def open(self, log: int) -> tuple[socket.socket, int]:

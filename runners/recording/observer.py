@@ -35,5 +35,10 @@ RunCase = Callable[[Case, Watch], None]
 OpenSession = Callable[[Setup, Target, Watch], RunCase]
 
 
-class Unfit(Exception):
-    """We could not run this case here (an unknown API, a missing part, a refused setup): not a bug of sglang's."""
+class Unsupported(Exception):
+    """This case cannot be run here, which was known before it was tried. The text is the reason of the release, or of
+    the stand-in."""
+
+
+class HarnessError(Exception):
+    """The harness, an adapter or the environment failed: trouble of our own, and not a bug of sglang's."""

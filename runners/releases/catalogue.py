@@ -8,6 +8,7 @@ import traceback
 from types import ModuleType
 
 from runners.engines.standins import native_imports
+from runners.recording.observer import HarnessError, Unsupported
 from runners.releases import flashinfer
 from runners.releases.live import Adapter
 from runners.targets.bundle import xgrammar_standin
@@ -46,7 +47,7 @@ NATIVE_IMPORTS = {"0.5.10": ("sgl_kernel", "sgl_kernel.kvcacheio"), "0.5.13": ()
 NEWEST_ADAPTED = "0.5.19"
 
 
-class NotDriven(ValueError):
+class NotDriven(Unsupported):
     """This release has no such runner, or none that an adapter drives. The text says why."""
 
 
@@ -122,17 +123,18 @@ def load_own(release: str, runner: str) -> ModuleType:
     return module_of(runner, first)
 
 
-def load_all(release: str) -> dict[str, Adapter | str]:
+def load_all(release: str) -> dict[str, Adapter | NotDriven | HarnessError]:
     """Per runner its adapter, or why there is none: what cannot be imported must not keep the others from running."""
-    found: dict[str, Adapter | str] = {}
+    found: dict[str, Adapter | NotDriven | HarnessError] = {}
     for runner in FIRST_RELEASES:
         try:
             found[runner] = load(release, runner)
         except NotDriven as reason:
-            found[runner] = str(reason)
-        except Exception as error:  # becomes the reason why a case is unfit; the log has all of it
+            found[runner] = reason
+        except Exception as error:  # becomes the end of every run of this runner; the log has all of it
             traceback.print_exc()
-            found[runner] = f"the {runner} runner's adapter cannot be imported: {type(error).__name__}: {error}"
+            text = f"the {runner} runner's adapter cannot be imported: {type(error).__name__}: {error}"
+            found[runner] = HarnessError(text)
     return found
 
 

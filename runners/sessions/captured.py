@@ -13,7 +13,7 @@ from repro.cases.layout import req_to_token
 from runners.engines.active import engine
 from runners.engines.guards import Guards
 from runners.engines.staging import flats
-from runners.recording.observer import Unfit, Watch
+from runners.recording.observer import HarnessError, Unsupported, Watch
 from runners.releases import model
 from runners.releases.live import Adapter, Live, mha_cache
 from runners.sessions import memory
@@ -94,7 +94,7 @@ class Captured:
         start = time.perf_counter()
         try:
             yield
-        except Unfit:
+        except (Unsupported, HarnessError):
             raise
         except Exception as error:
             raise Theirs(error) from error

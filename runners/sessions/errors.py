@@ -9,7 +9,7 @@ import torch
 
 from repro.cases.case import Case
 from runners.engines.active import engine
-from runners.recording.observer import RunCase, Unfit, Watch
+from runners.recording.observer import HarnessError, RunCase, Unsupported, Watch
 from runners.sessions.captured import Theirs
 
 
@@ -19,23 +19,27 @@ def theirs() -> Iterator[None]:
     try:
         yield
         engine.synchronize()
-    except Unfit:
+    except (Unsupported, HarnessError):
         raise
     except Exception as error:
         raise Theirs(error) from error
 
 
 def blaming(run: RunCase) -> RunCase:
-    """The same run, raising what sglang raised as it is, and Unfit for a mistake of the session's."""
+    """The same run, raising what sglang raised as it is, and HarnessError for a mistake of the session's."""
 
     def blamed(case: Case, watch: Watch) -> None:
         try:
             run(case, watch)
         except Theirs as raised:
             raise raised.error from None
-        except (Unfit, torch.AcceleratorError):  # the latter of a kernel before, wherever it surfaces
+        except (
+            Unsupported,
+            HarnessError,
+            torch.AcceleratorError,
+        ):  # the latter of a kernel before, wherever it surfaces
             raise
         except Exception as error:
-            raise Unfit(f"the session failed: {type(error).__name__}: {error}") from error
+            raise HarnessError(f"the session failed: {type(error).__name__}: {error}") from error
 
     return blamed

@@ -15,7 +15,7 @@ from repro.cases.layout import Ints, req_to_token
 from runners.engines.active import engine
 from runners.engines.poison import Poisoned
 from runners.engines.staging import Tape
-from runners.recording.observer import RunCase, Unfit, Watch
+from runners.recording.observer import RunCase, Watch
 from runners.releases import catalogue
 from runners.releases.kv_move.family import Batch, Move, Pools
 from runners.sessions import memory
@@ -42,10 +42,7 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
 
 
 def _module() -> ModuleType:
-    try:
-        return catalogue.load_own(catalogue.present_release(), "kv_move")
-    except catalogue.NotDriven as reason:
-        raise Unfit(str(reason)) from None
+    return catalogue.load_own(catalogue.present_release(), "kv_move")
 
 
 class Moves:

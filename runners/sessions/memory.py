@@ -12,25 +12,25 @@ import torch
 from repro.cases.case import Request
 from repro.cases.layout import Ints
 from repro.cases.payload import NOISE_SIZE, floats, noise, window
-from runners.recording.observer import Unfit
+from runners.recording.observer import HarnessError
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 def fill_table(rows: torch.Tensor, table: Ints) -> None:
-    """Put the layout into req_to_token. Unfit if it does not hold it."""
+    """Put the layout into req_to_token. HarnessError if it does not hold it."""
     height, width = table.shape
     if rows.shape[0] < height or rows.shape[1] < width:
-        raise Unfit(f"req_to_token is {tuple(rows.shape)}, the layout needs {table.shape}")
+        raise HarnessError(f"req_to_token is {tuple(rows.shape)}, the layout needs {table.shape}")
     rows.zero_()
     rows[:height, :width] = torch.from_numpy(table)
 
 
 def fill_cache(kv: Sequence[torch.Tensor], table: Ints) -> None:
-    """Put known values into the whole cache. Unfit if it has too few slots."""
+    """Put known values into the whole cache. HarnessError if it has too few slots."""
     for number, tensor in enumerate(kv):
         if tensor.shape[0] <= table.max():
-            raise Unfit(f"the KV cache has {tensor.shape[0]} slots, the layout needs {table.max() + 1}")
+            raise HarnessError(f"the KV cache has {tensor.shape[0]} slots, the layout needs {table.max() + 1}")
         tensor.copy_(torch.from_numpy(floats(0, f"kv{number}", tuple(tensor.shape))))
 
 

@@ -17,8 +17,9 @@ import torch
 
 from repro.cases.case import Setup, Target
 from runners.engines.active import engine
-from runners.recording.observer import OpenSession, RunCase, Unfit, Watch
+from runners.recording.observer import HarnessError, OpenSession, RunCase, Unsupported, Watch
 from runners.releases import catalogue, model
+from runners.releases.refusals import refused
 from runners.sessions import replay
 from runners.targets.overlay import overlay_at
 
@@ -35,21 +36,28 @@ with engine.importing():
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
-    """Build workers and capture graphs. Unfit, or whatever sglang raises, if that fails."""
+    """Build workers and capture graphs. Unsupported, HarnessError, or whatever sglang raises, if that fails."""
     if setup.backend == "flashinfer":
         if target.engine == "emulated" and setup.runner not in FLASHINFER_STOOD_IN:
-            raise Unfit(f"flashinfer has no stand-in on the {setup.runner} runner's way")
+            raise Unsupported(f"flashinfer has no stand-in on the {setup.runner} runner's way")
         engine.accept_literal_cuda()
     if target.engine == "emulated" and setup.backend not in OF_THE_CPU:
         model.keep_sizes()
     if target.engine == "emulated" and setup.dtype == "bfloat16" and setup.backend == "triton":
-        raise Unfit("Triton's interpreter has no bfloat16 arithmetic")
+        raise Unsupported("Triton's interpreter has no bfloat16 arithmetic")
     if not target.is_checkout and target.sglang != RELEASE:
-        raise Unfit(f"asked for sglang {target.sglang}, found {RELEASE} on the import path")
+        raise HarnessError(f"asked for sglang {target.sglang}, found {RELEASE} on the import path")
     for name, text in _facts(target).items():
         watch.fact(name, text)
     start = time.perf_counter()
-    run = _opener(setup.runner)(setup, target, watch)
+    try:
+        run = _opener(setup.runner)(setup, target, watch)
+    except (Unsupported, HarnessError):
+        raise
+    except Exception as error:
+        if words := refused(setup, error):
+            raise Unsupported(words) from error
+        raise
     watch.spent("build", time.perf_counter() - start)
     return run
 
@@ -62,9 +70,9 @@ def _opener(runner: str) -> OpenSession:
 
 
 def _replays(setup: Setup, target: Target, watch: Watch) -> RunCase:
-    adapter = ADAPTERS.get(setup.runner, f"no adapter drives the {setup.runner} runner")
-    if isinstance(adapter, str):
-        raise Unfit(adapter)
+    adapter = ADAPTERS.get(setup.runner) or catalogue.NotDriven(f"no adapter drives the {setup.runner} runner")
+    if isinstance(adapter, catalogue.NotDriven | HarnessError):
+        raise adapter
     watch.fact("adapter", adapter.name)
     return replay.open_session(adapter, setup, watch)
 
@@ -72,7 +80,7 @@ def _replays(setup: Setup, target: Target, watch: Watch) -> RunCase:
 def _facts(target: Target) -> dict[str, str]:
     overlay = overlay_at(Path(target.sglang)) if target.is_checkout else None
     if overlay and overlay.release != RELEASE:
-        raise Unfit(f"asked for sglang {overlay}, found {RELEASE} on the import path")
+        raise HarnessError(f"asked for sglang {overlay}, found {RELEASE} on the import path")
     told = {"overlay": str(overlay)} if overlay else {}
     if os.environ.get("EAGLEEYE_PROBES", "0") not in ("", "0"):
         told["probes"] = "on"

@@ -12,7 +12,7 @@ import torch
 from repro.cases.case import Case, Setup
 from repro.traces.trace import Array
 from runners.engines.active import engine
-from runners.recording.observer import RunCase, Unfit, Watch
+from runners.recording.observer import HarnessError, RunCase, Watch
 from runners.recording.packed import Sheet
 from runners.releases.live import Adapter
 from runners.sessions.captured import Captured, Theirs
@@ -44,7 +44,7 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
             except torch.AcceleratorError:  # of the graph or of a kernel before it, wherever it surfaces
                 raise
             except Exception as error:
-                raise Unfit(f"the session failed: {type(error).__name__}: {error}") from error
+                raise HarnessError(f"the session failed: {type(error).__name__}: {error}") from error
 
     return run
 

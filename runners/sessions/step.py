@@ -15,7 +15,7 @@ from repro.cases.case import Request
 from repro.traces.trace import Array
 from runners.engines.guards import untouched
 from runners.engines.staging import Came, Tape
-from runners.recording.observer import Unfit, Watch
+from runners.recording.observer import HarnessError, Watch
 from runners.releases.live import Given, Outputs, Rows
 from runners.sessions import memory
 from runners.sessions.captured import Captured
@@ -88,7 +88,7 @@ class Step:
             except torch.AcceleratorError:
                 raise
             except Exception as error:
-                raise Unfit(f"the launch could not be recorded: {type(error).__name__}: {error}") from error
+                raise HarnessError(f"the launch could not be recorded: {type(error).__name__}: {error}") from error
             self.watch.at(self.number, "replay")
             self.watch.spent("graph", start - time.perf_counter())  # recording is no part of the path
 

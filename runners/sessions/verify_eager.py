@@ -13,7 +13,7 @@ from repro.cases.case import Case, Setup, Target
 from repro.cases.layout import req_to_token
 from runners.engines.active import engine
 from runners.engines.staging import Tape
-from runners.recording.observer import RunCase, Unfit, Watch
+from runners.recording.observer import RunCase, Watch
 from runners.releases import catalogue, model
 from runners.releases.live import Live, mha_cache
 from runners.releases.verify_eager.family import Verified, verified, watched
@@ -25,10 +25,7 @@ FOLDER = "verify_eager"
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     """Build the workers; no graph is captured."""
-    try:
-        module = catalogue.load_own(catalogue.present_release(), FOLDER)
-    except catalogue.NotDriven as reason:
-        raise Unfit(str(reason)) from None
+    module = catalogue.load_own(catalogue.present_release(), FOLDER)
     watch.fact("adapter", module.NAME)
     with model.folders(model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle")) as folders:
         live: Live = module.build(setup, engine.device, folders)

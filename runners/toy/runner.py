@@ -44,7 +44,8 @@ BUGS: Mapping[str, str] = {
     "exit": "a launch ends the process with status 0",
     "hang": "a launch never returns",
     "garbage": "a launch prints binary garbage to file descriptor 1",
-    "unfit": "the session cannot be opened here",
+    "unsupported": "the session says that it cannot be opened here",
+    "broken": "the session fails by a mistake of its own while it opens",
 }
 
 NEUTRAL: Mapping[str, int] = {

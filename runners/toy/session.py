@@ -20,7 +20,7 @@ from repro.cases.case import Case, Request, Setup, Target
 from repro.cases.layout import draft_positions
 from repro.cases.payload import floats, integers
 from repro.traces.trace import Array
-from runners.recording.observer import RunCase, Unfit, Watch
+from runners.recording.observer import HarnessError, RunCase, Unsupported, Watch
 from runners.toy.draft import KV_WIDTH, Floats, Tree
 from runners.toy.runner import BUGS, NEUTRAL, Batch, Session, build_session, first_rows, reset, run_eager, run_graph
 
@@ -28,11 +28,13 @@ BARE = os.environ.get("EAGLEEYE_RECORD") == "bare"
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
-    """Build the buffers for a setup. Unfit if the target names no bug, or one that is about this."""
+    """Build the buffers for a setup. Unsupported if the target names no bug, or one that is about this."""
     if target.sglang not in BUGS:
-        raise Unfit(f"the toy plants no {target.sglang!r}; it knows {', '.join(BUGS)}")
-    if target.sglang == "unfit":
-        raise Unfit("this toy target cannot be built anywhere")
+        raise Unsupported(f"the toy plants no {target.sglang!r}; it knows {', '.join(BUGS)}")
+    if target.sglang == "unsupported":
+        raise Unsupported("this toy target cannot be built anywhere")
+    if target.sglang == "broken":
+        raise HarnessError("this toy session never works")
     watch.at(-1, "build")
     watch.fact("sglang", f"toy with {target.sglang}: {BUGS[target.sglang]}")
     begun = time.perf_counter()
@@ -41,7 +43,7 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
 
     def run_case(case: Case, watch: Watch) -> None:
         if case.setup != setup:
-            raise Unfit("the case has another setup than the session that was opened for it")
+            raise HarnessError("the case has another setup than the session that was opened for it")
         reset(session)
         if BARE:
             _bare_loop(session, case, watch)

@@ -15,7 +15,7 @@ from torch.overrides import _pop_mode_temporarily
 
 from repro.cases.case import Setup
 from runners.engines.standins import amx
-from runners.recording.observer import Unfit
+from runners.recording.observer import HarnessError, Unsupported
 from runners.releases.decode.batches import logits
 from runners.releases.decode.family import FAMILY, backend
 from runners.releases.live import Live, Outputs
@@ -48,13 +48,13 @@ def built(
     choose: Callable[[Live], None] = on_arguments,
     init_backend: str = "init_attention_backend",
 ) -> Live:
-    """Unfit where it cannot be compiled. choose: have sglang take the setup's backend. init_backend: what a model
+    """Unsupported where it cannot be compiled. choose: have sglang take the setup's backend. init_backend: what a model
     runner's method of that kind is called."""
     if device != "cpu":
-        raise Unfit("CPUGraphRunner runs on a CPU, not on this engine")
+        raise Unsupported("CPUGraphRunner runs on a CPU, not on this engine")
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
-        raise Unfit(f"torch.compile needs a C++ compiler, and there is no {compiler}")
+        raise Unsupported(f"torch.compile needs a C++ compiler, and there is no {compiler}")
     amx.define()
     live = build_target(setup, device, models)
     choose(live)
@@ -74,7 +74,7 @@ def compiled(live: Live) -> Any:
         runner = Runner(FAMILY.model_runner(live))
     graphs = importlib.import_module("torch._dynamo.utils").counters["stats"]["unique_graphs"]
     if graphs < len(live.setup.capture_bs):
-        raise Unfit(f"torch.compile was to compile {len(live.setup.capture_bs)} buckets and compiled {graphs}")
+        raise HarnessError(f"torch.compile was to compile {len(live.setup.capture_bs)} buckets and compiled {graphs}")
     return runner
 
 

@@ -14,7 +14,7 @@ from sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner import EAGLEDra
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 
 from repro.cases.case import Setup
-from runners.recording.observer import Unfit
+from runners.recording.observer import Unsupported
 from runners.releases.checkpoint import loaded
 from runners.releases.draft_extend import family
 from runners.releases.live import Live, Outputs, Rows
@@ -28,7 +28,7 @@ __all__ = ["NAME", "batch", "build", "capture", "eager", "graph", "neutral"]
 def refuse_branches(setup: Setup) -> None:
     """Up to 0.5.12 sglang falls back to the v1 worker where topk is above 1."""
     if setup.topk > 1:
-        raise Unfit("this release's v2 worker extends drafts of topk 1 only: its runner has num_steps + 1 rows")
+        raise Unsupported("this release's v2 worker extends drafts of topk 1 only: its runner has num_steps + 1 rows")
 
 
 def build(setup: Setup, device: str, models: Folders) -> Live:
@@ -38,7 +38,7 @@ def build(setup: Setup, device: str, models: Folders) -> Live:
 
 def capture(live: Live) -> Any:
     if live.setup.backend == "flashinfer":
-        raise Unfit("up to 0.5.13 sglang captures no draft-extend graph over flashinfer")
+        raise Unsupported("up to 0.5.13 sglang captures no draft-extend graph over flashinfer")
     return EAGLEDraftExtendCudaGraphRunner(loaded(live, family.FAMILY.model_runner(live).model))
 
 

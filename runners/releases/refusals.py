@@ -1,0 +1,50 @@
+"""What sglang itself refuses, in its words: a setup that it does not claim to support is unsupported, and no finding.
+
+Whatever else it raises while it is built is one, so that a new refusal is looked at before it stands here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from repro.cases.case import Setup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """words: a pattern of what is raised. of: the setups that it is about; of others the same words are a finding."""
+
+    words: re.Pattern[str]
+    of: Callable[[Setup], bool]
+
+
+REFUSALS = (
+    # Up to 0.5.12.post1 of every paged backend but flashinfer and fa3; since then of those in a list of sglang's.
+    Refusal(
+        words=re.compile(r"speculative_eagle_topk > 1 with page_size > 1 is (unstable|only supported)"),
+        of=lambda setup: setup.topk > 1 and setup.page_size > 1,
+    ),
+    # A kernel that DeepSeek's NEXTN runs through on a GPU, since 0.5.15.post1.
+    Refusal(
+        words=re.compile(r"fused_eh_norm: unsupported dtype torch\.float32"),
+        of=lambda setup: setup.algorithm == "NEXTN" and setup.dtype == "float32",
+    ),
+    # What that kernel is compiled with; bundles for hosts without a package index leave it out.
+    Refusal(
+        words=re.compile(r"No module named 'cutlass'"),
+        of=lambda setup: setup.algorithm == "NEXTN",
+    ),
+)
+
+
+def refused(setup: Setup, error: BaseException | None) -> str:
+    """sglang's words if it refuses this setup by this exception, or by one behind it; empty if not."""
+    while error is not None:
+        text = str(error)
+        for refusal in REFUSALS:
+            if refusal.words.search(text) and refusal.of(setup):
+                return text.strip().partition("\n")[0]
+        error = error.__cause__ or error.__context__
+    return ""
