@@ -29,7 +29,7 @@ CASE = codec.read(SEED).case
 WANTED = command.wanted_of(codec.read(SEED))
 FAIL = Verdict(oracle=WANTED.oracle, status=Status.FAIL, where=WANTED.where)
 DONE = Trace(ended=Ended(how=How.DONE))
-UNFIT = Trace(ended=Ended(how=How.UNFIT, what="NotDriven", detail="no such runner"))
+REFUSED = Trace(ended=Ended(how=How.UNSUPPORTED, what="NotDriven", detail="no such runner"))
 
 # What a run on a target comes to: True fails, False passes, None cannot be run.
 World = Callable[[Target], bool | None]
@@ -42,7 +42,7 @@ def rig(world: World, said: list[str], releases: Sequence[str] = ()) -> Rig:
     def opened(target: Target) -> Iterator[Callable[[Case], Trace]]:
         def run(case: Case) -> Trace:
             state.append(world(target))
-            return UNFIT if state[-1] is None else DONE
+            return REFUSED if state[-1] is None else DONE
 
         yield run
 

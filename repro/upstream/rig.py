@@ -12,7 +12,7 @@ from repro.cases.case import Case, Target
 from repro.shrinking.confirm import Judge, Run
 from repro.shrinking.replay import trouble
 from repro.traces.finding import Status, Verdict
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Trace
 
 # The text of a file of sglang by its path below the import path (sglang/srt/...); None: the file goes.
 Contents = Mapping[str, str | None]
@@ -84,7 +84,7 @@ def sighting(trace: Trace, verdicts: Sequence[Verdict], wanted: Wanted) -> Sight
 
 
 def took_place(trace: Trace) -> bool:
-    return trace.ended.how is not How.UNFIT
+    return trace.ended.how.took_place
 
 
 def named(verdict: Verdict) -> str:
