@@ -34,7 +34,12 @@ EXPECTED: dict[str, tuple[tuple[str, str], ...]] = {
         PADDED_READS,
     ),
     "stale_req_pool": (("slot0_padding", "padded rows of req_pool_indices"), PADDED_READS),
-    "stale_seq_lens": (("slot0_padding", "padded rows of seq_lens"),),
+    "stale_seq_lens": (
+        ("slot0_padding", "padded rows of seq_lens"),
+        ("planned", "planned with seq_lens_cpu, seq_lens_sum"),
+    ),
+    "stale_mirror": (("planned", "planned with seq_lens_cpu"),),
+    "sum_of_the_batch": (("planned", "planned with seq_lens_sum"),),
     "row_not_staged": (("staged", "real rows of topk_index"), TREE),
     "kv_indices_short": (
         ("kv_indices", "kv_indices row too narrow"),

@@ -24,6 +24,7 @@ from runners.releases.draft.family import given
 from runners.releases.live import Adapter, Family, Live, Outputs
 from runners.sessions import memory
 from runners.sessions.captured import Captured
+from runners.sessions.planner import Planner
 from runners.sessions.step import Step as Run
 
 pytestmark = pytest.mark.emulated
@@ -120,6 +121,7 @@ def captured(runner: Runner) -> Captured:
         neutral=lambda live: {"seq_lens": 1},
     )
     session = object.__new__(Captured)
+    session.planner = Planner([])
     session.adapter, session.setup, session.runner = adapter, SETUP, runner
     session.live = Live(setup=SETUP, device="cpu", args=None, target=None, draft=None)
     session.device, session.dtype, session.table = torch.device("cpu"), torch.float32, req_to_token(SETUP)

@@ -26,6 +26,11 @@ per request; where a row is one value wide, they are flat. The paths of a step, 
                  where flashinfer packs them. Keys of the tree that is verified are in kv_indices for flashinfer alone.
                  window_kv_indptr, window_kv_indices: the same of sliding layers, by the KV slots that the same tokens
                  have in the others, -1 for a slot that belongs to no token
+    planned      the batch as attention's backend gets it, after padding and before it makes metadata of it: batch_size,
+                 seq_lens, seq_lens_cpu, seq_lens_sum, req_pool_indices, out_cache_loc, positions and the counts of
+                 spec_info, those that the release hands over; buffers may come whole. A call that plans again (one for
+                 each layer) has its number behind a dot: planned.1
+    planned_eager  the same of the eager path
     guard        after the graph ran: `intact`, how many bytes of guard bands still held their filling; and for each
                  buffer whose bands do not, the bands (flat) and under <name>.want the filling
     graph        what the graph path left: its outputs, raw_bs rows each (for draft: parents, scores_index, tokens);

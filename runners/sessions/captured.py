@@ -17,6 +17,7 @@ from runners.recording.observer import HarnessError, Unsupported, Watch
 from runners.releases import model
 from runners.releases.live import Adapter, Live, mha_cache
 from runners.sessions import memory
+from runners.sessions.planner import Planner
 
 
 class Captured:
@@ -42,6 +43,7 @@ class Captured:
                 memory.fill_cache(kv, self.table)
             watch.at(-1, "capture")
             self.runner = adapter.capture(self.live)
+        self.planner = Planner([self.live.target, self.live.draft])
         self.neutral = dict(adapter.neutral(self.live))
         caches = [self.kv, *self.other_kv]
         widest = max(tensor[0].numel() for kv in caches for tensor in kv)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,11 @@ class Step:
             self.watch.spent("graph", start - time.perf_counter())  # recording is no part of the path
 
         captured = self.captured
-        with captured.launching(launched), captured.timed("graph", self.watch):
+        with (
+            captured.planner.listened(partial(self._see_plan, "planned")),
+            captured.launching(launched),
+            captured.timed("graph", self.watch),
+        ):
             return captured.adapter.graph(captured.runner, forward_batch)
 
     def _eager(self, path: str, rows: Rows, after: str = "eager") -> tuple[Any, list[str]]:
@@ -103,7 +108,10 @@ class Step:
         forward_batch = captured.adapter.batch(captured.live, rows.copied())
         captured.wait_for(after, self.watch)
         self.watch.at(self.number, path)
-        with captured.timed("eager", self.watch):
+        listened = (
+            captured.planner.listened(partial(self._see_plan, "planned_eager")) if path == "eager" else nullcontext()
+        )
+        with listened, captured.timed("eager", self.watch):
             outputs = captured.adapter.eager(captured.live, forward_batch)
         return forward_batch, self._see_outputs(path, outputs, rows.count)
 
@@ -192,6 +200,12 @@ class Step:
             self.tape.see("launch", name, tensor, rows=bs if own else self.setup.max_bs)
         for name, tensor in self.family.metadata(captured.live, captured.runner, bs, self.given).items():
             self.tape.see("metadata", name, tensor)
+
+    def _see_plan(self, path: str, call: int, batch: Mapping[str, object]) -> None:
+        """What a call that plans is given, as it is at that moment. A runner of several graphs plans more than once."""
+        for name, value in batch.items():
+            self.tape.see(f"{path}.{call}" if call else path, name, value)
+        self.tape.hold()
 
     def _see_outputs(self, path: str, outputs: Outputs, count: int) -> list[str]:
         """The rows of real requests, of a pass over `count` requests: one over a padded batch gives more. Their

@@ -27,6 +27,8 @@ BUGS: Mapping[str, str] = {
     "stale_padding": "padding resets seq_lens, positions and out_cache_loc, and forgets the other buffers",
     "stale_req_pool": "padding forgets req_pool_indices",
     "stale_seq_lens": "padding forgets seq_lens",
+    "stale_mirror": "metadata is made with the host lengths of the batch before, where this one is padded",
+    "sum_of_the_batch": "metadata of a padded batch is made with the sum of its own lengths",
     "row_not_staged": "the last request's topk_index is not copied into its buffer",
     "kv_indices_short": "the kv_indices buffer lacks the topk factor, so that long rows run into the next",
     "branches_overlap": "all branches of a request get the draft slots of its first branch",
@@ -119,6 +121,7 @@ class Session:
     model: Model
     table: Ints
     buffers: dict[str, Array]
+    buffers_on_host: dict[str, Array]
     indptr: Guarded
     indices: Guarded
     kv: Floats
@@ -143,6 +146,7 @@ def build_session(setup: Setup, bug: str) -> Session:
         model=make_model(setup, ties=bug == "tie"),
         table=req_to_token(setup),
         buffers=buffers,
+        buffers_on_host={"seq_lens_cpu": np.zeros(bs, dtype=np.int64)},
         indptr=Guarded(rows, bs * topk + 1),
         indices=Guarded(rows, bs * setup.context_len * (1 if bug == "kv_indices_short" else topk)),
         kv=kv,
@@ -154,6 +158,7 @@ def reset(session: Session) -> None:
     """Back to how the session was opened: a case must run alike alone and after another."""
     for name, buffer in session.buffers.items():
         buffer[...] = NEUTRAL[name]
+    session.buffers_on_host["seq_lens_cpu"][...] = NEUTRAL["seq_lens"]
     session.indptr.reset()
     session.indices.reset()
     session.kv[...] = session.kv_at_start
@@ -170,6 +175,7 @@ def run_graph(session: Session, batch: Batch, see: See, launching: Callable[[], 
         raise AssertionError(f"expected {bs} rows, got {raw_bs}")
     _stage(session, batch, raw_bs, bs)
     rows = {name: buffer[:bs] for name, buffer in session.buffers.items()}
+    see("planned", _plan(session, batch, rows, raw_bs))
     if bs != raw_bs:
         _point_to(batch, session, bs)
     _pack(session, rows)
@@ -185,6 +191,23 @@ def run_graph(session: Session, batch: Batch, see: See, launching: Callable[[], 
     if bs != raw_bs and session.bug != "caller_left_padded":
         _point_to(batch, session, raw_bs)
     return first_rows(tree, raw_bs)
+
+
+def _plan(session: Session, batch: Batch, rows: Mapping[str, Array], raw_bs: int) -> dict[str, Array]:
+    """What the metadata is made of."""
+    bs = len(rows["seq_lens"])
+    mirror = session.buffers_on_host["seq_lens_cpu"]
+    if bs == raw_bs or session.bug != "stale_mirror":
+        mirror[...] = NEUTRAL["seq_lens"]
+        mirror[:raw_bs] = batch.seq_lens_cpu
+    padding = 0 if session.bug == "sum_of_the_batch" else (bs - raw_bs) * NEUTRAL["seq_lens"]
+    return {
+        "batch_size": np.asarray(bs),
+        "seq_lens": rows["seq_lens"],
+        "seq_lens_cpu": mirror[:bs],
+        "seq_lens_sum": np.asarray(batch.seq_lens_sum + padding),
+        "req_pool_indices": rows["req_pool_indices"],
+    }
 
 
 def run_eager(session: Session, batch: Batch) -> Tree:

@@ -1,0 +1,127 @@
+"""What attention's metadata is made of agrees with itself, with the batch and with the bucket: lengths on the host are
+those on the device, their sum is their sum, and rows behind the batch are padding."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from oracles.trace_index import Record, Wrong, conclude_by_name, first_difference
+from repro.cases.case import Case, Setup
+from repro.traces.finding import Cell, Status, Verdict
+from repro.traces.trace import Array, Trace
+
+ORACLE = "planned"
+PATHS = ("planned", "planned_eager")
+NO_READER = "stale, no reader known"
+# Host mirrors, by the field that they mirror.
+MIRRORS = {"seq_lens_cpu": "seq_lens", "spec_extend_seq_lens_cpu": "extend_seq_lens"}
+# Per request, and padded by a neutral value where there is one.
+BY_REQUEST = ("seq_lens", "req_pool_indices", "num_accept_tokens", "num_correct_drafts", "extend_seq_lens")
+OF_ALL_LAYERS = frozenset({"seq_lens", "req_pool_indices"})
+# Per token: only those of the batch are planned with, whatever lies behind them.
+BY_TOKEN = ("out_cache_loc", "positions", "input_ids", "spec_positions")
+
+# Fields that no release reads, by runner and backend. The Triton backend of several draft steps uses the sum only to
+# cut the indices of the eager path (triton_backend.py, common_template); up to 0.5.13 the graphs' is that of the batch
+# and not of the bucket. Of a compiled batch the CPU runner leaves the sum as it was captured; intel_amx asks for none.
+UNREAD = {
+    ("draft", "triton"): frozenset({"seq_lens_sum"}),
+    ("draft_v1", "triton"): frozenset({"seq_lens_sum"}),
+    ("cpu_decode", "intel_amx"): frozenset({"seq_lens_sum"}),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """How many rows are planned for, in all and of the batch; a request may be repeated for its branches."""
+
+    planned: int
+    real: int
+
+
+def judge(case: Case, trace: Trace) -> Verdict:
+    """UNKNOWN where what is wrong is nothing that the backend reads."""
+    record = Record(trace)
+    wrongs: list[Wrong] = []
+    compared = 0
+    for step in range(len(case.steps)):
+        for path in PATHS:
+            for call, plan in enumerate(_plans(record, step, path)):
+                compared += 1
+                wrongs += _judge_plan(case, record, step, path, plan, first=not call)
+    unread = [wrong for wrong in wrongs if not _is_read(case.setup, wrong.where)]
+    wrongs = [wrong for wrong in wrongs if _is_read(case.setup, wrong.where)]
+    if unread and not wrongs:
+        names = ", ".join(sorted({wrong.where for wrong in unread}))
+        where, detail = f"{NO_READER}: {names}", unread[0].detail
+        return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=where, detail=detail, cell=unread[0].cell)
+    return conclude_by_name(ORACLE, wrongs, compared, label="planned with", nothing="no plan recorded")
+
+
+def _is_read(setup: Setup, where: str) -> bool:
+    return where not in UNREAD.get((setup.runner, setup.backend), ())
+
+
+def _plans(record: Record, step: int, path: str) -> Iterator[Mapping[str, Array]]:
+    for call in itertools.count():
+        plan = record.path(step, f"{path}.{call}" if call else path)
+        if not plan:
+            return
+        yield plan
+
+
+def _judge_plan(
+    case: Case, record: Record, step: int, path: str, plan: Mapping[str, Array], *, first: bool
+) -> Iterator[Wrong]:
+    """first: whether it is the call's first plan. Later layers go over other tokens of the same requests."""
+    given = record.path(step, "input")
+    lengths = plan.get("seq_lens")
+    requests = len(case.steps[step].requests)
+    real = given["seq_lens"].size
+    bs = record.scalar(step, "launch", "bs") if path == "planned" else requests
+    if lengths is None or bs is None:
+        return
+    eager = "" if path == "planned" else "eager's "
+
+    def wrong(name: str, cell: Cell) -> Wrong:
+        detail = f"In step {step} attention's metadata is made of {eager}{name} {cell.got} in row {cell.row}"
+        return Wrong(where=f"{eager}{name}", detail=f"{detail}, not of {cell.want}.", cell=cell)
+
+    rows = Rows(planned=bs * (real // requests), real=real)
+    if "batch_size" in plan and (got := int(plan["batch_size"])) != rows.planned:
+        cell = Cell(step=step, buffer="batch_size", row=0, column=0, got=str(got), want=str(rows.planned))
+        yield wrong("batch_size", cell)
+    launched = record.buffers(step) if path == "planned" else {}
+    fields = _fields(plan, given, launched, rows)
+    asked = (*fields,) if first else (field for field in fields if field[0] in OF_ALL_LAYERS)
+    for name, got, want in (*asked, *_mirrors(plan, rows)):
+        differs = first_difference(step, f"planned {name}", got, want)
+        if differs:
+            yield wrong(name, differs)
+
+
+def _fields(
+    plan: Mapping[str, Array], given: Mapping[str, Array], launched: Mapping[str, Array], rows: Rows
+) -> Iterator[tuple[str, Array, Array]]:
+    """Name, what is planned with and what should be: what the graph is launched with, padded rows included, or the
+    batch's values where that is not recorded."""
+    for name in BY_REQUEST:
+        want = launched.get(name, given.get(name))
+        if name in plan and want is not None:
+            yield name, plan[name].reshape(-1)[: rows.planned], want.reshape(-1)[: rows.planned]
+    for name in BY_TOKEN:
+        if name in plan and (own := given.get(name.removeprefix("spec_"))) is not None:
+            yield name, plan[name].reshape(-1)[: own.size], own.reshape(-1)
+
+
+def _mirrors(plan: Mapping[str, Array], rows: Rows) -> Iterator[tuple[str, Array, Array]]:
+    for name, mirrored in MIRRORS.items():
+        if name in plan and mirrored in plan:
+            yield name, plan[name].reshape(-1)[: rows.planned], plan[mirrored].reshape(-1)[: rows.planned]
+    if "seq_lens_sum" in plan:
+        total = plan["seq_lens"].reshape(-1)[: rows.planned].astype(np.int64).sum()
+        yield "seq_lens_sum", plan["seq_lens_sum"].reshape(1), np.asarray([total])

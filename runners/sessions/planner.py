@@ -1,0 +1,107 @@
+"""What attention's metadata is made of: the batch as the backend gets it, after padding and before it plans."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+# What makes the metadata of a call. A multi-step backend calls those of its steps in turn; the outermost counts.
+PLANNED_BY = ("init_forward_metadata", "init_forward_metadata_out_graph", "init_forward_metadata_replay_cuda_graph")
+# What a batch says of itself, and what its spec_info adds.
+FIELDS = (
+    "batch_size",
+    "seq_lens",
+    "seq_lens_cpu",
+    "seq_lens_sum",
+    "req_pool_indices",
+    "out_cache_loc",
+    "positions",
+    "input_ids",
+    "extend_seq_lens_cpu",
+)
+SPEC_FIELDS = {
+    "num_accept_tokens": ("num_accept_tokens", "num_accepted_tokens", "accept_length"),
+    "num_correct_drafts": ("num_correct_drafts", "num_accepted_drafts"),
+    "extend_seq_lens": ("extend_seq_lens_tensor",),
+    "spec_extend_seq_lens_cpu": ("extend_seq_lens_cpu",),
+    "spec_positions": ("positions",),
+}
+# Releases before 0.5.13 hand them over one by one.
+RENAMED = {"bs": "batch_size"}
+See = Callable[[str, object], None]
+
+
+class Planner:
+    """Listens to the attention backends of a live sglang. Mutable: `told` is set while somebody listens."""
+
+    def __init__(self, roots: list[Any]) -> None:
+        self.told: Callable[[int, Mapping[str, object]], None] | None = None
+        self.calls = self._depth = 0
+        for backend in _backends(roots):
+            for name in PLANNED_BY:
+                if callable(getattr(backend, name, None)):
+                    setattr(backend, name, self._listening(getattr(backend, name)))
+
+    @contextmanager
+    def listened(self, told: Callable[[int, Mapping[str, object]], None]) -> Iterator[None]:
+        """While entered, `told` is given the number of each call that plans, and what it is given."""
+        self.told, self.calls = told, 0
+        try:
+            yield
+        finally:
+            self.told = None
+
+    def _listening(self, plan: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(plan)
+
+        @functools.wraps(plan)
+        def listening(*args: Any, **kwargs: Any) -> Any:
+            if self.told is None:
+                return plan(*args, **kwargs)
+            if not self._depth:
+                self.told(self.calls, view(signature.bind(*args, **kwargs).arguments))
+                self.calls += 1
+            self._depth += 1
+            try:
+                return plan(*args, **kwargs)
+            finally:
+                self._depth -= 1
+
+        return listening
+
+
+def view(arguments: Mapping[str, Any]) -> dict[str, object]:
+    """Of a planning call's arguments what a batch says, under today's names; what is absent or None is left out."""
+    batch = arguments.get("forward_batch")
+    found = {name: getattr(batch, name, None) for name in FIELDS}
+    own = {RENAMED.get(name, name): value for name, value in arguments.items()}
+    found |= {name: own[name] for name in FIELDS if own.get(name) is not None}
+    spec = own.get("spec_info", getattr(batch, "spec_info", None))
+    for name, names in SPEC_FIELDS.items():
+        found[name] = next((getattr(spec, old) for old in names if getattr(spec, old, None) is not None), None)
+    return {name: value for name, value in found.items() if _recordable(value)}
+
+
+def _recordable(value: object) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(entry, int) for entry in value)
+    return isinstance(value, torch.Tensor | int)
+
+
+def _backends(roots: list[Any]) -> list[Any]:
+    """The attention backends of these workers and of the model runners that they hold, in lists as well."""
+    found: dict[int, Any] = {}
+    for root in roots:
+        for held in [root, *(entry for entry in _held(root) if hasattr(entry, "attn_backend"))]:
+            found |= {id(entry): entry for entry in _held(held) if hasattr(type(entry), "init_forward_metadata")}
+    return list(found.values())
+
+
+def _held(owner: Any) -> Iterator[Any]:
+    for value in list(getattr(owner, "__dict__", {}).values()):
+        yield from value if isinstance(value, list) else (value,)

@@ -1,0 +1,143 @@
+"""What attention's metadata is made of: what is recorded of it, and what the oracle says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from toy_traces import changed, toy_trace
+
+from oracles import planned
+from repro.cases.case import Case, Request, Setup, Step
+from repro.traces.finding import Status
+from runners.processes.pool import Pool
+from runners.sessions.planner import Planner
+
+SETUP = Setup(runner="toy", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(2, 4), slots=5)
+CASE = Case(
+    setup=SETUP,
+    steps=(
+        Step(requests=tuple(Request(slot=slot, seq_len=9 * slot, data=slot) for slot in (1, 2, 3, 4))),
+        Step(requests=tuple(Request(slot=slot, seq_len=3 * slot, data=slot) for slot in (5, 2, 1))),
+    ),
+)
+
+
+def test_the_plan_of_a_sound_runner_passes() -> None:
+    assert planned.judge(CASE, toy_trace(CASE)).status is Status.PASS
+
+
+@pytest.mark.parametrize("name", ["batch_size", "seq_lens", "seq_lens_cpu", "seq_lens_sum", "req_pool_indices"])
+def test_every_field_is_compared(name: str) -> None:
+    trace = changed(toy_trace(CASE), 1, "planned", name, lambda array: array + 1)
+    verdict = planned.judge(CASE, trace)
+    assert verdict.status is Status.FAIL
+    assert name in verdict.where
+
+
+def test_a_host_mirror_that_is_too_short_fails() -> None:
+    trace = changed(toy_trace(CASE), 1, "planned", "seq_lens_cpu", lambda array: array[:3])
+    assert planned.judge(CASE, trace).where == "planned with seq_lens_cpu"
+
+
+def test_what_the_backend_does_not_read_is_told_and_is_no_failure() -> None:
+    case = replace(CASE, setup=replace(SETUP, runner="draft", backend="triton"))
+    verdict = planned.judge(case, toy_trace(CASE, "sum_of_the_batch"))
+    assert (verdict.status, verdict.where) == (Status.UNKNOWN, "stale, no reader known: seq_lens_sum")
+
+
+def test_a_run_that_planned_nothing_is_a_doubt() -> None:
+    trace = toy_trace(CASE)
+    trace = replace(trace, seen=tuple(seen for seen in trace.seen if not seen.path.startswith("planned")))
+    assert planned.judge(CASE, trace).status is Status.UNKNOWN
+
+
+class Inner:
+    def init_forward_metadata(self, forward_batch: Any) -> None:
+        pass
+
+
+class MultiStep:
+    """A backend that plans for those of its steps."""
+
+    def __init__(self) -> None:
+        self.attn_backends = [Inner(), Inner()]
+
+    def init_forward_metadata_replay_cuda_graph(self, forward_batch: Any, bs: int) -> None:
+        for backend in self.attn_backends:
+            backend.init_forward_metadata(forward_batch)
+
+    def init_forward_metadata(self, forward_batch: Any) -> None:
+        self.init_forward_metadata_replay_cuda_graph(forward_batch, forward_batch.batch_size)
+
+
+class OneByOne:
+    """A backend of a release that hands over fields instead of a batch."""
+
+    def init_forward_metadata(self, forward_batch: Any) -> None:
+        pass
+
+    def init_forward_metadata_replay_cuda_graph(
+        self, bs: int, seq_lens: torch.Tensor, seq_lens_sum: int, spec_info: Any, *, seq_lens_cpu: torch.Tensor
+    ) -> None:
+        pass
+
+
+def listened(worker: Any, call: Any) -> list[tuple[int, Mapping[str, object]]]:
+    planner, told = Planner([worker]), []
+    with planner.listened(lambda number, batch: told.append((number, batch))):
+        call()
+        call()
+    call()  # nobody listens any more
+    return told
+
+
+def test_the_outermost_backend_counts() -> None:
+    backend = MultiStep()
+    batch = SimpleNamespace(batch_size=3, seq_lens=torch.tensor([1, 2]), seq_lens_sum=None, spec_info=None)
+    told = listened(
+        SimpleNamespace(draft_attn_backend=backend),
+        lambda: backend.init_forward_metadata_replay_cuda_graph(batch, 4),
+    )
+    assert [number for number, _ in told] == [0, 1]
+    assert told[0][1].keys() == {"batch_size", "seq_lens"}
+    assert told[0][1]["batch_size"] == 4
+
+
+def test_fields_that_are_handed_over_one_by_one_have_the_same_names() -> None:
+    backend = OneByOne()
+    runner = SimpleNamespace(attn_backend=backend)
+    spec = SimpleNamespace(accept_length=torch.tensor([1]), extend_seq_lens_cpu=[2], positions=None)
+    lengths = torch.tensor([1, 2])
+    told = listened(
+        SimpleNamespace(model_runner=runner),
+        lambda: backend.init_forward_metadata_replay_cuda_graph(2, lengths, 3, spec, seq_lens_cpu=lengths),
+    )
+    assert told[0][1].keys() == {
+        "batch_size",
+        "seq_lens",
+        "seq_lens_sum",
+        "seq_lens_cpu",
+        "num_accept_tokens",
+        "spec_extend_seq_lens_cpu",
+    }
+
+
+@pytest.mark.parametrize("runner", ["draft", "decode", "verify", "draft_extend", "multi_layer", "frozen_kv_mtp"])
+def test_every_graph_runner_shows_its_plans(pool: Pool, runner: str) -> None:
+    setup = replace(SETUP, runner=runner)
+    if runner in ("multi_layer", "draft_extend"):
+        setup = replace(setup, topk=1)
+    if runner == "decode":
+        setup = replace(setup, topk=1, num_steps=1, num_draft_tokens=2)
+    trace = pool.run(replace(CASE, setup=setup))
+    if "is older than" in trace.ended.detail:
+        pytest.skip(trace.ended.detail)
+    plan = trace.path(1, "planned")
+    assert {"batch_size", "seq_lens", "seq_lens_sum", "seq_lens_cpu", "req_pool_indices"} <= plan.keys()
+    assert {"batch_size", "seq_lens", "seq_lens_sum"} <= trace.path(1, "planned_eager").keys()
+    assert planned.judge(replace(CASE, setup=setup), trace).status is not Status.FAIL
