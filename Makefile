@@ -7,16 +7,17 @@ PIP_FLAGS ?=
 PYTEST_FLAGS ?=
 # Processes that tests run in, side by side.
 JOBS ?= 2
-# What `make fuzz` looks at, and what the tests drive.
-FUZZ_TARGETS ?= 0.5.10.post1 0.5.13
-TEST_TARGETS ?= 0.5.10.post1 0.5.12.post1 0.5.13 0.5.15.post1
+# The releases that are used for something: repro/cases/release_list.py names them, and is asked once .venv is there.
+RELEASES = $(shell $(PY) -m runners facts --releases $(1))
+# What the tests drive.
+TEST_TARGETS ?= $(call RELEASES,test)
 # What gets an environment of its own on a GPU host with a package index: 11 GB each.
-CUDA_TARGETS ?= 0.5.12.post1 0.5.13
+CUDA_TARGETS ?= $(call RELEASES,cuda)
 # make report: the ledger that this host's measurements go to, on which engine and releases, the runners that get a
 # campaign and its cases per release, and ledgers of other hosts that join it.
 LEDGER ?= out/report/ledger.db
 ENGINE ?= emulated
-REPORT_TARGETS ?= 0.5.10.post1 0.5.11 0.5.12.post1 0.5.13 0.5.13.post1 0.5.14 0.5.15.post1
+REPORT_TARGETS ?= $(call RELEASES,adapted)
 REPORT_RUNNERS ?= draft draft_extend decode verify
 REPORT_CASES ?= 30
 LEDGERS ?=
@@ -37,17 +38,17 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 
 help:
-	@echo 'make fuzz        hunt for bugs in sglang $(FUZZ_TARGETS) for about a minute; exit code 1: found'
-	@echo 'make test        lint, then all tests, on sglang $(TEST_TARGETS)'
+	@echo 'make fuzz        hunt for bugs in two releases of sglang for about a minute; exit code 1: found'
+	@echo 'make test        lint, then all tests [TEST_TARGETS="0.5.13 ..."]'
 	@echo 'make test-fast   the tests that need neither sglang nor whole commands, in seconds'
 	@echo 'make test-cuda   the tests that need a GPU, on all visible GPUs [PYTEST_FLAGS="--workers-per-gpu 4"]'
-	@echo 'make report      stored seeds, fixes, short campaigns on seven releases, then out/report/report.html'
+	@echo 'make report      stored seeds, fixes, short campaigns on all releases, then out/report/report.html'
 	@echo '                 [LEDGERS="gpu-host.db"]; make measure ENGINE=cuda makes such a ledger on a GPU host'
 	@echo 'make lint        format, style, types, import contract'
 	@echo 'make setup       only .venv [PYTHON=python3.11] [PIP_FLAGS="--extra-index-url ..."]'
 	@echo '                 (PIP_FLAGS: where pip finds no CPU build of torch by itself, name a place that has one)'
 	@echo 'make setup-checks  what the tests of the HTML report in a browser need, beside Chromium itself'
-	@echo 'make setup-cuda  sglang $(CUDA_TARGETS) with their own torch, 11 GB each [CUDA_TARGETS="0.5.13 ..."]'
+	@echo 'make setup-cuda  releases of sglang with their own torch, 11 GB each [CUDA_TARGETS="0.5.13 ..."]'
 	@echo 'make clean       remove what was built in this checkout; releases stay in the cache'
 
 setup: $(STAMP)
@@ -89,7 +90,7 @@ fuzz: .hunt
 
 .hunt:
 	+@MAKEFLAGS= $(MAKE) --no-print-directory setup PYTHON='$(PYTHON)' PIP_FLAGS='$(PIP_FLAGS)'
-	+@rm -f $(FOUND); $(PY) -m runners install $(FUZZ_TARGETS)
+	+@rm -f $(FOUND); $(PY) -m runners install $$($(PY) -m runners facts --releases hunt)
 	+@$(PY) -m fuzz hunt; code=$$?; [ $$code -ne 1 ] || touch $(FOUND); [ $$code -le 1 ] || exit $$code
 
 lint: setup

@@ -24,13 +24,14 @@ import pytest
 
 from fuzz.draw import profiles
 from repro.cases.case import Target
+from repro.cases.release_list import ADAPTED
 from repro.cases.releases import release_order
 from repro.ledger.known import KNOWN_ISSUES
 from repro.ledger.write import VARIABLE
 from repro.upstream.fixes import SEEDS
 from runners.processes.pool import Pool
 from runners.targets.devices import VISIBLE, Seats, gpus, visible
-from runners.targets.environments import ADAPTED, engine_lacks, installed, lacks, own_environments
+from runners.targets.environments import engine_lacks, installed, lacks, own_environments
 from tests.nightly import plugin as nightly
 
 ENGINES = {

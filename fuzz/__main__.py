@@ -41,7 +41,7 @@ from reports.records import history_of
 from reports.wording import counted
 from repro.cases.atomic_file import write_text
 from repro.cases.case import Case, Target
-from repro.cases.domain import DOMAINS
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.commands.cli import BadInput, complain, ended
 from repro.ledger.run import Book, asked_for, new_run, same_run
 from repro.shrinking.replay import ERROR
@@ -108,7 +108,7 @@ class Desk:
     def plan(self, target: Target, **limits: Any) -> Plan:
         options = self.options
         runner = options.runner or ("toy" if target.engine == "toy" else "draft")
-        backends = DOMAINS[runner].backends
+        backends = RUNNER_FACTS[runner].backends
         if options.backend and options.backend not in backends:
             raise BadInput(f"--backend {options.backend}: the {runner} runner has {' and '.join(backends)}")
         plan = Plan(

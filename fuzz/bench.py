@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fuzz.draw.rounds import different
-from fuzz.draw.strategies import DTYPES, HEAD_DIMS, cases
+from fuzz.draw.strategies import cases
 from fuzz.draw.swarm import EVERYTHING
+from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Setup
-from repro.cases.domain import DOMAINS
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.campaign import Campaign
 
 STAGES = ("draw", "build", "graph", "eager", "record", "pass", "judge", "store")
@@ -16,7 +17,7 @@ STAGES = ("draw", "build", "graph", "eager", "record", "pass", "judge", "store")
 
 def small_setup(runner: str, backend: str) -> Setup:
     """The setup of the speed figures: small enough that overhead shows."""
-    topk, num_steps, num_draft_tokens = (2, 3, 4) if DOMAINS[runner].speculative else (1, 1, 2)
+    topk, num_steps, num_draft_tokens = (2, 3, 4) if RUNNER_FACTS[runner].speculative else (1, 1, 2)
     return Setup(
         runner=runner,
         backend=backend,
@@ -25,8 +26,8 @@ def small_setup(runner: str, backend: str) -> Setup:
         num_draft_tokens=num_draft_tokens,
         capture_bs=(1, 2, 4),
         slots=6,
-        head_dim=HEAD_DIMS[backend][0],
-        dtype=DTYPES[backend][0],
+        head_dim=BACKEND_FACTS[backend].drawn_head_dims[0],
+        dtype=BACKEND_FACTS[backend].drawn_dtypes[0],
     )
 
 

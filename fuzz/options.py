@@ -10,9 +10,10 @@ from hypothesis.database import ExampleDatabase
 
 from fuzz.draw.profiles import DEFAULT, PROFILES, BadExamples, database
 from repro.cases.case import BACKENDS, RUNNERS, Target
+from repro.cases.release_list import USES
 from repro.commands.cli import BadInput, Parser, count, positive, target, whole
 
-HUNTED = ("0.5.10.post1/emulated", "0.5.13/emulated")
+HUNTED = tuple(f"{release}/emulated" for release in USES["hunt"])
 HUNT_SECONDS = 30.0  # a target
 DESCRIPTION = """Draw cases, run them, judge them, keep what fails.
 Exit codes: 0 nothing found, 1 found, 2 nothing could be judged, 3 our own error or bad input."""

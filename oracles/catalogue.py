@@ -20,9 +20,9 @@ from oracles import (
     staged,
     tree_mask,
 )
-from oracles.reads import READS
 from oracles.trace_index import Judge
 from repro.cases.case import Case
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Status, Verdict, worst
 from repro.traces.trace import Trace
 
@@ -43,40 +43,44 @@ ALL: tuple[Judge, ...] = (
     callers_batch.judge,
 )
 
-# Runners whose sessions replay no graph, and what is recorded of some runners only: nobody is asked what cannot be in
-# the record, so that an UNKNOWN always means that a property was not exercised.
-_VERIFIED_EAGERLY = frozenset({"verify_eager", "verify_eager_tree", "verify_eager_multi_layer"})
-GRAPHLESS = _VERIFIED_EAGERLY | {"kv_move"}
-ONLY_OF = {
-    tree_mask.judge: frozenset({"verify"}),
-    kv_moves.judge: frozenset({"kv_move"}),
-    metadata_once.judge: _VERIFIED_EAGERLY,
-}
-OF_ALL = frozenset({ended.judge})
+# Oracles that judge every run, and those that judge some runners alone, as runner_facts names them.
+OF_ALL = frozenset({ended.ORACLE})
+OF_SOME = frozenset(name for facts in RUNNER_FACTS.values() for name in facts.own_oracles)
 
 # A pass needs both: that the run came to its end, and that what its runner is driven for was compared: a graph's
 # results with eager's, or what the session of a runner without a graph records.
 ENDED = ended.ORACLE
-COMPARED = frozenset({graph_equals_eager.ORACLE, kv_moves.ORACLE, metadata_once.ORACLE})
+COMPARED = frozenset(
+    name
+    for facts in RUNNER_FACTS.values()
+    for name in ((graph_equals_eager.ORACLE,) if facts.graph else facts.own_oracles)
+)
 
 # The `where` of an oracle that raised: it is broken, or the record is not what it reads.
 RAISED = "the oracle itself raised"
 
 
 def asked(case: Case, trace: Trace) -> tuple[Judge, ...]:
-    """The oracles that this runner's record has something for, in the order of ALL."""
-    runner = case.setup.runner
+    """The oracles that this runner's record has something for, in the order of ALL. Nobody is asked what cannot be in
+    the record, so that an UNKNOWN always means that a property was not exercised."""
+    facts = RUNNER_FACTS[case.setup.runner]
 
     def is_asked(judge: Judge) -> bool:
+        name = name_of(judge)
         if judge is probes.judge:
             return probes.FACT in trace.facts
         if judge is metadata_shape.judge:
-            return runner in READS
-        if judge in ONLY_OF:
-            return runner in ONLY_OF[judge]
-        return judge in OF_ALL or runner not in GRAPHLESS
+            return bool(facts.reads)
+        if name in OF_SOME:
+            return name in facts.own_oracles
+        return name in OF_ALL or facts.graph
 
     return tuple(judge for judge in ALL if is_asked(judge))
+
+
+def name_of(judge: Judge) -> str:
+    """The oracle's name: its module's, without the package."""
+    return judge.__module__.rpartition(".")[2]
 
 
 def judge_all(case: Case, trace: Trace) -> tuple[Verdict, ...]:
@@ -88,9 +92,8 @@ def _ask(judge: Judge, case: Case, trace: Trace) -> Verdict:
     try:
         return judge(case, trace)
     except Exception as error:  # becomes the verdict: one broken oracle must not take the others along
-        name = judge.__module__.rpartition(".")[2]
         detail = f"{type(error).__name__}: {error}"
-        return Verdict(oracle=name, status=Status.UNKNOWN, where=RAISED, detail=detail)
+        return Verdict(oracle=name_of(judge), status=Status.UNKNOWN, where=RAISED, detail=detail)
 
 
 def overall(verdicts: Iterable[Verdict]) -> Status:

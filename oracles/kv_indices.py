@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from oracles.reads import Reads, reads_of
 from oracles.trace_index import Record, Wrong, conclude, equal, first_difference, text
 from repro.cases.case import Case, Request, Setup
 from repro.cases.layout import pool_tokens
+from repro.cases.reads import Reads
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Cell, Verdict
 from repro.traces.trace import Array, Trace
 
@@ -27,7 +28,6 @@ def judge(case: Case, trace: Trace) -> Verdict:
     table = record.path(-1, "input").get("req_to_token")
     wrongs: list[Wrong] = []
     compared = 0
-    reads = reads_of(case.setup.runner)
     for step in range(len(case.steps)):
         compared += bool(record.scalar(step, "guard", INTACT))
         for name, band in record.path(step, "guard").items():
@@ -38,8 +38,8 @@ def judge(case: Case, trace: Trace) -> Verdict:
             if not equal(band, filling):
                 wrongs.append(_guard_wrong(step, name, band, filling))
         rows = _rows(case, record, step)
-        for prefix, each in reads.items():
-            name = f"{prefix}kv_indices"
+        for each in RUNNER_FACTS[case.setup.runner].reads:
+            name = f"{each.prefix}kv_indices"
             got = record.path(step, "metadata").get(name)
             if got is None or table is None or not rows:
                 continue

@@ -9,9 +9,9 @@ import numpy as np
 
 from oracles.trace_index import Record, Wrong, conclude, equal, first_difference
 from repro.cases.case import Case, Request, Setup
-from repro.cases.domain import DOMAINS
 from repro.cases.kv_move_model import accepted_nodes, accepted_pairs, branch_pairs, finishes, freed, verified
 from repro.cases.layout import Ints, draft_positions
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Cell, Verdict
 from repro.traces.trace import Array, Trace
 
@@ -62,7 +62,7 @@ class Here:
         targets = self.seen.get("targets")
         if targets is None:
             return
-        room = DOMAINS[self.setup.runner].room
+        room = RUNNER_FACTS[self.setup.runner].room
         spans = [self.table[r.slot, r.seq_len : room(self.setup, r.seq_len)] for r in self.requests]
         lost = np.flatnonzero(~np.isin(targets, np.concatenate([*spans, [RESERVED]])))
         if lost.size:

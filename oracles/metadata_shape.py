@@ -8,9 +8,10 @@ import itertools
 import numpy as np
 import numpy.typing as npt
 
-from oracles.reads import Reads, reads_of
 from oracles.trace_index import Record, Wrong, conclude
 from repro.cases.case import Case, Request
+from repro.cases.reads import Reads
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Cell, Verdict
 from repro.traces.trace import Array, Trace
 
@@ -28,7 +29,8 @@ def judge(case: Case, trace: Trace) -> Verdict:
     record = Record(trace)
     wrongs: list[Wrong] = []
     compared = 0
-    for step, (prefix, reads) in itertools.product(range(len(case.steps)), reads_of(case.setup.runner).items()):
+    for step, reads in itertools.product(range(len(case.steps)), RUNNER_FACTS[case.setup.runner].reads):
+        prefix = reads.prefix
         metadata, bs = record.path(step, "metadata"), record.scalar(step, "launch", "bs")
         indptr, indices = metadata.get(f"{prefix}kv_indptr"), metadata.get(f"{prefix}kv_indices")
         if indptr is None or bs is None:

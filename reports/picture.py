@@ -9,29 +9,11 @@ import itertools
 from dataclasses import dataclass, replace
 
 from repro.cases.case import Case, Request, Setup, Step
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Cell
 
-# Buffers with one row per request, by runner, in the order in which the picture shows them (names: repro.traces.trace).
-_DRAFT = ("seq_lens", "req_pool_indices", "out_cache_loc", "positions", "topk_p", "topk_index", "hidden_states")
-_DECODE = ("input_ids", "seq_lens", "req_pool_indices", "out_cache_loc", "positions")
-_COUNTS = ("extend_seq_lens", "num_accept_tokens", "num_correct_drafts")
-_EXTEND = ("seq_lens", "req_pool_indices", "out_cache_loc", "positions", "input_ids", "hidden_states", *_COUNTS)
-_CALLER = ("seq_lens", "req_pool_indices")  # what every caller gives: all that is drawn of other runners
-ROW_BUFFERS = {
-    "draft": _DRAFT,
-    "draft_v1": _DRAFT,
-    "decode": _DECODE,
-    "cpu_decode": _DECODE,
-    "verify": _DECODE,
-    "draft_extend": _EXTEND,
-    "multi_layer": _EXTEND,
-    "frozen_kv_mtp": ("seq_lens", "req_pool_indices", "positions", "bonus_tokens", "hidden_states"),
-    "toy": _DRAFT,
-}
-_PADDED = frozenset(name for names in ROW_BUFFERS.values() for name in names)
+_PADDED = frozenset(name for facts in RUNNER_FACTS.values() if facts.graph for name in facts.row_buffers)
 OUTPUTS = ("parents", "scores_index", "tokens", "next_token_logits")  # what a graph leaves, one row per request as well
-# Runners that capture nothing, so that there is neither a bucket nor padding.
-UNCAPTURED = frozenset({"kv_move", "verify_eager", "verify_eager_tree", "verify_eager_multi_layer"})
 METADATA = ("kv_indptr", "kv_indices")  # one row per attention call
 
 STEPS_DRAWN_MAX = 6  # a minimal case has two or three; more would bury the wrong one
@@ -121,7 +103,7 @@ def rows(case: Case, number: int, wrong: int | None) -> tuple[Row, ...]:
 
 
 def _captures(setup: Setup) -> bool:
-    return setup.runner not in UNCAPTURED
+    return RUNNER_FACTS[setup.runner].graph
 
 
 def _bucket(case: Case, number: int) -> int:
@@ -190,7 +172,7 @@ def _panel(case: Case, number: int, cell: Cell | None) -> Panel:
     mine = cell if cell is not None and cell.step == number else None
     in_grid = mine if mine is not None and _has_request_rows(mine, case.setup) else None
     lines = rows(case, number, in_grid.row if in_grid else None)
-    columns = list(ROW_BUFFERS.get(case.setup.runner, _CALLER))
+    columns = list(RUNNER_FACTS[case.setup.runner].row_buffers)
     if in_grid and in_grid.buffer not in columns:
         columns.append(in_grid.buffer)
     sheet = _Sheet()
@@ -216,7 +198,7 @@ def _panel(case: Case, number: int, cell: Cell | None) -> Panel:
 def _has_request_rows(cell: Cell, setup: Setup) -> bool:
     """Whether the wrong buffer has a row for each request, so that it can stand in the grid."""
     name = cell.buffer.rpartition(" ")[2]
-    return name in (*ROW_BUFFERS.get(setup.runner, _CALLER), *OUTPUTS) and 0 <= cell.row < setup.max_bs
+    return name in (*RUNNER_FACTS[setup.runner].row_buffers, *OUTPUTS) and 0 <= cell.row < setup.max_bs
 
 
 def _draw_grid(sheet: _Sheet, columns: list[str], lines: tuple[Row, ...], wrong: Cell | None) -> None:
@@ -266,7 +248,7 @@ def _draw_strip(sheet: _Sheet, setup: Setup, cell: Cell, width: float) -> None:
         sheet.label(_GUTTER + width + 6, f"guard, entry {cell.column}", "row", base=15)
         sheet.y += _ROW + 4
         return
-    calls = setup.num_steps - 1 if setup.runner in ("draft", "draft_v1", "toy") else 1
+    calls = max((reads.calls(setup) for reads in RUNNER_FACTS[setup.runner].reads), default=1)
     for row in sorted({*range(calls), cell.row}):
         sheet.label(_GUTTER - 6, str(row), "index", base=15)
         sheet.box(_GUTTER, width, "real", top=1, height=_ROW - 2)

@@ -28,6 +28,7 @@ from reports.outcome import show_outcome
 from repro.cases.atomic_file import write_text
 from repro.cases.case import RUNNERS, Case, Target
 from repro.cases.codec import BadSeed, Seed, read
+from repro.cases.release_list import ADAPTED
 from repro.cases.words import sentence
 from repro.commands import bisect, fidelity, ledger, show
 from repro.commands.cli import BadInput, complain, ended, say
@@ -51,7 +52,6 @@ from runners.processes.pool import Pool
 from runners.processes.rig import rig
 from runners.processes.sanitizer import Reports, observed_pool
 from runners.targets.environments import (
-    ADAPTED,
     PROBES,
     NotUsable,
     lacks,

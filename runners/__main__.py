@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from repro.cases.case import Target
+from repro.cases.facts_table import table
+from repro.cases.release_list import ADAPTED, USES
 from runners.targets.bundle.build import bundle
 from runners.targets.bundle.unpack import unpack
 from runners.targets.doctor import examination, listing
 from runners.targets.environments import (
-    ADAPTED,
     NotUsable,
     cache_directory,
     checked_release,
@@ -90,6 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     # Also behind the command; without it here, what was said in front of the command stays.
     one.add_argument("--cache", type=Path, default=argparse.SUPPRESS, help="put them there")
     one.set_defaults(command=_unpack)
+    one = commands.add_parser("facts", help="the table of runners, or the releases that are used for something")
+    one.add_argument("--releases", choices=sorted(USES), help="these, in one line")
+    one.set_defaults(command=_facts)
     one = commands.add_parser("path", help="the import path of an installed release")
     one.add_argument("release", metavar="RELEASE")
     one.set_defaults(command=_path)
@@ -155,6 +159,11 @@ def _doctor(options: argparse.Namespace) -> int:
     lines, usable = examination(options.cache)
     print("\n".join(lines))
     return OK if usable else OURS
+
+
+def _facts(options: argparse.Namespace) -> int:
+    print(" ".join(USES[options.releases]) if options.releases else table(), end="\n" if options.releases else "")
+    return OK
 
 
 def _path(options: argparse.Namespace) -> int:

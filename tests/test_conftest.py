@@ -14,8 +14,9 @@ import pytest
 from python_path import in_front
 
 import conftest
+from repro.cases.release_list import ADAPTED
 from runners.targets.devices import Seats, visible
-from runners.targets.environments import ADAPTED, CUDA_NEEDS, Installed, Own
+from runners.targets.environments import CUDA_NEEDS, Installed, Own
 
 pytestmark = pytest.mark.slow
 

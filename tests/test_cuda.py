@@ -16,7 +16,7 @@ import pytest
 from fuzz.draw.rounds import rounds
 from oracles.catalogue import judge_all, overall
 from repro.cases import codec
-from repro.cases.case import Case, Request, Setup, Step, Target
+from repro.cases.case import Case, Request, Setup, Step, Target, engine_refuses
 from repro.cases.releases import expected, release_order
 from repro.shrinking.confirm import confirm
 from repro.traces.finding import Status
@@ -65,7 +65,7 @@ def test_a_seed_says_what_its_file_expects(path: Path, cuda_pool: Pool, cuda_tar
     if cuda_target.is_checkout:
         pytest.skip("what is expected is said of releases")
     seed = codec.read(path)
-    if seed.case.setup.backend == "intel_amx":
+    if engine_refuses(seed.case.setup, "cuda"):
         pytest.skip("this runner runs on a CPU")
     oracle = expected(seed.about, cuda_target.sglang)
     assert oracle is not None

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from repro.cases.case import Target
+from repro.cases.release_list import ADAPTED
 from runners.targets import environments
 from runners.targets.environments import (
-    ADAPTED,
     NotUsable,
     engine_lacks,
     import_path,

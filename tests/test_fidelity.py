@@ -16,7 +16,7 @@ from repro.__main__ import main
 from repro.cases import codec
 from repro.cases.case import Target
 from repro.cases.codec import Seed
-from repro.cases.domain import DOMAINS
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.fidelity.compare import CHOICES, LISTED, OUTPUT, OVERALL, SLOTS, VALUES, Agreement, Disagreement, summary
 from repro.fidelity.observation import Observation, observe
 from repro.fidelity.recording import load
@@ -305,7 +305,7 @@ def test_all_runners_and_backends(tmp_path: Path, capsys: pytest.CaptureFixture[
     }
     assert main(["fidelity", "--runner", "all", *few, "--record", str(tmp_path / "every")]) == 0
     names = {path.stem for path in (tmp_path / "every").iterdir()}
-    assert names == {f"{runner}-{b}" for runner, row in DOMAINS.items() if runner != "toy" for b in row.backends}
+    assert names == {f"{runner}-{b}" for runner, row in RUNNER_FACTS.items() if runner != "toy" for b in row.backends}
 
 
 def test_what_the_recording_host_could_not_run_is_not_run(

@@ -14,10 +14,11 @@ import repro.__main__
 from repro.__main__ import main
 from repro.cases import codec
 from repro.cases.case import RUNNERS, Target
+from repro.cases.release_list import ADAPTED
 from repro.cases.releases import expected
 from repro.upstream.edits import NotThere, edited
 from repro.upstream.fixes import FIXES, SEEDS, Fix, Proof, not_covered
-from runners.targets.environments import ADAPTED, NotUsable, sglang_path
+from runners.targets.environments import NotUsable, sglang_path
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ import pytest
 from oracles import kv_indices, kv_writes, metadata_shape
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case, Request, Setup, Step, Target
-from repro.cases.domain import DOMAINS
 from repro.cases.layout import WINDOW, req_to_token
+from repro.cases.release_list import has_runner
 from repro.cases.releases import release_order
 from repro.traces.finding import Status
 from repro.traces.trace import Ended, How, Seen, Trace
@@ -24,7 +24,6 @@ from tests.same_bits import bits
 
 SETUP = Setup(runner="frozen_kv_mtp", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2, 4), slots=6)
 OUTPUTS = ("tokens", "parents", "scores_index")
-SINCE = release_order(DOMAINS["frozen_kv_mtp"].since)
 # The releases in which a batch that does not fill its bucket leaves stale rows behind it (#26292).
 STALE_UNTIL = release_order("0.5.12.post1")
 STALE = {"slot0_padding": "padded rows of req_pool_indices", "kv_indices": "segment of a padded row"}
@@ -55,7 +54,7 @@ def failures(one: Case, trace: Trace) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def release(target: Target) -> str:
     """One that has the runner."""
-    if not target.is_checkout and release_order(target.sglang) < SINCE:
+    if not target.is_checkout and not has_runner(target.sglang, "frozen_kv_mtp"):
         pytest.skip(f"sglang {target.sglang} has no frozen-KV runner")
     return target.sglang
 
@@ -72,7 +71,7 @@ def stale(trace: Trace) -> bool:
 
 
 def test_a_release_without_the_runner_is_unsupported_and_says_so(pool: Pool, target: Target) -> None:
-    if target.is_checkout or release_order(target.sglang) >= SINCE:
+    if target.is_checkout or has_runner(target.sglang, "frozen_kv_mtp"):
         pytest.skip("it has the runner")
     ended = pool.run(case(ONE)).ended
     assert ended.how is How.UNSUPPORTED

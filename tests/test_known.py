@@ -9,12 +9,12 @@ import pytest
 
 from oracles.catalogue import ALL
 from repro.cases import codec
-from repro.cases.domain import DOMAINS
+from repro.cases.release_list import ADAPTED
 from repro.cases.releases import expected
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.ledger.known import KNOWN_ISSUES, BadIssues, Issue, explained, load, probed
 from repro.ledger.rows import SEED
 from repro.upstream.fixes import SEEDS
-from runners.targets.environments import ADAPTED
 
 ISSUE = """
 [[issue]]
@@ -106,7 +106,7 @@ def test_the_projects_own_file_agrees_with_its_seeds() -> None:
         for text in issue.explains:
             setup, _, oracle = text.partition(" ")
             runner, _, backend = setup.partition("/")
-            assert backend in DOMAINS[runner].backends and oracle in oracles, text
+            assert backend in RUNNER_FACTS[runner].backends and oracle in oracles, text
         for probe in issue.probes:
             about = codec.read(SEEDS / probe.removeprefix(SEED)).about
             for release in ADAPTED:

@@ -13,7 +13,6 @@ from toy_traces import changed
 from oracles import kv_moves
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case, Request, Setup, Step, problems
-from repro.cases.domain import DOMAINS
 from repro.cases.kv_move_model import (
     accept_index,
     accepted_nodes,
@@ -26,6 +25,7 @@ from repro.cases.kv_move_model import (
 from repro.cases.layout import draft_positions, req_to_token
 from repro.cases.payload import floats
 from repro.cases.releases import release_order
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Status
 from repro.traces.trace import Array, Ended, How, Seen, Trace
 from runners.processes.pool import Pool
@@ -120,7 +120,7 @@ def sound() -> Trace:
     seen = [Seen(step=-1, path="input", name="req_to_token", array=table)]
     rows = floats(5, "rows", (int(table.max()) + 1, 4))
     for number, step in enumerate(CASE.steps):
-        room = DOMAINS["kv_move"].room
+        room = RUNNER_FACTS["kv_move"].room
         spans = [table[r.slot, r.seq_len // 16 * 16 : room(SETUP, r.seq_len)] for r in step.requests]
         watched = np.unique(np.concatenate(spans))
         arrays: dict[tuple[str, str], Array] = {

@@ -11,8 +11,8 @@ import pytest
 
 from oracles.catalogue import judge_all
 from repro.cases.case import Case, Request, Setup, Step, Target, setup_problems
-from repro.cases.domain import DOMAINS
 from repro.cases.layout import req_to_token
+from repro.cases.release_list import has_runner
 from repro.cases.releases import release_order
 from repro.traces.finding import Status
 from repro.traces.trace import How, Trace
@@ -55,7 +55,7 @@ def failures(one: Case, trace: Trace) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def trace(target: Target, pool: Pool) -> Trace:
-    if not target.is_checkout and release_order(target.sglang) < release_order(DOMAINS["multi_layer"].since):
+    if not target.is_checkout and not has_runner(target.sglang, "multi_layer"):
         pytest.skip(f"{target.sglang} has this runner for FlashAttention 3 alone")
     return pool.run(WHOLE)
 

@@ -16,6 +16,7 @@ from sample_record import (
 
 from reports import picture
 from repro.cases.case import RUNNERS, Case
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Cell
 
 STALE = stale_found()
@@ -125,10 +126,9 @@ def columns_of(panel: picture.Panel) -> list[str]:
 
 
 def test_every_runner_has_buffers_of_its_own() -> None:
-    assert not picture.UNCAPTURED & picture.ROW_BUFFERS.keys()
     for runner in RUNNERS:
         for panel in picture.draw(of_runner(runner), None):
-            assert columns_of(panel) == list(picture.ROW_BUFFERS.get(runner, ("seq_lens", "req_pool_indices")))
+            assert columns_of(panel) == list(RUNNER_FACTS[runner].row_buffers)
 
 
 def test_what_captures_nothing_has_neither_bucket_nor_padding() -> None:

@@ -17,7 +17,7 @@ from oracles.catalogue import judge_all
 from repro import __main__ as repro_command
 from repro.cases import codec
 from repro.cases.case import Case, Request, Setup, Step, Target, problems
-from repro.cases.domain import DOMAINS
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Status
 from repro.traces.trace import Ended, How, Trace
 from runners.processes.pool import Pool
@@ -121,7 +121,7 @@ def test_sites_are_found_in_the_source(tmp_path: Path) -> None:
 
 def case(runner: str, **changes: Any) -> Case:
     setup = {"topk": 1, "num_steps": 3, "num_draft_tokens": 4, "capture_bs": (1, 2), "slots": 4, "context_len": 128}
-    accepted = 1 if DOMAINS[runner].accepts else 0
+    accepted = 1 if RUNNER_FACTS[runner].accepts else 0
     requests = (
         Request(slot=1, seq_len=9, data=2, accepted=accepted),
         Request(slot=3, seq_len=19, data=4, accepted=accepted),

@@ -9,13 +9,13 @@ import pytest
 import repro.__main__
 from repro.__main__ import main
 from repro.cases import codec
+from repro.cases.release_list import ADAPTED
 from repro.cases.releases import expected, release_order
 from repro.traces.finding import Status, Verdict
 from repro.upstream.edits import Edit, NotThere
 from repro.upstream.fixes import SEEDS
 from repro.upstream.patches import REPAIRS, Repair, exit_code, lines, patch, problem
 from repro.upstream.prove import Answer
-from runners.targets.environments import ADAPTED
 
 each_repair = pytest.mark.parametrize("repair", REPAIRS, ids=lambda repair: repair.seed)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from repro.cases.release_list import ADAPTED
 from runners import __main__ as command
 from runners.targets import doctor
-from runners.targets.environments import ADAPTED
 from runners.targets.install import Ran
 
 pytestmark = pytest.mark.slow

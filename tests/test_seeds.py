@@ -8,11 +8,11 @@ import pytest
 
 from oracles.catalogue import ALL, judge_all, overall
 from repro.cases import codec
-from repro.cases.domain import DOMAINS
-from repro.cases.releases import expected, release_order
+from repro.cases.case import engine_refuses
+from repro.cases.release_list import ADAPTED, has_runner
+from repro.cases.releases import expected
 from repro.traces.finding import Status
 from runners.processes.pool import Pool
-from runners.targets.environments import ADAPTED
 
 SEEDS = sorted(Path(__file__).parent.parent.glob("repro/seeds/*.json"))
 ORACLES = {judge.__module__.removeprefix("oracles.") for judge in ALL}
@@ -28,8 +28,8 @@ def test_there_are_seeds() -> None:
 def test_a_seed_is_small_and_says_what_it_expects_everywhere(path: Path) -> None:
     seed = codec.read(path)
     assert codec.dumps(seed) == path.read_text(), "written as the codec writes it"
-    since = release_order(DOMAINS[seed.case.setup.runner].since)
-    wanted = {release: expected(seed.about, release) for release in ADAPTED if release_order(release) >= since}
+    having = [release for release in ADAPTED if has_runner(release, seed.case.setup.runner)]
+    wanted = {release: expected(seed.about, release) for release in having}
     assert None not in wanted.values(), wanted
     assert {oracle for oracle in wanted.values() if oracle} <= ORACLES
     assert {"found", "oracle", "where", "fingerprint"} <= seed.about.keys()
@@ -47,7 +47,7 @@ def test_a_seed_does_what_it_says(path: Path, pool: Pool) -> None:
     oracle = expected(seed.about, release)
     if oracle is None:
         pytest.skip(f"it says nothing of {release}")
-    if seed.case.setup.backend == "intel_amx" and pool.target.engine == "cuda":
+    if engine_refuses(seed.case.setup, pool.target.engine):
         pytest.skip("this runner runs on a CPU")
     assert trace.ended.how.took_place, trace.ended
     verdicts = judge_all(seed.case, trace)

@@ -140,7 +140,7 @@ def test_on_a_gpu_there_is_no_runner_for_cpus(pool: Pool) -> None:
     if pool.target.engine == "emulated":
         pytest.skip("of the cuda engine")
     ended = pool.run(case("cpu_decode")).ended
-    assert (ended.how, ended.what) == (How.UNSUPPORTED, "CPUGraphRunner runs on a CPU, not on this engine")
+    assert (ended.how, ended.what) == (How.UNSUPPORTED, "the intel_amx backend runs on a CPU, not on the cuda engine")
 
 
 # The record ------------------------------------------------------------------------------------------------------

@@ -12,17 +12,11 @@ from typing import TypeVar
 from hypothesis import strategies as st
 
 from fuzz.draw.swarm import EVERYTHING, Size, Swarm
+from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import PAGE_SIZES, Case, Request, Setup, Step, accepted_max, seq_len_max
-from repro.cases.domain import DOMAINS, TRITON_ONLY, Domain
+from repro.cases.runner_facts import LATENT, RUNNER_FACTS, RunnerFacts
 
 HIDDEN_SIZES = (16, 32, 48, 64)
-# Triton's dot wants at least 16; flashinfer has kernels for a few sizes, and compiles each when it is first used.
-HEAD_DIMS = {"triton": (16, 32), "flashinfer": (64,), "intel_amx": (16, 32)}
-DTYPES = {
-    "triton": ("float32", "float32", "float32", "float16"),
-    "flashinfer": ("float16",),
-    "intel_amx": ("float32", "bfloat16"),
-}
 VOCAB_SIZES = (64, 96, 128, 200, 256, 512)
 CONTEXT_MIN = 32
 ROOM = 8  # tokens of prefix for which every setup leaves room, where its size allows
@@ -49,7 +43,7 @@ def cases(setup: Setup, swarm: Swarm = EVERYTHING) -> st.SearchStrategy[Case]:
 
 @st.composite
 def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
-    domain = DOMAINS[runner]
+    domain = RUNNER_FACTS[runner]
     size = replace(swarm.size, context_len=LIGHT_CONTEXT) if domain.light and swarm.paged else swarm.size
     branching = domain.trees or (swarm.branching and domain.speculative and domain.branches)
     topk = draw(st.integers(2, size.topk)) if branching else 1
@@ -75,17 +69,17 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         hidden_size=draw(st.sampled_from([n for n in HIDDEN_SIZES if n <= size.hidden_size and n % heads == 0])),
         num_heads=heads,
         num_kv_heads=draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0])),
-        head_dim=draw(st.sampled_from(HEAD_DIMS[backend])),
-        dtype=draw(st.sampled_from(DTYPES[backend])),
+        head_dim=draw(st.sampled_from(BACKEND_FACTS[backend].drawn_head_dims)),
+        dtype=draw(st.sampled_from(BACKEND_FACTS[backend].drawn_dtypes)),
         # Each split is one more program to interpret in every attention launch.
         kv_splits=draw(st.sampled_from((1, 1, 1, 2))),
         algorithm=draw(st.sampled_from(_algorithms(domain, backend))),
     )
 
 
-def _algorithms(domain: Domain, backend: str) -> tuple[str, ...]:
+def _algorithms(domain: RunnerFacts, backend: str) -> tuple[str, ...]:
     """The runner's first algorithm, whose models are the simplest, and as often one of the others."""
-    first, *others = (name for name in domain.algorithms if backend == "triton" or name not in TRITON_ONLY)
+    first, *others = (name for name in domain.algorithms if BACKEND_FACTS[backend].latent or name not in LATENT)
     return (*[first] * max(1, len(others)), *others)
 
 
@@ -123,7 +117,7 @@ def _context_min(runner: str, topk: int, num_steps: int, draft_tokens: int, page
         slots=1,
         page_size=page_size,
     )
-    return DOMAINS[runner].room(shape, 1)
+    return RUNNER_FACTS[runner].room(shape, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

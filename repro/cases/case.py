@@ -9,12 +9,13 @@ import functools
 import itertools
 from dataclasses import dataclass
 
-from repro.cases.domain import DOMAINS, TRITON_ONLY
+from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.layout import row_pages
+from repro.cases.runner_facts import ALL_ALGORITHMS, LATENT, RUNNER_FACTS
 
-RUNNERS = tuple(DOMAINS)
-BACKENDS = ("triton", "flashinfer", "intel_amx")
-ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN")
+RUNNERS = tuple(RUNNER_FACTS)
+BACKENDS = tuple(BACKEND_FACTS)
+ALGORITHMS = ALL_ALGORITHMS
 ENGINES = ("emulated", "cuda", "toy")
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -29,7 +30,6 @@ VOCAB_MAX = 1 << 17
 HIDDEN_MAX = 4096
 STEPS_MAX = 64
 PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-FLASHINFER_HEAD_DIMS = (64, 128, 256)
 DATA_MAX = 2**31 - 1
 
 
@@ -81,7 +81,7 @@ class Setup:
 class Request:
     """One row of a batch: its request slot, the tokens already in its KV cache, and `data`, the
     small integer from which its tensors are filled (see payload.py). accepted: how many drafts the verify before this
-    call accepted, for runners that are told (domain.py); 0 for all others."""
+    call accepted, for runners that are told (runner_facts.py); 0 for all others."""
 
     slot: int
     seq_len: int
@@ -154,12 +154,13 @@ def setup_problems(setup: Setup) -> list[str]:
     need(setup.dtype in DTYPES, f"dtype {setup.dtype!r} is none of {', '.join(DTYPES)}")
     need(setup.page_size in PAGE_SIZES, f"page_size {setup.page_size} is none of {PAGE_SIZES}")
     within("topk", 1, TOPK_MAX)
-    domain = DOMAINS.get(setup.runner, DOMAINS["draft"])
+    domain = RUNNER_FACTS.get(setup.runner, RUNNER_FACTS["draft"])
+    kernels = BACKEND_FACTS.get(setup.backend, BACKEND_FACTS["triton"])
     need(setup.backend in domain.backends, f"the {setup.runner} runner has no {setup.backend} backend")
     need(setup.algorithm in ALGORITHMS, f"algorithm {setup.algorithm!r} is none of {', '.join(ALGORITHMS)}")
     need(setup.algorithm in domain.algorithms, f"the {setup.runner} runner has no {setup.algorithm} algorithm")
-    latent = setup.algorithm in TRITON_ONLY
-    need(not latent or setup.backend == "triton", f"the {setup.algorithm} algorithm has no {setup.backend} backend")
+    needs_latent = setup.algorithm in LATENT
+    need(not needs_latent or kernels.latent, f"the {setup.algorithm} algorithm has no {setup.backend} backend")
     within("num_steps", domain.num_steps_min, NUM_STEPS_MAX)
     need(domain.speculative or setup.topk == setup.num_steps == 1, "without drafts topk and num_steps are 1")
     need(domain.branches or setup.topk == 1, f"the {setup.runner} runner has topk 1 only")
@@ -181,9 +182,9 @@ def setup_problems(setup: Setup) -> list[str]:
     # transformers refuses such a Llama configuration.
     need(setup.hidden_size % setup.num_heads == 0, "hidden_size is no multiple of num_heads")
     need(setup.head_dim & (setup.head_dim - 1) == 0, "head_dim is no power of two")
-    if setup.backend == "flashinfer":
-        need(setup.dtype != "float32", "flashinfer has no float32 kernels")
-        need(setup.head_dim in FLASHINFER_HEAD_DIMS, f"head_dim is none of flashinfer's {FLASHINFER_HEAD_DIMS}")
+    need(setup.dtype not in kernels.without_dtypes, f"{setup.backend} has no {setup.dtype} kernels")
+    if kernels.head_dims is not None:
+        need(setup.head_dim in kernels.head_dims, f"head_dim is none of {setup.backend}'s {kernels.head_dims}")
     need(setup.vocab_size >= setup.topk, "vocab_size is below topk")
     need(setup.max_bs <= setup.slots, f"the largest bucket {setup.max_bs} exceeds {setup.slots} slots")
     if setup.topk == 1:
@@ -197,6 +198,14 @@ def setup_problems(setup: Setup) -> list[str]:
     )
     need(domain.room(setup, 1) <= setup.context_len, "not even one token and its drafts fit context_len")
     return found
+
+
+def engine_refuses(setup: Setup, engine: str) -> str:
+    """Why this engine cannot run the setup's backend, in whichever release; "" if it can."""
+    kernels = BACKEND_FACTS[setup.backend]
+    if engine not in kernels.engines:
+        return f"the {setup.backend} backend runs on a CPU, not on the {engine} engine"
+    return kernels.emulation_lacks.get(setup.dtype, "") if engine == "emulated" else ""
 
 
 def problems(case: Case) -> list[str]:
@@ -234,7 +243,7 @@ def problems(case: Case) -> list[str]:
 
 def accepted_max(setup: Setup) -> int:
     """The most drafts that a verify can accept, where that matters: one a level of the tree, whose root is no draft."""
-    return min(setup.num_steps, setup.num_draft_tokens - 1) if DOMAINS[setup.runner].accepts else 0
+    return min(setup.num_steps, setup.num_draft_tokens - 1) if RUNNER_FACTS[setup.runner].accepts else 0
 
 
 @functools.lru_cache(maxsize=1024)
@@ -245,6 +254,6 @@ def seq_len_max(setup: Setup) -> int:
     needs more room than a longer one that ends early. Cached, as every validity check asks for it.
     """
     limit = min(setup.context_len, row_pages(setup) * setup.page_size)
-    room = DOMAINS[setup.runner].room
+    room = RUNNER_FACTS[setup.runner].room
     fits = (room(setup, n) <= limit for n in range(1, limit + 1))
     return sum(1 for _ in itertools.takewhile(bool, fits))

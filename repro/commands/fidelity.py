@@ -15,7 +15,7 @@ from pathlib import Path
 from repro.cases.atomic_file import write_text
 from repro.cases.case import RUNNERS, Case, Target
 from repro.cases.codec import read
-from repro.cases.domain import DOMAINS
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.commands.cli import BadInput, complain, say
 from repro.fidelity.compare import Agreement, Limit, conclusion, summary, to_json
 from repro.fidelity.observation import Observation
@@ -131,10 +131,10 @@ def _pairs(options: argparse.Namespace) -> list[tuple[str, str]]:
     asked = options.backend or (ALL if runner == ALL else "")
     pairs = []
     for name in runners:
-        backends = DOMAINS[name].backends
+        backends = RUNNER_FACTS[name].backends
         pairs += [(name, backend) for backend in (backends if asked else backends[:1]) if asked in ("", ALL, backend)]
     if not pairs:
-        raise BadInput(f"--backend {asked}: the {runner} runner has {' and '.join(DOMAINS[runner].backends)}")
+        raise BadInput(f"--backend {asked}: the {runner} runner has {' and '.join(RUNNER_FACTS[runner].backends)}")
     return pairs
 
 

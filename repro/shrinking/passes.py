@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable
 
 from repro.cases.case import PAGE_SIZES, Case, Setup, seq_len_max
-from repro.cases.domain import DOMAINS
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.sort_key import DEFAULTS, MODEL
 from repro.shrinking.moves import (
     Moves,
@@ -169,7 +169,7 @@ def smallest_setup(case: Case) -> Moves:
     setup = case.setup
     model = {name: DEFAULTS[name] for group in MODEL for name in group}
     rows = max(len(batch) for batch in batches(case))
-    steps = DOMAINS[setup.runner].num_steps_min
+    steps = RUNNER_FACTS[setup.runner].num_steps_min
     # The prefix is followed by two drafts.
     context = max(CONTEXT_MIN, 2 + max(request.seq_len for _, _, request in places(case)))
 
@@ -266,7 +266,7 @@ PASSES: tuple[Pass, ...] = (
     fewer_rows_and_buckets,
     fewer_buckets,
     fewer_branches,
-    _number("num_steps", lambda setup: DOMAINS[setup.runner].num_steps_min),
+    _number("num_steps", lambda setup: RUNNER_FACTS[setup.runner].num_steps_min),
     _number("num_draft_tokens", lambda setup: 2),
     smaller_pages,
     _number("context_len", lambda setup: CONTEXT_MIN),

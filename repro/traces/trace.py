@@ -20,7 +20,7 @@ per request; where a row is one value wide, they are flat. The paths of a step, 
     range        the same for buffers whose padded rows are not reset, as no kernel takes their values for an address:
                  [low, high), between which a padded row must hold something
     metadata     attention metadata at launch: kv_indptr [calls, n] and kv_indices [calls, width], one row for each
-                 attention call that oracles/reads.py knows of (for draft: kv_indptr has num_steps rows, of which draft
+                 attention call that repro/cases/reads.py has (for draft: kv_indptr has num_steps rows, of which draft
                  steps 0..num_steps-2 use one each); qo_indptr [calls, n] where rows have several queries
                  and, where they have a mask, mask_indptr [n] and custom_mask, one entry for each query and key, also
                  where flashinfer packs them. Keys of the tree that is verified are in kv_indices for flashinfer alone.

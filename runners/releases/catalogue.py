@@ -5,46 +5,22 @@ from __future__ import annotations
 import importlib
 import re
 import traceback
+from pathlib import Path
 from types import ModuleType
 
+from repro.cases.release_list import DRIVEN
+from repro.cases.runner_facts import RUNNER_FACTS, TOY
 from runners.engines.standins import native_imports
 from runners.recording.observer import HarnessError, Unsupported
 from runners.releases import flashinfer
 from runners.releases.live import Adapter
 from runners.targets.bundle import xgrammar_standin
 
-# First release of each adapter of a runner, rising: the modules of its folder. A release newer than all is driven by
-# the last, and its trace says so.
-FIRST_RELEASES = {
-    "draft": ("0.5.10", "0.5.11", "0.5.13", "0.5.14", "0.5.16"),
-    "draft_v1": ("0.5.10", "0.5.11"),
-    "decode": ("0.5.10", "0.5.11", "0.5.13", "0.5.14", "0.5.15", "0.5.16"),
-    "cpu_decode": ("0.5.10", "0.5.11", "0.5.13", "0.5.14", "0.5.15", "0.5.16", "0.5.17", "0.5.18"),
-    "verify": ("0.5.10", "0.5.11", "0.5.13", "0.5.14", "0.5.15", "0.5.16", "0.5.17"),
-    "frozen_kv_mtp": ("0.5.12", "0.5.13", "0.5.14", "0.5.16"),
-    "multi_layer": ("0.5.11", "0.5.12", "0.5.13", "0.5.14", "0.5.15", "0.5.16"),
-    "draft_extend": ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14", "0.5.15", "0.5.16", "0.5.17", "0.5.20"),
-}
-# The last release of what sglang has dropped since.
-LAST_RELEASES = {"draft_v1": "0.5.12.post1"}
-# Runners that are driven in a way of their own: the module that opens their sessions.
-OWN_SESSIONS: dict[str, str] = {
-    "kv_move": "runners.sessions.kv_move",
-    "verify_eager": "runners.sessions.verify_eager",
-    "verify_eager_tree": "runners.sessions.verify_eager",
-    "verify_eager_multi_layer": "runners.sessions.verify_eager",
-}
-# The first releases of what such a session drives: the modules of a folder, as above, with functions of its own.
-OWN_RELEASES = {
-    "kv_move": ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14", "0.5.16", "0.5.23"),
-    "verify_eager": ("0.5.10", "0.5.11", "0.5.13", "0.5.14", "0.5.16"),
-}
 # The first release of each generation of workers (runners/releases/workers/present.py); earlier ones are built by
 # their runners' adapters themselves.
 WORKERS = ("0.5.16", "0.5.17", "0.5.21")
 # Native modules that releases from here on import whether or not there is a GPU.
 NATIVE_IMPORTS = {"0.5.10": ("sgl_kernel", "sgl_kernel.kvcacheio"), "0.5.13": (), "0.5.16": ("sgl_kernel",)}
-NEWEST_ADAPTED = "0.5.19"
 
 
 class NotDriven(Unsupported):
@@ -61,7 +37,7 @@ def version_key(release: str) -> tuple[int, ...]:
 
 def is_adapted(release: str) -> bool:
     """Whether an adapter was written for this release, rather than for an older one."""
-    return version_key(release) <= version_key(NEWEST_ADAPTED)
+    return version_key(release) <= version_key(DRIVEN[-1])
 
 
 def present_release() -> str:
@@ -95,18 +71,12 @@ def prepare(release: str, device: str) -> None:
 
 
 def load(release: str, runner: str) -> Adapter:
-    """The adapter for a runner. NotDriven if this release has none."""
-    if runner not in FIRST_RELEASES:
-        raise NotDriven(f"no adapter drives the {runner} runner")
-    last = LAST_RELEASES.get(runner, release)
-    if version_key(last) < version_key(release):
-        raise NotDriven(f"sglang {release} is newer than {last}, the last release that has the {runner} runner")
-    first = latest(release, FIRST_RELEASES[runner], f"the {runner} runner")
-    module = module_of(runner, first)
+    """The adapter for a runner that replays graphs. NotDriven if this release has none."""
+    module = load_own(release, runner)
     return Adapter(
         name=module.NAME,
         # A module whose runner takes other batches than newer ones has a family of its own.
-        family=getattr(module, "FAMILY", None) or _import(f"runners.releases.{runner}.family").FAMILY,
+        family=getattr(module, "FAMILY", None) or _import(f"runners.releases.{_folder(runner)}.family").FAMILY,
         build=module.build,
         capture=module.capture,
         batch=module.batch,
@@ -118,15 +88,32 @@ def load(release: str, runner: str) -> Adapter:
 
 
 def load_own(release: str, runner: str) -> ModuleType:
-    """What a session of its own drives in this release. NotDriven if there is nothing for it."""
-    first = latest(release, OWN_RELEASES[runner], f"the {runner} runner")
-    return module_of(runner, first)
+    """The module with what drives this runner in this release. NotDriven if there is none."""
+    until = RUNNER_FACTS[runner].until
+    if until and version_key(until) < version_key(release):
+        raise NotDriven(f"sglang {release} is newer than {until}, the last release that has the {runner} runner")
+    folder = _folder(runner)
+    first = latest(release, first_releases(folder), f"the {runner} runner")
+    return module_of(folder, first)
+
+
+def first_releases(folder: str) -> tuple[str, ...]:
+    """The first release of each adapter in this folder, rising: what its modules are named after. A release newer than
+    all is driven by the last, and its trace says so."""
+    names = (path.stem for path in Path(__file__).with_name(folder).glob("v*_*.py"))
+    return tuple(sorted((name.removeprefix("v").replace("_", ".") for name in names), key=version_key))
+
+
+def _folder(runner: str) -> str:
+    return RUNNER_FACTS[runner].adapters or runner
 
 
 def load_all(release: str) -> dict[str, Adapter | NotDriven | HarnessError]:
     """Per runner its adapter, or why there is none: what cannot be imported must not keep the others from running."""
     found: dict[str, Adapter | NotDriven | HarnessError] = {}
-    for runner in FIRST_RELEASES:
+    for runner, facts in RUNNER_FACTS.items():
+        if not facts.graph or runner == TOY:
+            continue
         try:
             found[runner] = load(release, runner)
         except NotDriven as reason:

@@ -15,6 +15,7 @@ import torch
 
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
+from repro.cases.padding import Ranges
 from repro.traces.trace import Array
 
 # What CUDA's allocator aligns a tensor of its own to, in bytes.
@@ -171,11 +172,6 @@ def no_others(live: Live) -> Sequence[Any]:
     return ()
 
 
-def no_ranges(setup: Setup) -> Mapping[str, tuple[int, int]]:
-    """Where every padded row is reset."""
-    return {}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """What the batches of one runner are made of, in every release.
@@ -189,10 +185,10 @@ class Family:
     besides input buffers and KV cache that outlive a call, by name. metadata: what attention reads at launch, of the
     live sglang, the runner, the bucket and the batch. input_buffers, sizes: where the runner keeps its buffers,
     bucket and batch size. launching: calls its second argument at each launch while it is entered; None: where the
-    engine's graphs say so. ranges: the buffers whose padded rows sglang leaves as they are, with what is harmless
-    there: [low, high). others: further model runners that run before the call, whose KV caches hold the requests'
+    engine's graphs say so. others: further model runners that run before the call, whose KV caches hold the requests'
     prefixes as well. launched: what the launch under way is given, by the buffers' names, with the bucket's rows,
-    where that is not always the buffers. eager_pads: whether eager can run a batch that is padded as a graph pads it.
+    where that is not always the buffers. padded: as in runner_facts, where some releases differ from it. eager_pads:
+    whether eager can run a batch that is padded as a graph pads it.
     """
 
     given: Callable[[Setup, Ints, Sequence[Request]], Given]
@@ -209,7 +205,7 @@ class Family:
     input_buffers: Callable[[Any], Any] = buffers_of
     sizes: Callable[[Any], tuple[int, int]] = sizes_of
     launching: Callable[[Any, Callable[[], None]], AbstractContextManager[None]] | None = None
-    ranges: Callable[[Setup], Mapping[str, tuple[int, int]]] = no_ranges
+    padded: Callable[[Setup], Ranges] | None = None
     eager_pads: Callable[[Setup], bool] = lambda setup: True
     others: Callable[[Live], Sequence[Any]] = no_others
     launched: Callable[[Any], Mapping[str, torch.Tensor]] | None = None

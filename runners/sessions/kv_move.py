@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from repro.cases.case import Case, Request, Setup, Target
-from repro.cases.domain import DOMAINS
 from repro.cases.kv_move_model import accept_index, correct_drafts, finishes, verified
 from repro.cases.layout import Ints, req_to_token
+from repro.cases.runner_facts import RUNNER_FACTS
 from runners.engines.active import engine
 from runners.engines.poison import Poisoned
 from runners.engines.staging import Tape
@@ -97,7 +97,7 @@ class Moves:
 
     def _watched(self) -> Ints:
         """The slots whose contents a move may read: each request's, from the page on in which its prefix ends."""
-        room = DOMAINS[self.setup.runner].room
+        room = RUNNER_FACTS[self.setup.runner].room
         spans = [
             self.table[r.slot, r.seq_len - r.seq_len % self.setup.page_size : room(self.setup, r.seq_len)]
             for r in self.requests

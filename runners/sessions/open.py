@@ -15,7 +15,9 @@ from pathlib import Path
 
 import torch
 
-from repro.cases.case import Setup, Target
+from repro.cases.backend_facts import BACKEND_FACTS
+from repro.cases.case import Setup, Target, engine_refuses
+from repro.cases.runner_facts import RUNNER_FACTS
 from runners.engines.active import engine
 from runners.recording.observer import HarnessError, OpenSession, RunCase, Unsupported, Watch
 from runners.releases import catalogue, model
@@ -24,10 +26,6 @@ from runners.sessions import replay
 from runners.targets.overlay import overlay_at
 
 engine.install()
-# Runners whose way through flashinfer has stand-ins on the emulated engine.
-FLASHINFER_STOOD_IN = ("draft", "decode", "verify", "draft_extend")
-# Backends that run on a CPU in production, and are emulated nowhere.
-OF_THE_CPU = ("intel_amx",)
 
 with engine.importing():
     RELEASE = catalogue.present_release()
@@ -37,14 +35,13 @@ with engine.importing():
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     """Build workers and capture graphs. Unsupported, HarnessError, or whatever sglang raises, if that fails."""
-    if setup.backend == "flashinfer":
-        if target.engine == "emulated" and setup.runner not in FLASHINFER_STOOD_IN:
-            raise Unsupported(f"flashinfer has no stand-in on the {setup.runner} runner's way")
+    kernels = BACKEND_FACTS[setup.backend]
+    if refusal := engine_refuses(setup, target.engine):
+        raise Unsupported(refusal)
+    if kernels.names_cuda:
         engine.accept_literal_cuda()
-    if target.engine == "emulated" and setup.backend not in OF_THE_CPU:
+    if target.engine == "emulated" and not kernels.on_cpu:
         model.keep_sizes()
-    if target.engine == "emulated" and setup.dtype == "bfloat16" and setup.backend == "triton":
-        raise Unsupported("Triton's interpreter has no bfloat16 arithmetic")
     if not target.is_checkout and target.sglang != RELEASE:
         raise HarnessError(f"asked for sglang {target.sglang}, found {RELEASE} on the import path")
     for name, text in _facts(target).items():
@@ -63,10 +60,11 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
 
 
 def _opener(runner: str) -> OpenSession:
-    if runner in catalogue.OWN_SESSIONS:
-        own: OpenSession = importlib.import_module(catalogue.OWN_SESSIONS[runner]).open_session
-        return own
-    return _replays
+    facts = RUNNER_FACTS[runner]
+    if facts.graph:
+        return _replays
+    own: OpenSession = importlib.import_module(f"runners.sessions.{facts.session}").open_session
+    return own
 
 
 def _replays(setup: Setup, target: Target, watch: Watch) -> RunCase:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from repro.cases.case import Case, Setup
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.trace import Array
 from runners.engines.active import engine
 from runners.recording.observer import HarnessError, RunCase, Watch
@@ -30,7 +31,7 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
     def run(case: Case, watch: Watch) -> None:
         captured.reset()
         watch.see(-1, "input", "req_to_token", captured.table)
-        ranges = adapter.family.ranges(setup)
+        ranges = (adapter.family.padded or RUNNER_FACTS[setup.runner].padded)(setup)
         for name in captured.buffers:
             if name in ranges:
                 watch.see(-1, "range", name, np.asarray(ranges[name]))

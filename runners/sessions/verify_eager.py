@@ -20,12 +20,10 @@ from runners.releases.verify_eager.family import Verified, verified, watched
 from runners.sessions import memory
 from runners.sessions.errors import blaming, theirs
 
-FOLDER = "verify_eager"
-
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     """Build the workers; no graph is captured."""
-    module = catalogue.load_own(catalogue.present_release(), FOLDER)
+    module = catalogue.load_own(catalogue.present_release(), setup.runner)
     watch.fact("adapter", module.NAME)
     with model.folders(model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle")) as folders:
         live: Live = module.build(setup, engine.device, folders)

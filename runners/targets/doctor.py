@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from repro.cases.release_list import ADAPTED
 from runners.targets.devices import gpus
 from runners.targets.environments import (
-    ADAPTED,
     CUDA_NEEDS,
     EMULATED_NEEDS,
     MARKER,

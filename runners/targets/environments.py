@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repro.cases.case import Target
+from repro.cases.release_list import ADAPTED
 from runners.targets import packages
 from runners.targets.devices import VISIBLE, gpus, visible
 from runners.targets.overlay import overlay_at
 
 # The releases that runners/releases has adapters for and the conformance test is run on.
-ADAPTED = ("0.5.10.post1", "0.5.11", "0.5.12.post1", "0.5.13", "0.5.13.post1", "0.5.14", "0.5.15.post1")
 PROJECT = Path(__file__).resolve().parents[2]
 # Written last into a release's directory; without it, the directory is not taken for a whole release.
 MARKER = ".eagleeye.json"

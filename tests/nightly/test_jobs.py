@@ -17,8 +17,9 @@ import pytest
 
 from oracles.catalogue import judge_all, overall
 from repro.cases import codec
+from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Target
-from repro.cases.domain import DOMAINS
+from repro.cases.runner_facts import RUNNER_FACTS, TOY
 from repro.ledger.gate import Color, Judgement, judge_campaign, judge_check, judge_fix, judge_issue
 from repro.ledger.known import Issue, explained, probed
 from repro.ledger.read import read
@@ -62,9 +63,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def jobs(target: Target) -> Iterator[tuple[Target, str, str]]:
     """Every runner with each of its backends; the toy engine runs the toy alone, and nobody else does."""
-    for runner, domain in DOMAINS.items():
-        if (runner == "toy") == (target.engine == "toy"):
-            yield from ((target, runner, backend) for backend in domain.backends)
+    for runner, facts in RUNNER_FACTS.items():
+        if (runner == TOY) == (target.engine == "toy"):
+            yield from (
+                (target, runner, backend)
+                for backend in facts.backends
+                if target.engine in BACKEND_FACTS[backend].engines
+            )
 
 
 def _job(target: Target, runner: str, backend: str) -> object:

@@ -80,11 +80,6 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
     }
 
 
-def ranges(setup: Setup) -> Mapping[str, tuple[int, int]]:
-    """A padded row decodes a token of an earlier batch at its position again, and writes it into KV slot 0."""
-    return {"input_ids": (0, setup.vocab_size), "positions": (0, setup.context_len)}
-
-
 FAMILY = Family(
     given=given,
     flat=frozenset(),
@@ -96,5 +91,4 @@ FAMILY = Family(
     static=static,
     metadata=metadata,
     prefix=lambda setup, request: request.seq_len - 1,
-    ranges=ranges,
 )

@@ -46,7 +46,6 @@ BUFFERS = (
     "extend_seq_lens",
     *RENAMED,
 )
-FINITE = 60_000  # beyond every activation of these models, and a number in every dtype
 
 
 def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
@@ -82,22 +81,6 @@ def input_buffers(runner: Any) -> Any:
     for name, names in RENAMED.items():
         found[name] = next((getattr(runner.buffers, old) for old in names if hasattr(runner.buffers, old)), None)
     return SimpleNamespace(**found)
-
-
-def ranges(setup: Setup) -> Mapping[str, tuple[int, int]]:
-    """A padded row's tokens and hidden states are never reset, in any release, and need not be: it has no prefix and
-    nobody else's tokens in view, its keys and values go to KV slot 0, and its logits are cut off. But its ids index
-    the embedding table, so they must lie in the vocabulary, and what it leaves in slot 0 must be numbers: a padded row
-    of the next draft reads them, and a mask by multiplication does not stop a NaN (both as in #23037).
-
-    num_correct_drafts: sglang fills in the width; that would be one draft more than such a row can hold. Nothing reads
-    it for padded rows; any count up to the width fits the row.
-    """
-    return {
-        "input_ids": (0, setup.vocab_size),
-        "hidden_states": (-FINITE, FINITE),
-        "num_correct_drafts": (0, setup.num_draft_tokens + 1),
-    }
 
 
 def neutral(setup: Setup, seq_len: int) -> Mapping[str, int]:
@@ -168,7 +151,6 @@ FAMILY = Family(
     metadata=metadata,
     prefix=lambda setup, request: request.seq_len,
     input_buffers=input_buffers,
-    ranges=ranges,
     # Up to its tokens, a padded row of a graph has less than no tokens: nothing that flashinfer's eager path can plan.
     eager_pads=lambda setup: setup.backend != "flashinfer",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
+from repro.cases.padding import Ranges, extended_tokens
 from runners.releases.draft_extend import family, v0_5_13
 from runners.releases.draft_extend.v0_5_10 import accepted, neutral
 from runners.releases.draft_extend.v0_5_14 import batch, capture
@@ -28,9 +29,9 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
     return {**family.given(setup, table, requests), "select_index": rows + accepted}
 
 
-def ranges(setup: Setup) -> Mapping[str, tuple[int, int]]:
+def padded(setup: Setup) -> Ranges:
     """A padded row's select_index is never reset, and its result is cut off; it must lie among the tokens."""
-    return {**family.ranges(setup), "select_index": (0, setup.max_bs * setup.num_draft_tokens)}
+    return {**extended_tokens(setup), "select_index": (0, setup.max_bs * setup.num_draft_tokens)}
 
 
 def input_buffers(runner: Any) -> Any:
@@ -44,7 +45,7 @@ FAMILY = replace(
     given=given,
     buffers=(*family.BUFFERS, "select_index"),
     input_buffers=input_buffers,
-    ranges=ranges,
+    padded=padded,
 )
 
 

@@ -53,12 +53,6 @@ def input_buffers(runner: Any) -> Any:
     return SimpleNamespace(**{name: value for name, value in vars(runner.buffers).items() if name not in unused})
 
 
-def ranges(setup: Setup) -> Mapping[str, tuple[int, int]]:
-    """Token numbers index the embeddings; the others are only looked at by their own row."""
-    numbers = dict.fromkeys(("bonus_tokens", "topk_index"), (0, setup.vocab_size))
-    return numbers | {"topk_p": (0, 2), "hidden_states": (-2, 2)}
-
-
 def backend(live: Live) -> Any:
     """The draft attention backend."""
     return live.draft.draft_attn_backend
@@ -125,5 +119,4 @@ FAMILY = Family(
     prefix=lambda setup, request: request.seq_len,
     kv=kv,
     input_buffers=input_buffers,
-    ranges=ranges,
 )

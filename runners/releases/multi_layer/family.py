@@ -63,13 +63,6 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
     return found | {"kv_indices": found["kv_indices"][:, :used]}
 
 
-def ranges(setup: Setup) -> Mapping[str, tuple[int, int]]:
-    """As for one layer. No release resets the counts of padded rows: they pick the token from which a padded row draws,
-    so any count that stays inside the row is harmless."""
-    width = setup.num_draft_tokens
-    return {**one_layer.ranges(setup), "num_accept_tokens": (0, width + 1), "num_correct_drafts": (0, width)}
-
-
 def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """A Llama with MiMo-V2's MTP layers, which only look at the configuration's attributes; with attention over the
     whole context instead of their sliding window."""
@@ -106,5 +99,4 @@ FAMILY = Family(
     prefix=one_layer.FAMILY.prefix,
     kv=caches,
     input_buffers=one_layer.input_buffers,
-    ranges=ranges,
 )

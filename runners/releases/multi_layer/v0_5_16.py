@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +10,7 @@ from sglang.kernels.ops.speculative.multi_layer_eagle import rotate_input_ids
 from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleDraftWorker
 
 from repro.cases.case import Setup
+from repro.cases.padding import Ranges, layered_tokens
 from runners.releases.draft_extend.v0_5_10 import accepted
 from runners.releases.live import Live, Outputs
 from runners.releases.model import Folders
@@ -24,14 +24,15 @@ __all__ = ["FAMILY", "NAME", "batch", "build", "capture", "eager", "graph", "neu
 NAME = "0.5.16"
 
 
-def ranges(setup: Setup) -> Mapping[str, tuple[int, int]]:
+def padded(setup: Setup) -> Ranges:
     """Padded rows hold -1 accepted tokens on purpose: "so the sconv commit skips" them, says
     fill_draft_extend_prepare_buffers_kernel (kernels/ops/speculative/multi_layer_eagle.py), which fills them."""
-    low, high = family.ranges(setup)["num_accept_tokens"]
-    return {**family.ranges(setup), "num_accept_tokens": (low - 1, high)}
+    ranges = layered_tokens(setup)
+    low, high = ranges["num_accept_tokens"]
+    return {**ranges, "num_accept_tokens": (low - 1, high)}
 
 
-FAMILY = replace(family.FAMILY, ranges=ranges)
+FAMILY = replace(family.FAMILY, padded=padded)
 
 
 def build(setup: Setup, device: str, models: Folders) -> Live:

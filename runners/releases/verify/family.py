@@ -76,11 +76,6 @@ def flashinfer_metadata(backend: Any, setup: Setup, given: Given) -> dict[str, t
     }
 
 
-def ranges(setup: Setup) -> Mapping[str, tuple[int, int]]:
-    """A padded row verifies a tree of an earlier batch again, and writes it into KV slot 0."""
-    return {"input_ids": (0, setup.vocab_size), "positions": (0, setup.context_len)}
-
-
 FAMILY = Family(
     given=given,
     flat=frozenset({"out_cache_loc", *DRAFT}),
@@ -92,6 +87,5 @@ FAMILY = Family(
     static=decode.static,
     metadata=metadata,
     prefix=lambda setup, request: request.seq_len,
-    ranges=ranges,
     others=lambda live: [live.draft.draft_runner],
 )

@@ -10,17 +10,14 @@ from sglang.srt.speculative.eagle_info import EagleVerifyInput
 from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleWorkerV2
 
+from repro.cases.runner_facts import RUNNER_FACTS
 from runners.releases.live import Live
 from runners.releases.verify_eager.family import Verified, end, schedule_batch, worker
 
 __all__ = ["ForwardBatch", "verify", "verify_spelt"]
 
-# By the runner's name.
-WORKERS: dict[str, Any] = {
-    "verify_eager": EAGLEWorkerV2,
-    "verify_eager_tree": EAGLEWorkerV2,
-    "verify_eager_multi_layer": MultiLayerEagleWorkerV2,
-}
+# By the name that the table of runners has for them.
+WORKERS: dict[str, Any] = {worker.__name__: worker for worker in (EAGLEWorkerV2, MultiLayerEagleWorkerV2)}
 
 
 def spec_info(live: Live, verified: Verified, spelling: str) -> Any:
@@ -47,7 +44,7 @@ def spec_info(live: Live, verified: Verified, spelling: str) -> Any:
 
 def verify_spelt(live: Live, runner: str, verified: Verified, spelling: str) -> None:
     batch = schedule_batch(live, verified, spec_info(live, verified, spelling), ForwardMode.DECODE)
-    WORKERS[runner].verify(worker(live), batch)
+    WORKERS[RUNNER_FACTS[runner].worker].verify(worker(live), batch)
 
 
 def verify(live: Live, runner: str, verified: Verified) -> None:

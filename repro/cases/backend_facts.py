@@ -1,0 +1,53 @@
+"""What each attention backend can do and what cases draw for it: one row a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendFacts:
+    """One row of BACKEND_FACTS."""
+
+    # What cases draw, a value as often as it is named here.
+    drawn_head_dims: tuple[int, ...]
+    drawn_dtypes: tuple[str, ...]
+    # All head dims that it has kernels for; None: any power of two.
+    head_dims: tuple[int, ...] | None = None
+    # Dtypes that it has no kernels for.
+    without_dtypes: tuple[str, ...] = ()
+    # Whether it has kernels for latent attention, which the NEXTN models use.
+    latent: bool = False
+    # Whether its kv_indices name the query tokens' own KV slots besides those of the prefix.
+    indexes_queries: bool = False
+    # The engines it can be driven on, and why the emulated one refuses a dtype.
+    engines: tuple[str, ...] = ("emulated", "cuda", "toy")
+    emulation_lacks: Mapping[str, str] = field(default_factory=dict)
+    # It runs on CPUs in production, so that the emulated engine has no GPU to stand in for.
+    on_cpu: bool = False
+    # sglang's code for it names the device "cuda" literally, so that emulating it needs that word redirected.
+    names_cuda: bool = False
+
+
+BACKEND_FACTS = {
+    "triton": BackendFacts(
+        # Triton's dot wants at least 16.
+        drawn_head_dims=(16, 32),
+        drawn_dtypes=("float32", "float32", "float32", "float16"),
+        latent=True,
+        emulation_lacks={"bfloat16": "Triton's interpreter has no bfloat16 arithmetic"},
+    ),
+    "flashinfer": BackendFacts(
+        # Each head dim is compiled when it is first used.
+        drawn_head_dims=(64,),
+        drawn_dtypes=("float16",),
+        head_dims=(64, 128, 256),
+        without_dtypes=("float32",),
+        indexes_queries=True,
+        names_cuda=True,
+    ),
+    "intel_amx": BackendFacts(
+        drawn_head_dims=(16, 32), drawn_dtypes=("float32", "bfloat16"), engines=("emulated",), on_cpu=True
+    ),
+}

@@ -1,0 +1,94 @@
+"""Which positions of its request's row of req_to_token each attention call reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from repro.cases.backend_facts import BACKEND_FACTS
+from repro.cases.layout import WINDOW, Ints, Paged, draft_positions
+
+
+class Attending(Paged, Protocol):
+    """The parts of a Setup that decide what attention reads."""
+
+    @property
+    def backend(self) -> str: ...
+
+
+class Prefixed(Protocol):
+    """The parts of a Request that decide what attention reads for it."""
+
+    @property
+    def slot(self) -> int: ...
+    @property
+    def seq_len(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """What the metadata of one kind of attention calls must say."""
+
+    # Attention calls whose metadata is recorded: the rows of kv_indptr and kv_indices.
+    calls: Callable[[Attending], int]
+    # What one call reads for a request: [sequences of the request, length].
+    positions: Callable[[Attending, Prefixed, int], Ints]
+    # Query tokens of a sequence, where qo_indptr says so; None where each has one.
+    queries: Callable[[Attending], int] | None = None
+    # What the names of this metadata begin with: "window_" is that of sliding layers.
+    prefix: str = ""
+
+
+def drafts(setup: Attending, request: Prefixed, call: int) -> Ints:
+    """Every branch: the prefix, then its own drafts up to this draft step."""
+    prefix = np.broadcast_to(np.arange(request.seq_len), (setup.topk, request.seq_len))
+    return np.concatenate([prefix, draft_positions(setup, request.seq_len)[:, : call + 1]], axis=1)
+
+
+def tokens(setup: Attending, request: Prefixed, call: int) -> Ints:
+    """All tokens of the request, the one that is decoded included."""
+    return np.arange(request.seq_len, dtype=np.int64)[None, :]
+
+
+def verified(setup: Attending, request: Prefixed, call: int) -> Ints:
+    """The prefix, and the tokens of the tree where the backend names those in kv_indices as well."""
+    tree = setup.num_draft_tokens if BACKEND_FACTS[setup.backend].indexes_queries else 0
+    return np.arange(request.seq_len + tree, dtype=np.int64)[None, :]
+
+
+def prefixes(setup: Attending, request: Prefixed, call: int) -> Ints:
+    """Every branch: the prefix alone, in all draft steps."""
+    return np.broadcast_to(np.arange(request.seq_len), (setup.topk, request.seq_len))
+
+
+def windows(setup: Attending, request: Prefixed, call: int) -> Ints:
+    """Every branch: the last tokens of the prefix."""
+    last = np.arange(max(0, request.seq_len - WINDOW), request.seq_len)
+    return np.broadcast_to(last, (setup.topk, last.size))
+
+
+def before_tree(setup: Attending, request: Prefixed, call: int) -> Ints:
+    """What lies before the tokens of the tree that was verified. A padded row is nothing but such tokens. A backend
+    that names its queries' own tokens is given them as well, and of a padded row its whole length."""
+    count = request.seq_len if request.slot else 0
+    if BACKEND_FACTS[setup.backend].indexes_queries:
+        count = request.seq_len + (setup.num_draft_tokens if request.slot else 0)
+    return np.arange(count, dtype=np.int64)[None, :]
+
+
+def one_call(setup: Attending) -> int:
+    """A single attention call for all tokens of the batch."""
+    return 1
+
+
+def call_per_draft_step(setup: Attending) -> int:
+    """One attention call for each draft step but the first, which only samples."""
+    return setup.num_steps - 1
+
+
+def tree_queries(setup: Attending) -> int:
+    """Each sequence asks for all tokens of its tree."""
+    return setup.num_draft_tokens

@@ -1,0 +1,31 @@
+"""The releases of sglang that adapters were written for, oldest first, and which of them are used for what.
+
+The one place to name a new release: commands, tests, Makefile and workflows read it (python -m runners facts)."""
+
+from __future__ import annotations
+
+from repro.cases.releases import release_order
+from repro.cases.runner_facts import RUNNER_FACTS
+
+ADAPTED = ("0.5.10.post1", "0.5.11", "0.5.12.post1", "0.5.13", "0.5.13.post1", "0.5.14", "0.5.15.post1")
+# Those whose adapters exist, the last of which seeds, fixes and known issues do not speak of yet.
+DRIVEN = (*ADAPTED, "0.5.16", "0.5.17", "0.5.18", "0.5.19")
+OLDEST, NEWEST = ADAPTED[0], ADAPTED[-1]
+
+# By what they are used for. hunt: `make fuzz`, a release with a bug that is found within a minute, and a later one
+# without it. test: what `make test` drives: the oldest, those before and after most known fixes, the newest.
+# cuda: what gets an environment of its own on a GPU host (11 GB each): around one fix that only a GPU shows in full.
+USES = {
+    "adapted": ADAPTED,
+    "hunt": (OLDEST, "0.5.13"),
+    "test": (OLDEST, "0.5.12.post1", "0.5.13", NEWEST),
+    "cuda": ("0.5.12.post1", "0.5.13"),
+}
+
+
+def has_runner(release: str, runner: str) -> bool:
+    """Whether this release has this runner, as far as the table of runners says."""
+    facts, here = RUNNER_FACTS[runner], release_order(release)
+    return (not facts.since or here >= release_order(facts.since)) and (
+        not facts.until or here <= release_order(facts.until)
+    )

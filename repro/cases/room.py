@@ -1,0 +1,36 @@
+"""How many positions of its row of req_to_token a request needs, by what its runner does with them."""
+
+from __future__ import annotations
+
+from repro.cases.layout import Paged, draft_positions
+
+
+def draft_room(setup: Paged, seq_len: int) -> int:
+    """Row positions that a request of this length uses, the drafts of all branches included."""
+    return int(draft_positions(setup, seq_len).max()) + 1
+
+
+def decode_room(setup: Paged, seq_len: int) -> int:
+    """One position a token: the token that is decoded is the last of seq_len."""
+    return seq_len
+
+
+def verify_room(setup: Paged, seq_len: int) -> int:
+    """The prefix and behind it, one after the other, first the drafts of all branches and then the tree's tokens."""
+    return max(draft_room(setup, seq_len), extend_room(setup, seq_len))
+
+
+def prefix_room(setup: Paged, seq_len: int) -> int:
+    """One position a token: drafts are kept nowhere."""
+    return seq_len
+
+
+def extend_room(setup: Paged, seq_len: int) -> int:
+    """The prefix and, behind it, every token of the tree that was verified."""
+    return seq_len + setup.num_draft_tokens
+
+
+def moved_room(setup: Paged, seq_len: int) -> int:
+    """The verified tree, and all branches up to the ends of their pages: whole pages are copied and given back."""
+    pages = -(-draft_room(setup, seq_len) // setup.page_size)
+    return max(seq_len + setup.num_draft_tokens, pages * setup.page_size)

@@ -1,0 +1,205 @@
+"""What is known of each runner: one row a runner, read by all packages, the docs and the Makefile.
+
+Generators, validity and shrinking read what a setup may be; sessions how it is driven; oracles what its record holds
+and which of them judge it; reports which buffers to draw. A new runner is a row here and a folder in runners/releases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from repro.cases import padding, reads, room
+from repro.cases.layout import Paged
+from repro.cases.padding import Ranges, Sized
+from repro.cases.reads import Reads
+
+# Buffers with one row a request, in the order in which pictures show them (names: repro.traces.trace).
+_CALLER = ("seq_lens", "req_pool_indices")  # what every caller gives
+_DRAFT = ("seq_lens", "req_pool_indices", "out_cache_loc", "positions", "topk_p", "topk_index", "hidden_states")
+_DECODE = ("input_ids", "seq_lens", "req_pool_indices", "out_cache_loc", "positions")
+_COUNTS = ("extend_seq_lens", "num_accept_tokens", "num_correct_drafts")
+_EXTEND = ("seq_lens", "req_pool_indices", "out_cache_loc", "positions", "input_ids", "hidden_states", *_COUNTS)
+_FROZEN = ("seq_lens", "req_pool_indices", "positions", "bonus_tokens", "hidden_states")
+
+ALL_ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN")
+# Algorithms whose target keeps latent vectors for keys and values; few backends have kernels for those.
+LATENT = frozenset({"NEXTN"})
+# The one runner that no sglang has: its targets are those of the toy engine.
+TOY = "toy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerFacts:
+    """One row of RUNNER_FACTS."""
+
+    # What of sglang is driven, in words.
+    what: str
+    # The attention backends and speculative algorithms with which there is such a runner; the simplest first.
+    backends: tuple[str, ...] = ("triton",)
+    algorithms: tuple[str, ...] = ("EAGLE",)
+    # The first and the last release (all that belong to it included) in which it can be driven; "" is no limit.
+    since: str = ""
+    until: str = ""
+    # The first release with this backend, and with topk above 1, where that is later.
+    backend_since: Mapping[str, str] = field(default_factory=dict)
+    branches_since: str = ""
+    # Fewest draft steps.
+    num_steps_min: int = 1
+    # False where there is no draft, so that topk and num_steps are 1 and mean nothing.
+    speculative: bool = True
+    # False where topk is 1; trees: True where it is more.
+    branches: bool = True
+    trees: bool = False
+    # A request says how many drafts were accepted.
+    accepts: bool = False
+    # It runs no model, so that its contexts may be long.
+    light: bool = False
+    # Capturing a bucket takes seconds, so that cases have few of them.
+    compiled: bool = False
+    # How many positions of its row of req_to_token a request of seq_len tokens uses.
+    room: Callable[[Paged, int], int] = room.draft_room
+    # Whether a graph is captured and replayed, so that there are buckets, padding and an eager path to compare with.
+    graph: bool = True
+    # The module of runners/sessions that opens its sessions where no graph is replayed; and the folder of
+    # runners/releases with what is driven, where that is not the runner's own name.
+    session: str = ""
+    adapters: str = ""
+    # sglang's class of worker, where one of its methods is driven by itself.
+    worker: str = ""
+    # What the metadata of its attention calls must say; empty where none is recorded.
+    reads: tuple[Reads, ...] = ()
+    # The oracles that judge nothing but this runner and its kin. Without a graph a pass rests on them.
+    own_oracles: tuple[str, ...] = ()
+    # Buffers with one row a request, as pictures show them.
+    row_buffers: tuple[str, ...] = _CALLER
+    # What padded rows may hold in the buffers that sglang does not reset; in all others, a neutral value.
+    padded: Callable[[Sized], Ranges] = padding.all_reset
+
+
+_DRAFTS = Reads(calls=reads.call_per_draft_step, positions=reads.drafts)
+_BEFORE_TREE = Reads(calls=reads.one_call, positions=reads.before_tree, queries=reads.tree_queries)
+_VERIFIED_EAGERLY = RunnerFacts(
+    what="`EAGLEWorkerV2.verify` without a graph up to sampling, in a group whose other rank is busier, so that MLP "
+    "synchronisation pads the batch",
+    branches=False,
+    room=room.extend_room,
+    graph=False,
+    session="verify_eager",
+    adapters="verify_eager",
+    worker="EAGLEWorkerV2",
+    own_oracles=("metadata_once",),
+)
+
+RUNNER_FACTS = {
+    "draft": RunnerFacts(
+        what="`EAGLEDraftCudaGraphRunner`: several draft steps in one graph",
+        backends=("triton", "flashinfer"),
+        algorithms=ALL_ALGORITHMS,
+        # sglang captures no draft graph for a single step: that step only samples.
+        num_steps_min=2,
+        reads=(_DRAFTS,),
+        row_buffers=_DRAFT,
+    ),
+    "draft_v1": RunnerFacts(
+        what="the same on `EAGLEWorker`, the first of sglang's workers",
+        algorithms=ALL_ALGORITHMS,
+        until="0.5.12.post1",
+        num_steps_min=2,
+        reads=(_DRAFTS,),
+        row_buffers=_DRAFT,
+    ),
+    "decode": RunnerFacts(
+        what="the target's `CudaGraphRunner`, from 0.5.14 on `DecodeCudaGraphRunner`: one token a request",
+        backends=("triton", "flashinfer"),
+        speculative=False,
+        room=room.decode_room,
+        reads=(Reads(calls=reads.one_call, positions=reads.tokens),),
+        row_buffers=_DECODE,
+        padded=padding.earlier_tokens,
+    ),
+    "cpu_decode": RunnerFacts(
+        what="`CPUGraphRunner`, compiled by TorchInductor and g++",
+        backends=("intel_amx",),
+        speculative=False,
+        compiled=True,
+        room=room.decode_room,
+        row_buffers=_DECODE,
+        padded=padding.earlier_tokens,
+    ),
+    "verify": RunnerFacts(
+        what="the target's runner in target-verify mode: before each call the draft worker's own eager draft proposes "
+        "a tree and sglang's `build_tree_kernel_efficient` writes mask and positions",
+        backends=("triton", "flashinfer"),
+        num_steps_min=2,
+        room=room.verify_room,
+        reads=(Reads(calls=reads.one_call, positions=reads.verified, queries=reads.tree_queries),),
+        own_oracles=("tree_mask",),
+        row_buffers=_DECODE,
+        padded=padding.earlier_tokens,
+    ),
+    "frozen_kv_mtp": RunnerFacts(
+        what="`FrozenKVMTPCudaGraphRunner`: a tiny Gemma-4 target and assistant; the batch is expanded by topk, no KV "
+        "is written",
+        since="0.5.12",
+        num_steps_min=2,
+        room=room.prefix_room,
+        reads=(
+            Reads(calls=reads.one_call, positions=reads.prefixes),
+            Reads(calls=reads.one_call, positions=reads.windows, prefix="window_"),
+        ),
+        row_buffers=_FROZEN,
+        padded=padding.frozen_seeds,
+    ),
+    "draft_extend": RunnerFacts(
+        what="`EAGLEDraftExtendCudaGraphRunner` in DRAFT_EXTEND_V2: num_draft_tokens tokens a request, of which the "
+        "request's `accepted` picks the one from which the next draft is drawn",
+        backends=("triton", "flashinfer"),
+        algorithms=ALL_ALGORITHMS,
+        backend_since={"flashinfer": "0.5.14"},
+        branches_since="0.5.13",
+        accepts=True,
+        room=room.extend_room,
+        reads=(_BEFORE_TREE,),
+        row_buffers=_EXTEND,
+        padded=padding.extended_tokens,
+    ),
+    "multi_layer": RunnerFacts(
+        what="`MultiLayerEagleDraftExtendCudaGraphRunner` and its composite: a Llama target, two to six tiny MiMo-V2 "
+        "MTP layers, each of which draws one token",
+        # 0.5.10.post1 has it for FlashAttention 3 alone.
+        since="0.5.11",
+        # With a single layer it is draft_extend.
+        num_steps_min=2,
+        accepts=True,
+        branches=False,
+        room=room.extend_room,
+        # Of the first layer: later ones have no metadata yet at the first launch.
+        reads=(_BEFORE_TREE,),
+        row_buffers=_EXTEND,
+        padded=padding.layered_tokens,
+    ),
+    "verify_eager": _VERIFIED_EAGERLY,
+    # Trees apart, as their batches are padded wrongly in every release.
+    "verify_eager_tree": replace(_VERIFIED_EAGERLY, what="the same with topk > 1", branches=True, trees=True),
+    "verify_eager_multi_layer": replace(
+        _VERIFIED_EAGERLY, what="the same by `MultiLayerEagleWorkerV2`", worker="MultiLayerEagleWorkerV2"
+    ),
+    "kv_move": RunnerFacts(
+        what="moves of KV rows over poisoned memory: `get_src_tgt_cache_loc` and the kernels around it, what took its "
+        "place, `move_kv_cache`, the copies of a prefix's last page for each branch",
+        accepts=True,
+        light=True,
+        room=room.moved_room,
+        graph=False,
+        session="kv_move",
+        own_oracles=("kv_moves",),
+    ),
+    TOY: RunnerFacts(
+        what="the harness's own runner in numpy, with bugs on request",
+        backends=("triton", "flashinfer"),
+        num_steps_min=2,
+        reads=(_DRAFTS,),
+        row_buffers=_DRAFT,
+    ),
+}
