@@ -26,6 +26,7 @@ from fuzz.draw.rounds import round_cases, rounds
 from fuzz.draw.transitions import exercised
 from fuzz.hunt import elsewhere, story
 from fuzz.in_flight import UnderWay
+from fuzz.mutation.command import Tools, mutate
 from fuzz.options import examples, options_of
 from fuzz.parallel.coordinator import Crew
 from fuzz.parallel.merge import with_seeds
@@ -53,7 +54,7 @@ from runners.processes.diagnose import first_wrong
 from runners.processes.pool import Pool
 from runners.processes.warm import room_for
 from runners.targets.devices import gpus, spread, visible
-from runners.targets.environments import PROBES, bare_loop, lacks
+from runners.targets.environments import PROBES, bare_loop, lacks, sglang_path
 from runners.targets.hypothesis_pin import warn_of_other_cases
 
 FOUND, UNJUDGED = 1, 2
@@ -365,6 +366,11 @@ def compare(desk: Desk, targets: Sequence[Target]) -> None:
                     desk.book.replay(replay, found.case.setup.runner)
 
 
+def mutable(target: Target, silence_s: float, log: Path) -> Pool:
+    """A pool for mutants."""
+    return Pool(target, timeout_s=silence_s, log=log)
+
+
 COMMANDS = {"run": command_run, "bench": command_bench, "hunt": command_hunt}
 
 
@@ -376,13 +382,15 @@ def carry_out(arguments: Sequence[str] | None) -> int:
     options = options_of(arguments)
     if options.command == "member":
         return member()
-    if options.probes:
+    if getattr(options, "probes", False):
         os.environ[PROBES] = "1"  # for every worker, also those of member processes
     targets = tuple(dict.fromkeys(options.target))
     for target in targets:
         if lack := lacks(target):
             raise BadInput(f"{target}: {lack}")
     warn_of_other_cases()
+    if options.command == "mutate":
+        return mutate(options, Tools(sessions=mutable, judge=judge_all, sources=sglang_path))
     kind = "campaign" if options.command == "run" else options.command
     with new_run(asked_for(options.ledger), kind) as one, Display(Screen()) as display:
         return COMMANDS[options.command](Desk(options, display, one), targets)

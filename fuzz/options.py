@@ -70,6 +70,24 @@ def _parser() -> Parser:
             metavar="N",
             help="processes that share the cases; on GPUs each has one, out of those in CUDA_VISIBLE_DEVICES in turn",
         )
+    mutate = commands.add_parser("mutate", help="change sglang in one small place at a time: which oracle notices?")
+    mutate.add_argument("--target", type=target, action="append", default=[], help="RELEASE/ENGINE; may be repeated")
+    mutate.add_argument(
+        "--runner", choices=RUNNERS, help="only what this runner runs, killed by it alone; default: all"
+    )
+    mutate.add_argument("--backend", choices=BACKENDS, help="only with this attention backend")
+    mutate.add_argument("--sample", type=count, metavar="N", help="so many, over all runners; default: all there are")
+    mutate.add_argument("--seed", type=whole, default=0, help="which ones")
+    mutate.add_argument("--cases", type=count, default=40, help="on which a mutant is tried, of each runner at most")
+    mutate.add_argument("--limit", type=positive, default=90.0, help="seconds after which no further case is begun")
+    mutate.add_argument("--timeout", type=positive, default=30.0, help="seconds of silence that are a hang")
+    mutate.add_argument("--workers", type=count, default=2, metavar="N", help="processes that share the mutants")
+    mutate.add_argument(
+        "--try-equivalent", action="store_true", help="also those kept as equivalent: red if one is not"
+    )
+    mutate.add_argument("--json", type=Path, help="write what became of each to this file")
+    mutate.add_argument("--markdown", type=Path, help="write figures, tables and survivors to this file")
+    mutate.add_argument("--out", type=Path, help="folder for logs; default: out/mutate-TIME")
     commands.add_parser("member")  # what such a process runs; of no use to a person, so without a word of help
     return top
 
@@ -81,7 +99,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
         if options.command != "hunt":
             raise BadInput(f"--target is missing, for example --target {HUNTED[-1]}")
         options.target = [Target.parse(text) for text in HUNTED]
-    if options.command != "member":
+    if options.command not in ("member", "mutate"):
         profile = PROFILES[getattr(options, "profile", DEFAULT)]
         options.cases_per_setup = options.cases_per_setup or profile.cases_per_setup
     if options.command == "run":

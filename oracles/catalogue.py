@@ -12,6 +12,7 @@ from oracles import (
     kv_indices,
     kv_moves,
     kv_writes,
+    memory,
     metadata_once,
     metadata_shape,
     planned,
@@ -37,6 +38,7 @@ ALL: tuple[Judge, ...] = (
     kv_indices.judge,
     kv_writes.judge,
     kv_moves.judge,
+    memory.judge,
     metadata_once.judge,
     probes.judge,
     graph_equals_eager.judge,
@@ -69,6 +71,8 @@ def asked(case: Case, trace: Trace) -> tuple[Judge, ...]:
         name = name_of(judge)
         if judge is probes.judge:
             return probes.FACT in trace.facts
+        if judge is memory.judge:
+            return memory.recorded(trace)
         if judge is metadata_shape.judge:
             return bool(facts.reads)
         if name in OF_SOME:

@@ -1,4 +1,4 @@
-"""Kernels that store past what they were given: python overflowing.py prints, as JSON, what they changed where.
+"""Kernels that touch what they were not given: python overflowing.py prints, as JSON, what they changed where.
 
 Needs TRITON_INTERPRET=1.
 """
@@ -12,6 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
+from runners.engines import launch_memory
+from runners.engines.guards import Guards
 from runners.engines.triton import interpreter
 
 interpreter.install()
@@ -37,13 +39,28 @@ def fill_by_table(table, row, SIZE: tl.constexpr):  # type: ignore[no-untyped-de
     tl.store(place + tl.arange(0, SIZE), 7 + tl.zeros([SIZE], dtype=tl.int32))
 
 
+@triton.jit
+def gather(pointer, table, first, below, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    offsets = first + tl.arange(0, SIZE)
+    values = tl.load(table + offsets, mask=offsets < below, other=0)
+    tl.store(pointer + tl.arange(0, SIZE), values)
+
+
+@triton.jit
+def fill_by_program(pointer, step, same):  # type: ignore[no-untyped-def]
+    program = tl.program_id(0)
+    tl.store(pointer + program // step, -1)  # which this program itself replaces
+    tl.store(pointer + program // step, tl.where(same > 0, same, program))
+
+
 def main() -> None:
     memory = np.zeros(32, dtype=np.int32)
     middle = torch.from_numpy(memory[8:24])  # whose storage begins and ends with it
-    told = {}
+    told: dict[str, object] = {}
 
     def note(name: str) -> None:
         told[name] = memory.tolist()
+        told["seen of " + name] = {what: numbers.tolist() for what, numbers in launch_memory.taken().items()}
         memory[:] = 0
 
     fill[(1,)](middle, -8, -100, 32)
@@ -59,6 +76,24 @@ def main() -> None:
     note("by address")
     fill[(1,)](middle, -8, -100, 32)
     note("past both ends again")
+    table = torch.arange(8, dtype=torch.int32) + 100
+    gather[(1,)](middle, table, 4, 8, 8)
+    note("a load that its mask keeps inside")
+    gather[(1,)](middle, table, 4, 99, 8)
+    note("a load past the end")
+    with Guards(lambda: False):
+        banded = torch.zeros(8, dtype=torch.int32)
+    gather[(2,)](middle, banded, 4, 99, 8)
+    note("a load of a guard band")
+    fill_by_program[(4,)](middle, 1, 0)
+    note("each its own")
+    fill_by_program[(4,)](middle, 2, 7)
+    note("the same by two")
+    fill_by_program[(4,)](middle, 2, 0)
+    note("other values by two")
+    launch_memory.set_dumps([middle[:2]])
+    fill_by_program[(4,)](middle, 2, 0)
+    note("other values where anything may be written")
     print(json.dumps(told))
 
 

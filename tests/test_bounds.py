@@ -1,4 +1,5 @@
-"""Stores of interpreted kernels: none lands outside of the memory that the kernel was given."""
+"""Loads and stores of interpreted kernels: what lies outside of the memory that the kernel was given is neither read
+nor written, and is a finding; so are two values for one place."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from python_path import in_front
@@ -18,33 +20,66 @@ SCRIPT = Path(__file__).with_name("overflowing.py")
 
 
 @pytest.fixture(scope="module")
-def memory() -> dict[str, list[int]]:
+def memory() -> dict[str, Any]:
     """What lay in 32 integers, of which kernels were given 8 to 23, after each of them."""
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": in_front(PROJECT)}
     ran = subprocess.run([sys.executable, str(SCRIPT)], env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
-    told: dict[str, list[int]] = json.loads(ran.stdout)
+    told: dict[str, Any] = json.loads(ran.stdout)
     return told
 
 
-def test_what_lies_outside_of_the_storage_is_lost(memory: dict[str, list[int]]) -> None:
+def test_what_lies_outside_of_the_storage_is_lost(memory: dict[str, Any]) -> None:
     assert memory["past both ends"] == [0] * 8 + list(range(16)) + [0] * 8
 
 
-def test_what_lies_past_a_view_is_written_as_far_as_its_storage_goes(memory: dict[str, list[int]]) -> None:
+def test_what_lies_past_a_view_is_written_as_far_as_its_storage_goes(memory: dict[str, Any]) -> None:
     """As in real memory: a row that overflows overwrites the next one."""
     assert memory["past a view"] == [0] * 8 + [-4, -3, -2, -1, *range(8)] + [0] * 12
 
 
-def test_a_mask_still_holds(memory: dict[str, list[int]]) -> None:
+def test_a_mask_still_holds(memory: dict[str, Any]) -> None:
     assert memory["masked"] == [0] * 20 + [12, 13, 14, 15] + [0] * 8
 
 
-def test_every_tensor_that_was_given_may_be_written(memory: dict[str, list[int]]) -> None:
+def test_every_tensor_that_was_given_may_be_written(memory: dict[str, Any]) -> None:
     """The second one ends where the first begins to be given: its last four stores are lost."""
     assert memory["of two, one too small"] == [0, 1, 2, 3] + [0] * 4 + list(range(8)) + [0] * 16
 
 
-def test_an_address_out_of_a_table_is_used(memory: dict[str, list[int]]) -> None:
+def test_an_address_out_of_a_table_is_used(memory: dict[str, Any]) -> None:
     assert memory["by address"] == [7] * 4 + [0] * 28
     assert memory["past both ends again"] == memory["past both ends"], "for that launch alone"
+
+
+def seen(memory: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = dict(memory["seen of " + name])
+    assert found.pop("launches") == 1
+    return found
+
+
+def test_stores_that_are_lost_are_seen(memory: dict[str, Any]) -> None:
+    assert seen(memory, "past both ends") == {"store outside pointer in fill": [-8, 16]}
+    assert seen(memory, "past a view") == {"store outside pointer in fill": [-8, 12]}
+    assert seen(memory, "masked") == {"store outside pointer in fill": [16, 16]}
+    assert seen(memory, "of two, one too small") == {"store outside other in fill_both": [4, 4]}
+    assert seen(memory, "by address") == {}
+
+
+def test_loads_past_the_end_are_seen_and_give_nothing(memory: dict[str, Any]) -> None:
+    assert seen(memory, "a load that its mask keeps inside") == {}
+    assert seen(memory, "a load past the end") == {"load outside table in gather": [8, 8]}
+    for name in ("a load that its mask keeps inside", "a load past the end"):
+        assert memory[name][8:16] == [104, 105, 106, 107, 0, 0, 0, 0]
+
+
+def test_a_guard_band_is_nobodys_to_read(memory: dict[str, Any]) -> None:
+    assert seen(memory, "a load of a guard band") == {"load outside table in gather": [8, 8]}
+
+
+def test_two_programs_that_store_different_values_to_one_place_are_seen(memory: dict[str, Any]) -> None:
+    assert seen(memory, "each its own") == {}
+    assert seen(memory, "the same by two") == {}
+    assert seen(memory, "other values by two") == {"two values stored to pointer in fill_by_program": [0, 16]}
+    assert seen(memory, "other values where anything may be written") == {}
+    assert memory["other values by two"][8:10] == [1, 3]

@@ -43,6 +43,9 @@ per request; where a row is one value wide, they are flat. The paths of a step, 
     eager_again  as `eager`, from an eager pass over the batch padded as the graph pads it, first raw_bs rows; and
     eager_nudged_up, eager_nudged_down: eager passes with the hidden states, or where there are none the KV cache and
                  the token embeddings, moved by rounding noise. Recorded only where graph and eager differ.
+    memory       of the emulated engine, at step -1 while capturing: `launches`, how many launches of kernels were
+                 watched; and by what was wrong, argument and kernel (`load outside kv_indices in stage1`): index and
+                 length, in elements of the argument, of the first wrong place
 
 Before each step the caller writes the prefixes of its requests into the KV cache; the rest of it goes on from the
 eager path of the step before.

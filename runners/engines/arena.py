@@ -44,7 +44,8 @@ class Arena:
         while self._dead:
             self._give_back(*self._dead.pop())
         offset = self._take(size)
-        block = self._bytes[offset : offset + size].view(_Block)
+        # No longer than the tensor: what lies behind it, up to the next block, is nobody's to read.
+        block = self._bytes[offset : offset + max(1, reach) * like.element_size()].view(_Block)
         # Python may find a dead block at any time, in the middle of _take as well, so it is only noted here.
         weakref.finalize(block, self._dead.append, (offset, size)).atexit = False
         tensor = torch.from_numpy(block).view(like.dtype).as_strided(like.shape, like.stride())

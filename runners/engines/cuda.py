@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+
+from repro.traces.trace import Array
 
 device = "cuda"
 
@@ -36,6 +38,15 @@ def capturing() -> bool:
 
 def mark_host(tensor: torch.Tensor) -> None:
     """Nothing to say: a host tensor is one on the CPU."""
+
+
+def memory_seen() -> dict[str, Array]:
+    """Nothing: nobody stands between a kernel and memory."""
+    return {}
+
+
+def pad_into(rows: Iterable[torch.Tensor]) -> None:
+    """Nothing to say, as nobody asks."""
 
 
 def accept_literal_cuda() -> None:

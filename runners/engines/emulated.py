@@ -21,12 +21,26 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from runners.engines.arena import Arena
 from runners.engines.cuda_to_cpu import LiteralCuda
+from runners.engines.launch_memory import set_dumps as pad_into
+from runners.engines.launch_memory import taken as memory_seen
 from runners.engines.poison import UNINITIALISED
 from runners.engines.standins import native_imports
 from runners.engines.triton import interpreter
 from runners.engines.without_device import hosted
 
-__all__ = ["Graph", "capturing", "device", "graph", "hosted", "importing", "install", "mark_host", "synchronize"]
+__all__ = [
+    "Graph",
+    "capturing",
+    "device",
+    "graph",
+    "hosted",
+    "importing",
+    "install",
+    "mark_host",
+    "memory_seen",
+    "pad_into",
+    "synchronize",
+]
 
 device = "cpu"
 REFUSAL = "CUDA error: operation not permitted when stream is capturing"

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from repro.traces.trace import Array
@@ -72,6 +73,7 @@ class Guards(TorchFunctionMode):
         inner = flat[BAND:-BAND].view(made.shape)
         inner.copy_(made)
         self._flats[flat.untyped_storage().data_ptr()] = flat
+        _note(flat)
         return inner
 
     def bands(self, tensors: dict[str, torch.Tensor]) -> list[Bands]:
@@ -84,6 +86,26 @@ class Guards(TorchFunctionMode):
         return [
             Bands.around({name: flat for name, flat in found.items() if flat.device == device}) for device in devices
         ]
+
+
+# Bytes of each band, by the address of a storage. The weak reference keeps an address from being given to another.
+_banded: dict[int, tuple[StorageWeakRef, int]] = {}
+
+
+def _note(flat: torch.Tensor) -> None:
+    storage = flat.untyped_storage()
+    _banded[storage._cdata] = (StorageWeakRef(storage), BAND * flat.element_size())
+
+
+def band_bytes(storage: torch.UntypedStorage) -> int:
+    """How many bytes at each end of this storage are a guard band."""
+    noted = _banded.get(storage._cdata)
+    if noted is None:
+        return 0
+    if noted[0].expired():
+        del _banded[storage._cdata]
+        return 0
+    return noted[1]
 
 
 def untouched(count: int) -> Array:

@@ -79,6 +79,7 @@ class Pool:
         self._standbys = Standbys(standbys, self._open_ahead, self._dismiss)
         self._crashed: set[Setup] = set()  # setups on which a run has ended badly
         self._next: Case | None = None
+        self._change: Mapping[str, object] = {}
         self._alone = False
         self._failed_starts = 0
         self._trouble = ""
@@ -122,6 +123,13 @@ class Pool:
         """Say which case will be run after the next one. A session that both can use goes on with it at once, while
         the caller is at work on the trace of the first. One that it never began is sent again when it is run."""
         self._next = case
+
+    def change(self, change: Mapping[str, object]) -> None:
+        """From now on open sessions in which sglang is changed as runners/sessions/mutation.py says; empty: as it is.
+        What was open before is not used again."""
+        self._close_session()
+        self._end_standbys()
+        self._change = change
 
     def run_fresh(self, case: Case) -> Trace:
         """As run, in a session process of its own, whatever the pool does otherwise."""
@@ -220,7 +228,7 @@ class Pool:
         return intake.ended
 
     def _send(self, session: Open, case: Case, intake: Intake, room: int = 1 << 62) -> None:
-        request = pack(Frame(head={"case": case_to_json(case)}))
+        request = pack(Frame(head={"case": case_to_json(case), "change": dict(self._change)}))
         if len(request) > room:
             return
         session.sent.append(case)
@@ -308,7 +316,8 @@ class Pool:
 
     def _open_ahead(self, setup: Setup) -> Open:
         session = self._open(self._worker_or_start(), setup)
-        request = pack(Frame(head={"case": case_to_json(Case(setup=setup, steps=())), "ahead": True}))
+        nothing = case_to_json(Case(setup=setup, steps=()))
+        request = pack(Frame(head={"case": nothing, "change": dict(self._change), "ahead": True}))
         # If it has died, whoever takes it will see.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, Silence):
             write_all(session.channel.fileno(), request, time.monotonic() + PROMPT_S)

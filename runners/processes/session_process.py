@@ -10,8 +10,9 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from repro.cases.case import Case, Target
 from repro.cases.codec import case_from_json
@@ -24,7 +25,16 @@ from runners.recording.observer import HarnessError, OpenSession, RunCase, Unsup
 _SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
 
-def session_process(channel: int, log: int, target: Target, open_session: OpenSession) -> NoReturn:
+# Makes, of what a pool asks to be changed and what opens ordinary sessions, what opens sessions with that change.
+Changed = Callable[[Mapping[str, Any], OpenSession], OpenSession]
+
+
+def unchanging(change: Mapping[str, Any], open_session: OpenSession) -> OpenSession:
+    """For sessions in which nothing can be changed."""
+    raise Unsupported(f"no change is possible here: {', '.join(change)}")
+
+
+def session_process(channel: int, log: int, target: Target, open_session: OpenSession, changed: Changed) -> NoReturn:
     """Be a session process, right after the fork. channel: to the pool; log: where what it prints goes."""
     status = 1
     try:
@@ -34,7 +44,7 @@ def session_process(channel: int, log: int, target: Target, open_session: OpenSe
             os.dup2(log, number)
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
         if os.getppid() == worker:  # else the worker died before the line above could notice
-            session(channel, target, open_session)
+            session(channel, target, open_session, changed)
             status = 0
     except BaseException:  # becomes the exit status; the pool reads the log
         traceback.print_exc()
@@ -45,7 +55,7 @@ def session_process(channel: int, log: int, target: Target, open_session: OpenSe
         os._exit(status)
 
 
-def session(channel: int, target: Target, open_session: OpenSession) -> None:
+def session(channel: int, target: Target, open_session: OpenSession, changed: Changed = unchanging) -> None:
     """Open a session for the setup that is asked for first and run cases.
 
     It ends with the first one that does not end well: after a CUDA error, say, the context would blame the next
@@ -58,7 +68,9 @@ def session(channel: int, target: Target, open_session: OpenSession) -> None:
         try:
             if run_case is None:
                 watch.at(-1, "build")
-                run_case = open_session(case.setup, target, watch)
+                change = frame.head.get("change")
+                opening = changed(change, open_session) if change else open_session
+                run_case = opening(case.setup, target, watch)
         except BaseException as error:  # becomes the trace's end
             watch.ended(not_opened(error, watch))
             return

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from repro.cases.case import Target
 from runners.processes.causes import one_line
-from runners.processes.session_process import session_process
+from runners.processes.session_process import Changed, session_process, unchanging
 from runners.recording.observer import OpenSession
 
 MESSAGE_MAX = 65536
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
     # What was imported lives as long as this process: keep the collector of every session from touching its pages.
     gc.freeze()
     tell(control, say="ready")
-    sessions = Sessions(control, options.target, open_session)
+    sessions = Sessions(control, options.target, open_session, getattr(module, "changed", unchanging))
     try:
         # What is said to a pool that is gone.
         with contextlib.suppress(ConnectionError):
@@ -98,8 +98,8 @@ class _Order:
 class Sessions:
     """The session processes that are alive, and those that have ended and that nobody has asked about. Mutable."""
 
-    def __init__(self, control: socket.socket, target: Target, open_session: OpenSession) -> None:
-        self._control, self._target, self._open_session = control, target, open_session
+    def __init__(self, control: socket.socket, target: Target, open_session: OpenSession, changed: Changed) -> None:
+        self._control, self._target, self._open_session, self._changed = control, target, open_session, changed
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
         self._handles: dict[int, int] = {}  # of every session that was not reaped: its number, a handle to its process
@@ -146,7 +146,7 @@ class Sessions:
             self._control.close()
             for handle in self._handles.values():
                 os.close(handle)
-            session_process(channel, log, self._target, self._open_session)
+            session_process(channel, log, self._target, self._open_session, self._changed)
         os.close(channel)
         os.close(log)
         # Both sides do it: neither knows who comes first.

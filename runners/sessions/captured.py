@@ -64,6 +64,11 @@ class Captured:
         rows: torch.Tensor = self.model_runner.req_to_token_pool.req_to_token
         return rows
 
+    @property
+    def every_kv(self) -> list[torch.Tensor]:
+        """The tensors of all KV caches."""
+        return [tensor for kv in (self.kv, *self.other_kv) for tensor in kv]
+
     def _static_tensors(self) -> dict[str, torch.Tensor]:
         """Everything that outlives a call: runner buffers, metadata buffers, the KV cache and its index."""
         caches = {f"kv_cache.{number}": tensor for number, tensor in enumerate(self.kv)}

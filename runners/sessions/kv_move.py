@@ -20,6 +20,7 @@ from runners.releases import catalogue
 from runners.releases.kv_move.family import Batch, Move, Pools
 from runners.sessions import memory
 from runners.sessions.errors import blaming, theirs
+from runners.sessions.step import see_memory
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
@@ -31,12 +32,18 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     table = req_to_token(setup)
     kv: list[torch.Tensor] = [*pools.cache.k_buffer, *pools.cache.v_buffer]
     memory.fill_cache(kv, table)
+    engine.pad_into([*(tensor[: setup.page_size] for tensor in kv), pools.requests.req_to_token[0]])
     before = memory.copied(kv)
 
     def run(case: Case, watch: Watch) -> None:
         watch.see(-1, "input", "req_to_token", table)
         for number, step in enumerate(case.steps):
-            Moves(pools, table, number, step.requests, watch).run(moves, before)
+            moved = Moves(pools, table, number, step.requests, watch)
+            engine.memory_seen()
+            try:
+                moved.run(moves, before)
+            finally:
+                see_memory(moved.tape)
 
     return blaming(run)
 

@@ -22,10 +22,12 @@ from runners.engines.active import engine
 from runners.recording.observer import HarnessError, OpenSession, RunCase, Unsupported, Watch
 from runners.releases import catalogue, model
 from runners.releases.refusals import refused
-from runners.sessions import replay
+from runners.sessions import mutation, replay
 from runners.targets.overlay import overlay_at
 
 engine.install()
+# A session of a sglang that is changed in one place, or whose lines are noted: what the worker asks for by this name.
+changed = mutation.changed
 
 with engine.importing():
     RELEASE = catalogue.present_release()

@@ -24,13 +24,18 @@ BARE = os.environ.get("EAGLEEYE_RECORD") == "bare"
 
 def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
     """Build workers and capture graphs."""
+    engine.memory_seen()  # while workers are built, nothing is given that is captured
     captured = Captured(adapter, setup, watch)
+    at_capture = engine.memory_seen()
+    engine.pad_into([*(tensor[: setup.page_size] for tensor in captured.every_kv), captured.req_to_token[0]])
     if BARE:
         return partial(bare_loop, captured)
 
     def run(case: Case, watch: Watch) -> None:
         captured.reset()
         watch.see(-1, "input", "req_to_token", captured.table)
+        for name, value in at_capture.items():
+            watch.see(-1, "memory", name, value)
         ranges = (adapter.family.padded or RUNNER_FACTS[setup.runner].padded)(setup)
         for name in captured.buffers:
             if name in ranges:

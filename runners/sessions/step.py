@@ -14,6 +14,7 @@ import torch
 
 from repro.cases.case import Request
 from repro.traces.trace import Array
+from runners.engines.active import engine
 from runners.engines.guards import untouched
 from runners.engines.staging import Came, Tape
 from runners.recording.observer import HarnessError, Watch
@@ -44,6 +45,13 @@ class Step:
         self.rows = self._rows()
 
     def run(self) -> None:
+        engine.memory_seen()  # what earlier calls and models did is not this call's
+        try:
+            self._run()
+        finally:
+            see_memory(self.tape)
+
+    def _run(self) -> None:
         captured = self.captured
         self.fill()
         snapshots = captured.snapshots
@@ -243,6 +251,13 @@ class Step:
             if broken:
                 bands.mend()
         self.tape.see("guard", "intact", intact)
+
+
+def see_memory(tape: Tape) -> None:
+    """Record what kernels did to memory since this was last asked."""
+    for name, value in engine.memory_seen().items():
+        tape.see("memory", name, value)
+    tape.hold()
 
 
 def _equal(came: Came, outputs: Sequence[str]) -> bool:

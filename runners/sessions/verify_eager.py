@@ -19,6 +19,7 @@ from runners.releases.live import Live, mha_cache
 from runners.releases.verify_eager.family import Verified, verified, watched
 from runners.sessions import memory
 from runners.sessions.errors import blaming, theirs
+from runners.sessions.step import see_memory
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
@@ -52,6 +53,7 @@ class Verify:
 
     def run(self) -> None:
         tape = Tape(self.watch, self.number)
+        engine.memory_seen()
         tape.see("input", "req_pool_indices", self.batch.req_pool_indices)
         tape.see("input", "seq_lens", self.batch.seq_lens)
         tape.see("input", "busiest", self.batch.busiest)
@@ -64,6 +66,7 @@ class Verify:
             for path, columns in self.columns.items():
                 for name, values in columns.items():
                     tape.see(path, name, values)
+            see_memory(tape)
             tape.flush()
 
     def _tell(self, path: str, forward_batch: Any, query: torch.Tensor | None = None) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter as triton_interpreter
 
-from runners.engines import store_bounds
+from runners.engines import launch_memory
 
 TensorHandle = triton_interpreter.TensorHandle
 
@@ -136,7 +136,7 @@ class BatchedBuilder(triton_interpreter.InterpreterBuilder):
     def create_masked_store(self, ptrs: Any, value: Any, mask: Any, cache_modifier: Any, eviction_policy: Any) -> None:
         shape = _common_shape(ptrs, value, mask)
         addresses, values, allowed = (_whole(part, shape) for part in (ptrs, value, mask))
-        kept = store_bounds.kept(addresses.data, values.data.itemsize)
+        kept = launch_memory.kept(addresses.data, values.data.itemsize)
         if kept is None:
             raise NotBatched
         access = self._access(addresses, TensorHandle(allowed.data & kept, tl.int1), values.data.itemsize)

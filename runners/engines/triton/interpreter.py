@@ -17,7 +17,7 @@ import numpy as np
 from triton.runtime import interpreter as triton_interpreter
 from triton.runtime.errors import InterpreterError
 
-from runners.engines import store_bounds
+from runners.engines import launch_memory
 from runners.engines.triton import batched, language, reductions
 
 _receiver: Callable[[Launch], None] | None = None
@@ -27,15 +27,18 @@ _one_by_one: set[Callable[..., None]] = set()
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch: everything but the memory it will find."""
+    """One kernel launch: everything but what its memory will hold. memory: what its arguments stand for, if that is not
+    seen from them."""
 
     function: Callable[..., None]
     arguments: dict[str, Any]
     constexprs: frozenset[str]
     grid: tuple[int, int, int]
+    memory: tuple[launch_memory.Span, ...] | None = None
 
     def with_arguments(self, arguments: dict[str, Any]) -> Launch:
-        return replace(self, arguments=arguments)
+        """The same memory under other tensors."""
+        return replace(self, arguments=arguments, memory=self.memory or launch_memory.spans(self.arguments))
 
     @property
     def programs(self) -> int:
@@ -50,16 +53,13 @@ class Launch:
         }
         builder.set_grid_dim(*self.grid)
         function = self.function
-        store_bounds.begin(self.arguments.values())
-        if self.function not in _one_by_one and self.programs > 1:
-            with np.errstate(all="ignore"):
-                if batched.run(function, arguments, self.grid):
-                    return
-            _one_by_one.add(function)
-            # What a store outside of all storages lost it loses again.
-            store_bounds.begin(self.arguments.values())
+        launch_memory.begin(function.__name__, self.memory or launch_memory.spans(self.arguments))
         try:
             with np.errstate(all="ignore"):
+                if function not in _one_by_one and self.programs > 1:
+                    if batched.run(function, arguments, self.grid):
+                        return
+                    _one_by_one.add(function)
                 for x in range(self.grid[0]):
                     for y in range(self.grid[1]):
                         for z in range(self.grid[2]):
@@ -67,6 +67,8 @@ class Launch:
                             function(**arguments)
         except Exception as error:
             raise InterpreterError(f"{function.__name__}: {error!r}") from error
+        finally:
+            launch_memory.end()
 
 
 def one_by_one() -> frozenset[str]:
@@ -138,7 +140,7 @@ def install() -> None:
     """Replace Triton's launcher in this process."""
     language.install()
     reductions.install()
-    store_bounds.install()
+    launch_memory.install()
     triton_interpreter.GridExecutor.__call__ = _call
     triton_interpreter._patch_lang = _patch_language
     triton_interpreter.interpreter_builder.options = triton_interpreter.InterpreterOptions(sanitize_overflow=False)

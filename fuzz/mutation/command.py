@@ -1,0 +1,215 @@
+"""python -m fuzz mutate: draws mutants of a release, tries each in sessions of its own, says which survive and why."""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from fuzz.mutation import equivalents, summary
+from fuzz.mutation.directed import plan
+from fuzz.mutation.mutant import Mutant, sampled
+from fuzz.mutation.scope import PREFIXES, Lines, lines_of, mutants_of, traced_cases
+from fuzz.mutation.trial import EQUIVALENT, KILLED, Clean, Judge, Outcome, Run, Trial
+from repro.cases.atomic_file import write_text
+from repro.cases.case import Case, Target
+from repro.cases.codec import read
+from repro.cases.runner_facts import RUNNER_FACTS
+from repro.commands.cli import BadInput, say
+from repro.traces.trace import Trace
+from repro.upstream.fixes import SEEDS
+
+T = TypeVar("T")
+
+
+class Sessions(Protocol):
+    """Runs cases in sessions of a sglang that may be changed (a Pool)."""
+
+    def run(self, case: Case) -> Trace: ...
+    def change(self, change: Mapping[str, object]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What is passed in. sessions: opens a worker for a target, a limit on its silence in seconds and its log. sources:
+    where the target's sglang lies."""
+
+    sessions: Callable[[Target, float, Path], AbstractContextManager[Sessions]]
+    judge: Judge
+    sources: Callable[[Target], Path]
+
+
+def mutate(options: argparse.Namespace, tools: Tools) -> int:
+    """One run for each target; the worst exit code."""
+    options.out = options.out or Path("out") / f"mutate-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}"
+    options.out.mkdir(parents=True, exist_ok=True)
+    codes = []
+    for target in options.target:
+        report = _Run(options, tools, target).report()
+        for path, text in ((options.json, report.to_json()), (options.markdown, report.to_markdown())):
+            if path:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_text(path, text)
+        for line in report.to_markdown().splitlines() if not options.markdown else [summary.headline(report)]:
+            say(line)
+        codes.append(report.exit_code)
+    return max(codes)
+
+
+class _Run:
+    """One target's mutants. Mutable: outcomes gather."""
+
+    def __init__(self, options: argparse.Namespace, tools: Tools, target: Target) -> None:
+        self.options, self.tools, self.target = options, tools, target
+        stored = [read(path).case for path in sorted(SEEDS.glob("*.json"))]
+        self.plans = {
+            f"{runner}/{backend}": plan(runner, backend, stored, options.cases)
+            for runner, domain in RUNNER_FACTS.items()
+            for backend in domain.backends
+            if runner != "toy" and options.runner in (None, runner) and options.backend in (None, backend)
+        }
+        self.kept = equivalents.read()
+        self.outcomes: list[Outcome] = []
+        self.wrongly_claimed: list[Outcome] = []
+
+    def report(self) -> summary.Report:
+        start, cpu = time.monotonic(), _cpu_seconds()
+        groups = mutants_of(self._ran(), self._source)
+        if not any(groups.values()):
+            raise BadInput(f"{self.target}: no code of its runners was run; {self.options.out} has the workers' logs")
+        say(", ".join(f"{runner}: {len(mutants)}" for runner, mutants in groups.items()) + " sites")
+        homes: dict[str, list[str]] = {}
+        for runner, mutants in groups.items():
+            for mutant in mutants:
+                homes.setdefault(mutant.id, []).append(runner)
+        trial = Trial(
+            plans=self.plans,
+            clean=Clean(self.tools.judge),
+            judge=self.tools.judge,
+            clock=time.monotonic,
+            limit_s=self.options.limit,
+        )
+
+        def attempt(drawn: tuple[str, Mutant], run: Run) -> None:
+            own, mutant = drawn
+            others = [] if self.options.runner else [name for name in homes[mutant.id] if name != own]
+            self._add(self._outcome(trial, mutant, [own, *others], run))
+
+        self._shared_out(sampled(groups, self.options.sample, self.options.seed), attempt)
+        return summary.Report(
+            target=str(self.target),
+            seed=self.options.seed,
+            sites={runner: len(mutants) for runner, mutants in groups.items()},
+            outcomes=tuple(sorted(self.outcomes, key=lambda o: (o.mutant.file, o.mutant.start, o.mutant.id))),
+            seconds=time.monotonic() - start,
+            cpu_seconds=_cpu_seconds() - cpu,
+            workers=self.options.workers,
+            wrongly_claimed=tuple(self.wrongly_claimed),
+        )
+
+    def _outcome(self, trial: Trial, mutant: Mutant, runners: Sequence[str], run: Run) -> Outcome:
+        reason = self.kept.reason(mutant)
+        if reason and not self.options.try_equivalent:
+            return Outcome(mutant=mutant, runner=runners[0], state=EQUIVALENT, reason=reason)
+        outcome = trial.of(mutant, runners, run)
+        if not reason:
+            return outcome
+        if outcome.state == KILLED:
+            self.wrongly_claimed.append(outcome)
+            return outcome
+        return Outcome(
+            mutant=mutant,
+            runner=runners[0],
+            state=EQUIVALENT,
+            reason=reason,
+            cases=outcome.cases,
+            seconds=outcome.seconds,
+        )
+
+    def _add(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+        mutant = outcome.mutant
+        by = f" by {', '.join(outcome.oracles)}" if outcome.oracles else ""
+        say(
+            f"{len(self.outcomes)} {outcome.state}{by} {outcome.runner} {outcome.cases} cases {outcome.seconds:.1f} s: "
+            f"{mutant.file}:{mutant.line} {mutant.function}: {mutant.operator}: {mutant.old} -> {mutant.new}"
+        )
+
+    def _ran(self) -> dict[str, Lines]:
+        """Which lines each runner runs. Those that this release does not have are left out."""
+        ran: dict[str, Lines] = {}
+
+        def trace(runner: str, run: Run) -> None:
+            traces = [run(case, {"trace": list(PREFIXES)}) for case in traced_cases(self.plans[runner])]
+            lines = lines_of(traces)
+            if lines:
+                ran[runner] = lines
+            else:
+                say(f"{runner}: left out: {traces[0].ended.what if traces else 'no cases'}")
+
+        self._shared_out(self.plans, trace)
+        return {runner: ran[runner] for runner in self.plans if runner in ran}
+
+    def _source(self, file: str) -> str:
+        return (self.tools.sources(self.target) / file).read_text()
+
+    def _shared_out(self, work: Iterable[T], do: Callable[[T, Run], None]) -> None:
+        """Do all of the work in so many threads, each with a worker process of its own. The first exception of any
+        ends all."""
+        waiting: queue.SimpleQueue[T] = queue.SimpleQueue()
+        for part in work:
+            waiting.put(part)
+        errors: list[BaseException] = []
+
+        def worker(number: int) -> None:
+            log = self.options.out / f"worker-{number}.log"
+            try:
+                with self.tools.sessions(self.target, self.options.timeout, log) as sessions:
+                    run = running(sessions)
+                    while not errors:
+                        do(waiting.get_nowait(), run)
+            except queue.Empty:
+                return
+            except BaseException as error:  # handed over to the thread that waits
+                errors.append(error)
+
+        threads = [threading.Thread(target=worker, args=(n,), daemon=True) for n in range(self.options.workers)]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                thread.join()
+        except KeyboardInterrupt as error:
+            errors.append(error)
+            for thread in threads:
+                thread.join()
+        if errors:
+            raise errors[0]
+
+
+def running(sessions: Sessions) -> Run:
+    """Runs a case with a change, which sessions keep for as long as it stays the same."""
+    current: dict[str, object] = {}
+
+    def run(case: Case, change: Mapping[str, object]) -> Trace:
+        nonlocal current
+        if change != current:
+            current = dict(change)
+            sessions.change(current)
+        return sessions.run(case)
+
+    return run
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of those that have ended."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)

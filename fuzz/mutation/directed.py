@@ -1,0 +1,90 @@
+"""The cases that a mutant is tried on, those that reach most first: full buckets, then what they leave behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, islice
+
+from fuzz.draw.rounds import different
+from fuzz.draw.strategies import cases
+from repro.cases.case import Case, Request, Setup, Step, accepted_max, problems, seq_len_max, setup_problems
+from repro.cases.codec import digest
+from repro.cases.runner_facts import RUNNER_FACTS
+
+CASES_MAX = 40
+# Of each setup, besides those that are written here.
+DRAWN = 5
+# A long context, in which attention's loops over blocks of 512 tokens run twice.
+LONG = 640
+
+
+def plan(runner: str, backend: str, seeds: Iterable[Case] = (), count: int = CASES_MAX) -> list[Case]:
+    """So many cases at most. seeds: stored ones, of which this runner's and backend's take part."""
+    first, *others = setups(runner, backend)
+    own = [case for case in seeds if (case.setup.runner, case.setup.backend) == (runner, backend)]
+    ordered = chain(written(first), own, drawn(first), *(chain(written(s), drawn(s)) for s in others))
+    unique = {digest(case): case for case in ordered if not problems(case)}
+    return list(islice(unique.values(), count))
+
+
+def setups(runner: str, backend: str) -> list[Setup]:
+    """Small ones that differ from each other in everything that a runner of this kind may differ in."""
+    domain = RUNNER_FACTS[runner]
+    small = Setup(runner=runner, backend=backend, topk=1, num_steps=1, num_draft_tokens=2, capture_bs=(2, 4), slots=6)
+    if backend == "flashinfer":
+        small = replace(small, dtype="float16", head_dim=64)
+    paged = replace(small, page_size=4, capture_bs=(1, 3), num_heads=4, hidden_size=48, kv_splits=2, slots=5)
+    long = replace(small, context_len=LONG, capture_bs=(2,), slots=3, vocab_size=600)
+    found = [small, paged, long]
+    if domain.speculative:
+        branches = 2 if domain.branches else 1
+        found = [
+            _drafting(small, branches, 3, 4),
+            _drafting(replace(paged, context_len=96), *((3, 2, 7) if domain.branches else (1, 2, 3))),
+            _drafting(long, branches, 3, 4),
+        ]
+        for name in domain.algorithms[1:]:
+            found.append(_drafting(replace(small, capture_bs=(3,), slots=4, algorithm=name), branches, 3, 4))
+        if domain.branches and not domain.trees:
+            found.append(_drafting(replace(small, capture_bs=(1, 4)), 1, 2, 3))
+    return [setup for setup in found if not setup_problems(setup)]
+
+
+def _drafting(setup: Setup, topk: int, num_steps: int, num_draft_tokens: int) -> Setup:
+    return replace(setup, topk=topk, num_steps=num_steps, num_draft_tokens=num_draft_tokens)
+
+
+def written(setup: Setup) -> Iterator[Case]:
+    """Everybody at the longest length with the largest bucket full, and a batch of one in what that leaves behind;
+    batches that grow, shrink and take each other's slots; batches of the shortest requests."""
+    limit, full = seq_len_max(setup), setup.max_bs
+    page = setup.page_size
+
+    def step(count: int, length: Sequence[int], first: int = 0, turn: int = 0) -> Step:
+        slots = [1 + (first + row) % setup.slots for row in range(count)]
+        most = accepted_max(setup)
+        return Step(
+            requests=tuple(
+                Request(
+                    slot=slot,
+                    seq_len=min(limit, max(1, length[row % len(length)])),
+                    data=37 * (row + 1) + 101 * turn,
+                    accepted=(row + turn) % (most + 1) if most else 0,
+                )
+                for row, slot in enumerate(slots)
+            )
+        )
+
+    small = max(1, full - 1)
+    yield Case(setup=setup, steps=(step(full, [limit]), step(1, [2], 1, 1), step(small, [5, 9, page], 2, 2)))
+    yield Case(
+        setup=setup,
+        steps=(step(1, [page + 1]), step(full, [3, page * 2, 7, 1], 1, 1), step(small, [limit, 4], 0, 2)),
+    )
+    yield Case(setup=setup, steps=(step(small, [1]), step(full, [1, 2], 2, 1), step(1, [limit], 3, 2)))
+
+
+def drawn(setup: Setup) -> Iterator[Case]:
+    """A few at random, the same ones each time."""
+    yield from different(f"eagleeye mutate {setup}", cases(setup), DRAWN)

@@ -1,0 +1,150 @@
+"""Whether a mutant is killed: cases are run on it until an oracle fails that does not fail without it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from fuzz.mutation.mutant import Mutant
+from repro.cases.case import Case
+from repro.cases.codec import digest
+from repro.traces.finding import Status, Verdict
+from repro.traces.trace import How, Trace
+
+KILLED, SURVIVED, EQUIVALENT, UNTRIED = "killed", "survived", "equivalent", "untried"
+# Where a session does not come to its first replay: sglang raised while its workers were built, or our own part of the
+# session broke on what it met. A campaign counts both as errors, loudly; only the first is the oracle's of that name.
+ENDED, SESSION = "ended", "session"
+
+# Runs a case with this change of sglang, {} for none.
+Run = Callable[[Case, Mapping[str, object]], Trace]
+Judge = Callable[[Case, Trace], Sequence[Verdict]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a mutant. runner: of the runners and backends that were tried, the one that killed it, else the
+    one that it was drawn for. state: one of the four above. oracle: the first of `oracles`, all that failed in the
+    case that killed it, in the catalogue's order. cases: how many were run. seconds: until it was killed, or all.
+    reason: why it is equivalent, or why nothing could be tried."""
+
+    mutant: Mutant
+    runner: str
+    state: str
+    oracle: str = ""
+    oracles: tuple[str, ...] = ()
+    where: str = ""
+    case: str = ""
+    cases: int = 0
+    seconds: float = 0.0
+    reason: str = ""
+
+    @property
+    def operator(self) -> str:
+        return self.mutant.operator
+
+    def to_json(self) -> dict[str, object]:
+        own = asdict(self)
+        of_mutant = {name: own["mutant"][name] for name in ("file", "function", "line", "operator", "old", "new")}
+        del own["mutant"]
+        return {"id": self.mutant.id, **of_mutant, **own}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """By what a mutant was killed in one case."""
+
+    oracles: tuple[str, ...]
+    where: str
+
+
+class Clean:
+    """What the unchanged sglang does in each case. Mutable, and shared by threads: each case is run once, when it is
+    first asked for."""
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+        self._lock = threading.Lock()
+        self._failures: dict[str, frozenset[tuple[str, str]] | None] = {}
+
+    def failures(self, case: Case, run: Run) -> frozenset[tuple[str, str]] | None:
+        """The oracle and the `where` of each failure; None if the case cannot be run here."""
+        name = digest(case)
+        with self._lock:
+            if name in self._failures:
+                return self._failures[name]
+        trace = run(case, {})
+        failures = None
+        if trace.ended.how.took_place:
+            failures = frozenset((v.oracle, v.where) for v in self._judge(case, trace) if v.status is Status.FAIL)
+        with self._lock:
+            return self._failures.setdefault(name, failures)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """plans: for each runner and backend its cases, in order. limit_s: after so long no further case is begun."""
+
+    plans: Mapping[str, Sequence[Case]]
+    clean: Clean
+    judge: Judge
+    clock: Callable[[], float]
+    limit_s: float
+
+    def of(self, mutant: Mutant, runners: Iterable[str], run: Run) -> Outcome:
+        """Try a mutant on these runners, in their order. run: of the calling thread."""
+        start, count = self.clock(), 0
+        change = {"edit": mutant.change()}
+        own = ""
+        for runner in runners:
+            own = own or runner
+            for case in self.plans[runner]:
+                if self.clock() - start > self.limit_s:
+                    break
+                trace = run(case, change)
+                count += 1
+                if _not_swapped(trace):
+                    return Outcome(mutant=mutant, runner=own, state=UNTRIED, reason=trace.ended.what)
+                suspects = self._failures(case, trace)
+                seconds = self.clock() - start
+                failure = self._of_the_mutant(case, suspects, run) if suspects else None
+                if failure:
+                    return Outcome(
+                        mutant=mutant,
+                        runner=runner,
+                        state=KILLED,
+                        oracle=failure.oracles[0],
+                        oracles=failure.oracles,
+                        where=failure.where,
+                        case=digest(case),
+                        cases=count,
+                        seconds=round(seconds, 2),
+                    )
+        return Outcome(mutant=mutant, runner=own, state=SURVIVED, cases=count, seconds=round(self.clock() - start, 2))
+
+    def _failures(self, case: Case, trace: Trace) -> list[tuple[str, str]]:
+        if not trace.ended.how.took_place:
+            return [(ENDED if _in_sglang(trace.ended.detail) else SESSION, trace.ended.what)]
+        return [(v.oracle, v.where) for v in self.judge(case, trace) if v.status is Status.FAIL]
+
+    def _of_the_mutant(self, case: Case, suspects: Sequence[tuple[str, str]], run: Run) -> Failure | None:
+        """What of it the unchanged sglang does not do as well."""
+        usual = self.clean.failures(case, run)
+        if usual is None:  # not a case for this release
+            return None
+        new = [suspect for suspect in suspects if suspect not in usual]
+        return Failure(oracles=tuple(dict.fromkeys(oracle for oracle, _ in new)), where=new[0][1]) if new else None
+
+
+def _not_swapped(trace: Trace) -> bool:
+    return trace.ended.how is How.UNSUPPORTED and any(
+        text in trace.ended.what for text in ("cannot be swapped in", "cannot be compiled", "no function ")
+    )
+
+
+def _in_sglang(detail: str) -> bool:
+    """Whether an exception came out of sglang: whether its code was called after the last of ours that builds."""
+    frames = [line for line in detail.splitlines() if line.lstrip().startswith('File "')]
+    ours = max((n for n, line in enumerate(frames) if "/runners/sessions/" in line), default=-1)
+    return any("/sglang/" in line for line in frames[ours + 1 :])

@@ -1,0 +1,248 @@
+"""What an interpreted kernel may touch: loads and stores outside of the memory that its launch was given are findings,
+and so are two programs that store different values to one address.
+
+On a GPU the first read or overwrite foreign memory, or end the process, and of the last nobody knows which one stays.
+Here such lanes are masked off: they would land in the heap of the interpreter, whose own crash says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_leaves
+from triton.runtime import interpreter as triton_interpreter
+
+from repro.traces.trace import Array
+from runners.engines.guards import band_bytes
+
+LOAD, STORE, RACE = "load outside", "store outside", "two values stored to"
+# How many launches were watched, among what was seen.
+LAUNCHES = "launches"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The memory behind an argument of a launch: addresses from `first` up to `end`. band: how many bytes at both ends
+    are guard bands: what is stored there shows as such, and nobody has anything to read there. start: where the
+    argument itself begins; size: of an element, in bytes."""
+
+    name: str
+    first: int
+    end: int
+    band: int
+    start: int
+    size: int
+
+    def within(self, kind: str) -> tuple[int, int]:
+        """What a load, or a store, may touch."""
+        return (self.first + self.band, self.end - self.band) if kind == LOAD else (self.first, self.end)
+
+
+def spans(arguments: Mapping[str, object]) -> tuple[Span, ...]:
+    """Of all tensors among the arguments of a launch."""
+    return tuple(
+        _span(name, leaf)
+        for name, value in arguments.items()
+        for leaf in ([value] if isinstance(value, torch.Tensor) else _tensors(value))
+        if leaf.numel()
+    )
+
+
+def _tensors(value: object) -> Iterator[torch.Tensor]:
+    if isinstance(value, list | tuple | dict):
+        yield from (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+def _span(name: str, tensor: torch.Tensor) -> Span:
+    storage = tensor.untyped_storage()
+    first = storage.data_ptr()
+    end = first + storage.nbytes()
+    return Span(name, first, end, band_bytes(storage), tensor.data_ptr(), tensor.element_size())
+
+
+# Findings --------------------------------------------------------------------------------------------------------
+
+# By what is wrong, the kernel and its argument: index and length, in elements of that argument, of the first place.
+_seen: dict[str, Array] = {}
+_launches = 0
+# Where everybody may write: the rows that padding is sent to.
+_dumps: list[tuple[int, int]] = []
+
+
+def taken() -> dict[str, Array]:
+    """What was found since this was last asked, by name, and under LAUNCHES how many launches were watched."""
+    global _launches
+    found = {**_seen, LAUNCHES: np.asarray(_launches)}
+    _seen.clear()
+    _launches = 0
+    return found
+
+
+def report(name: str, *numbers: int) -> None:
+    """Keep a finding; of a name the first one."""
+    _seen.setdefault(name, np.array(numbers, dtype=np.int64))
+
+
+def set_dumps(rows: Iterable[torch.Tensor]) -> None:
+    """Say which rows padding writes to, whatever it may be: what lies there is nobody's."""
+    _dumps[:] = [(row.data_ptr(), row.data_ptr() + row.numel() * row.element_size()) for row in rows]
+
+
+# The launch under way --------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Launch:
+    """Mutable: stores gather. spans: None where the kernel was given memory in another way than as tensors."""
+
+    kernel: str
+    spans: Sequence[Span] | None
+    # Per store: addresses, values as bits, the program.
+    stores: list[tuple[Any, Any, tuple[int, ...]]] = field(default_factory=list)
+
+    def allowed(self, ptrs: Any, mask: Any, size: int, kind: str) -> Any:
+        """The mask without the lanes that lie outside of all memory; those are a finding."""
+        addresses = ptrs.data
+        if not addresses.size or self._within_one(addresses, size, kind):
+            return mask
+        lanes = np.broadcast_to(mask.data, addresses.shape).astype(np.bool_)
+        used = addresses[lanes]
+        if not used.size or self._within_one(used, size, kind):
+            return mask
+        outside = lanes & ~self.inside(addresses, size, kind)
+        if not outside.any():
+            return mask
+        self._report(kind, int(addresses[outside].reshape(-1)[0]))
+        return triton_interpreter.TensorHandle(lanes & ~outside, mask.dtype)
+
+    def _within_one(self, addresses: Any, size: int, kind: str) -> bool:
+        first, last = int(addresses.min()), int(addresses.max()) + size
+        bounds = (span.within(kind) for span in self.spans or ())
+        return any(low <= first and last <= high for low, high in bounds)
+
+    def inside(self, addresses: Any, size: int, kind: str) -> Any:
+        inside = np.zeros(addresses.shape, dtype=np.bool_)
+        for low, high in (span.within(kind) for span in self.spans or ()):
+            if high - low >= size:
+                inside |= (addresses >= np.uint64(low)) & (addresses <= np.uint64(high - size))
+        return inside
+
+    def _report(self, kind: str, address: int) -> None:
+        """Of an address; the argument that it belongs to is taken to be the nearest."""
+        nearest = min(self.spans or (), key=lambda span: max(span.first - address, address - span.end, 0), default=None)
+        if nearest is None:
+            report(f"{kind} everything in {self.kernel}", address)
+            return
+        length = (nearest.end - nearest.band - nearest.start) // nearest.size
+        index = (address - nearest.start) // nearest.size
+        report(f"{kind} {nearest.name} in {self.kernel}", index, length)
+
+    def keep(self, ptrs: Any, value: Any, mask: Any) -> None:
+        """Remember a store."""
+        lanes = np.broadcast_to(mask.data, ptrs.data.shape).astype(np.bool_)
+        values = np.broadcast_to(value.data, ptrs.data.shape)[lanes]
+        bits = np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}").astype(np.uint64)
+        self.stores.append((ptrs.data[lanes], bits, tuple(triton_interpreter.interpreter_builder.grid_idx)))
+
+    def end(self) -> None:
+        """Compare what was stored."""
+        stores, self.stores = self.stores, []
+        if self.spans is None or not stores:
+            return
+        addresses, bits = (np.concatenate([store[part] for store in stores]) for part in (0, 1))
+        order = np.argsort(addresses, kind="stable")
+        addresses, bits = addresses[order], bits[order]
+        twice = addresses[1:][(addresses[1:] == addresses[:-1]) & (bits[1:] != bits[:-1])]
+        for first, end in _dumps if twice.size else ():
+            twice = twice[(twice < np.uint64(first)) | (twice >= np.uint64(end))]
+        for address in np.unique(twice).tolist():
+            if _contradict(address, stores):
+                self._report(RACE, address)
+                return
+
+
+def _contradict(address: int, stores: Sequence[tuple[Any, Any, tuple[int, ...]]]) -> bool:
+    """Whether programs disagree on what is stored here, or lanes of one store. What a program stores later replaces
+    what it stored before."""
+    last: dict[tuple[int, ...], set[int]] = {}
+    for addresses, bits, program in stores:
+        here = bits[addresses == np.uint64(address)]
+        if here.size:
+            last[program] = set(here.tolist())
+    return len(set().union(*last.values())) > 1
+
+
+_under_way: _Launch | None = None
+
+
+def begin(kernel: str, memory: Sequence[Span]) -> None:
+    """A launch with this memory begins."""
+    global _under_way, _launches
+    _under_way = _Launch(kernel, memory)
+    _launches += 1
+
+
+def end() -> None:
+    """It has ended, well or badly."""
+    global _under_way
+    if _under_way is not None:
+        _under_way.end()
+    _under_way = None
+
+
+def kept(addresses: Any, size: int) -> Any:
+    """Which stores of this many bytes land in the launch's memory; None where that is not known."""
+    if _under_way is None or _under_way.spans is None:
+        return None
+    return _under_way.inside(addresses, size, STORE)
+
+
+# The interpreter's loads and stores ------------------------------------------------------------------------------
+
+
+def _watched_load(load: Any) -> Any:
+    def create_masked_load(self: Any, ptrs: Any, mask: Any, *rest: Any) -> Any:
+        if _under_way is not None and _under_way.spans is not None:
+            mask = _under_way.allowed(ptrs, mask, _bytes(ptrs), LOAD)
+        return load(self, ptrs, mask, *rest)
+
+    return create_masked_load
+
+
+def _watched_store(store: Any) -> Any:
+    def create_masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        if _under_way is not None and _under_way.spans is not None:
+            mask = _under_way.allowed(ptrs, mask, value.data.itemsize, STORE)
+            # Programs that run at once do not meet: where they would, they are run one by one.
+            if type(self) is triton_interpreter.InterpreterBuilder:
+                _under_way.keep(ptrs, value, mask)
+        return store(self, ptrs, value, mask, *rest)
+
+    return create_masked_store
+
+
+def _bytes(ptrs: Any) -> int:
+    """Of an element that a pointer points to."""
+    return max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
+
+
+def _anywhere(to_pointer: Any) -> Any:
+    """A kernel that makes addresses out of numbers was given memory in another way."""
+
+    def convert(self: Any, *args: Any) -> Any:
+        if _under_way is not None:
+            _under_way.spans = None
+        return to_pointer(self, *args)
+
+    return convert
+
+
+def install() -> None:
+    builder = triton_interpreter.InterpreterBuilder
+    builder.create_masked_load = _watched_load(builder.create_masked_load)
+    builder.create_masked_store = _watched_store(builder.create_masked_store)
+    builder.create_int_to_ptr = _anywhere(builder.create_int_to_ptr)

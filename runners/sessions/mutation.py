@@ -1,0 +1,222 @@
+"""A session of a changed sglang: one place of its source is replaced in this process before anything is built.
+
+The module has long been imported. What changes is the code of the function that the place lies in, wherever that
+function is known under whatever name; of a Triton kernel also what its compiler or interpreter reads.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import linecache
+import re
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+from triton.runtime.interpreter import InterpretedFunction
+
+from repro.cases.case import Case, Setup, Target
+from repro.traces.trace import Array
+from runners.recording.observer import OpenSession, RunCase, Unsupported, Watch
+from runners.recording.packed import Sheet
+
+# How deep a function may lie under decorators.
+_DEPTH_MAX = 8
+
+
+def changed(change: Mapping[str, Any], open_session: OpenSession) -> OpenSession:
+    """What opens sessions as `change` says: {"edit": a Mutant's change} or {"trace": prefixes of file names}."""
+    if "trace" in change:
+        return functools.partial(_traced, tuple(change["trace"]), open_session)
+
+    def opened(setup: Setup, target: Target, watch: Watch) -> RunCase:
+        swap(change["edit"])
+        return open_session(setup, target, watch)
+
+    return opened
+
+
+# A changed function ----------------------------------------------------------------------------------------------
+
+
+def swap(edit: Mapping[str, Any]) -> None:
+    """Have the function run with this edit of its source. file: relative to an import root. Unsupported if there is no
+    such function, or if it cannot be swapped."""
+    module = importlib.import_module(edit["file"].removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+    path = module.__file__ or ""
+    source = edited(Path(path).read_text(), edit)
+    try:
+        code = _code(compile(source, path, "exec"), edit["function"], edit["first_line"])
+    except SyntaxError as error:
+        raise Unsupported(f"the change cannot be compiled: {error}") from error
+    functions = list(_functions(module, edit["function"], path, edit["first_line"]))
+    if code is None or not functions:
+        raise Unsupported(f"no function {edit['function']} begins in line {edit['first_line']} of {edit['file']}")
+    # Kernels are read as text: by Triton's compiler once, by its interpreter whenever a kernel is first run.
+    linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+    for holder, function in functions:
+        try:
+            function.__code__ = code
+        except ValueError as error:  # another number of names from outside
+            raise Unsupported(f"the change of {edit['function']} cannot be swapped in: {error}") from error
+        _reread(holder, function, source)
+
+
+def edited(source: str, edit: Mapping[str, Any]) -> str:
+    """The text with what lies between two places replaced. Places are a line and a column in UTF-8 bytes."""
+    lines = source.encode().split(b"\n")
+    (first, begin), (last, end) = edit["start"], edit["end"]
+    middle = lines[first - 1][:begin] + str(edit["text"]).encode() + lines[last - 1][end:]
+    return b"\n".join([*lines[: first - 1], middle, *lines[last:]]).decode()
+
+
+def _code(code: CodeType, function: str, first_line: int) -> CodeType | None:
+    """The code of a function within that of its module."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            if (constant.co_qualname, constant.co_firstlineno) == (function, first_line):
+                return constant
+            inner = _code(constant, function, first_line)
+            if inner:
+                return inner
+    return None
+
+
+def _functions(module: ModuleType, name: str, path: str, first_line: int) -> Iterator[tuple[object, FunctionType]]:
+    """The function of this name that begins here, with what holds it: under decorators, in properties, as a kernel."""
+    owner: object = module
+    *classes, last = name.split(".")
+    for part in classes:
+        owner = vars(owner).get(part, owner)
+    seen: set[int] = set()
+    waiting: list[tuple[object, object, int]] = [(owner, vars(owner).get(last), 0)]
+    while waiting:
+        holder, value, depth = waiting.pop()
+        if value is None or id(value) in seen or depth > _DEPTH_MAX:
+            continue
+        seen.add(id(value))
+        if isinstance(value, FunctionType) and (value.__code__.co_filename, value.__code__.co_firstlineno) == (
+            path,
+            first_line,
+        ):
+            yield holder, value
+        waiting += [(value, inner, depth + 1) for inner in _under(value)]
+
+
+def _under(value: Any) -> Iterator[object]:
+    """What a decorator may have put its function in."""
+    for attribute in ("__func__", "__wrapped__", "fget", "fset", "func", "fn", "_torchdynamo_orig_callable"):
+        yield getattr(value, attribute, None)
+    if isinstance(value, FunctionType):
+        for cell in value.__closure__ or ():
+            try:
+                contents = cell.cell_contents
+            except ValueError:  # not bound yet
+                continue
+            if callable(contents):
+                yield contents
+
+
+def _reread(holder: Any, function: FunctionType, source: str) -> None:
+    """Have a kernel be what its text is now."""
+    InterpretedFunction.rewritten_fn.pop(function, None)
+    if hasattr(holder, "_unsafe_update_src"):
+        first = function.__code__.co_firstlineno
+        block = textwrap.dedent("\n".join(source.split("\n")[first - 1 : _last_line(function.__code__)]) + "\n")
+        start = re.search(r"^def\s+\w+\s*\(", block, re.MULTILINE)
+        holder._unsafe_update_src(block[start.start() if start else 0 :])
+
+
+def _last_line(code: CodeType) -> int:
+    """The last line of a function, those of functions within it included."""
+    own = max((line for _, _, line in code.co_lines() if line), default=code.co_firstlineno)
+    return max([own, *(_last_line(inner) for inner in code.co_consts if isinstance(inner, CodeType))])
+
+
+# Which lines run -------------------------------------------------------------------------------------------------
+
+
+def _traced(
+    prefixes: tuple[str, ...], open_session: OpenSession, setup: Setup, target: Target, watch: Watch
+) -> RunCase:
+    """An ordinary session that also records which lines of files under these prefixes it ran: under path `lines`, by
+    file; those that ran before capture under `built_lines`."""
+    lines = _Lines(prefixes)
+    with lines:
+        run_case = open_session(setup, target, _Phases(watch, lines))
+
+    def run(case: Case, watch: Watch) -> None:
+        with lines:
+            run_case(case, _Phases(watch, lines))
+        for path, files in lines.seen.items():
+            for file, numbers in files.items():
+                watch.see(-1, path, file, np.array(sorted(numbers)))
+
+    return run
+
+
+class _Lines:
+    """While entered, notes the lines that run. Mutable."""
+
+    def __init__(self, prefixes: tuple[str, ...]) -> None:
+        self._prefixes = prefixes
+        self._names: dict[str, str] = {}
+        self.phase = "built_lines"
+        self.seen: dict[str, dict[str, set[int]]] = {"built_lines": {}, "lines": {}}
+
+    def __enter__(self) -> None:
+        sys.settrace(self._called)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _called(self, frame: FrameType, event: str, argument: object) -> Any:
+        path = frame.f_code.co_filename
+        name = self._names.get(path)
+        if name is None:
+            name = self._names[path] = self._name(path)
+        if not name:
+            return None
+        seen = self.seen[self.phase].setdefault(name, set())
+        seen.add(frame.f_lineno)
+
+        def line(frame: FrameType, event: str, argument: object) -> Any:
+            seen.add(frame.f_lineno)
+            return line
+
+        return line
+
+    def _name(self, path: str) -> str:
+        """The file relative to its import root; empty where nobody asked for it."""
+        start = path.rfind("/sglang/")
+        name = path[start + 1 :] if start >= 0 else ""
+        return name if name.startswith(self._prefixes) else ""
+
+
+class _Phases(Watch):
+    """Hands everything on, and says when what was built begins to be used."""
+
+    def __init__(self, watch: Watch, lines: _Lines) -> None:
+        self._watch, self._lines = watch, lines
+
+    def at(self, step: int, path: str) -> None:
+        if step >= 0 or path == "capture":
+            self._lines.phase = "lines"
+        self._watch.at(step, path)
+
+    def see(self, step: int, path: str, name: str, array: Array) -> None:
+        self._watch.see(step, path, name, array)
+
+    def see_all(self, step: int, what: Sheet, data: bytes) -> None:
+        self._watch.see_all(step, what, data)
+
+    def spent(self, stage: str, seconds: float) -> None:
+        self._watch.spent(stage, seconds)
+
+    def fact(self, name: str, text: str) -> None:
+        self._watch.fact(name, text)

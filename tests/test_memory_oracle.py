@@ -1,0 +1,37 @@
+"""memory: what kernels touch, judged from what the emulated engine saw."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fuzz.mutation.directed import plan
+from oracles import memory
+from oracles.catalogue import asked
+from repro.traces.finding import Status
+from repro.traces.trace import Ended, How, Seen, Trace
+
+CASE = plan("draft", "triton")[0]
+
+
+def trace(*seen: tuple[int, str, list[int] | int]) -> Trace:
+    arrays = tuple(Seen(step=step, path="memory", name=name, array=np.array(value)) for step, name, value in seen)
+    return Trace(ended=Ended(how=How.DONE), seen=arrays)
+
+
+def test_what_kernels_did_outside_fails_by_kernel_and_argument() -> None:
+    late = ("load outside kv_indices in stage1", [40, 32])
+    verdict = memory.judge(CASE, trace((0, "launches", 3), (1, *late), (1, "store outside out in last", [4, 4])))
+    assert (verdict.status, verdict.where) == (Status.FAIL, late[0])
+    assert "step 1" in verdict.detail and "element 40 of 32" in verdict.detail
+    # Not where in a case it shows.
+    assert memory.judge(CASE, trace((-1, late[0], [7, 8]), (0, "launches", 3))).where == verdict.where
+
+
+def test_without_a_launch_nothing_is_known_and_without_a_finding_it_passes() -> None:
+    assert memory.judge(CASE, trace((0, "launches", 0), (-1, "launches", 0))).status is Status.UNKNOWN
+    assert memory.judge(CASE, trace((0, "launches", 0), (1, "launches", 2))).status is Status.PASS
+
+
+def test_it_is_asked_where_memory_was_watched() -> None:
+    assert memory.judge in asked(CASE, trace((0, "launches", 1)))
+    assert memory.judge not in asked(CASE, Trace(ended=Ended(how=How.DONE)))

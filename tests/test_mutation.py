@@ -1,0 +1,153 @@
+"""Mutants: every operator at the places that it fits, as text that can be put back, and which of them are drawn."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fuzz.mutation import equivalents
+from fuzz.mutation.directed import CASES_MAX, plan
+from fuzz.mutation.mutant import Mutant, sampled
+from fuzz.mutation.scope import lines_of, mutants_of, traced_cases
+from fuzz.mutation.sites import mutants
+from repro.cases.case import BACKENDS, problems, seq_len_max
+from repro.cases.runner_facts import RUNNER_FACTS
+from repro.traces.trace import Ended, How, Seen, Trace
+from runners.sessions.mutation import edited
+
+SOURCE = '''
+import bisect
+import torch
+
+class Runner:
+    def __init__(self, max_bs):
+        """Text."""
+        self.buffer = torch.zeros((max_bs, 2), dtype=torch.int64)
+
+    @property
+    def size(self):
+        return len(self.buffer)
+
+    def replay(self, batch, raw_bs, bs):
+        if raw_bs > bs:
+            raise ValueError("too many")
+        index = bisect.bisect_left(self.sizes, raw_bs)
+        self.buffer[:raw_bs].copy_(
+            batch.seq_lens
+        )
+        logger.info(f"{raw_bs + 1}")
+        if bs != raw_bs and self.padded:
+            self.kv_indptr[1 : bs + 1] = max(index, 3)
+        for step in range(bs):
+            self.call(raw_bs, bs)
+        batch.bs = raw_bs * self.topk
+
+@triton.jit
+def kernel(x_ptr, stride, N: tl.constexpr):
+    at = tl.program_id(0) * stride + tl.arange(0, N)
+    x = tl.load(x_ptr + at, mask=at < N, other=0).to(tl.int64)
+    tl.store(x_ptr + at, x)
+'''
+EXPECTED = {
+    ("allocation", "self.buffer = torch.zeros((max_bs - 1, 2), dtype=torch.int64)"),
+    ("dtype", "self.buffer = torch.zeros((max_bs, 2), dtype=torch.int32)"),
+    ("skipped restore", "pass"),
+    ("dropped write", "pass"),
+    ("bucket", "index = bisect.bisect_right(self.sizes, raw_bs)"),
+    ("raw for padded", "self.buffer[:bs].copy_(batch.seq_lens)"),
+    ("slice", "self.buffer[:raw_bs - 1].copy_(batch.seq_lens)"),
+    ("guard", "if True:"),
+    ("guard", "if bs != raw_bs:"),
+    ("indptr", "self.kv_indptr[:bs + 1] = max(index, 3)"),
+    ("min for max", "self.kv_indptr[1:bs + 1] = min(index, 3)"),
+    ("bound", "for step in range(bs - 1):"),
+    ("argument order", "self.call(bs, raw_bs)"),
+    ("factor", "batch.bs = raw_bs"),
+    ("bound", "x = tl.load(x_ptr + at, mask=at <= N, other=0).to(tl.int64)"),
+    ("mask", "x = tl.load(x_ptr + at).to(tl.int64)"),
+    ("dtype", "x = tl.load(x_ptr + at, mask=at < N, other=0)"),
+    ("term", "at = tl.program_id(0) * stride"),
+    ("factor", "at = tl.program_id(0) + tl.arange(0, N)"),
+    ("constant", "at = tl.program_id(1) * stride + tl.arange(0, N)"),
+}
+
+
+@pytest.fixture(scope="module")
+def everything() -> list[Mutant]:
+    return mutants("sglang/srt/x.py", SOURCE)
+
+
+def test_every_operator_is_at_work(everything: list[Mutant]) -> None:
+    assert {(mutant.operator, mutant.new) for mutant in everything} >= EXPECTED
+    assert not any("ValueError" in mutant.old or "logger" in mutant.old for mutant in everything)
+
+
+def test_each_is_a_module_of_as_many_lines_that_differs_in_that_statement(everything: list[Mutant]) -> None:
+    for mutant in everything:
+        text = edited(SOURCE, mutant.change())
+        assert text.count("\n") == SOURCE.count("\n")
+        assert ast.dump(ast.parse(text)) != ast.dump(ast.parse(SOURCE)), mutant
+    assert len({mutant.id for mutant in everything}) == len({(m.start, m.end, m.text) for m in everything})
+
+
+def test_functions_are_named_as_they_are_found_again(everything: list[Mutant]) -> None:
+    lines = SOURCE.splitlines()
+    begins = {(mutant.function, lines[mutant.first_line - 1].strip()) for mutant in everything}
+    assert ("Runner.replay", "def replay(self, batch, raw_bs, bs):") in begins
+    assert ("kernel", "@triton.jit") in begins
+
+
+def test_groups_and_operators_take_turns_and_no_mutant_is_drawn_twice(everything: list[Mutant]) -> None:
+    groups = {"a": everything, "b": everything[:10]}
+    drawn = list(sampled(groups, 14, seed=3))
+    assert drawn == list(sampled(groups, 14, seed=3)) != list(sampled(groups, 14, seed=4))
+    assert Counter(name for name, _ in drawn) == {"a": 7, "b": 7}
+    assert len({mutant.id for _, mutant in drawn}) == 14
+    assert len({mutant.operator for name, mutant in drawn if name == "a"}) == 7
+    assert len(list(sampled(groups, None, seed=3))) == len({mutant.id for mutant in everything})
+
+
+def test_only_what_ran_is_mutated() -> None:
+    def seen(path: str, file: str, line: int) -> Seen:
+        import numpy as np
+
+        return Seen(step=-1, path=path, name=file, array=np.array([line]))
+
+    backend, runner = "sglang/srt/layers/attention/x.py", "sglang/srt/model_executor/y.py"
+    trace = Trace(
+        ended=Ended(how=How.DONE),
+        seen=(seen("built_lines", backend, 8), seen("built_lines", runner, 8), seen("lines", runner, 18)),
+    )
+    groups = mutants_of({"draft/triton": lines_of([trace])}, lambda file: SOURCE)
+    assert {(mutant.file, mutant.lines[0]) for mutant in groups["draft/triton"]} == {(backend, 8), (runner, 18)}
+
+
+@pytest.mark.parametrize("runner", [name for name in RUNNER_FACTS if name != "toy"])
+def test_each_runner_has_directed_cases(runner: str) -> None:
+    for backend in RUNNER_FACTS[runner].backends:
+        assert backend in BACKENDS
+        cases = plan(runner, backend)
+        assert 15 <= len(cases) <= CASES_MAX
+        assert not any(problems(case) for case in cases)
+        first = cases[0]
+        # The full bucket with everybody at the longest length, and then fewer.
+        assert {r.seq_len for r in first.steps[0].requests} == {seq_len_max(first.setup)}
+        assert [len(step.requests) for step in first.steps][:2] == [first.setup.max_bs, 1]
+        assert len({case.setup for case in traced_cases(cases)}) == len({case.setup for case in cases}) >= 3
+        assert max(seq_len_max(case.setup) for case in cases) > 512
+
+
+def test_what_is_kept_as_equivalent_is_whole_and_has_reasons(tmp_path: Path) -> None:
+    for reason in equivalents.read().reasons.values():
+        assert len(reason) > 10
+    bad = tmp_path / "bad.toml"
+    entry = '[[equivalent]]\nfile = "f"\nfunction = "g"\nold = "a"\nnew = "b"\n'
+    bad.write_text(entry)
+    with pytest.raises(equivalents.BadEquivalents, match="no reason"):
+        equivalents.read(bad)
+    bad.write_text(2 * (entry + 'reason = "because"\n'))
+    with pytest.raises(equivalents.BadEquivalents, match="twice"):
+        equivalents.read(bad)
