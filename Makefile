@@ -83,14 +83,15 @@ setup-cuda: setup
 ifeq ($(MAKECMDGOALS),fuzz)
 MAKEFLAGS += -q
 endif
-FOUND := .venv/.found
+# Of this very make: two that hunt side by side do not answer for each other.
+FOUND := .venv/.found-$(shell echo $$PPID)
 
 fuzz: .hunt
 	$(if $(wildcard $(FOUND)),@:)
 
 .hunt:
 	+@MAKEFLAGS= $(MAKE) --no-print-directory setup PYTHON='$(PYTHON)' PIP_FLAGS='$(PIP_FLAGS)'
-	+@rm -f $(FOUND); $(PY) -m runners install $$($(PY) -m runners facts --releases hunt)
+	+@find .venv -maxdepth 1 -name '.found-*' -mmin +600 -delete; rm -f $(FOUND); $(PY) -m runners install $$($(PY) -m runners facts --releases hunt)
 	+@$(PY) -m fuzz hunt; code=$$?; [ $$code -ne 1 ] || touch $(FOUND); [ $$code -le 1 ] || exit $$code
 
 lint: setup

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -42,6 +41,7 @@ from reports.records import history_of
 from reports.wording import counted
 from repro.cases.atomic_file import write_text
 from repro.cases.case import Case, Target
+from repro.cases.own_place import own_folder
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.commands.cli import BadInput, complain, ended
 from repro.ledger.run import Book, asked_for, new_run, same_run
@@ -68,8 +68,7 @@ class Desk:
         self.book = book
         self.remembered = Remembered(examples(options), display.line)
         self.display = display
-        stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-        self.out: Path = options.out or Path("out") / f"{options.command}-{stamp}"
+        self.out: Path = options.out or own_folder(Path("out"), options.command)
         self.out.mkdir(parents=True, exist_ok=True)
         self.campaigns: list[Campaign] = []
         self.replays: list[Replay] = []
@@ -190,7 +189,7 @@ def working(
     def note(case: Case, trace: Trace, verdicts: Sequence[Verdict], status: Status) -> None:
         book.case(target, case, trace, verdicts, status, exercised(case, trace.replayed))
 
-    under_way = UnderWay(out, log.stem)
+    under_way = UnderWay(out, f"{log.stem}-{os.getpid()}")
     with Pool(target, timeout_s=timeout, log=log, device=device, standbys=standbys) as pool:
 
         def run(case: Case, how: Callable[[Case], Trace] = pool.run) -> Trace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from repro.cases.case import Case
@@ -30,7 +31,7 @@ class UnderWay:
             return
         self._latest = [*self._latest, case][-CASES:]
         path = self._paths[0]
-        beside = path.with_suffix(".tmp")
+        beside = path.with_suffix(f".{os.getpid()}.tmp")
         beside.write_text(dumps(Seed(about={"found": "under way when this was written"}, case=case)), encoding="utf-8")
         beside.replace(path)
         self._paths.append(self._paths.pop(0))

@@ -27,7 +27,9 @@ def _parser() -> Parser:
     shared.add_argument("--runner", choices=RUNNERS, help="default: draft, or toy on the toy engine")
     shared.add_argument("--backend", choices=BACKENDS, help="default: the first that the runner has")
     shared.add_argument("--seed", type=whole, default=0, help="the number from which all cases are drawn")
-    shared.add_argument("--out", type=Path, help="folder for findings and logs; default: out/COMMAND-TIME")
+    shared.add_argument(
+        "--out", type=Path, help="folder for findings and logs; default: out/COMMAND-TIME, one for each process"
+    )
     shared.add_argument("--json", type=Path, help="write what was done to this file")
     shared.add_argument("--ledger", type=Path, metavar="DB", help="add to this ledger; default: EAGLEEYE_LEDGER")
     shared.add_argument("--probes", action="store_true", help="with sglang's own probes on (or EAGLEEYE_PROBES=1)")

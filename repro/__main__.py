@@ -12,8 +12,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 
 from rich.console import Console
 
@@ -28,6 +29,7 @@ from reports.outcome import show_outcome
 from repro.cases.atomic_file import write_text
 from repro.cases.case import RUNNERS, Case, Target
 from repro.cases.codec import BadSeed, Seed, read
+from repro.cases.own_place import own_file, own_folder
 from repro.cases.release_list import ADAPTED
 from repro.cases.words import sentence
 from repro.commands import bisect, fidelity, ledger, show
@@ -127,10 +129,13 @@ def _tell(outcome: Outcome, options: argparse.Namespace) -> None:
 
 
 def command_shrink(options: argparse.Namespace) -> int:
-    seed, target, out = read(options.seed), options.target, options.out or options.seed.with_suffix(".small.json")
+    seed, target = read(options.seed), options.target
     if lack := lacks(target):
         raise BadInput(f"{target}: {lack}")
-    with _pool(options, target) as (pool, _):
+    usual = options.seed.with_suffix(".small.json")
+    with nullcontext(options.out) if options.out else own_file(usual) as out, _pool(options, target) as (pool, _):
+        if out.name != usual.name and not options.out:
+            say(f"{usual} is being written by another process; this one writes {out}")
         pool.expect((seed.case.setup,) * options.tries)
         first = outcome_of(options.seed, seed.case, target, pool.run_fresh, judge_all, overall, options.tries)
         verdict = _wanted(first, seed)
@@ -182,6 +187,8 @@ def command_fixes(options: argparse.Namespace, book: Book) -> int:
         for proof in fix.proofs
     ]
     told: list[prove.Row] = []
+    if options.fresh and not options.out:
+        options.out = own_folder(Path("out"), "fixes")
 
     def on_row(row: prove.Row) -> None:
         told.append(row)

@@ -15,6 +15,7 @@ from pathlib import Path
 from repro.cases.atomic_file import write_text
 from repro.cases.case import RUNNERS, Case, Target
 from repro.cases.codec import read
+from repro.cases.own_place import own_folder
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.commands.cli import BadInput, complain, say
 from repro.fidelity.compare import Agreement, Limit, conclusion, summary, to_json
@@ -89,12 +90,14 @@ def _compare(options: argparse.Namespace, means: Means) -> int:
     codes = []
     try:
         with means.observers(options.targets) as observers:
+            out: Path | None = options.out
             for number, shown in _run(cases, observers, recorded):
                 differing = agreement.add(*(recorded[number], *shown) if recorded else shown)
                 for text in summary(differing):
                     say(text)
                 if differing:
-                    keep_disagreement(options.out / f"{differing[0].case}.json", cases[number], summary(differing))
+                    out = out or own_folder(Path("out"), "fidelity")
+                    keep_disagreement(out / f"{differing[0].case}.json", cases[number], summary(differing))
     except KeyboardInterrupt:
         complain("interrupted")
         codes.append(ERROR)

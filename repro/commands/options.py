@@ -75,7 +75,11 @@ def _parser() -> Parser:
         "--tries", type=count, default=3, metavar="N", help="runs before and after it, in fresh processes"
     )
     shrink.add_argument(
-        "--out", type=Path, metavar="FILE", help="where the best so far is at any moment (default: SEED.small.json)"
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="where the best so far is at any moment (default: SEED.small.json; SEED-2.small.json while "
+        "another process writes that)",
     )
 
     fixes = commands.add_parser(
@@ -90,7 +94,7 @@ def _parser() -> Parser:
     fixes.add_argument("--seconds", type=positive, default=30.0, metavar="S", help="with --fresh: of each search")
     fixes.add_argument("--seed", type=count, default=1, metavar="N", help="with --fresh: all cases are drawn from it")
     fixes.add_argument("--json", type=Path, metavar="OUT", help="write the rows to this file")
-    fixes.add_argument("--out", type=Path, default=Path("out/fixes"), help="with --fresh: folder for what is found")
+    fixes.add_argument("--out", type=Path, help="with --fresh: folder for what is found; default: out/fixes-TIME")
 
     repairs = commands.add_parser(
         "repairs", parents=[watched], help="show that a bug's seed passes once the place that is named is changed"
@@ -127,7 +131,7 @@ def _parser() -> Parser:
         help="run the recorded cases and compare with what was recorded: files, or a folder of them",
     )
     fidelity.add_argument("--json", type=Path, metavar="OUT", help="write the agreement to this file")
-    fidelity.add_argument("--out", type=Path, default=Path("out/fidelity"), help="folder for cases that disagree")
+    fidelity.add_argument("--out", type=Path, help="folder for cases that disagree; default: out/fidelity-TIME")
 
     upstream_options.add(commands, [watched])
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
+import socket
 from typing import Any
 
 from sglang.srt.managers.tp_worker import TpModelWorker
@@ -49,9 +51,17 @@ def server_args(setup: Setup, device: str, models: Folders) -> dict[str, Any]:
     }
 
 
+@functools.cache
+def _own_port(process: int) -> int:
+    """A port that nobody listens on now: any fixed rule would give two of many processes the same. One for both workers
+    of a process, which join one group; another one after a fork."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 def ranks() -> dict[str, Any]:
     """Rank arguments of a single process."""
-    port = 20000 + os.getpid() % 20000
     return {
         "gpu_id": 0,
         "tp_rank": 0,
@@ -60,7 +70,7 @@ def ranks() -> dict[str, Any]:
         "attn_cp_rank": 0,
         "moe_dp_rank": 0,
         "dp_rank": None,
-        "nccl_port": port,
+        "nccl_port": _own_port(os.getpid()),
     }
 
 

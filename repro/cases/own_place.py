@@ -1,0 +1,59 @@
+"""Files and folders that no other process has at the same time: who comes second gets a name of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+
+def own_folder(parent: Path, name: str) -> Path:
+    """Make parent/NAME-TIME, or one numbered from 2 on where others came in the same second. OSError if the disk
+    refuses."""
+    parent.mkdir(parents=True, exist_ok=True)
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    for number in itertools.count(1):
+        path = parent / _numbered(f"{name}-{stamp}", number)
+        # Making it is what decides: whoever looked first and made it then would share it.
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            return path
+    raise AssertionError("counting ended")
+
+
+@contextmanager
+def own_file(path: Path) -> Iterator[Path]:
+    """This path while no other process holds it, else one numbered from 2 on beside it. What lies there may be
+    replaced by who holds it. OSError if the folder cannot be written to."""
+    for number in itertools.count(1):
+        suffix = "".join(path.suffixes[-2:])
+        own = path.with_name(_numbered(path.name.removesuffix(suffix), number) + suffix)
+        lock = own.with_name(f".{own.name}.lock")
+        handle = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
+        try:
+            if _held(handle, lock):
+                try:
+                    yield own
+                finally:
+                    # Gone before it is let go of: who opened it meanwhile sees that it is nobody's any more.
+                    lock.unlink(missing_ok=True)
+                return
+        finally:
+            os.close(handle)
+
+
+def _held(handle: int, lock: Path) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.fstat(handle).st_ino == lock.stat().st_ino
+    except OSError:
+        return False
+
+
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name}-{number}"

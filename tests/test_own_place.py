@@ -1,0 +1,78 @@
+"""Processes side by side in one folder: each has its own default places, and all end well."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from repro.__main__ import main
+from repro.cases import codec
+from repro.cases.codec import Seed
+from repro.cases.own_place import own_file, own_folder
+from tests.python_path import in_front
+from tests.test_repro_main import CASE
+
+PROJECT = Path(__file__).resolve().parents[1]
+SIDE_BY_SIDE = 8
+
+
+def test_of_many_at_once_each_has_a_folder(tmp_path: Path) -> None:
+    together = Barrier(SIDE_BY_SIDE)
+
+    def make(number: int) -> Path:
+        together.wait()
+        return own_folder(tmp_path / "out", "run")
+
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
+        folders = list(threads.map(make, range(SIDE_BY_SIDE)))
+    assert len(set(folders)) == SIDE_BY_SIDE == len(list((tmp_path / "out").iterdir()))
+
+
+def test_a_file_in_the_way_is_an_error_and_no_endless_search(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    with pytest.raises(OSError):
+        own_folder(tmp_path / "out", "run")
+
+
+def test_who_comes_second_writes_beside(tmp_path: Path) -> None:
+    usual = tmp_path / "a.small.json"
+    usual.write_text("of an earlier run")
+    with own_file(usual) as first, own_file(usual) as second:
+        assert (first, second) == (usual, tmp_path / "a-2.small.json")
+    with own_file(usual) as third:
+        assert third == usual
+    assert [path.name for path in tmp_path.iterdir()] == ["a.small.json"]
+
+
+def test_a_shrink_beside_another_one_says_where_it_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seed = tmp_path / "a.json"
+    codec.write(seed, Seed(case=CASE))
+    shrink = ["shrink", str(seed), "--target", "stale_padding/toy", "--tries", "1", "--runs", "5"]
+    with own_file(tmp_path / "a.small.json"):
+        assert main(shrink) == 1
+    said = capsys.readouterr().out
+    assert f"{tmp_path / 'a.small.json'} is being written by another process" in said
+    assert (tmp_path / "a-2.small.json").exists() and not (tmp_path / "a.small.json").exists()
+
+
+@pytest.mark.slow
+def test_eight_campaigns_started_at_once_from_one_folder_all_end_well(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "fuzz", "run", "--target", "clean/toy", "--cases", "12"]
+    environment = os.environ | {"PYTHONPATH": in_front(PROJECT)}
+    started = [
+        subprocess.Popen(
+            line, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for _ in range(SIDE_BY_SIDE)
+    ]
+    ended = [(process.communicate(timeout=300)[0], process.returncode) for process in started]
+    assert [code for _, code in ended] == [0] * SIDE_BY_SIDE, ended
+    folders = list((tmp_path / "out").iterdir())
+    assert len(folders) == SIDE_BY_SIDE
+    assert all((folder / "record.json").is_file() and not list(folder.glob("under-way*")) for folder in folders)
