@@ -21,10 +21,11 @@ from typing import Any
 from fuzz import bench
 from fuzz.campaign import campaign
 from fuzz.draw.corpus import Remembered
-from fuzz.draw.rounds import round_cases, rounds
+from fuzz.draw.rounds import rounds
 from fuzz.draw.transitions import exercised
 from fuzz.hunt import elsewhere, story
 from fuzz.in_flight import UnderWay
+from fuzz.known import explain
 from fuzz.mutation.command import Tools, mutate
 from fuzz.options import examples, options_of
 from fuzz.parallel.coordinator import Crew
@@ -44,6 +45,7 @@ from repro.cases.case import Case, Target
 from repro.cases.own_place import own_folder
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.commands.cli import BadInput, complain, ended
+from repro.ledger.known import BadIssues, Issue, load
 from repro.ledger.run import Book, asked_for, new_run, same_run
 from repro.shrinking.replay import ERROR
 from repro.shrinking.store import keep
@@ -51,6 +53,7 @@ from repro.traces.campaign import Campaign, Progress, Replay, dumps
 from repro.traces.finding import Finding, Status, Verdict
 from repro.traces.trace import Trace
 from runners.processes.diagnose import first_wrong
+from runners.processes.experiments import experiments
 from runners.processes.pool import Pool
 from runners.processes.warm import room_for
 from runners.targets.devices import gpus, spread, visible
@@ -70,6 +73,8 @@ class Desk:
         self.display = display
         self.out: Path = options.out or own_folder(Path("out"), options.command)
         self.out.mkdir(parents=True, exist_ok=True)
+        known: Path | None = getattr(options, "known_issues", None)
+        self.issues: tuple[Issue, ...] = load(known) if known else ()
         self.campaigns: list[Campaign] = []
         self.replays: list[Replay] = []
         self.write()
@@ -87,7 +92,8 @@ class Desk:
         """A target's pool and everything else that a campaign is given."""
         log = self.log(target)
         tell, standbys = self.display.tell, self.standbys(target, 1)
-        with working(target, self.out, log, self.options.timeout, tell, self.book, standbys=standbys) as means:
+        own = partial(working, target, self.out, log, self.options.timeout, tell, self.book)
+        with own(standbys=standbys, issues=self.issues) as means:
 
             def kept(finding: Finding) -> str:
                 self.remembered.remember(finding)
@@ -132,9 +138,12 @@ class Desk:
                 # Kept before the workers are ended, which takes a moment in which one may lose patience.
                 known = self.remembered.cases(plan.runner, plan.backend)
                 done = self.put(campaign(plan, chain(known, cases), means, coming=cases.coming))
-        for line in summary(done):
-            self.display.line(line)
+        self.say(*summary(done))
         return done
+
+    def say(self, *lines: str) -> None:
+        for line in lines:
+            self.display.line(line)
 
     def put(self, done: Campaign) -> Campaign:
         self.campaigns.append(done)
@@ -143,7 +152,7 @@ class Desk:
         return done
 
     def crew(self, plan: Plan, mix: str, *, warm: bool = False) -> Campaign:
-        """One campaign of several workers. mix: a name of MIXES. warm: whether they start their clocks only once
+        """One campaign of several workers. mix: as of bench.a_round. warm: whether they start their clocks only once
         each has run a case."""
         options = self.options
         devices = visible(len(gpus())) if plan.target.engine == "cuda" else ()
@@ -160,6 +169,7 @@ class Desk:
                 "standbys": self.standbys(plan.target, options.workers),
                 "ledger": str(self.book.path or ""),
                 "run": self.book.run,
+                "known_issues": str(getattr(options, "known_issues", None) or ""),
             }
             for number, device in enumerate(spread(options.workers, devices))
         ]
@@ -179,6 +189,7 @@ def working(
     claim: Callable[[str], bool] = lambda fingerprint: True,
     device: str = "",
     standbys: int = 0,
+    issues: Sequence[Issue] = (),
 ) -> Iterator[Means]:
     """The means of a campaign, and the pool that they need."""
 
@@ -190,21 +201,15 @@ def working(
         book.case(target, case, trace, verdicts, status, exercised(case, trace.replayed))
 
     under_way = UnderWay(out, f"{log.stem}-{os.getpid()}")
-    with Pool(target, timeout_s=timeout, log=log, device=device, standbys=standbys) as pool:
-
-        def run(case: Case, how: Callable[[Case], Trace] = pool.run) -> Trace:
-            under_way.put(case)
-            return how(case)
-
-        def send(case: Case) -> None:
-            under_way.put(case)
-            pool.send(case)
-
-        yield Means(
-            run=run,
+    with (
+        Pool(target, timeout_s=timeout, log=log, device=device, standbys=standbys) as pool,
+        experiments(issues, judge_all, overall, timeout_s=timeout, log=log, device=device) as (explainer, worker),
+    ):
+        means = Means(
+            run=under_way.before(pool.run),
             # In the same worker: another one would have to import everything again.
-            run_fresh=partial(run, how=pool.run_fresh),
-            send=send,
+            run_fresh=under_way.before(pool.run_fresh),
+            send=under_way.before(pool.send),
             expect=pool.expect,
             blame=partial(first_wrong, pool, judge=judge_all),
             judge=judge_all,
@@ -215,14 +220,10 @@ def working(
             claim=claim,
             note=note,
         )
+        blame = partial(first_wrong, judge=judge_all)
+        asked = partial(explain, explainer, worker.on, blame, target, means)
+        yield dataclasses.replace(means, explain=asked) if issues else means
     under_way.clear()
-
-
-# Which cases a round has: of plan, round number, cases per setup.
-MIXES: dict[str, Callable[[Plan, int, int], Iterator[Case]]] = {
-    "rounds": lambda plan, number, count: round_cases(plan.seed, number, plan.runner, plan.backend, count),
-    "small": lambda plan, number, count: bench.small_round(plan.runner, plan.backend, plan.seed, number, count),
-}
 
 
 def member() -> int:
@@ -242,7 +243,12 @@ def take_part(line: Line, task: Mapping[str, Any]) -> None:
     one = Member(line, Tally(plan, time.monotonic), time.monotonic)
     out, log = Path(task["out"]), Path(task["log"])
     ledger = Path(task["ledger"]) if task["ledger"] else None
-    own = (one.claim, task["device"], task["standbys"])
+    own = (
+        one.claim,
+        task["device"],
+        task["standbys"],
+        load(Path(task["known_issues"])) if task["known_issues"] else (),
+    )
     with (
         same_run(ledger, task["run"]) as book,
         working(plan.target, out, log, task["timeout"], one.account, book, *own) as means,
@@ -252,7 +258,7 @@ def take_part(line: Line, task: Mapping[str, Any]) -> None:
         line.ask(say="ready")
         # The clock starts when everybody is ready.
         one.tally = Tally(plan, time.monotonic)
-        cases = one.cases(lambda number: MIXES[task["mix"]](plan, number, task["cases_per_setup"]))
+        cases = one.cases(lambda number: bench.a_round(plan, task["mix"], number, task["cases_per_setup"]))
         one.work(lambda: campaign(plan, cases, means, one.tally))
 
 
@@ -293,32 +299,29 @@ def command_bench(desk: Desk, targets: Sequence[Target]) -> int:
         with desk.means(target) as means, bare_loop_of(desk, plan) as bare_batches:
             start = time.monotonic()
             means.run(next(small))
-            desk.display.line(f"{target}: first case, worker and session started: {time.monotonic() - start:.1f} s")
-            for mix, name, cases, coming in (
-                ("small", "small setup", small, tuple),
-                ("rounds", "random mix", random, random.coming),
-            ):
+            desk.say(f"{target}: first case, worker and session started: {time.monotonic() - start:.1f} s")
+            for mix, cases, coming in (("small", small, tuple), ("rounds", random, random.coming)):
                 if options.mix not in ("", mix):
                     continue
                 if mix == "small":
                     bare_batches(1)  # warms up, as in the campaign
                     taken = bare_batches(count // 2)
-                alone[mix, name] = desk.put(campaign(plan, cases, means, coming=coming))
-                for line in bench.figures(f"{target} {name}", alone[mix, name]):
-                    desk.display.line(line)
+                alone[mix] = desk.put(campaign(plan, cases, means, coming=coming))
+                desk.say(*bench.figures(f"{target} {bench.NAMES[mix]}", alone[mix]))
+                if not bench.measured(alone[mix]):
+                    return exit_code(desk.campaigns)
                 if mix == "small":
                     # One half before and one after what it is compared with: a machine is not as fast all the time.
                     taken += bare_batches(count - count // 2)
                     bare = sum(seconds for seconds, _ in taken) / max(1, sum(batches for _, batches in taken))
-                    if bare:
-                        desk.display.line(bench.against_bare(alone[mix, name], bare))
+                    desk.say(*bench.against_bare(alone[mix], bare))
         # The pool above has ended: what is compared is one worker with several, not with several and one that idles.
-        for (mix, name), one in alone.items() if workers > 1 else ():
+        for mix, one in alone.items() if workers > 1 else ():
             together = desk.crew(plan, mix, warm=True)
-            for line in (*bench.figures(f"{target} {name}", together), bench.speed_up(one, together)):
-                desk.display.line(line)
-            if bare and mix == "small":
-                desk.display.line(bench.against_bare(together, bare))
+            desk.say(*bench.figures(f"{target} {bench.NAMES[mix]}", together), *bench.speed_up(one, together))
+            desk.say(*bench.against_bare(together, bare if mix == "small" else 0.0))
+            if not bench.measured(together):
+                break
     return exit_code(desk.campaigns)
 
 
@@ -345,9 +348,7 @@ def command_hunt(desk: Desk, targets: Sequence[Target]) -> int:
     desk.write()
     report = desk.out / "report.html"
     write_text(report, render(history_of(desk.campaigns, desk.replays)))
-    for line in story(desk.campaigns, desk.replays):
-        desk.display.line(line)
-    desk.display.line(f"report: {report.absolute()}")
+    desk.say(*story(desk.campaigns, desk.replays), f"report: {report.absolute()}")
     return exit_code(desk.campaigns, desk.replays)
 
 
@@ -374,7 +375,7 @@ COMMANDS = {"run": command_run, "bench": command_bench, "hunt": command_hunt}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return ended(partial(carry_out, arguments))
+    return ended(partial(carry_out, arguments), BadIssues)
 
 
 def carry_out(arguments: Sequence[str] | None) -> int:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fuzz.draw.rounds import different
+from fuzz.draw.rounds import different, round_cases
 from fuzz.draw.strategies import cases
 from fuzz.draw.swarm import EVERYTHING
+from fuzz.stats import Plan
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Setup
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.campaign import Campaign
 
+NAMES = {"small": "small setup", "rounds": "random mix"}
 STAGES = ("draw", "build", "graph", "eager", "record", "pass", "judge", "store")
 
 
@@ -41,50 +43,68 @@ def small_round(runner: str, backend: str, seed: int, number: int, count: int) -
     return different(f"bench {seed} {number}", cases(small_setup(runner, backend), EVERYTHING), count)
 
 
+def a_round(plan: Plan, mix: str, number: int, count: int) -> Iterator[Case]:
+    """Which cases a round of this mix has."""
+    if mix == "small":
+        return small_round(plan.runner, plan.backend, plan.seed, number, count)
+    return round_cases(plan.seed, number, plan.runner, plan.backend, count)
+
+
 def enough(cases: int, workers: int, a_round: int) -> int:
     """So many cases, or so many that whole rounds come out about even."""
     return max(cases, 4 * workers * a_round) if workers > 1 else cases
 
 
+def measured(campaign: Campaign) -> bool:
+    """Whether there are figures: one that was ended from outside, or has run nothing, has none."""
+    return campaign.stopped not in ("interrupted", "error") and campaign.cases > 0 and campaign.seconds > 0
+
+
 def rate(campaign: Campaign) -> float:
-    """Cases a second."""
-    return campaign.cases / campaign.seconds if campaign.seconds else 0.0
+    """Cases a second, of a campaign that was measured."""
+    return campaign.cases / campaign.seconds
 
 
-def speed_up(alone: Campaign, together: Campaign) -> str:
-    """How many times as fast several workers were."""
-    times = rate(together) / rate(alone) if rate(alone) else float("nan")
-    return f"  {together.workers} workers are {times:.2f} times as fast as one"
+def speed_up(alone: Campaign, together: Campaign) -> list[str]:
+    """How many times as fast several workers were; nothing where one of the two was not measured."""
+    if not (measured(alone) and measured(together)):
+        return []
+    return [f"  {together.workers} workers are {rate(together) / rate(alone):.2f} times as fast as one"]
 
 
-def ratio(campaign: Campaign) -> float:
-    """The whole time of all workers over that of graph and eager alone; infinite if nothing was replayed."""
+def ratio(campaign: Campaign) -> float | None:
+    """The whole time of all workers over that of graph and eager alone; None if nothing was replayed."""
     replaying = campaign.stages.get("graph", 0.0) + campaign.stages.get("eager", 0.0)
-    return campaign.seconds * campaign.workers / replaying if replaying else float("inf")
+    return campaign.seconds * campaign.workers / replaying if replaying else None
 
 
-def against_bare(campaign: Campaign, bare: float) -> str:
-    """How fast this was, compared with a loop in one process that only replays the graph and runs eager.
+def against_bare(campaign: Campaign, bare: float) -> list[str]:
+    """How fast this was, compared with a loop in one process that only replays the graph and runs eager; nothing
+    where one of the two was not measured.
 
-    bare: seconds that the loop takes for a batch.
+    bare: seconds that the loop takes for a batch, 0 if that is not known.
     """
-    times = bare * campaign.replays / campaign.seconds if campaign.seconds else float("nan")
+    if not (bare and campaign.replays and measured(campaign)):
+        return []
+    times = bare * campaign.replays / campaign.seconds
     who = f"{campaign.workers} workers" if campaign.workers > 1 else "one worker"
-    return f"  bare loop of graph + eager: {1000 * bare:.2f} ms a batch; {who}: bare / whole = {times:.2f}"
+    return [f"  bare loop of graph + eager: {1000 * bare:.2f} ms a batch; {who}: bare / whole = {times:.2f}"]
 
 
 def figures(name: str, campaign: Campaign) -> list[str]:
-    """Cases a second, time per stage, the ratio."""
-    seconds, count = campaign.seconds, max(1, campaign.cases)
+    """Cases a second, time per stage, the ratio; or that there are none, and why."""
+    if not measured(campaign):
+        return [f"{name}: not measured: {campaign.error or campaign.stopped} after {campaign.cases} cases"]
+    seconds, count = campaign.seconds, campaign.cases
     lines = [
         f"{name}: {rate(campaign):.2f} cases/s "
         f"(cases: {campaign.cases}, setups: {campaign.setups}, replays: {campaign.replays}, seconds: {seconds:.2f})"
     ]
     for stage in STAGES:
         spent = campaign.stages.get(stage, 0.0)
-        share = spent / (seconds * campaign.workers) if seconds else 0.0
-        lines.append(f"  {stage:7}{1000 * spent / count:9.2f} ms a case {share:6.1%}")
-    lines.append(f"  whole / (graph + eager) = {ratio(campaign):.2f}")
+        lines.append(f"  {stage:7}{1000 * spent / count:9.2f} ms a case {spent / (seconds * campaign.workers):6.1%}")
+    if whole := ratio(campaign):
+        lines.append(f"  whole / (graph + eager) = {whole:.2f}")
     failures = sum(counts.get("fail", 0) for counts in campaign.verdicts.values())
     if failures or campaign.judged < campaign.cases:
         lines.append(f"  {campaign.judged} of {campaign.cases} cases could be judged; {failures} verdicts were FAIL")

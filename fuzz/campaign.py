@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from fuzz.stats import Plan, Tally
-from fuzz.triage import Means, Settling, led_up
+from fuzz.triage import Known, Means, Settling, led_up
 from repro.cases.case import Case, Setup
 from repro.traces.campaign import Campaign
 from repro.traces.finding import Status, Verdict
@@ -77,8 +77,9 @@ class _Loop:
             if case is None:
                 return "cases"
             failures, whole = self._run(case)
-            for verdict in failures:
-                if self._settle(case, verdict):
+            known = self._known(case, failures)
+            for verdict in known.left:
+                if self._settle(case, verdict, known.means or self.means):
                     whole = False
                     if plan.stop_at_first and tally.findings[verdict.fingerprint].failed:
                         return "first finding"
@@ -136,7 +137,16 @@ class _Loop:
         failures = {verdict.fingerprint: verdict for verdict in verdicts if verdict.status is Status.FAIL}
         return list(failures.values()), trace.ended.how is How.DONE
 
-    def _settle(self, case: Case, verdict: Verdict) -> bool:
+    def _known(self, case: Case, failures: Sequence[Verdict]) -> Known:
+        """What known issues leave of these failures."""
+        if not failures:
+            return Known()
+        with self.tally.stage("known"):
+            known = self.means.explain(case, failures)
+        self.tally.known.update(known.issues)
+        return known
+
+    def _settle(self, case: Case, verdict: Verdict, means: Means) -> bool:
         """Count a failure; settle it if it is new. It counts as new while it has never failed in a fresh process."""
         tally, fingerprint = self.tally, verdict.fingerprint
         known = tally.findings.get(fingerprint)
@@ -146,8 +156,8 @@ class _Loop:
                 return False
             if known.failed or not tally.plan.settle or self.attempts[fingerprint] >= ATTEMPTS_MAX:
                 return False
-        settling = Settling(self.means, tally, verdict, tally.cases)
-        if known is None and not self.means.claim(fingerprint):
+        settling = Settling(means, tally, verdict, tally.cases)
+        if known is None and not means.claim(fingerprint):
             self.others.add(fingerprint)
             settling.note(case, 0, 0)
             return False

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from repro.cases.case import Case
 from repro.cases.codec import Seed, dumps
+
+T = TypeVar("T")
 
 # One is being run, and the next one may lie with the session already.
 CASES = 2
@@ -35,6 +39,15 @@ class UnderWay:
         beside.write_text(dumps(Seed(about={"found": "under way when this was written"}, case=case)), encoding="utf-8")
         beside.replace(path)
         self._paths.append(self._paths.pop(0))
+
+    def before(self, run: Callable[[Case], T]) -> Callable[[Case], T]:
+        """The same, with the case on disk before it begins."""
+
+        def put_and_run(case: Case) -> T:
+            self.put(case)
+            return run(case)
+
+        return put_and_run
 
     def clear(self) -> None:
         """All came to an end that is known."""

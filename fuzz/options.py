@@ -12,6 +12,7 @@ from fuzz.draw.profiles import DEFAULT, PROFILES, BadExamples, database
 from repro.cases.case import BACKENDS, RUNNERS, Target
 from repro.cases.release_list import USES
 from repro.commands.cli import BadInput, Parser, count, positive, target, whole
+from repro.ledger.known import KNOWN_ISSUES
 
 HUNTED = tuple(f"{release}/emulated" for release in USES["hunt"])
 HUNT_SECONDS = 30.0  # a target
@@ -50,6 +51,15 @@ def _parser() -> Parser:
     limit = run.add_mutually_exclusive_group()
     limit.add_argument("--minutes", type=positive, help="for each target; default: as the profile has it")
     limit.add_argument("--cases", type=count, help="for each target")
+    run.add_argument(
+        "--known-issues",
+        type=Path,
+        nargs="?",
+        const=KNOWN_ISSUES,
+        metavar="FILE",
+        help="a failing case is run again with what mends the known issues (default: repro/known_issues.toml); what "
+        "fails then is the finding",
+    )
     run.add_argument("--stop-at-first", action="store_true", help="end a campaign at its first confirmed finding")
     run.add_argument("--profile", choices=PROFILES, default=DEFAULT, help=f"how much is tried; default: {DEFAULT}")
     run.add_argument(

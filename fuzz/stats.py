@@ -57,6 +57,7 @@ class Tally:
         self._endings: Counter[str] = Counter()
         self._unknown: Counter[str] = Counter()
         self._not_run: dict[How, Counter[str]] = {How.UNSUPPORTED: Counter(), How.ERROR: Counter()}
+        self.known: Counter[str] = Counter()  # cases that showed a known issue, by issue
         self._stages: defaultdict[str, float] = defaultdict(float)
         self._facts: defaultdict[str, list[str]] = defaultdict(list)
 
@@ -148,6 +149,7 @@ class Tally:
             transitions_possible=len(self._possible),
             transitions_missing=tuple(sorted(self._possible - self._transitions.keys())),
             findings=tuple(self.findings.values()),
+            known=dict(self.known.most_common()),
             stages=dict(self._stages),
             facts={name: ", ".join(texts) for name, texts in self._facts.items()},
         )

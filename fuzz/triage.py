@@ -29,6 +29,16 @@ Judge = Callable[[Case, Trace], Sequence[Verdict]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What known issues leave of a failing case. issues: in a word each, those that it shows. left: failures of its
+    own. means: with which those are settled, where that is not as they were seen."""
+
+    issues: tuple[str, ...] = ()
+    left: tuple[Verdict, ...] = ()
+    means: Means | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
     """The functions that a campaign is given.
 
@@ -38,7 +48,8 @@ class Means:
     whether a failure, by fingerprint, is ours to settle; where several work together, it is one's alone. note: told
     of every drawn case that was run, what was said of it and what that comes to. send: told, before a run, which case
     is likely to be run after it, so that its session can go on while the first one's trace is judged. expect: told
-    which setups will need a new session soon, each as often as it will, so that some can be opened ahead.
+    which setups will need a new session soon, each as often as it will, so that some can be opened ahead. explain:
+    which of a case's failures are known issues', and which are its own.
     """
 
     run: Run
@@ -53,6 +64,7 @@ class Means:
     send: Callable[[Case], None] = lambda case: None
     expect: Callable[[Sequence[Setup]], None] = lambda setups: None
     blame: Callable[[Case, Verdict], Blame] = lambda case, verdict: Blame()
+    explain: Callable[[Case, Sequence[Verdict]], Known] = lambda case, failures: Known(left=tuple(failures))
 
 
 class Settling:

@@ -21,6 +21,7 @@ def summary(done: Campaign) -> list[str]:
     ]
     if done.skipped:
         lines.append(f"  {done.skipped:,} more cases were not run, as their setup could not be built")
+    lines += [f"  known: {counted(count, 'case')} of {issue}" for issue, count in done.known.items()]
     for name, reasons in (("ERROR", done.errors), ("unsupported", done.unsupported), ("unknown", done.unknown)):
         shown = list(reasons.items())[:REASONS_SHOWN]
         lines += [f"  {name}: {count} x {reason}" for reason, count in shown]

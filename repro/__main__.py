@@ -38,6 +38,8 @@ from repro.commands.options import options_of
 from repro.commands.show import stored
 from repro.fidelity.observation import Observation, observe
 from repro.fidelity.recording import BadRecording
+from repro.ledger import known
+from repro.ledger.explain import to_json as told
 from repro.ledger.run import Book, asked_for, new_run
 from repro.shrinking.confirm import failure
 from repro.shrinking.replay import ERROR, EXIT, Outcome, line, outcome_of, severest, to_json
@@ -50,6 +52,7 @@ from repro.upstream.edits import Edit, NotThere
 from repro.upstream.fixes import FIXES, Fix, Proof, not_covered
 from repro.upstream.rig import Refused, Rig
 from runners.processes.diagnose import said_besides
+from runners.processes.experiments import experiments
 from runners.processes.pool import Pool
 from runners.processes.rig import rig
 from runners.processes.sanitizer import Reports, observed_pool
@@ -66,7 +69,7 @@ from runners.targets.overlay import CannotMake, Overlay, make_overlay
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return ended(partial(carry_out, arguments), BadSeed, BadRecording, InTheWay, NotUsable, Refused)
+    return ended(partial(carry_out, arguments), BadSeed, BadRecording, InTheWay, NotUsable, Refused, known.BadIssues)
 
 
 def carry_out(arguments: Sequence[str] | None) -> int:
@@ -83,13 +86,15 @@ def command_run(options: argparse.Namespace, book: Book) -> int:
     seeds, codes = stored(options.seeds)
     outcomes: list[Outcome] = []
     replays: list[dict[str, object]] = []
+    issues = known.load(options.known_issues) if options.known_issues else ()
     try:
         for target in dict.fromkeys(options.target):
             if lack := lacks(target):
                 complain(f"{target}: {lack}")
                 codes.append(ERROR)
             elif seeds:
-                with _pool(options, target, options.sanitizer or "") as (pool, reports):
+                asking = experiments(issues, judge_all, overall, timeout_s=options.timeout, log=options.log)
+                with _pool(options, target, options.sanitizer or "") as (pool, reports), asking as (explainer, _):
                     for path, seed in seeds:
                         if options.fresh:
                             pool.expect((seed.case.setup,) * options.tries)
@@ -98,8 +103,9 @@ def command_run(options: argparse.Namespace, book: Book) -> int:
                         book.outcome(outcome, seed.about)
                         _tell(outcome, options)
                         notes = said_besides(pool, outcome, judge_all, reports.fresh())
-                        replays.append(to_json(outcome) | {"notes": notes})
-                        for note in () if options.json or options.quiet else notes:
+                        asked = explainer.of_outcome(outcome) if issues else None
+                        replays.append(to_json(outcome) | {"notes": notes} | ({"known": told(asked)} if asked else {}))
+                        for note in () if options.json or options.quiet else [*notes, *([str(asked)] if asked else [])]:
                             say(f"  {note}")
                         if notes and options.sanitizer and outcome.status is Status.PASS:
                             codes.append(EXIT[Status.FAIL])

@@ -16,11 +16,13 @@ import yaml
 from sample_record import campaign, stale_found
 from sample_rows import TARGET, check_row, fix_row
 
+from repro.ledger.explain import Explained
 from repro.ledger.gate import Color, changes, judge_campaign, judge_check, judge_fix, judge_issue, measured, summary
 from repro.ledger.known import Issue
 from repro.ledger.read import History, read
 from repro.ledger.rows import CampaignRow
 from repro.ledger.states import State
+from repro.traces.finding import Status, Verdict
 
 PROJECT = Path(__file__).resolve().parent.parent
 ISSUE = Issue(
@@ -46,12 +48,11 @@ NEVER = replace(BEFORE, state="cannot run", measured="")
         ("FAIL", {}, None, None, Color.RED),
         ("FAIL", {"expected": "PASS"}, None, None, Color.RED),
         ("FAIL", {"expected": "FAIL"}, None, None, Color.GREEN),
-        ("FAIL", {"fingerprint": "f"}, None, ISSUE, Color.KNOWN),
-        ("FAIL", {"fingerprint": "f", "expected": "PASS"}, None, ISSUE, Color.KNOWN),
+        ("FAIL", {"fingerprint": "f"}, None, ISSUE, Color.RED),
         ("UNKNOWN", {}, None, None, Color.SKIPPED),
         ("UNKNOWN", {}, BEFORE, None, Color.RED),
         ("UNKNOWN", {"fingerprint": "f", "reason": "fails in another way"}, None, None, Color.RED),
-        ("UNKNOWN", {"fingerprint": "f", "reason": "fails in another way"}, None, ISSUE, Color.KNOWN),
+        ("UNKNOWN", {"fingerprint": "f", "reason": "fails in another way"}, None, ISSUE, Color.RED),
         ("UNSUPPORTED", {}, None, None, Color.SKIPPED),
         ("UNSUPPORTED", {}, NEVER, None, Color.SKIPPED),
         ("UNSUPPORTED", {}, BEFORE, None, Color.RED),
@@ -67,25 +68,40 @@ def test_what_a_check_comes_to(
     assert bool(judged.text) == (color is not Color.GREEN)
 
 
+def test_a_failure_is_known_where_an_experiment_says_so() -> None:
+    verdict = Verdict(oracle="staged", status=Status.FAIL, where="here")
+    for said, color in (
+        (Explained(issues=(ISSUE,)), Color.KNOWN),
+        (Explained(issues=(ISSUE,), left=(verdict,)), Color.RED),
+        (Explained(issues=(ISSUE,), doubt="it cannot be run"), Color.RED),
+        (Explained(), Color.RED),
+    ):
+        for status, expected in (("FAIL", ""), ("FAIL", "PASS"), ("UNKNOWN", "")):
+            row = check_row("2", status, fingerprint="f", expected=expected, reason="fails in another way")
+            assert judge_check(row, None, ISSUE, said).color == color
+            assert judge_check(row, None, None, said).color == color
+    left = judge_check(check_row("2", "FAIL", fingerprint="f"), None, ISSUE, Explained(left=(verdict,))).text
+    assert "by more than the known issue stale rows" in left and "staged at here" in left
+
+
 def test_what_a_campaign_comes_to() -> None:
     clean, found = campaign(), campaign(findings=(stale_found(),))
-    other = replace(stale_found(), oracle="staged")
     nothing = replace(clean, judged=0, unsupported={"no such class": 3})
-    for done, issues, before, color in (
-        (clean, (), (), Color.GREEN),
-        (found, (), (), Color.RED),
-        (found, (ISSUE,), (), Color.KNOWN),
-        (campaign(findings=(stale_found(), other)), (ISSUE,), (), Color.RED),
-        (nothing, (), (), Color.SKIPPED),
-        (nothing, (), (nothing,), Color.SKIPPED),
-        (nothing, (), (nothing, clean), Color.RED),
-        (replace(clean, error="disk full"), (), (), Color.RED),
-        (replace(clean, errors={"the adapter failed": 1}), (), (), Color.RED),
-        (replace(clean, stopped="interrupted"), (), (), Color.RED),
+    known = replace(clean, known={str(ISSUE): 3})
+    for done, before, color in (
+        (clean, (), Color.GREEN),
+        (found, (), Color.RED),
+        (known, (), Color.KNOWN),
+        (replace(found, known={str(ISSUE): 3}), (), Color.RED),
+        (nothing, (), Color.SKIPPED),
+        (nothing, (nothing,), Color.SKIPPED),
+        (nothing, (nothing, clean), Color.RED),
+        (replace(clean, errors={"KeyError": 1}), (), Color.RED),
+        (replace(clean, error="disk full"), (), Color.RED),
+        (replace(clean, stopped="interrupted"), (), Color.RED),
     ):
-        assert judge_campaign(done, "0.5.10.post1", issues, before).color == color, (done, issues)
-    judged = judge_campaign(found, "0.5.13", (ISSUE,), ())
-    assert judged.color == Color.RED and stale_found().seed in judged.text
+        assert judge_campaign(done, before).color == color, done
+    assert stale_found().seed in judge_campaign(found, ()).text
 
 
 def test_what_a_fix_comes_to() -> None:
@@ -161,7 +177,10 @@ title = "planted"
 link = "https://example.org/1"
 probes = ["finding:a2dfbbbe8eea"]
 targets = ["stale_padding/toy"{more}]
-explains = ["toy/triton kv_indices", "toy/flashinfer slot0_padding", "toy/flashinfer kv_indices"]
+explains = [
+    "toy/triton slot0_padding: padded rows of hidden_states, req_pool_indices, topk_index, topk_p",
+    "toy/triton kv_indices: segment of a padded row",
+]
 expires = {expires}
 """
 

@@ -48,6 +48,7 @@ def merged(parts: Sequence[Campaign]) -> Campaign:
         transitions_possible=len(missing) + len(covered),
         transitions_missing=tuple(sorted(missing)),
         findings=_findings(found for part in parts for found in part.findings),
+        known=_most_first(_added(part.known for part in parts)),
         stages={name: sum(part.stages.get(name, 0.0) for part in parts) for part in parts for name in part.stages},
         facts=_facts(parts),
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from repro.cases.case import BACKENDS, RUNNERS
 from repro.commands import upstream_options
 from repro.commands.cli import BadInput, Parser, count, positive, target
+from repro.ledger.known import KNOWN_ISSUES
 
 DESCRIPTION = """What is done with a failing case.
 Exit codes: 0 pass, 1 fail, 2 unknown, 3 our own error or bad input."""
@@ -57,6 +58,15 @@ def _parser() -> Parser:
     )
     run.add_argument("--tries", type=count, default=1, metavar="N", help="runs of each case on each target")
     run.add_argument("--json", action="store_true", help="print all verdicts as JSON")
+    run.add_argument(
+        "--known-issues",
+        type=Path,
+        nargs="?",
+        const=KNOWN_ISSUES,
+        metavar="FILE",
+        help="say whether a failing case passes where the known issues (default: repro/known_issues.toml) are mended, "
+        "and what fails there still",
+    )
     run.add_argument("--quiet", action="store_true", help="no table of verdicts")
 
     run.add_argument(

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
 
-from repro.ledger.known import Issue, explained
+from repro.ledger.explain import Explained
+from repro.ledger.known import Issue
 from repro.ledger.read import History
 from repro.ledger.rows import ERROR, STATUSES, UNSUPPORTED, CheckRow, FixRow
 from repro.ledger.states import CANNOT_RUN, KNOWN, NEW, PASSING, State, measurements, states
@@ -41,14 +42,17 @@ class Judgement:
     text: str = ""
 
 
-def judge_check(row: CheckRow, before: State | None, issue: Issue | None) -> Judgement:
+def judge_check(row: CheckRow, before: State | None, issue: Issue | None, said: Explained | None = None) -> Judgement:
     """What a stored seed, or a known finding, came to tonight. before: its state before this run. issue: the known
-    issue that it is the probe of on this target, or that explains how it fails."""
+    issue that it is the probe of on this target. said: whether known issues explain how it fails, if it does."""
     what = f"{row.subject} on {row.target}"
     if row.status == ERROR:
         return Judgement(color=Color.RED, text=f"{what} could not be run: {row.reason}")
-    if issue and row.fingerprint:
-        return Judgement(color=Color.KNOWN, text=f"{what} fails, as is known: {issue}")
+    if row.fingerprint and said and said.holds:
+        return Judgement(color=Color.KNOWN, text=f"{what} fails, and {said}")
+    if row.fingerprint and issue:
+        more = said or "nothing was put to the test"
+        return Judgement(color=Color.RED, text=f"{what} fails by more than the known issue {issue}: {more}")
     if row.status in (UNSUPPORTED, UNKNOWN):
         if row.status == UNKNOWN and row.fingerprint:
             return Judgement(color=Color.RED, text=f"{what} {row.reason}")
@@ -69,19 +73,15 @@ def judge_check(row: CheckRow, before: State | None, issue: Issue | None) -> Jud
     return Judgement(color=Color.GREEN)
 
 
-def judge_campaign(done: Campaign, release: str, issues: Sequence[Issue], before: Sequence[Campaign]) -> Judgement:
-    """What a campaign came to. release: the target's. before: earlier ones of the same target, runner and backend."""
+def judge_campaign(done: Campaign, before: Sequence[Campaign]) -> Judgement:
+    """What a campaign came to that was told of the known issues, so that a finding is what these do not explain.
+    before: earlier ones of the same target, runner and backend."""
     what = f"{done.target} {done.runner}/{done.backend}"
     if done.error or done.stopped in ("interrupted", NOT_ENDED):
         return Judgement(color=Color.RED, text=f"{what}: {done.error or done.stopped}")
 
-    def issue(found: Found) -> Issue | None:
-        setup = (done.runner, done.backend)
-        return explained(issues, release, done.target.engine, setup, found.oracle, found.fingerprint)
-
-    unknown = [found for found in done.findings if not issue(found)]
-    if unknown:
-        return Judgement(color=Color.RED, text="\n".join(f"{what}: {_told(found)}" for found in unknown))
+    if done.findings:
+        return Judgement(color=Color.RED, text="\n".join(f"{what}: {_told(found)}" for found in done.findings))
     if done.errors:
         told = (f"{what}: {count} x ERROR: {why}" for why, count in done.errors.items())
         return Judgement(color=Color.RED, text="\n".join(told))
@@ -90,9 +90,8 @@ def judge_campaign(done: Campaign, release: str, issues: Sequence[Issue], before
         if any(one.judged for one in before):
             return Judgement(color=Color.RED, text=f"{what}: cases could be judged before, and none now: {why}")
         return Judgement(color=Color.SKIPPED, text=f"{what} cannot be run: {why}")
-    if done.findings:
-        known = dict.fromkeys(str(issue(found)) for found in done.findings)
-        return Judgement(color=Color.KNOWN, text=f"{what}: found what is known: {'; '.join(known)}")
+    if done.known:
+        return Judgement(color=Color.KNOWN, text=f"{what}: found what is known: {'; '.join(done.known)}")
     return Judgement(color=Color.GREEN)
 
 

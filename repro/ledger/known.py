@@ -13,11 +13,13 @@ from repro.cases.case import ENGINES
 from repro.cases.codec import BadSeed
 from repro.cases.releases import in_range
 from repro.ledger.rows import FINDING, SEED
+from repro.traces.finding import Verdict
+from repro.upstream.backports import BY_NAME
 
 KNOWN_ISSUES = Path(__file__).resolve().parents[1] / "known_issues.toml"
 _TEXT_MAX = 300
 _REQUIRED = frozenset({"title", "link", "probes", "targets", "explains", "expires"})
-_OPTIONAL = frozenset({"crashes"})
+_OPTIONAL = frozenset({"crashes", "mended_by"})
 
 
 class BadIssues(ValueError):
@@ -26,7 +28,7 @@ class BadIssues(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Issue:
-    """What may fail where: see the head of known_issues.toml. explains: fingerprints, and (runner, backend, oracle)."""
+    """What may fail where: see the head of known_issues.toml. mended_by: names of backports."""
 
     title: str
     link: str
@@ -35,6 +37,18 @@ class Issue:
     explains: tuple[str, ...]
     expires: date
     crashes: bool = False
+    mended_by: tuple[str, ...] = ()
+
+    def concerns(self, setup: tuple[str, str]) -> bool:
+        """Whether it says anything of this runner and backend."""
+        return any(text.startswith(f"{'/'.join(setup)} ") for text in self.explains)
+
+    def names(self, setup: tuple[str, str], verdict: Verdict) -> bool:
+        """Whether it names this very failure: runner, backend, oracle, where, and the first wrong buffer if it says
+        one. An oracle alone is not enough: it would hide whatever else fails there."""
+        named = f"{'/'.join(setup)} {verdict.oracle}: {verdict.where}"
+        buffer = f"{named} [{verdict.cell.buffer}]" if verdict.cell else named
+        return bool({named, buffer} & {*self.explains})
 
     def holds_on(self, release: str, engine: str) -> bool:
         """Whether this target is one of its targets. What has no release number is not."""
@@ -55,10 +69,13 @@ def probed(issues: Iterable[Issue], subject: str, release: str, engine: str) -> 
 def explained(
     issues: Iterable[Issue], release: str, engine: str, setup: tuple[str, str], oracle: str, fingerprint: str
 ) -> Issue | None:
-    """The issue because of which a campaign finds this. setup: runner and backend."""
-    names = {fingerprint, f"{'/'.join(setup)} {oracle}", f"{FINDING}{fingerprint}"}
+    """The issue that may be why a campaign finds this, for a person to read. setup: runner and backend. Whether it is,
+    only an experiment says (repro/ledger/explain.py)."""
+    oracle_of = f"{'/'.join(setup)} {oracle}"
+    names = {fingerprint, f"{FINDING}{fingerprint}"}
     for issue in issues:
-        if issue.holds_on(release, engine) and names & {*issue.explains, *issue.probes}:
+        explains = {text.partition(": ")[0] for text in issue.explains}
+        if issue.holds_on(release, engine) and (oracle_of in explains or names & {*issue.explains, *issue.probes}):
             return issue
     return None
 
@@ -100,7 +117,11 @@ def _issue(part: str, value: object) -> Issue:
         explains=texts("explains"),
         expires=found["expires"],
         crashes=bool(found.get("crashes", False)),
+        mended_by=texts("mended_by") if "mended_by" in found else (),
     )
+    for name in issue.mended_by:
+        if name not in BY_NAME:
+            raise json_parts.Refused(f"{part}.mended_by: {json_parts.shown(name)} is none of {', '.join(BY_NAME)}")
     for probe in issue.probes:
         if not probe.startswith((SEED, FINDING)):
             raise json_parts.Refused(

@@ -127,7 +127,9 @@ class Campaign:
     transitions_possible: how many transitions the setups drawn allow; transitions_missing: those of them that no
     replay made. stages: seconds spent on draw, build, graph, eager, record, pass (the rest of a run: process and
     transport), judge, store, confirm, shrink. facts: what the traces said about release, adapter, engine, torch,
-    machine. workers: processes that ran cases at the same time; seconds is then the longest, stages are added up.
+    machine. known: how many cases showed a known issue, by issue, where known issues were asked about; such failures
+    are no findings. workers: processes that ran cases at the same time; seconds is then the longest, stages are added
+    up.
     """
 
     target: Target
@@ -156,6 +158,7 @@ class Campaign:
     stages: Mapping[str, float] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
     workers: int = 1
+    known: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists, texts and numbers."""
@@ -164,7 +167,7 @@ class Campaign:
         form["transitions"] = [covered_to_json(covered) for covered in self.transitions]
         form["transitions_missing"] = [asdict(transition) for transition in self.transitions_missing]
         form["findings"] = [found_to_json(found) for found in self.findings]
-        for name in ("endings", "unknown", "unsupported", "errors", "stages", "facts"):
+        for name in ("endings", "unknown", "unsupported", "errors", "stages", "facts", "known"):
             form[name] = dict(form[name])
         form["verdicts"] = {oracle: dict(counts) for oracle, counts in self.verdicts.items()}
         return form

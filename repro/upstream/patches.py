@@ -150,6 +150,20 @@ REPAIRS = (
         ),
     ),
     Repair(
+        seed="kv-move-branches-page-boundary",
+        oracle="kv_moves",
+        release="0.5.12.post1",
+        why="draft slots close up behind their branches' pages also where no prefix leaves a page begun",
+        edits=(
+            Edit(
+                file=f"{_SPECULATIVE}spec_utils.py",
+                function="assign_draft_cache_locs",
+                old="(page_size != 1 and topk != 1) and duplicate_cache_len > 0",
+                new="page_size != 1 and topk != 1",
+            ),
+        ),
+    ),
+    Repair(
         seed="multi-layer-pool-too-small",
         oracle="kv_indices",
         release="0.5.11",

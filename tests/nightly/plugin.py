@@ -57,7 +57,8 @@ class Nightly:
         self.known: list[str] = []
         self.skipped: list[str] = []
         try:
-            self.issues: tuple[Issue, ...] = load(Path(config.getoption("--known-issues")))
+            self.known_issues = Path(config.getoption("--known-issues")).absolute()
+            self.issues: tuple[Issue, ...] = load(self.known_issues)
             self.path = self._path()
             # Where tests are only listed, nothing is run.
             self.listing = bool(config.getoption("collectonly"))

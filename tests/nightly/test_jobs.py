@@ -20,13 +20,17 @@ from repro.cases import codec
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Target
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
+from repro.ledger.explain import Explained, Explainer
 from repro.ledger.gate import Color, Judgement, judge_campaign, judge_check, judge_fix, judge_issue
-from repro.ledger.known import Issue, explained, probed
+from repro.ledger.known import Issue, probed
 from repro.ledger.read import read
 from repro.ledger.rows import FINDING, SEED
 from repro.ledger.write import RUN_VARIABLE
 from repro.shrinking.replay import Outcome, outcome_of
+from repro.shrinking.store import keep
+from repro.traces.finding import Finding
 from repro.upstream.fixes import FIXES
+from runners.processes.experiments import experiments
 from runners.processes.pool import Pool
 from tests.nightly.plugin import NAME, Nightly
 from tests.python_path import in_front
@@ -121,6 +125,24 @@ class Pools:
 
 
 @pytest.fixture(scope="session")
+def explainer(nightly: Nightly, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explainer]:
+    """Puts known issues to the test: in a worker of its own, which stays open on one release."""
+    log = tmp_path_factory.mktemp("mended") / "log"
+    with experiments(nightly.issues, judge_all, overall, timeout_s=SILENCE_S, log=log) as (asked, _):
+        yield asked
+
+
+def explain(outcome: Outcome, nightly: Nightly, explainer: Explainer) -> Explained | None:
+    """Whether known issues are why it fails. What they leave is a finding: kept, counted, and run again from now on."""
+    said = explainer.of_outcome(outcome)
+    for verdict in said.left if said and said.mended and not said.doubt else ():
+        finding = Finding(case=outcome.case, target=outcome.target, verdict=verdict, failed=1, tried=1)
+        nightly.book.finding(finding)
+        keep(nightly.out, finding)
+    return said
+
+
+@pytest.fixture(scope="session")
 def pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pools]:
     one = Pools(tmp_path_factory.mktemp("workers") / "log")
     yield one
@@ -143,22 +165,25 @@ def test_known_issue(issue: Issue, nightly: Nightly, conclude: Conclude) -> None
     conclude(judge_issue(issue, nightly.today))
 
 
-def test_seed(path: Path, target: Target, nightly: Nightly, pools: Pools, conclude: Conclude) -> None:
+def test_seed(
+    path: Path, target: Target, nightly: Nightly, pools: Pools, explainer: Explainer, conclude: Conclude
+) -> None:
     seed, subject = codec.read(path), f"{SEED}{path.name}"
     issue = probed(nightly.issues, subject, nightly.release(target), target.engine)
     outcome = run(path.name, seed.case, target, nightly, pools, issue)
     row = nightly.book.outcome(outcome, seed.about)
-    conclude(judge_check(row, nightly.state(subject, target), issue))
+    conclude(judge_check(row, nightly.state(subject, target), issue, explain(outcome, nightly, explainer)))
 
 
-def test_finding(fingerprint: str, target: Target, nightly: Nightly, pools: Pools, conclude: Conclude) -> None:
+def test_finding(
+    fingerprint: str, target: Target, nightly: Nightly, pools: Pools, explainer: Explainer, conclude: Conclude
+) -> None:
     subject, release = f"{FINDING}{fingerprint}", nightly.release(target)
     case = codec.loads(nightly.findings[fingerprint].seed_text).case
     issue = probed(nightly.issues, subject, release, target.engine)
-    row = nightly.book.found_again(run(subject, case, target, nightly, pools, issue), fingerprint)
-    setup = (case.setup.runner, case.setup.backend)
-    issue = issue or explained(nightly.issues, release, target.engine, setup, row.oracle, row.fingerprint)
-    conclude(judge_check(row, nightly.state(subject, target), issue))
+    outcome = run(subject, case, target, nightly, pools, issue)
+    row = nightly.book.found_again(outcome, fingerprint)
+    conclude(judge_check(row, nightly.state(subject, target), issue, explain(outcome, nightly, explainer)))
 
 
 @pytest.mark.parametrize("number", [fix.number for fix in FIXES])
@@ -175,7 +200,12 @@ def test_campaign(job: tuple[Target, str, str], nightly: Nightly, conclude: Conc
     target, runner, backend = job
     words = ["fuzz", "run", "--target", str(target), "--runner", runner, "--backend", backend]
     words += ["--profile", nightly.profile_name, "--minutes", str(nightly.minutes), "--seed", str(nightly.seed)]
-    words += ["--out", str(nightly.out / f"{target}-{runner}-{backend}".replace("/", "-"))]
+    words += [
+        "--known-issues",
+        str(nightly.known_issues),
+        "--out",
+        str(nightly.out / f"{target}-{runner}-{backend}".replace("/", "-")),
+    ]
     ended = command(words, nightly, nightly.minutes * 60 + PATIENCE_S)
     rows = [
         row
@@ -187,7 +217,7 @@ def test_campaign(job: tuple[Target, str, str], nightly: Nightly, conclude: Conc
         text = f"{target} {runner}/{backend}: code {ended.returncode}: {last_line(ended.stderr)}"
         conclude(Judgement(color=Color.RED, text=text))
     before = [row.campaign for row in rows if row.run != nightly.run]
-    conclude(judge_campaign(own[-1], nightly.release(target), nightly.issues, before))
+    conclude(judge_campaign(own[-1], before))
 
 
 def command(words: list[str], nightly: Nightly, seconds: float) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,33 @@
+"""A release with known bugs mended: an overlay with the backports that can be made there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from repro.cases.case import Target
+from repro.ledger.explain import Mended
+from repro.upstream.backports import mends
+from repro.upstream.edits import NotThere
+from runners.targets.environments import NotUsable, overlays_directory, release_under, sglang_path
+from runners.targets.overlay import CannotMake, Overlay, make_overlay
+
+
+def mended(target: Target, names: Sequence[str], cache: Path | None = None) -> Mended | None:
+    """The target with as many of these backports as can be made there; None where none can, on the toy too. OSError if
+    the disk refuses."""
+    if target.engine == "toy":
+        return None
+    try:
+        source = sglang_path(target, cache)
+        edits = mends(names, lambda file: (source / file).read_text(encoding="utf-8"))
+        if not edits:
+            return None
+        which = hashlib.sha256("\n".join(edits).encode()).hexdigest()[:8]
+        what = Overlay(release=release_under(target), change=f"mended {which}")
+        changes = [edit for made in edits.values() for edit in made]
+        path = make_overlay(source, what, changes, overlays_directory(target, cache))
+    except (NotUsable, CannotMake, NotThere):
+        return None
+    return Mended(target=Target(str(path), target.engine), names=tuple(edits))

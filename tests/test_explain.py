@@ -1,0 +1,167 @@
+"""Whether known issues explain a failing case: what an experiment says, and what it leaves; and the backports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+
+import pytest
+
+from oracles.catalogue import judge_all, overall
+from repro.cases import codec
+from repro.cases.case import Case, Target
+from repro.ledger.explain import Explainer, Mended, to_json
+from repro.ledger.known import Issue, load
+from repro.traces.finding import Cell, Status, Verdict
+from repro.upstream.backports import BACKPORTS, BY_NAME, edits_for, mends
+from repro.upstream.edits import Edit, NotThere, edited
+from repro.upstream.fixes import SEEDS
+from runners.processes.experiments import experiments
+from runners.processes.pool import Pool
+from runners.targets.environments import ADAPTED, NotUsable, sglang_path
+from tests.test_repro_main import CASE
+
+TARGET = Target("0.5.12.post1", "emulated")
+KIND = f"{CASE.setup.runner}/{CASE.setup.backend}"
+STALE = Verdict(oracle="slot0_padding", status=Status.FAIL, where="padded rows of a")
+OTHER = replace(STALE, where="padded rows of b")
+ENDED = Verdict(oracle="ended", status=Status.PASS)
+EQUAL = Verdict(oracle="graph_equals_eager", status=Status.PASS)
+ISSUE = Issue(
+    title="rows are stale",
+    link="https://example.org/1",
+    probes=(),
+    targets=("<0.5.13",),
+    explains=(f"{KIND} slot0_padding",),
+    mended_by=("#26335",),
+    expires=date(2099, 1, 1),
+)
+UNMENDED = replace(ISSUE, title="nothing mends it", mended_by=(), explains=(f"{KIND} slot0_padding: padded rows of b",))
+
+
+@dataclass
+class World:
+    """A release on which the mended case fails by these."""
+
+    issues: tuple[Issue, ...] = (ISSUE,)
+    left: tuple[Verdict, ...] = ()
+    trouble: str = ""
+    can_be_mended: bool = True
+    runs: list[tuple[Target, int]] = field(default_factory=list)
+
+    def explainer(self) -> Explainer:
+        return Explainer(
+            issues=self.issues, mend=self.mend, run=self.run, overall=overall, release_of=lambda target: target.sglang
+        )
+
+    def mend(self, target: Target, names: Sequence[str]) -> Mended | None:
+        return Mended(target=Target("/mended", target.engine), names=tuple(names)) if self.can_be_mended else None
+
+    def run(self, target: Target, case: Case, tries: int) -> tuple[list[tuple[Verdict, ...]], str]:
+        self.runs.append((target, tries))
+        return ([], self.trouble) if self.trouble else ([(ENDED, EQUAL, *self.left)] * tries, "")
+
+
+def test_what_passes_where_it_is_mended_is_explained_and_run_once() -> None:
+    world = World()
+    explainer = world.explainer()
+    for _ in range(3):
+        said = explainer.explain(CASE, TARGET, [STALE])
+        assert said.holds and said.issues == (ISSUE,) and said.left == ()
+    assert str(said) == "passes where known bugs are mended: rows are stale (https://example.org/1, until 2099-01-01)"
+    assert world.runs == [(Target("/mended", "emulated"), 1)]
+    assert to_json(said)["mended"] == ["#26335"]
+
+
+def test_a_neighbour_with_the_same_identity_is_not_hidden() -> None:
+    """The same oracle and where, on the same runner: only the experiment tells the two apart."""
+    said = World(left=(STALE,)).explainer().explain(CASE, TARGET, [STALE])
+    assert not said.holds and said.left == (STALE,)
+    assert str(said) == "still fails where known bugs are mended: slot0_padding at padded rows of a"
+
+
+def test_what_is_left_may_be_another_failure() -> None:
+    said = World(left=(OTHER,)).explainer().explain(CASE, TARGET, [STALE])
+    assert not said.holds and said.left == (OTHER,)
+    both = World(issues=(ISSUE, UNMENDED), left=(OTHER,)).explainer().explain(CASE, TARGET, [STALE, OTHER])
+    assert both.holds and both.issues == (ISSUE, UNMENDED)
+
+
+def test_what_could_not_be_put_to_the_test_is_not_explained() -> None:
+    said = World(trouble="no memory").explainer().explain(CASE, TARGET, [STALE])
+    assert not said.holds and said.left == (STALE,) and "no memory" in str(said)
+    doubtful = World(left=(Verdict(oracle="kv_indices", status=Status.UNKNOWN, where="the oracle itself raised"),))
+    said = doubtful.explainer().explain(CASE, TARGET, [STALE])
+    assert not said.holds and said.left == (STALE,) and "cannot be judged" in str(said)
+
+
+def test_where_nothing_mends_it_only_what_is_named_in_full_is_explained() -> None:
+    with_cell = replace(STALE, cell=Cell(step=0, buffer="a", row=1, column=0, got="2", want="0"))
+    for explains, holds in (
+        (f"{KIND} slot0_padding", False),
+        (f"{KIND} slot0_padding: padded rows of b", False),
+        (f"{KIND} slot0_padding: padded rows of a", True),
+        (f"{KIND} slot0_padding: padded rows of a [b]", False),
+        (f"{KIND} slot0_padding: padded rows of a [a]", True),
+        ("decode/triton slot0_padding: padded rows of a", False),
+    ):
+        world = World(issues=(replace(ISSUE, explains=(explains,)),), can_be_mended=False)
+        assert world.explainer().explain(CASE, TARGET, [with_cell]).holds is holds, explains
+        assert world.runs == []
+    elsewhere = World().explainer().explain(CASE, Target("0.5.13", "emulated"), [STALE])
+    assert not elsewhere.holds and elsewhere.issues == ()
+
+
+# Backports -------------------------------------------------------------------------------------------------------
+
+
+def test_of_several_forms_the_first_that_is_there_is_taken() -> None:
+    one, two = (Edit(file="f.py", function="f", old=f"{name}()", new=f"{name}(1)") for name in "ab")
+    backport = replace(BACKPORTS[0], forms=((one, two), (two,)))
+    assert edits_for(backport, lambda file: "def f():\n    b()\n") == (two,)
+    assert edits_for(backport, lambda file: "def f():\n    a()\n    b()\n") == (one, two)
+    assert edits_for(backport, lambda file: "def f():\n    pass\n") == ()
+
+
+def test_every_known_issue_can_be_mended_where_it_holds_or_names_what_fails() -> None:
+    """As far as releases are installed; and all of a release can be mended together."""
+    tried = 0
+    for release in ADAPTED:
+        try:
+            source = sglang_path(Target(release, "emulated"))
+        except NotUsable:
+            continue
+        tried += 1
+        holding = [issue for issue in load() if issue.holds_on(release, "emulated")]
+        names = dict.fromkeys(name for issue in holding for name in issue.mended_by)
+        made = mends(names, lambda file, source=source: (source / file).read_text())  # type: ignore[misc]
+        for issue in holding if release <= "0.5.15.post1" else ():
+            named = any(": " in text for text in issue.explains)
+            assert named or set(issue.mended_by) & made.keys(), f"{issue.title} cannot be mended on {release}"
+        edits = [edit for some in made.values() for edit in some]
+        for file in {edit.file for edit in edits}:
+            try:
+                edited((source / file).read_text(), [edit for edit in edits if edit.file == file])
+            except NotThere as error:
+                pytest.fail(f"{release}: {error}")
+    if not tried:
+        pytest.skip("no release is installed")
+
+
+def test_every_backport_is_one_of_a_known_issue() -> None:
+    assert {name for issue in load() for name in issue.mended_by} == BY_NAME.keys()
+
+
+@pytest.mark.emulated("0.5.12.post1")
+def test_a_known_issue_explains_its_seed_and_not_its_neighbour() -> None:
+    """kv_move has two bugs by one oracle: with only the one mended, the other one's seed still fails."""
+    case = codec.read(SEEDS / "kv-move-branches-page-boundary.json").case
+    every = load()
+    tail = tuple(issue for issue in every if issue.mended_by == ("#26335",))
+    with Pool(TARGET) as pool:
+        failures = [v for v in judge_all(case, pool.run(case)) if v.status is Status.FAIL]
+    assert [v.oracle for v in failures] == ["kv_moves"]
+    for issues, holds in ((every, True), (tail, False)):
+        with experiments(issues, judge_all, overall, timeout_s=120) as (explainer, _):
+            assert explainer.explain(case, TARGET, failures).holds is holds
