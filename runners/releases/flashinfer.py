@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import Any
 
 from runners.engines.standins import flashinfer
@@ -11,12 +13,28 @@ BACKEND = "sglang.srt.layers.attention.flashinfer_backend"
 
 
 def load_backend() -> None:
-    """Import the module as if flashinfer were there. No other part of sglang is told so: it would ask for more."""
+    """Import the module as if flashinfer were there, again where it came with others (since 0.5.23). No other part of
+    sglang is told so: it would ask for more."""
     utils: Any = importlib.import_module("sglang.srt.utils")
     asked = utils.is_flashinfer_available
     utils.is_flashinfer_available = lambda: True
+    loaded = sys.modules.get(BACKEND)
     try:
         with flashinfer.importable():
-            importlib.import_module(BACKEND)
+            if loaded is None:
+                importlib.import_module(BACKEND)
+            else:
+                _again(loaded)
     finally:
         utils.is_flashinfer_available = asked
+
+
+def _again(module: ModuleType) -> None:
+    """Import it anew, and give those who have taken its classes the new ones."""
+    before = {name: value for name, value in vars(module).items() if getattr(value, "__module__", "") == BACKEND}
+    importlib.reload(module)
+    for name, other in list(sys.modules.items()):
+        if name.startswith("sglang."):
+            for taken, old in before.items():
+                if vars(other).get(taken) is old:
+                    vars(other)[taken] = vars(module)[taken]

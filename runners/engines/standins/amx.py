@@ -24,20 +24,23 @@ _EXTEND = (
     "int max_len_extend, float sm_scale, float logit_cap, bool is_cross_attention=False, int sliding_window_size=0, "
     "Tensor? encoder_lens=None, Tensor? sinks=None) -> ()"
 )
+# The same for caches of 8-bit numbers as well, behind the caches.
+_SCALED = _DECODE.replace("Tensor(c!) output", "float k_scale, float v_scale, Tensor(c!) output")
 _library: list[torch.library.Library] = []
 
 
-def define() -> None:
-    """Where there is no build for CPUs: define its attention operators, and let sgl_kernel be imported."""
+def define(*, scaled: bool = False) -> None:
+    """Where there is no build for CPUs: define its attention operators, and let sgl_kernel be imported. scaled: as
+    since 0.5.20, with the scales of keys and values."""
     if _library:
         return
     library = torch.library.Library("sgl_kernel", "FRAGMENT")
     _library.append(library)
     if hasattr(torch.ops.sgl_kernel, "decode_attention_cpu"):
         return
-    library.define(_DECODE)
+    library.define(_SCALED if scaled else _DECODE)
     library.define(_EXTEND)
-    library.impl("decode_attention_cpu", decode_attention, "CPU")
+    library.impl("decode_attention_cpu", scaled_decode_attention if scaled else decode_attention, "CPU")
     library.impl("extend_attention_cpu", _refuse, "CPU")
     if importlib.util.find_spec("sgl_kernel") is None:
         native_imports.stand_in("sgl_kernel")
@@ -97,6 +100,20 @@ def decode_attention(
         if logit_cap > 0:
             scores = logit_cap * torch.tanh(scores / logit_cap)
         output[row] = torch.einsum("hn,nhd->hd", scores.softmax(-1), values).to(output.dtype)
+
+
+def scaled_decode_attention(
+    query: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k_scale: float,
+    v_scale: float,
+    *rest: Any,
+) -> None:
+    """The same, of caches that are kept as they are."""
+    if (k_scale, v_scale) != (1.0, 1.0):
+        raise NotImplementedError(f"caches scaled by {k_scale} and {v_scale} have no stand-in")
+    decode_attention(query, k_cache, v_cache, *rest)
 
 
 def _refuse(*_: object) -> None:

@@ -15,8 +15,16 @@ from runners.releases.decode.family import backend
 from runners.releases.live import Live, Outputs, Rows
 from runners.releases.verify.family import DRAFT, FAMILY
 
-if not hasattr(eagle_utils, "sgl_build_tree_kernel_efficient"):  # sglang imports it where there is a GPU
-    eagle_utils.sgl_build_tree_kernel_efficient = tree.build_tree_kernel_efficient
+NATIVE = "sgl_build_tree_kernel_efficient"
+
+
+def stand_in(module: Any) -> None:
+    """For the native function that builds trees, which this module of sglang imports where there is a GPU."""
+    if not hasattr(module, NATIVE):
+        setattr(module, NATIVE, tree.build_tree_kernel_efficient)
+
+
+stand_in(eagle_utils)
 
 
 def drafted(
