@@ -1,6 +1,6 @@
 """pytest's view of the targets: --target, the `target` fixture, and skips that say what would help.
 
-A test that asks for `target` runs once per target named by --target; without it, once per adapted release on the
+A test that asks for `target` runs once per target named by --target; without it, once per release that is used for tests on the
 emulated engine. One that asks for `cuda_target` runs once per target of the cuda engine among those named; without any,
 once per adapted release. A test marked `emulated` or `cuda` drives real sglang; named releases, as in
 `@pytest.mark.emulated("0.5.13")`, are those that it needs.
@@ -24,7 +24,7 @@ import pytest
 
 from fuzz.draw import profiles
 from repro.cases.case import Target
-from repro.cases.release_list import ADAPTED
+from repro.cases.release_list import ADAPTED, USES
 from repro.cases.releases import release_order
 from repro.ledger.known import KNOWN_ISSUES
 from repro.ledger.write import VARIABLE
@@ -185,7 +185,7 @@ def targets(config: pytest.Config) -> list[Target]:
             named = [target for text in texts for target in meant(text.strip())]
         except ValueError as error:
             raise pytest.UsageError(str(error)) from error
-        config.stash[TARGETS] = named or [Target(release, "emulated") for release in ADAPTED]
+        config.stash[TARGETS] = named or [Target(release, "emulated") for release in USES["test"]]
     return config.stash[TARGETS]
 
 

@@ -49,7 +49,7 @@ from repro.traces.finding import Status, Verdict
 from repro.traces.trace import How
 from repro.upstream import patches, prove
 from repro.upstream.edits import Edit, NotThere
-from repro.upstream.fixes import FIXES, Fix, Proof, not_covered
+from repro.upstream.fixes import FIXES, NEWEST, Fix, Proof, not_covered
 from repro.upstream.rig import Refused, Rig
 from runners.processes.diagnose import said_besides
 from runners.processes.experiments import experiments
@@ -211,7 +211,7 @@ def command_fixes(options: argparse.Namespace, book: Book) -> int:
 
     # Once before anything is run, so that a bad path shows at once.
     write([], whole=False)
-    done = prove.prove(rows, ADAPTED[-1], partial(_ask, options), _without, on_row, exact=not options.fresh)
+    done = prove.prove(rows, NEWEST, partial(_ask, options), _without, on_row, exact=not options.fresh)
     write(done, whole=True)
     show_fixes(Console(), done)
     if options.fresh and (times := prove.first_failures(done)):

@@ -7,9 +7,10 @@ from __future__ import annotations
 from repro.cases.releases import release_order
 from repro.cases.runner_facts import RUNNER_FACTS
 
-ADAPTED = ("0.5.10.post1", "0.5.11", "0.5.12.post1", "0.5.13", "0.5.13.post1", "0.5.14", "0.5.15.post1")
-# Those whose adapters exist, the last of which seeds, fixes and known issues do not speak of yet.
-DRIVEN = (*ADAPTED, "0.5.16", "0.5.17", "0.5.18", "0.5.19")
+ADAPTED = (
+    *("0.5.10.post1", "0.5.11", "0.5.12.post1", "0.5.13", "0.5.13.post1", "0.5.14", "0.5.15.post1"),
+    *("0.5.16", "0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23"),
+)
 OLDEST, NEWEST = ADAPTED[0], ADAPTED[-1]
 
 # By what they are used for. hunt: `make fuzz`, a release with a bug that is found within a minute, and a later one
@@ -18,7 +19,7 @@ OLDEST, NEWEST = ADAPTED[0], ADAPTED[-1]
 USES = {
     "adapted": ADAPTED,
     "hunt": (OLDEST, "0.5.13"),
-    "test": (OLDEST, "0.5.12.post1", "0.5.13", NEWEST),
+    "test": (OLDEST, "0.5.12.post1", "0.5.13", "0.5.15.post1", NEWEST),
     "cuda": ("0.5.12.post1", "0.5.13"),
 }
 

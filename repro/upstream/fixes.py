@@ -75,6 +75,8 @@ _SPECULATIVE = "sglang/srt/speculative/"
 _EXECUTOR = "sglang/srt/model_executor/"
 _FLASHINFER = "sglang/srt/layers/attention/flashinfer_backend.py"
 
+# The newest release of which it is known how to take them out.
+NEWEST = "0.5.15.post1"
 # From 0.5.14 on the speculative runners derive from the target's, and their replay() became execute().
 _REPLAY = ("0.5.11", "0.5.12.post1", "0.5.13", "0.5.13.post1")
 _EXECUTE = ("0.5.14", "0.5.15.post1")

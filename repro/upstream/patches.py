@@ -69,17 +69,15 @@ REPAIRS = (
     Repair(
         seed="multi-layer-stale-padding",
         oracle="slot0_padding",
-        release="0.5.15.post1",
+        release="0.5.23",
         why="req_pool_indices is reset like the other buffers of padded rows",
         edits=(
+            # The row's value is 0 already where it is padding; it was not stored there.
             Edit(
-                file=f"{_SPECULATIVE}multi_layer_eagle_draft_extend_cuda_graph_runner.py",
-                function="MultiLayerEagleMultiStepDraftExtendCudaGraphRunner.prepare",
-                old="buffers.positions.zero_()",
-                new="""
-                    buffers.positions.zero_()
-                    buffers.req_pool_indices.zero_()
-                """,
+                file="sglang/kernels/ops/speculative/multi_layer_eagle.py",
+                function="fill_draft_extend_prepare_buffers_kernel",
+                old="tl.store(req_pool_indices_ptr + i, rpi, mask=is_real)",
+                new="tl.store(req_pool_indices_ptr + i, rpi, mask=in_bs)",
             ),
         ),
     ),

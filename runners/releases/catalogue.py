@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
-from repro.cases.release_list import DRIVEN
+from repro.cases.release_list import NEWEST
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
 from runners.engines.standins import native_imports
 from runners.recording.observer import HarnessError, Unsupported
@@ -37,7 +37,7 @@ def version_key(release: str) -> tuple[int, ...]:
 
 def is_adapted(release: str) -> bool:
     """Whether an adapter was written for this release, rather than for an older one."""
-    return version_key(release) <= version_key(DRIVEN[-1])
+    return version_key(release) <= version_key(NEWEST)
 
 
 def present_release() -> str:
