@@ -1,8 +1,8 @@
 """pytest's view of the targets: --target, the `target` fixture, and skips that say what would help.
 
-A test that asks for `target` runs once per target named by --target; without it, once per release that is used for tests on the
-emulated engine. One that asks for `cuda_target` runs once per target of the cuda engine among those named; without any,
-once per adapted release. A test marked `emulated` or `cuda` drives real sglang; named releases, as in
+A test that asks for `target` runs once per target named by --target; without it, once per release used for tests, on
+the emulated engine. One that asks for `cuda_target` runs once per target of the cuda engine among those named; without
+any, once per adapted release. A test marked `emulated` or `cuda` drives real sglang; named releases, as in
 `@pytest.mark.emulated("0.5.13")`, are those that it needs.
 
 Under xdist each worker owns one GPU, out of those that the caller's CUDA_VISIBLE_DEVICES names; --workers-per-gpu K

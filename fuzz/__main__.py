@@ -20,9 +20,11 @@ from typing import Any
 
 from fuzz import bench
 from fuzz.campaign import campaign
+from fuzz.check.command import command_check
 from fuzz.draw.corpus import Remembered
 from fuzz.draw.rounds import rounds
 from fuzz.draw.transitions import exercised
+from fuzz.exits import exit_code
 from fuzz.hunt import elsewhere, story
 from fuzz.in_flight import UnderWay
 from fuzz.known import explain
@@ -39,12 +41,11 @@ from reports.campaign import summary
 from reports.html import render
 from reports.progress import Display, Screen
 from reports.records import history_of
-from reports.wording import counted
 from repro.cases.atomic_file import write_text
 from repro.cases.case import Case, Target
 from repro.cases.own_place import own_folder
 from repro.cases.runner_facts import RUNNER_FACTS
-from repro.commands.cli import BadInput, complain, ended
+from repro.commands.cli import BadInput, ended
 from repro.ledger.known import BadIssues, Issue, load
 from repro.ledger.run import Book, asked_for, new_run, same_run
 from repro.shrinking.replay import ERROR
@@ -59,8 +60,6 @@ from runners.processes.warm import room_for
 from runners.targets.devices import gpus, spread, visible
 from runners.targets.environments import PROBES, bare_loop, lacks, sglang_path
 from runners.targets.hypothesis_pin import warn_of_other_cases
-
-FOUND, UNJUDGED = 1, 2
 
 
 class Desk:
@@ -262,21 +261,6 @@ def take_part(line: Line, task: Mapping[str, Any]) -> None:
         one.work(lambda: campaign(plan, cases, means, one.tally))
 
 
-def exit_code(campaigns: Sequence[Campaign], replays: Sequence[Replay] = ()) -> int:
-    """Our own trouble outweighs a finding, and a clean answer needs every campaign to have judged something."""
-    for done in campaigns:
-        if done.error:
-            complain(f"{done.target}: {done.error}")
-        if done.errors:
-            reason, _ = max(done.errors.items(), key=lambda item: item[1])
-            complain(f"{done.target}: {counted(sum(done.errors.values()), 'run')} could not be made: {reason}")
-    if any(done.error or done.errors for done in campaigns) or any(replay.errors for replay in replays):
-        return ERROR
-    if any(done.findings for done in campaigns):
-        return FOUND
-    return 0 if campaigns and all(done.judged for done in campaigns) else UNJUDGED
-
-
 def command_run(desk: Desk, targets: Sequence[Target]) -> int:
     options = desk.options
     seconds = 60 * options.minutes if options.minutes else None
@@ -382,6 +366,8 @@ def carry_out(arguments: Sequence[str] | None) -> int:
     options = options_of(arguments)
     if options.command == "member":
         return member()
+    if options.command == "check":
+        return command_check(options, partial(Pool, standbys=room_for("emulated")), lacks, judge_all, overall)
     if getattr(options, "probes", False):
         os.environ[PROBES] = "1"  # for every worker, also those of member processes
     targets = tuple(dict.fromkeys(options.target))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from repro.ledger.known import KNOWN_ISSUES
 
 HUNTED = tuple(f"{release}/emulated" for release in USES["hunt"])
 HUNT_SECONDS = 30.0  # a target
+CHECK_MINUTES = 3.0
+# Commands whose targets are no options.
+OWN_TARGETS = ("member", "check")
 DESCRIPTION = """Draw cases, run them, judge them, keep what fails.
 Exit codes: 0 nothing found, 1 found, 2 nothing could be judged, 3 our own error or bad input."""
 
@@ -100,18 +104,42 @@ def _parser() -> Parser:
     mutate.add_argument("--json", type=Path, help="write what became of each to this file")
     mutate.add_argument("--markdown", type=Path, help="write figures, tables and survivors to this file")
     mutate.add_argument("--out", type=Path, help="folder for logs; default: out/mutate-TIME")
+    check = commands.add_parser("check", help="a guard for a change of sglang: what it brings, within minutes")
+    check.add_argument(
+        "checked", type=checkout, metavar="PATH|RELEASE", help="a checkout, its python folder, or a release"
+    )
+    check.add_argument(
+        "--base", type=checkout, metavar="RELEASE|PATH", help="what fails there as well is not the change's"
+    )
+    check.add_argument("--minutes", type=positive, default=CHECK_MINUTES, help="in all (default: %(default)s)")
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    check.add_argument("--markdown", type=Path, metavar="F", default=summary, help="default: GITHUB_STEP_SUMMARY")
+    check.add_argument("--seed", type=whole, default=0, help="the number from which all cases are drawn")
+    check.add_argument("--out", type=Path, help="folder for what fails and logs; default: out/check-TIME")
+    check.add_argument("--timeout", type=positive, default=120.0, help="seconds of silence that are a hang")
     commands.add_parser("member")  # what such a process runs; of no use to a person, so without a word of help
     return top
+
+
+def checkout(text: str) -> Target:
+    """A release on the emulated engine, or what lies at a path: an import path of sglang, or a repository of it."""
+    path = Path(text).expanduser().absolute()
+    if "/" not in text and not path.is_dir():
+        return Target(text, "emulated")
+    inner = path / "python"
+    return Target(str(inner if (inner / "sglang" / "srt").is_dir() else path), "emulated")
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options of the command line, sys.argv's if None is given. BadInput where they make no sense."""
     options = _parser().parse_args(arguments)
-    if options.command != "member" and not options.target:
+    if options.command in OWN_TARGETS:
+        return options
+    if not options.target:
         if options.command != "hunt":
             raise BadInput(f"--target is missing, for example --target {HUNTED[-1]}")
         options.target = [Target.parse(text) for text in HUNTED]
-    if options.command not in ("member", "mutate"):
+    if options.command != "mutate":
         profile = PROFILES[getattr(options, "profile", DEFAULT)]
         options.cases_per_setup = options.cases_per_setup or profile.cases_per_setup
     if options.command == "run":

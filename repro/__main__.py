@@ -30,7 +30,6 @@ from repro.cases.atomic_file import write_text
 from repro.cases.case import RUNNERS, Case, Target
 from repro.cases.codec import BadSeed, Seed, read
 from repro.cases.own_place import own_file, own_folder
-from repro.cases.release_list import ADAPTED
 from repro.cases.words import sentence
 from repro.commands import bisect, fidelity, ledger, show
 from repro.commands.cli import BadInput, complain, ended, say

@@ -9,9 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from oracles.catalogue import judge_all, overall
+from repro.cases.atomic_file import write_text
 from repro.cases.case import Target
 from repro.cases.facts_table import table
 from repro.cases.release_list import ADAPTED, USES
+from runners.conformance import conform, report
+from runners.conformance.rows import Row
 from runners.targets.bundle.build import bundle
 from runners.targets.bundle.unpack import unpack
 from runners.targets.doctor import examination, listing
@@ -23,14 +27,15 @@ from runners.targets.environments import (
     targets_directory,
 )
 from runners.targets.hypothesis_pin import bundled, export, other_python
-from runners.targets.install import Pip, install, run_pip
+from runners.targets.install import Pip, install, newest, run_pip
 from runners.targets.venv import Run, make_environment, run_command
 
-OK, OURS = 0, 3
+OK, RED, OURS = 0, 1, 3
 
 
 def main(arguments: Sequence[str] | None = None, *, pip: Pip = run_pip, run: Run = run_command) -> int:
-    """The exit code: 0, or 3 where something could not be done or nothing is usable."""
+    """The exit code: 0; 1 where a release does not conform; or 3 where something could not be done or nothing is
+    usable."""
     options = _options(arguments, argparse.Namespace(pip=pip, run=run))
     command: Callable[[argparse.Namespace], int] = options.command
     try:
@@ -94,6 +99,16 @@ def _parser() -> argparse.ArgumentParser:
     one = commands.add_parser("facts", help="the table of runners, or the releases that are used for something")
     one.add_argument("--releases", choices=sorted(USES), help="these, in one line")
     one.set_defaults(command=_facts)
+    one = commands.add_parser(
+        "conform", help="whether releases can be driven: runner by runner, and what no adapter names"
+    )
+    one.add_argument("releases", nargs="+", metavar="RELEASE", help="a release, latest, or an import path of sglang")
+    one.add_argument("--json", type=Path, metavar="OUT", help="write it there as JSON")
+    one.add_argument("--markdown", type=Path, metavar="OUT", help="write a table there")
+    one.add_argument(
+        "--log", type=Path, default=Path("out/conform.log"), help="what workers print (default: %(default)s)"
+    )
+    one.set_defaults(command=_conform)
     one = commands.add_parser("path", help="the import path of an installed release")
     one.add_argument("release", metavar="RELEASE")
     one.set_defaults(command=_path)
@@ -164,6 +179,31 @@ def _doctor(options: argparse.Namespace) -> int:
 def _facts(options: argparse.Namespace) -> int:
     print(" ".join(USES[options.releases]) if options.releases else table(), end="\n" if options.releases else "")
     return OK
+
+
+def _conform(options: argparse.Namespace) -> int:
+    """1 where a runner could not be driven or judged that was not declared unsupported."""
+    names = [newest(options.pip) if name == "latest" else name for name in options.releases]
+    options.log.parent.mkdir(parents=True, exist_ok=True)
+    if options.cache:
+        os.environ["EAGLEEYE_CACHE"] = str(options.cache)  # the worker's side looks there
+    done: list[report.Release] = []
+    for name in dict.fromkeys(names):
+        if "/" not in name:
+            install(name, options.cache, pip=options.pip, say=_aside)
+        target = Target(name, "emulated")
+        done.append(conform.release(target, judge_all, overall, log=options.log, tell=_row))
+        print("\n".join(report.summary(done[-1])), flush=True)
+    if options.json:
+        write_text(options.json, report.to_json(done))
+    if options.markdown:
+        command = f"python -m runners conform {' '.join(options.releases)} --markdown {options.markdown}"
+        write_text(options.markdown, report.to_markdown(done, command))
+    return RED if any(release.red for release in done) else OK
+
+
+def _row(row: Row) -> None:
+    print(report.line(row), flush=True)
 
 
 def _path(options: argparse.Namespace) -> int:

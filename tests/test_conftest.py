@@ -79,9 +79,7 @@ def item_of(**params: Any) -> Any:
 
 def test_without_a_target_some_adapted_releases_are(pytestconfig: pytest.Config) -> None:
     named = [str(target) for target in conftest.targets(pytestconfig)]
-    assert named == pytestconfig.getoption("--target") or named == [
-        f"{release}/emulated" for release in USES["test"]
-    ]
+    assert named == pytestconfig.getoption("--target") or named == [f"{release}/emulated" for release in USES["test"]]
     assert set(USES["test"]) <= set(ADAPTED) and ADAPTED[-1] in USES["test"]
 
 

@@ -216,6 +216,14 @@ _OTHER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
                 "self.cuda_graph_buffers['req_pool_indices'].zero_()",
             ),
         ),
+        (
+            _behind(
+                _MULTI_LAYER,
+                "MultiLayerEagleMultiStepDraftExtendCudaGraphRunner.prepare",
+                "buffers.positions.zero_()",
+                "buffers.req_pool_indices.zero_()",
+            ),
+        ),
     ),
     "multi-layer-verify-without-metadata": (
         (

@@ -39,6 +39,7 @@ _NO_NETWORK = re.compile(
 _NO_SPACE = re.compile(r"No space left on device|Errno 28|Disk quota exceeded")
 _NO_MATCH = re.compile(r"No matching distribution found|Could not find a version")
 _UNKNOWN = re.compile(r"No matching distribution found for (\S+)")
+_AVAILABLE = re.compile(r"Available versions: ([^,\s]+)")
 _KNOWN = re.compile(r"from versions: ([^)]*)\)")
 
 
@@ -66,6 +67,15 @@ def install(release: str, cache: Path | None = None, *, pip: Pip = run_pip, say:
     checked_release(release)
     new = _install_release(release, cache, pip, say)
     return _install_packages(release, cache, pip, say) or new
+
+
+def newest(pip: Pip = run_pip) -> str:
+    """The newest release of sglang that pip lists for this Python. NotUsable if it lists none."""
+    ran = pip(["index", "versions", "sglang"])
+    match = _AVAILABLE.search(ran.output)
+    if ran.code or match is None:
+        raise NotUsable(reason("list the releases of sglang", Path(), ran.output))
+    return checked_release(match.group(1))
 
 
 def _install_release(release: str, cache: Path | None, pip: Pip, say: Callable[[str], None]) -> bool:

@@ -1,0 +1,1 @@
+"""A guard for a change of sglang, without a GPU, within minutes."""

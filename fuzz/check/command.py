@@ -1,0 +1,57 @@
+"""The command python -m fuzz check: what it checks, and where it writes what came of it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fuzz.check.guard import Check, Checked, Ways, stored_seeds
+from fuzz.check.summary import exit_code, markdown
+from repro.cases.case import Case, Target
+from repro.commands.cli import BadInput
+from repro.ledger.known import load
+from repro.traces.finding import Status, Verdict
+from repro.traces.trace import Trace
+from repro.upstream.fixes import SEEDS
+
+
+def command_check(
+    options: argparse.Namespace,
+    pool: Callable[..., Any],
+    lacks: Callable[[Target], str],
+    judge: Callable[[Case, Trace], Sequence[Verdict]],
+    overall: Callable[[Sequence[Verdict]], Status],
+) -> int:
+    """The exit code. pool: opens a worker on a target, for a with statement. lacks: why a target cannot be used."""
+    for target in filter(None, (options.checked, options.base)):
+        if lack := lacks(target):
+            raise BadInput(f"{target}: {lack}")
+    out: Path = options.out or Path("out") / f"check-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    out.mkdir(parents=True, exist_ok=True)
+
+    @contextmanager
+    def opened(target: Target) -> Iterator[Ways]:
+        with pool(target, timeout_s=options.timeout, log=out / "worker.log") as worker:
+            yield Ways(run=worker.run, run_fresh=worker.run_fresh, expect=worker.expect)
+
+    check = Check(
+        checked=Checked(target=options.checked, base=options.base),
+        opened=opened,
+        judge=judge,
+        overall=overall,
+        issues=load(),
+        out=out,
+        seconds=60 * options.minutes,
+        seed=options.seed,
+    )
+    done = check.run(stored_seeds(SEEDS))
+    text = markdown(done)
+    print(text, end="", flush=True)
+    if options.markdown:
+        with options.markdown.open("a") as file:  # other steps write on that page as well
+            file.write(text)
+    return exit_code(done)

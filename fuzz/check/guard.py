@@ -1,0 +1,229 @@
+"""A guard for a change of sglang: all stored seeds and a short directed campaign on every runner, within minutes.
+
+Red is what the change brings: what failed before, on its base or as the stored seeds and known issues say, is not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fuzz.draw.directed import directed, places
+from repro.cases import codec
+from repro.cases.case import Case, Setup, Target
+from repro.cases.codec import Seed
+from repro.cases.releases import expected
+from repro.ledger.known import Issue, explained
+from repro.shrinking.store import keep
+from repro.traces.finding import Finding, Status, Verdict
+from repro.traces.trace import How, Trace
+
+SETUPS_EACH, CASES_EACH = 3, 4
+# Compiling its buckets takes longer than all else.
+SETUPS_COMPILED = 1
+# Of the time that there is, so much is kept for confirming and for the base.
+RESERVE = 0.2
+CONFIRMED = 2  # runs, the first one and one in a fresh process
+
+# Runner, backend, oracle, where: what makes two failures the same.
+Identity = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """How cases are run on one target. expect: say which setups come next."""
+
+    run: Callable[[Case], Trace]
+    run_fresh: Callable[[Case], Trace]
+    expect: Callable[[Sequence[Setup]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A failure on the checked target. origin: the seed's file, or "drawn". stored: where its case is now. known: why
+    it is not the change's: empty if it is."""
+
+    target: Target
+    origin: str
+    case: Case
+    verdict: Verdict
+    stored: str
+    known: str = ""
+
+    @property
+    def identity(self) -> Identity:
+        return identity(self.case, self.verdict)
+
+    @property
+    def replay(self) -> str:
+        return f"python -m repro run {self.stored} --target {self.target}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Checked:
+    """What a check came to. Mutable: it grows. judged: cases by runner and backend. refused: what this release does not
+    have, and errors: what we could not run, each with its reason. gone: seeds that pass where they used to fail."""
+
+    target: Target
+    base: Target | None = None
+    release: str = ""
+    failures: dict[Identity, Failure] = field(default_factory=dict)
+    judged: dict[tuple[str, str], int] = field(default_factory=dict)
+    refused: dict[tuple[str, str], str] = field(default_factory=dict)
+    errors: dict[tuple[str, str], str] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)
+    unsure: list[str] = field(default_factory=list)
+    seeds: int = 0
+    seconds: float = 0.0
+
+    @property
+    def brought(self) -> list[Failure]:
+        return [failure for failure in self.failures.values() if not failure.known]
+
+    @property
+    def known(self) -> list[Failure]:
+        return [failure for failure in self.failures.values() if failure.known]
+
+    @property
+    def unjudged(self) -> list[tuple[str, str]]:
+        """Runners of which nothing was judged, though they are not refused."""
+        return [place for place in places() if not self.judged.get(place) and place not in self.refused]
+
+
+def identity(case: Case, verdict: Verdict) -> Identity:
+    return case.setup.runner, case.setup.backend, verdict.oracle, verdict.where
+
+
+@dataclass(slots=True, kw_only=True)
+class Check:
+    """A check under way. Mutable.
+
+    opened: runs cases on a target while it is entered. judge, overall: the oracles. issues: what is known.
+    """
+
+    checked: Checked
+    opened: Callable[[Target], AbstractContextManager[Ways]]
+    judge: Callable[[Case, Trace], Sequence[Verdict]]
+    overall: Callable[[Sequence[Verdict]], Status]
+    issues: Sequence[Issue]
+    out: Path
+    seconds: float
+    seed: int = 0
+    clock: Callable[[], float] = time.monotonic
+    tell: Callable[[str], None] = print
+
+    def run(self, seeds: Sequence[tuple[str, Seed]]) -> Checked:
+        """Seeds first, then setup after setup until the time is up; then the base, on what failed."""
+        start = self.clock()
+        deadline = start + (1 - RESERVE) * self.seconds
+        with self.opened(self.checked.target) as ways:
+            ways.expect([seed.case.setup for _, seed in seeds])
+            for name, seed in seeds:
+                self._seed(ways, name, seed)
+            for cases in self._rounds(ways, deadline):
+                for case in cases:
+                    self._case(ways, case, "drawn")
+        if self.checked.base:
+            self._ask_base(self.checked.base)
+        self.checked.seconds = self.clock() - start
+        return self.checked
+
+    def _rounds(self, ways: Ways, deadline: float) -> Iterator[list[Case]]:
+        """The cases of one setup after another, every runner in turn."""
+        planned = [
+            list(directed(runner, backend, self.seed, number, CASES_EACH))
+            for number in range(SETUPS_EACH)
+            for runner, backend in places()
+            if number < SETUPS_COMPILED or runner != "cpu_decode"
+        ]
+        for number, cases in enumerate(planned):
+            if self.clock() > deadline:
+                left = len(planned) - number
+                self.tell(f"out of time: {left} of {len(planned)} setups were not tried")
+                return
+            ways.expect([later[0].setup for later in planned[number + 1 :]])
+            yield cases
+
+    def _seed(self, ways: Ways, name: str, seed: Seed) -> None:
+        failed = self._case(ways, seed.case, name)
+        if failed is None:
+            return
+        self.checked.seeds += 1
+        oracle = self._expected(seed)
+        if oracle and oracle not in failed:
+            self.checked.gone.append(name)
+
+    def _expected(self, seed: Seed) -> str:
+        """The oracle that a seed says fails on this release; empty if none."""
+        try:
+            return expected(seed.about, self.checked.release) or ""
+        except ValueError:  # a development tree has no release number
+            return ""
+
+    def _case(self, ways: Ways, case: Case, origin: str) -> set[str] | None:
+        """Run and judge one case. The oracles that failed; None if it was not judged."""
+        place = (case.setup.runner, case.setup.backend)
+        if place in self.checked.errors:
+            return None
+        trace = ways.run(case)
+        self.checked.release = self.checked.release or trace.facts.get("sglang", "")
+        if trace.ended.how is How.UNSUPPORTED:
+            self.checked.refused.setdefault(place, trace.ended.what)
+            return None
+        if trace.ended.how is How.ERROR:
+            self.checked.errors[place] = trace.ended.what
+            return None
+        verdicts = self.judge(case, trace)
+        if self.overall(verdicts) is not Status.UNKNOWN:
+            self.checked.judged[place] = self.checked.judged.get(place, 0) + 1
+        failed = [verdict for verdict in verdicts if verdict.status is Status.FAIL]
+        for verdict in failed:
+            if identity(case, verdict) not in self.checked.failures:
+                self._failed(ways, case, verdict, origin)
+        return {verdict.oracle for verdict in failed}
+
+    def _failed(self, ways: Ways, case: Case, verdict: Verdict, origin: str) -> None:
+        """A failure of its kind for the first time: confirm it, keep it, and see whether it is known."""
+        again = self.judge(case, ways.run_fresh(case))
+        if identity(case, verdict) not in {identity(case, one) for one in again if one.status is Status.FAIL}:
+            self.checked.unsure.append(f"{' '.join(identity(case, verdict))}: failed once, not in a fresh process")
+            return
+        target = self.checked.target
+        finding = Finding(case=case, target=target, verdict=verdict, failed=CONFIRMED, tried=CONFIRMED)
+        failure = Failure(
+            target=target,
+            origin=origin,
+            case=case,
+            verdict=verdict,
+            stored=str(keep(self.out, finding)),
+            known=self._known(case, verdict) if self.checked.base is None else "",
+        )
+        self.checked.failures[failure.identity] = failure
+        self.tell(f"{'known' if failure.known else 'FAIL'} {' '.join(failure.identity)}: {failure.stored}")
+
+    def _known(self, case: Case, verdict: Verdict) -> str:
+        place = (case.setup.runner, case.setup.backend)
+        release, engine = self.checked.release, self.checked.target.engine
+        issue = explained(self.issues, release, engine, place, verdict.oracle, verdict.fingerprint)
+        return str(issue) if issue else ""
+
+    def _ask_base(self, base: Target) -> None:
+        """Whether what failed fails on the base as well."""
+        if not self.checked.failures:
+            return
+        with self.opened(base) as ways:
+            for name, failure in list(self.checked.failures.items()):
+                trace = ways.run_fresh(failure.case)
+                verdicts = self.judge(failure.case, trace)
+                if name in {identity(failure.case, one) for one in verdicts if one.status is Status.FAIL}:
+                    self.checked.failures[name] = replace(failure, known=f"{base} fails in the same way")
+                elif not trace.ended.how.took_place:
+                    self.checked.unsure.append(f"{' '.join(name)}: not run on {base}: {trace.ended.what}")
+
+
+def stored_seeds(folder: Path) -> list[tuple[str, Seed]]:
+    """All seeds, by the name of their file."""
+    return [(path.name, codec.read(path)) for path in sorted(folder.glob("*.json"))]

@@ -1,0 +1,73 @@
+"""What is tried on a release: one small case for each runner, backend and algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from repro.cases.backend_facts import BACKEND_FACTS
+from repro.cases.case import Case, Request, Setup, Step, accepted_max
+from repro.cases.runner_facts import LATENT, RUNNER_FACTS, TOY
+
+# Two requests, then one in the same bucket: every buffer is filled, staged and padded, and stale state would show.
+_BATCHES = (((1, 5), (2, 9)), ((3, 6),))
+_SLOTS, _BUCKETS = 4, (2,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One line of a conformance table."""
+
+    runner: str
+    backend: str
+    algorithm: str
+    case: Case
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.runner, self.backend, self.algorithm
+
+    def __str__(self) -> str:
+        return " ".join(self.key)
+
+
+def jobs() -> tuple[Job, ...]:
+    """One job for every runner, backend and algorithm that there is."""
+    return tuple(
+        Job(runner=runner, backend=backend, algorithm=algorithm, case=_case(runner, backend, algorithm))
+        for runner, facts in RUNNER_FACTS.items()
+        if runner != TOY
+        for backend in facts.backends
+        for algorithm in facts.algorithms
+        if BACKEND_FACTS[backend].latent or algorithm not in LATENT
+    )
+
+
+def _case(runner: str, backend: str, algorithm: str) -> Case:
+    facts, kernels = RUNNER_FACTS[runner], BACKEND_FACTS[backend]
+    num_steps = 3 if facts.speculative else 1
+    topk = 2 if facts.trees or (facts.speculative and facts.branches) else 1
+    setup = Setup(
+        runner=runner,
+        backend=backend,
+        algorithm=algorithm,
+        topk=topk,
+        num_steps=num_steps,
+        num_draft_tokens=4 if topk > 1 else num_steps + 1,
+        capture_bs=_BUCKETS,
+        slots=_SLOTS,
+        # Branches move rows only where there are pages.
+        page_size=4 if facts.light else 1,
+        dtype=kernels.drawn_dtypes[0],
+        head_dim=kernels.drawn_head_dims[0],
+    )
+    accepted = min(1, accepted_max(setup))
+    steps = tuple(
+        Step(
+            requests=tuple(
+                Request(slot=slot, seq_len=seq_len, data=10 * number + slot, accepted=accepted)
+                for slot, seq_len in batch
+            )
+        )
+        for number, batch in enumerate(_BATCHES)
+    )
+    return Case(setup=setup, steps=steps)

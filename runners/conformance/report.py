@@ -1,0 +1,100 @@
+"""A conformance run in words: lines as they come, a table in Markdown, a record as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from runners.conformance.rows import Row, State
+
+FORMAT = 1
+_MARKS = {State.GREEN: "yes", State.UNSUPPORTED: "no", State.RED: "**RED**"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """What one release came to. name: as it was asked for. adapted: whether an adapter was made for it. moved: pins
+    that are others than the last adapted release's. unnamed: what no adapter names, by kind."""
+
+    name: str
+    sglang: str
+    adapted: bool
+    rows: tuple[Row, ...]
+    moved: tuple[str, ...] = ()
+    unnamed: Mapping[str, tuple[str, ...]]
+    seconds: float = 0.0
+
+    @property
+    def red(self) -> tuple[Row, ...]:
+        return tuple(row for row in self.rows if row.state is State.RED)
+
+
+def line(row: Row) -> str:
+    """One row for a terminal."""
+    what = f"{' '.join(row.key):<36} {row.state.value:<11}"
+    if row.state is State.GREEN:
+        fails = f"; fails {', '.join(row.fails)}" if row.fails else ""
+        return f"{what} {len(row.passes)} oracles passed, adapter {row.adapter}, {row.seconds:.1f} s{fails}"
+    return f"{what} {row.words}"
+
+
+def summary(release: Release) -> list[str]:
+    """The lines behind the rows of a release."""
+    counts = ", ".join(f"{sum(row.state is state for row in release.rows)} {state.value}" for state in State)
+    lines = [f"{release.name}: {counts}; {release.seconds:.0f} s"]
+    if not release.adapted:
+        lines.append(f"{release.name} is newer than every adapter: the last one of each runner was tried")
+    lines += [f"pinned otherwise: {text}" for text in release.moved]
+    lines += [f"no adapter names these {kind}: {', '.join(names)}" for kind, names in release.unnamed.items() if names]
+    return lines
+
+
+def to_json(releases: Sequence[Release]) -> str:
+    def form(release: Release) -> dict[str, Any]:
+        return asdict(release) | {"rows": [asdict(row) for row in release.rows]}
+
+    return json.dumps({"format": FORMAT, "releases": [form(release) for release in releases]}, indent=1) + "\n"
+
+
+def to_markdown(releases: Sequence[Release], command: str) -> str:
+    """A table, runner by release, with notes below. command: the one that makes it."""
+    notes: dict[str, int] = {}
+    keys = tuple(dict.fromkeys(row.key for release in releases for row in release.rows))
+    head = ["runner", "backend", "algorithm", *(release.name for release in releases)]
+    lines = [
+        "# Which runner is driven on which release",
+        "",
+        f"Made by `{command}`,",
+        "on the emulated engine: one small case for each runner, backend and algorithm, by graph and by eager, judged.",
+        "`yes`: it ran and was judged. `no`: it is not to be had there, for the reason in the note. `fails`: it was",
+        "judged, and an oracle fails there: a finding of that release.",
+        "",
+        f"| {' | '.join(head)} |",
+        f"|{'---|' * len(head)}",
+    ]
+    for key in keys:
+        cells = [_cell(release, key, notes) for release in releases]
+        lines.append(f"| {' | '.join([*key, *cells])} |")
+    lines += ["", *(f"{number}. {text}" for text, number in notes.items())]
+    for release in releases:
+        lines += _unnamed(release)
+    return "\n".join(lines) + "\n"
+
+
+def _cell(release: Release, key: tuple[str, str, str], notes: dict[str, int]) -> str:
+    row = next((row for row in release.rows if row.key == key), None)
+    if row is None:
+        return ""
+    words = "fails " + ", ".join(row.fails) if row.fails else row.words
+    if not words:
+        return _MARKS[row.state]
+    number = notes.setdefault(words, len(notes) + 1)
+    return f"{'fails' if row.fails else _MARKS[row.state]} ({number})"
+
+
+def _unnamed(release: Release) -> list[str]:
+    lines = [f"- no adapter names these {kind}: {', '.join(names)}" for kind, names in release.unnamed.items() if names]
+    lines += [f"- pinned otherwise: {text}" for text in release.moved]
+    return ["", f"## {release.name}", "", *lines] if lines else []

@@ -1,0 +1,107 @@
+"""One row of a conformance table: whether a runner could be driven and judged, and if not, the first words why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from repro.cases.case import Case
+from repro.traces.finding import Status, Verdict
+from repro.traces.trace import How, Trace
+from runners.conformance.jobs import Job
+
+_FRAME = re.compile(r'^ +File "([^"]+)", line (\d+), in (.+)$', re.MULTILINE)
+_ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Unsupported|Refused|Interrupt|Exit)\b.*)$", re.MULTILINE)
+# Where a frame is sglang's, or an adapter's: what comes before is where it happens to lie.
+_PLACES = re.compile(r".*?((?:sglang|runners/releases|runners/engines|runners/sessions)/.*)")
+_WORDS_MAX = 300
+
+
+class State(StrEnum):
+    """GREEN: it ran and was judged. UNSUPPORTED: not to be had here, in the words of sglang or of a stand-in."""
+
+    GREEN = "green"
+    UNSUPPORTED = "unsupported"
+    RED = "red"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """words: why it is not green. fails: oracles that failed, and where: a finding of the release, not of conformance.
+    passes: oracles that passed."""
+
+    runner: str
+    backend: str
+    algorithm: str
+    state: State
+    adapter: str = ""
+    words: str = ""
+    fails: tuple[str, ...] = ()
+    passes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.runner, self.backend, self.algorithm
+
+
+Run = Callable[[Case], Trace]
+Judge = Callable[[Case, Trace], Sequence[Verdict]]
+Overall = Callable[[Sequence[Verdict]], Status]
+
+
+def rows(asked: Sequence[Job], run: Run, judge: Judge, overall: Overall, clock: Callable[[], float]) -> Iterator[Row]:
+    """One row a job, as it is run."""
+    for job in asked:
+        start = clock()
+        trace = run(job.case)
+        yield row(job, trace, tuple(judge(job.case, trace)), overall, clock() - start)
+
+
+def row(job: Job, trace: Trace, verdicts: Sequence[Verdict], overall: Overall, seconds: float = 0.0) -> Row:
+    fails = tuple(f"{v.oracle}: {v.where}" for v in verdicts if v.status is Status.FAIL)
+    state, words = _state(trace, verdicts, overall)
+    return Row(
+        runner=job.runner,
+        backend=job.backend,
+        algorithm=job.algorithm,
+        state=state,
+        adapter=trace.facts.get("adapter", ""),
+        words=words,
+        fails=fails if state is State.GREEN else (),
+        passes=tuple(v.oracle for v in verdicts if v.status is Status.PASS) if state is State.GREEN else (),
+        seconds=round(seconds, 2),
+    )
+
+
+def _state(trace: Trace, verdicts: Sequence[Verdict], overall: Overall) -> tuple[State, str]:
+    ended = trace.ended
+    if ended.how is How.UNSUPPORTED:
+        return State.UNSUPPORTED, _one_line(ended.what)
+    if ended.how is not How.DONE:
+        return State.RED, culprit(ended.what, ended.detail)
+    if overall(verdicts) is Status.UNKNOWN:
+        doubts = (f"{v.oracle}: {v.where}" for v in verdicts if v.status is Status.UNKNOWN)
+        return State.RED, _one_line("it ran, but was not judged: " + ", ".join(doubts))
+    return State.GREEN, ""
+
+
+def culprit(what: str, detail: str) -> str:
+    """What went wrong, and the innermost line of sglang or of ours on the way there."""
+    errors = [line for line in _ERROR.findall(detail) if not line.startswith("Traceback")]
+    message = errors[-1] if errors else what
+    places = [
+        (match.group(1), line, function)
+        for path, line, function in _FRAME.findall(detail)
+        if (match := _PLACES.match(path))
+    ]
+    if not places:
+        return _one_line(message)
+    path, line, function = places[-1]
+    return _one_line(f"{path}:{line} in {function}: {message}")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:_WORDS_MAX]

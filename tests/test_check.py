@@ -1,0 +1,187 @@
+"""python -m fuzz check: red is what a change brings, known is what was there, and nothing unjudged is green."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fuzz.check.guard import Check, Checked, Ways, stored_seeds
+from fuzz.check.summary import ERROR, PASSED, RED, UNSURE, exit_code, markdown
+from fuzz.draw.directed import directed, places
+from fuzz.options import checkout
+from repro.cases.case import Case, Target, problems
+from repro.cases.codec import Seed
+from repro.ledger.known import load
+from repro.traces.finding import Cell, Status, Verdict
+from repro.traces.trace import Ended, How, Trace
+from repro.upstream.fixes import SEEDS
+
+BRANCH, BASE = Target("/src/branch", "emulated"), Target("0.5.23", "emulated")
+# What a target does with a case: how its run ended, and which oracle fails, if one does.
+Behaviour = Callable[[Case], tuple[How, str]]
+CELL = Cell(step=1, buffer="seq_lens", row=2, column=0, got="7", want="1")
+
+
+def good(case: Case) -> tuple[How, str]:
+    return How.DONE, ""
+
+
+def failing(runner: str, oracle: str = "slot0_padding") -> Behaviour:
+    return lambda case: (How.DONE, oracle if case.setup.runner == runner else "")
+
+
+def ending(runner: str, how: How) -> Behaviour:
+    return lambda case: (how, "") if case.setup.runner == runner else (How.DONE, "")
+
+
+def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
+    oracle = trace.facts.get("fails", "")
+    if not trace.ended.how.took_place:
+        return (Verdict(oracle="ended", status=Status.UNKNOWN),)
+    if oracle:
+        return (Verdict(oracle=oracle, status=Status.FAIL, where="here", detail="It is wrong.", cell=CELL),)
+    return (Verdict(oracle="ended", status=Status.PASS),)
+
+
+def overall(verdicts: Sequence[Verdict]) -> Status:
+    return max(verdict.status for verdict in verdicts)
+
+
+class World:
+    """Targets that behave as they are told."""
+
+    def __init__(self, out: Path, **behaviours: Behaviour) -> None:
+        self.out = out
+        self.behaviours = {BRANCH: behaviours.get("branch", good), BASE: behaviours.get("base", good)}
+        self.release = "0.5.23"
+        self.runs: list[tuple[Target, Case]] = []
+        self.now = 0.0
+        self.told: list[str] = []
+
+    @contextmanager
+    def opened(self, target: Target) -> Iterator[Ways]:
+        def run(case: Case) -> Trace:
+            self.now += 1
+            self.runs.append((target, case))
+            how, fails = self.behaviours[target](case)
+            facts = {"sglang": self.release, "fails": fails}
+            return Trace(ended=Ended(how=how, what="because"), facts=facts)
+
+        yield Ways(run=run, run_fresh=run, expect=lambda setups: None)
+
+    def check(self, *, base: Target | None = None, seconds: float = 10_000.0, seeds: Sequence[str] = ()) -> Checked:
+        stored = [(name, seed) for name, seed in stored_seeds(SEEDS) if name in seeds]
+        return Check(
+            checked=Checked(target=BRANCH, base=base),
+            opened=self.opened,
+            judge=judge,
+            overall=overall,
+            issues=load(),
+            out=self.out,
+            seconds=seconds,
+            clock=lambda: self.now,
+            tell=self.told.append,
+        ).run(stored)
+
+
+def test_a_good_change_is_green_and_every_runner_was_judged(tmp_path: Path) -> None:
+    done = World(tmp_path).check()
+    assert exit_code(done) == PASSED
+    assert set(done.judged) == set(places()) and not done.unjudged
+    assert markdown(done).startswith("## eagleeye: nothing new fails\n")
+
+
+def test_what_a_change_breaks_is_red_with_buffer_row_and_the_command(tmp_path: Path) -> None:
+    done = World(tmp_path, branch=failing("draft")).check(base=BASE)
+    assert exit_code(done) == RED
+    assert {failure.case.setup.backend for failure in done.brought} == {"triton", "flashinfer"}
+    text = markdown(done)
+    assert "| draft | triton | slot0_padding | here | seq_lens | 2 | 1 | drawn |" in text
+    stored = done.brought[0].stored
+    assert Path(stored).is_file()
+    assert f"python -m repro run {stored} --target {BRANCH}" in text
+
+
+def test_what_the_base_has_too_is_not_red(tmp_path: Path) -> None:
+    world = World(tmp_path, branch=failing("draft"), base=failing("draft"))
+    done = world.check(base=BASE)
+    assert exit_code(done) == PASSED
+    assert [failure.known for failure in done.known] == [f"{BASE} fails in the same way"] * 2
+    # The base is asked about what failed and nothing else.
+    assert sum(target == BASE for target, _ in world.runs) == 2
+
+
+def test_another_failure_on_the_base_does_not_excuse_it(tmp_path: Path) -> None:
+    done = World(tmp_path, branch=failing("draft"), base=failing("draft", "staged")).check(base=BASE)
+    assert exit_code(done) == RED and not done.known
+
+
+def test_without_a_base_known_issues_of_its_release_are_not_red(tmp_path: Path) -> None:
+    world = World(tmp_path, branch=failing("multi_layer"))
+    done = world.check()
+    assert exit_code(done) == PASSED and "req_pool_indices" in done.known[0].known
+    assert exit_code(World(tmp_path, branch=failing("multi_layer", "kv_writes")).check()) == RED
+
+
+def test_a_failure_that_does_not_come_back_is_uncertain(tmp_path: Path) -> None:
+    seen: list[Case] = []
+
+    def once(case: Case) -> tuple[How, str]:
+        seen.append(case)
+        return How.DONE, "staged" if len(seen) == 1 else ""
+
+    done = World(tmp_path, branch=once).check()
+    assert (exit_code(done), done.brought) == (UNSURE, [])
+    assert "failed once, not in a fresh process" in markdown(done)
+
+
+def test_what_a_release_does_not_have_is_no_doubt_and_what_we_cannot_run_is(tmp_path: Path) -> None:
+    refused = World(tmp_path, branch=ending("frozen_kv_mtp", How.UNSUPPORTED)).check()
+    assert exit_code(refused) == PASSED
+    assert "frozen_kv_mtp triton: because" in markdown(refused)
+    error = World(tmp_path, branch=ending("frozen_kv_mtp", How.ERROR)).check()
+    assert exit_code(error) == UNSURE
+    assert "### Could not be run" in markdown(error)
+    nothing = World(tmp_path, branch=lambda case: (How.ERROR, "")).check()
+    assert exit_code(nothing) == ERROR
+
+
+def test_when_time_is_up_what_was_not_judged_is_named(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    done = world.check(seconds=20.0)
+    assert exit_code(done) == UNSURE and done.unjudged
+    assert world.told[-1].startswith("out of time:")
+    assert len(world.runs) <= 24
+
+
+def test_a_seed_that_passes_where_it_failed_is_told(tmp_path: Path) -> None:
+    name = "multi-layer-stale-padding.json"
+    done = World(tmp_path).check(seeds=[name])
+    assert done.gone == [name] and done.seeds == 1
+    still = World(tmp_path, branch=failing("multi_layer")).check(seeds=[name])
+    assert still.gone == [] and exit_code(still) == PASSED
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize(("runner", "backend"), places())
+def test_directed_cases_are_valid_and_the_same_every_time(runner: str, backend: str, number: int) -> None:
+    cases = list(directed(runner, backend, 3, number, 4))
+    assert cases == list(directed(runner, backend, 3, number, 4))
+    assert all(problems(case) == [] for case in cases) and cases
+    assert {(case.setup.runner, case.setup.backend) for case in cases} == {(runner, backend)}
+
+
+def test_a_repository_is_checked_where_its_package_lies(tmp_path: Path) -> None:
+    (tmp_path / "python" / "sglang" / "srt").mkdir(parents=True)
+    inner = Target(str(tmp_path / "python"), "emulated")
+    assert checkout(str(tmp_path)) == checkout(str(tmp_path / "python")) == inner
+    assert checkout("0.5.23") == Target("0.5.23", "emulated")
+
+
+def test_seeds_are_read_with_their_names() -> None:
+    seeds = dict(stored_seeds(SEEDS))
+    assert "pr23037-stale-padding.json" in seeds
+    assert all(isinstance(seed, Seed) for seed in seeds.values())

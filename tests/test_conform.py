@@ -1,0 +1,171 @@
+"""python -m runners conform: what a row says of a run, what no adapter names, and the table that is made of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from oracles.catalogue import judge_all, overall
+from repro.cases.case import Case, Target, problems
+from repro.cases.runner_facts import RUNNER_FACTS
+from repro.traces.finding import Status, Verdict
+from repro.traces.trace import Ended, How, Trace
+from runners.conformance import conform, report
+from runners.conformance.jobs import jobs
+from runners.conformance.report import Release
+from runners.conformance.rows import Row, State, culprit, row, rows
+from runners.conformance.unnamed import unnamed
+from runners.targets.install import Ran, newest
+
+JOB = jobs()[0]
+TRACEBACK = """Traceback (most recent call last):
+  File "/w/runners/processes/session_process.py", line 63, in session
+    run_case = open_session(case.setup, target, watch)
+  File "/w/runners/releases/draft/v0_5_14.py", line 34, in graph
+    return outputs(runner.execute(forward_batch), counts, runner.topk)
+  File "/root/.cache/targets/0.5.99/sglang/srt/speculative/runner.py", line 7, in __getattr__
+    raise AttributeError(name)
+AttributeError: no attribute 'topk'
+"""
+
+
+def test_there_is_a_valid_job_for_every_runner_and_backend() -> None:
+    assert all(problems(job.case) == [] for job in jobs())
+    asked = {(job.runner, job.backend) for job in jobs()}
+    wanted = {(runner, backend) for runner, facts in RUNNER_FACTS.items() for backend in facts.backends}
+    assert asked == {place for place in wanted if place[0] != "toy"}
+    assert {job.algorithm for job in jobs() if job.runner == "draft"} == {"EAGLE", "EAGLE3", "NEXTN"}
+    # Padded and stale, so that what is judged is what is to be judged.
+    assert {tuple(len(step.requests) for step in job.case.steps) for job in jobs()} == {(2, 1)}
+
+
+def ended(how: How, what: str = "", detail: str = "", adapter: str = "0.5.14") -> Trace:
+    return Trace(ended=Ended(how=how, what=what, detail=detail), facts={"adapter": adapter})
+
+
+def verdict(oracle: str, status: Status, where: str = "") -> Verdict:
+    return Verdict(oracle=oracle, status=status, where=where)
+
+
+PASSED = (verdict("ended", Status.PASS), verdict("graph_equals_eager", Status.PASS))
+
+
+def made(trace: Trace, verdicts: Sequence[Verdict] = ()) -> Row:
+    return row(JOB, trace, verdicts, overall)
+
+
+def test_a_judged_run_is_green_also_where_an_oracle_fails() -> None:
+    good = made(ended(How.DONE), PASSED)
+    assert (good.state, good.fails, good.passes) == (State.GREEN, (), ("ended", "graph_equals_eager"))
+    known = made(ended(How.DONE), (*PASSED, verdict("slot0_padding", Status.FAIL, "padded rows of x")))
+    assert (known.state, known.fails) == (State.GREEN, ("slot0_padding: padded rows of x",))
+
+
+def test_a_run_that_nobody_judged_is_red() -> None:
+    unjudged = made(ended(How.DONE), (verdict("ended", Status.PASS), verdict("bucket", Status.UNKNOWN, "no graph")))
+    assert unjudged.state is State.RED and "bucket: no graph" in unjudged.words
+
+
+def test_what_is_declared_is_unsupported_in_its_own_words() -> None:
+    refused = made(ended(How.UNSUPPORTED, "Triton's interpreter has\nno bfloat16"))
+    assert (refused.state, refused.words) == (State.UNSUPPORTED, "Triton's interpreter has no bfloat16")
+
+
+@pytest.mark.parametrize("how", [How.ERROR, How.RAISED, How.CRASHED, How.HUNG])
+def test_everything_else_is_red_with_the_line_at_fault(how: How) -> None:
+    bad = made(ended(how, "AttributeError", TRACEBACK))
+    place = "sglang/srt/speculative/runner.py:7 in __getattr__"
+    assert (bad.state, bad.words) == (State.RED, f"{place}: AttributeError: no attribute 'topk'")
+
+
+def test_without_a_traceback_the_words_are_what_there_is() -> None:
+    assert culprit("SIGSEGV", "") == "SIGSEGV"
+    assert culprit("the worker cannot import what it needs", "no lines") == "the worker cannot import what it needs"
+
+
+def test_what_no_adapter_names(tmp_path: Path) -> None:
+    srt = tmp_path / "sglang" / "srt"
+    for file, text in {
+        "speculative/spec_info.py": "class SpeculativeAlgorithm(Enum):\n    EAGLE = 1\n    WARP = 2\n    NONE = 3\n",
+        "speculative/a.py": "class EAGLEDraftCudaGraphRunner:\n    pass\nclass WarpGraphRunner(Base):\n    pass\n"
+        "class NpuGraphRunner:\n    pass\nclass EagleDraftInputBuffers(B):\n    seq_lens: torch.Tensor\n"
+        "    warp_factors: Optional[torch.Tensor]\n    count: int\n",
+        "server_args.py": "class ServerArgs:\n    warp_cuda_graph: A[bool]\n    tp_size: int\n",
+    }.items():
+        (srt / file).parent.mkdir(parents=True, exist_ok=True)
+        (srt / file).write_text(text)
+    assert unnamed(tmp_path) == {
+        "graph runners": ("WarpGraphRunner",),
+        "algorithms": ("WARP",),
+        "input buffers": ("warp_factors",),
+        "arguments": ("warp_cuda_graph",),
+    }
+
+
+def sample() -> list[Release]:
+    good, bad = made(ended(How.DONE), PASSED), made(ended(How.ERROR, "AttributeError", TRACEBACK))
+    refused = made(ended(How.UNSUPPORTED, "not there"))
+    nothing: dict[str, tuple[str, ...]] = {"algorithms": ()}
+    return [
+        Release(name="0.5.10", sglang="0.5.10", adapted=True, rows=(refused,), unnamed=nothing),
+        Release(name="0.5.14", sglang="0.5.14", adapted=True, rows=(good,), unnamed=nothing),
+        Release(
+            name="0.5.99",
+            sglang="0.5.99",
+            adapted=False,
+            rows=(bad,),
+            moved=("torch 3",),
+            unnamed={"algorithms": ("WARP",)},
+        ),
+    ]
+
+
+def test_the_table_has_a_column_a_release_and_notes() -> None:
+    text = report.to_markdown(sample(), "the command")
+    assert "Made by `the command`" in text
+    assert "| draft | triton | EAGLE | no (1) | yes | **RED** (2) |" in text
+    assert "1. not there" in text and "2. sglang/srt/speculative/runner.py:7" in text
+    assert "- no adapter names these algorithms: WARP" in text and "- pinned otherwise: torch 3" in text
+    form = json.loads(report.to_json(sample()))
+    assert [release["rows"][0]["state"] for release in form["releases"]] == ["unsupported", "green", "red"]
+
+
+def test_the_summary_says_what_is_new() -> None:
+    lines = report.summary(sample()[2])
+    assert lines[0].startswith("0.5.99: 0 green, 0 unsupported, 1 red")
+    assert any("newer than every adapter" in line for line in lines)
+    assert "no adapter names these algorithms: WARP" in lines
+
+
+def test_the_newest_release_is_what_pip_says() -> None:
+    listed = "sglang (0.5.24)\nAvailable versions: 0.5.24, 0.5.23\n  INSTALLED: 0.5.13\n"
+    assert newest(lambda arguments: Ran(code=0, output=listed)) == "0.5.24"
+
+
+def test_each_job_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Case] = []
+
+    def run(case: Case) -> Trace:
+        ran.append(case)
+        return ended(How.UNSUPPORTED, "no")
+
+    done = list(rows(jobs(), run, lambda case, trace: (), overall, lambda: 0.0))
+    assert ran == [job.case for job in jobs()] and {one.state for one in done} == {State.UNSUPPORTED}
+
+
+@pytest.mark.emulated("0.5.23")
+def test_the_newest_release_conforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shortest of its runners, and one that is not there any more."""
+    some = [job for job in jobs() if job.runner in ("kv_move", "decode", "draft_v1") and job.backend == "triton"]
+    monkeypatch.setattr(conform, "jobs", lambda: tuple(some))
+    told: list[Row] = []
+    release = conform.release(Target("0.5.23", "emulated"), judge_all, overall, log=tmp_path / "log", tell=told.append)
+    assert release.adapted and release.moved == () and tuple(told) == release.rows
+    states = {one.runner: one.state for one in release.rows}
+    assert states == {"kv_move": State.GREEN, "decode": State.GREEN, "draft_v1": State.UNSUPPORTED}
+    assert "OneGraphMultiLayerEagleMultiStepDraftExtendCudaGraphRunner" in release.unnamed["graph runners"]
+    assert replace(release, adapted=False).red == ()
