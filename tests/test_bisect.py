@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from repro.upstream.changepoint import look, next_look, posterior
 from repro.upstream.fixes import SEEDS
 from repro.upstream.history import history
 from repro.upstream.rig import Refused, Rig, Wanted, sighting
+from tests import rigs
 
 SEED = SEEDS / "pr23037-stale-padding.json"
 CASE = codec.read(SEED).case
@@ -36,29 +36,12 @@ World = Callable[[Target], bool | None]
 
 
 def rig(world: World, said: list[str], releases: Sequence[str] = ()) -> Rig:
-    state: list[bool | None] = []
+    def ran(target: Target, case: Case) -> tuple[Trace, list[Verdict]]:
+        bad = world(target)
+        passed = Verdict(oracle=WANTED.oracle, status=Status.PASS)
+        return (REFUSED if bad is None else DONE), [FAIL if bad else passed]
 
-    @contextmanager
-    def opened(target: Target) -> Iterator[Callable[[Case], Trace]]:
-        def run(case: Case) -> Trace:
-            state.append(world(target))
-            return REFUSED if state[-1] is None else DONE
-
-        yield run
-
-    def judge(case: Case, trace: Trace) -> list[Verdict]:
-        return [FAIL if state[-1] else Verdict(oracle=WANTED.oracle, status=Status.PASS)]
-
-    return Rig(
-        lacks=lambda target: "",
-        opened=opened,
-        judge=judge,
-        overall=lambda verdicts: max(verdict.status for verdict in verdicts),
-        source=lambda target: Path(target.sglang),
-        overlay=lambda target, change, contents: target,
-        releases=lambda engine: tuple(releases),
-        tell=said.append,
-    )
+    return rigs.rig(ran, said, releases=releases)
 
 
 # Posterior -------------------------------------------------------------------------------------------------------

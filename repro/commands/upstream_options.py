@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from repro.commands.cli import Parser, count, positive
+from repro.commands.cli import Parser, count, positive, target
 
 Commands = argparse._SubParsersAction  # argparse has no public name for what add_subparsers returns
 
@@ -14,6 +14,9 @@ Commands = argparse._SubParsersAction  # argparse has no public name for what ad
 def add(commands: Commands[Parser], watched: Sequence[Parser]) -> None:
     """Add the parsers of these commands. watched: the options of every command that runs cases."""
     _bisect(commands, watched)
+    _test(commands, watched)
+    _script(commands, watched)
+    _export(commands, watched)
 
 
 def _bisect(commands: Commands[Parser], watched: Sequence[Parser]) -> None:
@@ -32,3 +35,49 @@ def _bisect(commands: Commands[Parser], watched: Sequence[Parser]) -> None:
     bisect.add_argument("--confidence", type=positive, default=0.99, metavar="P", help="posterior that is enough")
     bisect.add_argument("--json", type=Path, metavar="OUT", help="write what was seen to this file")
     bisect.set_defaults(fresh=False)
+
+
+def _test(commands: Commands[Parser], watched: Sequence[Parser]) -> None:
+    test = commands.add_parser(
+        "test", parents=list(watched), help="what a patch or a pull request does to seeds, as one table in Markdown"
+    )
+    test.add_argument("seeds", nargs="+", type=Path, metavar="SEED.json")
+    test.add_argument("--patch", type=Path, metavar="FILE.diff", help="applied to the target, as git diff writes it")
+    test.add_argument("--target", type=target, metavar="T", help="with --patch: RELEASE/ENGINE or PATH@ENGINE")
+    test.add_argument("--pr-base", type=Path, metavar="PATH", help="import path of a checkout without the change")
+    test.add_argument("--pr-head", type=Path, metavar="PATH", help="import path of a checkout with it")
+    test.add_argument("--engine", choices=("emulated", "cuda"), default="emulated", help="with --pr-base and --pr-head")
+    test.add_argument("--tries", type=count, default=3, metavar="N", help="runs of each seed on each side")
+    test.add_argument("--no-guards", dest="guards", action="store_false", help="without all other stored seeds")
+    test.add_argument("--json", type=Path, metavar="OUT", help="write what was seen to this file")
+    test.set_defaults(fresh=False)
+
+
+def _script(commands: Commands[Parser], watched: Sequence[Parser]) -> None:
+    script = commands.add_parser(
+        "script", parents=list(watched), help="a file that shows the bug with sglang and torch alone"
+    )
+    _handed_over(script)
+    script.add_argument("--out", type=Path, metavar="FILE", help="instead of printing it")
+
+
+def _export(commands: Commands[Parser], watched: Sequence[Parser]) -> None:
+    export = commands.add_parser("export", parents=list(watched), help="a test in the form of sglang's own suite")
+    _handed_over(export)
+    export.add_argument("--sglang-test", type=Path, required=True, metavar="FILE.py", help="where to write it")
+
+
+def _handed_over(command: Parser) -> None:
+    """What is the same for every file that is checked before it is handed over."""
+    command.add_argument("seed", type=Path, metavar="SEED.json")
+    command.add_argument(
+        "--target", type=target, required=True, metavar="T", help="has the bug: the file must fail there"
+    )
+    command.add_argument("--fixed", type=target, metavar="T", help="has not: it must pass there (default: by the seed)")
+    command.add_argument(
+        "--patch", type=Path, metavar="FILE.diff", help="instead of --fixed: the target with this patch"
+    )
+    command.add_argument(
+        "--tries", type=count, default=3, metavar="N", help="runs on each side before it is handed over"
+    )
+    command.set_defaults(fresh=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,14 +15,22 @@ from repro.traces.finding import Status, Verdict
 from repro.upstream.rig import Contents, Refused, Rig
 from runners.processes.pool import Pool
 from runners.targets.environments import (
+    import_path,
     installed,
+    interpreter,
     lacks,
     overlays_directory,
     own_environments,
     release_under,
     sglang_path,
 )
-from runners.targets.overlay import CannotMake, Overlay, overlay_of
+from runners.targets.overlay import CannotMake, Overlay, overlay_at, overlay_of
+
+# What a shell has, and no more: a file must not lean on what a worker is given.
+_KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "USER")
+_KEPT_FAMILIES = ("CUDA_", "NVIDIA_", "LC_")
+# A file that imports sglang anew, builds and captures, on a machine that has other things to do.
+FILE_S = 600.0
 
 
 def rig(
@@ -41,6 +50,9 @@ def rig(
         source=sglang_path,
         overlay=_overlay,
         releases=_releases,
+        alone=_alone,
+        patience=max(timeout_s, FILE_S),
+        named=_named,
         tell=tell,
     )
 
@@ -58,6 +70,18 @@ def _overlay(target: Target, change: str, contents: Contents) -> Target:
     except CannotMake as error:
         raise Refused(str(error)) from error
     return Target(str(path), target.engine)
+
+
+def _alone(target: Target) -> tuple[Path, Mapping[str, str]]:
+    path = os.pathsep.join(map(str, import_path(target)))
+    kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith(_KEPT_FAMILIES)}
+    return interpreter(target), {**kept, "PYTHONPATH": path}
+
+
+def _named(target: Target) -> str:
+    overlay = overlay_at(Path(target.sglang)) if target.is_checkout else None
+    sglang = str(overlay) if overlay else "a checkout" if target.is_checkout else target.sglang
+    return f"sglang {sglang}{' without a GPU' if target.engine == 'emulated' else ''}"
 
 
 def _releases(engine: str) -> tuple[str, ...]:

@@ -1,0 +1,146 @@
+"""python -m repro script and export: files that need nothing of ours, checked before they are handed over."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from repro.cases.atomic_file import write_text
+from repro.cases.case import Target
+from repro.cases.codec import Seed, read
+from repro.cases.releases import expected, release_order
+from repro.commands.bisect import wanted_of
+from repro.commands.cli import BadInput, complain, say
+from repro.upstream import patches
+from repro.upstream.edits import edited
+from repro.upstream.file_check import Checked, check
+from repro.upstream.patch_file import applied
+from repro.upstream.rig import Contents, Rig, Wanted
+from repro.upstream.script import script, upstream_test
+
+NOT_SHOWN = 1
+_WIDTH = 130
+# An exception ends with the same exit code as a failed assertion; unittest and pytest tell them apart.
+_FAILED, _PASSED = r"AssertionError: Lists differ", r"^OK$|\b1 passed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """Where the file is to show the bug and where it is not, and the releases of both."""
+
+    seed: Seed
+    wanted: Wanted
+    buggy: Target
+    clean: Target | None
+    releases: tuple[str, ...]
+
+
+def go(options: argparse.Namespace, rig: Rig) -> int:
+    """0: the file did what it says in every run; NOT_SHOWN: it did not, and is not handed over."""
+    sides = sides_of(options, rig)
+    text = script(sides.seed, sides.wanted, sides.releases)
+    results = list(checks(options, rig, sides, text))
+    for result in results:
+        print(str(result), file=sys.stderr, flush=True)
+    if any(result.right < result.tries for result in results):
+        complain(f"not handed over: {wrong(results)}")
+        return NOT_SHOWN
+    text = script(sides.seed, sides.wanted, sides.releases, said_of(results))
+    if options.out:
+        write_text(options.out, text)
+    else:
+        print(text, end="")
+    return 0
+
+
+def export(options: argparse.Namespace, rig: Rig) -> int:
+    """As go(), for a test in the form of sglang's own suite: run by Python and by pytest."""
+    sides = sides_of(options, rig)
+    text = upstream_test(sides.seed, sides.wanted, sides.releases, options.target.engine)
+    results = []
+    for way in ([], ["-m", "pytest", "-q", "-p", "no:cacheprovider"]):
+        for side, code, says in ((sides.buggy, 1, _FAILED), (sides.clean, 0, _PASSED)):
+            if side is not None:
+                results.append(check(rig, text, side, code, options.tries, before=way, says=says))
+                print(f"{'pytest' if way else 'python'}: {results[-1]}", file=sys.stderr, flush=True)
+                if results[-1].right < results[-1].tries:
+                    complain(f"not handed over: {wrong(results)}")
+                    return NOT_SHOWN
+    write_text(options.sglang_test, text)
+    say(str(options.sglang_test))
+    return 0
+
+
+def checks(options: argparse.Namespace, rig: Rig, sides: Sides, text: str) -> Iterator[Checked]:
+    """First where it must fail, then where it must pass; not the second if the first goes wrong."""
+    for target, wanted in ((sides.buggy, 1), (sides.clean, 0)):
+        if target is not None:
+            result = check(rig, text, target, wanted, options.tries, arguments(target))
+            yield result
+            if result.right < result.tries:
+                return
+
+
+def arguments(target: Target) -> list[str]:
+    return ["--cpu"] if target.engine == "emulated" else []
+
+
+def wrong(results: list[Checked]) -> str:
+    result = results[-1]
+    return f"{result}; it ended with: {' / '.join(result.said.splitlines()) or 'nothing'}"
+
+
+def said_of(results: list[Checked]) -> str:
+    """For the file's own header."""
+    return "\n".join(textwrap.wrap(f"Checked before it was handed over: {'; '.join(map(str, results))}.", _WIDTH))
+
+
+def sides_of(options: argparse.Namespace, rig: Rig) -> Sides:
+    """What the command line says, else what is known of the seed: the nearest release that is to pass, or the
+    candidate patch. BadInput if the target cannot be used."""
+    seed = read(options.seed)
+    for target in filter(None, (options.target, options.fixed)):
+        if lack := rig.lacks(target):
+            raise BadInput(f"{target}: {lack}")
+    clean = options.fixed
+    if options.patch:
+        clean = rig.overlay(
+            options.target, f"with {options.patch.stem}", applied(options.patch, rig.source(options.target)).contents
+        )
+    clean = clean or _candidate(options.seed.stem, options.target, rig) or _passing(seed, options.target, rig)
+    releases = {options.target.sglang, clean.sglang if clean else ""}
+    named = sorted((one for one in releases if one and "/" not in one), key=release_order)
+    if not named:
+        raise BadInput("name the release that a checkout is driven as: --target RELEASE/ENGINE")
+    return Sides(seed=seed, wanted=wanted_of(seed), buggy=options.target, clean=clean, releases=tuple(named))
+
+
+def _passing(seed: Seed, target: Target, rig: Rig) -> Target | None:
+    """The first newer release on which the seed is said to pass."""
+    if target.is_checkout:
+        return None
+    for release in rig.releases(target.engine):
+        if release_order(release) > release_order(target.sglang) and expected(seed.about, release) == "":
+            return Target(release, target.engine)
+    return None
+
+
+def _candidate(name: str, target: Target, rig: Rig) -> Target | None:
+    """The target with this seed's candidate patch, if there is one for its release."""
+    contents = candidate(name, target, rig)
+    return rig.overlay(target, f"with the candidate patch of {name}", contents) if contents else None
+
+
+def candidate(name: str, target: Target, rig: Rig) -> Contents:
+    """The files that the candidate patch changes, as it leaves them; empty if there is none for this release."""
+    found = [one for one in patches.REPAIRS if one.seed == name and one.release == target.sglang]
+    changed: dict[str, str | None] = {}
+    for repair in found:
+        for file in dict.fromkeys(edit.file for edit in repair.edits):
+            text = (rig.source(target) / Path(file)).read_bytes().decode()
+            changed[file] = edited(text, [edit for edit in repair.edits if edit.file == file])
+    return changed

@@ -1,0 +1,74 @@
+"""Whether a file that is handed over does what it says: run as its reader will run it, with sglang on the import path
+and nothing of ours, on a target that has the bug and on one that has not."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from repro.cases.case import Target
+from repro.upstream.rig import Rig
+
+_SAID_LINES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """How often the file was run on the target of this name and how often it ended as is right there. wanted: the exit
+    code that is. said: the end of what the last run printed."""
+
+    name: str
+    wanted: int
+    right: int
+    tries: int
+    said: str
+
+    def __str__(self) -> str:
+        what = "shows the bug" if self.wanted else "passes"
+        return f"{what} in {self.right} of {self.tries} runs on {self.name}"
+
+
+def check(
+    rig: Rig,
+    text: str,
+    target: Target,
+    wanted: int,
+    tries: int,
+    arguments: Sequence[str] = (),
+    *,
+    before: Sequence[str] = (),
+    says: str = "",
+) -> Checked:
+    """Run the file that often, each time in a folder of its own. wanted: the exit code that is right there. before:
+    arguments of Python before the file. says: what must stand in its output for a run to be right."""
+    right, said = 0, ""
+    for _ in range(tries):
+        with tempfile.TemporaryDirectory(prefix="eagleeye-file-") as folder:
+            path = Path(folder, "test_repro.py")
+            path.write_text(text)
+            code, printed = run(rig, [*before, str(path), *arguments], target, Path(folder))
+            right += code == wanted and re.search(says, printed, re.MULTILINE) is not None
+            said = "\n".join(printed.splitlines()[-_SAID_LINES:])
+    return Checked(name=rig.named(target), wanted=wanted, right=right, tries=tries, said=said)
+
+
+def run(rig: Rig, command: Sequence[str], target: Target, folder: Path) -> tuple[int, str]:
+    """The exit code of Python with these arguments, and what it printed."""
+    interpreter, environment = rig.alone(target)
+    try:
+        done = subprocess.run(
+            [str(interpreter), *command],
+            cwd=folder,
+            env=dict(environment),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=rig.patience,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return -1, f"silent for {rig.patience:.0f} s"
+    return done.returncode, done.stdout.decode(errors="replace")

@@ -1,0 +1,229 @@
+"""A reproducer that needs nothing of ours: one readable file that builds a tiny model, drives the real runner through
+the calls of a seed and looks at what its graph is launched with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from repro.cases.case import Setup
+from repro.cases.codec import Seed
+from repro.cases.releases import Order, release_order
+from repro.cases.words import sentence
+from repro.upstream.rig import Refused, Wanted
+from repro.upstream.script_parts import PADDING, PARTS, PREFIXES, Parts
+
+LINES_MAX = 150
+_WIDTH = 130
+_VERSION = """\
+from sglang.version import __version__
+VERSION = tuple(map(int, __version__.replace("post", "").split(".")))
+"""
+_EITHER = """\
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), os._exit(3))
+CPU = "--cpu" in sys.argv or shutil.which("nvidia-smi") is None
+DEVICE = "cpu" if CPU else "cuda\""""
+_STANDARD = (
+    "contextlib",
+    "importlib.machinery",
+    "importlib.util",
+    "inspect",
+    "json",
+    "os",
+    "pathlib",
+    "platform",
+    "shutil",
+    "sys",
+    "tempfile",
+    "types",
+    "unittest",
+)
+_PLACE = re.compile(r"((?<=\n)[ ]*(?=\$\w+\n))?\$([a-z_]+)")
+# As sglang's own tests of these suites are registered.
+_REGISTERED = {
+    "emulated": {"register": "register_cpu_ci", "registered": 'est_time=60, suite="base-a-test-cpu"'},
+    "cuda": {"register": "register_cuda_ci", "registered": 'est_time=60, stage="base-b", runner_config="1-gpu-small"'},
+}
+_FOLDER = Path(__file__).with_name("parts")
+_ERA = re.compile(r"@era (\S+) (\S+)")
+_PADDED = re.compile(r"padded rows of (\w+(?:, \w+)*)")
+_LENGTH = "length of a real row"
+
+
+def script(seed: Seed, wanted: Wanted, releases: Sequence[str], checked: str = "") -> str:
+    """The file's text. releases: on which it is to run. checked: how often it was run before it is handed over, and
+    what came of it. Refused, with the reason, for failures that such a file cannot show."""
+    raw = _joined("script_head", "preamble", "standins", "imports", "setup", "batch", "report")
+    text = _filled(raw, seed, wanted, releases, checked=checked, where=_EITHER, absent="")
+    used = ", ".join(_modules(text))
+    text = text.replace("$modules", f"import {used}  # noqa: E401")
+    if (length := text.count("\n")) > LINES_MAX:
+        raise Refused(f"the script would have {length} lines, {LINES_MAX} at most: it spans too many releases")
+    return text
+
+
+def upstream_test(seed: Seed, wanted: Wanted, releases: Sequence[str], engine: str) -> str:
+    """A test in the form of sglang's own suite. engine: emulated: for its CPU suite, with the stand-ins in the file;
+    cuda: for a GPU, without any. Refused as by script()."""
+    pieces = ("preamble", "standins", "imports") if engine == "emulated" else ("preamble", "imports")
+    name = _parts(seed.case.setup).name.split()[0]
+    text = _filled(
+        _joined("test_head", *pieces, "batch", "test_body"),
+        seed,
+        wanted,
+        releases,
+        setup=_joined("setup").rstrip(),
+        test_class=f"Test{re.sub(r'[^A-Za-z0-9]', '', name)}",
+        test_name=re.sub(r"\W+", "_", wanted.where),
+        where='CPU = True\nDEVICE = "cpu"' if engine == "emulated" else 'DEVICE = "cuda"',
+        # What its own suite has installed, and what is only named here.
+        absent=', *["datasets"] * (importlib.util.find_spec("datasets") is None)',
+        **_REGISTERED[engine],
+    )
+    # sglang's own test module takes its first character for a number.
+    text = text.replace(', "CUDA_VISIBLE_DEVICES": ""', "")
+    text = text if engine == "emulated" else _without_cpu(text)
+    return text.replace("$modules", "\n".join(f"import {module}" for module in _modules(text)))
+
+
+def _modules(text: str) -> list[str]:
+    """The modules of the standard library that the file names."""
+    return [module for module in _STANDARD if re.search(rf"(?<![\w.]){re.escape(module)}\.", text)]
+
+
+def _without_cpu(text: str) -> str:
+    """For a GPU alone."""
+    text = re.sub(r"if CPU:  # read when.*\n.*\n", "", text)
+    text = re.sub(r"( *)mine = .*\n.*_is_cpu.*\n", "", text)
+    text = text.replace("object if CPU else torch.cuda.CUDAGraph", "torch.cuda.CUDAGraph")
+    return text.replace("None if CPU else super", "super")
+
+
+def _joined(*names: str) -> str:
+    return "".join((_FOLDER / f"{name}.txt").read_text() for name in names)
+
+
+def _parts(setup: Setup) -> Parts:
+    parts = PARTS.get(setup.runner)
+    if parts is None or setup.backend != "triton" or setup.algorithm != "EAGLE":
+        asked = f"{setup.runner} on {setup.backend} with {setup.algorithm}"
+        raise Refused(f"no script of {asked}: there are parts for {', '.join(PARTS)} on triton with EAGLE")
+    return parts
+
+
+def _filled(raw: str, seed: Seed, wanted: Wanted, releases: Sequence[str], **more: str) -> str:
+    """With the pieces of the seed's runner in their places, for these releases alone."""
+    setup = seed.case.setup
+    parts = _parts(setup)
+    look, data, expected = _looked_at(parts, wanted)
+    orders = [release_order(release) for release in releases]
+    texts = {
+        **asdict(parts),
+        **more,
+        "look": look,
+        "algorithm": setup.algorithm,
+        "attention": setup.backend,
+        "running": "SLOTS + (VERSION < (0, 5, 11))" if min(orders) < release_order("0.5.11") else "SLOTS",
+        "title": f"{parts.name}: {wanted.where}",
+        "words": _words(seed),
+        "expected": expected[0].upper() + expected[1:],
+        "releases": ", ".join(releases),
+        "data": "\n".join([*_data(setup), *_calls(seed), *data, f"EXPECTED, wrong = {expected!r}, []"]),
+    }
+    # Pieces hold pieces; those within a line first, so that they are indented with it.
+    texts = {name: _PLACE.sub(lambda match: _placed(match, texts), text) for name, text in texts.items()}
+    for _ in range(3):
+        raw = _PLACE.sub(lambda match: _placed(match, texts), raw)
+    text = "\n".join(_of_these(raw.splitlines(), min(orders), max(orders))) + "\n"
+    stated = _VERSION if "VERSION" in text else _VERSION.splitlines()[0] + "\n" if "__version__}" in text else ""
+    text = re.sub(r"\n{3,}", "\n\n", text.replace("@version\n", stated))
+    compile(text.replace("$modules", ""), "repro.py", "exec")
+    return text
+
+
+def _placed(match: re.Match[str], texts: Mapping[str, str]) -> str:
+    """What stands at this place, indented as the place is, where it stands on a line of its own."""
+    indent, name = match.group(1), match.group(2)
+    if name not in texts:
+        return match.group(0)
+    if indent is None:  # within a line
+        return texts[name]
+    return "\n".join(line and indent + line for line in texts[name].splitlines())
+
+
+def can_show(seed: Seed, wanted: Wanted) -> bool:
+    """Whether there is such a file for this failure at all."""
+    setup = seed.case.setup
+    shows = wanted.where == _LENGTH or _PADDED.fullmatch(wanted.where)
+    return setup.runner in PARTS and setup.backend == "triton" and setup.algorithm == "EAGLE" and bool(shows)
+
+
+def _looked_at(parts: Parts, wanted: Wanted) -> tuple[str, list[str], str]:
+    """What is looked at when a graph is launched, the data for it, and what is expected."""
+    if match := _PADDED.fullmatch(wanted.where):
+        names = tuple(match.group(1).split(", "))
+        look = PADDING.replace("$buffers", parts.buffers)
+        return look, [f"BUFFERS = {names!r}"], f"padded rows of {', '.join(names)} are 0 when the graph is launched"
+    if wanted.where == _LENGTH:
+        look = PREFIXES.replace("$backend", parts.backend)
+        return look, [], "attention reads of every request the tokens before the new ones, which it is given besides"
+    raise Refused(f"no script shows {wanted}: there are some for padded rows and for lengths of real rows")
+
+
+def _words(seed: Seed) -> str:
+    said = seed.about.get("fix", "")
+    return f"{said + '. ' if isinstance(said, str) and said else ''}{sentence(seed.case)}."
+
+
+def _data(setup: Setup) -> Iterator[str]:
+    sizes = f"{list(setup.capture_bs)}, {setup.slots}, {setup.page_size}, {setup.context_len}"
+    yield f"BUCKETS, SLOTS, PAGE, CONTEXT, DTYPE = {sizes}, {setup.dtype!r}"
+    width = ", WIDTH" if setup.runner in ("draft_extend", "multi_layer") else ""
+    drafts = ", ".join([str(setup.num_draft_tokens)] * (2 if width else 1))
+    yield f"TOPK, NUM_STEPS, DRAFT_TOKENS{width} = {setup.topk}, {setup.num_steps}, {drafts}"
+    heads = f"{setup.num_heads}, {setup.num_kv_heads}, {setup.head_dim}"
+    yield f"VOCAB, HIDDEN, HEADS, KV_HEADS, HEAD_DIM = {setup.vocab_size}, {setup.hidden_size}, {heads}"
+
+
+def _calls(seed: Seed) -> Iterator[str]:
+    yield "# Of each request of each call: its slot, the tokens in its KV cache, the drafts that were accepted before."
+    calls = [[(r.slot, r.seq_len, r.accepted) for r in step.requests] for step in seed.case.steps]
+    text = f"CALLS = {calls}"
+    yield from [text] if len(text) <= _WIDTH else ["CALLS = [", *(f"    {call}," for call in calls), "]"]
+
+
+def _of_these(lines: Sequence[str], oldest: Order, newest: Order) -> Iterator[str]:
+    """Without what is of other releases; what is of some of these only, under a condition. An era is written
+    @era SINCE BEFORE, and ends with the next one or with @end."""
+    since: Order | None = None
+    before: Order | None = None
+    for number, line in enumerate(lines):
+        if line.strip() == "@end":
+            since = before = None
+        elif match := _ERA.fullmatch(line.strip()):
+            since, before = (None if text in ("0", "-") else release_order(text) for text in match.groups())
+            later, earlier = since is not None and oldest < since, before is not None and newest >= before
+            if (later or earlier) and not _outside(since, before, oldest, newest):
+                condition = _condition(since if later else None, before if earlier else None)
+                yield f"{_indent(lines[number + 1])}if {condition}:"
+        elif _outside(since, before, oldest, newest):
+            continue
+        else:
+            partly = (since is not None and oldest < since) or (before is not None and newest >= before)
+            yield f"    {line}" if partly else line
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
+
+
+def _outside(since: Order | None, before: Order | None, oldest: Order, newest: Order) -> bool:
+    return (since is not None and newest < since) or (before is not None and oldest >= before)
+
+
+def _condition(since: Order | None, before: Order | None) -> str:
+    if since and before:
+        return f"{since[0]} <= VERSION < {before[0]}"
+    return f"VERSION >= {since[0]}" if since else f"VERSION < {before[0] if before else ()}"

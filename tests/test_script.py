@@ -1,0 +1,175 @@
+"""Files that are handed over: what is in them, what they cannot show, and that they are run before."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from repro.__main__ import main
+from repro.cases import codec
+from repro.cases.case import Target
+from repro.commands import script as command
+from repro.commands.bisect import wanted_of
+from repro.commands.options import options_of
+from repro.traces.trace import Ended, How, Trace
+from repro.upstream.file_check import check
+from repro.upstream.fixes import SEEDS
+from repro.upstream.rig import Refused
+from repro.upstream.script import LINES_MAX, can_show, script, upstream_test
+from tests import rigs
+
+SHOWN = {
+    "pr23037-stale-padding": ("0.5.10.post1", "0.5.11"),
+    "pr26292-decode": ("0.5.12.post1", "0.5.13"),
+    "pr26292-verify": ("0.5.12.post1", "0.5.13"),
+    "pr26292-draft-extend": ("0.5.12.post1", "0.5.13"),
+    "draft-extend-reads-twice": ("0.5.12.post1", "0.5.13"),
+    "multi-layer-stale-padding": ("0.5.15.post1",),
+}
+NOTHING = rigs.rig(lambda target, case: (Trace(ended=Ended(how=How.DONE)), []))
+
+
+def seed(name: str) -> codec.Seed:
+    return codec.read(SEEDS / f"{name}.json")
+
+
+def imported(text: str) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").split(".")[0])
+    return found - set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_script_needs_sglang_and_torch_alone(name: str) -> None:
+    text = script(seed(name), wanted_of(seed(name)), SHOWN[name], "Checked: 3 of 3.")
+    assert imported(text) == {"sglang", "torch"}
+    assert text.count("\n") <= LINES_MAX
+    assert not any(mark in text for mark in ("$", "@era", "@end", "@version", "eagleeye"))
+    assert "Checked: 3 of 3." in ast.get_docstring(ast.parse(text), clean=False)  # type: ignore[operator]  # there is one
+    for about in ("sglang {__version__} at", "torch {torch.__version__}", "GPU:", "expected:", "seen:"):
+        assert about in text
+
+
+def test_a_script_says_what_it_stands_in_for() -> None:
+    text = script(seed("pr26292-decode"), wanted_of(seed("pr26292-decode")), ("0.5.13",))
+    begin, end = text.index("# ---- stand-ins: used only on a machine without a GPU"), text.index("# ---- end of the")
+    assert "torch.cuda, torch.cpu" in text[begin:end] and "module.CUDAGraph" not in text[:begin] + text[end:]
+
+
+def test_of_other_releases_there_is_nothing_in_it() -> None:
+    case = seed("multi-layer-stale-padding")
+    texts = [script(case, wanted_of(case), releases) for releases in (("0.5.13",), ("0.5.23",), ("0.5.13", "0.5.14"))]
+    assert ["GraphSharedOutput" in text for text in texts] == [False, True, False]
+    assert ["set_global_server_args_for_scheduler" in text for text in texts] == [True, False, True]
+    assert ["VERSION" in text for text in texts] == [False, False, True]
+    assert "if VERSION < (0, 5, 14):" in texts[2] and "if VERSION >= (0, 5, 14):" in texts[2]
+
+
+def test_what_no_script_can_show_is_told() -> None:
+    for path in sorted(SEEDS.glob("*.json")):
+        stored = codec.read(path)
+        assert can_show(stored, wanted_of(stored)) == (path.stem in SHOWN), path
+        if path.stem not in SHOWN:
+            with pytest.raises(Refused, match=r"no script (of|shows) "):
+                script(stored, wanted_of(stored), ("0.5.13",))
+
+
+@pytest.mark.parametrize("engine", ["emulated", "cuda"])
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_test_has_the_form_of_sglangs_own(name: str, engine: str) -> None:
+    text = upstream_test(seed(name), wanted_of(seed(name)), SHOWN[name], engine)
+    assert imported(text) == {"sglang", "torch"}
+    tree = ast.parse(text)
+    (test,) = (
+        node for node in tree.body if isinstance(node, ast.ClassDef) and "CustomTestCase" in ast.unparse(node.bases[0])
+    )
+    assert any(isinstance(node, ast.FunctionDef) and node.name.startswith("test_") for node in test.body)
+    # sglang's own collector reads this call without running it, so that its arguments must be constants.
+    (call,) = (n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func).startswith("register_"))
+    assert ast.unparse(call.func) == {"emulated": "register_cpu_ci", "cuda": "register_cuda_ci"}[engine]
+    assert all(isinstance(keyword.value, ast.Constant) for keyword in call.keywords)
+    assert ("stand-ins" in text) == ("TRITON_INTERPRET" in text) == (engine == "emulated")
+    assert "if CPU" not in text or engine == "emulated"
+
+
+# Checked before it is handed over --------------------------------------------------------------------------------
+
+
+def test_a_file_is_run_by_itself() -> None:
+    text = "import os, sys\nprint(sorted(os.listdir()), os.environ['PYTHONPATH'])\nsys.exit(len(sys.argv))\n"
+    found = check(NOTHING, text, Target("here", "emulated"), 2, 3, ["--cpu"])
+    assert (found.right, found.tries, found.said) == (3, 3, "['test_repro.py'] here")
+    assert str(found) == "shows the bug in 3 of 3 runs on here/emulated"
+    assert check(NOTHING, text, Target("here", "emulated"), 1, 2, ["--cpu"]).right == 0
+    assert check(NOTHING, text, Target("here", "emulated"), 1, 2, says="no such words").right == 0
+
+
+def handed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, *more: str) -> int:
+    monkeypatch.setattr(command, "script", lambda seed, wanted, releases, checked="": f"{text}\n# {checked}\n")
+    monkeypatch.setattr(command, "upstream_test", lambda *arguments: text)
+    arguments = [*more, str(SEEDS / "pr26292-decode.json"), "--target", "0.5.12.post1/emulated", "--tries", "2"]
+    used = rigs.rig(
+        lambda target, case: (Trace(ended=Ended(how=How.DONE)), []), releases=("0.5.12.post1", "0.5.13"), lacking="gone"
+    )
+    options = options_of(arguments)
+    return (command.export if options.command == "export" else command.go)(options, used)
+
+
+SIDES = "import os, sys\nsys.exit('post1' in os.environ['PYTHONPATH'])"
+
+
+def test_k_of_n_is_in_its_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert handed_over(monkeypatch, tmp_path, SIDES, "script") == 0
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert "shows the bug in 2 of 2 runs on 0.5.12.post1/emulated; passes in 2 of 2 runs on 0.5.13/emulated" in said
+
+
+def test_what_does_not_do_what_it_says_is_not_handed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "repro.py"
+    for text, said in (
+        ("import sys\nsys.exit(1)", "not handed over: passes in 0 of 2 runs on 0.5.13/emulated"),
+        ("print('all is well')", "shows the bug in 0 of 2 runs on 0.5.12.post1/emulated; it ended with: all is well"),
+    ):
+        assert handed_over(monkeypatch, tmp_path, text, "script", "--out", str(out)) == 1
+        assert said in capsys.readouterr().err and not out.exists()
+
+
+UNITTEST = """\
+import os, unittest
+class Test(unittest.TestCase):
+    def test_it(self):
+        self.assertEqual(['wrong'] if 'post1' in os.environ['PYTHONPATH'] else [], [])
+if __name__ == "__main__":
+    unittest.main()
+"""
+
+
+def test_an_exported_test_must_fail_by_its_assertion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "test_it.py"
+    assert handed_over(monkeypatch, tmp_path, UNITTEST, "export", "--sglang-test", str(out)) == 0, capsys.readouterr()
+    assert out.read_text() == UNITTEST
+    out.unlink()
+    # It ends with the same exit code, but by an error of its own.
+    broken = UNITTEST.replace("self.assertEqual(", "self.absent(")
+    assert handed_over(monkeypatch, tmp_path, broken, "export", "--sglang-test", str(out)) == 1
+    assert not out.exists()
+
+
+@pytest.mark.emulated("0.5.12.post1", "0.5.13")
+def test_on_real_sglang(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["script", str(SEEDS / "pr26292-decode.json"), "--target", "0.5.12.post1/emulated", "--tries", "1"]
+    assert main([*arguments, "--out", str(tmp_path / "repro.py")]) == 0, capsys.readouterr()
+    assert "shows the bug in 1 of 1 runs on sglang 0.5.12.post1" in (tmp_path / "repro.py").read_text()
