@@ -86,9 +86,9 @@ def spoil(made: Path, name: str) -> None:
         (lambda made: spoil(made, "base.tar.xz"), "base.tar.xz is not as it was made: copy the bundle again"),
         (lambda made: spoil(made, "sglang-0.5.13.tar.xz"), "sglang-0.5.13.tar.xz is not as it was made"),
         (lambda made: (made / "base.tar.xz").unlink(), "is no whole bundle: it has no base.tar.xz"),
-        (lambda made: (made / "parent.tar.xz").unlink(), "is no whole bundle: it has no hypothesis_pin.tar.xz"),
+        (lambda made: (made / "parent.tar.xz").unlink(), "is no whole bundle: it has no parent.tar.xz"),
         (lambda made: (made / "sglang-0.5.13.tar.xz").unlink(), "is no whole bundle: it has no sglang-0.5.13.tar.xz"),
-        (lambda made: (made / "bundle.json").unlink(), "is no whole bundle: it has no make.json"),
+        (lambda made: (made / "bundle.json").unlink(), "is no whole bundle: it has no bundle.json"),
         (lambda made: (made / "bundle.json").write_text("{}"), "is not what python -m runners bundle writes"),
         (lambda made: (made / "bundle.json").write_bytes(b"\xff"), "is not what python -m runners bundle writes"),
         (
@@ -243,7 +243,7 @@ def test_the_commands(
         unpacked = "base, parent, sglang-0.5.13, sglang-0.5.11"
         assert capsys.readouterr().out.startswith(f"{other / 'targets'}: {unpacked} unpacked\n")
     code, out, err = call(host, "unpack", str(tmp_path))
-    assert (code, out, err) == (3, "", f"error: {tmp_path} is no whole bundle: it has no make.json\n")
+    assert (code, out, err) == (3, "", f"error: {tmp_path} is no whole bundle: it has no bundle.json\n")
     (tmp_path / "bundle" / "base.tar.xz").unlink()
     code, out, err = call(tmp_path / "other", "unpack", made)
     assert (code, out, err) == (3, "", f"error: {made} is no whole bundle: it has no base.tar.xz\n")
