@@ -44,6 +44,7 @@ IMPORT_TORCH = (
     "test_emulated.py",
     "test_emulated_memory.py",
     "test_experts.py",
+    "test_reference.py",
     "test_step.py",
 )
 INSTALLED = "installed/"

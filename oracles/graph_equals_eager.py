@@ -1,18 +1,21 @@
 """The graph path gives what the eager path gives on the same inputs: every output, and the KV writes.
 
-Judged request row by request row, so that a tie in one row excuses nothing in another. A row is right if it equals
-eager, or eager at the graph's padded shapes, in every element. Otherwise its values may differ by measured
-noise, and its integers only where that noise turns them over in eager itself: a tie, which is a doubt.
+Judged request row by request row, so that a tie in one row excuses nothing in another. Where the trace has a third
+opinion on a row (reference.py), it says which of the two is wrong, or that both are; two that both lie within its
+bounds agree. Without one a row is right if it equals eager, or eager at the graph's padded shapes, in every element.
+Otherwise its values may differ by measured noise, and its integers only where that noise turns them over in eager
+itself: a tie, which is a doubt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from oracles.reference import Outside, Reference, References, references_of
 from oracles.tolerance import is_rounding, limit
 from oracles.trace_index import Record, Wrong, conclude, equal, first_difference, same, text
 from repro.cases.case import Case, Request, Setup
@@ -28,6 +31,7 @@ SLOTS = "KV slots written"
 TREE = "draft tree"
 OUTPUT = "values of an output"
 VALUES = "KV values written"
+BOTH_WRONG = "graph and eager agree and are both wrong"
 TIE = "tie"
 KV_SAME = "kv_same"
 MISSING = "graph and eager not both recorded"
@@ -53,7 +57,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step's runs. carried: what is known of the KV cache before it, from the eager paths of earlier steps."""
+    """One step's runs. carried: what is known of the KV cache before it, from the eager paths of earlier steps.
+    references: what the step should have given, if somebody asked."""
 
     number: int
     dtype: str
@@ -61,6 +66,7 @@ class Step:
     eager: Run
     variants: tuple[Run, ...]
     carried: Contents
+    references: References | None = None
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
@@ -73,9 +79,13 @@ def judge(case: Case, trace: Trace) -> Verdict:
     table = record.path(-1, "input").get("req_to_token")
     for number, asked in enumerate(case.steps):
         _forget_prefixes(carried, table, asked.requests)
+        locs = record.path(number, "input").get("out_cache_loc")
+        references = references_of(record, number, len(asked.requests))
         if _found_equal(record, number):
             compared += 1
             carried.clear()  # what was written is not in the record
+            outputs = _outputs(record.path(number, "graph"))
+            wrongs += _both_wrong(number, references.graph, outputs, len(asked.requests)) if references else []
             continue
         graph, eager = (_run(case.setup, record, number, path) for path in ("graph", "eager"))
         if graph is None or eager is None:
@@ -83,17 +93,26 @@ def judge(case: Case, trace: Trace) -> Verdict:
                 doubts.append(f"Step {number} lacks outputs of the graph or the eager path.")
             continue
         compared += 1
-        if not _all_equal(case.setup, record, number):
+        if _all_equal(case.setup, record, number):
+            wrongs += _both_wrong(number, references.graph, graph.outputs, len(asked.requests)) if references else []
+        else:
             variants = tuple(v for path in VARIANTS if (v := _run(case.setup, record, number, path)) is not None)
             step = Step(
-                number=number, dtype=case.setup.dtype, graph=graph, eager=eager, variants=variants, carried=carried
+                number=number,
+                dtype=case.setup.dtype,
+                graph=graph,
+                eager=eager,
+                variants=variants,
+                carried=carried,
+                references=references,
             )
-            wrongs += _judge_step(step, len(asked.requests), record.path(number, "input").get("out_cache_loc"), doubts)
+            wrongs += _judge_step(step, len(asked.requests), locs, doubts)
         carried.update(eager.kv)
     if doubts and not wrongs:
         where = TIE if compared == len(case.steps) else MISSING
         return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=where, detail=doubts[0])
-    return conclude(ORACLE, wrongs, compared, nothing=MISSING, order=(ABSENT, SHAPE, SLOTS, TREE, OUTPUT, VALUES))
+    order = (ABSENT, SHAPE, SLOTS, TREE, OUTPUT, VALUES, BOTH_WRONG)
+    return conclude(ORACLE, wrongs, compared, nothing=MISSING, order=order)
 
 
 def _forget_prefixes(carried: Contents, table: Array | None, requests: tuple[Request, ...]) -> None:
@@ -163,12 +182,81 @@ def _judge_step(step: Step, rows: int, locs: Array | None, doubts: list[str]) ->
         wrong = _judge_row(step, row, sorted(changed & given[row]), doubts)
         if wrong:
             wrongs.append(wrong)
+    if not wrongs and step.references is not None:
+        whole = _judge_whole(step, step.references)
+        wrongs += [whole] if whole else []
     # What was written outside every request's slots belongs to no row, and no tie can excuse it.
     wrong = _judge_kv(step, -1, sorted(changed.difference(*given)), step.variants, doubts)
     return [*wrongs, wrong] if wrong else wrongs
 
 
 def _judge_row(step: Step, row: int, slots: list[int], doubts: list[str]) -> Wrong | None:
+    """By the third opinion if there is one, and without it where it does not know."""
+    references = step.references
+    if references is None:
+        return _judge_by_eager(step, row, slots, doubts)
+    graph = references.graph.outside("graph", step.graph.outputs, row)
+    eager = references.eager.outside("eager", step.eager.outputs, row)
+    if graph is None and eager is None:
+        return _judge_agreeing(step, references, row, slots, doubts)
+    if graph is not None and eager is not None:
+        wrong = _judge_by_eager(step, row, slots, doubts)
+        if wrong is None:
+            return _wrong(BOTH_WRONG, step.number, row, graph, "both paths are wrong alike")
+        return replace(wrong, detail=f"{wrong.detail} Both are wrong: of eager, {eager}.")
+    path, outside = ("graph", graph) if graph else ("eager", eager)
+    return _one_wrong(step.number, row, path, outside) if outside else None
+
+
+def _judge_agreeing(step: Step, references: References, row: int, slots: list[int], doubts: list[str]) -> Wrong | None:
+    """A row in which nothing that is known of either path is wrong."""
+    slot = _one_sided(step, slots)
+    if slot is not None:
+        return _slot_wrong(step, row, slot)
+    if not all(own.covers(step.eager.outputs, row) for own in (references.graph, references.eager)):
+        return _judge_by_eager(step, row, slots, doubts)
+    turned = _turned(step.graph, step.eager, row)
+    if turned:
+        doubts.append(
+            f"In step {step.number} row {row} the graph gives other {', '.join(turned)} than eager; either is right as "
+            "far as rounding can tell."
+        )
+    return None
+
+
+def _both_wrong(step: int, reference: Reference, outputs: Mapping[str, Array], rows: int) -> list[Wrong]:
+    """Where both paths left the same, which is not right."""
+    whole = reference.whole_outside("graph", outputs)
+    found = [(row, reference.outside("graph", outputs, row)) for row in range(rows)]
+    found += [(-1, reference.kv_outside("graph")), (-1, whole)]
+    return [_wrong(BOTH_WRONG, step, row, outside, "both paths are wrong alike") for row, outside in found if outside]
+
+
+def _judge_whole(step: Step, references: References) -> Wrong | None:
+    """What is off by so little that no row shows it."""
+    graph = references.graph.whole_outside("graph", step.graph.outputs)
+    eager = references.eager.whole_outside("eager", step.eager.outputs)
+    if graph is not None and eager is not None:
+        return _wrong(BOTH_WRONG, step.number, -1, graph, "both paths are wrong alike")
+    outside = graph or eager
+    return None if outside is None else _one_wrong(step.number, -1, "graph" if graph else "eager", outside)
+
+
+def _one_wrong(step: int, row: int, path: str, outside: Outside) -> Wrong:
+    where = VALUES if outside.buffer == "kv" else TREE if outside.integer else OUTPUT
+    return _wrong(where, step, row, outside, f"{path} is wrong and the other path right")
+
+
+def _wrong(where: str, step: int, row: int, outside: Outside, what: str) -> Wrong:
+    cell = Cell(
+        step=step, buffer=outside.buffer, row=outside.row, column=outside.column, got=outside.got, want=outside.want
+    )
+    whose = f" row {row}" if row >= 0 else ""
+    return Wrong(where=where, detail=f"In step {step}{whose} {what}: {outside}.", cell=cell)
+
+
+def _judge_by_eager(step: Step, row: int, slots: list[int], doubts: list[str]) -> Wrong | None:
+    """Against eager, and what eager was seen to move by."""
     again = [variant for variant in step.variants if variant.path == "eager_again"]
     if any(_row_equal(step, other, row, slots) for other in (step.eager, *again)):
         return None

@@ -6,8 +6,9 @@ from __future__ import annotations
 import numpy as np
 
 from oracles.trace_index import Record, Wrong, conclude, first_difference
-from repro.cases.case import Case, Setup
+from repro.cases.case import Case
 from repro.cases.layout import Ints
+from repro.cases.tree import ancestors
 from repro.traces.finding import Verdict
 from repro.traces.trace import Array, Trace
 
@@ -43,22 +44,6 @@ def judge(case: Case, trace: Trace) -> Verdict:
             tree = ancestors(case.setup, given["scores_index"][row], given["parents"][row])
             wrongs += _judge_row(step, row, length, own, positions[row], tree)
     return conclude(ORACLE, wrongs, compared, nothing="no tree verified", order=(STARTS, TREE, PREFIX, POSITIONS))
-
-
-def ancestors(setup: Setup, selected: Array, parents: Array) -> Ints:
-    """Which tokens of the tree each of its tokens attends to, [num_draft_tokens, num_draft_tokens]. selected: the
-    candidates that became its tokens behind the root; the topk candidates of one parent are neighbours, and `parents`
-    says which candidate that parent was."""
-    attends = np.eye(setup.num_draft_tokens, dtype=np.int64)
-    attends[:, 0] = 1
-    place = {int(candidate): token for token, candidate in reversed(list(enumerate(selected.reshape(-1), start=1)))}
-    # Rising: candidates come after their parents, and so do the tokens that they became.
-    for token, candidate in enumerate(selected.reshape(-1).tolist(), start=1):
-        family = candidate // setup.topk
-        parent = place.get(int(parents.reshape(-1)[family])) if family else 0
-        if parent:
-            attends[token] |= attends[parent]
-    return attends
 
 
 def _judge_row(step: int, row: int, length: int, mask: Array, positions: Array, tree: Ints) -> list[Wrong]:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from oracles import tree_mask
-from oracles.tree_mask import POSITIONS, PREFIX, STARTS, TREE, ancestors, judge
+from oracles.tree_mask import POSITIONS, PREFIX, STARTS, TREE, judge
 from repro.cases.case import Case, Request, Setup, Step, Target
+from repro.cases.tree import ancestors
 from repro.traces.finding import Status
 from repro.traces.trace import Array, Ended, How, Seen, Trace
 from runners.targets.environments import interpreter, worker_environment

@@ -47,6 +47,16 @@ per request; where a row is one value wide, they are flat. The paths of a step, 
                  watched; and by what was wrong, argument and kernel (`load outside kv_indices in stage1`): index and
                  length, in elements of the argument, of the first wrong place
 
+    reference    the third opinion: what the call should have given, in float64, with the integers that eager chose
+                 wherever rounding can turn a choice over. Recorded where graph and eager lie apart, and of a sample of
+                 the other steps. Per output <name>, and <name>.bound, how far a right result may lie from it, infinite
+                 where it is not known (for integers 0 or infinite); for outputs that are no integers also <name>.norm
+                 [raw_bs, tokens], the same of the root of the sum of squares of each token's values, <name>.spread
+                 [raw_bs, tokens], how large that is expected to be, and <name>.all [1, 1], the bound of all tokens'
+                 together, each over its spread. kv_slots [n], the slots that the call should have written, kv_rows
+                 with its bounds; kv_graph, kv_eager, what the two paths left there
+    reference_graph  the same with the integers that the graph chose, where these are others
+
 Before each step the caller writes the prefixes of its requests into the KV cache; the rest of it goes on from the
 eager path of the step before.
 
@@ -140,7 +150,7 @@ class Seen:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """facts: short texts about the run (release, adapter, engine, torch, machine); seconds: time per stage
-    (build, graph, eager, record)."""
+    (build, graph, eager, reference, record)."""
 
     ended: Ended
     seen: tuple[Seen, ...] = ()

@@ -17,6 +17,7 @@ from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
 from repro.cases.padding import Ranges
 from repro.traces.trace import Array
+from runners.releases.reference.question import Reference
 
 # What CUDA's allocator aligns a tensor of its own to, in bytes.
 _ALIGNMENT = 512
@@ -172,6 +173,11 @@ def no_others(live: Live) -> Sequence[Any]:
     return ()
 
 
+def no_reference(live: Live) -> Reference | None:
+    """Where nobody has written one."""
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """What the batches of one runner are made of, in every release.
@@ -188,7 +194,8 @@ class Family:
     engine's graphs say so. others: further model runners that run before the call, whose KV caches hold the requests'
     prefixes as well. launched: what the launch under way is given, by the buffers' names, with the bucket's rows,
     where that is not always the buffers. padded: as in runner_facts, where some releases differ from it. eager_pads:
-    whether eager can run a batch that is padded as a graph pads it.
+    whether eager can run a batch that is padded as a graph pads it. reference: the same call in float64, of the live
+    sglang whose weights it reads; None where there is no such thing.
     """
 
     given: Callable[[Setup, Ints, Sequence[Request]], Given]
@@ -209,6 +216,7 @@ class Family:
     eager_pads: Callable[[Setup], bool] = lambda setup: True
     others: Callable[[Live], Sequence[Any]] = no_others
     launched: Callable[[Any], Mapping[str, torch.Tensor]] | None = None
+    reference: Callable[[Live], Reference | None] = no_reference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from runners.releases import model
 from runners.releases.live import Adapter, Live, mha_cache
 from runners.sessions import memory
 from runners.sessions.planner import Planner
+from runners.sessions.third_opinion import ThirdOpinion
 
 
 class Captured:
@@ -44,6 +45,7 @@ class Captured:
             watch.at(-1, "capture")
             self.runner = adapter.capture(self.live)
         self.planner = Planner([self.live.target, self.live.draft])
+        self.third_opinion = ThirdOpinion(adapter, self.live, setup, self.dtype)
         self.neutral = dict(adapter.neutral(self.live))
         caches = [self.kv, *self.other_kv]
         widest = max(tensor[0].numel() for kv in caches for tensor in kv)

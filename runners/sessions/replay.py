@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from repro.cases.case import Case, Setup
+from repro.cases.codec import digest
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.trace import Array
 from runners.engines.active import engine
@@ -18,6 +19,7 @@ from runners.recording.packed import Sheet
 from runners.releases.live import Adapter
 from runners.sessions.captured import Captured, Theirs
 from runners.sessions.step import Step
+from runners.sessions.third_opinion import is_drawn
 
 BARE = os.environ.get("EAGLEEYE_RECORD") == "bare"
 
@@ -42,9 +44,11 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
                 watch.see(-1, "range", name, np.asarray(ranges[name]))
             else:
                 watch.see(-1, "neutral", name, np.asarray(captured.neutral.get(name.removesuffix("_cpu"), 0)))
+        name_of_case = digest(case)
         for number, step in enumerate(case.steps):
             try:
-                Step(captured, number, step.requests, watch).run()
+                drawn = is_drawn(name_of_case, number)
+                Step(captured, number, step.requests, watch, drawn=drawn).run()
             except Theirs as raised:
                 raise raised.error from None
             except torch.AcceleratorError:  # of the graph or of a kernel before it, wherever it surfaces

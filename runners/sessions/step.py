@@ -19,7 +19,8 @@ from runners.engines.guards import untouched
 from runners.engines.staging import Came, Tape
 from runners.recording.observer import HarnessError, Watch
 from runners.releases.live import Given, Outputs, Rows
-from runners.sessions import memory
+from runners.releases.reference.rounding import FORMATS
+from runners.sessions import memory, third_opinion
 from runners.sessions.captured import Captured
 
 # Record KV contents and eager's noise even where both paths agree: what two engines are compared by.
@@ -33,14 +34,17 @@ KV_DIFFERS = "kv_differs"
 
 
 class Step:
-    """One call on a captured runner."""
+    """One call on a captured runner. drawn: a third opinion is asked for whatever comes of it."""
 
-    def __init__(self, captured: Captured, number: int, requests: Sequence[Request], watch: Watch) -> None:
-        self.captured, self.number, self.watch = captured, number, watch
+    def __init__(
+        self, captured: Captured, number: int, requests: Sequence[Request], watch: Watch, *, drawn: bool = False
+    ) -> None:
+        self.captured, self.number, self.watch, self.drawn = captured, number, watch, drawn
         self.setup, self.family = captured.setup, captured.adapter.family
         self.requests = requests
         self.launches = 0
         self.tape = Tape(watch, number, captured.known)
+        self.shown: dict[str, torch.Tensor] = {}  # the batch, one row a request
         self.given = self._given()
         self.rows = self._rows()
 
@@ -77,11 +81,15 @@ class Step:
         self._see_bands(came)
         if by_graph == by_eager and _equal(came, by_graph) and not WHOLE:
             self.tape.see("eager", "kv_same", 1)
+            asks = self.drawn
         else:
+            asks = self.drawn or self._apart(came, by_graph, by_eager)
             self._see_rows("graph", came, snapshots.kept(snapshots.GRAPH))
             self._see_rows("eager", came, captured.kv)
             self._measure_noise(snapshots.kept(snapshots.BEFORE))
         self.tape.hold()
+        if asks and by_graph == by_eager:
+            self._ask_third(came, by_eager)
 
     def fill(self) -> None:
         """Have memory and batch as the call finds them."""
@@ -149,6 +157,43 @@ class Step:
             self._see_rows(path, self._all_came("eager"), captured.kv)
         memory.restore(captured.kv, kept)
 
+    def _apart(self, came: Came, by_graph: list[str], by_eager: list[str]) -> bool:
+        """Whether graph and eager lie further apart than a hint of rounding."""
+        unit, snapshots = FORMATS[self.captured.dtype].unit, self.captured.snapshots
+        if by_graph != by_eager or any(
+            third_opinion.apart(came["graph", name], came["eager", name], unit) for name in by_graph
+        ):
+            return True
+        differs = torch.tensor(came["eager", KV_DIFFERS], device=self.captured.device)
+        graph, eager = (
+            memory.contents(snapshots.kept(moment), differs).float().cpu().numpy()
+            for moment in (snapshots.GRAPH, snapshots.EAGER)
+        )
+        return third_opinion.apart(graph, eager, unit)
+
+    def _ask_third(self, came: Came, names: list[str]) -> None:
+        """Record what the call should have given, and what the two left where it should have written. Where they made
+        other choices, once as eager made them and once as the graph did."""
+        captured, snapshots = self.captured, self.captured.snapshots
+        self.watch.at(self.number, "reference")
+        start = time.perf_counter()
+        before = snapshots.kept(snapshots.BEFORE)
+        graph, eager = ({name: came[path, name] for name in names} for path in ("graph", "eager"))
+        for path, claimed in (("reference", eager), ("reference_graph", graph)):
+            if path == "reference_graph" and third_opinion.same_choices(graph, eager):
+                break
+            answer = captured.third_opinion.on(self.requests, self.shown, captured.table, before, claimed)
+            if answer is None:
+                break
+            found = third_opinion.recorded(answer)
+            for name, array in found.items():
+                self.tape.see(path, name, array)
+            slots = torch.from_numpy(found.get("kv_slots", np.empty(0, dtype=np.int64))).to(captured.device)
+            for name, moment in (("kv_graph", snapshots.GRAPH), ("kv_eager", snapshots.EAGER)):
+                self.tape.see(path, name, memory.contents(snapshots.kept(moment), slots))
+            self.tape.flush()
+        self.watch.spent("reference", time.perf_counter() - start)
+
     # Inputs ------------------------------------------------------------------------------------------------------
 
     def _given(self) -> Given:
@@ -161,6 +206,7 @@ class Step:
         for name, array in self.given.items():
             value = torch.from_numpy(array).to(self.captured.dtype) if name in self.family.noisy else array
             self.tape.see("input", name, value, rows=len(self.requests))
+            self.shown[name] = torch.as_tensor(value)
             put[name] = value.reshape(-1) if name in self.family.flat else value
         return Rows.put(len(self.requests), put, self.captured.device)
 
@@ -176,6 +222,7 @@ class Step:
         captured.wait_for("eager", self.watch)
         for name, tensor in made.items():
             self.tape.see("input", name, tensor, rows=len(self.requests))
+            self.shown[name] = tensor.view(len(self.requests), -1)
         self.rows = self.rows.joined(made)
 
     def _fill_cache(self) -> None:

@@ -13,6 +13,7 @@ from repro.cases.layout import Ints
 from repro.cases.payload import integers_each
 from runners.releases import model
 from runners.releases.live import Family, Given, Live
+from runners.releases.reference import target
 
 CALLER = (
     "batch_size",
@@ -91,4 +92,5 @@ FAMILY = Family(
     static=static,
     metadata=metadata,
     prefix=lambda setup, request: request.seq_len - 1,
+    reference=target.decode,
 )

@@ -13,6 +13,7 @@ from repro.cases.layout import Ints, draft_positions
 from repro.cases.payload import floats_each, integers_each
 from runners.releases import algorithms
 from runners.releases.live import Family, Given, Live
+from runners.releases.reference import drafting
 
 SPEC = ("topk_p", "topk_index", "hidden_states")
 CALLER = ("batch_size", "seq_lens", "seq_lens_cpu", "seq_lens_sum", "req_pool_indices", "positions", "out_cache_loc")
@@ -74,4 +75,5 @@ FAMILY = Family(
     metadata=metadata,
     prefix=lambda setup, request: request.seq_len,
     kv=algorithms.kv,
+    reference=drafting.draft,
 )

@@ -16,6 +16,7 @@ from repro.cases.payload import floats_each, integers_each
 from runners.releases import algorithms
 from runners.releases.decode.family import only
 from runners.releases.live import Family, Given, Live, Outputs
+from runners.releases.reference import extending
 
 # What the worker's callers may still look at. Not the accepted counts on spec_info: a padded replay leaves them at the
 # bucket's size (in every release), but the worker has its own copy and drops this one.
@@ -153,4 +154,5 @@ FAMILY = Family(
     input_buffers=input_buffers,
     # Up to its tokens, a padded row of a graph has less than no tokens: nothing that flashinfer's eager path can plan.
     eager_pads=lambda setup: setup.backend != "flashinfer",
+    reference=extending.draft_extend,
 )

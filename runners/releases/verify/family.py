@@ -16,6 +16,7 @@ from runners.releases import model
 from runners.releases.decode import family as decode
 from runners.releases.draft import family as draft
 from runners.releases.live import Family, Given, Live
+from runners.releases.reference import target
 
 # What the draft is given, where the verify call has something else under that name.
 DRAFT = {"draft_out_cache_loc": "out_cache_loc", "draft_positions": "positions"}
@@ -88,4 +89,5 @@ FAMILY = Family(
     metadata=metadata,
     prefix=lambda setup, request: request.seq_len,
     others=lambda live: [live.draft.draft_runner],
+    reference=target.verify,
 )

@@ -1,0 +1,209 @@
+"""Llama and the draft models of EAGLE and EAGLE3 that are made of its layers, with one layer each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from runners.releases.reference import operations as op
+from runners.releases.reference.rounding import Rounding
+
+
+class Attend(Protocol):
+    """How queries, keys and values [samples, tokens, heads, size] become what attention gives, [samples, tokens, n]."""
+
+    def __call__(
+        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, heads: Heads
+    ) -> torch.Tensor: ...
+
+
+def weight(module: Any) -> torch.Tensor:
+    """Of a layer of sglang's, float64 on the host."""
+    found: torch.Tensor = module.weight.detach().to("cpu", torch.float64)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """One attention layer's projections. scaling: what queries are multiplied by. window: how many tokens before its
+    own a query sees, -1 for all. logit_cap: where scores level off, 0 for nowhere."""
+
+    qkv: torch.Tensor
+    out: torch.Tensor
+    cos_sin: torch.Tensor
+    heads: int
+    kv_heads: int
+    size: int
+    scaling: float
+    neox: bool
+    window: int
+    logit_cap: float
+
+    @classmethod
+    def of(cls, layer: Any) -> Heads:
+        """layer: sglang's LlamaAttention."""
+        return cls(
+            qkv=weight(layer.qkv_proj),
+            out=weight(layer.o_proj),
+            cos_sin=layer.rotary_emb.cos_sin_cache.to("cpu", torch.float64),
+            heads=layer.num_heads,
+            kv_heads=layer.num_kv_heads,
+            size=layer.head_dim,
+            scaling=layer.head_dim**-0.5,
+            neox=layer.rotary_emb.is_neox_style,
+            window=layer.attn.sliding_window_size,
+            logit_cap=layer.attn.logit_cap,
+        )
+
+    def run(self, by: Rounding, x: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+        """x: [samples, tokens, hidden]."""
+        parts = [self.heads, self.kv_heads, self.kv_heads]
+        queries, keys, values = op.linear(by, x, self.qkv).unflatten(-1, (-1, self.size)).split(parts, dim=2)
+        cos, sin = op.angles(by, self.cos_sin, positions)
+        queries, keys = (op.rotated(by, turned, cos, sin, neox=self.neox) for turned in (queries, keys))
+        return op.linear(by, attend(queries, keys, values, self), self.out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gated:
+    """A gated feed-forward network."""
+
+    up: torch.Tensor
+    down: torch.Tensor
+
+    @classmethod
+    def of(cls, layer: Any) -> Gated:
+        """layer: sglang's LlamaMLP."""
+        return cls(up=weight(layer.gate_up_proj), down=weight(layer.down_proj))
+
+    def run(self, by: Rounding, x: torch.Tensor) -> torch.Tensor:
+        gate, up = op.linear(by, x, self.up).chunk(2, dim=-1)
+        return op.linear(by, by.rounded(op.silu(by, gate) * up), self.down)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Norm:
+    weight: torch.Tensor
+    eps: float
+
+    @classmethod
+    def of(cls, layer: Any) -> Norm:
+        """layer: sglang's RMSNorm."""
+        return cls(weight=weight(layer), eps=layer.variance_epsilon)
+
+    def run(self, by: Rounding, x: torch.Tensor) -> torch.Tensor:
+        return op.rms_norm(by, x, self.weight, self.eps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """What a model goes over: ids and positions [tokens]; hidden: of draft models, the hidden states that they are
+    given, [samples, tokens, n]."""
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    hidden: torch.Tensor | None = None
+
+
+# logits and hidden states of all tokens, [samples, tokens, n].
+Result = tuple[torch.Tensor, torch.Tensor]
+Model = Callable[[Rounding, Tokens, Attend], Result]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Llama:
+    """embedding and head: as many rows as there are tokens."""
+
+    embedding: torch.Tensor
+    head: torch.Tensor
+    before: Norm | None
+    attention: Heads
+    between: Norm
+    feed: Gated
+
+    def embedded(self, by: Rounding, tokens: Tokens) -> torch.Tensor:
+        return by.exact(self.embedding[tokens.ids])
+
+    def layer(
+        self, by: Rounding, x: torch.Tensor, tokens: Tokens, attend: Attend, residual: torch.Tensor
+    ) -> torch.Tensor:
+        """Attention over x, then the feed-forward network, each added to what goes past it."""
+        residual = op.added(by, self.attention.run(by, x, tokens.positions, attend), residual)
+        return op.added(by, self.feed.run(by, self.between.run(by, residual)), residual)
+
+
+def parts(model: Any, vocab: int) -> dict[str, Any]:
+    """model: sglang's, with one layer. vocab: how many tokens it names."""
+    (layer,) = model.model.layers
+    return {
+        "embedding": weight(model.model.embed_tokens),
+        "head": weight(model.lm_head)[:vocab],
+        "attention": Heads.of(layer.self_attn),
+        "between": Norm.of(layer.post_attention_layernorm),
+        "feed": Gated.of(layer.mlp),
+    }
+
+
+def target(model: Any, vocab: int) -> Model:
+    """LlamaForCausalLM: its hidden states are those behind the last norm."""
+    llama = Llama(before=Norm.of(model.model.layers[0].input_layernorm), **parts(model, vocab))
+    norm, before = Norm.of(model.model.norm), llama.before
+    assert before is not None
+
+    def run(by: Rounding, tokens: Tokens, attend: Attend) -> Result:
+        x = llama.embedded(by, tokens)
+        hidden = norm.run(by, llama.layer(by, before.run(by, x), tokens, attend, x))
+        return op.linear(by, hidden, llama.head), hidden
+
+    return run
+
+
+def eagle(model: Any, vocab: int) -> Model:
+    """LlamaForCausalLMEagle: no norm before attention and none behind the layer."""
+    llama = Llama(before=None, **parts(model, vocab))
+    fused, bias = weight(model.model.fc), model.model.fc.bias.detach().to("cpu", torch.float64)
+
+    def run(by: Rounding, tokens: Tokens, attend: Attend) -> Result:
+        assert tokens.hidden is not None
+        x = op.linear(by, torch.cat((llama.embedded(by, tokens), tokens.hidden), dim=-1), fused, bias)
+        hidden = llama.layer(by, x, tokens, attend, x)
+        return op.linear(by, hidden, llama.head), hidden
+
+    return run
+
+
+def eagle3(model: Any, vocab: int) -> Model:
+    """LlamaForCausalLMEagle3: attention over the token's embedding and the hidden states side by side; these are of
+    several layers of the target, or already its own."""
+    (layer,) = model.model.layers
+    llama = Llama(before=Norm.of(layer.input_layernorm), **parts(model, vocab))
+    fused, own, norm, before = (
+        weight(model.model.fc),
+        Norm.of(layer.hidden_norm),
+        Norm.of(model.model.norm),
+        llama.before,
+    )
+    assert before is not None
+
+    def run(by: Rounding, tokens: Tokens, attend: Attend) -> Result:
+        assert tokens.hidden is not None
+        embedded, hidden = llama.embedded(by, tokens), tokens.hidden
+        if hidden.shape[-1] != embedded.shape[-1]:
+            hidden = op.linear(by, hidden, fused)
+        x = torch.cat((before.run(by, embedded), own.run(by, hidden)), dim=-1)
+        left = llama.layer(by, x, tokens, attend, hidden)
+        return op.linear(by, norm.run(by, left), llama.head), left
+
+    return run
+
+
+MODELS = {"LlamaForCausalLM": target, "LlamaForCausalLMEagle": eagle, "LlamaForCausalLMEagle3": eagle3}
+
+
+def read(model: Any, vocab: int) -> Model | None:
+    """None where there is no reference for this kind of model. vocab: how many tokens it names."""
+    make = MODELS.get(type(model).__name__)
+    return make(model, vocab) if make else None

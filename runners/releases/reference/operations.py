@@ -1,0 +1,126 @@
+"""The operations that models are made of, each with the roundings that a kernel for it may make.
+
+Values are those of rounding.py: [samples, tokens, ...]. Weights are float64.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from runners.releases.reference.rounding import SINGLE, TENSOR_FLOAT_32, Rounding
+
+# What exp, a division and the like add in float32, in units: GPUs' fast forms are off by two each.
+_TRANSCENDENTAL = 4.0
+
+
+def summed(by: Rounding, sums: torch.Tensor, norm: torch.Tensor, terms: int) -> torch.Tensor:
+    """Sums of so many products, added up in float32 in whatever order. norm: the root of the sum of the products'
+    squares, without samples. In any order the partial sums are about as large as the sum or the norm, and each of
+    them is rounded."""
+    size = sums[0].abs() + norm
+    sums = by.moved(sums, SINGLE * math.sqrt(terms) * size)
+    return by.moved(sums, by.reach(norm)) if by.splits else sums
+
+
+def linear(by: Rounding, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """x [..., in] by weight [out, in], and bias [out]: [..., out]."""
+    y = x @ weight.T
+    y = by.rounded(summed(by, y, (x[0].square() @ weight.T.square()).sqrt(), weight.shape[1]))
+    return y if bias is None else by.rounded(y + bias)
+
+
+def added(by: Rounding, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return by.rounded(x + y)
+
+
+def rms_norm(by: Rounding, x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
+    """weight: [in], or None where there is none."""
+    scale = (x.square().mean(dim=-1, keepdim=True) + eps).rsqrt()
+    y = by.moved_together(x * scale, SINGLE * (math.sqrt(x.shape[-1]) + _TRANSCENDENTAL))
+    y = by.rounded(y)
+    return y if weight is None else by.rounded(y * weight)
+
+
+def silu(by: Rounding, x: torch.Tensor) -> torch.Tensor:
+    y = torch.nn.functional.silu(x)
+    return by.rounded(by.moved(y, SINGLE * _TRANSCENDENTAL * y[0].abs()))
+
+
+def rotated(by: Rounding, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, neox: bool = True) -> torch.Tensor:
+    """x [..., tokens, heads, size], turned by angles whose cos and sin are [samples, tokens, 1, size / 2]: pairs are
+    the two halves of a head, or, without neox, neighbours."""
+    one, other = x.chunk(2, dim=-1) if neox else (x[..., ::2], x[..., 1::2])
+    first = by.rounded(by.rounded(one * cos) - by.rounded(other * sin))
+    second = by.rounded(by.rounded(other * cos) + by.rounded(one * sin))
+    return torch.cat((first, second), dim=-1) if neox else torch.stack((first, second), dim=-1).flatten(-2)
+
+
+def angles(by: Rounding, cos_sin: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin for rotated(), of a cache [positions, cos and sin]; some kernels round them to the model's type."""
+    cos, sin = by.rounded(by.exact(cos_sin[positions].unsqueeze(-2))).chunk(2, dim=-1)
+    return cos, sin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the queries of one request attend to. keys, values: of old tokens, as they lie in the KV cache, float64
+    [old, kv heads, size]. new_keys, new_values: computed in this call, [samples, new, kv heads, size]. mask: bool
+    [queries, old + new]."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    new_keys: torch.Tensor
+    new_values: torch.Tensor
+    mask: torch.Tensor
+
+
+def attention(by: Rounding, queries: torch.Tensor, seen: Seen, scaling: float, logit_cap: float = 0.0) -> torch.Tensor:
+    """queries [samples, queries, heads, size] over what they see: [samples, queries, heads * value size]."""
+    count, heads = queries.shape[1:3]
+    kv_heads = seen.keys.shape[1]
+    # Some kernels scale the query in the model's type before they multiply.
+    scaled = by.rounded(queries * scaling)
+    grouped = (
+        scaled.unflatten(2, (kv_heads, -1)).permute(0, 2, 3, 1, 4).flatten(2, 3)
+    )  # [s, kv heads, groups * n, size]
+    old, new = seen.keys.permute(1, 2, 0), seen.new_keys.permute(0, 2, 3, 1)
+    scores = torch.cat((grouped @ old, grouped @ new), dim=-1)
+    exact = grouped[0].square()
+    norm = torch.cat((exact @ old.square(), exact @ new[0].square()), dim=-1).sqrt()
+    reach = SINGLE * (math.sqrt(queries.shape[-1]) * norm + _TRANSCENDENTAL * (1 + scores[0].abs()))
+    if by.tensor_cores:
+        reach = reach + TENSOR_FLOAT_32 * (norm + scores[0].abs())
+    scores = by.moved(scores, reach)
+    if logit_cap:
+        scores = logit_cap * torch.tanh(scores / logit_cap)
+        scores = by.moved(scores, SINGLE * _TRANSCENDENTAL * scores[0].abs())
+    allowed = seen.mask.repeat(heads // kv_heads, 1)
+    shares = scores.masked_fill(~allowed, -math.inf).softmax(dim=-1)
+    shares = by.moved(shares, by.reach(shares[0]) * allowed)
+    old_count = old.shape[-1]
+    values, new_values = seen.values.transpose(0, 1), seen.new_values.transpose(1, 2)
+
+    def weighed(shares: torch.Tensor, values: torch.Tensor, new_values: torch.Tensor) -> torch.Tensor:
+        return shares[..., :old_count] @ values + shares[..., old_count:] @ new_values
+
+    sums = weighed(shares, values, new_values)
+    norm = weighed(shares[0].square(), values.square(), new_values[0].square()).sqrt()
+    sums = by.moved(sums, SINGLE * math.sqrt(shares.shape[-1]) * (norm + sums[0].abs()))
+    if by.tensor_cores:
+        sums = by.moved(sums, TENSOR_FLOAT_32 * (norm + sums[0].abs()))
+    # Parts of the sum may be kept in the model's type until they are merged; they are no larger than this.
+    sums = by.moved(sums, by.reach(weighed(shares[0], values.abs(), new_values[0].abs())))
+    found = by.rounded(sums).unflatten(2, (heads // kv_heads, count))  # [s, kv heads, groups, n, size]
+    return found.permute(0, 3, 1, 2, 4).flatten(2)
+
+
+def shares(by: Rounding, logits: torch.Tensor) -> torch.Tensor:
+    """softmax in float32 over the last dimension."""
+    found = logits.softmax(dim=-1)
+    reach = SINGLE * (
+        math.sqrt(logits.shape[-1]) + _TRANSCENDENTAL * (1 + (logits[0] - logits[0].amax(-1, keepdim=True)).abs())
+    )
+    return by.moved(found, reach * found[0])

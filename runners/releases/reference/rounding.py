@@ -1,0 +1,97 @@
+"""Arithmetic in float64 beside samples of what rounding makes of it.
+
+Every value is [1 + SAMPLES, ...]: in front the exact result, behind it results in which each operation that a kernel
+may round was moved within its rounding's reach, drawn anew for every element and sample (Monte Carlo arithmetic:
+Parker 1997). All later operations act on the samples as they do on the exact values, so each carries its rounding
+errors through the layers with their signs, cancellations and common causes. See bounds.py for what follows from them.
+
+An operation that some kernels round and others do not is taken to round.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from dataclasses import dataclass
+
+import torch
+
+# Enough that the spread of a value is known within some 9 %, which bounds.py allows for.
+SAMPLES = 64
+# Draws are cut from a pool, which is cheaper than drawing; each cut begins elsewhere.
+_POOL_SIZE = 1 << 19
+
+SINGLE = 2.0**-24
+# NVIDIA's tensor cores take the first ten bits behind the point of a float32 and drop the rest.
+TENSOR_FLOAT_32 = 2.0**-10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """A floating-point type. unit: half the distance from 1.0 to the next value. tiny: half the smallest distance
+    between two of its values."""
+
+    unit: float
+    tiny: float
+
+
+FORMATS = {
+    torch.float32: Format(unit=2.0**-24, tiny=2.0**-150),
+    torch.float16: Format(unit=2.0**-11, tiny=2.0**-25),
+    torch.bfloat16: Format(unit=2.0**-8, tiny=2.0**-134),
+}
+
+
+class Rounding:
+    """What is rounded, and how far. format: that of the model's values. tensor_cores: products of attention are made
+    by tensor cores, also of float32. splits: sums of half precision may be kept in halves in two parts. All tensors
+    are on the host."""
+
+    def __init__(self, dtype: torch.dtype, *, on_gpu: bool, seed: int) -> None:
+        self.format = FORMATS[dtype]
+        self.tensor_cores = on_gpu and dtype == torch.float32
+        self.splits = on_gpu and dtype != torch.float32
+        self._draw = random.Random(seed)
+
+    def exact(self, values: torch.Tensor) -> torch.Tensor:
+        """What is given, and not computed: alike in all samples."""
+        return values.to(torch.float64).expand(1 + SAMPLES, *values.shape)
+
+    def rounded(self, values: torch.Tensor) -> torch.Tensor:
+        """Stored in the model's type."""
+        return self.moved(values, self.reach(values[0]))
+
+    def reach(self, at: torch.Tensor) -> torch.Tensor:
+        """How far rounding can move values of this size: half the distance to the next one."""
+        return half_steps(at, self.format.unit).clamp(min=self.format.tiny)
+
+    def moved(self, values: torch.Tensor, reach: torch.Tensor | float) -> torch.Tensor:
+        """Each sample moved by as much as `reach` ([...], without samples) up or down, each element by its own."""
+        noise = self._noise((SAMPLES, *values.shape[1:])) * reach
+        return torch.cat((values[:1], values[1:] + noise))
+
+    def moved_together(self, values: torch.Tensor, relative: float) -> torch.Tensor:
+        """Rows (the last dimension) whose elements share one factor that is off by as much as `relative`."""
+        factor = 1 + relative * self._noise((SAMPLES, *values.shape[1:-1], 1))
+        return torch.cat((values[:1], values[1:] * factor))
+
+    def _noise(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """Evenly drawn from -1 to 1."""
+        count = functools.reduce(int.__mul__, shape, 1)
+        pool = _pool(max(_POOL_SIZE, 1 << (2 * count).bit_length()))
+        start = self._draw.randrange(len(pool) - count)
+        return pool[start : start + count].view(shape)
+
+
+def half_steps(values: torch.Tensor, unit: float) -> torch.Tensor:
+    """Half the distance from these float64 values to the next ones of a type with this unit roundoff: the power of two
+    at or below each, times the unit. Zero for zero."""
+    exponents = values.contiguous().view(torch.int64) & 0x7FF0000000000000
+    return exponents.view(torch.float64) * unit
+
+
+@functools.lru_cache(maxsize=4)
+def _pool(size: int) -> torch.Tensor:
+    """Always the same: what a case is judged by does not depend on what ran before it."""
+    generator = torch.Generator().manual_seed(1)
+    return torch.rand(size, generator=generator, dtype=torch.float64) * 2 - 1

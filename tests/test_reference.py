@@ -1,0 +1,178 @@
+"""The bounds of the reference hold for real arithmetic in halves and float32, however a kernel goes about it, and are
+narrow enough to show small mistakes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from runners.releases.reference import bounds
+from runners.releases.reference import operations as op
+from runners.releases.reference.chosen import largest, largest_set
+from runners.releases.reference.rounding import SAMPLES, Rounding, half_steps
+
+pytestmark = pytest.mark.emulated
+TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+TOKENS, OLD, HEADS, SIZE, HIDDEN = 6, 20, 2, 64, 32
+TRIALS = 20
+
+each_type = pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Layer:
+    """An attention and a feed-forward layer, behind each other: as the reference has them, and as torch has them in a
+    type. What is given is exact in that type."""
+
+    def __init__(self, dtype: torch.dtype, seed: int) -> None:
+        self.dtype, self.seed = dtype, seed
+        draw = torch.Generator().manual_seed(seed)
+
+        def drawn(*shape: int, scale: float = 1.0) -> torch.Tensor:
+            return ((torch.rand(shape, generator=draw, dtype=torch.float64) * 2 - 1) * scale).to(dtype).double()
+
+        self.x = drawn(TOKENS, HIDDEN)
+        self.qkv = drawn(3 * HEADS * SIZE, HIDDEN, scale=2.6 / HIDDEN**0.5)
+        self.out = drawn(HIDDEN, HEADS * SIZE, scale=2.6 / (HEADS * SIZE) ** 0.5)
+        self.up, self.down = (drawn(n * HIDDEN, HIDDEN, scale=2.6 / HIDDEN**0.5) for n in (2, 1))
+        self.norm = (1 + drawn(HIDDEN, scale=0.25)).to(dtype).double()
+        self.keys, self.values = drawn(OLD, HEADS, SIZE), drawn(OLD, HEADS, SIZE)
+        self.mask = torch.cat((torch.ones(TOKENS, OLD), torch.ones(TOKENS, TOKENS).tril()), dim=1).bool()
+
+    def reference(self) -> torch.Tensor:
+        by = Rounding(self.dtype, on_gpu=False, seed=1)
+        x = by.exact(self.x)
+        queries, keys, values = op.linear(by, x, self.qkv).unflatten(-1, (-1, SIZE)).split(HEADS, dim=2)
+        seen = op.Seen(keys=self.keys, values=self.values, new_keys=keys, new_values=values, mask=self.mask)
+        x = op.added(by, op.linear(by, op.attention(by, queries, seen, SIZE**-0.5), self.out), x)
+        gate, up = op.linear(by, op.rms_norm(by, x, self.norm, 1e-5), self.up).chunk(2, dim=-1)
+        return op.added(by, op.linear(by, by.rounded(op.silu(by, gate) * up), self.down), x)
+
+    def computed(
+        self, *, parts: int = 1, heads: Change = lambda x: x, shares: Change = lambda x: x, flip: bool = False
+    ) -> torch.Tensor:
+        """In the type. parts: attention over so many stretches of keys, merged from results in the type. heads: what
+        becomes of attention's result [heads, tokens, size]. shares: of its weights. flip: sums in another order."""
+        dtype, x = self.dtype, self.x.to(self.dtype)
+        order = torch.arange(HIDDEN).flip(0) if flip else torch.arange(HIDDEN)
+
+        def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            along = order if x.shape[-1] == HIDDEN else torch.arange(x.shape[-1])
+            return (x.float()[..., along] @ weight.float().T[along]).to(dtype)
+
+        queries, keys, values = linear(x, self.qkv).unflatten(-1, (-1, SIZE)).split(HEADS, dim=1)
+        keys, values = (
+            torch.cat((old.to(dtype), new)).transpose(0, 1).float()
+            for old, new in ((self.keys, keys), (self.values, values))
+        )
+        scores = (queries.transpose(0, 1).float() @ keys.transpose(1, 2)) * SIZE**-0.5
+        scores = scores.masked_fill(~self.mask, -math.inf)
+        merged, total = torch.zeros(HEADS, TOKENS, SIZE), torch.full((HEADS, TOKENS, 1), -math.inf)
+        for part in torch.arange(OLD + TOKENS).chunk(parts):
+            own = scores[..., part]
+            top = own.amax(-1, keepdim=True)
+            weights = shares((own - top.clamp(min=-1e30)).exp())
+            share = weights.sum(-1, keepdim=True).clamp(min=1e-30)
+            result = ((weights.to(dtype).float() @ values[:, part]) / share).to(dtype)
+            size = share.log() + top
+            sum_of_both = torch.logaddexp(total, size)
+            merged = merged * (total - sum_of_both).exp() + result.float() * (size - sum_of_both).exp().nan_to_num(0.0)
+            total = sum_of_both
+        x = (linear(heads(merged.to(dtype)).transpose(0, 1).flatten(1), self.out).float() + x.float()).to(dtype)
+        scale = (x.float().square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+        gate, up = linear((x.float() * scale).to(dtype) * self.norm.to(dtype), self.up).chunk(2, dim=-1)
+        gated = torch.nn.functional.silu(gate.float()).to(dtype) * up
+        return (linear(gated, self.down).float() + x.float()).to(dtype)
+
+
+def off(values: torch.Tensor, computed: torch.Tensor) -> tuple[float, float, float]:
+    """How far a result lies off, over each of the three bounds, at most."""
+    errors = computed.double() - values[0]
+    spreads = bounds.spread(values)
+    everything = (errors / spreads[..., None]).square().sum().sqrt() / bounds.everything(values, spreads)
+    together = errors.square().sum(-1).sqrt() / bounds.together(values)
+    return float((errors.abs() / bounds.each(values)).max()), float(together.max()), float(everything)
+
+
+@each_type
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_no_way_of_computing_leaves_the_bounds(dtype: torch.dtype, parts: int) -> None:
+    most = [0.0, 0.0, 0.0]
+    for seed in range(TRIALS):
+        layer = Layer(dtype, seed)
+        found = off(layer.reference(), layer.computed(parts=parts, flip=seed % 2 == 1))
+        most = [max(pair) for pair in zip(most, found, strict=True)]
+    assert max(most) < 1.0, most
+    # Nor do they lie so far out that nothing could: what rounding really does is a good part of them.
+    assert dtype == torch.float32 or min(most) > 0.1, most
+
+
+@each_type
+def test_small_mistakes_lie_outside(dtype: torch.dtype) -> None:
+    def one_head(by: float) -> Change:
+        factors = torch.tensor([1 + by, 1.0], dtype=dtype)[:, None, None]
+        return lambda result: result * factors
+
+    def no_third_key(weights: torch.Tensor) -> torch.Tensor:
+        return torch.cat((weights[..., :2], torch.zeros_like(weights[..., :1]), weights[..., 3:]), dim=-1)
+
+    # What rounding does to a half is some of these; in bfloat16 it is eight times as much.
+    small = {torch.float32: 2.0**-16, torch.float16: 2.0**-6, torch.bfloat16: 2.0**-3}[dtype]
+    seen = {"head": 0, "key": 0}
+    for seed in range(TRIALS):
+        layer = Layer(dtype, seed)
+        values = layer.reference()
+        seen["head"] += max(off(values, layer.computed(heads=one_head(small)))) > 1
+        seen["key"] += max(off(values, layer.computed(shares=no_third_key))) > 1
+    assert seen["head"] >= 0.9 * TRIALS, seen
+    assert seen["key"] == TRIALS, seen
+
+
+def test_rounding_reaches_half_way_to_the_next_value() -> None:
+    values = torch.tensor([1.0, 1.5, 2.0, -3.0, 0.0], dtype=torch.float64)
+    assert half_steps(values, 2.0**-11).tolist() == [2.0**-11, 2.0**-11, 2.0**-10, 2.0**-10, 0.0]
+    by = Rounding(torch.float16, on_gpu=False, seed=1)
+    exact = by.exact(values)
+    moved = by.rounded(exact)
+    assert moved.shape == (1 + SAMPLES, 5)
+    torch.testing.assert_close(moved[0], values, rtol=0, atol=0)
+    reach = (moved[1:] - values).abs().amax(0)
+    assert ((0.9 * by.reach(values) < reach) & (reach <= by.reach(values))).all()
+    # What is given as it is has no errors at all.
+    assert bounds.each(exact).eq(0).all()
+    assert bounds.together(exact).eq(0).all()
+
+
+def samples(exact: list[float], noise: float) -> torch.Tensor:
+    """Values of one row, each with errors of its own of this size."""
+    draw = torch.Generator().manual_seed(3)
+    values = torch.tensor([exact], dtype=torch.float64)
+    return torch.cat((values[None], values + noise * torch.randn(SAMPLES, 1, len(exact), generator=draw)))
+
+
+def test_a_choice_is_the_paths_own_as_far_as_rounding_explains_it() -> None:
+    values = samples([4.0, 3.0, 2.999, 1.0], 0.001)
+    chosen, known = largest(values, 2)
+    assert (chosen.tolist(), known.tolist()) == ([[0, 1]], [[True, False]])
+    for claim, want in (
+        ([0, 2], [0, 2]),  # a tie, as the path turned it over
+        ([0, 3], [0, 1]),  # wrong
+        ([2, 0], [0, 1]),  # in the wrong order
+        ([0, 0], [0, 1]),  # the same twice
+        ([0, 9], [0, 1]),  # no value at all
+    ):
+        chosen, known = largest(values, 2, torch.tensor([claim]))
+        assert (chosen.tolist(), known.tolist()) == ([want], [[True, True]]), claim
+    chosen, known = largest(values, 2, torch.tensor([[0, -1]]))
+    assert (chosen.tolist(), known.tolist()) == ([[0, 1]], [[True, False]])
+
+
+def test_a_set_is_the_paths_own_as_far_as_rounding_explains_it() -> None:
+    values = samples([1.0, 3.0, 2.999, 4.0], 0.001)
+    assert largest_set(values, 2)[1].tolist() == [[False, False]]
+    assert largest_set(values, 3)[1].tolist() == [[True, True, True]]
+    for claim, want in (([2, 3], [2, 3]), ([1, 3], [1, 3]), ([0, 3], [1, 3]), ([3, 2], [1, 3]), ([1, 7], [1, 3])):
+        assert largest_set(values, 2, torch.tensor([claim]))[0].tolist() == [want], claim
