@@ -175,4 +175,26 @@ REPAIRS = (
             ),
         ),
     ),
+    Repair(
+        seed="draft-positions-ahead",
+        oracle="graph_equals_eager",
+        release="0.5.11",
+        why="positions advance behind a draft step: the first draft stands where the prefix ends",
+        edits=(
+            Edit(
+                file=f"{_SPECULATIVE}eagle_worker_v2.py",
+                function="EagleDraftWorker.draft_forward",
+                old="forward_batch.positions.add_(1)",
+            ),
+            Edit(
+                file=f"{_SPECULATIVE}eagle_worker_v2.py",
+                function="EagleDraftWorker.draft_forward",
+                old="hidden_states = logits_output.hidden_states",
+                new="""
+                    hidden_states = logits_output.hidden_states
+                    forward_batch.positions.add_(1)
+                """,
+            ),
+        ),
+    ),
 )
