@@ -351,8 +351,8 @@ def compare(desk: Desk, targets: Sequence[Target]) -> None:
 
 
 def mutable(target: Target, silence_s: float, log: Path) -> Pool:
-    """A pool for mutants."""
-    return Pool(target, timeout_s=silence_s, log=log)
+    """A pool for mutants, in which every step is held against the reference: kernels are wrong in both paths alike."""
+    return Pool(target, timeout_s=silence_s, log=log, variables={"EAGLEEYE_REFERENCE": "1"})
 
 
 COMMANDS = {"run": command_run, "bench": command_bench, "hunt": command_hunt}

@@ -22,7 +22,7 @@ from fuzz.mutation.trial import EQUIVALENT, KILLED, Clean, Judge, Outcome, Run, 
 from repro.cases.atomic_file import write_text
 from repro.cases.case import Case, Target
 from repro.cases.codec import read
-from repro.cases.runner_facts import RUNNER_FACTS
+from repro.cases.runner_facts import RUNNER_FACTS, TOY
 from repro.commands.cli import BadInput, say
 from repro.traces.trace import Trace
 from repro.upstream.fixes import SEEDS
@@ -74,7 +74,7 @@ class _Run:
             f"{runner}/{backend}": plan(runner, backend, stored, options.cases)
             for runner, domain in RUNNER_FACTS.items()
             for backend in domain.backends
-            if runner != "toy" and options.runner in (None, runner) and options.backend in (None, backend)
+            if options.backend in (None, backend) and runner in _runners(options.runner)
         }
         self.kept = equivalents.read()
         self.outcomes: list[Outcome] = []
@@ -193,6 +193,12 @@ class _Run:
                 thread.join()
         if errors:
             raise errors[0]
+
+
+def _runners(asked: str | None) -> list[str]:
+    """Those whose mutants are drawn: all but the toy, and, unless it is asked for by name, one that compiles its
+    functions, which takes every session minutes."""
+    return [asked] if asked else [name for name, facts in RUNNER_FACTS.items() if name != TOY and not facts.compiled]
 
 
 def running(sessions: Sessions) -> Run:

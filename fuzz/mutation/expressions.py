@@ -134,7 +134,8 @@ def calls(node: ast.expr, names: frozenset[str]) -> Iterator[Slip]:
     if not isinstance(node, ast.Call):
         return
     name = _called(node)
-    if name in ALLOCATIONS and node.args:
+    # Blocks of a kernel are no memory, and a power of two long.
+    if name in ALLOCATIONS and node.args and not ast.unparse(node.func).startswith("tl."):
         for size in _shorter(node.args[0]):
             yield "allocation", ast.Call(node.func, [size, *node.args[1:]], node.keywords)
     if name in EXTREMES and isinstance(node.func, ast.Name | ast.Attribute):

@@ -61,6 +61,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
             self._paged_kv_indices_buf[: len(indices)].copy_(indices)
         else:
             self._take(indptr, indices, last_page_len)
+        self._plan_on_host(indptr)
         self._planned(given, q_data_type or data_type, kv_data_type or data_type)
 
     begin_forward = plan
@@ -105,7 +106,8 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         key, value = unpacked(paged_kv_cache)
         where = (self._rows, self._paged_kv_indptr_buf, self._paged_kv_indices_buf, self._paged_kv_last_page_len_buf)
         _, *variant = self._variant(q, key, k_scale)
-        return result(paged_attention(q, key, value, *where, None, None, False, *variant), v_scale, return_lse)
+        pair = paged_attention(q, key, value, *where, None, None, False, *variant, planned_keys=self._planned_keys)
+        return result(pair, v_scale, return_lse)
 
 
 def fast_decode_plan(
@@ -128,4 +130,5 @@ def fast_decode_plan(
     self._check(indices, last_page_len)
     if not self._use_cuda_graph:
         self._take(indptr, indices, last_page_len)
+    self._plan_on_host(indptr if global_override_indptr_cpu is None else global_override_indptr_cpu)
     self._planned(given, q_data_type or data_type or "float16", kv_data_type or data_type)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from repro.cases.layout import Ints
+from runners.engines import launch_memory
 
 # flashinfer's infinity: minus this is the logarithm that it returns for a query that sees no key.
 INFINITY = 5e4
@@ -155,8 +156,14 @@ def _paged(
     soft_cap: float,
     scale: float,
     zeroed: bool = False,
+    planned_keys: torch.Tensor | None = None,
+    planned_queries: torch.Tensor | None = None,
 ) -> Pair:
-    """Over a paged cache: key and value [pages, page size, key heads, dim], pages a view of page numbers."""
+    """Over a paged cache: key and value [pages, page size, key heads, dim], pages a view of page numbers. planned: the
+    starts of keys and queries that the host made its plan for, which is a finding where they are others."""
+    launch_memory.watched()
+    _compare_plan("kv_indptr", planned_keys, page_starts)
+    _compare_plan("qo_indptr", planned_queries, query_starts)
     size = key.shape[1]
     starts, last, memory = _whole(page_starts), _whole(last_page_len), _memory(pages)
     within = torch.arange(size)
@@ -176,6 +183,17 @@ def _paged(
     caches = (key.reshape(-1, *key.shape[2:]), value.reshape(-1, *value.shape[2:]))
     variant = Variant(causal=causal, window_left=window_left, soft_cap=soft_cap, scale=scale)
     return _each(query, caches, _whole(query_starts), places, variant, _mask(mask, mask_starts), zeroed)
+
+
+def _compare_plan(name: str, planned: torch.Tensor | None, starts: torch.Tensor) -> None:
+    """A kernel does its work in parts that the host planned: keys that are on the device alone are not read."""
+    if planned is None:
+        return
+    host, device = _whole(planned), _whole(starts)
+    if np.array_equal(host, device):
+        return
+    first = int(np.argmax(host != device)) if host.shape == device.shape else min(host.size, device.size)
+    launch_memory.report(f"host plan of another {name} in paged_attention", first, device.size)
 
 
 def _ragged(
@@ -218,7 +236,8 @@ _GIVES = "(Tensor, Tensor)"
 _library = torch.library.Library("eagleeye", "FRAGMENT")
 _library.define(
     "paged_attention(Tensor query, Tensor key, Tensor value, Tensor query_starts, Tensor page_starts, Tensor pages, "
-    f"Tensor last_page_len, {_VARIANT}, bool zeroed=False) -> {_GIVES}"
+    f"Tensor last_page_len, {_VARIANT}, bool zeroed=False, Tensor? planned_keys=None, "
+    f"Tensor? planned_queries=None) -> {_GIVES}"
 )
 _library.define(
     f"ragged_attention(Tensor query, Tensor key, Tensor value, Tensor query_starts, Tensor key_starts, {_VARIANT}) "

@@ -3,6 +3,7 @@ come."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -39,11 +40,16 @@ class _Prefill(Wrapper):
             raise ValueError(f"q.shape[0] ({len(q)}) does not match qo_indptr[-1] ({self._qo_indptr_last})")
 
 
-class NoSchedule:
-    """Of the compiled module, the part that divides the work among programs."""
+class Schedule:
+    """Of the compiled module, the part that divides the work among programs: it notes what it was told to divide."""
 
-    @staticmethod
-    def plan(*_: object) -> tuple[int, ...]:
+    def __init__(self, planned: Callable[[Tensor, Tensor], None]) -> None:
+        self._planned = planned
+
+    def plan(self, *arguments: Any) -> tuple[int, ...]:
+        """Behind three workspaces: where queries and keys of each sequence begin, on the host."""
+        queries, keys = arguments[3:5]
+        self._planned(keys, queries)
         return ()
 
 
@@ -102,7 +108,8 @@ class BatchPrefillWithPagedKVCacheWrapper(_Prefill):
             for buffer, tensor in zip(self._buffers(), new, strict=True):
                 buffer[: len(tensor)].copy_(tensor)
         self._planned(given, q_data_type, kv_data_type)
-        self._cached_module = NoSchedule
+        self._plan_on_host(paged_kv_indptr, qo_indptr)
+        self._cached_module = Schedule(self._plan_on_host)
 
     begin_forward = plan
 
@@ -127,7 +134,8 @@ class BatchPrefillWithPagedKVCacheWrapper(_Prefill):
         key, value = unpacked(paged_kv_cache)
         mask = (self._custom_mask_buf, self._mask_indptr_buf)
         variant = self._variant(q, key, k_scale)
-        pair = paged_attention(q, key, value, *self._buffers(), *mask, *variant, zeroed=True)
+        planned = {"planned_keys": self._planned_keys, "planned_queries": self._planned_queries}
+        pair = paged_attention(q, key, value, *self._buffers(), *mask, *variant, zeroed=True, **planned)
         return result(pair, v_scale, return_lse)
 
     def forward(

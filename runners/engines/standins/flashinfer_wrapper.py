@@ -25,6 +25,9 @@ class Wrapper:
         self._use_cuda_graph = use_cuda_graph
         self._custom_mask_buf: Tensor | None = None
         self._mask_indptr_buf: Tensor | None = None
+        # What the plan in use was made for, on the host: where each sequence begins, in keys and in queries.
+        self._planned_keys: Tensor | None = None
+        self._planned_queries: Tensor | None = None
         # Room for intermediate results and schedules; named in calls, never used.
         self._float_workspace_buffer = float_workspace_buffer
         self._int_workspace_buffer = self._pin_memory_int_workspace_buffer = float_workspace_buffer[:0]
@@ -42,6 +45,17 @@ class Wrapper:
         self._has_window = given.get("window_left", -1) >= 0
         self._has_cap = (given.get("logits_soft_cap") or 0.0) > 0
         self._told(given)
+
+    def _plan_on_host(self, keys: Tensor, queries: Tensor | None = None) -> None:
+        """Keep what the host made the plan for: a kernel does its work in parts that this says, whatever the device's
+        own numbers are when it runs. In a graph at fixed addresses."""
+        keys, queries = keys.to("cpu", copy=True), None if queries is None else queries.to("cpu", copy=True)
+        if not self._use_cuda_graph or self._planned_keys is None:
+            self._planned_keys, self._planned_queries = keys, queries
+            return
+        self._planned_keys[: len(keys)].copy_(keys[: len(self._planned_keys)])
+        if queries is not None and self._planned_queries is not None:
+            self._planned_queries[: len(queries)].copy_(queries[: len(self._planned_queries)])
 
     def _told(self, given: dict[str, Any]) -> None:
         """What plan() and, once more, forward() say."""
