@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,17 +12,22 @@ from reports.subjects import Subject, range_of
 from reports.wording import counted, listed, replay_command, share
 from repro.cases.case import Case
 from repro.ledger.states import CANNOT_RUN, FIXED, FLAKY, PASSING
+from repro.traces.campaign import Found
 from repro.traces.excerpt import Excerpt
 
+# The oracle that compares outputs: whole numbers that differ are what it fails by.
+_COMPARES_OUTPUTS = "graph_equals_eager"
+_WHOLE = re.compile(r"-?\d+|True|False")
 EVENTS_MAX = 40  # of a subject's history; the ledger has all of it
 
 Grid = dict[str, dict[str, Square]]  # by engine and release
-Values = tuple[tuple[str, bool], ...]  # a value, and whether the other side has another
+Values = tuple[tuple[str, bool], ...]  # a value, and whether it was judged wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One row of an array as both paths left it. differ: how many of the values shown do."""
+    """One row of an array as both paths left it, each value with whether it was judged wrong. differ: how many of the
+    values shown differ, within what is allowed or not."""
 
     name: str
     graph: Values
@@ -66,7 +72,7 @@ def pages(subjects: Sequence[Subject], engines: Sequence[str], releases: dict[st
                 after=subjects[number + 1].anchor if number + 1 < len(subjects) else "",
                 command=replay_command(minimal.path or f"{subject.fingerprint}.json", _where(subject)),
                 panels=picture.draw(minimal.case, minimal.cell, whose) if minimal.case else (),
-                excerpts=tuple(map(_side, source.founds[0].excerpts)) if source else (),
+                excerpts=tuple(_side(one, source.founds[0]) for one in source.founds[0].excerpts) if source else (),
                 excerpts_of=source if source is not subject else None,
                 events=tuple(reversed(subject.events))[:EVENTS_MAX],
                 earlier=max(0, len(subject.events) - EVENTS_MAX),
@@ -128,16 +134,27 @@ def _where(subject: Subject) -> str:
     return (failing or list(subject.squares) or ["RELEASE/ENGINE"])[-1]
 
 
-def _side(excerpt: Excerpt) -> Side:
+def _side(excerpt: Excerpt, found: Found) -> Side:
     differs = [one != other for one, other in zip(excerpt.graph, excerpt.eager, strict=True)]
+    wrong = [differ and _judged(excerpt, place, found) for place, differ in enumerate(differs)]
     return Side(
         name=f"step {excerpt.step} {excerpt.name}[{excerpt.row}]",
-        graph=tuple(zip(excerpt.graph, differs, strict=True)),
-        eager=tuple(zip(excerpt.eager, differs, strict=True)),
+        graph=tuple(zip(excerpt.graph, wrong, strict=True)),
+        eager=tuple(zip(excerpt.eager, wrong, strict=True)),
         differ=sum(differs),
         cut_before=excerpt.column > 0,
         cut_after=excerpt.column + len(excerpt.graph) < excerpt.width,
     )
+
+
+def _judged(excerpt: Excerpt, place: int, found: Found) -> bool:
+    """Whether a value that differs is what was judged wrong. Of whole numbers each that differs is, in the wrong
+    buffer's row and in what graph and eager were compared by; of others, which may differ within noise, the first wrong
+    one alone: how far the rest may is not in the record."""
+    here = found.cell is not None and (excerpt.name, excerpt.row) == (found.cell.buffer, found.cell.row)
+    if all(_WHOLE.fullmatch(text) for text in (*excerpt.graph, *excerpt.eager)):
+        return here or found.oracle == _COMPARES_OUTPUTS
+    return here and found.cell is not None and excerpt.column + place == found.cell.column
 
 
 def _setup(case: Case) -> str:

@@ -49,7 +49,7 @@ def excerpts(trace: Trace, cell: Cell | None) -> tuple[Excerpt, ...]:
     graph, eager = arrays.get((step, "graph"), {}), arrays.get((step, "eager"), {})
     for name in graph:
         if name in eager and name not in _NOT_ROWS:
-            found += _rows(step, name, graph[name], eager[name], cell.row if cell is not None else 0)
+            found += _rows(step, name, graph[name], eager[name], cell)
     return tuple(found[:EXCERPTS_MAX])
 
 
@@ -71,15 +71,20 @@ def _launched(arrays: Mapping[tuple[int, str], Mapping[str, Array]], cell: Cell)
         yield _excerpt(cell.step, cell.buffer, cell.row, row, wanted)
 
 
-def _rows(step: int, name: str, graph: Array, eager: Array, wrong: int) -> Iterator[Excerpt]:
-    """Rows that differ, then the one that is wrong elsewhere, then the first."""
+def _rows(step: int, name: str, graph: Array, eager: Array, cell: Cell | None) -> Iterator[Excerpt]:
+    """The row that is wrong, if it is wrong here, then rows that differ, then the one that is wrong elsewhere, then the
+    first. The wrong one around what is wrong: before it something may differ within what is allowed."""
+    wrong = cell.row if cell is not None else 0
+    here = cell if cell is not None and cell.buffer == name else None
     one, other = _flat(graph), _flat(eager)
     if one is None or other is None or one.shape != other.shape or not len(one):
         return
-    order = [row for row in range(len(one)) if not np.array_equal(one[row], other[row])]
+    order = [here.row] if here and 0 <= here.row < len(one) else []
+    order += [row for row in range(len(one)) if not np.array_equal(one[row], other[row])]
     order += [row for row in (wrong, 0) if row < len(one) and row >= 0]
     for row in list(dict.fromkeys(order))[:ROWS_MAX]:
-        yield _excerpt(step, name, row, one[row], other[row])
+        column = here.column if here and here.row == row else None
+        yield _excerpt(step, name, row, one[row], other[row], column)
 
 
 def _flat(array: Array | None) -> Array | None:
@@ -89,9 +94,10 @@ def _flat(array: Array | None) -> Array | None:
     return array.reshape(len(array), -1)
 
 
-def _excerpt(step: int, name: str, row: int, graph: Array, eager: Array) -> Excerpt:
+def _excerpt(step: int, name: str, row: int, graph: Array, eager: Array, column: int | None = None) -> Excerpt:
     differs = np.flatnonzero(graph != eager)
-    start = max(0, int(differs[0]) - COLUMNS_MAX // 2) if len(differs) and len(graph) > COLUMNS_MAX else 0
+    middle = column if column is not None else int(differs[0]) if len(differs) else 0
+    start = max(0, middle - COLUMNS_MAX // 2) if len(graph) > COLUMNS_MAX else 0
     part = slice(start, start + COLUMNS_MAX)
     return Excerpt(
         step=step,
