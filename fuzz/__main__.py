@@ -49,7 +49,7 @@ from repro.commands.cli import BadInput, ended
 from repro.ledger.known import BadIssues, Issue, load
 from repro.ledger.run import Book, asked_for, new_run, same_run
 from repro.shrinking.replay import ERROR
-from repro.shrinking.store import keep
+from repro.shrinking.store import keep, keep_trace
 from repro.traces.campaign import Campaign, Progress, Replay, dumps
 from repro.traces.finding import Finding, Status, Verdict
 from repro.traces.trace import Trace
@@ -92,7 +92,7 @@ class Desk:
         log = self.log(target)
         tell, standbys = self.display.tell, self.standbys(target, 1)
         own = partial(working, target, self.out, log, self.options.timeout, tell, self.book)
-        with own(standbys=standbys, issues=self.issues) as means:
+        with own(standbys=standbys, issues=self.issues, traces=self.options.keep_traces) as means:
 
             def kept(finding: Finding) -> str:
                 self.remembered.remember(finding)
@@ -168,6 +168,7 @@ class Desk:
                 "standbys": self.standbys(plan.target, options.workers),
                 "ledger": str(self.book.path or ""),
                 "run": self.book.run,
+                "keep_traces": options.keep_traces,
                 "known_issues": str(getattr(options, "known_issues", None) or ""),
             }
             for number, device in enumerate(spread(options.workers, devices))
@@ -189,6 +190,7 @@ def working(
     device: str = "",
     standbys: int = 0,
     issues: Sequence[Issue] = (),
+    traces: bool = False,
 ) -> Iterator[Means]:
     """The means of a campaign, and the pool that they need."""
 
@@ -219,6 +221,7 @@ def working(
             claim=claim,
             note=note,
         )
+        means = dataclasses.replace(means, keep_trace=partial(keep_trace, target)) if traces else means
         blame = partial(first_wrong, judge=judge_all)
         asked = partial(explain, explainer, worker.on, blame, target, means)
         yield dataclasses.replace(means, explain=asked) if issues else means
@@ -242,12 +245,8 @@ def take_part(line: Line, task: Mapping[str, Any]) -> None:
     one = Member(line, Tally(plan, time.monotonic), time.monotonic)
     out, log = Path(task["out"]), Path(task["log"])
     ledger = Path(task["ledger"]) if task["ledger"] else None
-    own = (
-        one.claim,
-        task["device"],
-        task["standbys"],
-        load(Path(task["known_issues"])) if task["known_issues"] else (),
-    )
+    issues = load(Path(task["known_issues"])) if task["known_issues"] else ()
+    own = (one.claim, task["device"], task["standbys"], issues, task["keep_traces"])
     with (
         same_run(ledger, task["run"]) as book,
         working(plan.target, out, log, task["timeout"], one.account, book, *own) as means,

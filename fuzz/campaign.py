@@ -11,7 +11,7 @@ from fuzz.triage import Known, Means, Settling, led_up
 from repro.cases.case import Case, Setup
 from repro.traces.campaign import Campaign
 from repro.traces.finding import Status, Verdict
-from repro.traces.trace import How
+from repro.traces.trace import How, Trace
 
 # A failure that did not come back in fresh processes is tried again from another case, this many times in all.
 ATTEMPTS_MAX = 3
@@ -61,6 +61,7 @@ class _Loop:
         self.setup: Setup | None = None
         self.refusals = 0  # runs on this setup that could not be made, while there was no other
         self.history: list[Case] = []  # what the live session has run
+        self.failed: Trace | None = None  # the run under way, if it failed
         self.others: set[str] = set()  # failures that somebody else settles
 
     def run(self) -> str:
@@ -135,6 +136,7 @@ class _Loop:
         # A setup that was built once stays in use, whatever happens to later runs on it.
         self.refusals = self.refusals + 1 if not_built and self.refusals >= 0 else -1
         failures = {verdict.fingerprint: verdict for verdict in verdicts if verdict.status is Status.FAIL}
+        self.failed = trace if failures else None
         return list(failures.values()), trace.ended.how is How.DONE
 
     def _known(self, case: Case, failures: Sequence[Verdict]) -> Known:
@@ -162,7 +164,8 @@ class _Loop:
             settling.note(case, 0, 0)
             return False
         self.attempts[fingerprint] += 1
-        settling.settle(case, led_up(self.history, case))
+        # What known issues leave was seen elsewhere, in a run of its own.
+        settling.settle(case, led_up(self.history, case), self.failed if means is self.means else None)
         self.means.expect(self.coming())
         self.means.tell(tally.progress("settled"))
         return True

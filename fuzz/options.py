@@ -36,6 +36,7 @@ def _parser() -> Parser:
         "--out", type=Path, help="folder for findings and logs; default: out/COMMAND-TIME, one for each process"
     )
     shared.add_argument("--json", type=Path, help="write what was done to this file")
+    shared.add_argument("--keep-traces", action="store_true", help="keep the trace of each finding beside its seed")
     shared.add_argument("--ledger", type=Path, metavar="DB", help="add to this ledger; default: EAGLEEYE_LEDGER")
     shared.add_argument("--probes", action="store_true", help="with sglang's own probes on (or EAGLEEYE_PROBES=1)")
     shared.add_argument("--timeout", type=positive, default=120.0, help="seconds of silence that are a hang")

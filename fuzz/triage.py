@@ -49,7 +49,8 @@ class Means:
     of every drawn case that was run, what was said of it and what that comes to. send: told, before a run, which case
     is likely to be run after it, so that its session can go on while the first one's trace is judged. expect: told
     which setups will need a new session soon, each as often as it will, so that some can be opened ahead. explain:
-    which of a case's failures are known issues', and which are its own.
+    which of a case's failures are known issues', and which are its own. keep_trace: told the run behind a finding
+    that is stored at this path.
     """
 
     run: Run
@@ -64,6 +65,7 @@ class Means:
     send: Callable[[Case], None] = lambda case: None
     expect: Callable[[Sequence[Setup]], None] = lambda setups: None
     blame: Callable[[Case, Verdict], Blame] = lambda case, verdict: Blame()
+    keep_trace: Callable[[str, Case, Trace], None] = lambda seed, case, trace: None
     explain: Callable[[Case, Sequence[Verdict]], Known] = lambda case, failures: Known(left=tuple(failures))
 
 
@@ -82,6 +84,7 @@ class Settling:
         # The verdict that goes with each failing case, for its first wrong cell; and what both paths left there.
         self._verdicts: dict[Case, Verdict] = {}
         self._crashed = False
+        self._latest: tuple[Case, Trace] | None = None  # the case that failed last, and the run
         self._excerpts: dict[Case, tuple[Excerpt, ...]] = {}
 
     def _noting(self, run: Run) -> Run:
@@ -94,9 +97,11 @@ class Settling:
 
         return noted
 
-    def settle(self, case: Case, lead_up: Case | None) -> None:
-        """Keep, check, shrink, confirm. lead_up: the same case behind those that its session had run before."""
+    def settle(self, case: Case, lead_up: Case | None, trace: Trace | None = None) -> None:
+        """Keep, check, shrink, confirm. lead_up: the same case behind those that its session had run before. trace: of
+        the run that failed."""
         self._verdicts[case] = self.verdict
+        self._latest = (case, trace) if trace else None
         self.put(case, 0, 0)
         if not self.plan.settle:
             return
@@ -128,6 +133,8 @@ class Settling:
         finding = Finding(case=case, target=self.plan.target, verdict=verdict, failed=failed, tried=tried)
         with self.tally.stage("store"):
             seed = self.means.keep(finding)
+            if self._latest and self._latest[0] == case:
+                self.means.keep_trace(seed, *self._latest)
         self.tally.findings[self.fingerprint] = dataclasses.replace(found, seed=seed)
 
     def note(self, case: Case, failed: int, tried: int) -> Found:
@@ -210,6 +217,7 @@ class Settling:
         verdict = failure(self.means.judge(case, trace), self.fingerprint)
         if verdict is not None:
             self._verdicts[case] = verdict
+            self._latest = (case, trace)
             self._crashed = trace.ended.how is not How.DONE
             self._excerpts[case] = excerpts(trace, verdict.cell)
         return verdict is not None

@@ -31,7 +31,7 @@ from repro.cases.case import RUNNERS, Case, Target
 from repro.cases.codec import BadSeed, Seed, read
 from repro.cases.own_place import own_file, own_folder
 from repro.cases.words import sentence
-from repro.commands import bisect, fidelity, ledger, patch_test, script, show
+from repro.commands import bisect, fidelity, judge, ledger, patch_test, script, show
 from repro.commands.cli import BadInput, complain, ended, say
 from repro.commands.options import options_of
 from repro.commands.show import stored
@@ -128,6 +128,11 @@ def _tell(outcome: Outcome, options: argparse.Namespace) -> None:
         say(line(outcome))
         if outcome.status is not None and not options.quiet:
             show_outcome(Console(), outcome)
+
+
+def command_judge(options: argparse.Namespace) -> int:
+    console = Console()
+    return judge.go(options, judge.Means(judge=judge_all, overall=overall, show=partial(show_outcome, console)))
 
 
 # shrink
@@ -325,6 +330,7 @@ def _booked(kind: str, command: Callable[[argparse.Namespace, Book], int], optio
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": partial(_booked, "seeds", command_run),
+    "judge": command_judge,
     "shrink": command_shrink,
     "show": show.show,
     "check": show.check,

@@ -81,11 +81,18 @@ def test_of_wide_rows_some_columns_are_kept(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_lists_come_back(tmp_path: Path) -> None:
-    events = Seen(paths={}, given=(), turned=(), noise={}, listed={"metadata tokens": np.array([4, 6])})
+    events = Seen(
+        paths={},
+        given=(),
+        turned=(),
+        noise={},
+        listed={"metadata tokens": np.array([4, 6]), "accept outside": np.array(1)},
+    )
     one = replace(seen(TRACE), steps={0: events})
     save(tmp_path / "kept.npz", Recording(target=Target("clean", "toy"), observations=(one,)))
     (again,) = load(tmp_path / "kept.npz").observations
     assert again.steps[0].listed["metadata tokens"].tolist() == [4, 6]
+    assert again.steps[0].listed["accept outside"].shape == ()
 
 
 def test_equal_arrays_are_stored_once(tmp_path: Path) -> None:

@@ -76,6 +76,10 @@ def _parser() -> Parser:
         help=f"under NVIDIA's compute-sanitizer: {', '.join(SANITIZERS)}; names the kernel of a bad access",
     )
 
+    judge = commands.add_parser("judge", help="what today's oracles say of traces that were kept, without running")
+    judge.add_argument("traces", nargs="+", type=Path, metavar="TRACE.npz")
+    judge.add_argument("--json", action="store_true", help="print all verdicts as JSON")
+
     shrink = commands.add_parser("shrink", parents=[ran], help="make a failing case small, towards the same failure")
     shrink.add_argument("seed", type=Path, metavar="SEED.json")
     shrink.add_argument("--target", type=target, required=True, metavar="T", help="RELEASE/ENGINE or PATH@ENGINE")

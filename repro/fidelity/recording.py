@@ -92,12 +92,11 @@ class _Store:
 
     def put(self, array: Array) -> int:
         """Its number in the file."""
-        plain = np.ascontiguousarray(array)
-        data = plain.tobytes()
-        key = (plain.dtype.str, plain.shape, data)
+        data = array.tobytes()
+        key = (array.dtype.str, array.shape, data)
         if key not in self._known:
             self._known[key] = len(self.forms)
-            self.forms.append([plain.dtype.str, list(plain.shape)])
+            self.forms.append([array.dtype.str, list(array.shape)])
             self.parts.append(data)
         return self._known[key]
 

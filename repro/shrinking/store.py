@@ -6,6 +6,7 @@ stay beside it under their digests.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ from repro.cases.codec import TEXT_MAX, AboutValue, BadSeed, Seed
 from repro.cases.json_parts import plain
 from repro.cases.sort_key import sort_key
 from repro.traces.finding import Finding
+from repro.traces.trace import Trace
+from repro.traces.trace_file import BadTrace, Kept, beside, save
 
 _SHRUNK_FROM = "shrunk_from"
 # What about() says of a finding; everything else in a seed file was written by a person.
@@ -49,6 +52,13 @@ def about(finding: Finding, *, shrunk_from: str = "") -> dict[str, AboutValue]:
     texts = (str(finding.target), verdict.oracle, verdict.where, verdict.detail, cell, verdict.fingerprint, seen)
     lines = dict(zip(STATED, (*texts, shrunk_from), strict=True))
     return {name: plain(text, TEXT_MAX) for name, text in lines.items() if text}
+
+
+def keep_trace(target: Target, seed: str, case: Case, trace: Trace) -> None:
+    """Store the run behind a finding beside its seed, where `repro judge` finds it; nothing of one that is too large.
+    OSError if the disk refuses."""
+    with contextlib.suppress(BadTrace):
+        save(beside(Path(seed)), Kept(case=case, target=target, trace=trace))
 
 
 def keep_disagreement(path: Path, case: Case, texts: Sequence[str]) -> None:

@@ -1,0 +1,136 @@
+"""The file of a trace: what was seen when a case was run, kept so that it can be judged again without running.
+
+One .npz of plain numbers: the bytes of all arrays, one behind the other, and a JSON head that says which is what.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from repro.cases.case import Case, Target, problems
+from repro.cases.codec import BadSeed, case_from_json, case_to_json
+from repro.traces.trace import Array, Ended, How, Seen, Trace
+
+FORMAT = 1
+SUFFIX = ".trace.npz"
+# Of all arrays together, and of the head. A small case's arrays are some hundred kB; the largest, whole KV caches of a
+# crash on a GPU, are not worth a disk full of them.
+BYTES_MAX = 64 << 20
+_HEAD_MAX = 8 << 20
+_PLAIN = "biuf"
+
+
+class BadTrace(ValueError):
+    """This is no trace, or too large for one. The text, one line, says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A case, where it was run, and what was seen."""
+
+    case: Case
+    target: Target
+    trace: Trace
+
+
+def beside(seed: Path) -> Path:
+    """Where the trace of a finding lies: beside its seed."""
+    return seed.with_name(seed.name.removesuffix(".json") + SUFFIX)
+
+
+def save(path: Path, kept: Kept) -> None:
+    """Put it at this path, whole or not at all. BadTrace if it is too large or holds what is no plain number; OSError
+    if the disk refuses."""
+    trace = kept.trace
+    if (size := sum(seen.array.nbytes for seen in trace.seen)) > BYTES_MAX:
+        raise BadTrace(f"{path}: not kept: {size >> 20} MiB of arrays, {BYTES_MAX >> 20} at most")
+    if odd := next((seen for seen in trace.seen if seen.array.dtype.kind not in _PLAIN), None):
+        raise BadTrace(f"{path}: not kept: {odd.path} {odd.name} has no plain numbers")
+    head = {
+        "format": FORMAT,
+        "case": case_to_json(kept.case),
+        "target": str(kept.target),
+        "ended": asdict(trace.ended) | {"how": trace.ended.how.value},
+        "facts": dict(trace.facts),
+        "seconds": dict(trace.seconds),
+        "seen": [[s.step, s.path, s.name, s.array.dtype.str, list(s.array.shape)] for s in trace.seen],
+    }
+    named, body = json.dumps(head).encode(), b"".join(seen.array.tobytes() for seen in trace.seen)
+    part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with part.open("wb") as file:
+            np.savez_compressed(file, head=_bytes(named), body=_bytes(body))
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _bytes(data: bytes) -> Array:
+    return np.frombuffer(data, dtype=np.uint8)
+
+
+def load(path: Path) -> Kept:
+    """The trace in this file. BadTrace, naming it, if it cannot be read or is none."""
+    try:
+        _check_sizes(path)
+        with np.load(path, allow_pickle=False) as file:
+            head, body = json.loads(file["head"].tobytes()), file["body"].tobytes()
+        if head["format"] != FORMAT:
+            raise BadTrace(f"{path}: format {head['format']!r:.20} is unknown: this version reads {FORMAT}")
+        return _kept(head, body)
+    except BadTrace:
+        raise
+    except OSError as error:
+        raise BadTrace(f"{path}: {error.strerror or error}") from error
+    except (zipfile.BadZipFile, zlib.error, io.UnsupportedOperation) as error:
+        raise BadTrace(f"{path}: damaged, or no trace: {error}") from error
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, EOFError, RecursionError, BadSeed) as error:
+        raise BadTrace(f"{path}: not a trace of python -m fuzz run --keep-traces ({type(error).__name__})") from error
+
+
+def _check_sizes(path: Path) -> None:
+    """A small file may unpack to a large one: it says so in its own list."""
+    with zipfile.ZipFile(path) as archive:
+        sizes = {info.filename: info.file_size for info in archive.infolist()}
+    if sizes.get("body.npy", 0) > BYTES_MAX + 1024 or sizes.get("head.npy", 0) > _HEAD_MAX:
+        raise BadTrace(f"{path}: larger than a trace may be")
+
+
+def _kept(head: Mapping[str, Any], body: bytes) -> Kept:
+    case = case_from_json(head["case"])
+    if problems(case):
+        raise ValueError("not a valid case")
+    ended = dict(head["ended"])
+    trace = Trace(
+        ended=Ended(**(ended | {"how": How(ended["how"])})),
+        seen=tuple(_seen(head["seen"], body)),
+        facts={str(name): str(text) for name, text in head["facts"].items()},
+        seconds={str(name): float(number) for name, number in head["seconds"].items()},
+    )
+    return Kept(case=case, target=Target.parse(head["target"]), trace=trace)
+
+
+def _seen(forms: list[Any], body: bytes) -> Iterator[Seen]:
+    offset = 0
+    for step, path, name, kind, shape in forms:
+        dtype = np.dtype(kind)
+        if dtype.kind not in _PLAIN or not all(type(length) is int and length >= 0 for length in shape):
+            raise ValueError("not an array of plain numbers")
+        if type(step) is not int or not isinstance(path, str) or not isinstance(name, str):
+            raise TypeError("an array without a name")
+        array: Array = np.frombuffer(body, dtype=dtype, count=math.prod(shape), offset=offset).reshape(shape)
+        yield Seen(step=step, path=path, name=name, array=array)
+        offset += array.nbytes
+    if offset != len(body):
+        raise ValueError("more bytes than arrays")
