@@ -346,7 +346,7 @@ def compare(desk: Desk, targets: Sequence[Target]) -> None:
                 for found in others:
                     replay = elsewhere(found, target, means, desk.options.confirm)
                     desk.replays.append(replay)
-                    desk.book.replay(replay, found.case.setup.runner)
+                    desk.book.replay(replay, found.case.setup)
 
 
 def mutable(target: Target, silence_s: float, log: Path) -> Pool:

@@ -35,6 +35,9 @@ def search(target: Target, proof: Proof, means: Means, *, seed: int, seconds: fl
         own.update(verdict.fingerprint for verdict in verdicts if verdict.oracle == proof.oracle)
         return verdicts
 
+    def claim(fingerprint: str) -> bool:
+        return fingerprint in own and proof.oracle not in seen
+
     def keep(finding: Finding) -> str:
         if finding.failed:
             seen.add(finding.verdict.oracle)
@@ -56,7 +59,7 @@ def search(target: Target, proof: Proof, means: Means, *, seed: int, seconds: fl
     drawn = rounds(seed, proof.runner, proof.backend, CASES_PER_SETUP)
     fitting = (case for case in drawn if case.setup.topk == 1 or not proof.chains)
     cases = itertools.takewhile(is_wanted, fitting)
-    done = campaign(plan, cases, dataclasses.replace(means, keep=keep, judge=judge, claim=own.__contains__))
+    done = campaign(plan, cases, dataclasses.replace(means, keep=keep, judge=judge, claim=claim))
     if done.stopped == "interrupted":
         raise KeyboardInterrupt
     return done

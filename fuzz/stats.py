@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from fuzz.draw.transitions import exercised, possible
 from repro.cases.case import Case, Setup, Target
 from repro.traces.campaign import Campaign, Covered, Found, Progress, Transition
-from repro.traces.finding import Status, Verdict
+from repro.traces.finding import Status, Verdict, by_oracle
 from repro.traces.trace import How, Trace
 
 REASON_MAX = 200  # characters of a reason that tell it from others
@@ -89,8 +89,9 @@ class Tally:
         self._endings[trace.ended.how.value] += 1
         if not trace.ended.how.took_place:
             self._not_run[trace.ended.how][coarse(trace.ended.what or trace.ended.detail)] += 1
+        for oracle, status in by_oracle(verdicts).items():
+            self._verdicts[oracle][status.name.lower()] += 1
         for verdict in verdicts:
-            self._verdicts[verdict.oracle][verdict.status.name.lower()] += 1
             # A run that could not be made leaves every oracle in doubt, for the one reason just counted.
             if verdict.status is Status.UNKNOWN and trace.ended.how.took_place:
                 self._unknown[f"{verdict.oracle}: {coarse(verdict.where or verdict.detail)}"] += 1

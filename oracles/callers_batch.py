@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oracles.trace_index import Record, Wrong, conclude_by_name, equal, first_difference
+from oracles.trace_index import Record, Wrong, conclude_each, equal, first_difference
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Verdict
 from repro.traces.trace import Array, Trace
@@ -13,7 +13,7 @@ from repro.traces.trace import Array, Trace
 ORACLE = "callers_batch"
 
 
-def judge(case: Case, trace: Trace) -> Verdict:
+def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     record = Record(trace)
     wrongs: list[Wrong] = []
     compared = 0
@@ -31,7 +31,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
                 )
                 wrongs.append(Wrong(where=name, detail=detail, cell=cell))
     nothing = "the caller's batch was not recorded after a graph path"
-    return conclude_by_name(ORACLE, wrongs, compared, label="the caller's", nothing=nothing)
+    return conclude_each(ORACLE, wrongs, compared, label="the caller's", nothing=nothing)
 
 
 def _judge_field(

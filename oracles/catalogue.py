@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from oracles import (
     bucket,
@@ -88,16 +89,19 @@ def name_of(judge: Judge) -> str:
 
 
 def judge_all(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-    """One verdict per oracle that is asked. An exception in an oracle becomes UNKNOWN with where RAISED."""
-    return tuple(_ask(judge, case, trace) for judge in asked(case, trace))
+    """At least one verdict per oracle that is asked. An exception in an oracle becomes UNKNOWN with where RAISED."""
+    setup = case.setup
+    said = (verdict for judge in asked(case, trace) for verdict in _ask(judge, case, trace))
+    return tuple(replace(verdict, runner=setup.runner, backend=setup.backend) for verdict in said)
 
 
-def _ask(judge: Judge, case: Case, trace: Trace) -> Verdict:
+def _ask(judge: Judge, case: Case, trace: Trace) -> tuple[Verdict, ...]:
     try:
-        return judge(case, trace)
+        said = judge(case, trace)
     except Exception as error:  # becomes the verdict: one broken oracle must not take the others along
         detail = f"{type(error).__name__}: {error}"
-        return Verdict(oracle=name_of(judge), status=Status.UNKNOWN, where=RAISED, detail=detail)
+        return (Verdict(oracle=name_of(judge), status=Status.UNKNOWN, where=RAISED, detail=detail),)
+    return (said,) if isinstance(said, Verdict) else said
 
 
 def overall(verdicts: Iterable[Verdict]) -> Status:

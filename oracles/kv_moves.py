@@ -29,7 +29,8 @@ OTHER = "another slot changed"
 ORDER = tuple(f"{path}: {what}" for what in (TARGET, ROW, OTHER) for path in PATHS)
 
 
-def judge(case: Case, trace: Trace) -> Verdict:
+def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
+    """Each move that goes wrong is a failure of its own."""
     record = Record(trace)
     table = record.path(-1, "input").get("req_to_token")
     wrongs: list[Wrong] = []
@@ -45,7 +46,10 @@ def judge(case: Case, trace: Trace) -> Verdict:
             wrongs += here.targets()
             wrongs += here.rows(pairs)
             wrongs += here.lists()
-    return conclude(ORACLE, wrongs, compared, nothing="no move recorded", order=ORDER)
+    own = ([wrong for wrong in wrongs if wrong.where.startswith(f"{path}: ")] for path in PATHS)
+    return tuple(
+        conclude(ORACLE, some, compared, nothing="no move recorded", order=ORDER) for some in filter(None, own)
+    ) or (conclude(ORACLE, (), compared, nothing="no move recorded"),)
 
 
 class Here:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from oracles.trace_index import Record, Wrong, conclude_by_name
+from oracles.trace_index import Record, Wrong, conclude_each
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Verdict
 from repro.traces.trace import Array, Trace
@@ -15,7 +15,7 @@ NOTHING = np.empty(0, dtype=np.int64)
 RESERVED = 0  # the one slot that padding writes to, also where a whole page is reserved around it
 
 
-def judge(case: Case, trace: Trace) -> Verdict:
+def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     record = Record(trace)
     table = record.path(-1, "input").get("req_to_token")
     wrongs: list[Wrong] = []
@@ -32,7 +32,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
             astray = np.setdiff1d(written, allowed)
             if astray.size:
                 wrongs.append(_wrong(step, path, int(astray[0]), int(astray.size), table))
-    return conclude_by_name(ORACLE, wrongs, compared, label="slots not given,", nothing="no KV slot changed")
+    return conclude_each(ORACLE, wrongs, compared, label="slots not given,", nothing="no KV slot changed")
 
 
 def _wrong(step: int, path: str, slot: int, count: int, table: Array | None) -> Wrong:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oracles.trace_index import Record, Wrong, conclude_by_name, first_difference
+from oracles.trace_index import Record, Wrong, conclude_each, first_difference
 from repro.cases.case import Case, Setup
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.trace import Array, Trace
@@ -43,7 +43,7 @@ class Rows:
     real: int
 
 
-def judge(case: Case, trace: Trace) -> Verdict:
+def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     """UNKNOWN where what is wrong is nothing that the backend reads."""
     record = Record(trace)
     wrongs: list[Wrong] = []
@@ -58,8 +58,8 @@ def judge(case: Case, trace: Trace) -> Verdict:
     if unread and not wrongs:
         names = ", ".join(sorted({wrong.where for wrong in unread}))
         where, detail = f"{NO_READER}: {names}", unread[0].detail
-        return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=where, detail=detail, cell=unread[0].cell)
-    return conclude_by_name(ORACLE, wrongs, compared, label="planned with", nothing="no plan recorded")
+        return (Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=where, detail=detail, cell=unread[0].cell),)
+    return conclude_each(ORACLE, wrongs, compared, label="planned with", nothing="no plan recorded")
 
 
 def _is_read(setup: Setup, where: str) -> bool:

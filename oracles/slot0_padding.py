@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from oracles.trace_index import Record, Wrong, conclude_by_name, first_difference, text
+from oracles.trace_index import Record, Wrong, conclude_each, first_difference, text
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.trace import Array, Trace
@@ -17,7 +17,7 @@ NO_PADDING = "no padding exercised"
 NO_NEUTRAL = "neutral value not recorded"
 
 
-def judge(case: Case, trace: Trace) -> Verdict:
+def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     """UNKNOWN also where graphs were launched but no batch was padded: nothing was exercised (catalogue.overall
     does not hold that against a run), and where the neutral value of a padded buffer is not known."""
     record = Record(trace)
@@ -51,9 +51,9 @@ def judge(case: Case, trace: Trace) -> Verdict:
                 wrongs.append(Wrong(where=name, detail=detail, cell=cell))
     if unjudged and not wrongs:
         detail = f"The neutral value of {', '.join(sorted(unjudged))} was not recorded."
-        return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=NO_NEUTRAL, detail=detail)
+        return (Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=NO_NEUTRAL, detail=detail),)
     nothing = NO_PADDING if launched else NO_LAUNCH
-    return conclude_by_name(ORACLE, wrongs, compared, label="padded rows of", nothing=nothing)
+    return conclude_each(ORACLE, wrongs, compared, label="padded rows of", nothing=nothing)
 
 
 def _first_outside(step: int, buffer: str, got: Array, limits: Array, *, first_row: int) -> Cell | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oracles.trace_index import Record, Wrong, conclude_by_name, first_difference
+from oracles.trace_index import Record, Wrong, conclude_each, first_difference
 from repro.cases.case import Case
 from repro.traces.finding import Verdict
 from repro.traces.trace import Array, Trace
@@ -10,7 +10,7 @@ from repro.traces.trace import Array, Trace
 ORACLE = "staged"
 
 
-def judge(case: Case, trace: Trace) -> Verdict:
+def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     record = Record(trace)
     wrongs: list[Wrong] = []
     compared = 0
@@ -29,7 +29,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
             if cell:
                 detail = f"Row {cell.row} of {name} was launched with {cell.got} in step {step}, given {cell.want}."
                 wrongs.append(Wrong(where=name, detail=detail, cell=cell))
-    return conclude_by_name(ORACLE, wrongs, compared, label="real rows of", nothing="no graph launched")
+    return conclude_each(ORACLE, wrongs, compared, label="real rows of", nothing="no graph launched")
 
 
 def _by_request(flat: Array, each: int) -> Array:

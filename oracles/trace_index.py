@@ -13,7 +13,8 @@ from repro.cases.case import Case
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.trace import Array, Seen, Trace
 
-Judge = Callable[[Case, Trace], Verdict]
+# What was wrong in several places is several failures, each with a verdict of its own.
+Judge = Callable[[Case, Trace], Verdict | tuple[Verdict, ...]]
 Bools = npt.NDArray[np.bool_]
 
 # Scalars under `launch` that describe the launch; everything else there is a buffer.
@@ -126,11 +127,19 @@ def conclude(
     return Verdict(oracle=oracle, status=Status.PASS)
 
 
-def conclude_by_name(oracle: str, wrongs: Sequence[Wrong], compared: int, *, label: str, nothing: str) -> Verdict:
-    """As conclude, where each wrong's `where` is the name of a buffer and all of the case's names together,
-    sorted, tell the bug: which buffers a runner forgot does not depend on the step in which it shows."""
+def conclude_each(
+    oracle: str, wrongs: Sequence[Wrong], compared: int, *, nothing: str, label: str = ""
+) -> tuple[Verdict, ...]:
+    """As conclude, where each wrong's `where` is the name of a buffer, with `label` in front of it: a verdict for each
+    of them, with the first wrong place of that buffer. What else is wrong renames none of them."""
     if not wrongs:
-        return conclude(oracle, wrongs, compared, nothing=nothing)
-    names = ", ".join(sorted({wrong.where for wrong in wrongs}))
-    first = wrongs[0]
-    return Verdict(oracle=oracle, status=Status.FAIL, where=f"{label} {names}", detail=first.detail, cell=first.cell)
+        return (conclude(oracle, wrongs, compared, nothing=nothing),)
+    first: dict[str, Wrong] = {}
+    for wrong in wrongs:
+        first.setdefault(wrong.where, wrong)
+    return tuple(
+        Verdict(
+            oracle=oracle, status=Status.FAIL, where=f"{label} {name}".strip(), detail=wrong.detail, cell=wrong.cell
+        )
+        for name, wrong in first.items()
+    )

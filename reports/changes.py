@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from reports.events import target_order
 from reports.subjects import Subject, targets
 from reports.wording import counted, listed, share
+from repro.ledger.identities import FACT
 from repro.ledger.read import History
 from repro.ledger.rows import ERROR, Run
 
@@ -107,6 +108,8 @@ def headline(history: History, subjects: Sequence[Subject]) -> list[str]:
     if where:
         runs = counted(trouble.total(), "run")
         said.append(f"The harness itself failed in {runs}, which show nothing, on {listed(where)}.")
+    if any(FACT in run.facts for run in history.runs):
+        said.append("Of earlier runs some rows could not be told apart by runner and backend: see the runs.")
     return said
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from reports.wording import release_order
+from repro.cases.releases import release_order
 from repro.ledger.read import History
 from repro.ledger.rows import STATUSES, UNSUPPORTED, CheckRow, FixRow, Run
 from repro.ledger.states import CANNOT_RUN, measurements, state_of
@@ -16,6 +17,7 @@ UNKNOWN = "unknown"  # it ran and could not be judged, or failed in another way
 NOT_RUN = "not run"
 CAMPAIGN = "campaign"  # the source of what a campaign saw itself
 WITHOUT = "without"  # the stop of a proof on a release from which the fix was taken out: no release of sglang
+_NUMBER = re.compile(r"\d+(\.\d+)*((a|b|rc|\.post|\.dev)\d+)?")
 FAILING = ("new", "known", "regressed", "flaky")
 
 
@@ -68,7 +70,9 @@ def release_and_engine(target: str) -> tuple[str, str]:
 def target_order(target: str) -> tuple[object, ...]:
     """A sort key: releases in their order, and checkouts after them."""
     release, engine = release_and_engine(target)
-    return (not release[:1].isdecimal(), release_order(release), engine)
+    # A release that was changed goes by its own name with the change behind it.
+    number = _NUMBER.match(release)
+    return (number is None, release_order(number[0] if number else "0"), release, engine)
 
 
 def of_subject(history: History) -> Mapping[str, list[Event]]:

@@ -8,23 +8,23 @@ from rich.text import Text
 
 from repro.cases.json_parts import plain
 from repro.shrinking.replay import Outcome
-from repro.traces.finding import Status, Verdict
+from repro.traces.finding import Status, Verdict, by_oracle
 
 _LINE_MAX = 2000
 
 
 def show_outcome(console: Console, outcome: Outcome) -> None:
-    """What each oracle said that did not just pass: in how many runs its worst verdict, where, and why."""
+    """What each oracle said that did not just pass: in how many runs, where, and why."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    passed = []
-    for told in zip(*outcome.runs, strict=True):
-        worst: Verdict = max(told, key=lambda verdict: verdict.status)
-        if worst.status is Status.PASS:
-            passed.append(worst.oracle)
-            continue
-        count = sum(verdict.status is worst.status for verdict in told)
-        why = worst.detail if worst.where in worst.detail else f"{worst.where}: {worst.detail}"
-        cells = (worst.status.name, worst.oracle, f"{count} of {len(told)}", why)
+    worst = by_oracle(verdict for run in outcome.runs for verdict in run)
+    passed = [oracle for oracle, status in worst.items() if status is Status.PASS]
+    kinds: dict[tuple[str, str], list[Verdict]] = {}
+    for verdict in (verdict for run in outcome.runs for verdict in run):
+        if verdict.status is worst[verdict.oracle] and verdict.oracle not in passed:
+            kinds.setdefault((verdict.oracle, verdict.where), []).append(verdict)
+    for (oracle, where), told in kinds.items():
+        why = told[0].detail if where in told[0].detail else f"{where}: {told[0].detail}"
+        cells = (told[0].status.name, oracle, f"{len(told)} of {len(outcome.runs)}", why)
         # As Text, so that nothing in it is taken for markup.
         table.add_row(*(Text(plain(cell, _LINE_MAX)) for cell in cells))
     if passed:

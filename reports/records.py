@@ -63,6 +63,8 @@ def _finding(run: Run, campaign: Campaign, found: Found) -> FindingRow:
         run=run.id,
         target=found.target,
         fingerprint=found.fingerprint,
+        runner=found.case.setup.runner,
+        backend=found.case.setup.backend,
         oracle=found.oracle,
         where=found.where,
         detail=found.detail,
@@ -77,5 +79,5 @@ def _finding(run: Run, campaign: Campaign, found: Found) -> FindingRow:
 
 def _check(run: Run, replay: Replay, is_finding: bool) -> CheckRow:
     """A replay of a case that these campaigns did not find is one of a stored seed."""
-    row = check_of_replay(run.id, replay, "")
+    row = check_of_replay(run.id, replay)
     return replace(row, at=run.ended, subject=row.subject if is_finding else f"{SEED}{replay.seed}")

@@ -183,7 +183,7 @@ def _findings(history: History, measured: Measured, issues: Sequence[Issue]) -> 
                 issues,
                 anchor=f"finding-{fingerprint}",
                 kind="finding",
-                name=bug_name(best.oracle, best.where),
+                name=f"{best.runner}/{best.backend} {bug_name(best.oracle, best.where)}",
                 about="",
                 oracle=best.oracle,
                 fingerprint=fingerprint,
@@ -204,8 +204,7 @@ def _subject(*, events: Sequence[Event], detail: str = "", **parts: Any) -> Subj
 
 
 def _explained(issues: Sequence[Issue], **parts: Any) -> Subject:
-    """A finding, of which it is said where known issues explain it: all that showed it there, as several runners may
-    fail in the same way."""
+    """A finding, of which it is said where known issues explain it."""
     subject = _subject(**parts)
     case = subject.minimal.case
     if case is None:
@@ -213,15 +212,10 @@ def _explained(issues: Sequence[Issue], **parts: Any) -> Subject:
     told = {}
     for target, square in subject.squares.items():
         release, engine = release_and_engine(target)
-        setups = [found.case.setup for found in subject.founds if found.target == target] or [case.setup]
-        kinds = dict.fromkeys((setup.runner, setup.backend) for setup in setups)
-        known = [
-            explained(issues, release, engine, kind, subject.oracle, subject.fingerprint)
-            for kind in (kinds if square.fails else ())
-        ]
-        if known and all(known):
-            issue = "; ".join(dict.fromkeys(map(str, known)))
-            square = replace(square, issue=issue, state=KNOWN if square.state == NEW else square.state)
+        kind = (case.setup.runner, case.setup.backend)
+        issue = explained(issues, release, engine, kind, subject.oracle, subject.fingerprint)
+        if issue and square.fails:
+            square = replace(square, issue=str(issue), state=KNOWN if square.state == NEW else square.state)
         told[target] = square
     return replace(subject, squares=told)
 

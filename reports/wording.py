@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 
 from repro.traces.campaign import Campaign, Found, Replay
@@ -79,8 +78,3 @@ def k_of_n(part: Found | Replay) -> str:
 def replay_command(seed: str, target: str) -> str:
     """What a person types to see it again, quoted for the shell."""
     return f"python -m repro run {shlex.quote(seed)} --target {shlex.quote(target)}"
-
-
-def release_order(target: str) -> tuple[int | str, ...]:
-    """A sort key by which 0.5.9 comes before 0.5.10 and 0.5.10 before 0.5.10.post1."""
-    return tuple(int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", target))

@@ -19,6 +19,7 @@ SETUP = Setup(runner="toy", topk=1, num_steps=2, num_draft_tokens=3, capture_bs=
 CASE = Case(setup=SETUP, steps=(Step(requests=(Request(slot=1, seq_len=1, data=0),)),))
 SEED_TEXT = dumps(Seed(about={"found": TARGET}, case=CASE))
 Row = dict[str, Any]
+SETUP_OF = {"runner": SETUP.runner, "backend": SETUP.backend}
 JUDGED = ("PASS", "UNKNOWN", "FAIL")
 
 
@@ -30,7 +31,15 @@ def case_row(run: str, status: str = "PASS", **other: Any) -> CaseRow:
 def finding_row(run: str, fingerprint: str = "a2dfbbbe8eea", **other: Any) -> FindingRow:
     row: Row = {"oracle": "slot0_padding", "where": "padded rows", "detail": "Row 1", "seed_text": SEED_TEXT}
     cell = Cell(step=1, buffer="topk_p", row=1, column=0, got="2", want="0")
-    named: Row = {"run": run, "target": TARGET, "fingerprint": fingerprint, "failed": 5, "tried": 5, "cell": cell}
+    named: Row = {
+        "run": run,
+        "target": TARGET,
+        "fingerprint": fingerprint,
+        **SETUP_OF,
+        "failed": 5,
+        "tried": 5,
+        "cell": cell,
+    }
     return FindingRow(**(named | row | other))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from only_verdict import wheres
 
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case, Request, Setup, Step, Target
@@ -25,8 +26,10 @@ OUTPUTS = ("tokens", "parents", "scores_index")
 # The releases in which a batch that does not fill its bucket leaves stale rows behind it (#23037).
 STALE_UNTIL = release_order("0.5.10.post1")
 STALE = {
-    "slot0_padding": "padded rows of hidden_states, req_pool_indices, topk_index, topk_p",
-    "kv_indices": "segment of a padded row",
+    "slot0_padding": {
+        f"padded rows of {name}" for name in ("hidden_states", "req_pool_indices", "topk_index", "topk_p")
+    },
+    "kv_indices": {"segment of a padded row"},
 }
 FLASHINFER: dict[str, object] = {"backend": "flashinfer", "dtype": "float16", "head_dim": 64}
 # The releases that refuse branches on pages of more than one token.
@@ -48,8 +51,8 @@ def case(*steps: Step, **changes: Any) -> Case:
     return Case(setup=replace(SETUP, **changes), steps=steps)
 
 
-def failures(one: Case, trace: Trace) -> dict[str, str]:
-    return {v.oracle: v.where for v in judge_all(one, trace) if v.status is Status.FAIL}
+def failures(one: Case, trace: Trace) -> dict[str, set[str]]:
+    return wheres(judge_all(one, trace))
 
 
 @pytest.fixture(scope="module")

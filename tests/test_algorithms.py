@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from only_verdict import wheres
 
 from oracles.catalogue import judge_all
 from repro.cases.case import Case, Request, Setup, Step, Target, problems
@@ -20,8 +21,10 @@ SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_b
 # The releases in which a batch that does not fill its bucket leaves stale rows behind it (#23037).
 STALE_UNTIL = release_order("0.5.10.post1")
 STALE = {
-    "slot0_padding": "padded rows of hidden_states, req_pool_indices, topk_index, topk_p",
-    "kv_indices": "segment of a padded row",
+    "slot0_padding": {
+        f"padded rows of {name}" for name in ("hidden_states", "req_pool_indices", "topk_index", "topk_p")
+    },
+    "kv_indices": {"segment of a padded row"},
 }
 # The releases in which the runner that extends drafts leaves stale rows (#26292) and counts new tokens as prefix.
 EXTENDS_WRONGLY_UNTIL = release_order("0.5.12.post1")
@@ -46,8 +49,8 @@ def case(**changes: Any) -> Case:
     return Case(setup=replace(SETUP, **changes), steps=STEPS)
 
 
-def failures(one: Case, trace: Trace) -> dict[str, str]:
-    return {v.oracle: v.where for v in judge_all(one, trace) if v.status is Status.FAIL}
+def failures(one: Case, trace: Trace) -> dict[str, set[str]]:
+    return wheres(judge_all(one, trace))
 
 
 def judged(one: Case, trace: Trace) -> None:

@@ -310,7 +310,9 @@ def toy_campaign(name: str, folder: Path, cases: int) -> Campaign:
 
 def test_toy_stale_padding_from_draw_to_seed_file(tmp_path: Path) -> None:
     done = toy_campaign("stale_padding", tmp_path, 24)
-    found = {one.oracle: one for one in done.findings}["slot0_padding"]
+    buffers = ("req_pool_indices", "topk_p", "topk_index", "hidden_states")
+    found, *others = [one for one in done.findings if one.oracle == "slot0_padding"]
+    assert [one.where for one in (found, *others)] == [f"padded rows of {name}" for name in buffers]
     assert (found.failed, found.tried) == (3, 3)
     assert [len(step.requests) for step in found.case.steps] == [2, 1]
     seed = codec.read(Path(found.seed))

@@ -18,6 +18,7 @@ import pytest
 
 from repro.cases.case import Target
 from repro.cases.release_list import ADAPTED
+from repro.cases.releases import release_order
 from runners.targets import environments
 from runners.targets.environments import (
     NotUsable,
@@ -25,7 +26,6 @@ from runners.targets.environments import (
     import_path,
     installed,
     lacks,
-    release_order,
     worker_environment,
 )
 from runners.targets.install import Pip, Ran, damage, install, run_pip

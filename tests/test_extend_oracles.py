@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from only_verdict import only
 
 from oracles import kv_indices, kv_writes, metadata_shape
 from repro.cases.case import Case, Request, Setup, Step
@@ -38,7 +39,7 @@ def trace(changes: dict[tuple[str, str], Any] | None = None) -> Trace:
 
 
 def told(judge: Callable[..., Any], changes: dict[tuple[str, str], Any] | None = None) -> tuple[Status, str]:
-    verdict = judge(CASE, trace(changes))
+    verdict = only(judge, CASE, trace(changes))
     return verdict.status, verdict.where
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from only_verdict import only
 
 from oracles import kv_indices, kv_writes, metadata_shape
 from oracles.catalogue import judge_all, overall
@@ -225,7 +226,7 @@ def test_a_runner_that_is_given_no_slots_must_write_none() -> None:
             Seen(step=0, path=path, name="kv_slots", array=np.array(slots, dtype=np.int64))
             for path in ("graph", "eager")
         ]
-        verdict = kv_writes.judge(one, Trace(ended=Ended(how=How.DONE), seen=tuple(seen)))
+        verdict = only(kv_writes.judge, one, Trace(ended=Ended(how=How.DONE), seen=tuple(seen)))
         return verdict.status, verdict.where
 
     assert judged() == (Status.PASS, "")

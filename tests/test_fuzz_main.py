@@ -82,11 +82,14 @@ def test_finding_is_1_and_on_disk(tmp_path: Path, capsys: pytest.CaptureFixture[
     arguments = ("run", "--target", "stale_padding/toy", "--cases", "6", "--seed", "0")
     assert run(*arguments, "--out", str(tmp_path), "--json", str(out)) == 1
     record = json.loads(out.read_text())
-    found = {one["oracle"]: one for one in record["findings"]}["slot0_padding"]
-    assert (found["failed"], found["tried"]) == (5, 5)
-    assert found["where"] == "padded rows of hidden_states, req_pool_indices, topk_index, topk_p"
-    assert codec.read(Path(found["seed"])).case == codec.case_from_json(found["case"])
-    assert f"slot0_padding {found['fingerprint']} failed 5 of 5 runs" in capsys.readouterr().out
+    stale = {one["where"]: one for one in record["findings"] if one["oracle"] == "slot0_padding"}
+    names = ("hidden_states", "req_pool_indices", "topk_index", "topk_p")
+    assert sorted(stale) == [f"padded rows of {name}" for name in names]
+    said = capsys.readouterr().out
+    for found in stale.values():
+        assert (found["failed"], found["tried"], found["runner"], found["backend"]) == (5, 5, "toy", "triton")
+        assert codec.read(Path(found["seed"])).case == codec.case_from_json(found["case"])
+        assert f"slot0_padding {found['fingerprint']} failed 5 of 5 runs" in said
     again = tmp_path / "again.json"
     assert run(*arguments, "--out", str(tmp_path / "again"), "--json", str(again)) == 1
 
@@ -185,13 +188,13 @@ def test_reader_of_the_output_that_leaves(tmp_path: Path) -> None:
 
 
 def test_hunt_says_which_target_has_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    targets = [word for name in ("stale_padding", "clean", "stale_req_pool") for word in ("--target", f"{name}/toy")]
+    targets = [word for name in ("stale_padding", "clean", "stale_seq_lens") for word in ("--target", f"{name}/toy")]
     assert run("hunt", *targets, "--seconds", "0.2", "--out", str(tmp_path)) == 1
     out = capsys.readouterr().out
-    assert "stale_padding/toy has slot0_padding (padded rows of hidden_states" in out
+    assert "stale_padding/toy has slot0_padding (padded rows of req_pool_indices)" in out
     assert "smallest case: 2 steps with 2 then 1 requests on buckets" in out
     assert "clean/toy does not have it: the same case passed 5 of 5 runs" in out
-    assert "stale_req_pool/toy fails in another way: slot0_padding: padded rows of req_pool_indices" in out
+    assert "stale_seq_lens/toy fails in another way: slot0_padding: padded rows of seq_lens" in out
     report = tmp_path / "report.html"
     assert out.splitlines()[-1] == f"report: {report}"
     assert "stale_padding/toy" in report.read_text()
@@ -199,7 +202,7 @@ def test_hunt_says_which_target_has_it(tmp_path: Path, capsys: pytest.CaptureFix
     assert [one.stopped for one in campaigns] == ["first finding", "time", "first finding"]
     passed = {one.target: one for one in replays if one.fingerprint == campaigns[0].findings[0].fingerprint}
     assert (passed["clean/toy"].status, passed["clean/toy"].failed) == (Status.PASS, 0)
-    assert (passed["stale_req_pool/toy"].status, passed["stale_req_pool/toy"].failed) == (Status.FAIL, 0)
+    assert (passed["stale_seq_lens/toy"].status, passed["stale_seq_lens/toy"].failed) == (Status.FAIL, 0)
 
 
 def test_hunt_without_a_bug(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from only_verdict import only
 from toy_traces import changed
 
 from oracles import kv_moves
@@ -145,7 +146,7 @@ def sound() -> Trace:
 
 
 def told(trace: Trace) -> tuple[Status, str]:
-    verdict = kv_moves.judge(CASE, trace)
+    verdict = only(kv_moves.judge, CASE, trace)
     return verdict.status, verdict.where
 
 
@@ -169,7 +170,8 @@ def test_a_lost_target() -> None:
         trace = changed(sound(), 1, path, "targets", with_first(prefix))
         assert told(trace) == (Status.FAIL, f"{path}: a target is neither allocated nor 0")
         assert (
-            str(kv_moves.judge(CASE, trace).cell) == f"step 1 targets[0,0] is {prefix}, expected an allocated slot or 0"
+            str(only(kv_moves.judge, CASE, trace).cell)
+            == f"step 1 targets[0,0] is {prefix}, expected an allocated slot or 0"
         )
 
 

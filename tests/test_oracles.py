@@ -9,13 +9,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from only_verdict import only
 from sound_trace import CASE, FAIL, FULL, PADDED, PASS, RAW, SETUP, SOUND, THREE, UNKNOWN, told
 from toy_traces import OF_OTHERS, changed, drawn_cases, put, toy_trace
 
 from oracles import bucket, callers_batch, ended, graph_equals_eager, kv_writes, slot0_padding, staged, tolerance
 from oracles.catalogue import ALL, COMPARED, ENDED, RAISED, judge_all, overall
 from repro.cases.case import Case, Step
-from repro.traces.finding import Status, Verdict
+from repro.traces.finding import Status, Verdict, fingerprint
 from repro.traces.trace import Ended, How, Seen, Trace
 
 
@@ -136,13 +137,29 @@ def test_bucket_names_the_first_wrong_launch() -> None:
 # slot0_padding ---------------------------------------------------------------------------------------------------
 
 
-def test_padding_names_all_buffers_of_the_case_and_the_first_cell() -> None:
+def test_each_stale_buffer_is_a_failure_of_its_own_with_its_first_cell() -> None:
     trace = changed(SOUND, PADDED, "launch", "topk_index", put((RAW, 1), 17))
+    alone = only(slot0_padding.judge, CASE, trace)
     trace = changed(trace, PADDED, "launch", "req_pool_indices", put(RAW, 4))
-    verdict = slot0_padding.judge(CASE, trace)
-    assert told(verdict) == (FAIL, "padded rows of req_pool_indices, topk_index")
-    assert verdict.cell is not None
-    assert (verdict.cell.step, verdict.cell.buffer, verdict.cell.row) == (PADDED, "req_pool_indices", RAW)
+    verdicts = {verdict.where: verdict for verdict in slot0_padding.judge(CASE, trace)}
+    assert verdicts.keys() == {"padded rows of req_pool_indices", "padded rows of topk_index"}
+    assert verdicts[alone.where] == alone, "another one renames nothing"
+    for name, verdict in verdicts.items():
+        assert verdict.status is FAIL and verdict.cell is not None
+        assert (verdict.cell.step, verdict.cell.row) == (PADDED, RAW)
+        assert name.endswith(verdict.cell.buffer)
+
+
+def test_a_failure_is_of_its_runner_and_backend() -> None:
+    trace = changed(SOUND, PADDED, "launch", "req_pool_indices", put(RAW, 4))
+    names = set()
+    for runner, backend in (("draft", "triton"), ("draft", "flashinfer"), ("decode", "triton")):
+        case = replace(CASE, setup=replace(CASE.setup, runner=runner, backend=backend))
+        [verdict] = [one for one in judge_all(case, trace) if one.oracle == "slot0_padding"]
+        assert (verdict.runner, verdict.backend, verdict.status) == (runner, backend, FAIL)
+        assert verdict.fingerprint == fingerprint(runner, backend, "slot0_padding", "padded rows of req_pool_indices")
+        names.add(verdict.fingerprint)
+    assert len(names) == 3
 
 
 def test_padding_minds_only_the_padded_rows_of_the_launched_bucket() -> None:
@@ -151,37 +168,37 @@ def test_padding_minds_only_the_padded_rows_of_the_launched_bucket() -> None:
     # Row 2 of the bucket of 2 is not launched; row 0 is real.
     trace = changed(trace, 1, "launch", "topk_index", put((2, 0), 17))
     trace = changed(trace, 1, "launch", "topk_index", put((0, 0), 17))
-    assert slot0_padding.judge(small, trace).status is PASS
+    assert only(slot0_padding.judge, small, trace).status is PASS
     trace = changed(trace, 1, "launch", "topk_index", put((1, 0), 17))
-    assert slot0_padding.judge(small, trace).status is FAIL
+    assert only(slot0_padding.judge, small, trace).status is FAIL
 
 
 def test_a_nan_in_a_padded_row_is_no_neutral_value() -> None:
     trace = changed(SOUND, PADDED, "launch", "hidden_states", put((RAW, 0), np.nan))
-    assert slot0_padding.judge(CASE, trace).status is FAIL
+    assert only(slot0_padding.judge, CASE, trace).status is FAIL
 
 
 def test_padding_that_was_not_exercised_is_unknown() -> None:
     full = Case(setup=SETUP, steps=(FULL,))
     trace = toy_trace(full)
-    assert told(slot0_padding.judge(full, trace)) == (UNKNOWN, "no padding exercised")
+    assert told(only(slot0_padding.judge, full, trace)) == (UNKNOWN, "no padding exercised")
     assert overall(judge_all(full, trace)) is PASS
 
 
 def test_padding_without_a_known_neutral_value_is_unknown() -> None:
     trace = changed(SOUND, PADDED, "neutral", "topk_p", lambda _: None)
-    assert told(slot0_padding.judge(CASE, trace)) == (UNKNOWN, "neutral value not recorded")
+    assert told(only(slot0_padding.judge, CASE, trace)) == (UNKNOWN, "neutral value not recorded")
 
 
 # staged ----------------------------------------------------------------------------------------------------------
 
 
 def test_staged_compares_every_real_row() -> None:
-    verdict = staged.judge(CASE, changed(SOUND, PADDED, "launch", "topk_p", put((RAW - 1, 1), 0.5)))
+    verdict = only(staged.judge, CASE, changed(SOUND, PADDED, "launch", "topk_p", put((RAW - 1, 1), 0.5)))
     assert told(verdict) == (FAIL, "real rows of topk_p")
     assert verdict.cell is not None
     assert (verdict.cell.row, verdict.cell.column, verdict.cell.got) == (RAW - 1, 1, "0.5")
-    assert staged.judge(CASE, changed(SOUND, PADDED, "launch", "topk_p", put((RAW, 1), 0.5))).status is PASS
+    assert only(staged.judge, CASE, changed(SOUND, PADDED, "launch", "topk_p", put((RAW, 1), 0.5))).status is PASS
 
 
 def test_staged_looks_at_seq_lens_cpu_where_it_is_recorded() -> None:
@@ -189,8 +206,8 @@ def test_staged_looks_at_seq_lens_cpu_where_it_is_recorded() -> None:
     assert lengths is not None
     copied = Seen(step=0, path="launch", name="seq_lens_cpu", array=lengths.copy())
     trace = replace(SOUND, seen=(*SOUND.seen, copied))
-    assert staged.judge(CASE, trace).status is PASS
-    verdict = staged.judge(CASE, changed(trace, 0, "launch", "seq_lens_cpu", put(2, 1)))
+    assert only(staged.judge, CASE, trace).status is PASS
+    verdict = only(staged.judge, CASE, changed(trace, 0, "launch", "seq_lens_cpu", put(2, 1)))
     assert told(verdict) == (FAIL, "real rows of seq_lens_cpu")
 
 
@@ -206,7 +223,7 @@ def test_kv_writes_names_path_and_owner(path: str) -> None:
     def more(array: np.ndarray) -> np.ndarray:
         return np.union1d(array, astray)
 
-    verdict = kv_writes.judge(CASE, changed(SOUND, PADDED, path, "kv_slots", more))
+    verdict = only(kv_writes.judge, CASE, changed(SOUND, PADDED, path, "kv_slots", more))
     assert told(verdict) == (FAIL, f"slots not given, {path}")
     assert "position 7 of request slot 2" in verdict.detail
     assert verdict.cell is not None
@@ -219,9 +236,9 @@ def test_only_slot_0_is_reserved_for_writes_whatever_the_page_size() -> None:
     slots = trace.get(0, "graph", "kv_slots")
     assert slots is not None
     assert 0 in slots
-    assert kv_writes.judge(case, trace).status is PASS
+    assert only(kv_writes.judge, case, trace).status is PASS
     moved = changed(trace, 0, "graph", "kv_slots", put(0, 3))
-    assert told(kv_writes.judge(case, moved)) == (FAIL, "slots not given, graph")
+    assert told(only(kv_writes.judge, case, moved)) == (FAIL, "slots not given, graph")
     # Which of the two paths writes there is no difference between graph and eager.
     assert graph_equals_eager.judge(case, moved).status is PASS
     noisy = changed(toy_trace(case, "rounding"), 0, "graph", "kv_slots", put(0, 3))
@@ -233,7 +250,7 @@ def test_kv_writes_of_nothing_are_unknown() -> None:
     for step in range(2):
         for path in ("graph", "eager"):
             trace = changed(trace, step, path, "kv_slots", lambda array: array[:0])
-    assert told(kv_writes.judge(CASE, trace)) == (UNKNOWN, "no KV slot changed")
+    assert told(only(kv_writes.judge, CASE, trace)) == (UNKNOWN, "no KV slot changed")
 
 
 # callers_batch ---------------------------------------------------------------------------------------------------
@@ -246,28 +263,28 @@ def test_a_field_may_come_back_as_eager_leaves_it_and_no_other_way() -> None:
     assert (before + 2 == after).all()
     for leave, want in ((before, PASS), (after, PASS), (before + 1, FAIL)):
         trace = changed(SOUND, 0, "after_graph", "positions", lambda _, leave=leave: leave)
-        assert callers_batch.judge(CASE, trace).status is want
+        assert only(callers_batch.judge, CASE, trace).status is want
 
 
 def test_a_field_of_another_shape_or_gone_is_told() -> None:
     padded = changed(SOUND, PADDED, "after_graph", "seq_lens", lambda array: np.append(array, 1))
-    verdict = callers_batch.judge(CASE, padded)
+    verdict = only(callers_batch.judge, CASE, padded)
     assert told(verdict) == (FAIL, "the caller's seq_lens")
     assert verdict.cell is not None
     assert (verdict.cell.got, verdict.cell.want) == ("shape (4,)", "shape (3,)")
     gone = changed(SOUND, PADDED, "after_graph", "topk_p", lambda _: None)
-    assert told(callers_batch.judge(CASE, gone)) == (FAIL, "the caller's topk_p")
+    assert told(only(callers_batch.judge, CASE, gone)) == (FAIL, "the caller's topk_p")
     wider = changed(SOUND, PADDED, "after_graph", "seq_lens", lambda array: array.astype(np.int16))
-    assert callers_batch.judge(CASE, wider).status is PASS
+    assert only(callers_batch.judge, CASE, wider).status is PASS
 
 
 def test_without_the_eager_path_a_moved_field_cannot_be_told() -> None:
     one = Case(setup=SETUP, steps=(THREE,))
     trace = toy_trace(one)
     trace = replace(trace, seen=tuple(s for s in trace.seen if s.path != "after_eager"))
-    assert callers_batch.judge(one, trace).status is PASS  # by the fields that did not move
-    only = tuple(s for s in trace.seen if s.name == "positions")
-    assert callers_batch.judge(one, replace(trace, seen=only)).status is UNKNOWN
+    assert only(callers_batch.judge, one, trace).status is PASS  # by the fields that did not move
+    positions = tuple(s for s in trace.seen if s.name == "positions")
+    assert only(callers_batch.judge, one, replace(trace, seen=positions)).status is UNKNOWN
 
 
 # Numbers ---------------------------------------------------------------------------------------------------------

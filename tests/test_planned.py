@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from only_verdict import only
 from toy_traces import changed, toy_trace
 
 from oracles import planned
@@ -28,32 +29,32 @@ CASE = Case(
 
 
 def test_the_plan_of_a_sound_runner_passes() -> None:
-    assert planned.judge(CASE, toy_trace(CASE)).status is Status.PASS
+    assert only(planned.judge, CASE, toy_trace(CASE)).status is Status.PASS
 
 
 @pytest.mark.parametrize("name", ["batch_size", "seq_lens", "seq_lens_cpu", "seq_lens_sum", "req_pool_indices"])
 def test_every_field_is_compared(name: str) -> None:
     trace = changed(toy_trace(CASE), 1, "planned", name, lambda array: array + 1)
-    verdict = planned.judge(CASE, trace)
+    verdict = only(planned.judge, CASE, trace)
     assert verdict.status is Status.FAIL
     assert name in verdict.where
 
 
 def test_a_host_mirror_that_is_too_short_fails() -> None:
     trace = changed(toy_trace(CASE), 1, "planned", "seq_lens_cpu", lambda array: array[:3])
-    assert planned.judge(CASE, trace).where == "planned with seq_lens_cpu"
+    assert only(planned.judge, CASE, trace).where == "planned with seq_lens_cpu"
 
 
 def test_what_the_backend_does_not_read_is_told_and_is_no_failure() -> None:
     case = replace(CASE, setup=replace(SETUP, runner="draft", backend="triton"))
-    verdict = planned.judge(case, toy_trace(CASE, "sum_of_the_batch"))
+    verdict = only(planned.judge, case, toy_trace(CASE, "sum_of_the_batch"))
     assert (verdict.status, verdict.where) == (Status.UNKNOWN, "stale, no reader known: seq_lens_sum")
 
 
 def test_a_run_that_planned_nothing_is_a_doubt() -> None:
     trace = toy_trace(CASE)
     trace = replace(trace, seen=tuple(seen for seen in trace.seen if not seen.path.startswith("planned")))
-    assert planned.judge(CASE, trace).status is Status.UNKNOWN
+    assert only(planned.judge, CASE, trace).status is Status.UNKNOWN
 
 
 class Inner:
@@ -140,4 +141,4 @@ def test_every_graph_runner_shows_its_plans(pool: Pool, runner: str) -> None:
     plan = trace.path(1, "planned")
     assert {"batch_size", "seq_lens", "seq_lens_sum", "seq_lens_cpu", "req_pool_indices"} <= plan.keys()
     assert {"batch_size", "seq_lens", "seq_lens_sum"} <= trace.path(1, "planned_eager").keys()
-    assert planned.judge(replace(CASE, setup=setup), trace).status is not Status.FAIL
+    assert only(planned.judge, replace(CASE, setup=setup), trace).status is not Status.FAIL

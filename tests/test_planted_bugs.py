@@ -30,7 +30,10 @@ SLOTS = ("graph_equals_eager", "KV slots written")
 VALUES = ("graph_equals_eager", "KV values written")
 EXPECTED: dict[str, tuple[tuple[str, str], ...]] = {
     "stale_padding": (
-        ("slot0_padding", "padded rows of hidden_states, req_pool_indices, topk_index, topk_p"),
+        ("slot0_padding", "padded rows of hidden_states"),
+        ("slot0_padding", "padded rows of req_pool_indices"),
+        ("slot0_padding", "padded rows of topk_index"),
+        ("slot0_padding", "padded rows of topk_p"),
         PADDED_READS,
     ),
     "stale_req_pool": (("slot0_padding", "padded rows of req_pool_indices"), PADDED_READS),
@@ -53,7 +56,10 @@ EXPECTED: dict[str, tuple[tuple[str, str], ...]] = {
     "kv_write_astray": (("kv_writes", "slots not given, graph"), SLOTS),
     "eager_write_astray": (("kv_writes", "slots not given, eager"), SLOTS),
     "wrong_bucket": (("bucket", "bucket used"),),
-    "caller_left_padded": (("callers_batch", "the caller's batch_size, positions, req_pool_indices, seq_lens"),),
+    "caller_left_padded": tuple(
+        ("callers_batch", f"the caller's {name}")
+        for name in ("batch_size", "positions", "req_pool_indices", "seq_lens")
+    ),
     "graph_differs": (TREE,),
     "kv_values_differ": (VALUES,),
     "write_missed": (SLOTS,),

@@ -13,8 +13,9 @@ import pytest
 from fuzz.draw.rounds import rounds
 from repro.cases.case import Target
 from repro.traces.campaign import BadRecord, Campaign, Covered, Found, Replay, Transition, dumps, loads
+from repro.traces.earlier import told_apart
 from repro.traces.finding import Cell, Status
-from repro.traces.trace import How, told_apart
+from repro.traces.trace import How
 
 DATA = Path(__file__).parent / "data"
 CASE = next(itertools.islice(rounds(1, "draft", "triton", 4), 2, None))

@@ -22,7 +22,7 @@ from repro.ledger.known import Issue
 from repro.ledger.read import History
 from repro.ledger.rows import CheckRow, FindingRow, FixRow
 from repro.traces.campaign import Campaign, Replay
-from repro.traces.finding import Status
+from repro.traces.finding import Status, fingerprint
 
 STALE = stale_found()
 SEED = "seed:pr23037-stale-padding.json"
@@ -98,7 +98,7 @@ def test_one_subject_for_each_fingerprint_told_by_its_smallest_confirmed_case() 
 def test_a_case_that_another_campaign_found_is_a_stored_seed_here() -> None:
     stranger = replace(stale_replays(STALE)[0], fingerprint="other", seed="repro/seeds/other.json", status=Status.FAIL)
     kinds = [(one.kind, one.name) for one in found([campaign(BUGGY, (STALE,))], [stranger])]
-    assert kinds == [("seed", "other.json"), ("finding", f"slot0_padding: {STALE.where}")]
+    assert kinds == [("seed", "other.json"), ("finding", f"draft/triton slot0_padding: {STALE.where}")]
 
 
 def test_stored_seeds_are_drawn_from_their_files() -> None:
@@ -218,7 +218,7 @@ def test_subjects_of_one_fingerprint_name_each_other() -> None:
     one = history_of([campaign(BUGGY, (twin,))], [])
     both = replace(one, checks=(check(0, "0.5.10.post1/emulated", "FAIL"),))
     assert [subject.same for subject in subjects(both)] == [
-        (("finding-a2dfbbbe8eea", f"slot0_padding: {STALE.where}"),),
+        (("finding-a2dfbbbe8eea", f"draft/triton slot0_padding: {STALE.where}"),),
         (("seed-pr23037-stale-padding.json", "pr23037-stale-padding.json"),),
     ]
 
@@ -243,7 +243,7 @@ def test_a_finding_that_a_known_issue_explains_is_not_new() -> None:
     assert changes.headline(whole, [subject])[0] == "Fails, as was not known before, on 0.5.13/emulated."
 
 
-def test_what_several_runners_show_is_known_where_every_one_of_them_is_explained() -> None:
+def test_what_several_runners_show_is_several_findings_each_explained_by_itself() -> None:
     def issue(runner: str, release: str) -> Issue:
         return Issue(
             title=f"stale rows of {runner}",
@@ -255,8 +255,10 @@ def test_what_several_runners_show_is_known_where_every_one_of_them_is_explained
         )
 
     setup = replace(STALE.case.setup, runner="multi_layer", topk=1, num_draft_tokens=STALE.case.setup.num_steps + 1)
-    other = replace(STALE, target=str(FIXED), case=replace(STALE.case, setup=setup))
+    name = fingerprint(setup.runner, setup.backend, STALE.oracle, STALE.where)
+    other = replace(STALE, target=str(FIXED), fingerprint=name, case=replace(STALE.case, setup=setup))
     whole = history_of([campaign(BUGGY, (STALE,)), campaign(FIXED, (other,))], [])
     issues = [issue("draft", "<=0.5.10.post1"), issue("multi_layer", ">=0.5.13")]
-    assert states(subjects(whole, issues)[0]) == {"0.5.10.post1/emulated": "known", "0.5.13/emulated": "known"}
-    assert states(subjects(whole, issues[:1])[0])["0.5.13/emulated"] == "new"
+    for known, later in ((issues, "known"), (issues[:1], "new")):
+        told = {subject.name.partition("/")[0]: states(subject) for subject in subjects(whole, known)}
+        assert told == {"draft": {"0.5.10.post1/emulated": "known"}, "multi_layer": {"0.5.13/emulated": later}}

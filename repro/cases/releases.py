@@ -1,4 +1,5 @@
-"""What a seed says should happen where: about.expect maps ranges of releases to "pass" or "fail by ORACLE".
+"""The one order of releases, PEP 440's, and what a seed says should happen where: about.expect maps ranges of releases
+to "pass" or "fail by ORACLE".
 
 A range is one or more comparisons, all of which must hold: "<=0.5.10.post1", ">=0.5.11, <0.5.13", "==0.5.12.post1".
 """
@@ -9,27 +10,28 @@ import operator
 import re
 from collections.abc import Mapping
 
+from packaging.version import InvalidVersion, Version
+
 from repro.cases.codec import AboutValue, BadSeed
 
 NAME = "expect"
 PASS = "pass"
 _FAIL = re.compile(r"fail by (\w+)")
-_COMPARISON = re.compile(r"\s*(<=|>=|==|<|>)\s*([0-9][0-9A-Za-z.]*)\s*")
+_COMPARISON = re.compile(r"\s*(<=|>=|==|<|>)\s*([0-9][0-9A-Za-z.+]*)\s*")
 _HOLDS = {"<=": operator.le, ">=": operator.ge, "==": operator.eq, "<": operator.lt, ">": operator.gt}
-_RELEASE = re.compile(r"(\d+(?:\.\d+)*)(?:(\.dev|a|b|rc|\.post)(\d+))?")
-# What comes before a release, and what after it.
-_STAGES = {".dev": -4, "a": -3, "b": -2, "rc": -1, None: 0, ".post": 1}
-
-Order = tuple[tuple[int, ...], int, int]
 
 
-def release_order(release: str) -> Order:
-    """A sort key: 0.5.13rc1 before 0.5.13 before 0.5.13.post1. ValueError if it is no release number."""
-    match = _RELEASE.fullmatch(release)
-    if not match:
+def release_order(release: str) -> Version:
+    """A sort key: 0.5.13.dev2 before 0.5.13rc1 before 0.5.13 before 0.5.13.post2 before 0.5.13.post10. ValueError if it
+    is no release number in PEP 440's normal form."""
+    try:
+        version = Version(release)
+    except InvalidVersion:
+        version = None
+    # Version also takes what nobody releases under: a leading v, spaces, 1-1 for 1.post1.
+    if version is None or str(version) != release:
         raise ValueError(f"{release!r} is no release number")
-    numbers, stage, count = match.groups()
-    return tuple(map(int, numbers.split("."))), _STAGES[stage], int(count or 0)
+    return version
 
 
 def expected(about: Mapping[str, AboutValue], release: str) -> str | None:
@@ -66,7 +68,7 @@ def _outcome(text: str, outcome: str) -> str:
     return match.group(1)
 
 
-def _holds(text: str, here: Order) -> bool:
+def _holds(text: str, here: Version) -> bool:
     holds = True
     for part in text.split(","):
         match = _COMPARISON.fullmatch(part)

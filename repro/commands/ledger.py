@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from repro.cases.json_parts import plain
+from repro.ledger.identities import FACT
 from repro.ledger.merge import check, merge
 from repro.ledger.read import History, read
-from repro.ledger.rows import Run
+from repro.ledger.rows import FINDING, FindingRow, Run
 from repro.ledger.states import CANNOT_RUN, PASSING, State, measurements, states
 
 RUNS_SHOWN = 20
@@ -54,9 +55,13 @@ def shown(history: History) -> Iterator[str]:
         yield f"the last {RUNS_SHOWN} of {len(history.runs)} runs:"
     for run in history.runs[-RUNS_SHOWN:]:
         yield f"run {numbers[run.id]}: {_run(run, history)}"
+    for run in history.runs:
+        if FACT in run.facts:
+            yield f"run {numbers[run.id]}, {FACT}: {run.facts[FACT]}"
+    names = {f"{FINDING}{row.fingerprint}": _failure(row) for row in history.findings}
     for state in states(measurements(history)).values():
         if state.state != PASSING or state.why:
-            yield _state(state, numbers)
+            yield _state(state, names.get(state.subject, state.subject), numbers)
 
 
 def _run(run: Run, history: History) -> str:
@@ -72,14 +77,18 @@ def _run(run: Run, history: History) -> str:
     return f"{run.kind} on {run.host}, {run.started[:19]} {end}: {', '.join(parts) or 'nothing stored'}"
 
 
-def _state(state: State, numbers: dict[str, int]) -> str:
+def _failure(row: FindingRow) -> str:
+    return f"{FINDING}{row.fingerprint} ({row.runner}/{row.backend} {row.oracle}: {row.where})"
+
+
+def _state(state: State, name: str, numbers: dict[str, int]) -> str:
     def run(name: str, identity: str) -> str:
         return f", {name} run {numbers[identity]}" if identity else ""
 
     why = f" ({state.why})" if state.why else ""
     if state.state == CANNOT_RUN:
-        return f"{state.subject} on {state.target}: cannot run{why}"
+        return f"{name} on {state.target}: cannot run{why}"
     rate = f" in {state.rate:.0%} of the last runs" if 0 < state.rate < 1 else ""
     seen = run("since", state.since) + run("first seen in", state.first_seen) + run("last in", state.last_seen)
     unmeasured = f"; not measured last time{why}" if state.why else ""
-    return f"{state.subject} on {state.target}: {state.state}{rate}{seen}{unmeasured}"
+    return f"{name} on {state.target}: {state.state}{rate}{seen}{unmeasured}"

@@ -9,8 +9,8 @@ Everything else is a disagreement.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -120,9 +120,9 @@ class _Comparison:
         return f"{one} on {self.agreement.names[0]}, {other} on {self.agreement.names[1]}"
 
     def _verdicts(self) -> Iterator[Disagreement]:
-        others = {verdict.oracle: verdict for verdict in self.other.verdicts}
+        others = _by_oracle(self.other.verdicts)
         ways = set()
-        for mine in self.one.verdicts:
+        for mine in _by_oracle(self.one.verdicts).values():
             theirs = others.get(mine.oracle)
             way = _way_of_verdicts(mine, theirs)
             ways.add(way)
@@ -196,6 +196,17 @@ class _Comparison:
 def pair_of(setup: Setup) -> str:
     """What is driven: "draft/triton"."""
     return f"{setup.runner}/{setup.backend}"
+
+
+def _by_oracle(verdicts: Iterable[Verdict]) -> dict[str, Verdict]:
+    """What each oracle said as one verdict, in which all the places stand that it names."""
+    said: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        said.setdefault(verdict.oracle, []).append(verdict)
+    return {
+        oracle: replace(max(some, key=lambda one: one.status), where="; ".join(one.where for one in some))
+        for oracle, some in said.items()
+    }
 
 
 def _way_of_verdicts(one: Verdict, other: Verdict | None) -> str:

@@ -21,8 +21,9 @@ import numpy as np
 from repro.cases.case import Target, problems
 from repro.cases.codec import BadSeed, case_from_json, case_to_json
 from repro.fidelity.observation import Observation, Outputs, Seen, thinned
+from repro.traces.earlier import told_apart
 from repro.traces.finding import Status, Verdict
-from repro.traces.trace import Array, told_apart
+from repro.traces.trace import Array
 
 FORMAT = 2
 # KV rows kept of a path of a step, and columns of a KV row and of a request's row of an output, spread over all: enough

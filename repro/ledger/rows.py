@@ -81,12 +81,15 @@ class CampaignRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingRow:
-    """A failure that a campaign found, in its best known form: seed_text is the whole seed file. failed of tried runs
-    in fresh processes; 0 of 0: not confirmed yet, or the campaign was killed before it was."""
+    """A failure that a campaign found, in its best known form: seed_text is the whole seed file. fingerprint: of
+    runner, backend, oracle and where. failed of tried runs in fresh processes; 0 of 0: not confirmed yet, or the
+    campaign was killed before it was."""
 
     run: str
     target: str
     fingerprint: str
+    runner: str
+    backend: str
     oracle: str
     where: str
     detail: str
@@ -103,7 +106,7 @@ class CheckRow:
 
     subject: "seed:<file name>" or "finding:<fingerprint>". expected: "PASS", "FAIL", or "" where nothing is said.
     fingerprint, oracle, where: of the failure that most runs showed. failed: in so many of the tried runs that took
-    place. reason: why it could not be run, or came to UNKNOWN.
+    place. reason: why it could not be run, or came to UNKNOWN. backend: empty in rows from before it was stored.
     """
 
     run: str
@@ -119,6 +122,7 @@ class CheckRow:
     tried: int = 0
     reason: str = ""
     seconds: float = 0.0
+    backend: str = ""
     at: str = ""
 
 

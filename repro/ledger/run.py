@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from repro.cases import codec
-from repro.cases.case import Case, Target
+from repro.cases.case import Case, Setup, Target
 from repro.cases.codec import AboutValue, BadSeed
 from repro.cases.releases import expected
 from repro.ledger.rows import ERROR, FINDING, SEED, UNSUPPORTED, CampaignRow, CaseRow, CheckRow, FindingRow, FixRow
@@ -80,9 +80,9 @@ class Book:
             self.ledger.check(row)
         return row
 
-    def replay(self, replay: Replay, runner: str) -> None:
+    def replay(self, replay: Replay, setup: Setup) -> None:
         """A finding was run on another target."""
-        self.check(check_of_replay(self.run, replay, runner))
+        self.check(check_of_replay(self.run, replay, setup.runner, setup.backend))
 
     def proof(self, row: ProofRow) -> None:
         """A fix's proof was made, or could not be."""
@@ -161,6 +161,8 @@ def finding_row(run: str, finding: Finding) -> FindingRow:
         run=run,
         target=str(finding.target),
         fingerprint=verdict.fingerprint,
+        runner=finding.case.setup.runner,
+        backend=finding.case.setup.backend,
         oracle=verdict.oracle,
         where=verdict.where,
         detail=verdict.detail,
@@ -220,6 +222,7 @@ def _check(run: str, subject: str, outcome: Outcome, own: Verdict | None, expect
         target=str(outcome.target),
         subject=subject,
         runner=outcome.case.setup.runner,
+        backend=outcome.case.setup.backend,
         status=status,
         expected=expects,
         fingerprint=verdict.fingerprint if verdict else "",
@@ -232,7 +235,7 @@ def _check(run: str, subject: str, outcome: Outcome, own: Verdict | None, expect
     )
 
 
-def check_of_replay(run: str, replay: Replay, runner: str) -> CheckRow:
+def check_of_replay(run: str, replay: Replay, runner: str = "", backend: str = "") -> CheckRow:
     """FAIL only if the finding's own failure was seen."""
     status = Status.FAIL.name if replay.failed else replay.status.name
     other = replay.status is Status.FAIL and not replay.failed
@@ -241,6 +244,7 @@ def check_of_replay(run: str, replay: Replay, runner: str) -> CheckRow:
         target=replay.target,
         subject=f"{FINDING}{replay.fingerprint}",
         runner=runner,
+        backend=backend,
         status=ERROR
         if replay.errors
         else UNSUPPORTED

@@ -12,11 +12,12 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from repro.ledger.identities import tell_apart
 from repro.ledger.rows import CampaignRow, CaseRow, CheckRow, FindingRow, FixRow, Row, Run
 from repro.traces.campaign import Campaign
 from repro.traces.finding import Cell
@@ -29,7 +30,7 @@ WAIT_S = 60.0
 _AGAIN_S = 0.02
 
 # The version of a database is how many of these it has been through. What is here is never changed, only added to.
-MIGRATIONS = (
+MIGRATIONS: tuple[str | Callable[[sqlite3.Connection], None], ...] = (
     """
     CREATE TABLE runs (
         id TEXT PRIMARY KEY NOT NULL, kind TEXT NOT NULL, started TEXT NOT NULL, ended TEXT NOT NULL,
@@ -61,6 +62,8 @@ MIGRATIONS = (
     ALTER TABLE cases ADD COLUMN verdicts TEXT NOT NULL DEFAULT '';
     ALTER TABLE cases ADD COLUMN transitions TEXT NOT NULL DEFAULT '';
     """,
+    # A failure is of a runner and a backend, and names one place; what cannot be run is of two kinds.
+    tell_apart,
 )
 SCHEMA = len(MIGRATIONS)
 TABLES: dict[type[Row], str] = {
@@ -201,8 +204,12 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
     try:
         # Who had to wait finds it done.
         for number in range(check_kind(connection, path), SCHEMA):
-            for statement in MIGRATIONS[number].split(";"):
-                connection.execute(statement)
+            migration = MIGRATIONS[number]
+            if isinstance(migration, str):
+                for statement in migration.split(";"):
+                    connection.execute(statement)
+            else:
+                migration(connection)
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
         connection.execute(f"PRAGMA user_version = {SCHEMA}")
         connection.execute("COMMIT")

@@ -11,7 +11,7 @@ from repro.cases.case import Target
 from repro.cases.codec import BadSeed
 from repro.ledger.rows import ERROR, UNSUPPORTED, CaseRow, FindingRow
 from repro.traces.campaign import Campaign, Covered, Found, Transition
-from repro.traces.finding import Status, Verdict
+from repro.traces.finding import Status, Verdict, by_oracle
 from repro.traces.trace import How
 
 NOT_ENDED = "not ended"
@@ -20,8 +20,8 @@ NOT_ENDED = "not ended"
 def verdicts_text(verdicts: Iterable[Verdict]) -> str:
     """What the oracles said: PASS bucket staged; UNKNOWN slot0_padding."""
     names: defaultdict[Status, list[str]] = defaultdict(list)
-    for verdict in verdicts:
-        names[verdict.status].append(verdict.oracle)
+    for oracle, status in by_oracle(verdicts).items():
+        names[status].append(oracle)
     return "; ".join(" ".join([status.name, *oracles]) for status, oracles in sorted(names.items()))
 
 
@@ -41,7 +41,7 @@ def unfinished(rows: Sequence[CaseRow], findings: Sequence[FindingRow]) -> Campa
             verdicts[oracle][status.name.lower()] += 1
         transitions.update(_transitions(row))
     refused, errors = (sum(row.status == status for row in rows) for status in (UNSUPPORTED, ERROR))
-    found = [one for one in map(_found, findings) if (_runner(one)) == (first.runner, first.backend)]
+    own = (row for row in findings if (row.runner, row.backend) == (first.runner, first.backend))
     return Campaign(
         target=Target.parse(first.target),
         runner=first.runner,
@@ -60,7 +60,7 @@ def unfinished(rows: Sequence[CaseRow], findings: Sequence[FindingRow]) -> Campa
         errors={"the ledger does not say of what": errors} if errors else {},
         transitions=tuple(Covered(transition=one, count=count) for one, count in sorted(transitions.items())),
         transitions_possible=len(transitions),
-        findings=tuple(found),
+        findings=tuple(map(_found, own)),
     )
 
 
@@ -88,10 +88,6 @@ def _transitions(row: CaseRow) -> list[Transition]:
             )
         )
     return found
-
-
-def _runner(found: Found) -> tuple[str, str]:
-    return found.case.setup.runner, found.case.setup.backend
 
 
 def _found(row: FindingRow) -> Found:

@@ -9,17 +9,19 @@ import functools
 import json
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from repro.cases.case import Case, Target
 from repro.cases.codec import case_from_json, case_to_json
+from repro.traces.earlier import UNFIT, places, told_apart
 from repro.traces.excerpt import Excerpt
-from repro.traces.finding import Cell, Status
-from repro.traces.trace import UNFIT, How, told_apart
+from repro.traces.finding import Cell, Status, fingerprint
+from repro.traces.trace import How
 
 Made = typing.TypeVar("Made")
 
+_SETUP = frozenset({"runner", "backend"})  # of a finding's case, told beside it
 FORMAT = 1  # raised when a reader of the old form would misunderstand the new one
 
 
@@ -184,7 +186,7 @@ class Campaign:
             parts["transitions_missing"] = tuple(
                 _typed(Transition(**part)) for part in parts.get("transitions_missing", ())
             )
-            parts["findings"] = tuple(found_from_json(part) for part in parts["findings"])
+            parts["findings"] = tuple(found for part in parts["findings"] for found in _founds(part))
             return _typed(cls(**parts))
         except BadRecord:
             raise
@@ -245,15 +247,37 @@ def found_to_json(found: Found) -> dict[str, Any]:
     form["case"] = case_to_json(found.case)
     form["cell"] = asdict(found.cell) if found.cell else None
     form["excerpts"] = [asdict(excerpt) for excerpt in found.excerpts]
-    return form
+    # For who reads the record without us, and the mark of one whose fingerprints are of runners, too.
+    return form | {"runner": found.case.setup.runner, "backend": found.case.setup.backend}
 
 
 def found_from_json(form: Mapping[str, Any]) -> Found:
-    parts = dict(form)
+    parts = {name: value for name, value in form.items() if name not in _SETUP}
     parts["case"] = case_from_json(parts["case"])
     parts["cell"] = _typed(Cell(**parts["cell"])) if parts["cell"] else None
     parts["excerpts"] = tuple(_excerpt_from_json(part) for part in parts.get("excerpts", ()))
     return _typed(Found(**parts))
+
+
+def _founds(form: Mapping[str, Any]) -> tuple[Found, ...]:
+    """A finding; of a record whose fingerprints were of oracle and `where` alone one for each place that it names."""
+    found = found_from_json(form)
+    if form.keys() >= _SETUP:
+        return (found,)
+    setup, named = found.case.setup, places(found.oracle, found.where)
+    return tuple(
+        replace(
+            found,
+            where=where,
+            fingerprint=fingerprint(setup.runner, setup.backend, found.oracle, where),
+            cell=found.cell if _is_of(found.cell, where) or len(named) == 1 else None,
+        )
+        for where in named
+    )
+
+
+def _is_of(cell: Cell | None, where: str) -> bool:
+    return cell is not None and where.endswith(f" {cell.buffer}")
 
 
 def _excerpt_from_json(form: Mapping[str, Any]) -> Excerpt:
@@ -267,6 +291,21 @@ def replay_to_json(replay: Replay) -> dict[str, Any]:
 
 def replay_from_json(form: Mapping[str, Any]) -> Replay:
     return _typed(Replay(**(dict(form) | {"status": Status[form["status"]]})))
+
+
+def _renamed(forms: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:
+    """What findings of an earlier version's record are called now, by the seed and the fingerprint that they had."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for form in (part for campaign in forms for part in campaign["findings"] if not part.keys() >= _SETUP):
+        known = names.setdefault((form["seed"], form["fingerprint"]), [])
+        known += [found.fingerprint for found in _founds(form) if found.fingerprint not in known]
+    return names
+
+
+def _replays(form: Mapping[str, Any], names: Mapping[tuple[str, str], Sequence[str]]) -> tuple[Replay, ...]:
+    replay = replay_from_json(form)
+    now = names.get((replay.seed, replay.fingerprint), [replay.fingerprint])
+    return tuple(replace(replay, fingerprint=name) for name in now)
 
 
 def dumps(campaigns: Sequence[Campaign], replays: Sequence[Replay] = ()) -> str:
@@ -298,6 +337,7 @@ def loads(text: str) -> tuple[tuple[Campaign, ...], tuple[Replay, ...]]:
         raise BadRecord(f"format {found[:80]}: expected {FORMAT}")
     try:
         campaigns = tuple(Campaign.from_json(part) for part in form["campaigns"])
-        return campaigns, tuple(replay_from_json(part) for part in form["elsewhere"])
+        names = _renamed(form["campaigns"])
+        return campaigns, tuple(replay for part in form["elsewhere"] for replay in _replays(part, names))
     except (KeyError, TypeError, AttributeError) as error:
         raise BadRecord(f"{type(error).__name__}: {error}") from error

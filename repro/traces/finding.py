@@ -35,24 +35,40 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """oracle: its module's name. where: short and coarse, the same for the same bug whatever the numbers.
-    detail: one or two sentences for a person. cell: the first wrong place, where there is one."""
+    """oracle: its module's name. where: short and coarse, the same for the same bug whatever the numbers; one buffer,
+    where it names a buffer. detail: one or two sentences for a person. cell: the first wrong place, where there is one.
+    runner and backend: those of the setup that was judged; empty until oracles/catalogue.py has put them in."""
 
     oracle: str
     status: Status
     where: str = ""
     detail: str = ""
     cell: Cell | None = None
+    runner: str = ""
+    backend: str = ""
 
     @property
     def fingerprint(self) -> str:
-        """The identity of a failure: of oracle and where, never of how much or which step. 12 hex digits."""
-        return hashlib.sha256(f"{self.oracle}\n{self.where}".encode()).hexdigest()[:12]
+        """The failure's identity, in 12 hex digits."""
+        return fingerprint(self.runner, self.backend, self.oracle, self.where)
+
+
+def fingerprint(runner: str, backend: str, oracle: str, where: str) -> str:
+    """The identity of a failure, never of how much or in which step: 12 hex digits."""
+    return hashlib.sha256("\n".join((runner, backend, oracle, where)).encode()).hexdigest()[:12]
 
 
 def worst(verdicts: Iterable[Verdict]) -> Status:
     """The merged status; UNKNOWN if there is no verdict at all."""
     return max((v.status for v in verdicts), default=Status.UNKNOWN)
+
+
+def by_oracle(verdicts: Iterable[Verdict]) -> dict[str, Status]:
+    """What each oracle said, which may have several verdicts: the merged status, in the order in which they came."""
+    statuses: dict[str, Status] = {}
+    for verdict in verdicts:
+        statuses[verdict.oracle] = max(verdict.status, statuses.get(verdict.oracle, Status.PASS))
+    return statuses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

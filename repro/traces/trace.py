@@ -79,7 +79,6 @@ verify_eager and its kin, which have one entry for each event of a step, numbere
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -108,21 +107,6 @@ class How(StrEnum):
     def took_place(self) -> bool:
         """Whether the case was run at all."""
         return self not in (How.UNSUPPORTED, How.ERROR)
-
-
-# Older files say "unfit" of either, and why.
-UNFIT = "unfit"
-_OF_OURS = re.compile(
-    r"the (session failed|worker|launch could not be recorded)\b|\w*(Error|Exception|Interrupt)\b|torch.compile was to "
-    r"|.* (while building|cannot be imported: .*|on the import path|cannot be recorded|session that was opened for it)$"
-)
-
-
-def told_apart(how: str, why: str) -> How:
-    """How a run ended, of a file that may be from before trouble was told apart. ValueError if it is no such word."""
-    if how != UNFIT:
-        return How(how)
-    return How.ERROR if _OF_OURS.match(why) else How.UNSUPPORTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -197,12 +197,12 @@ def answer_of(outcome: Outcome, proof: Proof, seconds: float) -> Answer:
     failures = (v for run in outcome.runs for v in run if v.status is Status.FAIL and v.oracle == proof.oracle)
     verdict = next(failures, None)
     return Answer(
-        status=outcome.status,
+        status=None if outcome.errors else outcome.status,
         verdict=verdict,
         failed=outcome.failed(verdict) if verdict else 0,
         tried=len(outcome.runs),
         seconds=seconds,
-        text=line(outcome),
+        text="; ".join(outcome.errors) or line(outcome),
     )
 
 
@@ -211,7 +211,7 @@ def answer_of_search(done: Campaign, proof: Proof) -> Answer:
     own = next((found for found in done.findings if found.oracle == proof.oracle and found.failed), None)
     found = own or next(iter(done.findings), None)
     counts = f"{done.cases} cases, {done.judged} judged, in {done.seconds:.1f} s"
-    if found is None and (done.error or _not_run(done) == done.cases):
+    if found is None and (done.error or done.errors or _not_run(done) == done.cases):
         why = done.error or next(iter([*done.errors, *done.unsupported]), "no case was drawn")
         return Answer(status=None, seconds=done.seconds, text=f"nothing could be run: {why}")
     if found is None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import re
 import traceback
 from pathlib import Path
 from types import ModuleType
 
 from repro.cases.release_list import NEWEST
+from repro.cases.releases import release_order
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
 from runners.engines.standins import native_imports
 from runners.recording.observer import HarnessError, Unsupported
@@ -27,17 +27,9 @@ class NotDriven(Unsupported):
     """This release has no such runner, or none that an adapter drives. The text says why."""
 
 
-def version_key(release: str) -> tuple[int, ...]:
-    """The numbers of a version, post releases last: 0.5.12.post1 -> (0, 5, 12, 1), 0.5.13rc1 -> (0, 5, 13)."""
-    match = re.match(r"(\d+)\.(\d+)\.(\d+)(?:\.post(\d+))?", release)
-    if match is None:
-        raise ValueError(f"{release!r} is no sglang release number")
-    return tuple(int(part) for part in match.groups() if part is not None)
-
-
 def is_adapted(release: str) -> bool:
     """Whether an adapter was written for this release, rather than for an older one."""
-    return version_key(release) <= version_key(NEWEST)
+    return release_order(release) <= release_order(NEWEST)
 
 
 def present_release() -> str:
@@ -48,7 +40,7 @@ def present_release() -> str:
 
 def latest(release: str, firsts: tuple[str, ...], what: str) -> str:
     """The last of these releases that is not newer. NotDriven if all are."""
-    known = [first for first in firsts if version_key(first) <= version_key(release)]
+    known = [first for first in firsts if release_order(first) <= release_order(release)]
     if not known:
         raise NotDriven(f"sglang {release} is older than {firsts[0]}, the oldest release in which {what} can be driven")
     return known[-1]
@@ -90,7 +82,7 @@ def load(release: str, runner: str) -> Adapter:
 def load_own(release: str, runner: str) -> ModuleType:
     """The module with what drives this runner in this release. NotDriven if there is none."""
     until = RUNNER_FACTS[runner].until
-    if until and version_key(until) < version_key(release):
+    if until and release_order(until) < release_order(release):
         raise NotDriven(f"sglang {release} is newer than {until}, the last release that has the {runner} runner")
     folder = _folder(runner)
     first = latest(release, first_releases(folder), f"the {runner} runner")
@@ -101,7 +93,7 @@ def first_releases(folder: str) -> tuple[str, ...]:
     """The first release of each adapter in this folder, rising: what its modules are named after. A release newer than
     all is driven by the last, and its trace says so."""
     names = (path.stem for path in Path(__file__).with_name(folder).glob("v*_*.py"))
-    return tuple(sorted((name.removeprefix("v").replace("_", ".") for name in names), key=version_key))
+    return tuple(sorted((name.removeprefix("v").replace("_", ".") for name in names), key=release_order))
 
 
 def _folder(runner: str) -> str:

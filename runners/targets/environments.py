@@ -17,6 +17,7 @@ from pathlib import Path
 
 from repro.cases.case import Target
 from repro.cases.release_list import ADAPTED
+from repro.cases.releases import release_order
 from runners.targets import packages
 from runners.targets.devices import VISIBLE, gpus, visible
 from runners.targets.overlay import overlay_at
@@ -150,13 +151,6 @@ def checked_release(text: str) -> str:
     if not _RELEASE.fullmatch(text):
         raise NotUsable(f"{text!r} is no release of sglang: expected a version number such as {ADAPTED[0]}")
     return text
-
-
-def release_order(release: str) -> tuple[tuple[int, ...], str]:
-    """A sort key: releases by number, a post release behind its release."""
-    # A version number begins with a number, so that there is always a match.
-    numbers, rest = re.match(r"(\d+(?:\.\d+)*)(.*)", release).groups()  # type: ignore[union-attr]
-    return tuple(int(number) for number in numbers.split(".")), rest
 
 
 def installed(cache: Path | None = None) -> tuple[Installed, ...]:
@@ -377,7 +371,7 @@ def engine_lacks(engine: str, path: tuple[Path, ...] = (), behind: tuple[Path, .
         return f"not installed: {', '.join(absent)}; to install them: {command}{offline}"
     if engine == "cuda" and found["torch"].endswith("+cpu"):
         return f"torch {found['torch']} has no CUDA; to install one that has: {command}"
-    numpy, triton = (release_order(found[name])[0][:2] if name in found else () for name in ("numpy", "triton"))
+    numpy, triton = (release_order(found[name]).release[:2] if name in found else () for name in ("numpy", "triton"))
     if engine == "emulated" and numpy >= _NUMPY_TOO_NEW and triton <= _TRITON_OLD:
         return f"numpy {found['numpy']} breaks Triton's interpreter (2.3 works); to install the pinned one: {command}"
     return ""

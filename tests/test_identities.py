@@ -1,0 +1,94 @@
+"""What a failure is known by: runner, backend, oracle and where; and histories from before that was so."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from sample_rows import check_row, finding_row
+
+from repro.cases import codec
+from repro.ledger.identities import FACT
+from repro.ledger.merge import check, merge
+from repro.ledger.read import read
+from repro.ledger.states import measurements, states
+from repro.ledger.write import Ledger
+from repro.traces.campaign import dumps, loads
+from repro.traces.earlier import places
+from repro.traces.finding import fingerprint
+from repro.upstream.fixes import SEEDS
+
+DATA = Path(__file__).parent / "data"
+
+
+def test_a_history_of_several_runners_is_told_apart(tmp_path: Path) -> None:
+    """Made by the version before: four runners with one fingerprint, one of which alone was run again each night;
+    a finding of four buffers; checks of a finding that is not stored; and trouble of either kind."""
+    path = Path(shutil.copy(DATA / "history-2.db", tmp_path / "old.db"))
+    history = read(path)
+    stale = {row.fingerprint: row.runner for row in history.findings if row.where.endswith("rows of req_pool_indices")}
+    assert sorted(stale.values()) == ["decode", "draft", "draft_extend", "multi_layer", "verify"]
+    for name, runner in stale.items():
+        assert name == fingerprint(runner, "triton", "slot0_padding", "padded rows of req_pool_indices")
+    of_draft = {row.where: row.cell for row in history.findings if row.runner == "draft"}
+    assert [where.removeprefix("padded rows of ") for where in of_draft] == [
+        *("hidden_states", "req_pool_indices", "topk_index", "topk_p")
+    ]
+    assert [where for where, cell in of_draft.items() if cell] == ["padded rows of req_pool_indices"]
+    now = {pair: state.state for pair, state in states(measurements(history)).items()}
+    for runner, newer in (("decode", None), ("verify", None), ("multi_layer", "known")):
+        name = next(name for name, of in stale.items() if of == runner)
+        assert now["finding:" + name, "0.5.12.post1/emulated"] == "known"
+        assert now.get(("finding:" + name, "0.5.13/emulated")) == newer
+    found = {found.fingerprint for row in history.campaigns for found in row.campaign.findings}
+    assert found < {row.fingerprint for row in history.findings}
+    status = {row.reason: row.status for row in history.checks if row.reason and row.subject.startswith("seed:")}
+    assert sorted(status.values()) == ["ERROR", "ERROR", "UNSUPPORTED"]
+    assert status["flashinfer has no stand-in on the verify runner's way"] == "UNSUPPORTED"
+    for run in history.runs:
+        assert run.facts[FACT] == (
+            "1 check of draft of finding 0123456789ab; 1 check of verify of finding 0123456789ab; "
+            "3 cases of 0.5.10.post1/emulated verify/triton that are UNFIT"
+        )
+    # It is the same again where it is written, merged with itself as it was, and read once more.
+    merge(tmp_path / "out.db", [path, DATA / "history-2.db"])
+    with Ledger.open(path):
+        pass
+    for other in (check(path), read(tmp_path / "out.db")):
+        assert (set(other.findings), other.runs) == (set(history.findings), history.runs)
+        assert sorted(map(repr, other.checks)) == sorted(map(repr, history.checks))
+
+
+def test_runners_that_fail_alike_are_several_findings(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path / "l.db")
+    run = ledger.begin("nightly")
+    kinds = [("decode", "triton"), ("verify", "triton"), ("verify", "flashinfer"), ("multi_layer", "triton")]
+    for runner, backend in kinds:
+        name = fingerprint(runner, backend, "slot0_padding", "padded rows")
+        ledger.finding(finding_row(run, name, runner=runner, backend=backend))
+        status = "FAIL" if runner == "multi_layer" else "PASS"
+        ledger.check(check_row(run, status, f"finding:{name}", runner=runner, backend=backend))
+    history = read(ledger.path)
+    assert [(row.runner, row.backend) for row in history.findings] == kinds
+    assert [state.state for state in states(measurements(history)).values()] == ["fixed", "fixed", "fixed", "new"]
+
+
+def test_every_stored_seed_names_its_failure_so() -> None:
+    for path in SEEDS.glob("*.json"):
+        seed = codec.read(path)
+        setup, where = seed.case.setup, str(seed.about["where"])
+        oracle = str(seed.about["oracle"])
+        assert places(oracle, where) == (where,), f"{path}: one buffer"
+        assert seed.about["fingerprint"] == fingerprint(setup.runner, setup.backend, oracle, where), path
+
+
+def test_a_record_from_before_names_its_findings_so() -> None:
+    """Made by the version before, on the toy's stale padding: four buffers in one finding."""
+    text = (DATA / "record-1-padding.json").read_text()
+    [campaign, _], replays = loads(text)
+    stale = {one.where: one for one in campaign.findings if one.oracle == "slot0_padding"}
+    names = ("hidden_states", "req_pool_indices", "topk_index", "topk_p")
+    assert [where.removeprefix("padded rows of ") for where in stale] == [*names]
+    assert {one.fingerprint for one in replays} >= {one.fingerprint for one in stale.values()}
+    assert [where for where, one in stale.items() if one.cell] == ["padded rows of req_pool_indices"]
+    assert loads(dumps([campaign], replays)) == ((campaign,), replays), "and is not told apart twice"
