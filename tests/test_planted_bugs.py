@@ -39,7 +39,8 @@ EXPECTED: dict[str, tuple[tuple[str, str], ...]] = {
     "stale_req_pool": (("slot0_padding", "padded rows of req_pool_indices"), PADDED_READS),
     "stale_seq_lens": (
         ("slot0_padding", "padded rows of seq_lens"),
-        ("planned", "planned with seq_lens_cpu, seq_lens_sum"),
+        ("planned", "planned with seq_lens_cpu"),
+        ("planned", "planned with seq_lens_sum"),
     ),
     "stale_mirror": (("planned", "planned with seq_lens_cpu"),),
     "sum_of_the_batch": (("planned", "planned with seq_lens_sum"),),
