@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from packaging.version import Version
+
 from repro.cases.case import Setup
 from repro.cases.codec import Seed
-from repro.cases.releases import Order, release_order
+from repro.cases.releases import release_order
 from repro.cases.words import sentence
 from repro.upstream.rig import Refused, Wanted
 from repro.upstream.script_parts import PADDING, PARTS, PREFIXES, Parts
@@ -194,11 +196,11 @@ def _calls(seed: Seed) -> Iterator[str]:
     yield from [text] if len(text) <= _WIDTH else ["CALLS = [", *(f"    {call}," for call in calls), "]"]
 
 
-def _of_these(lines: Sequence[str], oldest: Order, newest: Order) -> Iterator[str]:
+def _of_these(lines: Sequence[str], oldest: Version, newest: Version) -> Iterator[str]:
     """Without what is of other releases; what is of some of these only, under a condition. An era is written
     @era SINCE BEFORE, and ends with the next one or with @end."""
-    since: Order | None = None
-    before: Order | None = None
+    since: Version | None = None
+    before: Version | None = None
     for number, line in enumerate(lines):
         if line.strip() == "@end":
             since = before = None
@@ -219,11 +221,11 @@ def _indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip())]
 
 
-def _outside(since: Order | None, before: Order | None, oldest: Order, newest: Order) -> bool:
+def _outside(since: Version | None, before: Version | None, oldest: Version, newest: Version) -> bool:
     return (since is not None and newest < since) or (before is not None and oldest >= before)
 
 
-def _condition(since: Order | None, before: Order | None) -> str:
+def _condition(since: Version | None, before: Version | None) -> str:
     if since and before:
-        return f"{since[0]} <= VERSION < {before[0]}"
-    return f"VERSION >= {since[0]}" if since else f"VERSION < {before[0] if before else ()}"
+        return f"{since.release} <= VERSION < {before.release}"
+    return f"VERSION >= {since.release}" if since else f"VERSION < {before.release if before else ()}"
