@@ -31,7 +31,7 @@ from repro.cases.case import RUNNERS, Case, Target
 from repro.cases.codec import BadSeed, Seed, read
 from repro.cases.own_place import own_file, own_folder
 from repro.cases.words import sentence
-from repro.commands import bisect, fidelity, judge, ledger, patch_test, script, show
+from repro.commands import bisect, fidelity, first, judge, ledger, patch_test, script, show
 from repro.commands.cli import BadInput, complain, ended, say
 from repro.commands.options import options_of
 from repro.commands.show import stored
@@ -340,6 +340,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "bisect": lambda options: bisect.go(options, _rig(options)),
     "script": lambda options: script.go(options, _rig(options)),
     "export": lambda options: script.export(options, _rig(options)),
+    "first": lambda options: first.go(options, _rig(options)),
     "test": lambda options: patch_test.go(options, _rig(options)),
     "fidelity": command_fidelity,
 }

@@ -49,6 +49,7 @@ def rig(
     return Rig(
         lacks=lambda target: lacking if target.sglang == "absent" else "",
         opened=opened,
+        noting=opened,
         judge=lambda case, trace: told[-1],
         overall=lambda verdicts: max((verdict.status for verdict in verdicts), default=Status.UNKNOWN),
         source=lambda target: source,

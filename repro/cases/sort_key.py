@@ -39,6 +39,8 @@ def sort_key(case: Case) -> tuple[int, ...]:
         *sizes,
         sum(request.seq_len for request in requests),
         *(request.seq_len for request in requests),
+        sum(request.accepted for request in requests),
+        *(request.accepted for request in requests),
         sum(request.data for request in requests),
         *(request.data for request in requests),
         *(request.slot for request in requests),

@@ -14,6 +14,7 @@ Commands = argparse._SubParsersAction  # argparse has no public name for what ad
 def add(commands: Commands[Parser], watched: Sequence[Parser]) -> None:
     """Add the parsers of these commands. watched: the options of every command that runs cases."""
     _bisect(commands, watched)
+    _first(commands, watched)
     _test(commands, watched)
     _script(commands, watched)
     _export(commands, watched)
@@ -35,6 +36,14 @@ def _bisect(commands: Commands[Parser], watched: Sequence[Parser]) -> None:
     bisect.add_argument("--confidence", type=positive, default=0.99, metavar="P", help="posterior that is enough")
     bisect.add_argument("--json", type=Path, metavar="OUT", help="write what was seen to this file")
     bisect.set_defaults(fresh=False)
+
+
+def _first(commands: Commands[Parser], watched: Sequence[Parser]) -> None:
+    meaning = "the first wrong value, and the line of sglang that it comes from"
+    first = commands.add_parser("first", parents=list(watched), help=meaning)
+    first.add_argument("seed", type=Path, metavar="SEED.json")
+    first.add_argument("--target", type=target, required=True, metavar="T", help="RELEASE/ENGINE or PATH@ENGINE")
+    first.set_defaults(fresh=False)
 
 
 def _test(commands: Commands[Parser], watched: Sequence[Parser]) -> None:

@@ -25,15 +25,16 @@ class Refused(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rig:
     """lacks: why a target cannot be used here, empty if it can. opened: runs cases on a target, each in a process of
-    its own, while it is entered. judge: what all oracles say. overall: what their verdicts come to. source: a
-    target's import path. overlay: the target that is this one with these files in place of its own, under that name;
-    Refused if it cannot be made. releases: those that can be used with this engine, oldest first. alone: the
-    interpreter and the environment in which a file finds this target's sglang and nothing of ours. patience: seconds
-    that such a file may take. named: a target in words that name no folder of this machine. tell: one line of
-    progress."""
+    its own, while it is entered; noting: the same, with every write into an input buffer in the trace. judge: what all
+    oracles say. overall: what their verdicts come to. source: a target's import path. overlay: the target that is this
+    one with these files in place of its own, under that name; Refused if it cannot be made. releases: those that can
+    be used with this engine, oldest first. alone: the interpreter and the environment in which a file finds this
+    target's sglang and nothing of ours. patience: seconds that such a file may take. named: a target in words that
+    name no folder of this machine. tell: one line of progress."""
 
     lacks: Callable[[Target], str]
     opened: Callable[[Target], AbstractContextManager[Run]]
+    noting: Callable[[Target], AbstractContextManager[Run]]
     judge: Judge
     overall: Callable[[Sequence[Verdict]], Status]
     source: Callable[[Target], Path]

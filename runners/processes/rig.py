@@ -45,6 +45,7 @@ def rig(
     return Rig(
         lacks=lacks,
         opened=partial(_opened, timeout_s, log),
+        noting=partial(_opened, timeout_s, log, variables={"EAGLEEYE_WRITES": "1"}),
         judge=judge,
         overall=overall,
         source=sglang_path,
@@ -58,8 +59,10 @@ def rig(
 
 
 @contextmanager
-def _opened(timeout_s: float, log: Path | None, target: Target) -> Iterator[Run]:
-    with Pool(target, timeout_s=timeout_s, log=log) as pool:
+def _opened(
+    timeout_s: float, log: Path | None, target: Target, variables: Mapping[str, str] | None = None
+) -> Iterator[Run]:
+    with Pool(target, timeout_s=timeout_s, log=log, variables=variables) as pool:
         yield pool.run_fresh
 
 

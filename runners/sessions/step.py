@@ -20,7 +20,7 @@ from runners.engines.staging import Came, Tape
 from runners.recording.observer import HarnessError, Watch
 from runners.releases.live import Given, Outputs, Rows
 from runners.releases.reference.rounding import FORMATS
-from runners.sessions import memory, third_opinion
+from runners.sessions import memory, third_opinion, writes
 from runners.sessions.captured import Captured
 
 # Record KV contents and eager's noise even where both paths agree: what two engines are compared by.
@@ -99,6 +99,8 @@ class Step:
     def _graph(self, forward_batch: Any) -> Outputs:
         def launched() -> None:
             start = time.perf_counter()
+            if noting is not None:
+                noting.listening = False
             try:
                 self._see_launch()
                 self.tape.flush()
@@ -111,6 +113,7 @@ class Step:
 
         captured = self.captured
         with (
+            writes.noted(captured.buffers, self.number, self.watch) if writes.ASKED else nullcontext() as noting,
             captured.planner.listened(partial(self._see_plan, "planned")),
             captured.launching(launched),
             captured.timed("graph", self.watch),

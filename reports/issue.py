@@ -1,0 +1,254 @@
+"""A finding as an issue that sglang's maintainers can act on, in Markdown: what is known of it and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reports.subjects import Subject, range_of
+from reports.wording import replay_command
+from repro.cases.case import Case, Setup
+from repro.cases.codec import AboutValue, loads, read
+from repro.cases.words import sentence
+
+# Runners in sglang's own words: what is launched, and how a server gets there.
+RUNNERS = {
+    "draft": ("EAGLEDraftCudaGraphRunner", ""),
+    "draft_v1": ("EAGLEDraftCudaGraphRunner of the v1 worker", ""),
+    "draft_extend": ("EAGLEDraftExtendCudaGraphRunner", ""),
+    "decode": ("the target's CUDA-graph runner", ""),
+    "verify": ("the target's CUDA-graph runner in target-verify mode", ""),
+    "multi_layer": ("MultiLayerEagleDraftExtendCudaGraphRunner", "--enable-multi-layer-eagle"),
+    "frozen_kv_mtp": ("FrozenKVMTPCudaGraphRunner", ""),
+    "cpu_decode": ("CPUGraphRunner", "--device cpu --enable-torch-compile"),
+    "kv_move": ("the KV moves after a verify", ""),
+    "verify_eager": ("verify without a graph", "--disable-cuda-graph --enable-dp-attention"),
+    "verify_eager_tree": ("verify of a tree without a graph", "--disable-cuda-graph --enable-dp-attention"),
+    "verify_eager_multi_layer": (
+        "multi-layer verify without a graph",
+        "--disable-cuda-graph --enable-dp-attention --enable-multi-layer-eagle",
+    ),
+}
+_WITHOUT_SPECULATION = ("decode", "cpu_decode")
+_ORACLES = {
+    "slot0_padding": "every padded row of an input buffer holds its neutral value when the graph is launched",
+    "kv_indices": "attention reads exactly the KV slots that `req_to_token` names, and all writes stay in buffers",
+    "metadata_shape": "`kv_indptr` is monotone, its steps are the lengths of the requests, its end fits `kv_indices`",
+    "graph_equals_eager": "the graph leaves the same outputs and KV cache as an eager pass over the same batch",
+    "metadata_once": "attention's metadata is made once, after the batch was padded, for what attention runs with",
+    "kv_moves": "every target of a KV move is an allocated slot or slot 0",
+    "ended": "the calls come to their end",
+}
+
+
+class CannotTell(ValueError):
+    """There is nothing under this name to write an issue of. The text, one line, says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """What an issue is written from. about: what the seed file says. span: what python -m repro bisect --json wrote.
+    script, test, patch: the texts of these files. subject: what a ledger holds of it. command_file: what to call the
+    seed in a command."""
+
+    case: Case
+    about: Mapping[str, AboutValue]
+    span: Mapping[str, Any] = field(default_factory=dict)
+    script: str = ""
+    test: str = ""
+    patch: str = ""
+    subject: Subject | None = None
+    command_file: str = "SEED.json"
+
+    def said(self, name: str) -> str:
+        text = self.about.get(name, "")
+        return text if isinstance(text, str) else ""
+
+
+def material(name: str, found: Sequence[Subject], span: Path | None, **texts: str) -> Material:
+    """name: a seed file, or what a finding is called in a ledger. found: what the ledger holds of it. span: the file
+    that bisection wrote. CannotTell, BadSeed; OSError if a file cannot be read."""
+    subject = next(iter(found), None)
+    path = Path(name)
+    if path.is_file() or path.suffix == ".json":
+        seed = read(path)
+    elif subject and subject.minimal.text:
+        seed = loads(subject.minimal.text)
+    elif subject:
+        raise CannotTell(f"{name}: its smallest case is not at hand")
+    else:
+        raise CannotTell(f"{name}: no such seed file, and no such finding in the ledger")
+    range_found = json.loads(span.read_text()) if span else {}
+    if not isinstance(range_found, dict) or (span and "first_bad" not in range_found):
+        raise CannotTell(f"{span}: is not what python -m repro bisect --json writes")
+    file = subject.minimal.path if subject and subject.minimal.path else path.name
+    return Material(
+        case=seed.case, about=seed.about, span=range_found, subject=subject, command_file=file or "SEED.json", **texts
+    )
+
+
+def issue(material: Material) -> str:
+    """The whole text. What is not known of a finding has no section."""
+    sections = (
+        ("", _summary(material)),
+        ("Environment", _environment(material)),
+        ("Smallest configuration", _configuration(material.case.setup)),
+        ("Steps", _steps(material)),
+        ("Expected and seen", _expected(material)),
+        ("Affected releases", _range(material)),
+        ("Reproducer", _file(material.script, "python", "needs sglang and torch alone")),
+        ("Candidate patch", _file(material.patch, "diff", "")),
+        (
+            "Test",
+            _file(material.test, "python", "in the form of test/registered: fails as published, passes with the patch"),
+        ),
+        ("Ruled out", _ruled_out(material)),
+    )
+    parts = []
+    for heading, lines in sections:
+        if body := "\n".join(lines):
+            parts.append(f"### {heading}\n\n{body}" if heading else body)
+    return "\n\n".join(parts) + "\n"
+
+
+def title(material: Material) -> str:
+    return f"[Bug] {RUNNERS.get(material.case.setup.runner, (material.case.setup.runner, ''))[0]}: {_where(material)}"
+
+
+def _where(material: Material) -> str:
+    where = material.said("where") or (material.subject.name if material.subject else "")
+    return where or material.said("oracle")
+
+
+def _summary(material: Material) -> Iterator[str]:
+    yield f"# {title(material)}"
+    yield ""
+    fix = material.said("fix").removeprefix("not fixed: ")
+    if fix:
+        yield f"{fix[0].upper()}{fix[1:].rstrip('.')}."
+    if note := material.said("note"):
+        yield f"{note[0].upper()}{note[1:].rstrip('.')}."
+
+
+def _environment(material: Material) -> Iterator[str]:
+    if found := material.said("found"):
+        release, _, engine = found.rpartition("/")
+        where = {"emulated": "CPU tensors, Triton's interpreter, no GPU", "cuda": "an NVIDIA GPU"}.get(engine, engine)
+        yield f"- sglang {release}, on {where}"
+    for row in material.subject.founds[:1] if material.subject else ():
+        yield f"- found by a campaign of random cases, case {row.at_case}"
+
+
+def _configuration(setup: Setup) -> Iterator[str]:
+    yield "A model of one layer; in the flags of a server:"
+    yield ""
+    yield "```"
+    yield " \\\n  ".join(flags(setup))
+    yield "```"
+    heads = f"{setup.num_heads} heads, {setup.num_kv_heads} of them for keys and values, of {setup.head_dim}"
+    yield f"hidden size {setup.hidden_size}, {heads}, vocabulary {setup.vocab_size}; dummy weights do."
+
+
+def flags(setup: Setup) -> list[str]:
+    """The setup as sglang's own command line says it."""
+    found = [f"--attention-backend {setup.backend} --dtype {setup.dtype} --page-size {setup.page_size}"]
+    if setup.runner not in _WITHOUT_SPECULATION:
+        found += [
+            f"--speculative-algorithm {setup.algorithm} --speculative-num-steps {setup.num_steps}",
+            f"--speculative-eagle-topk {setup.topk} --speculative-num-draft-tokens {setup.num_draft_tokens}",
+        ]
+    found.append(f"--cuda-graph-bs {' '.join(map(str, setup.capture_bs))} --max-running-requests {setup.slots}")
+    found.append(f"--context-length {setup.context_len}")
+    if setup.backend == "triton":
+        found.append(f"--triton-attention-num-kv-splits {setup.kv_splits}")
+    return found + ([own] if (own := RUNNERS.get(setup.runner, ("", ""))[1]) else [])
+
+
+def _steps(material: Material) -> Iterator[str]:
+    case = material.case
+    yield f"{sentence(case)[0].upper()}{sentence(case)[1:]}:"
+    yield ""
+    for number, step in enumerate(case.steps):
+        requests = ", ".join(
+            f"request slot {r.slot} with {r.seq_len} token{'s' * (r.seq_len != 1)} in its KV cache"
+            + (f" of which {r.accepted} were drafts just accepted" if r.accepted else "")
+            for r in step.requests
+        )
+        size = len(step.requests)
+        bucket = f" (bucket {case.setup.bucket(size)})" if size <= case.setup.max_bs else ""
+        yield f"{number}. a batch of {size}{bucket}: {requests}"
+
+
+def _expected(material: Material) -> Iterator[str]:
+    oracle = material.said("oracle") or (material.subject.oracle if material.subject else "")
+    if oracle:
+        yield f"- expected: {_ORACLES.get(oracle, f'the check {oracle} passes')}"
+    detail = material.said("detail") or (material.subject.detail if material.subject else "")
+    if detail:
+        yield f"- seen: {detail}"
+    if cell := material.said("cell"):
+        yield f"- first wrong value: `{cell}`"
+    if line := material.said("line"):
+        yield f"- written by: {line}"
+    if failed := material.said("failed"):
+        yield f"- how often: {failed}"
+
+
+def _range(material: Material) -> Iterator[str]:
+    span = material.span
+    if span.get("first_bad"):
+        good = span["last_good"] or f"none: {span['as_old_as']}"
+        yield f"- last good: {good}; first bad: {span['first_bad']}"
+        yield f"- last bad: {span['last_bad']}; first fixed: {span['first_fixed'] or 'none, it is still there'}"
+        runs = [f"{one['name']} {one['failed']}/{one['runs']}" for one in span["candidates"] if one["runs"]]
+        yield f"- failed runs of all: {', '.join(runs)}"
+        for one in span["candidates"]:
+            if one["skipped"]:
+                yield f"- {one['name']} was not measured: {one['skipped']}"
+    elif material.subject:
+        for engine in ("emulated", "cuda"):
+            if said := range_of(material.subject, engine):
+                yield f"- {said}" + (" (no GPU)" if engine == "emulated" else "")
+    elif isinstance(expect := material.about.get("expect"), Mapping):
+        yield from (f"- {releases}: {outcome}" for releases, outcome in expect.items())
+
+
+def _file(text: str, language: str, said: str) -> Iterator[str]:
+    if text:
+        if said:
+            yield f"<details><summary>{said}</summary>"
+            yield ""
+        yield f"```{language}"
+        yield text.rstrip()
+        yield "```"
+        if said:
+            yield "</details>"
+
+
+def _ruled_out(material: Material) -> Iterator[str]:
+    """Only what was run: chance, other releases, the cause lying elsewhere."""
+    failed = material.said("failed")
+    count, _, rest = failed.partition(" of ")
+    if count and rest.split(" ", 1)[0] == count:
+        yield f"- chance: it failed in {failed}"
+    clean = [one["name"] for one in material.span.get("candidates", ()) if one["runs"] and not one["failed"]]
+    if clean:
+        yield f"- the reproducer itself: the same calls pass on {', '.join(clean)}"
+    if material.patch and material.script:
+        yield "- another cause: with the patch above, and nothing else changed, the reproducer passes"
+    if material.said("found").endswith("/emulated"):
+        yield "- the GPU, its driver and asynchronous launches: it shows on CPU tensors"
+    command = replay_command(material.command_file, material.said("found") or "TARGET")
+    yield f"- a larger cause: the case was shrunk until nothing could be left out; `{command}` replays it"
+
+
+def candidates(subjects: Sequence[Subject], name: str) -> list[Subject]:
+    """The subjects of a ledger that a fingerprint, an anchor or a seed's name means."""
+    return [
+        one
+        for one in subjects
+        if name in (one.fingerprint, one.anchor, one.name, one.name.removesuffix(".json"), f"finding-{one.fingerprint}")
+    ]

@@ -1,0 +1,118 @@
+"""Where a wrong value of an input buffer came from: which line of sglang wrote that row in this call or, if none did,
+the earlier call whose value is still there. From a trace in which writes were noted (runners/sessions/writes.py)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from repro.cases.case import Case
+from repro.shrinking.first_divergence import blame
+from repro.traces.finding import Cell, Verdict
+from repro.traces.trace import Array, Trace
+
+FACT = "writes of call "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """One write of sglang into rows first..last of a buffer, before the graph was launched. place: its line."""
+
+    buffer: str
+    first: int
+    last: int
+    place: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """cell: the first wrong value. oracle: that found it. padded: whether its row is padding. writes: those into the
+    buffer in the same call. writer: the last of them that reached the row, None if none did. left_by: then the call
+    whose value it still holds, -1 if none is known; left_at: the line that wrote it there; left_slot: the request slot
+    that had the row in that call, -1 if it was padding too."""
+
+    cell: Cell
+    oracle: str
+    padded: bool
+    writes: tuple[Write, ...]
+    writer: Write | None
+    left_by: int = -1
+    left_at: str = ""
+    left_slot: int = -1
+
+
+def origin(case: Case, trace: Trace, verdicts: Sequence[Verdict]) -> Origin | None:
+    """Of the first wrong value; None if no oracle has named one, or it lies in no buffer that was watched."""
+    found = blame(trace, verdicts)
+    cell = found.cell
+    if cell is None or trace.get(cell.step, "launch", cell.buffer) is None:
+        return None
+    raw_bs = trace.get(cell.step, "launch", "raw_bs")
+    padded = raw_bs is not None and cell.row >= int(raw_bs)
+    here = tuple(write for write in writes(trace.facts, cell.step) if write.buffer == cell.buffer)
+    writer = _last_over(here, cell.row)
+    made = Origin(cell=cell, oracle=found.oracle, padded=padded, writes=here, writer=writer)
+    return made if writer else _left(made, case, trace)
+
+
+def writes(facts: Mapping[str, str], step: int) -> Iterator[Write]:
+    """All that were noted in this call, in their order."""
+    for buffer, first, last, place in json.loads(facts.get(f"{FACT}{step}", "[]")):
+        yield Write(buffer=buffer, first=first, last=last, place=place)
+
+
+def _last_over(made: Sequence[Write], row: int) -> Write | None:
+    return next((write for write in reversed(made) if write.first <= row <= write.last), None)
+
+
+def _left(made: Origin, case: Case, trace: Trace) -> Origin:
+    """With the latest earlier call that wrote the row and launched with the value that is still there."""
+    cell = made.cell
+    now = _row(trace, cell.step, cell)
+    for step in range(cell.step - 1, -1, -1):
+        own = (write for write in writes(trace.facts, step) if write.buffer == cell.buffer)
+        writer = _last_over(tuple(own), cell.row)
+        then = _row(trace, step, cell)
+        if (
+            writer is None
+            or now is None
+            or then is None
+            or not np.array_equal(now, then, equal_nan=now.dtype.kind == "f")
+        ):
+            continue
+        requests = case.steps[step].requests
+        slot = requests[cell.row].slot if cell.row < len(requests) else -1
+        return Origin(
+            cell=cell,
+            oracle=made.oracle,
+            padded=made.padded,
+            writes=made.writes,
+            writer=None,
+            left_by=step,
+            left_at=writer.place,
+            left_slot=slot,
+        )
+    return made
+
+
+def _row(trace: Trace, step: int, cell: Cell) -> Array | None:
+    array = trace.get(step, "launch", cell.buffer)
+    return None if array is None or not 0 <= cell.row < len(array) else np.atleast_1d(array[cell.row])
+
+
+def lines(found: Origin) -> Iterator[str]:
+    """For a person."""
+    yield f"first wrong: {found.cell} ({found.oracle}), a {'padded' if found.padded else 'real'} row"
+    for write in found.writes:
+        span = f"row {write.first}" if write.first == write.last else f"rows {write.first} to {write.last}"
+        yield f"in call {found.cell.step}, {span} of {found.cell.buffer} written by {write.place or 'none of sglang'}"
+    if found.writer:
+        yield f"so the value was written by {found.writer.place}"
+    elif found.left_by >= 0:
+        whose = f", of request slot {found.left_slot}" if found.left_slot >= 0 else ""
+        yield f"nothing wrote that row: its value was left by call {found.left_by}{whose}, written by {found.left_at}"
+    else:
+        yield "no ATen call wrote that row in any call: a kernel did, or it was never written"

@@ -1,0 +1,145 @@
+"""Issue texts and the static site: what is known of a finding stands in them, and nothing that is not."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import sample_ledger
+from sample_record import campaign, stale_found
+
+from reports import site
+from reports.__main__ import main
+from reports.issue import Material, flags, issue, material
+from reports.records import history_of
+from repro.cases import codec
+from repro.cases.json_parts import plain
+from repro.upstream.fixes import SEEDS
+
+SEED = SEEDS / "multi-layer-stale-padding.json"
+STORED = codec.read(SEED)
+SPAN = {
+    "last_good": "",
+    "first_bad": "0.5.11",
+    "last_bad": "0.5.15.post1",
+    "first_fixed": "",
+    "as_old_as": "as old as the feature: 0.5.10.post1 cannot run the case",
+    "candidates": [
+        {"name": "0.5.10.post1", "failed": 0, "runs": 0, "skipped": "no such runner", "besides": []},
+        {"name": "0.5.11", "failed": 3, "runs": 3, "skipped": "", "besides": []},
+    ],
+}
+
+
+def told(text: str) -> dict[str, str]:
+    """The sections by their headings."""
+    first, *rest = re.split(r"^### (.*)\n\n", text, flags=re.MULTILINE)
+    return {"": first} | dict(zip(rest[::2], rest[1::2], strict=True))
+
+
+def test_all_that_is_known_stands_in_an_issue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {name: tmp_path / name for name in ("range", "script", "patch", "test")}
+    files["range"].write_text(json.dumps(SPAN))
+    for name, text in (("script", "print('repro')\n"), ("patch", "--- a/x\n+++ b/x\n"), ("test", "class Test: ...\n")):
+        files[name].write_text(text)
+    options = [word for name, path in files.items() for word in (f"--{name}", str(path))]
+    assert main(["issue", str(SEED), *options]) == 0
+    found = told(capsys.readouterr().out)
+    assert found[""].startswith("# [Bug] MultiLayerEagleDraftExtendCudaGraphRunner: padded rows of req_pool_indices\n")
+    assert "sglang 0.5.15.post1, on CPU tensors" in found["Environment"]
+    assert "--enable-multi-layer-eagle" in found["Smallest configuration"]
+    assert "0. a batch of 2 (bucket 2): request slot 1 with 1 token in its KV cache, request slot 2" in found["Steps"]
+    assert "first wrong value: `step 1 req_pool_indices[1,0] is 2, expected 0`" in found["Expected and seen"]
+    assert "first bad: 0.5.11" in found["Affected releases"] and "it is still there" in found["Affected releases"]
+    assert "0.5.10.post1 was not measured: no such runner" in found["Affected releases"]
+    assert "print('repro')" in found["Reproducer"] and "+++ b/x" in found["Candidate patch"]
+    assert "class Test" in found["Test"]
+    assert "with the patch above, and nothing else changed" in found["Ruled out"]
+    assert "chance: it failed in 3 of 3 runs" in found["Ruled out"]
+
+
+def test_what_is_not_known_has_no_section() -> None:
+    text = issue(Material(case=STORED.case, about={}))
+    assert set(told(text)) == {"", "Smallest configuration", "Steps", "Ruled out"}
+    assert "chance" not in text and "patch" not in text and "GPU" not in text
+
+
+@pytest.mark.parametrize("path", sorted(SEEDS.glob("*.json")), ids=lambda path: path.stem)
+def test_every_seed_is_an_issue(path: Path) -> None:
+    stored = codec.read(path)
+    text = issue(material(str(path), [], None))
+    assert text.startswith("# [Bug] ") and str(stored.about["detail"]) in text
+    assert plain(text, len(text)).count("eagleeye") == 0
+    setup = stored.case.setup
+    said = " ".join(flags(setup))
+    assert ("--speculative-algorithm" in said) == (setup.runner not in ("decode", "cpu_decode"))
+
+
+def test_a_finding_of_a_ledger_is_an_issue_too() -> None:
+    found = stale_found()
+    history = history_of([campaign(findings=(found,))], [])
+    leaf = next(one for one in site.leaves(history) if one.subject.fingerprint == found.fingerprint)
+    assert f"- seen: {found.detail}" in leaf.issue and "found by a campaign of random cases" in leaf.issue
+
+
+def test_bad_input_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = tmp_path / "range.json"
+    bad.write_text("{}")
+    for arguments, text in (
+        (["a2dfbbbe8eea"], "a2dfbbbe8eea: no such seed file, and no such finding in the ledger"),
+        ([str(tmp_path / "absent.json")], "No such file"),
+        ([str(SEED), "--range", str(bad)], "is not what python -m repro bisect --json writes"),
+        ([str(SEED), "--patch", str(tmp_path / "absent.diff")], "No such file"),
+        (["site", "--out", str(tmp_path)], ""),
+    ):
+        assert main(["issue", *arguments] if arguments[0] != "site" else arguments) == 3
+        said = capsys.readouterr().err
+        assert text in said and said.count("\n") == 1
+
+
+# The site ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_page_a_finding_under_a_name_that_stays(tmp_path: Path) -> None:
+    history = sample_ledger.history(40, sample_ledger.case_rows(40))
+    index, *others = site.write(history, tmp_path)
+    pages = [path for path in others if path.suffix == ".html"]
+    assert pages and all(path.is_file() for path in others)
+    links = re.findall(r'href="(findings/[^"]+)"', index.read_text())
+    assert sorted(tmp_path / link for link in links) == sorted(pages)
+    names = [path.name for path in pages]
+    assert len(set(names)) == len(names)
+    # Whatever else is found later, and whatever order it comes in.
+    again = [path.name for path in site.write(history, tmp_path / "again") if path.suffix == ".html"]
+    assert set(names) < set(again) and "finding-" in " ".join(names)
+
+
+def test_what_others_wrote_is_escaped(tmp_path: Path) -> None:
+    found = stale_found()
+    hostile = "<script>alert(1)</script>\x1b[31m"
+    history = history_of([campaign(findings=(type(found)(**{**fields(found), "detail": hostile}),))], [])
+    for path in site.write(history, tmp_path):
+        text = path.read_text()
+        assert "<script" not in text and "\x1b" not in text
+
+
+def fields(found: object) -> dict[str, object]:
+    return {name: getattr(found, name) for name in type(found).__slots__}  # type: ignore[attr-defined]  # slotted
+
+
+@pytest.mark.parametrize(
+    ("state", "color"), [("failing in 0.5.14", "#c0392b"), ("passing in 0.5.14", "#2e7d32"), ("2 <&>", "#777777")]
+)
+def test_a_badge_is_a_picture(state: str, color: str) -> None:
+    picture = ElementTree.fromstring(site.badge("eagleeye", state))
+    texts = [part.text for part in picture.iter() if part.text and part.text.strip()]
+    assert texts == ["eagleeye", state]
+    assert color in ElementTree.tostring(picture, encoding="unicode")
+
+
+def test_an_empty_ledger_is_a_site(tmp_path: Path) -> None:
+    index, badge = site.write(history_of([], []), tmp_path)
+    assert "Nothing is recorded." in index.read_text() and "nothing measured" in badge.read_text()
