@@ -59,7 +59,10 @@ def _issue(options: argparse.Namespace) -> str:
     """The text of an issue: of a seed file, or of what a ledger holds under this name."""
     history = read(options.ledger) if options.ledger else None
     found = issue.candidates(subjects(history, load()), Path(options.finding).stem) if history else []
-    texts = {name: path.read_text() if (path := getattr(options, name)) else "" for name in ("script", "patch", "test")}
+    texts = {
+        name: path.read_text() if (path := getattr(options, name)) else ""
+        for name in ("first", "script", "patch", "test")
+    }
     return issue.issue(issue.material(options.finding, found, options.range, **texts))
 
 
@@ -95,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     text.add_argument("--ledger", type=Path, metavar="DB", help="where it fails, as far as this ledger knows")
     text.add_argument("--range", type=Path, metavar="OUT.json", help="what python -m repro bisect --json wrote")
     for name, meaning in (
+        ("first", "what python -m repro first printed"),
         ("script", "what python -m repro script wrote"),
         ("patch", "a candidate patch"),
         ("test", "what python -m repro export wrote"),

@@ -51,12 +51,14 @@ class CannotTell(ValueError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
     """What an issue is written from. about: what the seed file says. span: what python -m repro bisect --json wrote.
-    script, test, patch: the texts of these files. subject: what a ledger holds of it. command_file: what to call the
+    first: what python -m repro first printed. script, test, patch: the texts of
+    these files. subject: what a ledger holds of it. command_file: what to call the
     seed in a command."""
 
     case: Case
     about: Mapping[str, AboutValue]
     span: Mapping[str, Any] = field(default_factory=dict)
+    first: str = ""
     script: str = ""
     test: str = ""
     patch: str = ""
@@ -191,10 +193,14 @@ def _expected(material: Material) -> Iterator[str]:
         yield f"- seen: {detail}"
     if cell := material.said("cell"):
         yield f"- first wrong value: `{cell}`"
-    if line := material.said("line"):
-        yield f"- written by: {line}"
     if failed := material.said("failed"):
         yield f"- how often: {failed}"
+    if material.first:
+        yield "- where it comes from:"
+        yield ""
+        yield "```"
+        yield material.first.strip()
+        yield "```"
 
 
 def _range(material: Material) -> Iterator[str]:

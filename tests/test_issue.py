@@ -41,8 +41,9 @@ def told(text: str) -> dict[str, str]:
 
 
 def test_all_that_is_known_stands_in_an_issue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = {name: tmp_path / name for name in ("range", "script", "patch", "test")}
+    files = {name: tmp_path / name for name in ("range", "first", "script", "patch", "test")}
     files["range"].write_text(json.dumps(SPAN))
+    files["first"].write_text("first wrong: here\n")
     for name, text in (("script", "print('repro')\n"), ("patch", "--- a/x\n+++ b/x\n"), ("test", "class Test: ...\n")):
         files[name].write_text(text)
     options = [word for name, path in files.items() for word in (f"--{name}", str(path))]
@@ -55,6 +56,7 @@ def test_all_that_is_known_stands_in_an_issue(tmp_path: Path, capsys: pytest.Cap
     assert "first wrong value: `step 1 req_pool_indices[1,0] is 2, expected 0`" in found["Expected and seen"]
     assert "first bad: 0.5.11" in found["Affected releases"] and "it is still there" in found["Affected releases"]
     assert "0.5.10.post1 was not measured: no such runner" in found["Affected releases"]
+    assert "where it comes from:\n\n```\nfirst wrong: here\n```" in found["Expected and seen"]
     assert "print('repro')" in found["Reproducer"] and "+++ b/x" in found["Candidate patch"]
     assert "class Test" in found["Test"]
     assert "with the patch above, and nothing else changed" in found["Ruled out"]

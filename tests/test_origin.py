@@ -53,7 +53,7 @@ def test_a_stale_value_is_traced_to_the_call_that_left_it() -> None:
     assert list(lines(found)) == [
         "first wrong: step 1 slots[1,0] is 3, expected 0 (slot0_padding), a padded row",
         f"in call 1, row 0 of slots written by {COPY}",
-        f"nothing wrote that row: its value was left by call 0, of request slot 3, written by {COPY}",
+        f"no write of that call reached the row: its value was left by call 0, of request slot 3, written by {COPY}",
     ]
 
 
@@ -68,7 +68,7 @@ def test_another_value_was_not_left_by_that_call() -> None:
     writes = {0: [("slots", 0, 1, COPY)], 1: [("slots", 0, 0, COPY)]}
     found = origin(CASE, trace(writes, ([1, 2], [1, 3])), [verdict(STALE)])
     assert found and found.left_by == -1
-    assert list(lines(found))[-1].startswith("no ATen call wrote that row in any call")
+    assert list(lines(found))[-1].startswith("no write into that row was seen in any call")
 
 
 def test_what_was_not_watched_has_no_origin() -> None:
@@ -84,5 +84,5 @@ def test_on_real_sglang(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "first wrong: step 1 req_pool_indices[1,0] is 2, expected 0 (slot0_padding), a padded row"
     assert said[-1].startswith(
-        "nothing wrote that row: its value was left by call 0, of request slot 2, written by sglang/srt/"
+        "no write of that call reached the row: its value was left by call 0, of request slot 2, written by sglang/srt/"
     )

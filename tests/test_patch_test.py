@@ -164,6 +164,26 @@ def test_every_other_seed_is_a_guard(release: Path, tmp_path: Path, capsys: pyte
     assert code == 0 and "Failures besides, on both sides: bucket at too large." in said
 
 
+def test_failures_that_one_patch_removes_are_one_bug(
+    release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guard = codec.read(GUARD)
+
+    def world(target: Target, case: Case) -> tuple[Trace, Sequence[Verdict]]:
+        patched = "/" in target.sglang
+        if case not in (CASE, guard.case):
+            return DONE, [verdict(Status.PASS)]
+        own = codec.read(SEED).about if case == CASE else guard.about
+        status = Status.PASS if patched else Status.FAIL
+        return DONE, [verdict(status, str(own["oracle"]), str(own["where"]))]
+
+    arguments = ["test", str(SEED), "--patch", str(patch(tmp_path, DIFF)), "--target", "0.5.15.post1/emulated"]
+    used = rigs.rig(world, source=release, overlays=tmp_path / "overlays")
+    patch_test.go(options_of(arguments), used)
+    said = capsys.readouterr().out
+    assert "One bug, as one patch removes them all: `multi-layer-stale-padding`, `pr26292-decode`." in said
+
+
 def test_what_makes_no_sense_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, text in (
         (["--patch", "x.diff"], "--patch FILE goes with --target T"),

@@ -113,6 +113,7 @@ def lines(found: Origin) -> Iterator[str]:
         yield f"so the value was written by {found.writer.place}"
     elif found.left_by >= 0:
         whose = f", of request slot {found.left_slot}" if found.left_slot >= 0 else ""
-        yield f"nothing wrote that row: its value was left by call {found.left_by}{whose}, written by {found.left_at}"
+        left = f"its value was left by call {found.left_by}{whose}, written by {found.left_at}"
+        yield f"no write of that call reached the row: {left}"
     else:
-        yield "no ATen call wrote that row in any call: a kernel did, or it was never written"
+        yield "no write into that row was seen in any call: a compiled kernel made it, or it was never written"

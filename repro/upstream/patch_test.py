@@ -71,6 +71,11 @@ class Answer:
         return tuple(sorted(own | (self.after.others - self.before.others)))
 
     @property
+    def removed(self) -> bool:
+        """Whether the patch takes this failure away, named or guard."""
+        return bool(self.before.failed and self.after.judged and not self.after.failed and not self.worse)
+
+    @property
     def conclusion(self) -> str:
         if self.worse:
             return f"**worse**: {', '.join(self.worse)}"
@@ -125,6 +130,10 @@ def table(answers: Sequence[Answer], before: str, after: str) -> Iterator[str]:
         name = f"`{question.path.stem}`{' (guard)' if question.guard else ''}"
         cells = (name, str(question.wanted), str(answer.before), str(answer.after), answer.conclusion)
         yield f"| {' | '.join(_cell(cell) for cell in cells)} |"
+    removed = [f"`{answer.question.path.stem}`" for answer in answers if answer.removed]
+    if len(removed) > 1:
+        yield ""
+        yield f"One bug, as one patch removes them all: {', '.join(removed)}."
     both = sorted({other for answer in answers for other in answer.before.others & answer.after.others})
     if both:
         yield ""

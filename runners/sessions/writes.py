@@ -6,12 +6,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime import interpreter as triton_interpreter
 
 from runners.recording.observer import Watch
 
@@ -21,7 +22,8 @@ _PACKAGE = "/sglang/"
 
 
 class _Writes(TorchDispatchMode):
-    """Sees every ATen call under it. Triton kernels are none: what they write is not seen."""
+    """Sees every ATen call under it, and of Triton kernels that are interpreted the rows that they change; compiled
+    ones are launched past it."""
 
     def __init__(self, buffers: Mapping[str, torch.Tensor]) -> None:
         super().__init__()
@@ -48,6 +50,18 @@ class _Writes(TorchDispatchMode):
             if last >= 0 and first < buffer.shape[0]:
                 self.seen.append((name, max(first, 0), min(last, buffer.shape[0] - 1), _place()))
 
+    def launched(self, launch: Callable[..., None], executor: Any, *args: Any, **kwargs: Any) -> None:
+        """Launch an interpreted kernel, and note the rows of which it changed the contents."""
+        given = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+        storages = {tensor.untyped_storage()._cdata for tensor in given} if self.listening else set()
+        before = [(name, b, b.clone()) for found in storages for name, b in self._buffers.get(found, ())]
+        launch(executor, *args, **kwargs)
+        for name, buffer, old in before:
+            changed = (buffer != old).flatten(1).any(1) if buffer.dim() > 1 else buffer != old
+            if len(rows := changed.nonzero().flatten().tolist()):
+                place = f"{_place()}, by the kernel {executor.fn.__name__}"
+                self.seen.append((name, rows[0], rows[-1], place))
+
 
 def _rows(written: torch.Tensor, buffer: torch.Tensor) -> tuple[int, int]:
     """The first and the last row of the buffer that the written view may touch."""
@@ -70,12 +84,27 @@ def _place() -> str:
 
 
 @contextmanager
+def _launches(writes: _Writes) -> Iterator[None]:
+    """While entered, launches in Triton's interpreter are noted. Nothing where kernels are compiled."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        yield
+        return
+    executor: Any = triton_interpreter.GridExecutor
+    launch = executor.__call__
+    executor.__call__ = lambda self, *args, **kwargs: writes.launched(launch, self, *args, **kwargs)
+    try:
+        yield
+    finally:
+        executor.__call__ = launch
+
+
+@contextmanager
 def noted(buffers: Mapping[str, torch.Tensor], number: int, watch: Watch) -> Iterator[Any]:
     """While entered, writes into these buffers are noted, until the yielded object is told to stop listening. Told as a
     fact of this call: [buffer, first row, last row, line], in their order."""
     writes = _Writes(buffers)
     try:
-        with writes:
+        with writes, _launches(writes):
             yield writes
     finally:
         watch.fact(f"{FACT}{number}", json.dumps(writes.seen, separators=(",", ":")))
