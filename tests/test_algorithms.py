@@ -8,56 +8,40 @@ from typing import Any
 
 import numpy as np
 import pytest
-from only_verdict import wheres
 
 from oracles.catalogue import judge_all
-from repro.cases.case import Case, Request, Setup, Step, Target, problems
-from repro.cases.releases import release_order
+from repro.cases.case import Case, Setup, Target, problems
+from repro.cases.release_list import has_runner
 from repro.traces.finding import Status
 from repro.traces.trace import How, Trace
 from runners.processes.pool import Pool
+from tests.builders.cases import FULL, PADDED, failures, step
+from tests.builders.known_failures import may_fail, must_fail
 
 SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2, 4), slots=5)
-# The releases in which a batch that does not fill its bucket leaves stale rows behind it (#23037).
-STALE_UNTIL = release_order("0.5.10.post1")
-STALE = {
-    "slot0_padding": {
-        f"padded rows of {name}" for name in ("hidden_states", "req_pool_indices", "topk_index", "topk_p")
-    },
-    "kv_indices": {"segment of a padded row"},
-}
-# The releases in which the runner that extends drafts leaves stale rows (#26292) and counts new tokens as prefix.
-EXTENDS_WRONGLY_UNTIL = release_order("0.5.12.post1")
-EXTENDS_WRONGLY = {"slot0_padding", "metadata_shape", "kv_indices", "graph_equals_eager"}
-FIRST_WORKER_UNTIL = release_order("0.5.12.post1")
 
 
-def step(*rows: tuple[int, int, int]) -> Step:
-    """A call with these requests: slot, seq_len, data."""
-    return Step(requests=tuple(Request(slot=slot, seq_len=seq_len, data=data) for slot, seq_len, data in rows))
-
-
-FULL = step((1, 9, 1), (2, 17, 2), (3, 5, 3), (4, 30, 4))
-PADDED = step((5, 7, 5), (2, 11, 6), (3, 21, 7))
 # Two requests of FULL with other contents; and all of them with other lengths.
-CONTENTS = step((1, 9, 1), (2, 17, 22), (3, 5, 33), (4, 30, 4))
-LENGTHS = step((1, 30, 1), (2, 5, 2), (3, 17, 3), (4, 9, 4))
-STEPS = (FULL, PADDED, CONTENTS, LENGTHS)
+CONTENTS = ((1, 9, 1), (2, 17, 22), (3, 5, 33), (4, 30, 4))
+LENGTHS = ((1, 30, 1), (2, 5, 2), (3, 17, 3), (4, 9, 4))
+STEPS = tuple(step(*batch) for batch in (FULL, PADDED, CONTENTS, LENGTHS))
 
 
 def case(**changes: Any) -> Case:
     return Case(setup=replace(SETUP, **changes), steps=STEPS)
 
 
-def failures(one: Case, trace: Trace) -> dict[str, set[str]]:
-    return wheres(judge_all(one, trace))
+def known_of(one: Case, trace: Trace) -> None:
+    """Nothing fails but what is known of the release, and what any padded batch shows does."""
+    place, release = (one.setup.runner, one.setup.backend), trace.facts["sglang"]
+    known = may_fail(*place, release, trace.facts["engine"])
+    assert must_fail(*place, release) <= failures(one, trace).keys() <= known
 
 
 def judged(one: Case, trace: Trace) -> None:
     """As is known of the release, and looked at by every oracle that has something to look at."""
     assert trace.ended.how is How.DONE, trace.ended
-    stale = release_order(trace.facts["sglang"]) <= STALE_UNTIL
-    assert failures(one, trace) == (STALE if stale else {})
+    known_of(one, trace)
     verdicts = {v.oracle: v.status for v in judge_all(one, trace)}
     for oracle in ("staged", "metadata_shape", "kv_writes", "graph_equals_eager", "bucket", "callers_batch"):
         assert verdicts[oracle] is Status.PASS, oracle
@@ -90,19 +74,18 @@ def test_every_release_drafts_with_it(algorithm: str, pool: Pool) -> None:
 def test_every_release_extends_drafts_with_it(algorithm: str, pool: Pool) -> None:
     """EAGLE3's draft model is handed the hidden states of three layers."""
     chains = replace(SETUP, runner="draft_extend", algorithm=algorithm, topk=1, capture_bs=(4,))
-    one = Case(setup=chains, steps=(FULL, PADDED))
+    one = Case(setup=chains, steps=STEPS[:2])
     trace = pool.run(one)
     assert trace.ended.how is How.DONE, trace.ended
     width = trace.path(0, "launch")["hidden_states"].size // (SETUP.max_bs * SETUP.num_draft_tokens)
     assert width == SETUP.hidden_size * (3 if algorithm == "EAGLE3" else 1)
-    old = release_order(trace.facts["sglang"]) <= EXTENDS_WRONGLY_UNTIL
-    assert set(failures(one, trace)) == (EXTENDS_WRONGLY if old else set())
+    known_of(one, trace)
 
 
 def test_the_first_worker_drafts_as_the_second_does(pool: Pool, target: Target) -> None:
     first, second = case(runner="draft_v1"), case()
     trace = pool.run(first)
-    if release_order(trace.facts["sglang"]) > FIRST_WORKER_UNTIL:
+    if not has_runner(pool.target.sglang, "draft_v1"):
         assert trace.ended.how is How.UNSUPPORTED
         assert "the last release that has the draft_v1 runner" in trace.ended.what
         return

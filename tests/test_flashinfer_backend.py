@@ -16,7 +16,9 @@ from repro.cases.releases import release_order
 from repro.traces.finding import Status
 from repro.traces.trace import How, Trace
 from runners.processes.pool import Pool
-from tests.same_bits import bits
+from tests.builders.cases import failures
+from tests.builders.known_failures import has_fix_of
+from tests.builders.same_bits import bits
 
 SETUP = Setup(
     runner="draft",
@@ -29,13 +31,6 @@ SETUP = Setup(
     head_dim=64,
     dtype="float16",
 )
-# The releases in which a row of kv_indices has no room for branches.
-NARROW_UNTIL = release_order("0.5.12.post1")
-STALE_UNTIL = release_order("0.5.10.post1")  # #23037
-# Of the other runners, #26292; and those in which sglang captures no draft-extend graph over flashinfer.
-OTHERS_STALE_UNTIL = release_order("0.5.12.post1")
-NOT_EXTENDED_UNTIL = release_order("0.5.13.post1")
-STALE = {"slot0_padding", "kv_indices"}
 # A padded draft batch is planned with the sum of its own lengths.
 RAW_SUM_UNTIL = release_order("0.5.13.post1")
 
@@ -51,11 +46,6 @@ def crowded(setup: Setup) -> Case:
     return Case(setup=setup, steps=(*batches, step(setup, 3, 2, 1)))
 
 
-def failures(case: Case, trace: Trace) -> dict[str, str]:
-    assert trace.ended.how is How.DONE, trace.ended
-    return {verdict.oracle: verdict.where for verdict in judge_all(case, trace) if verdict.status is Status.FAIL}
-
-
 def raw_sum(trace: Trace) -> set[str]:
     """What fails of a padded draft batch in this release, whatever it holds."""
     return {"planned"} if release_order(trace.facts["sglang"]) <= RAW_SUM_UNTIL else set()
@@ -66,14 +56,14 @@ def test_a_crowded_batch(changes: dict[str, Any], pool: Pool) -> None:
     case = crowded(replace(SETUP, **changes))
     trace = pool.run(case)
     found = failures(case, trace)
-    if release_order(trace.facts["sglang"]) > NARROW_UNTIL:
+    if has_fix_of("pr27338-row-too-narrow", trace.facts["sglang"]):
         assert found.keys() == raw_sum(trace)
         assert raw_sum(trace) or overall(judge_all(case, trace)) is Status.PASS
         return
     assert (found.pop("kv_indices"), found.pop("metadata_shape")) == (NARROW, PAST)
     # Attention goes on into the row of the next draft step, or into what lies behind the buffer: drafts are wrong.
     assert found.pop("graph_equals_eager").startswith("draft tree")
-    stale = {"slot0_padding"} if release_order(trace.facts["sglang"]) <= STALE_UNTIL else set()
+    stale = set() if has_fix_of("pr23037-stale-padding", trace.facts["sglang"]) else {"slot0_padding"}
     assert found.keys() <= stale | raw_sum(trace)
 
 
@@ -97,24 +87,8 @@ def test_a_sparse_batch_passes_everywhere(pool: Pool) -> None:
 def test_a_single_branch_never_overflows(pool: Pool) -> None:
     case = crowded(replace(SETUP, topk=1, num_draft_tokens=SETUP.num_steps + 1))
     trace = pool.run(case)
-    stale = release_order(trace.facts["sglang"]) <= STALE_UNTIL
-    assert failures(case, trace).keys() == (STALE if stale else set()) | raw_sum(trace)
-
-
-@pytest.mark.parametrize("runner", ["decode", "verify", "draft_extend"])
-def test_other_runners(runner: str, pool: Pool) -> None:
-    setup = replace(SETUP, runner=runner, topk=2, num_draft_tokens=4)
-    if runner == "decode":
-        setup = replace(setup, topk=1, num_steps=1, num_draft_tokens=2)
-    case = Case(setup=setup, steps=(step(setup, 9, 17, 5, 30), step(setup, 7, 11, 21), step(setup, 12)))
-    trace = pool.run(case)
-    release = release_order(trace.facts.get("sglang", pool.target.sglang))
-    if runner == "draft_extend" and release <= NOT_EXTENDED_UNTIL:
-        assert trace.ended.how is How.UNSUPPORTED
-        return
-    assert failures(case, trace).keys() == (STALE if release <= OTHERS_STALE_UNTIL else set())
-    if release > OTHERS_STALE_UNTIL:
-        assert overall(judge_all(case, trace)) is Status.PASS
+    stale = set() if has_fix_of("pr23037-stale-padding", trace.facts["sglang"]) else {"slot0_padding", "kv_indices"}
+    assert failures(case, trace).keys() == stale | raw_sum(trace)
 
 
 def test_a_runner_that_sglang_does_not_have_is_unsupported(pool: Pool) -> None:

@@ -30,6 +30,8 @@ from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Status
 from repro.traces.trace import Array, Ended, How, Seen, Trace
 from runners.processes.pool import Pool
+from tests.builders.cases import failures
+from tests.builders.known_failures import has_fix_of
 
 SETUP = Setup(
     runner="kv_move",
@@ -52,14 +54,8 @@ STEP = Step(
 )
 CASE = Case(setup=SETUP, steps=(STEP, STEP))
 TAIL = "verify_tail: a target is neither allocated nor 0"
-# The last release whose tail of the targets is what the allocator left there (#26335).
-UNCLEARED_UNTIL = release_order("0.5.12.post1")
 # From here on sglang moves the accepted rows of EAGLE v2's trees.
 ACCEPT_FROM = release_order("0.5.13")
-
-
-def failures(one: Case, trace: Trace) -> dict[str, str]:
-    return {v.oracle: v.where for v in judge_all(one, trace) if v.status is Status.FAIL}
 
 
 # The plain model -------------------------------------------------------------------------------------------------
@@ -212,13 +208,8 @@ def trace(pool: Pool) -> Trace:
 
 @pytest.fixture(scope="module")
 def uncleared(trace: Trace) -> bool:
-    return release_order(trace.facts["sglang"]) <= UNCLEARED_UNTIL
-
-
-def test_a_release_moves_right_but_for_what_is_known(trace: Trace, uncleared: bool) -> None:
-    assert trace.ended.how is How.DONE, trace.ended
-    assert failures(CASE, trace) == ({"kv_moves": TAIL} if uncleared else {})
-    assert uncleared or overall(judge_all(CASE, trace)) is Status.PASS
+    """Whether this release has #26335."""
+    return not has_fix_of("pr26335-uninitialised-tail", trace.facts["sglang"])
 
 
 def test_the_record_is_complete(trace: Trace) -> None:
@@ -263,14 +254,6 @@ def test_where_everything_is_accepted_there_is_no_tail(pool: Pool) -> None:
     full = tuple(replace(request, accepted=SETUP.num_steps) for request in STEP.requests)
     one = Case(setup=SETUP, steps=(Step(requests=full),))
     assert overall(judge_all(one, pool.run(one))) is Status.PASS
-
-
-def test_the_same_case_gives_the_same_bits(trace: Trace, pool: Pool) -> None:
-    again = pool.run_fresh(CASE)
-    first, second = (
-        [(s.step, s.path, s.name, s.array.dtype.str, s.array.tobytes()) for s in one.seen] for one in (trace, again)
-    )
-    assert first == second
 
 
 def test_each_input_counts(trace: Trace, pool: Pool) -> None:

@@ -9,30 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oracles.catalogue import judge_all
-from repro.cases.case import Case, Request, Setup, Step, Target, setup_problems
+from repro.cases.case import Case, Setup, Step, Target, setup_problems
 from repro.cases.layout import req_to_token
 from repro.cases.release_list import has_runner
-from repro.cases.releases import release_order
-from repro.traces.finding import Status
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Trace
 from repro.upstream.patches import REPAIRS
 from runners.processes.pool import Pool
 from runners.targets.environments import sglang_path
 from runners.targets.overlay import Overlay, make_overlay
-from tests.same_bits import bits
+from tests.builders.cases import failures, step
+from tests.builders.known_failures import has_fix_of
 
 SETUP = Setup(runner="multi_layer", topk=1, num_steps=2, num_draft_tokens=3, capture_bs=(2, 4), slots=7)
-# The first layer's graph reads the new tokens as a prefix as well (draft-extend-reads-twice.json).
-TWICE_UNTIL = release_order("0.5.12.post1")
-# Layers go over ever more tokens, of which the Triton backend knows nothing, and of which 8 reach the next layer.
-GROWING_UNTIL = release_order("0.5.14")
+# The last release whose layers go over ever more tokens.
+LAST_GROWING = "0.5.14"
 STALE = {"slot0_padding": "padded rows of req_pool_indices"}
-
-
-def step(*rows: tuple[int, int, int, int]) -> Step:
-    """A call with these requests: slot, seq_len, data, accepted."""
-    return Step(requests=tuple(Request(slot=s, seq_len=n, data=data, accepted=a) for s, n, data, a in rows))
 
 
 FULL = step((1, 9, 1, 0), (2, 17, 2, 2), (3, 5, 3, 1), (4, 30, 4, 2))
@@ -48,11 +39,6 @@ def case(*steps: Step, setup: Setup = SETUP) -> Case:
 WHOLE = case(FULL, PADDED, ONE, TWO)
 
 
-def failures(one: Case, trace: Trace) -> dict[str, str]:
-    assert trace.ended.how is How.DONE, trace.ended
-    return {v.oracle: v.where for v in judge_all(one, trace) if v.status is Status.FAIL}
-
-
 @pytest.fixture(scope="module")
 def trace(target: Target, pool: Pool) -> Trace:
     if not target.is_checkout and not has_runner(target.sglang, "multi_layer"):
@@ -61,26 +47,13 @@ def trace(target: Target, pool: Pool) -> Trace:
 
 
 @pytest.fixture(scope="module")
-def release(trace: Trace) -> tuple[object, ...]:
-    return release_order(trace.facts["sglang"])
+def grows(trace: Trace) -> bool:
+    """Whether layers go over ever more tokens, of which the Triton backend knows nothing."""
+    return not has_fix_of("multi-layer-queries-of-later-layers", trace.facts["sglang"])
 
 
-def test_the_oracles_say_what_is_known_of_the_release(trace: Trace, release: tuple[object, ...]) -> None:
-    """Stale padding is in all of them, the newest included."""
-    told = failures(WHOLE, trace)
-    if release <= TWICE_UNTIL:
-        wanted = {"slot0_padding", "metadata_shape", "kv_indices", "graph_equals_eager"}
-    elif release <= GROWING_UNTIL:
-        wanted = {"slot0_padding", "graph_equals_eager"}
-    else:
-        wanted = {"slot0_padding"}
-    assert told.keys() == wanted
-    assert told["slot0_padding"] == STALE["slot0_padding"]
-
-
-def test_the_record_is_complete(trace: Trace, release: tuple[object, ...]) -> None:
+def test_the_record_has_these_shapes(trace: Trace, grows: bool) -> None:
     layers, width, hidden = SETUP.num_steps, SETUP.num_draft_tokens, SETUP.hidden_size
-    grows = release <= GROWING_UNTIL
     table = req_to_token(SETUP)
     for number, one in enumerate(WHOLE.steps):
         batch = len(one.requests)
@@ -107,11 +80,6 @@ def test_the_record_is_complete(trace: Trace, release: tuple[object, ...]) -> No
         assert int(trace.path(number, "guard")["intact"]) > 1000
 
 
-def test_the_same_case_gives_the_same_bits(pool: Pool, trace: Trace) -> None:
-    assert pool.run(case(TWO, FULL)).ended.how is How.DONE
-    assert bits(pool.run(WHOLE)) == bits(trace)
-
-
 def test_it_has_branches_in_no_release() -> None:
     assert setup_problems(replace(SETUP, topk=2)) == ["setup: the multi_layer runner has topk 1 only"]
     assert setup_problems(replace(SETUP, num_steps=1, num_draft_tokens=2)) != []
@@ -135,11 +103,11 @@ def mended(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def test_with_as_many_queries_as_tokens_the_layers_agree_with_eager(
-    request: pytest.FixtureRequest, release: tuple[object, ...]
+    request: pytest.FixtureRequest, trace: Trace
 ) -> None:
     """The cause of the difference up to 0.5.14, and that our eager layers do what the graphs are meant to do. What is
     left are drafts of five layers: a kernel hands on no more than 8 tokens of a request (BLOCK_SEQ)."""
-    if release != GROWING_UNTIL:
+    if trace.facts["sglang"] != LAST_GROWING:
         pytest.skip("one release whose layers go over ever more tokens is enough")
     pool: Pool = request.getfixturevalue("mended")
     four = case(step((1, 9, 1, 0), (2, 17, 2, 4)), ONE, TWO, setup=replace(SETUP, **deep(4), capture_bs=(2,)))

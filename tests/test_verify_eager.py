@@ -10,11 +10,15 @@ from toy_traces import changed
 
 from oracles import metadata_once
 from oracles.catalogue import judge_all, overall
-from repro.cases.case import Case, Request, Setup, Step, problems, setup_problems
-from repro.cases.releases import release_order
+from repro.cases import codec
+from repro.cases.case import Case, Request, Setup, Step, setup_problems
+from repro.cases.releases import expected
 from repro.traces.finding import Status
 from repro.traces.trace import Array, Ended, How, Seen, Trace
+from repro.upstream.fixes import SEEDS
 from runners.processes.pool import Pool
+from tests.builders.cases import failures
+from tests.builders.known_failures import has_fix_of
 
 SETUP = Setup(
     runner="verify_eager", topk=1, num_steps=3, num_draft_tokens=4, capture_bs=(2, 4), slots=6, context_len=64
@@ -22,16 +26,8 @@ SETUP = Setup(
 THREE = Step(requests=tuple(Request(slot=slot, seq_len=9 + slot, data=slot) for slot in (1, 5, 3)))
 FULL = Step(requests=tuple(Request(slot=slot, seq_len=20 + slot, data=slot) for slot in (4, 2)))
 CASE = Case(setup=SETUP, steps=(THREE, FULL))
+SEED = codec.read(SEEDS / "multi-layer-verify-without-metadata.json")
 TREE = replace(SETUP, runner="verify_eager_tree", topk=2, num_draft_tokens=7)
-# The last release that makes the metadata before it pads the batch (#26244).
-EARLY_UNTIL = release_order("0.5.12.post1")
-# The last release whose workers of several layers give a verify no number of tokens to pad by.
-UNPADDABLE_UNTIL = release_order("0.5.10.post1")
-LATE = {"metadata_once": metadata_once.NONE}
-
-
-def failures(one: Case, trace: Trace) -> dict[str, str]:
-    return {v.oracle: v.where for v in judge_all(one, trace) if v.status is Status.FAIL}
 
 
 # The oracle ------------------------------------------------------------------------------------------------------
@@ -120,19 +116,6 @@ def trace(pool: Pool) -> Trace:
     return pool.run(CASE)
 
 
-@pytest.fixture(scope="module")
-def early(trace: Trace) -> bool:
-    """Whether this release has #26244."""
-    return release_order(trace.facts["sglang"]) <= EARLY_UNTIL
-
-
-def test_metadata_is_made_early_where_that_is_known(trace: Trace, early: bool) -> None:
-    assert problems(CASE) == []
-    assert trace.ended.how is How.DONE, trace.ended
-    assert failures(CASE, trace) == (LATE if early else {})
-    assert early or overall(judge_all(CASE, trace)) is Status.PASS
-
-
 def test_the_record_is_complete_and_the_batch_padded(trace: Trace) -> None:
     for step, (own, busiest) in enumerate(((3, 4), (2, 2))):
         assert trace.path(step, "input")["busiest"] == busiest
@@ -143,12 +126,6 @@ def test_the_record_is_complete_and_the_batch_padded(trace: Trace) -> None:
         assert attention["tokens"].tolist() == [4 * busiest], "of the one layer"
 
 
-def test_the_same_case_gives_the_same_record(trace: Trace, pool: Pool) -> None:
-    again = pool.run_fresh(CASE)
-    first, second = ([(s.step, s.path, s.name, s.array.tolist()) for s in one.seen] for one in (trace, again))
-    assert first == second
-
-
 def test_a_tree_is_padded_as_if_it_were_a_chain(pool: Pool) -> None:
     """A bug of every adapted release: the batch is said to hold tokens // (num_steps + 1) requests."""
     one = Case(setup=TREE, steps=(FULL,))
@@ -157,14 +134,15 @@ def test_a_tree_is_padded_as_if_it_were_a_chain(pool: Pool) -> None:
     assert (trace.path(0, "padding")["tokens"], trace.path(0, "padding")["requests"]) == (14, 3)
 
 
-def test_workers_of_several_layers_make_no_metadata(pool: Pool, early: bool) -> None:
-    """A bug of every adapted release: before 0.5.13 it is made early, from then on not at all."""
+def test_workers_of_several_layers_make_no_metadata(pool: Pool) -> None:
+    """A bug of every adapted release: it is made early where #26244 is not fixed, and not at all where it is."""
     one = Case(setup=replace(SETUP, runner="verify_eager_multi_layer"), steps=(THREE,))
     trace = pool.run(one)
-    if release_order(trace.facts["sglang"]) <= UNPADDABLE_UNTIL:
+    release = trace.facts["sglang"]
+    if expected(SEED.about, release) == "ended":
         assert failures(one, trace) == {"ended": "raised RuntimeError in verify"}
         assert "negative dimension" in trace.ended.detail
         return
     assert failures(one, trace)["metadata_once"] == metadata_once.NONE
     made = trace.path(0, "metadata")
-    assert (made["tokens"].tolist() if made else []) == ([12] if early else [])
+    assert (made["tokens"].tolist() if made else []) == ([] if has_fix_of("pr26244-early-metadata", release) else [12])

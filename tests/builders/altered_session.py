@@ -1,5 +1,5 @@
 """runners.sessions.open, able to change one input of a request and nothing else: data with (n << SHIFT) added changes
-PARTS[n - 1]. Whatever a changed input does not change, it does not reach."""
+PARTS[runner][n - 1]. Whatever a changed input does not change, it does not reach."""
 
 from __future__ import annotations
 
@@ -14,34 +14,59 @@ from repro.cases.case import Setup, Target
 from runners.recording.observer import RunCase, Watch
 
 Array = Any
+# What becomes of a request's row, by the input's name; the second argument is req_to_token.
 Rows = Mapping[str, Callable[[Array, Array], Array]]
-OTHER_SLOT = 6
+OTHER_SLOT = 6  # one that no other request uses
 SHIFT = 24
 _FAR = 7919  # any constant
 
-# What becomes of a request's row; at a slot that no other request uses.
-_ROWS: Rows = {
+_MOVED: Rows = {
+    "req_pool_indices": lambda row, _: np.full_like(row, OTHER_SLOT),
+    "seq_lens": lambda row, _: row + 1,
+}
+_WRITTEN: Rows = {"out_cache_loc": lambda row, table: table[OTHER_SLOT, : row.size].reshape(row.shape)}
+_DRAFTED: Rows = {
     "hidden_states": lambda row, _: row[::-1],
     "topk_index": lambda row, _: row ^ 1,
     "topk_p": lambda row, _: row[::-1],
-    # sglang lays kv_indices out by seq_lens and cuts them by positions, so the cut must stay inside.
-    "positions": lambda row, _: row - 1,
-    "seq_lens": lambda row, _: row + 1,
-    "req_pool_indices": lambda row, _: np.full_like(row, OTHER_SLOT),
-    "out_cache_loc": lambda row, table: table[OTHER_SLOT, : row.size],
 }
-PARTS = (*_ROWS, "prefix0", "prefix1")
+# sglang lays a draft's kv_indices out by seq_lens and cuts them by positions, so the cut must stay inside.
+_DRAFT: Rows = {**_DRAFTED, "positions": lambda row, _: row - 1, **_MOVED, **_WRITTEN}
+_DECODE: Rows = {**_MOVED, **_WRITTEN, "input_ids": lambda row, _: row ^ 1, "positions": lambda row, _: row + 3}
+_VERIFY: Rows = {**_MOVED, **_WRITTEN, "bonus_tokens": lambda row, _: row ^ 1, **_DRAFTED}
+# The graph is not told extend_prefix_lens, and no kernel of these backends reads num_correct_drafts.
+_EXTEND: Rows = {
+    **_DECODE,
+    "hidden_states": lambda row, _: row[::-1],
+    "num_accept_tokens": lambda row, _: row % 3 + 1,
+}
+_FROZEN: Rows = {
+    **_DRAFTED,
+    **_MOVED,
+    "bonus_tokens": lambda row, _: row ^ 1,
+    "positions": lambda row, _: row - 1,
+}
+ROWS = {
+    "draft": _DRAFT,
+    "draft_v1": _DRAFT,
+    "decode": _DECODE,
+    "cpu_decode": _DECODE,
+    "verify": _VERIFY,
+    "draft_extend": _EXTEND,
+    "frozen_kv_mtp": _FROZEN,
+}
+PREFIXES = {"frozen_kv_mtp": 4}  # tensors of a KV cache: keys and values of each layer
+PARTS = {
+    runner: (*rows, *(f"prefix{number}" for number in range(PREFIXES.get(runner, 2)))) for runner, rows in ROWS.items()
+}
+# The modules from which the contents of a batch come, where that is not the runner's own family alone.
+_FAMILIES = {"draft_v1": ("draft",), "cpu_decode": ("cpu_decode", "decode"), "verify": ("verify", "draft")}
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
-    return open_altered("draft", _ROWS, PARTS, setup, target, watch)
-
-
-def open_altered(
-    families: str | Sequence[str], rows: Rows, parts: Sequence[str], setup: Setup, target: Target, watch: Watch
-) -> RunCase:
     """As of runners.sessions.open, which is imported here only: the tests read PARTS in a process without torch.
-    families: of the runners from which the contents of a batch come. Tells a model's sizes as fact `sizes`."""
+    Tells a model's sizes as fact `sizes`."""
+    rows, parts = ROWS[setup.runner], PARTS[setup.runner]
     session, model = (importlib.import_module(f"runners.{name}") for name in ("sessions.open", "releases.model"))
     fill_weights = model.fill_weights
 
@@ -50,9 +75,7 @@ def open_altered(
         watch.fact("sizes", json.dumps({name: list(weight.shape) for name, weight in of.named_parameters()}))
 
     model.fill_weights = measured
-    named = [families] if isinstance(families, str) else families
-    modules = [importlib.import_module(f"runners.releases.{name}.family") for name in named]
-    for module in (*modules, importlib.import_module("runners.sessions.memory")):
+    for module in _sources(setup.runner):
         for name in {"floats_each", "integers_each", "window"} & vars(module).keys():
             setattr(module, name, _altering(getattr(module, name), parts))
     step_class = importlib.import_module("runners.sessions.step").Step
@@ -69,6 +92,12 @@ def open_altered(
     step_class._given = altered
     opened: RunCase = session.open_session(setup, target, watch)
     return opened
+
+
+def _sources(runner: str) -> list[Any]:
+    """The modules that make the contents of batches and of the KV cache."""
+    names = [f"runners.releases.{name}.family" for name in _FAMILIES.get(runner, (runner,))]
+    return [importlib.import_module(name) for name in (*names, "runners.sessions.memory")]
 
 
 def _part(data: int, parts: Sequence[str]) -> str:

@@ -1,0 +1,82 @@
+"""The setup and the batches that each runner is tried with, and what the oracles say of a trace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from oracles.catalogue import judge_all
+from repro.cases.backend_facts import BACKEND_FACTS
+from repro.cases.case import Case, Request, Setup, Step, accepted_max
+from repro.cases.runner_facts import RUNNER_FACTS
+from repro.traces.finding import Status
+from repro.traces.trace import Trace
+
+Batch = tuple[tuple[int, int, int], ...]
+
+# A full bucket, a padded one, and the two smaller ones: slot, seq_len and data of each request. Together they fill
+# every bucket, put a short batch behind a long one in the same bucket, and use a slot again.
+FULL: Batch = ((1, 9, 1), (2, 17, 2), (3, 5, 3), (4, 30, 4))
+PADDED: Batch = ((5, 7, 5), (2, 11, 6), (3, 21, 7))
+SINGLE: Batch = ((6, 1, 8),)
+PAIR: Batch = ((4, 33, 9), (1, 2, 1))
+BATCHES = (FULL, PADDED, SINGLE, PAIR)
+
+
+def step(*rows: tuple[int, ...]) -> Step:
+    """A call with these requests: slot, seq_len, data and, where the runner is told of it, accepted."""
+    return Step(requests=tuple(Request(**dict(zip(_FIELDS, row, strict=False))) for row in rows))
+
+
+_FIELDS = ("slot", "seq_len", "data", "accepted")
+
+
+def setup_of(runner: str, backend: str = "", **changes: Any) -> Setup:
+    """A small setup of this runner: buckets of 1, 2 and 4 requests, and branches where it can have them."""
+    facts = RUNNER_FACTS[runner]
+    backend = backend or facts.backends[0]
+    topk = 2 if facts.trees or (facts.speculative and facts.branches and not facts.branches_since) else 1
+    steps = 3 if facts.speculative else 1
+    setup = Setup(
+        runner=runner,
+        backend=backend,
+        topk=topk,
+        num_steps=steps,
+        # A tree that is no chain in disguise.
+        num_draft_tokens=7 if facts.trees else steps + 1,
+        # A batch that fills its bucket is not staged on a CPU, and each bucket is compiled.
+        capture_bs=(5,) if facts.compiled else (1, 2, 4),
+        slots=6,
+        head_dim=BACKEND_FACTS[backend].drawn_head_dims[0],
+        dtype=BACKEND_FACTS[backend].drawn_dtypes[0],
+    )
+    return replace(setup, **changes)
+
+
+def case_of(setup: Setup, *batches: Batch) -> Case:
+    """These batches, or all of BATCHES. Counts of accepted drafts, where they matter, differ from row to row."""
+    most = accepted_max(setup)
+    return Case(
+        setup=setup,
+        steps=tuple(
+            step(*((*row, (row[0] + place) % (most + 1)) for place, row in enumerate(batch)))
+            for batch in batches or BATCHES
+        ),
+    )
+
+
+def statuses(case: Case, trace: Trace) -> dict[str, Status]:
+    """What each oracle that is asked says: the worst of its verdicts."""
+    found: dict[str, Status] = {}
+    for verdict in judge_all(case, trace):
+        found[verdict.oracle] = max(verdict.status, found.get(verdict.oracle, verdict.status))
+    return found
+
+
+def failures(case: Case, trace: Trace) -> dict[str, set[str]]:
+    """Which oracles fail, and where: one place a failure."""
+    found: dict[str, set[str]] = {}
+    for verdict in judge_all(case, trace):
+        if verdict.status is Status.FAIL:
+            found.setdefault(verdict.oracle, set()).add(verdict.where)
+    return found

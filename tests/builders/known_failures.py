@@ -1,0 +1,41 @@
+"""What is known to fail where, from the files that say so: known issues, and what stored seeds expect."""
+
+from __future__ import annotations
+
+from repro.cases import codec
+from repro.cases.releases import expected
+from repro.ledger import known
+from repro.upstream.fixes import SEEDS
+
+# Failures that any padded batch of a runner shows where the release has the bug: others need a batch of their own.
+SHOWN_BY_PADDING = frozenset({"slot0_padding", "metadata_once"})
+
+
+def may_fail(runner: str, backend: str, release: str, engine: str) -> frozenset[str]:
+    """The oracles that a known issue lets fail for this runner and backend on this target."""
+    place = f"{runner}/{backend} "
+    return frozenset(
+        text.removeprefix(place)
+        for issue in known.load()
+        if issue.holds_on(release, engine)
+        for text in issue.explains
+        if text.startswith(place)
+    )
+
+
+def must_fail(runner: str, backend: str, release: str) -> frozenset[str]:
+    """The oracles that fail on a padded batch: seeds of the same runner and backend say so of this release."""
+    wanted = set()
+    for path in sorted(SEEDS.glob("*.json")):
+        seed = codec.read(path)
+        oracle = expected(seed.about, release)
+        if (seed.case.setup.runner, seed.case.setup.backend) == (runner, backend) and oracle in SHOWN_BY_PADDING:
+            wanted.add(oracle)
+    return frozenset(wanted)
+
+
+def has_fix_of(seed: str, release: str) -> bool:
+    """Whether this stored seed passes on this release."""
+    outcome = expected(codec.read(SEEDS / f"{seed}.json").about, release)
+    assert outcome is not None, f"{seed} says nothing of {release}"
+    return outcome == ""
