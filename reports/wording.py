@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from repro.traces.campaign import Campaign, Found, Replay
+from repro.traces.campaign import Campaign
 
 TEXT_CHARS_MAX = 4000  # a captured log can be a detail; a reader wants its beginning
 
@@ -69,10 +69,6 @@ def rate(campaign: Campaign) -> str:
 def bug_name(oracle: str, where: str) -> str:
     """What a finding is called: the oracle, and where it failed if it said so."""
     return f"{oracle}: {where}" if where else oracle
-
-
-def k_of_n(part: Found | Replay) -> str:
-    return f"{part.failed} of {part.tried}"
 
 
 def replay_command(seed: str, target: str) -> str:

@@ -103,7 +103,8 @@ def test_the_projects_own_file_agrees_with_its_seeds() -> None:
     oracles = {judge.__module__.removeprefix("oracles.") for judge in ALL}
     for issue in load(KNOWN_ISSUES):
         assert issue.link.startswith("https://")
-        assert date(2026, 11, 1) < issue.expires < date(2026, 11, 1) + timedelta(days=365)
+        # Somebody looks at each again within a year; that one has expired is what a nightly run says.
+        assert issue.expires <= date.today() + timedelta(days=366)
         for text in issue.explains:
             setup, _, oracle = text.partition(": ")[0].partition(" ")
             runner, _, backend = setup.partition("/")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from repro.cases.release_list import NEWEST
+from repro.cases.release_list import NEWEST, OLDEST
 from repro.cases.releases import release_order
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
 from runners.engines.standins import native_imports
@@ -16,9 +18,6 @@ from runners.releases import flashinfer
 from runners.releases.live import Adapter
 from runners.targets.bundle import xgrammar_standin
 
-# The first release of each generation of workers (runners/releases/workers/present.py); earlier ones are built by
-# their runners' adapters themselves.
-WORKERS = ("0.5.16", "0.5.17", "0.5.21")
 # Native modules that releases from here on import whether or not there is a GPU.
 NATIVE_IMPORTS = {"0.5.10": ("sgl_kernel", "sgl_kernel.kvcacheio"), "0.5.13": (), "0.5.16": ("sgl_kernel",)}
 
@@ -64,34 +63,55 @@ def prepare(release: str, device: str) -> None:
 
 def load(release: str, runner: str) -> Adapter:
     """The adapter for a runner that replays graphs. NotDriven if this release has none."""
-    module = load_own(release, runner)
+    part = parts(release, runner)
     return Adapter(
-        name=module.NAME,
-        # A module whose runner takes other batches than newer ones has a family of its own.
-        family=getattr(module, "FAMILY", None) or _import(f"runners.releases.{_folder(runner)}.family").FAMILY,
-        build=module.build,
-        capture=module.capture,
-        batch=module.batch,
-        graph=module.graph,
-        eager=module.eager,
-        neutral=module.neutral,
-        prepare=getattr(module, "prepare", None),
+        name=adapter_name(release, runner),
+        family=part("FAMILY"),
+        build=part("build"),
+        capture=part("capture"),
+        batch=part("batch"),
+        graph=part("graph"),
+        eager=part("eager"),
+        neutral=part("neutral"),
+        prepare=part("prepare", None),
     )
 
 
-def load_own(release: str, runner: str) -> ModuleType:
-    """The module with what drives this runner in this release. NotDriven if there is none."""
-    until = RUNNER_FACTS[runner].until
-    if until and release_order(until) < release_order(release):
-        raise NotDriven(f"sglang {release} is newer than {until}, the last release that has the {runner} runner")
+def parts(release: str, runner: str) -> Callable[..., Any]:
+    """What drives this runner in this release, by name: of the newest module of exceptions that is not newer, else of
+    the runner's family, which is data, else of its adapter. NotDriven if this release does not have the runner."""
+    facts = RUNNER_FACTS[runner]
+    if facts.until and release_order(facts.until) < release_order(release):
+        raise NotDriven(f"sglang {release} is newer than {facts.until}, the last release that has the {runner} runner")
+    since = facts.since or OLDEST
+    if release_order(release) < release_order(since):
+        why = f"the oldest release in which the {runner} runner can be driven"
+        raise NotDriven(f"sglang {release} is older than {since}, {why}")
     folder = _folder(runner)
-    first = latest(release, first_releases(folder), f"the {runner} runner")
-    return module_of(folder, first)
+    exceptions = [module_of(folder, first) for first in _not_newer(release, folder)[-1:]]
+    modules = [*exceptions, *(_import(f"runners.releases.{folder}.{name}") for name in ("family", "adapter"))]
+
+    def part(name: str, *default: Any) -> Any:
+        """AttributeError where nothing has this name and there is no default."""
+        owner = next((module for module in modules if name in vars(module)), modules[-1])
+        return getattr(owner, name, *default)
+
+    return part
+
+
+def adapter_name(release: str, runner: str) -> str:
+    """The newest of what is there for this release: of the workers' generations and of the runner's exceptions."""
+    firsts = (*_not_newer(release, "workers"), *_not_newer(release, _folder(runner)))
+    return max(firsts, key=release_order)
+
+
+def _not_newer(release: str, folder: str) -> list[str]:
+    return [first for first in first_releases(folder) if release_order(first) <= release_order(release)]
 
 
 def first_releases(folder: str) -> tuple[str, ...]:
-    """The first release of each adapter in this folder, rising: what its modules are named after. A release newer than
-    all is driven by the last, and its trace says so."""
+    """The first release of each module of exceptions in this folder, rising: what they are named after. A release newer
+    than all is driven by the last, and its trace says so."""
     names = (path.stem for path in Path(__file__).with_name(folder).glob("v*_*.py"))
     return tuple(sorted((name.removeprefix("v").replace("_", ".") for name in names), key=release_order))
 

@@ -13,10 +13,11 @@ from repro.cases.layout import req_to_token
 from runners.engines.active import engine
 from runners.engines.guards import Guards
 from runners.engines.staging import flats
-from runners.recording.observer import HarnessError, Unsupported, Watch
+from runners.recording.observer import Watch
 from runners.releases import model
 from runners.releases.live import Adapter, Live, mha_cache
 from runners.sessions import memory
+from runners.sessions.errors import theirs
 from runners.sessions.planner import Planner
 from runners.sessions.third_opinion import ThirdOpinion
 
@@ -101,12 +102,8 @@ class Captured:
         """Run sglang's code: what it raises is a finding. An asynchronous error may surface later, in wait_for() at
         the latest."""
         start = time.perf_counter()
-        try:
+        with theirs(wait=False):
             yield
-        except (Unsupported, HarnessError):
-            raise
-        except Exception as error:
-            raise Theirs(error) from error
         watch.spent(stage, time.perf_counter() - start)
 
     def wait_for(self, stage: str, watch: Watch) -> None:
@@ -119,14 +116,6 @@ class Captured:
         """While entered, `launched` is called just before every launch of a graph."""
         own = self.adapter.family.launching
         return own(self.runner, launched) if own else _graphs_say(launched)
-
-
-class Theirs(Exception):
-    """Carries what sglang's code raised past what would take our own mistakes for it."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 @contextmanager

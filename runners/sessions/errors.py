@@ -10,15 +10,24 @@ import torch
 from repro.cases.case import Case
 from runners.engines.active import engine
 from runners.recording.observer import HarnessError, RunCase, Unsupported, Watch
-from runners.sessions.captured import Theirs
+
+
+class Theirs(Exception):
+    """Carries what sglang's code raised past what would take our own mistakes for it."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 @contextmanager
-def theirs() -> Iterator[None]:
-    """Run sglang's code: what it raises is a finding. Waits for the device, so that an error of its surfaces here."""
+def theirs(*, wait: bool = True) -> Iterator[None]:
+    """Run sglang's code: what it raises is a finding. wait: for the device, so that an asynchronous error surfaces
+    here; otherwise somebody else waits for it."""
     try:
         yield
-        engine.synchronize()
+        if wait:
+            engine.synchronize()
     except (Unsupported, HarnessError):
         raise
     except Exception as error:

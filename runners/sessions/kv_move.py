@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 
 import numpy as np
 import torch
@@ -25,10 +24,11 @@ from runners.sessions.step import see_memory
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     """Make the pools; there is no model and nothing to capture."""
-    module = _module()
-    watch.fact("adapter", module.NAME)
-    pools: Pools = module.pools(setup, engine.device)
-    moves: Mapping[str, Move] = module.moves(setup)
+    release = catalogue.present_release()
+    part = catalogue.parts(release, setup.runner)
+    watch.fact("adapter", catalogue.adapter_name(release, setup.runner))
+    pools: Pools = part("pools")(setup, engine.device)
+    moves: Mapping[str, Move] = part("moves")(setup)
     table = req_to_token(setup)
     kv: list[torch.Tensor] = [*pools.cache.k_buffer, *pools.cache.v_buffer]
     memory.fill_cache(kv, table)
@@ -46,10 +46,6 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
                 see_memory(moved.tape)
 
     return blaming(run)
-
-
-def _module() -> ModuleType:
-    return catalogue.load_own(catalogue.present_release(), "kv_move")
 
 
 class Moves:

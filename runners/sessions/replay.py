@@ -17,7 +17,8 @@ from runners.engines.active import engine
 from runners.recording.observer import HarnessError, RunCase, Watch
 from runners.recording.packed import Sheet
 from runners.releases.live import Adapter
-from runners.sessions.captured import Captured, Theirs
+from runners.sessions.captured import Captured
+from runners.sessions.errors import Theirs
 from runners.sessions.step import Step
 from runners.sessions.third_opinion import is_drawn
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import os
 from collections.abc import Mapping, Sequence
 
@@ -42,7 +43,7 @@ def apart(graph: Array, eager: Array, unit: float) -> bool:
     """Whether two outputs differ by more than a hint of rounding, [rows, ...] each. unit: of their type."""
     if graph.shape != eager.shape or graph.dtype.kind in "iub":
         return not np.array_equal(graph, eager)
-    left, right = (array.astype(np.float64).reshape(len(array), -1) for array in (graph, eager))
+    left, right = (array.astype(np.float64).reshape(len(array), math.prod(array.shape[1:])) for array in (graph, eager))
     scale = np.abs(right).max(axis=1, initial=0.0)
     return not bool((np.abs(left - right).max(axis=1, initial=0.0) <= 2 * UNITS * unit * scale).all())
 

@@ -4,7 +4,7 @@ metadata is made, with which shapes, and with which shapes attention then runs."
 from __future__ import annotations
 
 from collections import defaultdict
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,21 +24,22 @@ from runners.sessions.step import see_memory
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     """Build the workers; no graph is captured."""
-    module = catalogue.load_own(catalogue.present_release(), setup.runner)
-    watch.fact("adapter", module.NAME)
+    release = catalogue.present_release()
+    part = catalogue.parts(release, setup.runner)
+    watch.fact("adapter", catalogue.adapter_name(release, setup.runner))
     with model.folders(model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle")) as folders:
-        live: Live = module.build(setup, engine.device, folders)
+        live: Live = part("build")(setup, engine.device, folders)
     runner = live.target.model_runner
     model.fill_weights(runner.model)
     table = req_to_token(setup)
     memory.fill_table(runner.req_to_token_pool.req_to_token, table)
     memory.fill_cache(mha_cache(runner), table)
     if engine.device == "cpu":
-        module.pose_as_cuda()
+        part("pose_as_cuda")()
 
     def run(case: Case, watch: Watch) -> None:
         for number, step in enumerate(case.steps):
-            Verify(module, live, number, verified(setup, step.requests, engine.device), watch).run()
+            Verify(part, live, number, verified(setup, step.requests, engine.device), watch).run()
 
     return blaming(run)
 
@@ -46,8 +47,8 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
 class Verify:
     """One verify step. What happens is told in order, as columns: when, how many tokens and requests the batch had."""
 
-    def __init__(self, module: ModuleType, live: Live, number: int, batch: Verified, watch: Watch) -> None:
-        self.module, self.live, self.number, self.batch, self.watch = module, live, number, batch, watch
+    def __init__(self, part: Callable[..., Any], live: Live, number: int, batch: Verified, watch: Watch) -> None:
+        self.part, self.live, self.number, self.batch, self.watch = part, live, number, batch, watch
         self.columns: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         self.happened = 0
 
@@ -60,8 +61,8 @@ class Verify:
         tape.flush()
         self.watch.at(self.number, "verify")
         try:
-            with theirs(), engine.hosted(), watched(self.live, self.module.ForwardBatch, self._tell):
-                self.module.verify(self.live, self.live.setup.runner, self.batch)
+            with theirs(), engine.hosted(), watched(self.live, self.part("BATCH"), self._tell):
+                self.part("verify")(self.live, self.live.setup.runner, self.batch)
         finally:  # what happened before an error is what explains it
             for path, columns in self.columns.items():
                 for name, values in columns.items():

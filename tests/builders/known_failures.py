@@ -5,6 +5,7 @@ from __future__ import annotations
 from repro.cases import codec
 from repro.cases.releases import expected
 from repro.ledger import known
+from repro.ledger.rows import SEED
 from repro.upstream.fixes import SEEDS
 
 # Failures that any padded batch of a runner shows where the release has the bug: others need a batch of their own.
@@ -12,15 +13,27 @@ SHOWN_BY_PADDING = frozenset({"slot0_padding", "metadata_once"})
 
 
 def may_fail(runner: str, backend: str, release: str, engine: str) -> frozenset[str]:
-    """The oracles that a known issue lets fail for this runner and backend on this target."""
+    """The oracles that a known issue lets fail for this runner and backend on this target: those that it names, and
+    those of its reproducers."""
     place = f"{runner}/{backend} "
-    return frozenset(
-        text.removeprefix(place)
-        for issue in known.load()
-        if issue.holds_on(release, engine)
+    issues = [issue for issue in known.load() if issue.holds_on(release, engine)]
+    named = {
+        text.removeprefix(place).partition(":")[0]
+        for issue in issues
         for text in issue.explains
         if text.startswith(place)
-    )
+    }
+    stored = [
+        codec.read(SEEDS / probe.removeprefix(SEED)) for issue in issues for probe in issue.probes if SEED in probe
+    ]
+    shown = {
+        oracle
+        for seed in stored
+        if (seed.case.setup.runner, seed.case.setup.backend) == (runner, backend)
+        for oracle in (expected(seed.about, release), seed.about["oracle"])
+        if oracle
+    }
+    return frozenset(named | {str(oracle) for oracle in shown})
 
 
 def must_fail(runner: str, backend: str, release: str) -> frozenset[str]:

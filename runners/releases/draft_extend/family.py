@@ -84,7 +84,7 @@ def input_buffers(runner: Any) -> Any:
     return SimpleNamespace(**found)
 
 
-def neutral(setup: Setup, seq_len: int) -> Mapping[str, int]:
+def neutral_rows(setup: Setup, seq_len: int) -> Mapping[str, int]:
     """seq_len: the backend's own neutral length, 1. The graph has `width` query tokens of every row, padded or not. A
     row extended by its whole width has seq_lens - extend_seq_lens <= 0 tokens before it, so attention reads no KV for
     it; with a smaller, stale extend_seq_lens it would read. num_accept_tokens is the length of the row's queries for

@@ -11,15 +11,10 @@ import numpy as np
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
 from repro.cases.padding import Ranges, extended_tokens
-from runners.releases.draft_extend import family, v0_5_13
-from runners.releases.draft_extend.v0_5_10 import accepted, neutral
-from runners.releases.draft_extend.v0_5_14 import batch, capture
+from runners.releases.draft_extend import adapter, family
+from runners.releases.draft_extend.adapter import accepted
+from runners.releases.forward_pass import replayed
 from runners.releases.live import Given, Live, Outputs
-from runners.releases.workers.present import build
-
-__all__ = ["FAMILY", "NAME", "batch", "build", "capture", "eager", "graph", "neutral"]
-
-NAME = "0.5.20"
 
 
 def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
@@ -52,16 +47,14 @@ FAMILY = replace(
 def graph(runner: Any, forward_batch: Any) -> Outputs:
     counts = accepted(forward_batch)
     width = forward_batch.input_ids.shape[0] // len(counts)
-    if not runner.can_run_graph(forward_batch):
-        raise RuntimeError(f"can_run_graph refused a batch of {forward_batch.batch_size}")
-    returned = runner.execute(forward_batch, family.last_accepted(counts, width))
-    drawn = family.drawn(returned.next_token_logits, returned.hidden_states, runner.eagle_worker.topk)
+    returned = replayed(runner, forward_batch, family.last_accepted(counts, width))
+    drawn = family.drawn(returned.next_token_logits, returned.hidden_states, adapter.topk(runner))
     return {"next_token_logits": returned.next_token_logits, **drawn}
 
 
 def eager(live: Live, forward_batch: Any) -> Outputs:
     """The whole of every request, of which those rows are taken that the graph gives."""
     last = family.last_accepted(accepted(forward_batch), live.setup.num_draft_tokens)
-    outputs = dict(v0_5_13.eager(live, forward_batch))
+    outputs = dict(adapter.eager(live, forward_batch))
     del outputs["hidden_states"]
     return outputs | {"next_token_logits": outputs["next_token_logits"][last]}

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from runners.releases.draft.family import FAMILY
+from runners.releases.draft import family
 
-__all__ = ["FAMILY"]
+FAMILY = family.FAMILY

@@ -6,11 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from runners.releases.frozen_kv_mtp import family, models
-from runners.releases.frozen_kv_mtp.v0_5_16 import batch, build, capture, eager, graph, neutral
 
-__all__ = ["FAMILY", "NAME", "batch", "build", "capture", "eager", "graph", "neutral"]
-
-NAME = "0.5.22"
 FAMILY = replace(
     family.FAMILY,
     configs=lambda setup: (

@@ -83,7 +83,7 @@ def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 def neutral(live: Live) -> Mapping[str, int]:
     setup = live.setup
-    return dict(one_layer.neutral(setup, backend(live, 0).get_cuda_graph_seq_len_fill_value()))
+    return dict(one_layer.neutral_rows(setup, backend(live, 0).get_cuda_graph_seq_len_fill_value()))
 
 
 FAMILY = Family(

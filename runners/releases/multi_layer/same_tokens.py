@@ -1,4 +1,4 @@
-"""Since 0.5.15 the layers share one set of buffers, and all go over the same tokens: batch, capture, both paths."""
+"""Since 0.5.15 the layers share one set of buffers, and all go over the same tokens: the batch and both paths."""
 
 from __future__ import annotations
 
@@ -6,32 +6,23 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from sglang.srt.speculative.multi_layer_eagle_draft_extend_cuda_graph_runner import (
-    MultiLayerEagleMultiStepDraftExtendCudaGraphRunner,
-)
 
-from runners.releases.draft_extend.v0_5_10 import accepted
-from runners.releases.draft_extend.v0_5_14 import batch as one_layer_batch
+from runners.releases.draft_extend.adapter import accepted
+from runners.releases.forward_pass import accept, plan
 from runners.releases.live import Live, Outputs, Rows
+from runners.releases.multi_layer.adapter import batch_of
 from runners.releases.multi_layer.drawn import Drawn
 from runners.releases.multi_layer.family import runners
 
 
-def capture(live: Live) -> Any:
-    return MultiLayerEagleMultiStepDraftExtendCudaGraphRunner(live.draft)
-
-
 def batch(live: Live, rows: Rows) -> Any:
-    made = one_layer_batch(live, rows)
-    made.return_hidden_states_before_norm = True
-    return made
+    return batch_of(runners(live)[0], rows)
 
 
 def graph_by(rotate: Callable[..., Any], runner: Any, forward_batch: Any) -> Outputs:
     """As the worker does it. rotate: sglang's function that moves every request's tokens up by one and puts the drawn
     one behind them."""
-    if not runner.can_run_graph(forward_batch):
-        raise RuntimeError(f"can_run_graph refused a batch of {forward_batch.batch_size}")
+    accept(runner, forward_batch)
     runner.prepare(forward_batch)
     drawn, buffers, real = Drawn(), runner.buffers, slice(runner.raw_bs)
     for layer in range(runner.speculative_num_steps):
@@ -58,8 +49,7 @@ def eager(live: Live, forward_batch: Any) -> Outputs:
     last = torch.arange(len(counts), device=counts.device) * width + counts - 1
     drawn = Drawn()
     for runner in runners(live):
-        runner.attn_backend.init_forward_metadata(forward_batch)
-        forward_batch.mark_forward_metadata_ready()
+        plan(runner.attn_backend, forward_batch)
         best = drawn.add_best(runner.forward(forward_batch).logits_output.next_token_logits, last)
         _draw(forward_batch.input_ids, width, last, best)
     return drawn.outputs()

@@ -1,41 +1,31 @@
-"""sglang 0.5.11: pools and backend on the batch, and graphs that translate KV slots to those of a sliding window."""
+"""sglang 0.5.11 to 0.5.14: layer after layer over one token more, in buffers that each graph fills for the next."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from sglang.srt.speculative.multi_layer_eagle_utils import assign_hidden_states_pool_triton
 
-from repro.cases.case import Setup
-from runners.releases.draft_extend.v0_5_10 import accepted
-from runners.releases.draft_extend.v0_5_11 import batch as one_layer_batch
+from runners.releases.draft_extend.adapter import accepted
+from runners.releases.forward_pass import accept, forward_planned, launch
 from runners.releases.live import Live, Outputs, Rows
-from runners.releases.model import Folders
-from runners.releases.multi_layer import family, growing
-from runners.releases.multi_layer.family import neutral
-from runners.releases.multi_layer.growing import FAMILY
-from runners.releases.multi_layer.v0_5_13 import batch_by, graph
-from runners.releases.multi_layer.v0_5_13 import build as built
-from runners.releases.multi_layer.v0_5_13 import capture as captured
+from runners.releases.multi_layer import adapter, growing
+from runners.releases.multi_layer.drawn import Drawn
+from runners.releases.multi_layer.family import runners
+from runners.releases.multi_layer.growing import FAMILY as GROWING
 
-__all__ = ["FAMILY", "NAME", "batch", "build", "capture", "eager", "graph", "neutral"]
-
-NAME = "0.5.11"
-
-
-def build(setup: Setup, device: str, models: Folders) -> Live:
-    live = built(setup, device, models)
-    live.draft.draft_runner = live.draft.draft_runner_list[0]  # as of 0.5.12 by itself
-    return live
+FAMILY = GROWING
 
 
 def capture(live: Live) -> Any:
-    """The graphs translate slots without asking whether the pool has a sliding window. Ours has none: each is its
-    own."""
-    for runner in family.runners(live):
-        runner.token_to_kv_pool.translate_loc_from_full_to_swa = _own
-    return captured(live)
+    """Up to 0.5.12 the graphs translate slots without asking whether the pool has a sliding window. Ours has none: each
+    slot is its own."""
+    for runner in runners(live):
+        if not hasattr(runner.token_to_kv_pool, "translate_loc_from_full_to_swa"):
+            runner.token_to_kv_pool.translate_loc_from_full_to_swa = _own
+    return adapter.capture(live)
 
 
 def _own(slots: torch.Tensor) -> torch.Tensor:
@@ -43,20 +33,35 @@ def _own(slots: torch.Tensor) -> torch.Tensor:
 
 
 def batch(live: Live, rows: Rows) -> Any:
-    return batch_by(one_layer_batch, live, rows)
+    growing.put_pool(live, rows)
+    return adapter.batch_of(runners(live)[0], rows)
 
 
-def eager_by(one_layer: Callable[[Live, Rows], Any], live: Live, forward_batch: Any) -> Outputs:
+def graph(runner: Any, batch: Any) -> Outputs:
+    """As the worker does it."""
+    accept(runner, batch)
+    runner.reset_buffers(batch, SimpleNamespace(accept_lens=accepted(batch)))
+    drawn = Drawn()
+    for layer in range(runner.speculative_num_steps):
+        returned = launch(runner.get_runner(layer), batch, init_state=layer == 0)
+        drawn.add(returned.next_token_logits, returned.topk_p, returned.topk_index)
+    last = runner.get_last_runner().buffers
+    pool = runner.eagle_worker.req_to_hidden_states_pool
+    assign_hidden_states_pool_triton(
+        last.hidden_states,
+        last.req_pool_indices,
+        pool,
+        runner.speculative_num_steps - 1,
+        batch.batch_size,
+        last.extend_seq_lens,
+        last.extend_start_loc,
+    )
+    return {**drawn.outputs(), "hidden_pool": growing.pool_rows(pool, batch.req_pool_indices).flatten(1)}
+
+
+def eager(live: Live, batch: Any) -> Outputs:
     def run(runner: Any, rows: Rows) -> torch.Tensor:
-        made = one_layer(live, rows)
-        made.return_hidden_states_before_norm = True
-        made.token_to_kv_pool, made.attn_backend = runner.token_to_kv_pool, runner.attn_backend
-        runner.attn_backend.init_forward_metadata(made)
-        logits: torch.Tensor = runner.forward(made, skip_attn_backend_init=True).logits_output.next_token_logits
+        logits: torch.Tensor = forward_planned(runner, adapter.batch_of(runner, rows)).next_token_logits
         return logits
 
-    return growing.eager(live, growing.first_window(forward_batch, accepted(forward_batch)), run)
-
-
-def eager(live: Live, forward_batch: Any) -> Outputs:
-    return eager_by(one_layer_batch, live, forward_batch)
+    return growing.eager(live, growing.first_window(batch, accepted(batch)), run)

@@ -7,14 +7,10 @@ from typing import Any
 from sglang.srt.speculative.multi_layer_eagle_utils import rotate_input_ids_triton
 
 from runners.releases.live import Outputs
-from runners.releases.multi_layer.family import FAMILY, neutral
-from runners.releases.multi_layer.phased import build
-from runners.releases.multi_layer.same_tokens import batch, capture, eager, graph_by
+from runners.releases.multi_layer import same_tokens
 
-__all__ = ["FAMILY", "NAME", "batch", "build", "capture", "eager", "graph", "neutral"]
-
-NAME = "0.5.15"
+batch, eager = same_tokens.batch, same_tokens.eager
 
 
 def graph(runner: Any, forward_batch: Any) -> Outputs:
-    return graph_by(rotate_input_ids_triton, runner, forward_batch)
+    return same_tokens.graph_by(rotate_input_ids_triton, runner, forward_batch)

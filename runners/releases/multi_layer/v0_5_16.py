@@ -7,21 +7,14 @@ from typing import Any
 
 import torch
 from sglang.kernels.ops.speculative.multi_layer_eagle import rotate_input_ids
-from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleDraftWorker
 
 from repro.cases.case import Setup
 from repro.cases.padding import Ranges, layered_tokens
-from runners.releases.draft_extend.v0_5_10 import accepted
+from runners.releases.draft_extend.adapter import accepted
 from runners.releases.live import Live, Outputs
-from runners.releases.model import Folders
 from runners.releases.multi_layer import family, same_tokens
-from runners.releases.multi_layer.family import ARGUMENTS, neutral, runners
-from runners.releases.multi_layer.same_tokens import batch, capture, graph_by
-from runners.releases.workers.present import in_phases, server_args
 
-__all__ = ["FAMILY", "NAME", "batch", "build", "capture", "eager", "graph", "neutral"]
-
-NAME = "0.5.16"
+batch = same_tokens.batch
 
 
 def padded(setup: Setup) -> Ranges:
@@ -35,15 +28,8 @@ def padded(setup: Setup) -> Ranges:
 FAMILY = replace(family.FAMILY, padded=padded)
 
 
-def build(setup: Setup, device: str, models: Folders) -> Live:
-    arguments = server_args(setup, device, models) | ARGUMENTS
-    live = in_phases(setup, device, arguments, MultiLayerEagleDraftWorker, lambda live: list(runners(live)))
-    live.draft.init_attention_backend()  # once more, now that it may know that graphs are on
-    return live
-
-
 def graph(runner: Any, forward_batch: Any) -> Outputs:
-    return graph_by(rotate_input_ids, runner, forward_batch)
+    return same_tokens.graph_by(rotate_input_ids, runner, forward_batch)
 
 
 def eager(live: Live, forward_batch: Any) -> Outputs:

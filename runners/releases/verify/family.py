@@ -36,13 +36,21 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
     }
 
 
+def mask_of(backend: Any) -> torch.Tensor:
+    """The mask of the Triton backend, since 0.5.17 in an object with how it is laid out."""
+    kept = getattr(backend, "verify_mask", None)
+    mask: torch.Tensor = backend.cuda_graph_custom_mask if kept is None else kept.buffer
+    return mask
+
+
+def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
+    kept = getattr(decode.backend(live), "verify_mask", None)
+    return {**decode.static(live, runner), **({} if kept is None else {"custom_mask": kept.buffer})}
+
+
 def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
-    return metadata_with(decode.backend(live), live.setup, given)
-
-
-def metadata_with(backend: Any, setup: Setup, given: Given, mask: torch.Tensor | None = None) -> dict[str, Any]:
-    """Of kv_indices and custom_mask, which are as long as the context allows, as much as this batch can use. mask:
-    where that is no attribute of the backend."""
+    """Of kv_indices and custom_mask, which are as long as the context allows, as much as this batch can use."""
+    setup, backend = live.setup, decode.backend(live)
     if setup.backend == "flashinfer":
         return flashinfer_metadata(backend, setup, given)
     lengths = int(given["seq_lens"].sum())
@@ -52,11 +60,11 @@ def metadata_with(backend: Any, setup: Setup, given: Given, mask: torch.Tensor |
         "kv_indices": backend.cuda_graph_kv_indices[None, : lengths + setup.max_bs],
         "qo_indptr": backend.qo_indptr[None],
         "mask_indptr": backend.mask_indptr,
-        "custom_mask": (backend.cuda_graph_custom_mask if mask is None else mask)[:bits],
+        "custom_mask": mask_of(backend)[:bits],
     }
 
 
-def flashinfer_metadata(backend: Any, setup: Setup, given: Given) -> dict[str, torch.Tensor]:
+def flashinfer_metadata(backend: Any, setup: Setup, given: Given) -> Mapping[str, torch.Tensor]:
     """flashinfer attends to the tokens of the tree in the KV cache as well, and packs its mask: eight entries a byte,
     every row from a byte of its own on. Recorded as if it were not packed; a row that starts at a wrong byte starts
     at a wrong entry."""
@@ -85,7 +93,7 @@ FAMILY = Family(
     caller=decode.caller,
     model_runner=lambda live: live.target.model_runner,
     configs=lambda setup: (model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle")),
-    static=decode.static,
+    static=static,
     metadata=metadata,
     prefix=lambda setup, request: request.seq_len,
     others=lambda live: [live.draft.draft_runner],

@@ -1,4 +1,4 @@
-"""The workers of the sglang that this process imports, for adapters that outlive several generations of them."""
+"""The workers of the sglang that this process imports, whichever generation it is of."""
 
 from __future__ import annotations
 
@@ -7,36 +7,47 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from repro.cases.case import Setup
-from runners.releases.catalogue import WORKERS, latest, module_of, present_release
+from runners.releases.catalogue import first_releases, latest, module_of, present_release
 from runners.releases.live import Live
 from runners.releases.model import Folders
-from runners.releases.workers import phased, v0_5_14
-from runners.releases.workers.phased import Generation
+from runners.releases.workers import arguments, building
+from runners.releases.workers.building import Generation
 
-GENERATION: Generation = module_of("workers", latest(present_release(), WORKERS, "a worker")).GENERATION
-server_args = v0_5_14.server_args
+SINCE = latest(present_release(), first_releases("workers"), "a worker")
+GENERATION: Generation = module_of("workers", SINCE).GENERATION
+
+
+def server_args(setup: Setup, device: str, models: Folders) -> dict[str, Any]:
+    """Keyword arguments of ServerArgs."""
+    return arguments.server_args(setup, device, models, spare_rows=GENERATION.spare_rows)
 
 
 def build_target(setup: Setup, device: str, models: Folders) -> Live:
     """A target alone, which decodes token by token."""
-    return phased.target_alone(GENERATION, setup, device, models)
+    given = arguments.without_speculation(server_args(setup, device, models))
+    return building.target_alone(GENERATION, setup, device, given)
 
 
-def in_phases(
+def with_draft(
     setup: Setup,
     device: str,
-    arguments: Mapping[str, Any],
+    given: Mapping[str, Any],
     kind: Any,
     model_runners: Callable[[Live], list[Any]] = lambda live: [live.draft.draft_runner],
+    *,
+    target_pool_first: bool = False,
 ) -> Live:
-    """Target and draft. kind: the draft worker's; model_runners: those of the draft."""
-    return phased.in_phases(GENERATION, setup, device, arguments, kind, model_runners)
+    """Target and draft, as building.with_draft makes them."""
+    return building.with_draft(
+        GENERATION, setup, device, given, kind, model_runners, target_pool_first=target_pool_first
+    )
 
 
 def build(setup: Setup, device: str, models: Folders) -> Live:
     """Target and EAGLE draft worker."""
     worker: Any = importlib.import_module("sglang.srt.speculative.eagle_worker_v2")
-    live = in_phases(setup, device, server_args(setup, device, models), worker.EagleDraftWorker)
-    live.draft._rebuild_topk1_chain_buffers()  # sized by the largest bucket
-    live.draft.init_attention_backend()
+    live = with_draft(setup, device, server_args(setup, device, models), worker.EagleDraftWorker)
+    if GENERATION.phased:
+        live.draft._rebuild_topk1_chain_buffers()  # sized by the largest bucket
+    live.draft.init_attention_backend()  # once more, now that it may know that graphs are on
     return live

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sglang.srt.runtime_context import publish
 from sglang.srt.server_args import ServerArgs
 
+from runners.releases.workers import v0_5_16
 from runners.releases.workers.bags import ROLE, graphs_on
-from runners.releases.workers.phased import Generation
-from runners.releases.workers.v0_5_16 import ranks
 
 
 def published(arguments: Mapping[str, Any]) -> Any:
@@ -19,4 +19,4 @@ def published(arguments: Mapping[str, Any]) -> Any:
     return args
 
 
-GENERATION = Generation(name="0.5.17", published=published, ranks=ranks, graphs_on=graphs_on)
+GENERATION = replace(v0_5_16.GENERATION, published=published, graphs_on=graphs_on)

@@ -1,7 +1,8 @@
-"""What is the same in every sglang that has the frozen-KV runner."""
+"""FrozenKVMTPCudaGraphRunner on the frozen-KV worker, since 0.5.14 a draft worker beside others."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,14 +13,32 @@ from sglang.srt.speculative.frozen_kv_mtp_info import FrozenKVMTPDraftInput
 from repro.cases.case import Setup
 from repro.cases.layout import pool_tokens
 from runners.releases import model
-from runners.releases.draft.v0_5_10 import drafts
+from runners.releases.draft.adapter import drafts
+from runners.releases.forward_pass import forward_batch, replayed
 from runners.releases.frozen_kv_mtp.family import FAMILY, backend, shift
 from runners.releases.live import Live, Outputs, Rows
+from runners.releases.model import Folders
+from runners.releases.workers.present import GENERATION, server_args, with_draft
 
 
 def pools(setup: Setup) -> dict[str, Any]:
     """As many KV slots for sliding layers as for full ones, and a page more than requests own."""
     return {"swa_full_tokens_ratio": 1.0, "max_total_tokens": pool_tokens(setup) + setup.page_size}
+
+
+def build(setup: Setup, device: str, models: Folders) -> Live:
+    given = server_args(setup, device, models) | pools(setup)
+    live = with_draft(
+        setup, device, given, worker_class(), lambda live: [FAMILY.model_runner(live)], target_pool_first=True
+    )
+    bind(setup, live.target)
+    return live
+
+
+def worker_class() -> Any:
+    if GENERATION.phased:
+        return importlib.import_module("sglang.srt.speculative.frozen_kv_mtp_worker_v2").FrozenKVMTPDraftWorker
+    return importlib.import_module("sglang.srt.speculative.frozen_kv_mtp_worker").FrozenKVMTPWorker
 
 
 def bind(setup: Setup, target: Any) -> None:
@@ -44,10 +63,11 @@ def spec_input(rows: Rows, topk: int) -> Any:
     return made
 
 
-def batch_fields(live: Live, rows: Rows) -> dict[str, Any]:
-    """What ForwardBatch is made of: the batch after its expansion by topk."""
+def batch(live: Live, rows: Rows) -> Any:
+    """The batch after its expansion by topk."""
+    runner = FAMILY.model_runner(live)
     lengths = rows["seq_lens"].cpu()
-    return {
+    fields = {
         "forward_mode": ForwardMode.DECODE,
         "batch_size": len(lengths),
         "input_ids": None,
@@ -58,14 +78,19 @@ def batch_fields(live: Live, rows: Rows) -> dict[str, Any]:
         "out_cache_loc": None,
         "positions": rows["positions"],
         "return_logprob": False,
-        "spec_algorithm": FAMILY.model_runner(live).spec_algorithm,
+        "spec_algorithm": runner.spec_algorithm,
         "spec_info": spec_input(rows, live.setup.topk),
         "capture_hidden_mode": CaptureHiddenMode.LAST,
     }
+    return forward_batch(runner, fields)
 
 
-def eager(live: Live, forward_batch: Any) -> Outputs:
-    return drafts(live.draft.draft_forward(forward_batch))
+def graph(runner: Any, batch: Any) -> Outputs:
+    return drafts(replayed(runner, batch))
+
+
+def eager(live: Live, batch: Any) -> Outputs:
+    return drafts(live.draft.draft_forward(batch))
 
 
 def neutral(live: Live) -> Mapping[str, int]:

@@ -1,23 +1,21 @@
-"""sglang 0.5.10.post1: runners that capture in their constructor, pools on the batch.
-
-The function names are those of `live.Adapter`; later modules replace what broke.
-"""
+"""EAGLEDraftCudaGraphRunner on the draft worker of EAGLE v2."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardMode
 from sglang.srt.speculative.eagle_draft_cuda_graph_runner import EAGLEDraftCudaGraphRunner
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 
 from runners.releases.checkpoint import loaded
 from runners.releases.draft.family import FAMILY, backend
+from runners.releases.forward_pass import forward_batch, plan, replayed
 from runners.releases.live import Live, Outputs, Rows
-from runners.releases.workers.v0_5_10 import NAME, build
+from runners.releases.workers import present
 
-__all__ = ["NAME", "batch", "build", "capture", "eager", "graph", "neutral"]
+build = present.build
 
 
 def capture(live: Live) -> Any:
@@ -33,10 +31,10 @@ def spec_input(rows: Rows) -> Any:
     )
 
 
-def batch_fields(live: Live, rows: Rows) -> dict[str, Any]:
-    """What ForwardBatch is made of in every release."""
+def batch(live: Live, rows: Rows) -> Any:
+    runner = FAMILY.model_runner(live)
     lengths = rows.host("seq_lens")
-    return {
+    fields = {
         "forward_mode": ForwardMode.DECODE,
         "batch_size": rows.count,
         "input_ids": None,
@@ -47,20 +45,11 @@ def batch_fields(live: Live, rows: Rows) -> dict[str, Any]:
         "out_cache_loc": rows["out_cache_loc"],
         "positions": rows["positions"],
         "return_logprob": False,
-        "spec_algorithm": FAMILY.model_runner(live).spec_algorithm,
+        "spec_algorithm": runner.spec_algorithm,
         "spec_info": spec_input(rows),
         "capture_hidden_mode": CaptureHiddenMode.LAST,
     }
-
-
-def batch(live: Live, rows: Rows) -> Any:
-    runner = FAMILY.model_runner(live)
-    return ForwardBatch(
-        **batch_fields(live, rows),
-        req_to_token_pool=runner.req_to_token_pool,
-        token_to_kv_pool=runner.token_to_kv_pool,
-        attn_backend=runner.attn_backend,
-    )
+    return forward_batch(runner, fields)
 
 
 def drafts(returned: Any) -> Outputs:
@@ -69,15 +58,13 @@ def drafts(returned: Any) -> Outputs:
     return {"parents": parents, "scores_index": scores_index, "tokens": tokens}
 
 
-def graph(runner: Any, forward_batch: Any) -> Outputs:
-    if not runner.can_run(forward_batch):
-        raise RuntimeError(f"can_run refused a batch of {forward_batch.batch_size}")
-    return drafts(runner.replay(forward_batch))
+def graph(runner: Any, batch: Any) -> Outputs:
+    return drafts(replayed(runner, batch))
 
 
-def eager(live: Live, forward_batch: Any) -> Outputs:
-    backend(live).init_forward_metadata(forward_batch)
-    return drafts(live.draft.draft_forward(forward_batch))
+def eager(live: Live, batch: Any) -> Outputs:
+    plan(backend(live), batch)
+    return drafts(live.draft.draft_forward(batch))
 
 
 def neutral(live: Live) -> Mapping[str, int]:

@@ -1,30 +1,42 @@
-"""sglang 0.5.10.post1: the moves of EAGLE's first workers, in Triton kernels.
+"""The moves of KV rows, by sglang's own functions where they are in this release.
 
-The last page of a prefix is copied for every branch before a draft (eagle_worker.py); accepted rows close up after a
-verify step (eagle_info.py).
+EAGLE's first workers move in Triton kernels: the last page of a prefix is copied for every branch before a draft
+(eagle_worker.py), accepted rows close up after a verify step (eagle_info.py; gone since 0.5.14, where nobody calls the
+kernels that are left). EAGLE v2 drafts trees on pages since 0.5.13, with moves of its own.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, ReqToTokenPool
 from sglang.srt.speculative import spec_utils
+from sglang.srt.speculative.eagle_info import EagleVerifyInput
+from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 from sglang.srt.utils.common import next_power_of_2
 
 from repro.cases.case import Setup
 from repro.cases.layout import pool_tokens, row_pages
-from runners.releases.kv_move.family import Batch, Move, Pools
+from runners.releases.kv_move.family import Batch, Move, Pools, branches_by
+from runners.releases.workers.building import as_on_gpus
+from runners.releases.workers.present import GENERATION
 
-NAME = "0.5.10"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 LAYERS = 2
+# What the filter of finished requests has been called, newest first.
+FILTERS = ("create_num_accept_tokens_filter", "create_num_accepted_drafts_filter", "create_accept_length_filter")
+ACCEPT = "move_accept_tokens_to_target_kvcache"
+DUPLICATE = "duplicate_prefix_tail_to_draft_branches"
 
 
-def pools(setup: Setup, device: str, extra_rows: int = 1) -> Pools:
-    """Row 0 of this release's request pool is an ordinary row; one more leaves 1..slots for requests."""
+def pools(setup: Setup, device: str) -> Pools:
+    if device == "cpu":
+        as_on_gpus()
     cache = MHATokenToKVPool(
         pool_tokens(setup),
         setup.page_size,
@@ -38,7 +50,7 @@ def pools(setup: Setup, device: str, extra_rows: int = 1) -> Pools:
         enable_kv_cache_copy=True,
     )
     requests = ReqToTokenPool(
-        setup.slots + extra_rows, row_pages(setup) * setup.page_size, device, enable_memory_saver=False
+        setup.slots + GENERATION.spare_rows, row_pages(setup) * setup.page_size, device, enable_memory_saver=False
     )
     return Pools(setup=setup, cache=cache, requests=requests)
 
@@ -46,11 +58,9 @@ def pools(setup: Setup, device: str, extra_rows: int = 1) -> Pools:
 Filter = Callable[..., torch.Tensor]
 
 
-def verify_with(
-    accept_filter: Filter, kernels: Any = spec_utils
-) -> Callable[[Pools, Batch, torch.Tensor], dict[str, torch.Tensor]]:
-    """The move after a verify step, in a release whose filter of finished requests has this name. kernels: the module
-    that has the others."""
+def verify_with(accept_filter: Filter) -> Callable[[Pools, Batch, torch.Tensor], dict[str, torch.Tensor]]:
+    """The move after a verify step. accept_filter: the filter of finished requests."""
+    kernels: Any = spec_utils
 
     def verify(pools: Pools, batch: Batch, accepted: torch.Tensor) -> dict[str, torch.Tensor]:
         setup, correct = pools.setup, batch.num_correct_drafts
@@ -69,27 +79,27 @@ def verify_with(
             next_power_of_2(batch.size),
         )
         pools.cache.move_kv_cache(target, source)
-        return {"freed": freed, "left": _left(accept_filter, kernels, setup, batch, target)}
+        return {"freed": freed, "left": _left(accept_filter, setup, batch, target)}
 
     return verify
 
 
-def _left(accept_filter: Filter, kernels: Any, setup: Setup, batch: Batch, target: torch.Tensor) -> torch.Tensor:
+def _left(accept_filter: Filter, setup: Setup, batch: Batch, target: torch.Tensor) -> torch.Tensor:
     """The slots of those requests that go on."""
     correct = batch.num_correct_drafts
     count = int((correct[batch.unfinished] + 1).sum())
     left = torch.empty((count,), dtype=torch.int64, device=target.device)
     kept = accept_filter(correct, batch.unfinished, batch.seq_lens.clone())
-    kernels.filter_finished_cache_loc_kernel[(batch.size,)](
+    spec_utils.filter_finished_cache_loc_kernel[(batch.size,)](
         left, target, correct, kept, next_power_of_2(batch.size), next_power_of_2(setup.num_draft_tokens)
     )
     return left
 
 
-def verifies(accept_filter: Filter, kernels: Any = spec_utils) -> dict[str, Move]:
+def verifies(accept_filter: Filter) -> dict[str, Move]:
     """With the accepted places alone, as sglang's callers do it; and with a list as long as accept_index, in which
     places that nothing was accepted for follow: the counts do not cover these, so that the targets have a tail."""
-    verify = verify_with(accept_filter, kernels)
+    verify = verify_with(accept_filter)
 
     def packed(pools: Pools, batch: Batch) -> dict[str, torch.Tensor]:
         return verify(pools, batch, batch.accept_index[batch.accept_index != -1])
@@ -146,6 +156,36 @@ def on_pages(setup: Setup, move: Move) -> Mapping[str, Move]:
     return {"branches": move} if setup.topk > 1 and setup.page_size > 1 else {}
 
 
+def accept(pools: Pools, batch: Batch) -> dict[str, torch.Tensor]:
+    """The accepted rows of a tree close up behind the prefix."""
+    given = batch.schedule_batch(pools), batch.accept_index, batch.num_correct_drafts
+    if hasattr(spec_utils, ACCEPT):  # since 0.5.14
+        getattr(spec_utils, ACCEPT)(*given, pools.allocator)
+        return {}
+    worker = SimpleNamespace(
+        device=batch.seq_lens.device,
+        speculative_num_draft_tokens=pools.setup.num_draft_tokens,
+        req_to_token_pool=pools.requests,
+        token_to_kv_pool_allocator=pools.allocator,
+    )
+    getattr(EAGLEWorkerV2, ACCEPT)(worker, *given)
+    return {}
+
+
 def moves(setup: Setup) -> dict[str, Move]:
-    filtered: Any = spec_utils.create_accept_length_filter
-    return {**verifies(filtered), **on_pages(setup, branches)}
+    """Those of this release: the first workers' verify, what is accepted by the second, and branches on pages."""
+    found: dict[str, Move] = {}
+    if hasattr(EagleVerifyInput, "verify"):
+        found |= verifies(next(getattr(spec_utils, name) for name in FILTERS if hasattr(spec_utils, name)))
+    if hasattr(spec_utils, ACCEPT) or hasattr(EAGLEWorkerV2, ACCEPT):
+        found["accept"] = accept
+    return {**found, **on_pages(setup, branches_of_release())}
+
+
+def branches_of_release() -> Move:
+    """By sglang's function for it, wherever it is; before 0.5.13 by the first worker's kernel."""
+    for name in ("eagle_worker_common", "base_spec_worker", "eagle_info_v2"):
+        place = f"sglang.srt.speculative.{name}"
+        if importlib.util.find_spec(place) and hasattr(importlib.import_module(place), DUPLICATE):
+            return branches_by(getattr(importlib.import_module(place), DUPLICATE))
+    return branches

@@ -1,11 +1,11 @@
-"""What is the same in every release: a target for a CPU, with compilation on, and its runner."""
+"""CPUGraphRunner on a target for a CPU, with compilation on."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,14 +14,18 @@ from sglang.srt.model_executor.cpu_graph_runner import CPUGraphRunner
 from torch.overrides import _pop_mode_temporarily
 
 from repro.cases.case import Setup
+from repro.cases.releases import release_order
 from runners.engines.standins import amx
 from runners.recording.observer import HarnessError, Unsupported
-from runners.releases.decode.batches import logits
+from runners.releases.catalogue import present_release
+from runners.releases.decode import adapter as decode
 from runners.releases.decode.family import FAMILY, backend
 from runners.releases.live import Live, Outputs
 from runners.releases.model import Folders
+from runners.releases.workers import present
+from runners.releases.workers.building import init_attention_backend
 
-Build = Callable[[Setup, str, Folders], Live]
+batch, eager = decode.batch, decode.eager
 
 
 class Runner(CPUGraphRunner):
@@ -34,48 +38,52 @@ class Runner(CPUGraphRunner):
             super().capture()
 
 
-def on_arguments(live: Live) -> None:
-    """Have sglang take the CPU's attention backend, up to 0.5.16: without AMX it takes another, with which there is no
-    such runner."""
-    live.args.attention_backend = live.target.model_runner.server_args.attention_backend = live.setup.backend
-
-
-def built(
-    build_target: Build,
-    setup: Setup,
-    device: str,
-    models: Folders,
-    choose: Callable[[Live], None] = on_arguments,
-    init_backend: str = "init_attention_backend",
-) -> Live:
-    """Unsupported where it cannot be compiled. choose: have sglang take the setup's backend. init_backend: what a model
-    runner's method of that kind is called."""
+def build(setup: Setup, device: str, models: Folders) -> Live:
+    """Unsupported where it cannot be compiled."""
     if device != "cpu":
         raise Unsupported("CPUGraphRunner runs on a CPU, not on this engine")
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
         raise Unsupported(f"torch.compile needs a C++ compiler, and there is no {compiler}")
-    amx.define()
-    live = build_target(setup, device, models)
+    # Since 0.5.20 sgl_kernel's attention for CPUs takes scales of keys and values.
+    amx.define(scaled=release_order(present_release()) >= release_order("0.5.20"))
+    live = present.build_target(setup, device, models)
     choose(live)
-    getattr(live.target.model_runner, init_backend)()
+    init_attention_backend(live.target.model_runner)
     return live
 
 
+def choose(live: Live) -> None:
+    """Have sglang take the CPU's attention backend: without AMX it takes another, with which there is no such runner.
+
+    Since 0.5.17 arguments are read-only once they are published and the runtime's context counts, but that release's
+    model runner still reads the arguments. Which of the two counts cannot be told by looking."""
+    backend = live.setup.backend
+    if release_order(present_release()) < release_order("0.5.17"):
+        live.args.attention_backend = live.target.model_runner.server_args.attention_backend = backend
+        return
+    importlib.import_module("sglang.srt.runtime_context").get_context().override("eagleeye", attention_backend=backend)
+    if release_order(present_release()) < release_order("0.5.18"):
+        object.__setattr__(live.args, "attention_backend", backend)
+
+
 def capture(live: Live) -> Any:
-    live.args.enable_torch_compile = True
-    return compiled(live)
-
-
-def compiled(live: Live) -> Any:
-    """The runner, where compilation is on."""
     compile_for_real()
+    compiling_on(live)
     with amx.declaring():
         runner = Runner(FAMILY.model_runner(live))
     graphs = importlib.import_module("torch._dynamo.utils").counters["stats"]["unique_graphs"]
     if graphs < len(live.setup.capture_bs):
         raise HarnessError(f"torch.compile was to compile {len(live.setup.capture_bs)} buckets and compiled {graphs}")
     return runner
+
+
+def compiling_on(live: Live) -> None:
+    """In the arguments up to 0.5.16, and since 0.5.15 in the runtime's flags as well."""
+    if release_order(present_release()) < release_order("0.5.17"):
+        live.args.enable_torch_compile = True
+    if release_order(present_release()) >= release_order("0.5.15"):
+        importlib.import_module("sglang.srt.runtime_context").get_flags().capture.enable_torch_compile = True
 
 
 def compile_for_real() -> None:
@@ -89,23 +97,20 @@ def compile_for_real() -> None:
     os.environ["TORCHDYNAMO_DISABLE"] = "0"
 
 
-def through_model_runner(attribute: str, runner: Any, forward_batch: Any) -> Outputs:
+def graph(runner: Any, batch: Any) -> Outputs:
     """A forward pass as the scheduler has it, with the runner where the model runner looks for one: what the compiled
     function needs around it is not the runner's to set up."""
     model_runner = runner.model_runner
+    attribute = "decode_cuda_graph_runner" if present.GENERATION.phased else "graph_runner"
     setattr(model_runner, attribute, runner)
     try:
         with torch.no_grad():
-            output = model_runner.forward(forward_batch)
+            output = model_runner.forward(batch)
     finally:
         setattr(model_runner, attribute, None)
     if not output.can_run_graph:
-        raise RuntimeError(f"the runner refused a batch of {forward_batch.batch_size}")
-    return logits(output.logits_output)
-
-
-def graph(runner: Any, forward_batch: Any) -> Outputs:
-    return through_model_runner("graph_runner", runner, forward_batch)
+        raise RuntimeError(f"the runner refused a batch of {batch.batch_size}")
+    return decode.logits(output.logits_output)
 
 
 def neutral(live: Live) -> Mapping[str, int]:

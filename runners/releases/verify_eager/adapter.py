@@ -1,0 +1,95 @@
+"""The verify of both kinds of second EAGLE workers, and its input."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+from sglang.srt.layers import dp_attention
+from sglang.srt.model_executor import forward_batch_info
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
+from sglang.srt.speculative.eagle_info import EagleVerifyInput
+from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
+from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleWorkerV2
+
+from repro.cases.runner_facts import RUNNER_FACTS
+from runners.releases.forward_pass import verify_spelling
+from runners.releases.live import Live
+from runners.releases.verify_eager.family import RANK, Verified, end, schedule_batch, worker
+from runners.releases.workers import present
+from runners.releases.workers.building import as_on_gpus
+
+build = present.build
+BATCH = ForwardBatch  # what is watched
+
+# Where the kernels are that find KV slots, newest first.
+CACHE_LOCS = (
+    "sglang.kernels.ops.speculative.cache_locs",
+    "sglang.srt.speculative.triton_ops.cache_locs",
+    "sglang.srt.speculative.eagle_info_v2",
+)
+# By the name that the table of runners has for them.
+WORKERS: dict[str, Any] = {worker.__name__: worker for worker in (EAGLEWorkerV2, MultiLayerEagleWorkerV2)}
+
+
+def spec_info(live: Live, verified: Verified) -> Any:
+    setup = live.setup
+    lengths = verified.seq_lens.cpu()
+    tree = torch.zeros((verified.size, setup.num_draft_tokens), dtype=torch.int64, device=verified.tokens.device)
+    spelling = verify_spelling()
+    places: dict[str, Any] = {f"{spelling}_{place}": tree.clone() for place in ("index", "next_token", "next_sibling")}
+    found = EagleVerifyInput(
+        draft_token=verified.tokens,
+        custom_mask=verified.mask,
+        positions=verified.positions,
+        spec_steps=setup.num_steps,
+        topk=setup.topk,
+        draft_token_num=setup.num_draft_tokens,
+        capture_hidden_mode=CaptureHiddenMode.FULL,
+        seq_lens_sum=int(lengths.sum()),
+        seq_lens_cpu=lengths,
+        **places,
+        **{f"{spelling}_cum_len": None},
+    )
+    found.sample = end
+    return found
+
+
+def pose_as_cuda() -> None:
+    """On a CPU sglang finds no KV slots for a tree, though the kernel that does is Triton's; and since 0.5.16 a batch
+    asks the backend for a length that only a CPU's has."""
+    kernels: Any = next(found for found in map(_module, CACHE_LOCS) if found)
+    kernels._is_cuda = True
+    if kernels.__name__ == CACHE_LOCS[0]:
+        as_on_gpus("sglang.srt.model_executor.forward_batch_info")
+
+
+def _module(name: str) -> ModuleType | None:
+    """None where this release has no such module."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and name.startswith(error.name):
+            return None
+        raise
+
+
+def verify(live: Live, runner: str, verified: Verified) -> None:
+    """Up to where it samples: up to 0.5.13 by its input, then by a function that the workers take from elsewhere."""
+    for name in ("eagle_worker_v2", "multi_layer_eagle_worker_v2", "eagle_worker_common"):
+        module: Any = _module(f"sglang.srt.speculative.{name}")
+        if hasattr(module, "eagle_sample"):
+            module.eagle_sample = end  # nothing else in this process samples
+    for module in (dp_attention, forward_batch_info):
+        if hasattr(module, "dp_slot_in"):  # since 0.5.21 counts are checked against the group's size, which is one here
+            module.dp_slot_in = _ours
+    batch = schedule_batch(live, verified, spec_info(live, verified), ForwardMode.DECODE)
+    WORKERS[RUNNER_FACTS[runner].worker].verify(worker(live), batch)
+
+
+def _ours(per_rank: Sequence[int]) -> int:
+    """Where in a list of all ranks ours stands."""
+    return RANK

@@ -1,0 +1,84 @@
+"""What workers are told: the server's arguments for a setup, and the ranks of a single process."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import socket
+from typing import Any
+
+from sglang.srt.server_args import ServerArgs
+
+from repro.cases.case import Setup
+from repro.cases.layout import pool_tokens
+from runners.releases.model import Folders
+
+# How the buckets of graphs are given up to 0.5.13; since then they are in cuda_graph_config.
+_GONE = {"cuda_graph_bs", "cuda_graph_max_bs", "disable_piecewise_cuda_graph"}
+
+
+def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) -> dict[str, Any]:
+    """Keyword arguments of ServerArgs. Graphs are off while the workers are built: the runner is built by `capture`.
+    spare_rows: how many rows of the request pool are nobody's, besides those that the pool has by itself."""
+    given = {
+        "model_path": str(models.target),
+        "speculative_draft_model_path": str(models.draft),
+        "load_format": "dummy",
+        "skip_tokenizer_init": True,
+        "device": device,
+        "dtype": setup.dtype,
+        "attention_backend": setup.backend,
+        "sampling_backend": "pytorch",
+        "speculative_algorithm": setup.algorithm,
+        "speculative_num_steps": setup.num_steps,
+        "speculative_eagle_topk": setup.topk,
+        "speculative_num_draft_tokens": setup.num_draft_tokens,
+        "page_size": setup.page_size,
+        "context_length": setup.context_len,
+        "max_total_tokens": pool_tokens(setup),
+        "max_running_requests": setup.slots + spare_rows,
+        "mem_fraction_static": 0.5,
+        "triton_attention_num_kv_splits": setup.kv_splits,
+        "disable_radix_cache": True,
+        "disable_cuda_graph": True,
+        "disable_piecewise_cuda_graph": True,
+        "random_seed": 1,
+        "cuda_graph_bs": list(setup.capture_bs),
+        "cuda_graph_max_bs": setup.max_bs,
+    }
+    known = inspect.signature(ServerArgs).parameters
+    return {name: value for name, value in given.items() if name in known or name not in _GONE}
+
+
+def ranks() -> dict[str, Any]:
+    """Rank arguments of a single process."""
+    return {
+        "gpu_id": 0,
+        "tp_rank": 0,
+        "moe_ep_rank": 0,
+        "pp_rank": 0,
+        "attn_cp_rank": 0,
+        "moe_dp_rank": 0,
+        "dp_rank": None,
+        "nccl_port": _own_port(os.getpid()),
+    }
+
+
+@functools.cache
+def _own_port(process: int) -> int:
+    """A port that nobody listens on now: any fixed rule would give two of many processes the same. One for both workers
+    of a process, which join one group; another one after a fork."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def construct(kind: Any, *args: Any, **given: Any) -> Any:
+    """Call a constructor with those keyword arguments that it knows."""
+    known = inspect.signature(kind.__init__).parameters
+    return kind(*args, **{name: value for name, value in given.items() if name in known})
+
+
+def without_speculation(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if not name.startswith("speculative_")}
