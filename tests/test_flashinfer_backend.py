@@ -60,9 +60,9 @@ def test_a_crowded_batch(changes: dict[str, Any], pool: Pool) -> None:
         assert found.keys() == raw_sum(trace)
         assert raw_sum(trace) or overall(judge_all(case, trace)) is Status.PASS
         return
-    assert (found.pop("kv_indices"), found.pop("metadata_shape")) == (NARROW, PAST)
+    assert NARROW in found.pop("kv_indices") and PAST in found.pop("metadata_shape")
     # Attention goes on into the row of the next draft step, or into what lies behind the buffer: drafts are wrong.
-    assert found.pop("graph_equals_eager").startswith("draft tree")
+    assert any(where.startswith("draft tree") for where in found.pop("graph_equals_eager"))
     stale = set() if has_fix_of("pr23037-stale-padding", trace.facts["sglang"]) else {"slot0_padding"}
     assert found.keys() <= stale | raw_sum(trace)
 

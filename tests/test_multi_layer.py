@@ -23,7 +23,7 @@ from tests.builders.known_failures import has_fix_of
 SETUP = Setup(runner="multi_layer", topk=1, num_steps=2, num_draft_tokens=3, capture_bs=(2, 4), slots=7)
 # The last release whose layers go over ever more tokens.
 LAST_GROWING = "0.5.14"
-STALE = {"slot0_padding": "padded rows of req_pool_indices"}
+STALE = {"slot0_padding": {"padded rows of req_pool_indices"}}
 
 
 FULL = step((1, 9, 1, 0), (2, 17, 2, 2), (3, 5, 3, 1), (4, 30, 4, 2))
@@ -114,7 +114,7 @@ def test_with_as_many_queries_as_tokens_the_layers_agree_with_eager(
     assert failures(four, pool.run(four)) == STALE
     five = case(ONE, setup=replace(SETUP, **deep(5), capture_bs=(1,)))
     run = pool.run(five)
-    assert failures(five, run) == {"graph_equals_eager": "values of an output"}
+    assert failures(five, run) == {"graph_equals_eager": {"values of an output"}}
     graph, eager = run.path(0, "graph"), run.path(0, "eager")
     agree = [np.allclose(graph[f"next_token_logits.{n}"], eager[f"next_token_logits.{n}"], atol=1e-4) for n in range(5)]
     # Layer 3 is the first with 9 tokens, and layer 4 the first to be given them.
