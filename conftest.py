@@ -71,6 +71,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--minutes", type=float, metavar="M", help="-m nightly: for each campaign (default: the profile's)"
     )
+    parser.addoption(
+        "--install", action="store_true", help="-m nightly: fetch releases that a job wants, where there is an index"
+    )
     parser.addoption("--seeds", default=str(SEEDS), metavar="DIR", help="-m nightly: the stored seeds")
     parser.addoption("--known-issues", default=str(KNOWN_ISSUES), metavar="FILE", help="-m nightly: what may fail")
 

@@ -12,6 +12,7 @@ from reports.wording import counted, listed, share
 from repro.ledger.identities import FACT
 from repro.ledger.read import History
 from repro.ledger.rows import ERROR, Run
+from repro.upstream.prove import NOT_HERE
 
 # In the order in which they are told, and what is said where there is none.
 WORDS = (
@@ -75,6 +76,16 @@ def holding(subjects: Sequence[Subject]) -> tuple[int, int]:
     return sum(all(held) for held in stops.values()), len(stops)
 
 
+def not_here(subjects: Sequence[Subject]) -> list[str]:
+    """Of each proof for which the host lacked releases, which."""
+    return [
+        stop.detail
+        for subject in subjects
+        for stop in subject.stops
+        if not stop.role and stop.detail.startswith(NOT_HERE)
+    ]
+
+
 def headline(history: History, subjects: Sequence[Subject]) -> list[str]:
     """A sentence each; the worst first."""
     if not history.runs:
@@ -95,6 +106,9 @@ def headline(history: History, subjects: Sequence[Subject]) -> list[str]:
         some = f"{held} of {counted(proofs, 'proof of a fix', 'proofs of fixes')} hold{'s' if held == 1 else ''}."
         every = f"All {proofs} proofs of fixes hold." if proofs > 1 else "The proof of a fix holds."
         said.append(every if held == proofs else some)
+    if absent := not_here(subjects):
+        one = "One proof of a fix was" if len(absent) == 1 else f"{len(absent)} proofs of fixes were"
+        said.append(f"{one} {listed(list(dict.fromkeys(absent)))}.")
     passing = [target for target in sorted(targets(history), key=target_order) if _passes(subjects, target)]
     if passing:
         said.append(f"What was measured on {listed(passing)} passes.")

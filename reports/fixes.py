@@ -26,7 +26,8 @@ def show_fixes(console: Console, rows: Sequence[Row]) -> None:
     for header in ("fix", "runner, oracle", "last buggy", "first fixed", "without it", "newest", ""):
         table.add_column(header, overflow="fold")
     for row in rows:
-        cells = [_stop_text(stop) for stop in row.stops] or [Text("")] * 4
+        stops = {stop.station.name: _stop_text(stop) for stop in row.stops}
+        cells = [stops.get(name, Text("")) for name in ("buggy", "fixed", "without", "newest")]
         runner = f"{row.proof.runner}, {row.proof.backend}\n{row.proof.oracle}"
         table.add_row(f"#{row.fix.number}", runner, *cells, _end(row))
     console.print(table)
@@ -39,6 +40,7 @@ def lines(row: Row) -> list[str]:
         return [plain(f"{head}: {row.reason}", _CHARS_MAX)]
     seen = ", ".join(f"{stop.station.sglang} {_word(stop)}" for stop in row.stops)
     told = [f"{head}: {_conclusion(row).upper()}: {seen} ({row.proof.oracle})"]
+    told += [f"  not installed here: {', '.join(row.missing)}"] if row.missing else []
     told += [f"  {stop.station.name} {stop.station.sglang}: {stop.problem}" for stop in row.stops if stop.problem]
     # Each of them one line, without what would end a line or colour it; indented as it is.
     return [("  " if text.startswith("  ") else "") + plain(text, _CHARS_MAX) for text in told]

@@ -65,6 +65,7 @@ from runners.targets.environments import (
 )
 from runners.targets.hypothesis_pin import warn_of_other_cases
 from runners.targets.overlay import CannotMake, Overlay, make_overlay
+from runners.targets.usable import fetch, usable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -215,12 +216,27 @@ def command_fixes(options: argparse.Namespace, book: Book) -> int:
 
     # Once before anything is run, so that a bad path shows at once.
     write([], whole=False)
-    done = prove.prove(rows, NEWEST, partial(_ask, options), _without, on_row, exact=not options.fresh)
+    if options.install:
+        for text in fetch(release for row in rows for release in (row.fix.buggy, row.fix.fixed)):
+            complain(text)
+    newest, there = (
+        _installed(options.engine) if options.installed or options.install else (NEWEST, lambda release: True)
+    )
+    done = prove.prove(rows, newest, partial(_ask, options), _without, on_row, exact=not options.fresh, there=there)
     write(done, whole=True)
     show_fixes(Console(), done)
+    say(prove.totals(done))
     if options.fresh and (times := prove.first_failures(done)):
         say(times)
     return prove.exit_code(done)
+
+
+def _installed(engine: str) -> tuple[str, Callable[[str], bool]]:
+    """The newest release that this engine can be used with here, and whether one can."""
+    here = usable(engine)
+    if not here:
+        raise BadInput(f"no release of sglang can be used with the {engine} engine here: python -m runners doctor")
+    return here[-1], frozenset(here).__contains__
 
 
 def _fixes(numbers: Sequence[int] | None) -> list[Fix]:

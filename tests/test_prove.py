@@ -21,7 +21,17 @@ from repro.shrinking.store import keep
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Ended, How, Trace
 from repro.upstream.fixes import Fix, Proof
-from repro.upstream.prove import Answer, Row, Trouble, answer_of_search, exit_code, first_failures, prove, to_json
+from repro.upstream.prove import (
+    Answer,
+    Row,
+    Trouble,
+    answer_of_search,
+    exit_code,
+    first_failures,
+    prove,
+    to_json,
+    totals,
+)
 from runners.processes.pool import Pool
 
 pytestmark = pytest.mark.slow
@@ -64,8 +74,13 @@ class World:
             raise Trouble("no such place")
         return Target(f"/overlays/{target.sglang}-{fix.number}", target.engine)
 
-    def prove(self, rows: Sequence[Row], *, exact: bool = True) -> list[Row]:
-        return prove(rows, "0.9", self.ask, self.without, self.told.append, exact=exact)
+    def prove(
+        self, rows: Sequence[Row], *, exact: bool = True, newest: str = "0.9", lacking: tuple[str, ...] = ()
+    ) -> list[Row]:
+        def there(release: str) -> bool:
+            return release not in lacking
+
+        return prove(rows, newest, self.ask, self.without, self.told.append, exact=exact, there=there)
 
 
 def rows(*fixes: Fix, reason: str = "") -> list[Row]:
@@ -86,8 +101,40 @@ def test_a_fix_holds_and_each_target_is_asked_once() -> None:
     assert exit_code(done) == 0
     both, each = ("pr1-a.json", "pr1-b.json"), ["0.1/emulated", "0.2/emulated", "/overlays/0.2-1@emulated"]
     each += ["0.9/emulated", "/overlays/0.2-2@emulated"]
-    assert world.asked == [(target, both if "overlays" in target else both * 2) for target in each]
+    assert world.asked == [(target, both) for target in each]
     assert [stop.station.name for stop in done[0].stops] == ["buggy", "fixed", "without", "newest"]
+
+
+@pytest.mark.parametrize(
+    ("newest", "lacking", "visited", "missing"),
+    [
+        ("0.9", ("0.1",), ["fixed 0.2", "without 0.2 without #1", "newest 0.9"], ("buggy 0.1",)),
+        ("0.9", ("0.2",), ["buggy 0.1", "without 0.9 without #1", "newest 0.9"], ("fixed 0.2",)),
+        ("0.9", ("0.1", "0.2"), ["without 0.9 without #1", "newest 0.9"], ("buggy 0.1", "fixed 0.2")),
+        ("0.2", (), ["buggy 0.1", "fixed 0.2", "without 0.2 without #1", "newest 0.2"], ()),
+    ],
+)
+def test_a_proof_is_made_of_the_releases_that_are_there(
+    newest: str, lacking: tuple[str, ...], visited: list[str], missing: tuple[str, ...]
+) -> None:
+    world = World()
+    (done, _) = world.prove(rows(), newest=newest, lacking=lacking)
+    assert [f"{stop.station.name} {stop.station.sglang}" for stop in done.stops] == visited
+    assert (done.holds, done.missing) == (True, missing), problems(done)
+    assert len({target for target, _ in world.asked}) == len(world.asked)
+    assert totals(world.told) == "2 of 2 proofs hold"
+    said = lines(done)
+    assert any("not installed here: " + ", ".join(missing) in text for text in said) is bool(missing)
+
+
+@pytest.mark.parametrize("newest", ["0.1", "0.0"])
+def test_what_no_release_here_can_show_is_not_possible_and_no_failure(newest: str) -> None:
+    world = World()
+    done = world.prove(rows(), newest=newest, lacking=tuple({"0.1", "0.2"} - {newest}))
+    assert world.asked == [] and exit_code(done) == 2
+    assert totals(done).startswith("0 of 2 proofs hold, 2 not possible here: not installed: ")
+    assert "not possible here" in lines(done[0])[0]
+    assert to_json(done, fresh=False, whole=True)["exit_code"] == 2
 
 
 @pytest.mark.parametrize(

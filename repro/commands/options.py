@@ -107,6 +107,14 @@ def _parser() -> Parser:
     fixes.add_argument("--fresh", action="store_true", help="search for each failure anew, without stored seeds")
     fixes.add_argument("--seconds", type=positive, default=30.0, metavar="S", help="with --fresh: of each search")
     fixes.add_argument("--seed", type=count, default=1, metavar="N", help="with --fresh: all cases are drawn from it")
+    fixes.add_argument(
+        "--installed",
+        action="store_true",
+        help="a proof is made of the releases that are installed here, and says which are missing",
+    )
+    fixes.add_argument(
+        "--install", action="store_true", help="the same, but fetch missing ones where there is an index"
+    )
     fixes.add_argument("--json", type=Path, metavar="OUT", help="write the rows to this file")
     fixes.add_argument("--out", type=Path, help="with --fresh: folder for what is found; default: out/fixes-TIME")
 

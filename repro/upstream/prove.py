@@ -11,6 +11,7 @@ from statistics import median
 
 from repro.cases.case import Target
 from repro.cases.codec import read
+from repro.cases.releases import release_order
 from repro.shrinking.confirm import Judge, Run
 from repro.shrinking.replay import ERROR, Outcome, line, outcome_of, severest
 from repro.traces.campaign import Campaign, Found
@@ -19,6 +20,8 @@ from repro.traces.trace import How
 from repro.upstream.fixes import SEEDS, Fix, Proof
 
 NOT_HELD, NOT_COVERED = 1, 2
+# How the reason begins of a proof for which this host lacks releases.
+NOT_HERE = "not possible here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +39,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Station:
-    """One of the four places that a proof visits. sglang: the release, or the release without the fix."""
+    """One of the four places that a proof visits. release: which one; sglang: in words, where it is without the fix."""
 
     name: str
+    release: str
     sglang: str
     wanted: Status
 
@@ -55,13 +59,15 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the table. reason: why it is not covered; empty, with all stops, if it is."""
+    """One line of the table. reason: why it is not covered; empty, with all stops, if it is. missing: places that this
+    host has not."""
 
     fix: Fix
     proof: Proof
     engine: str
     reason: str = ""
     stops: tuple[Stop, ...] = ()
+    missing: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -86,39 +92,72 @@ Ask = Callable[[Target, Sequence[Proof]], Sequence[Answer]]
 Without = Callable[[Fix, Target], Target]
 
 
-def stations(fix: Fix, newest: str) -> tuple[Station, ...]:
-    return (
-        Station(name="buggy", sglang=fix.buggy, wanted=Status.FAIL),
-        Station(name="fixed", sglang=fix.fixed, wanted=Status.PASS),
-        Station(name="without", sglang=f"{fix.fixed} without #{fix.number}", wanted=Status.FAIL),
-        Station(name="newest", sglang=newest, wanted=Status.PASS),
+There = Callable[[str], bool]
+
+
+def _everywhere(release: str) -> bool:
+    return True
+
+
+def stations(fix: Fix, newest: str, there: There = _everywhere) -> tuple[Station, ...]:
+    """Those whose release is there. The fix is taken out of the newest one where the first that has it is missing."""
+    has_it = release_order(newest) >= release_order(fix.fixed)
+    base = newest if has_it and not there(fix.fixed) else fix.fixed
+    every = (
+        Station(name="buggy", release=fix.buggy, sglang=fix.buggy, wanted=Status.FAIL),
+        Station(name="fixed", release=fix.fixed, sglang=fix.fixed, wanted=Status.PASS),
+        Station(name="without", release=base, sglang=f"{base} without #{fix.number}", wanted=Status.FAIL),
+        *([Station(name="newest", release=newest, sglang=newest, wanted=Status.PASS)] if has_it else []),
     )
+    return tuple(station for station in every if there(station.release))
+
+
+def with_what_is_there(row: Row, newest: str, there: There) -> Row:
+    """The row with what is missing for it. Not covered where nothing is left that must fail, or that must pass."""
+    if row.reason:
+        return row
+    visited = stations(row.fix, newest, there)
+    wanted = {"buggy": row.fix.buggy, "fixed": row.fix.fixed}
+    missing = tuple(f"{name} {release}" for name, release in wanted.items() if not there(release))
+    if {station.wanted for station in visited} == {Status.FAIL, Status.PASS}:
+        return replace(row, missing=missing)
+    return replace(row, reason=f"{NOT_HERE}: {', '.join(dict.fromkeys(missing))} not installed", missing=missing)
 
 
 def prove(
-    rows: Sequence[Row], newest: str, ask: Ask, without: Without, on_row: Callable[[Row], None], *, exact: bool
+    rows: Sequence[Row],
+    newest: str,
+    ask: Ask,
+    without: Without,
+    on_row: Callable[[Row], None],
+    *,
+    exact: bool,
+    there: There = _everywhere,
 ) -> list[Row]:
     """The rows with their stops, in order; on_row is given each as soon as it is whole.
 
     Each target is asked once, for all that is wanted of it: importing it is what takes long. exact: whether without
-    the fix the very same failure is wanted; another case may show one of its buffers more or fewer.
+    the fix the very same failure is wanted; another case may show one of its buffers more or fewer. there: whether a
+    release can be asked; a proof is made of those stations that can.
     """
+    rows = [with_what_is_there(row, newest, there) for row in rows]
     wanted: dict[Target, list[Proof]] = {}
     targets: dict[tuple[Fix, Station], Target | str] = {}
     for row in rows:
-        for station in stations(row.fix, newest) if not row.reason else ():
+        for station in stations(row.fix, newest, there) if not row.reason else ():
             if (row.fix, station) not in targets:
                 targets[row.fix, station] = _target(row, station, without)
             target = targets[row.fix, station]
-            if isinstance(target, Target):
-                wanted.setdefault(target, []).append(row.proof)
+            if isinstance(target, Target) and row.proof not in wanted.setdefault(target, []):
+                wanted[target].append(row.proof)
     answers: dict[tuple[Target, Proof], Answer] = {}
     done: list[Row] = []
 
     def finish() -> None:
         while len(done) < len(rows):
             row = rows[len(done)]
-            stops = None if row.reason else _stops(row, newest, targets, answers, exact)
+            visited = stations(row.fix, newest, there)
+            stops = None if row.reason else _stops(row, visited, targets, answers, exact)
             if stops is None and not row.reason:
                 return
             done.append(replace(row, stops=stops or ()))
@@ -134,23 +173,23 @@ def prove(
 def _target(row: Row, station: Station, without: Without) -> Target | str:
     """Where this station is; if it cannot be had, why."""
     if station.name != "without":
-        return Target(station.sglang, row.engine)
+        return Target(station.release, row.engine)
     try:
-        return without(row.fix, Target(row.fix.fixed, row.engine))
+        return without(row.fix, Target(station.release, row.engine))
     except Trouble as trouble:
         return str(trouble)
 
 
 def _stops(
     row: Row,
-    newest: str,
+    visited: Sequence[Station],
     targets: dict[tuple[Fix, Station], Target | str],
     answers: dict[tuple[Target, Proof], Answer],
     exact: bool,
 ) -> tuple[Stop, ...] | None:
-    """What was seen at all four stations; None while an answer is missing."""
+    """What was seen at all stations; None while an answer is missing."""
     found: list[Stop] = []
-    for station in stations(row.fix, newest):
+    for station in visited:
         target = targets[row.fix, station]
         if isinstance(target, str):
             answer = Answer(status=None, text=target)
@@ -158,7 +197,8 @@ def _stops(
             answer = answers[target, row.proof]
         else:
             return None
-        like = found[0].answer.verdict if exact and station.name == "without" else None
+        buggy = next((stop.answer.verdict for stop in found if stop.station.name == "buggy"), None)
+        like = buggy if exact and station.name == "without" else None
         problem = _problem(station, row.proof, answer, like)
         found.append(Stop(station=station, target=str(target), answer=answer, problem=problem))
     return tuple(found)
@@ -240,6 +280,15 @@ def exit_code(rows: Sequence[Row]) -> int:
     return severest([row.exit_code for row in rows])
 
 
+def totals(rows: Sequence[Row]) -> str:
+    """How many of all hold, and how many could not be given here, and why."""
+    held, here = sum(row.holds for row in rows), [row for row in rows if row.reason.startswith(NOT_HERE)]
+    reasons = ", ".join(dict.fromkeys(text for row in here for text in row.missing))
+    return f"{held} of {len(rows)} proofs hold" + (
+        f", {len(here)} {NOT_HERE}: not installed: {reasons}" if here else ""
+    )
+
+
 def first_failures(rows: Sequence[Row]) -> str:
     """Median and worst time to the first failure, where one was to be found; empty if none was."""
     times = [
@@ -274,6 +323,7 @@ def _row_to_json(row: Row) -> dict[str, object]:
         "covered": not row.reason,
         "reason": row.reason,
         "holds": row.holds,
+        "missing": list(row.missing),
         "stops": list(_stops_to_json(row)),
     }
 

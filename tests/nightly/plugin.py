@@ -28,7 +28,9 @@ from repro.ledger.rows import FindingRow
 from repro.ledger.run import Book, asked_for, new_run, same_run
 from repro.ledger.schema import BadLedger
 from repro.ledger.states import State, measurements, states
+from repro.upstream.fixes import FIXES
 from runners.targets.environments import lacks, release_under
+from runners.targets.usable import fetch
 
 NAME = "eagleeye-nightly"
 FOLDER = "nightly"
@@ -59,6 +61,8 @@ class Nightly:
         try:
             self.known_issues = Path(config.getoption("--known-issues")).absolute()
             self.issues: tuple[Issue, ...] = load(self.known_issues)
+            if self.is_first and config.getoption("--install") and not config.getoption("collectonly"):
+                self._fetch()
             self.path = self._path()
             # Where tests are only listed, nothing is run.
             self.listing = bool(config.getoption("collectonly"))
@@ -68,6 +72,14 @@ class Nightly:
             )
         except (BadLedger, BadIssues) as error:
             pytest.exit(f"error: {error}", returncode=ERROR)
+
+    def _fetch(self) -> None:
+        """The releases of named targets and of the proofs of fixes: on a GPU those have environments of their own, made
+        by hand, as each is 11 GB."""
+        wanted = [target.sglang for target in self.targets if target.engine == "emulated" and not target.is_checkout]
+        if any(target.engine == "emulated" for target in self.targets):
+            wanted += [release for fix in FIXES for release in (fix.buggy, fix.fixed)]
+        self.skipped += fetch(wanted, say=lambda text: None)
 
     def _path(self) -> Path:
         path = asked_for(self.config.getoption("--ledger"))

@@ -188,7 +188,7 @@ def test_finding(
 
 @pytest.mark.parametrize("number", [fix.number for fix in FIXES])
 def test_fix(number: int, engine: str, nightly: Nightly, conclude: Conclude) -> None:
-    words = ["repro", "fixes", "--fix", str(number), "--engine", engine]
+    words = ["repro", "fixes", "--fix", str(number), "--engine", engine, "--installed"]
     ended = command(words, nightly, PATIENCE_S)
     rows = [
         row for row in read(nightly.path).fixes if (row.run, row.number, row.engine) == (nightly.run, number, engine)
