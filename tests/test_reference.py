@@ -17,7 +17,7 @@ from runners.releases.reference.rounding import SAMPLES, Rounding, half_steps
 pytestmark = pytest.mark.emulated
 TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 TOKENS, OLD, HEADS, SIZE, HIDDEN = 6, 20, 2, 64, 32
-TRIALS = 20
+TRIALS = 8
 
 each_type = pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -127,7 +127,7 @@ def test_small_mistakes_lie_outside(dtype: torch.dtype) -> None:
         values = layer.reference()
         seen["head"] += max(off(values, layer.computed(heads=one_head(small)))) > 1
         seen["key"] += max(off(values, layer.computed(shares=no_third_key))) > 1
-    assert seen["head"] >= 0.9 * TRIALS, seen
+    assert seen["head"] >= TRIALS - 1, seen
     assert seen["key"] == TRIALS, seen
 
 

@@ -185,10 +185,14 @@ class Step:
         for path, claimed in (("reference", eager), ("reference_graph", graph)):
             if path == "reference_graph" and third_opinion.same_choices(graph, eager):
                 break
-            answer = captured.third_opinion.on(self.requests, self.shown, captured.table, before, claimed)
-            if answer is None:
+            found = captured.third_opinion.on(self.requests, self.shown, captured.table, before, claimed)
+            if found is None:
                 break
-            found = third_opinion.recorded(answer)
+            without = third_opinion.unlike(found, claimed)
+            if without:
+                self.watch.fact("reference", f"knows nothing of {', '.join(sorted(without))}")
+            parts = {name + part for name in without for part in ("", *third_opinion.PARTS)}
+            found = {name: array for name, array in found.items() if name not in parts}
             for name, array in found.items():
                 self.tape.see(path, name, array)
             slots = torch.from_numpy(found.get("kv_slots", np.empty(0, dtype=np.int64))).to(captured.device)

@@ -31,6 +31,8 @@ DRAWN = int(os.environ.get("EAGLEEYE_REFERENCE", {"cuda": "64", "cpu": "16"}[eng
 UNITS = 2.0
 
 Bounded = dict[str, Array]
+# What is recorded of an output besides its values.
+PARTS = (".bound", ".norm", ".spread", ".all")
 
 
 def is_drawn(digest: str, step: int) -> bool:
@@ -53,6 +55,50 @@ def same_choices(graph: Mapping[str, Array], eager: Mapping[str, Array]) -> bool
     return all(np.array_equal(graph[name], eager[name]) for name in eager if eager[name].dtype.kind in "iub")
 
 
+def recorded(question: Question, answer: Answer) -> Bounded:
+    """The answer under the names of the trace: outputs with their bounds; and what the call should have written, as
+    kv_slots, and kv_rows [slots, width] with its bounds."""
+    found: Bounded = {}
+    for name, values in answer.floats.items():
+        known = answer.known.get(name, torch.ones(values.shape[1], dtype=torch.bool))
+        found |= _bounded(name, values, known[:, None].expand(values.shape[1:3]))
+    for name, (choice, sure) in answer.integers.items():
+        found[name] = choice.numpy()
+        found[f"{name}.bound"] = np.where(sure.numpy(), 0.0, np.inf)
+    if answer.writes:
+        found["kv_slots"], values, known = answer.left(question)
+        found |= _bounded("kv_rows", values[:, :, None], known[:, None])
+    return found
+
+
+def unlike(found: Bounded, outputs: Mapping[str, Array]) -> set[str]:
+    """The outputs that a reference and a call do not both give, of one size: a release that nobody has adapted the
+    reference to."""
+    given = {name for name in found if not name.startswith("kv_") and f"{name}.bound" in found}
+    return {name for name in given | outputs.keys() if not _one_size(found.get(name), outputs.get(name))}
+
+
+def _one_size(one: Array | None, other: Array | None) -> bool:
+    return one is not None and other is not None and one.size == other.size
+
+
+def _bounded(name: str, values: torch.Tensor, known: torch.Tensor) -> Bounded:
+    """values [samples, rows, tokens, width]; known: bool [rows, tokens]. <name> [rows, tokens * width];
+    <name>.bound, of the same shape: how far off each may be; <name>.norm [rows, tokens]: the root of the sum of
+    squares of a token's; <name>.spread [rows, tokens]: its expected size; <name>.all [1]: that of all tokens, each
+    over its spread. What is not known has infinite bounds and spread."""
+    rows = values.shape[1]
+    spread = torch.where(known, bounds.spread(values), torch.inf)
+    found = {
+        name: values[0],
+        f"{name}.bound": torch.where(known[..., None], bounds.each(values), torch.inf),
+        f"{name}.norm": torch.where(known, bounds.together(values), torch.inf),
+        f"{name}.spread": spread,
+        f"{name}.all": bounds.everything(values, spread)[None],
+    }
+    return {part: tensor.reshape(rows if part != f"{name}.all" else 1, -1).numpy() for part, tensor in found.items()}
+
+
 class ThirdOpinion:
     """Of one captured runner. Its weights are read once, when it is first asked."""
 
@@ -71,10 +117,10 @@ class ThirdOpinion:
         table: Ints,
         before: Sequence[torch.Tensor],
         claimed: Mapping[str, Array],
-    ) -> Answer | None:
+    ) -> Bounded | None:
         """given: the batch, one row a request. before: the KV cache that the call found. claimed: the integers that a
-        path gave, which is followed in what rounding can turn over. None where nobody has written a reference for this
-        runner."""
+        path gave, which is followed in what rounding can turn over. As recorded(); None where nobody has written a
+        reference for this runner."""
         if self._reference is None:
             return None
         by = Rounding(self.dtype, on_gpu=engine.device == "cuda", seed=1)
@@ -89,36 +135,4 @@ class ThirdOpinion:
             setup=self.setup, requests=requests, given=on_host, table=table, kv=kv, claimed=claims, by=by
         )
         with torch.no_grad():
-            return self._reference(question)
-
-
-def recorded(answer: Answer) -> Bounded:
-    """The answer under the names of the trace: outputs with their bounds; and what the call should have written, as
-    kv_slots, and kv_rows [slots, width] with its bounds."""
-    found: Bounded = {}
-    for name, values in answer.floats.items():
-        found |= _bounded(name, values, torch.ones(values.shape[1:3], dtype=torch.bool))
-    for name, (choice, sure) in answer.integers.items():
-        found[name] = choice.numpy()
-        found[f"{name}.bound"] = np.where(sure.numpy(), 0.0, np.inf)
-    if answer.slots:
-        found["kv_slots"] = np.concatenate(answer.slots).astype(np.int64)
-        found |= _bounded("kv_rows", torch.cat(answer.rows, dim=1)[:, :, None], torch.cat(answer.sure)[:, None])
-    return found
-
-
-def _bounded(name: str, values: torch.Tensor, known: torch.Tensor) -> Bounded:
-    """values [samples, rows, tokens, width]; known: bool [rows, tokens]. <name> [rows, tokens * width];
-    <name>.bound, of the same shape: how far off each may be; <name>.norm [rows, tokens]: the root of the sum of
-    squares of a token's; <name>.spread [rows, tokens]: its expected size; <name>.all [1]: that of all tokens, each
-    over its spread. What is not known has infinite bounds and spread."""
-    rows = values.shape[1]
-    spread = torch.where(known, bounds.spread(values), torch.inf)
-    found = {
-        name: values[0],
-        f"{name}.bound": torch.where(known[..., None], bounds.each(values), torch.inf),
-        f"{name}.norm": torch.where(known, bounds.together(values), torch.inf),
-        f"{name}.spread": spread,
-        f"{name}.all": bounds.everything(values, spread)[None],
-    }
-    return {part: tensor.reshape(rows if part != f"{name}.all" else 1, -1).numpy() for part, tensor in found.items()}
+            return recorded(question, self._reference(question))

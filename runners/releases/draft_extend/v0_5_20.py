@@ -15,6 +15,7 @@ from runners.releases.draft_extend import adapter, family
 from runners.releases.draft_extend.adapter import accepted
 from runners.releases.forward_pass import replayed
 from runners.releases.live import Given, Live, Outputs
+from runners.releases.reference import extending
 
 
 def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
@@ -41,6 +42,7 @@ FAMILY = replace(
     buffers=(*family.BUFFERS, "select_index"),
     input_buffers=input_buffers,
     padded=padded,
+    reference=extending.drawing(extending.draft_extend, "hidden_states"),
 )
 
 

@@ -15,6 +15,7 @@ from repro.cases.layout import Ints
 from repro.cases.payload import floats_each, integers_each
 from runners.releases.frozen_kv_mtp import models
 from runners.releases.live import Family, Given, Live
+from runners.releases.reference import gemma
 
 # Until 0.5.12 the first drafts come with the batch; later the graph makes them from the last token.
 FIRST = ("topk_p", "topk_index")
@@ -119,4 +120,5 @@ FAMILY = Family(
     prefix=lambda setup, request: request.seq_len,
     kv=kv,
     input_buffers=input_buffers,
+    reference=gemma.draft,
 )

@@ -13,6 +13,7 @@ from repro.cases.case import Setup
 from runners.releases import model
 from runners.releases.draft_extend import family as one_layer
 from runners.releases.live import Family, Given, Live, mha_cache
+from runners.releases.reference import layered
 
 # One KV pool of the usual kind instead of one with a sliding window.
 ARGUMENTS = {"enable_multi_layer_eagle": True, "disable_hybrid_swa_memory": True}
@@ -99,4 +100,5 @@ FAMILY = Family(
     prefix=one_layer.FAMILY.prefix,
     kv=caches,
     input_buffers=one_layer.input_buffers,
+    reference=layered.same_tokens,
 )

@@ -17,6 +17,7 @@ from runners.releases.draft_extend import family as one_layer
 from runners.releases.live import Given, Live, Outputs, Rows
 from runners.releases.multi_layer import family
 from runners.releases.multi_layer.drawn import Drawn
+from runners.releases.reference import layered
 
 
 def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
@@ -56,6 +57,7 @@ FAMILY = replace(
     noisy=("hidden_states", "hidden_pool"),
     input_buffers=lambda runner: one_layer.input_buffers(runner.runners[0]),
     sizes=lambda runner: (runner.runners[0].bs, runner.runners[0].raw_bs),
+    reference=layered.growing,
 )
 
 

@@ -13,6 +13,8 @@ from repro.cases.padding import Ranges, layered_tokens
 from runners.releases.draft_extend.adapter import accepted
 from runners.releases.live import Live, Outputs
 from runners.releases.multi_layer import family, same_tokens
+from runners.releases.reference.extending import drawing
+from runners.releases.reference.layered import same_tokens as same_tokens_in_float64
 
 batch = same_tokens.batch
 
@@ -25,7 +27,7 @@ def padded(setup: Setup) -> Ranges:
     return {**ranges, "num_accept_tokens": (low - 1, high)}
 
 
-FAMILY = replace(family.FAMILY, padded=padded)
+FAMILY = replace(family.FAMILY, padded=padded, reference=drawing(same_tokens_in_float64))
 
 
 def graph(runner: Any, forward_batch: Any) -> Outputs:

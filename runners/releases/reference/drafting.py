@@ -44,6 +44,10 @@ class Claims:
         """The number of the first candidate that comes of a draft step."""
         return self._topk + step * self._topk**2
 
+    def roots(self) -> torch.Tensor:
+        """The draft model's tokens that every request began with, [requests, topk]; -1 where nothing is said."""
+        return self._numbers[:, : self._topk]
+
     def children(self, step: int) -> torch.Tensor:
         """The draft model's tokens that each branch was given, [requests * topk, topk]; -1 where nothing is said."""
         first = self.first(step)
@@ -79,18 +83,21 @@ class Tree:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seedling:
     """What a draft starts from. scores: values [samples, requests, topk], and tokens [requests, topk], of the first
-    candidates; hidden: [samples, requests, n]. named: as for Claims."""
+    candidates; hidden: [samples, requests, n]. named: as for Claims. known: whether these are what the path started
+    from, bool [requests]; all where it is not given."""
 
     scores: torch.Tensor
     tokens: torch.Tensor
     hidden: torch.Tensor
     named: torch.Tensor
+    known: torch.Tensor | None = None
 
 
 def grown(by: Rounding, steps: int, start: Seedling, forward: Forward, claims: Claims) -> Tree:
     scores, ids = start.scores, start.tokens
     count, topk = ids.shape
-    known, rows = torch.ones(count, dtype=torch.bool), torch.arange(count)[:, None]
+    known = torch.ones(count, dtype=torch.bool) if start.known is None else start.known
+    rows = torch.arange(count)[:, None]
     tree = Tree(scores=[scores], tokens=[ids], parents=[torch.arange(-1, topk).expand(count, -1)], known=known)
     states = start.hidden.repeat_interleave(topk, dim=1)
     for step in range(steps - 1):
@@ -131,7 +138,8 @@ class Branches:
             question, topk = self.question, self.question.setup.topk
             self.keys.append(keys)
             self.values.append(values)
-            self.answer.wrote(self.slots[:, :, step].reshape(-1), keys, values, sure=sure.repeat_interleave(topk))
+            known = sure.repeat_interleave(topk)
+            self.answer.wrote(self.slots[:, :, step].reshape(-1), {0: keys, 1: values}, known)
             found = []
             for row, (request, prefix) in enumerate(zip(question.requests, self.prefixes, strict=True)):
                 own = slice(row * topk, (row + 1) * topk)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from runners.releases import algorithms
@@ -11,6 +13,8 @@ from runners.releases.reference.chosen import largest
 from runners.releases.reference.llama import Tokens, read
 from runners.releases.reference.question import Answer, Question, Reference
 from runners.releases.reference.reading import Read, attending
+
+Make = Callable[[Live], Reference | None]
 
 
 def read_behind(question: Question) -> list[Read]:
@@ -25,6 +29,31 @@ def read_behind(question: Question) -> list[Read]:
         )
         for request in question.requests
     ]
+
+
+def drawing(make: Make, *dropped: str) -> Make:
+    """The same call where it gives the logits of each request's last accepted token alone, and these outputs not at
+    all."""
+
+    def made(live: Live) -> Reference | None:
+        reference = make(live)
+        if reference is None:
+            return None
+
+        def run(question: Question) -> Answer:
+            answer = reference(question)
+            rows = torch.arange(len(question.requests))
+            last = torch.tensor([request.accepted for request in question.requests])
+            for name in list(answer.floats):
+                if name.startswith("next_token_logits"):
+                    answer.floats[name] = answer.floats[name][:, rows, last][:, :, None]
+            for name in dropped:
+                del answer.floats[name]
+            return answer
+
+        return run
+
+    return made
 
 
 def draft_extend(live: Live) -> Reference | None:

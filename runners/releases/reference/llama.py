@@ -20,6 +20,9 @@ class Attend(Protocol):
     ) -> torch.Tensor: ...
 
 
+Activation = Callable[[Rounding, torch.Tensor], torch.Tensor]
+
+
 def weight(module: Any) -> torch.Tensor:
     """Of a layer of sglang's, float64 on the host."""
     found: torch.Tensor = module.weight.detach().to("cpu", torch.float64)
@@ -69,19 +72,20 @@ class Heads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gated:
-    """A gated feed-forward network."""
+    """A gated feed-forward network. activation: of the gate."""
 
     up: torch.Tensor
     down: torch.Tensor
+    activation: Activation = op.silu
 
     @classmethod
-    def of(cls, layer: Any) -> Gated:
-        """layer: sglang's LlamaMLP."""
-        return cls(up=weight(layer.gate_up_proj), down=weight(layer.down_proj))
+    def of(cls, layer: Any, activation: Activation = op.silu) -> Gated:
+        """layer: sglang's LlamaMLP, or one with these names."""
+        return cls(up=weight(layer.gate_up_proj), down=weight(layer.down_proj), activation=activation)
 
     def run(self, by: Rounding, x: torch.Tensor) -> torch.Tensor:
         gate, up = op.linear(by, x, self.up).chunk(2, dim=-1)
-        return op.linear(by, by.rounded(op.silu(by, gate) * up), self.down)
+        return op.linear(by, by.rounded(self.activation(by, gate) * up), self.down)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +204,39 @@ def eagle3(model: Any, vocab: int) -> Model:
     return run
 
 
-MODELS = {"LlamaForCausalLM": target, "LlamaForCausalLMEagle": eagle, "LlamaForCausalLMEagle3": eagle3}
+def mimo(model: Any, vocab: int) -> Model:
+    """MiMoV2MTP, with attention over the whole context: embedding and hidden states are normed before they are
+    joined. Its hidden states are those before the last norm."""
+    block = model.model.mtp_block
+    assert block.self_attn.v_scale is None
+    assert block.self_attn.attention_sink_bias is None
+    llama = Llama(
+        embedding=weight(model.model.embed_tokens),
+        head=weight(model.lm_head)[:vocab],
+        before=None,
+        attention=Heads.of(block.self_attn),
+        between=Norm.of(block.post_attention_layernorm),
+        feed=Gated.of(block.mlp),
+    )
+    joined, before = weight(model.model.eh_proj), Norm.of(block.input_layernorm)
+    own, given, norm = (Norm.of(getattr(model.model, name)) for name in ("enorm", "hnorm", "final_layernorm"))
+
+    def run(by: Rounding, tokens: Tokens, attend: Attend) -> Result:
+        assert tokens.hidden is not None
+        parts = (own.run(by, llama.embedded(by, tokens)), given.run(by, tokens.hidden))
+        x = op.linear(by, torch.cat(parts, dim=-1), joined)
+        left = llama.layer(by, before.run(by, x), tokens, attend, x)
+        return op.linear(by, norm.run(by, left), llama.head), left
+
+    return run
+
+
+MODELS = {
+    "LlamaForCausalLM": target,
+    "LlamaForCausalLMEagle": eagle,
+    "LlamaForCausalLMEagle3": eagle3,
+    "MiMoV2MTP": mimo,
+}
 
 
 def read(model: Any, vocab: int) -> Model | None:

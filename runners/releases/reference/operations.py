@@ -49,13 +49,29 @@ def silu(by: Rounding, x: torch.Tensor) -> torch.Tensor:
     return by.rounded(by.moved(y, SINGLE * _TRANSCENDENTAL * y[0].abs()))
 
 
+def gelu(by: Rounding, x: torch.Tensor) -> torch.Tensor:
+    """By tanh."""
+    y = torch.nn.functional.gelu(x, approximate="tanh")
+    return by.rounded(by.moved(y, SINGLE * _TRANSCENDENTAL * (y[0].abs() + x[0].abs())))
+
+
+def capped(by: Rounding, x: torch.Tensor, cap: float) -> torch.Tensor:
+    """Levelling off at cap, in float32; 0: as it is."""
+    if not cap:
+        return x
+    y = cap * torch.tanh(x / cap)
+    return by.moved(y, SINGLE * _TRANSCENDENTAL * y[0].abs())
+
+
 def rotated(by: Rounding, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, neox: bool = True) -> torch.Tensor:
-    """x [..., tokens, heads, size], turned by angles whose cos and sin are [samples, tokens, 1, size / 2]: pairs are
-    the two halves of a head, or, without neox, neighbours."""
+    """x [..., tokens, heads, size], turned by angles whose cos and sin are [samples, tokens, 1, n]: pairs are the two
+    halves of the first 2 * n of a head, or, without neox, neighbours; what is behind them stays."""
+    x, rest = x.split([2 * cos.shape[-1], x.shape[-1] - 2 * cos.shape[-1]], dim=-1)
     one, other = x.chunk(2, dim=-1) if neox else (x[..., ::2], x[..., 1::2])
     first = by.rounded(by.rounded(one * cos) - by.rounded(other * sin))
     second = by.rounded(by.rounded(other * cos) + by.rounded(one * sin))
-    return torch.cat((first, second), dim=-1) if neox else torch.stack((first, second), dim=-1).flatten(-2)
+    turned = torch.cat((first, second), dim=-1) if neox else torch.stack((first, second), dim=-1).flatten(-2)
+    return torch.cat((turned, rest), dim=-1)
 
 
 def angles(by: Rounding, cos_sin: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

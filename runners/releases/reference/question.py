@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from repro.cases.case import Request, Setup
@@ -38,24 +39,51 @@ class Question:
         return self.by.exact(self.given[name])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """What a call writes into KV slots. rows: by the number of the cache's tensor, values [samples, slots, heads,
+    size]. known: whether it is known of which token, bool [slots]."""
+
+    slots: Ints
+    rows: Mapping[int, torch.Tensor]
+    known: torch.Tensor
+
+
 @dataclass(slots=True, kw_only=True)
 class Answer:
-    """floats: outputs as values [samples, requests, n, width]: n tokens of each request, or one. integers: outputs
-    [requests, n], and whether the path can have made no other choice, bool of the same shape. slots: the KV slots that
-    are written, and rows: what is written there, values [samples, slots, width]; sure: whether it is known of which
-    token, bool [slots]. Mutable: filled on the way."""
+    """floats: outputs as values [samples, requests, n, width]: n tokens of each request, or one. known: of which
+    requests they are, bool [requests]; of all where an output is not named. integers: outputs [requests, n], and
+    whether the path can have made no other choice, bool of the same shape. writes: in their order. Mutable: filled
+    on the way."""
 
     floats: dict[str, torch.Tensor] = field(default_factory=dict)
+    known: dict[str, torch.Tensor] = field(default_factory=dict)
     integers: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
-    slots: list[Ints] = field(default_factory=list)
-    rows: list[torch.Tensor] = field(default_factory=list)
-    sure: list[torch.Tensor] = field(default_factory=list)
+    writes: list[Write] = field(default_factory=list)
 
-    def wrote(self, slots: Ints, *layers: torch.Tensor, sure: torch.Tensor | None = None) -> None:
-        """layers: [samples, slots, heads, size], one for each tensor of the cache."""
-        self.slots.append(slots)
-        self.sure.append(torch.ones(len(slots), dtype=torch.bool) if sure is None else sure)
-        self.rows.append(torch.cat([layer.flatten(2) for layer in layers], dim=-1))
+    def wrote(self, slots: Ints, rows: Mapping[int, torch.Tensor], known: torch.Tensor | None = None) -> None:
+        """known: all, where it is not given."""
+        self.writes.append(
+            Write(slots=slots, rows=rows, known=torch.ones(len(slots), dtype=torch.bool) if known is None else known)
+        )
+
+    def left(self, question: Question) -> tuple[Ints, torch.Tensor, torch.Tensor]:
+        """All slots that are written, rising, without those that belong to no request; what lies there afterwards,
+        values [samples, slots, width] over all tensors of the cache; and whether it is known, bool [slots]."""
+        slots = np.unique(np.concatenate([write.slots for write in self.writes]))
+        slots = slots[slots >= question.setup.page_size]
+        held = [question.rows(tensor, slots).flatten(1) for tensor in range(len(question.kv))]
+        ends = np.cumsum([rows.shape[1] for rows in held])
+        values = question.by.exact(torch.cat(held, dim=1)).clone()
+        known = torch.ones(len(slots), dtype=torch.bool)
+        for write in self.writes:
+            own = np.flatnonzero(write.slots >= question.setup.page_size)
+            places = torch.from_numpy(np.searchsorted(slots, write.slots[own]))
+            for tensor, rows in write.rows.items():
+                columns = slice(int(ends[tensor]) - held[tensor].shape[1], int(ends[tensor]))
+                values[:, places, columns] = rows[:, own].flatten(2)
+            known[places] &= write.known[own]
+        return slots, values, known
 
 
 # Of one live sglang: the weights are read when it is made.

@@ -37,24 +37,33 @@ def visible(
     return mask & (positions[:, None] - keys[None] <= window)
 
 
-def attending(question: Question, answer: Answer, reads: Sequence[Read], layer: int = 0, layers: int = 1) -> Attend:
-    """Attention of one layer of so many over these requests' tokens, one request after the other; the answer gets what
-    it writes, where that is all that a slot holds."""
+def attending(
+    question: Question,
+    answer: Answer,
+    reads: Sequence[Read],
+    *,
+    tensors: tuple[int, int] = (0, 1),
+    known: torch.Tensor | None = None,
+) -> Attend:
+    """Attention over these requests' tokens, one request after the other; the answer gets what it writes. tensors:
+    which of the cache's hold the layer's keys and values. known: of which requests it is known what is right, bool
+    [requests]; all where it is not given."""
 
     def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, heads: Heads) -> torch.Tensor:
         found, start = [], 0
-        for read in reads:
+        for row, read in enumerate(reads):
             own = slice(start, start + len(read.own))
             start = own.stop
             seen = op.Seen(
-                keys=question.rows(layer, read.old),
-                values=question.rows(layers + layer, read.old),
+                keys=question.rows(tensors[0], read.old),
+                values=question.rows(tensors[1], read.old),
                 new_keys=keys[:, own],
                 new_values=values[:, own],
                 mask=visible(len(read.old), read.positions, read.positions, read.sees, heads.window),
             )
             found.append(op.attention(question.by, queries[:, own], seen, heads.scaling, heads.logit_cap))
-            answer.wrote(read.own, keys[:, own], values[:, own])
+            rows = dict(zip(tensors, (keys[:, own], values[:, own]), strict=True))
+            answer.wrote(read.own, rows, None if known is None else known[row].expand(len(read.own)))
         return torch.cat(found, dim=1)
 
     return attend

@@ -1,0 +1,140 @@
+"""graph_equals_eager where the trace has a third opinion: which path is wrong, both, a tie, or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sound_trace import CASE, FAIL, PADDED, PASS, SOUND, UNKNOWN, told
+from toy_traces import changed, put
+
+from oracles import graph_equals_eager
+from repro.traces.trace import Array, Seen, Trace
+
+BOTH = "graph and eager agree and are both wrong"
+TREE, VALUES, SLOTS = "draft tree", "KV values written", "KV slots written"
+BOUND = 2.0**-20  # of every value
+SPREAD = BOUND / 8  # of the whole of a slot
+
+
+def found(name: str, path: str = "eager") -> Array:
+    array = SOUND.get(PADDED, path, name)
+    assert array is not None
+    return array
+
+
+def referred(
+    trace: Trace = SOUND, *, known: bool = True, path: str = "reference", tokens: Array | None = None
+) -> Trace:
+    """With a third opinion on the padded step, which is what eager left in the sound trace; and what the trace's paths
+    left. known: whether it knows the KV."""
+    slots, rows = found("kv_slots"), found("kv_rows").astype(np.float64)
+    far = 0.0 if known else np.inf
+    arrays: dict[str, Array] = {
+        "kv_slots": slots,
+        "kv_rows": rows,
+        "kv_rows.bound": np.full(rows.shape, BOUND + far),
+        "kv_rows.norm": np.full((len(rows), 1), 1.5 * BOUND + far),
+        "kv_rows.spread": np.full((len(rows), 1), SPREAD + far),
+        "kv_rows.all": np.full((1, 1), 2 * BOUND / SPREAD),
+    }
+    for name in ("tokens", "parents", "scores_index"):
+        arrays[name] = found(name) if name != "tokens" or tokens is None else tokens
+        arrays[f"{name}.bound"] = np.zeros(arrays[name].shape)
+    for left in ("graph", "eager"):
+        seen, own = trace.get(PADDED, left, "kv_slots"), trace.get(PADDED, left, "kv_rows")
+        assert seen is not None
+        assert own is not None
+        # Of a slot that this path did not write, some other content.
+        places = [seen.tolist().index(slot) if slot in seen else -1 for slot in slots.tolist()]
+        arrays[f"kv_{left}"] = np.stack([own[place] if place >= 0 else np.full_like(own[0], 9) for place in places])
+    more = tuple(Seen(step=PADDED, path=path, name=name, array=array) for name, array in arrays.items())
+    return replace(trace, seen=trace.seen + more)
+
+
+def kv_moved(path: str, row: int, by: float, trace: Trace = SOUND) -> Trace:
+    """With one value of the KV that a path left off by so much; row: of eager's slots."""
+    place = found("kv_slots", path).tolist().index(int(found("kv_slots")[row]))
+    return changed(
+        trace, PADDED, path, "kv_rows", lambda array: put((place, 2), array[place, 2] + np.float32(by))(array)
+    )
+
+
+def test_two_that_lie_within_the_bounds_agree() -> None:
+    assert graph_equals_eager.judge(CASE, referred()).status is PASS
+    # Without an opinion, so much is a failure.
+    apart = kv_moved("graph", 1, 0.9 * BOUND, kv_moved("eager", 1, -0.9 * BOUND))
+    assert told(graph_equals_eager.judge(CASE, apart)) == (FAIL, VALUES)
+    assert graph_equals_eager.judge(CASE, referred(apart)).status is PASS
+
+
+@pytest.mark.parametrize("path", ["graph", "eager"])
+def test_the_path_that_lies_outside_is_named(path: str) -> None:
+    verdict = graph_equals_eager.judge(CASE, referred(kv_moved(path, 1, 8 * BOUND)))
+    assert told(verdict) == (FAIL, VALUES)
+    assert f"{path} is wrong and the other path right" in verdict.detail
+    assert verdict.cell is not None
+    assert (verdict.cell.buffer, verdict.cell.row, verdict.cell.column) == ("kv", int(found("kv_slots")[1]), 2)
+    trace = changed(SOUND, PADDED, path, "tokens", put((1, 0), 99))
+    verdict = graph_equals_eager.judge(CASE, referred(trace))
+    assert told(verdict) == (FAIL, TREE)
+    assert f"{path} is wrong and the other path right" in verdict.detail
+
+
+def test_both_outside_alike_are_both_wrong() -> None:
+    alike = kv_moved("graph", 1, 8 * BOUND, kv_moved("eager", 1, 8 * BOUND))
+    assert graph_equals_eager.judge(CASE, alike).status is PASS
+    assert told(graph_equals_eager.judge(CASE, referred(alike))) == (FAIL, BOTH)
+    tokens = found("tokens").copy()
+    tokens[1, 0] += 1
+    assert told(graph_equals_eager.judge(CASE, referred(tokens=tokens))) == (FAIL, BOTH)
+    # Each in its own way: that they differ is what is told.
+    apart = kv_moved("graph", 1, 80 * BOUND, kv_moved("eager", 1, -80 * BOUND))
+    verdict = graph_equals_eager.judge(CASE, referred(apart))
+    assert told(verdict) == (FAIL, VALUES)
+    assert "Both are wrong" in verdict.detail
+
+
+def test_what_is_off_by_a_little_everywhere_is_seen() -> None:
+    """Every value by half its bound shows in no slot by itself, and in one slot alone it is nothing."""
+
+    def all_moved(array: Array) -> Array:
+        return np.asarray(array + np.float32(BOUND / 2))
+
+    alike = changed(changed(SOUND, PADDED, "graph", "kv_rows", all_moved), PADDED, "eager", "kv_rows", all_moved)
+    verdict = graph_equals_eager.judge(CASE, referred(alike))
+    assert told(verdict) == (FAIL, BOTH)
+    assert "in all tokens together" in verdict.detail
+    alone = kv_moved("graph", 1, BOUND / 2, kv_moved("eager", 1, BOUND / 2))
+    assert graph_equals_eager.judge(CASE, referred(alone)).status is PASS
+
+
+def test_other_choices_that_are_both_right_are_a_tie() -> None:
+    tokens = found("tokens").copy()
+    tokens[1, 0] += 1
+    trace = changed(SOUND, PADDED, "graph", "tokens", lambda _: tokens)
+    # The graph made another choice than eager, and what follows from it is recorded for it.
+    tied = referred(referred(trace), path="reference_graph", tokens=tokens)
+    assert told(graph_equals_eager.judge(CASE, tied)) == (UNKNOWN, "tie")
+    assert told(graph_equals_eager.judge(CASE, referred(trace))) == (FAIL, TREE)
+
+
+def test_what_is_not_known_is_judged_by_eager() -> None:
+    trace = kv_moved("graph", 1, 64 * BOUND)
+    verdict = graph_equals_eager.judge(CASE, referred(trace, known=False))
+    assert told(verdict) == (FAIL, VALUES)
+    assert "measured noise" in verdict.detail
+    assert graph_equals_eager.judge(CASE, referred(known=False)).status is PASS
+
+
+def test_no_opinion_excuses_a_write_of_one_path_alone() -> None:
+    trace = referred()
+    for name in ("kv_slots", "kv_rows"):
+        trace = changed(trace, PADDED, "eager", name, lambda array: array[:-1])
+    assert told(graph_equals_eager.judge(CASE, trace)) == (FAIL, SLOTS)
+
+
+def test_a_nan_lies_outside() -> None:
+    verdict = graph_equals_eager.judge(CASE, referred(kv_moved("graph", 1, np.nan, kv_moved("eager", 1, np.nan))))
+    assert told(verdict) == (FAIL, BOTH)
