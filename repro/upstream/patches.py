@@ -180,21 +180,19 @@ REPAIRS = (
         oracle="graph_equals_eager",
         release="0.5.11",
         why="positions advance behind a draft step: the first draft stands where the prefix ends",
-        edits=(
-            Edit(
-                file=f"{_SPECULATIVE}eagle_worker_v2.py",
-                function="EagleDraftWorker.draft_forward",
-                old="forward_batch.positions.add_(1)",
-            ),
-            Edit(
-                file=f"{_SPECULATIVE}eagle_worker_v2.py",
-                function="EagleDraftWorker.draft_forward",
-                old="hidden_states = logits_output.hidden_states",
-                new="""
-                    hidden_states = logits_output.hidden_states
-                    forward_batch.positions.add_(1)
-                """,
-            ),
+        edits=tuple(
+            Edit(file=f"{_SPECULATIVE}{file}", function=f"{worker}.draft_forward", old=old, new=new)
+            for file, worker in (
+                ("eagle_worker_v2.py", "EagleDraftWorker"),
+                ("eagle_worker.py", "EAGLEWorker"),
+            )
+            for old, new in (
+                ("forward_batch.positions.add_(1)", ""),
+                (
+                    "hidden_states = logits_output.hidden_states",
+                    "hidden_states = logits_output.hidden_states\nforward_batch.positions.add_(1)",
+                ),
+            )
         ),
     ),
 )
