@@ -132,7 +132,8 @@ class _Loop:
         status = self.means.overall(verdicts)
         self.tally.add(case, trace, verdicts, status)
         self.means.note(case, trace, verdicts, status)
-        not_built = not trace.ended.how.took_place and trace.ended.step < 0
+        ended = trace.ended
+        not_built = ended.step < 0 and (ended.how is How.RAISED or not ended.how.took_place)
         # A setup that was built once stays in use, whatever happens to later runs on it.
         self.refusals = self.refusals + 1 if not_built and self.refusals >= 0 else -1
         failures = {verdict.fingerprint: verdict for verdict in verdicts if verdict.status is Status.FAIL}

@@ -257,17 +257,18 @@ def test_doubts_are_told_by_reason() -> None:
     assert done.judged == 0  # by `worst`, which stands in for the catalogue here
 
 
-def test_a_setup_that_cannot_be_built_is_left_for_the_next() -> None:
+@pytest.mark.parametrize("how", [How.UNSUPPORTED, How.ERROR, How.RAISED])
+def test_a_setup_that_cannot_be_built_is_left_for_the_next(how: How) -> None:
     cases = list(itertools.islice(drawn(), 24))
 
     def ends(case: Case) -> Trace:
         refused = case.setup == cases[8].setup
-        return Trace(ended=Ended(how=How.UNSUPPORTED, what="no such setup")) if refused else trace_of(case)
+        return Trace(ended=Ended(how=how, what="no such setup")) if refused else trace_of(case)
 
     world = World(fails=lambda case: [], ends=ends)
     done = world.go(replace(PLAN, cases=18))
     assert world.ran == cases[:10] + cases[16:24]
-    assert (done.skipped, done.unsupported) == (6, {"no such setup": 2})
+    assert (done.skipped, done.endings[how.value]) == (6, 2)
 
 
 def test_a_setup_that_was_built_stays_in_use() -> None:

@@ -155,9 +155,10 @@ class Tape:
 
 @functools.lru_cache(maxsize=4096)
 def _entry(path: str, name: str, dtype: str, shape: tuple[int, ...], rows: int, told: bool) -> Entry:
-    """What is recorded of an array of this shape: as so many rows, if any are asked for."""
+    """What is recorded of an array of this shape: as so many rows, if any are asked for; one that is too short for
+    them, or does not come out even, as it is."""
     size = math.prod(shape)
-    if rows:
+    if rows and rows <= size and size % rows == 0 and (not shape or shape[0] >= rows):
         shape = (rows,) if size == rows else (rows, size // rows)
     return Entry(path, name, dtype, tuple(shape), told)
 

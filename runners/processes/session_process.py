@@ -96,9 +96,9 @@ def run(run_case: RunCase, case: Case, watch: Recorder) -> Ended:
 
 
 def not_opened(error: BaseException, watch: Recorder) -> Ended:
-    """How a session ended that could not be opened. While capturing, sglang's code runs and its errors are findings;
-    before that we build what it needs, and the trouble is ours."""
-    return _raised(error, watch) if watch.path == "capture" else _not_run(error, watch)
+    """How a session ended that could not be opened. It says what of sglang's it was at if the error is sglang's, and
+    otherwise the trouble is ours."""
+    return _raised(error, watch) if watch.path != "build" else _not_run(error, watch)
 
 
 def _raised(error: BaseException, watch: Recorder) -> Ended:

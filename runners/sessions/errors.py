@@ -10,6 +10,7 @@ import torch
 from repro.cases.case import Case
 from runners.engines.active import engine
 from runners.recording.observer import HarnessError, RunCase, Unsupported, Watch
+from runners.sessions.attribution import unless_ours
 
 
 class Theirs(Exception):
@@ -31,6 +32,7 @@ def theirs(*, wait: bool = True) -> Iterator[None]:
     except (Unsupported, HarnessError):
         raise
     except Exception as error:
+        unless_ours(error)
         raise Theirs(error) from error
 
 
@@ -42,11 +44,8 @@ def blaming(run: RunCase) -> RunCase:
             run(case, watch)
         except Theirs as raised:
             raise raised.error from None
-        except (
-            Unsupported,
-            HarnessError,
-            torch.AcceleratorError,
-        ):  # the latter of a kernel before, wherever it surfaces
+        # The last of a kernel before, wherever it surfaces.
+        except (Unsupported, HarnessError, torch.AcceleratorError):
             raise
         except Exception as error:
             raise HarnessError(f"the session failed: {type(error).__name__}: {error}") from error

@@ -21,8 +21,8 @@ from repro.cases.runner_facts import RUNNER_FACTS
 from runners.engines.active import engine
 from runners.recording.observer import HarnessError, OpenSession, RunCase, Unsupported, Watch
 from runners.releases import catalogue, model
-from runners.releases.refusals import refused
 from runners.sessions import mutation, replay
+from runners.sessions.attribution import not_built
 from runners.targets.overlay import overlay_at
 
 engine.install()
@@ -54,8 +54,7 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     except (Unsupported, HarnessError):
         raise
     except Exception as error:
-        if words := refused(setup, error):
-            raise Unsupported(words) from error
+        not_built(error, setup, watch)
         raise
     watch.spent("build", time.perf_counter() - start)
     return run

@@ -1,0 +1,110 @@
+"""Whose error an exception is that came out of sglang's code: sglang's, or the harness's, whose adapters and stand-ins
+are in between. By where it was raised: the innermost frame that is either's."""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+import types
+from pathlib import Path
+
+from triton.runtime.errors import InterpreterError
+
+from repro.cases.case import Setup
+from runners.engines.active import engine
+from runners.recording.observer import HarnessError, Unsupported, Watch
+from runners.releases.refusals import refused
+
+_OURS = str(Path(__file__).resolve().parents[1])
+_ENGINES = f"{_OURS}/engines/"
+_THEIRS = "/sglang/"
+# Of ours, and yet only on the way from sglang to torch.
+_PASSING = ("__torch_function__", "__torch_dispatch__")
+# What a stand-in raises by a mistake of its own. What else it raises, the real thing would.
+_MISTAKES = (AttributeError, TypeError, NameError, ImportError)
+# Modules of others in which stand-ins lie, or that a release asks for something only a GPU's has.
+_STOOD_IN = ("torch.cpu", "sgl_kernel", "sgl_kernel.")
+# What others on the machine may have brought about, and no setup.
+_SCARCE = re.compile(
+    r"CUDA out of memory|CUDA error: out of memory|EADDRINUSE|address already in use|Too many open files|No space left",
+    re.IGNORECASE,
+)
+_CALLED = re.compile(r"([A-Za-z_][\w.<>]*)\(\) (?:missing|takes|got)")
+_STAGES = {
+    "the attention backend": re.compile(r"attn_backend|attention_backend|(Attn|Attention)\w*Backend\b"),
+    "the pools": re.compile(r"memory_pool|Pool\b|Allocator\b|init_pools"),
+    "the graph runner": re.compile(r"GraphRunner\b|Buffers?\b|create_buffers"),
+    "the model": re.compile(r"load_model|ForCausalLM"),
+}
+
+
+def unless_ours(error: Exception) -> None:
+    """Raise HarnessError or Unsupported where this is no error of sglang's."""
+    cause = error.__cause__ if isinstance(error, InterpreterError) and error.__cause__ else error
+    innermost = next(filter(None, map(_whose, reversed(traceback.extract_tb(cause.__traceback__)))), "theirs")
+    if innermost == "engines" and isinstance(cause, NotImplementedError):
+        raise Unsupported(str(cause)) from error
+    mistake = innermost == "ours" or (innermost == "engines" and isinstance(cause, _MISTAKES))
+    if mistake or _names_a_stand_in(cause):
+        raise HarnessError(f"{type(cause).__name__}: {cause}") from error
+
+
+def not_built(error: Exception, setup: Setup, watch: Watch) -> None:
+    """Raise what an error is while workers, pools, backends and graphs are made; where it is sglang's, only say to
+    `watch` what it came out of."""
+    if words := refused(setup, error):
+        raise Unsupported(words) from error
+    unless_ours(error)
+    lacking = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] != "sglang"
+    scarce = engine.device == "cuda" and _SCARCE.search(str(error))
+    if lacking or scarce or isinstance(error, OSError | MemoryError):
+        raise HarnessError(f"{type(error).__name__}: {error}") from error
+    frames = traceback.extract_tb(error.__traceback__)
+    if not any(frame.name == "capture" and _whose(frame) == "ours" for frame in frames):
+        watch.at(-1, f"building {_stage(error)}")
+
+
+def _whose(frame: traceback.FrameSummary) -> str:
+    """Of a frame: theirs, ours, or of our engines; empty if of neither's code."""
+    path = frame.filename
+    if path.startswith(_ENGINES):
+        return "" if frame.name in _PASSING else "engines"
+    if path.startswith(_OURS):
+        return "ours"
+    return "theirs" if _THEIRS in path else ""
+
+
+def _names_a_stand_in(error: BaseException) -> bool:
+    """Whether sglang asked a stand-in of ours for what it does not have."""
+    if isinstance(error, AttributeError):
+        asked = error.obj
+        if isinstance(asked, types.ModuleType):
+            return engine.device == "cpu" and asked.__name__.startswith(_STOOD_IN)
+        kind = asked if isinstance(asked, type) else type(asked)
+        return kind is types.SimpleNamespace or kind.__module__.startswith("runners.")
+    if isinstance(error, ImportError):
+        return engine.device == "cpu" and (error.name or "").startswith(_STOOD_IN)
+    called = _CALLED.match(str(error)) if isinstance(error, TypeError) else None
+    return called is not None and _is_ours(called[1].partition(".")[0])
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a module of ours defines this function or class."""
+    ours = [(path, vars(module)) for path, module in list(sys.modules.items()) if path.startswith("runners.")]
+    return any(getattr(names.get(name), "__module__", "") == path for path, names in ours)
+
+
+def _stage(error: BaseException) -> str:
+    """What was being made: by the innermost function of sglang's that says so."""
+    names = []
+    at = error.__traceback__
+    while at is not None:
+        if _THEIRS in at.tb_frame.f_code.co_filename:
+            names.append(at.tb_frame.f_code.co_qualname)
+        at = at.tb_next
+    for name in reversed(names):
+        for stage, pattern in _STAGES.items():
+            if pattern.search(name):
+                return stage
+    return "the workers"

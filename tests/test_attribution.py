@@ -1,0 +1,192 @@
+"""Whose error it is that came out of sglang's code: by the innermost frame that is sglang's or the harness's."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from oracles.catalogue import judge_all
+from repro.cases.case import Case, Request, Setup, Step, Target
+from repro.traces.finding import Status
+from repro.traces.trace import How
+from runners.engines.staging import Tape
+from runners.engines.standins import native_imports
+from runners.processes.pool import Pool
+from runners.recording.observer import HarnessError, Unsupported
+from runners.releases.refusals import refused
+from runners.sessions import attribution
+from runners.sessions.attribution import not_built, unless_ours
+
+RUNNERS = Path(attribution.__file__).resolve().parents[1]
+SGLANG = "/cache/targets/0.5.13/sglang/srt/model_executor/model_runner.py"
+ADAPTER = str(RUNNERS / "releases" / "draft" / "v0_5_13.py")
+ENGINE = str(RUNNERS / "engines" / "emulated.py")
+SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2), slots=3)
+
+
+def code(path: str, text: str, **names: Any) -> Callable[[], Any]:
+    """A function f of this text, in a file of this name."""
+    space: dict[str, Any] = dict(names)
+    exec(compile(text, path, "exec"), space)
+    made: Callable[[], Any] = space["f"]
+    return made
+
+
+def raised(run: Callable[[], Any]) -> Exception:
+    with pytest.raises(Exception) as caught:
+        run()
+    return caught.value
+
+
+class Kept:
+    """A watch that keeps where it was told to be."""
+
+    def __init__(self) -> None:
+        self.path = "build"
+
+    def at(self, step: int, path: str) -> None:
+        self.path = path
+
+
+CALLS = "def f():\n    return inner()"
+RAISES = "def f():\n    raise {}"
+
+
+@pytest.mark.parametrize(
+    ("files", "error", "ours"),
+    [
+        ((ADAPTER, SGLANG), "ValueError('x')", False),
+        ((ADAPTER, SGLANG), "AttributeError('x')", False),
+        ((ADAPTER, SGLANG, ADAPTER), "KeyError('x')", True),
+        ((ADAPTER, SGLANG, "/lib/torch/functional.py"), "RuntimeError('shape is invalid')", False),
+        ((ADAPTER, "/lib/torch/functional.py"), "RuntimeError('shape is invalid')", True),
+        # What an engine raises, a device would; but for its mistakes.
+        ((ADAPTER, SGLANG, ENGINE), "RuntimeError('CUDA error: operation not permitted')", False),
+        ((ADAPTER, SGLANG, ENGINE), "AttributeError('no such operator')", True),
+        ((ADAPTER, SGLANG, ENGINE), "NameError('x')", True),
+    ],
+)
+def test_the_innermost_frame_tells(files: tuple[str, ...], error: str, ours: bool) -> None:
+    run = code(files[-1], RAISES.format(error))
+    for path in reversed(files[:-1]):
+        run = code(path, CALLS, inner=run)
+    found = raised(run)
+    if ours:
+        with pytest.raises(HarnessError, match=type(found).__name__):
+            unless_ours(found)
+    else:
+        unless_ours(found)
+
+
+def test_a_constructor_that_takes_other_arguments_is_the_adapters_mistake() -> None:
+    """No frame of sglang's is there yet: as TpModelWorker of 0.5.16 for the adapter of 0.5.15."""
+    worker = code(
+        SGLANG, "def f():\n    class TpModelWorker:\n        def __init__(self, ps): pass\n    return TpModelWorker"
+    )()
+    with pytest.raises(HarnessError, match="missing 1 required positional argument: 'ps'"):
+        unless_ours(raised(code(ADAPTER, "def f():\n    worker()", worker=worker)))
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("def f():\n    batch.sampling_info", {"batch": types.SimpleNamespace()}),
+        ("def f():\n    tape.other", {"tape": object.__new__(Tape)}),
+        ("def f():\n    native_imports.stand_in(other=1)", {"native_imports": native_imports}),
+        ("def f():\n    import torch\n    torch.cpu.get_device_properties()", {}),
+        ("def f():\n    tree.no_such_function()", {"tree": types.ModuleType("sgl_kernel.tree")}),
+    ],
+)
+def test_what_a_stand_in_lacks_is_the_harnesss(
+    text: str, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attribution, "engine", types.SimpleNamespace(device="cpu"))
+    with pytest.raises(HarnessError):
+        unless_ours(raised(code(SGLANG, text, **names)))
+
+
+def test_what_sglangs_own_objects_lack_is_sglangs() -> None:
+    unless_ours(raised(code(SGLANG, "def f():\n    class Batch: pass\n    Batch().sampling_info")))
+    unless_ours(raised(code(SGLANG, "def f():\n    def plan(a): pass\n    plan()")))
+    unless_ours(raised(code(SGLANG, "def f():\n    import torch\n    torch.no_such_operator(1)")))
+
+
+def test_what_a_stand_in_declares_is_unsupported() -> None:
+    native = code(ENGINE, RAISES.format("NotImplementedError('sgl_kernel.moe has no stand-in')"))
+    with pytest.raises(Unsupported, match="has no stand-in"):
+        unless_ours(raised(code(SGLANG, CALLS, inner=native)))
+
+
+def test_what_sglang_raises_while_it_is_built_says_what_of_it() -> None:
+    for name, stage in (
+        ("init_attention_backend", "the attention backend"),
+        ("init_memory_pool", "the pools"),
+        ("load_model", "the model"),
+        ("anything", "the workers"),
+    ):
+        text = f"def {name}():\n    raise ValueError('x')\nf = {name}"
+        watch = Kept()
+        not_built(raised(code(ADAPTER, CALLS, inner=code(SGLANG, text))), SETUP, watch)  # type: ignore[arg-type]
+        assert watch.path == f"building {stage}"
+    capture = code(ADAPTER, "def capture():\n    inner()\nf = capture", inner=code(SGLANG, RAISES.format("OSError")))
+    with pytest.raises(HarnessError):
+        not_built(raised(capture), SETUP, Kept())  # type: ignore[arg-type]
+
+
+def test_a_package_that_is_not_there_is_the_environments() -> None:
+    for module, ours in (("no_such_package", True), ("sglang.no_such_module", False)):
+        error = raised(code(SGLANG, f"def f():\n    raise ModuleNotFoundError('x', name={module!r})"))
+        if ours:
+            with pytest.raises(HarnessError):
+                not_built(error, SETUP, Kept())  # type: ignore[arg-type]
+        else:
+            not_built(error, SETUP, Kept())  # type: ignore[arg-type]
+
+
+def test_a_refusal_is_of_the_setup_that_it_is_about() -> None:
+    words = "speculative_eagle_topk > 1 with page_size > 1 is only supported on these backends"
+    paged = Setup(**{name: getattr(SETUP, name) for name in SETUP.__slots__} | {"page_size": 4, "context_len": 64})
+    assert refused(paged, ValueError(words)) == words
+    assert refused(paged, ValueError("another")) == ""
+    assert refused(SETUP, ValueError(words)) == "", "of one token a page these words are a finding"
+    with pytest.raises(Unsupported, match="speculative_eagle_topk"):
+        not_built(ValueError(words), paged, Kept())  # type: ignore[arg-type]
+
+
+def test_a_buffer_that_is_too_short_is_recorded_as_it_is() -> None:
+    """Not thrown away because its shape is no multiple of what it was to be."""
+    seen = {}
+
+    class Watching(Kept):
+        def see_all(self, step: int, what: Any, data: bytes) -> None:
+            seen.update({name: array.shape for _, name, array in what.recorded(data)})
+
+    tape = Tape(Watching(), 0)  # type: ignore[arg-type]
+    for name, shape in {"whole": (8, 2), "flat": (16,), "short": (5, 2), "short_flat": (7,), "even": (4, 4)}.items():
+        tape.see("launch", name, torch.zeros(shape), rows=8)
+    tape.flush()
+    assert seen == {"whole": (8, 2), "flat": (8, 2), "short": (5, 2), "short_flat": (7,), "even": (4, 4)}
+    assert np.prod(seen["short"]) == 10
+
+
+@pytest.mark.emulated("0.5.13")
+def test_a_backend_that_cannot_be_made_is_a_failure() -> None:
+    case = Case(setup=SETUP, steps=(Step(requests=(Request(slot=1, seq_len=5, data=1),)),))
+    with Pool(Target("0.5.13", "emulated"), session="tests.failing_backend") as pool:
+        trace = pool.run(case)
+    ended = trace.ended
+    assert (ended.how, ended.step, ended.what, ended.path) == (
+        How.RAISED,
+        -1,
+        "ValueError",
+        "building the attention backend",
+    )
+    [verdict] = [one for one in judge_all(case, trace) if one.status is Status.FAIL]
+    assert (verdict.oracle, verdict.where) == ("ended", "raised ValueError in building the attention backend")
+    assert verdict.detail.endswith("before the first step: ValueError: planted.")
