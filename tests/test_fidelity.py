@@ -64,7 +64,7 @@ def test_a_target_agrees_with_itself() -> None:
 def test_verdicts_that_differ() -> None:
     agreement = compared(TRACE, toy_trace(CASE, "stale_padding"))
     kinds = {one.kind: one.detail for one in agreement.disagreements}
-    assert kinds["slot0_padding"].startswith("PASS on here/toy, FAIL (padded rows of hidden_states")
+    assert kinds["slot0_padding"].startswith("PASS on here/toy, FAIL (padded rows of ")
     assert kinds[OVERALL] == "PASS on here/toy, FAIL on there/toy"
     assert of_kind(agreement, "ended") == {"agree": 1}
     assert of_kind(agreement, "slot0_padding") == {"differ": 1}
@@ -231,6 +231,18 @@ def test_a_doubt_about_a_tie_on_one_target_is_a_tie(other: Status, way: str) -> 
     agreement = Agreement(names=("a", "b"), limit=across_engines)
     assert bool(agreement.add(one, two)) is (way == "differ")
     assert of_kind(agreement, "graph_equals_eager") == of_kind(agreement, OVERALL) == {way: 1}
+
+
+@pytest.mark.parametrize(("oracle", "way"), [("memory", "not recorded"), ("ended", "differ")])
+def test_an_oracle_that_one_engine_alone_has_decides_nothing_between_them(oracle: str, way: str) -> None:
+    plain = seen(TRACE)
+    failure = Verdict(oracle=oracle, status=Status.FAIL, where="load outside x in kernel")
+    others = tuple(verdict for verdict in plain.verdicts if verdict.oracle != oracle)
+    failing = replace(plain, verdicts=(*others, failure), overall=Status.FAIL)
+    agreement = Agreement(names=("a", "b"), limit=across_engines)
+    found = agreement.add(plain, failing)
+    assert of_kind(agreement, OVERALL) == {way: 1}
+    assert any(disagreement.kind == OVERALL for disagreement in found) is (way == "differ")
 
 
 # The command -----------------------------------------------------------------------------------------------------

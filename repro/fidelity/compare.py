@@ -134,10 +134,18 @@ class _Comparison:
             self._count(OVERALL, "agree")
         elif "tie" in ways and "differ" not in ways:
             self._count(OVERALL, "tie")
+        elif self._fails_alone():
+            self._count(OVERALL, "not recorded")
         else:
             self._count(OVERALL, "differ")
             names = (status.name if status is not None else "nothing" for status in statuses)
             yield self._disagreement(OVERALL, self._versus(*names))
+
+    def _fails_alone(self) -> bool:
+        """Whether one target fails, and only by oracles that the other has nothing for, as `memory` is emulated."""
+        one, other = _by_oracle(self.one.verdicts), _by_oracle(self.other.verdicts)
+        failed = {name for side in (one, other) for name, verdict in side.items() if verdict.status is Status.FAIL}
+        return bool(failed) and not failed & one.keys() & other.keys()
 
     def _listed(self, number: int, mine: Seen, theirs: Seen) -> Iterator[Disagreement]:
         for name in sorted(mine.listed.keys() | theirs.listed.keys()):

@@ -4,6 +4,7 @@ step with what is known of their noise.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -97,7 +98,9 @@ def observe(case: Case, trace: Trace, verdicts: Sequence[Verdict], overall: Stat
 def _listed(arrays: Mapping[tuple[int, str], Arrays], number: int) -> Iterator[tuple[str, Array]]:
     for path in LISTED:
         for name, array in arrays.get((number, path), {}).items():
-            yield f"{path} {name}", array
+            # Of nothing, one engine records an empty array and the other none.
+            if array.size:
+                yield f"{path} {name}", array
 
 
 def _step(case: Case, arrays: Mapping[tuple[int, str], Arrays], number: int) -> Seen:
@@ -134,7 +137,11 @@ def _outputs(recorded: Arrays, page_size: int) -> Outputs | None:
     if not returned or "kv_slots" not in recorded:
         return None
     integers = {name: array for name, array in returned.items() if array.dtype.kind in "iub"}
-    values = {name: array.reshape(len(array), -1) for name, array in returned.items() if name not in integers}
+    values = {
+        name: array.reshape(len(array), math.prod(array.shape[1:]))
+        for name, array in returned.items()
+        if name not in integers
+    }
     slots = _numbers(recorded["kv_slots"])
     rows = recorded.get("kv_rows")
     kv = {} if rows is None else dict(zip(recorded["kv_slots"].tolist(), rows, strict=True))

@@ -6,6 +6,7 @@ it says that the failure was silent.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -91,7 +92,7 @@ def _flat(array: Array | None) -> Array | None:
     """As [rows, values]; None if it has no rows."""
     if array is None or array.ndim == 0 or array.size == 0:
         return None
-    return array.reshape(len(array), -1)
+    return array.reshape(len(array), math.prod(array.shape[1:]))
 
 
 def _excerpt(step: int, name: str, row: int, graph: Array, eager: Array, column: int | None = None) -> Excerpt:
