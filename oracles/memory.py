@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oracles.trace_index import Record, Wrong, conclude
+from oracles.trace_index import Record, Wrong, conclude_each
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Verdict
 from repro.traces.trace import Array, Trace
@@ -15,8 +15,9 @@ PATH = "memory"
 LAUNCHES = "launches"  # how many were watched
 
 
-def judge(case: Case, trace: Trace) -> Verdict:
-    """UNKNOWN where no launch was watched. The first finding by name: it does not depend on the step it shows in."""
+def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
+    """UNKNOWN where no launch was watched. What was done to different arguments or in different kernels is several
+    failures."""
     record = Record(trace)
     wrongs: list[Wrong] = []
     launches = 0
@@ -24,8 +25,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
         seen = record.path(step, PATH)
         launches += record.scalar(step, PATH, LAUNCHES) or 0
         wrongs += _wrongs(step, seen)
-    names = sorted({wrong.where for wrong in wrongs})
-    return conclude(ORACLE, wrongs, launches, nothing="no launch of a kernel was watched", order=names)
+    return conclude_each(ORACLE, wrongs, launches, nothing="no launch of a kernel was watched")
 
 
 def recorded(trace: Trace) -> bool:

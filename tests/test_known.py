@@ -111,6 +111,8 @@ def test_the_projects_own_file_agrees_with_its_seeds() -> None:
             assert backend in RUNNER_FACTS[runner].backends and oracle in oracles, text
         for probe in issue.probes:
             about = codec.read(SEEDS / probe.removeprefix(SEED)).about
+            # One bug may hide another in the same seed: together their issues say when it fails.
+            own = [other for other in load(KNOWN_ISSUES) if probe in other.probes]
             for release in ADAPTED:
-                holds = issue.holds_on(release, "cuda") or issue.holds_on(release, "emulated")
+                holds = any(other.holds_on(release, engine) for other in own for engine in ("cuda", "emulated"))
                 assert bool(expected(about, release)) == holds, (probe, release)

@@ -19,17 +19,22 @@ def trace(*seen: tuple[int, str, list[int] | int]) -> Trace:
 
 
 def test_what_kernels_did_outside_fails_by_kernel_and_argument() -> None:
-    late = ("load outside kv_indices in stage1", [40, 32])
-    verdict = memory.judge(CASE, trace((0, "launches", 3), (1, *late), (1, "store outside out in last", [4, 4])))
-    assert (verdict.status, verdict.where) == (Status.FAIL, late[0])
-    assert "step 1" in verdict.detail and "element 40 of 32" in verdict.detail
+    late, other = ("load outside kv_indices in stage1", [40, 32]), ("store outside out in last", [4, 4])
+    first, second = memory.judge(CASE, trace((0, "launches", 3), (1, *late), (1, *other), (2, *late)))
+    assert [(v.status, v.where) for v in (first, second)] == [(Status.FAIL, late[0]), (Status.FAIL, other[0])]
+    assert "step 1" in first.detail and "element 40 of 32" in first.detail
     # Not where in a case it shows.
-    assert memory.judge(CASE, trace((-1, late[0], [7, 8]), (0, "launches", 3))).where == verdict.where
+    [early] = memory.judge(CASE, trace((-1, late[0], [7, 8]), (0, "launches", 3)))
+    assert early.where == late[0]
 
 
 def test_without_a_launch_nothing_is_known_and_without_a_finding_it_passes() -> None:
-    assert memory.judge(CASE, trace((0, "launches", 0), (-1, "launches", 0))).status is Status.UNKNOWN
-    assert memory.judge(CASE, trace((0, "launches", 0), (1, "launches", 2))).status is Status.PASS
+    statuses = [
+        verdict.status
+        for launches in (0, 2)
+        for verdict in memory.judge(CASE, trace((-1, "launches", 0), (0, "launches", launches)))
+    ]
+    assert statuses == [Status.UNKNOWN, Status.PASS]
 
 
 def test_it_is_asked_where_memory_was_watched() -> None:

@@ -17,14 +17,17 @@ from fuzz.triage import Means
 from oracles.catalogue import judge_all, overall
 from reports.fixes import lines, show_fixes
 from repro.cases.case import Target
+from repro.cases.codec import read
+from repro.shrinking.replay import Outcome
 from repro.shrinking.store import keep
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Ended, How, Trace
-from repro.upstream.fixes import Fix, Proof
+from repro.upstream.fixes import SEEDS, Fix, Proof
 from repro.upstream.prove import (
     Answer,
     Row,
     Trouble,
+    answer_of,
     answer_of_search,
     exit_code,
     first_failures,
@@ -209,6 +212,26 @@ def test_the_rows_as_lines_table_and_json() -> None:
     assert [stop["status"] for stop in form["rows"][1]["stops"]] == ["FAIL", "PASS", "FAIL", "FAIL"]
     assert form["rows"][0]["stops"][0]["verdict"]["status"] == "FAIL"
     assert (form["rows"][2]["covered"], form["rows"][2]["reason"]) == (False, "no runner")
+
+
+def test_what_a_known_neighbour_does_to_a_seed_is_not_asked_and_what_another_does_is() -> None:
+    proof = dataclasses.replace(A, neighbours=("memory",))
+
+    def answer(*oracles: str) -> Answer:
+        failures = tuple(Verdict(oracle=oracle, status=Status.FAIL, where="here") for oracle in oracles)
+        outcome = Outcome(
+            seed=Path("x"),
+            case=read(SEEDS / "pr26244-early-metadata.json").case,
+            target=Target("0.2", "emulated"),
+            runs=(failures,),
+            statuses=(Status.FAIL,),
+            ended=Ended(how=How.DONE),
+        )
+        return answer_of(outcome, proof, 1.0)
+
+    assert answer("memory").status is Status.PASS
+    assert answer("memory", "staged").status is Status.FAIL
+    assert answer("bucket", "memory").status is Status.FAIL
 
 
 def test_the_time_to_the_first_failure() -> None:

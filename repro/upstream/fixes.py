@@ -25,7 +25,8 @@ class Removal:
 class Proof:
     """One runner on which a fix is shown. seed: a file in repro/seeds. oracle: the one that must fail where the fix
     is not. engines: those on which the path runs; elsewhere: why it does not on the others. chains: whether the buggy
-    release has this runner for topk 1 only."""
+    release has this runner for topk 1 only. neighbours: oracles that fail in this seed for another bug, a known one,
+    which is there with and without the fix."""
 
     runner: str
     seed: str
@@ -34,6 +35,7 @@ class Proof:
     engines: tuple[str, ...] = ("emulated", "cuda")
     elsewhere: str = ""
     chains: bool = False
+    neighbours: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +194,14 @@ FIXES = (
         title="EAGLE v2 verify without a graph builds attention metadata before the batch is padded",
         buggy="0.5.12.post1",
         fixed="0.5.13",
-        proofs=(Proof(runner="verify_eager", seed="pr26244-early-metadata.json", oracle="metadata_once"),),
+        proofs=(
+            Proof(
+                runner="verify_eager",
+                seed="pr26244-early-metadata.json",
+                oracle="metadata_once",
+                neighbours=("memory",),  # verify-mask-not-padded
+            ),
+        ),
         removals=(
             Removal(
                 releases=_SINCE_13,

@@ -96,6 +96,26 @@ REPAIRS = (
         ),
     ),
     Repair(
+        seed="verify-mask-not-padded",
+        oracle="memory",
+        release="0.5.23",
+        why="the mask is as long as all requests of the padded batch need it",
+        edits=(
+            Edit(
+                file="sglang/srt/layers/attention/triton_backend.py",
+                function="TritonAttnBackend.init_forward_metadata",
+                old="custom_mask = spec_info.custom_mask",
+                new="""
+                    custom_mask = spec_info.custom_mask
+                    lengths = num_tokens_per_req * (forward_batch.seq_lens + num_tokens_per_req)
+                    missing = int(lengths.sum()) - custom_mask.numel()
+                    if missing > 0:
+                        custom_mask = torch.cat([custom_mask, custom_mask.new_ones(missing)])
+                """,
+            ),
+        ),
+    ),
+    Repair(
         seed="verify-tree-padded-as-chain",
         oracle="metadata_once",
         release="0.5.15.post1",

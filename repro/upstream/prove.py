@@ -236,8 +236,10 @@ def answer_of(outcome: Outcome, proof: Proof, seconds: float) -> Answer:
     """What a stored case came to."""
     failures = (v for run in outcome.runs for v in run if v.status is Status.FAIL and v.oracle == proof.oracle)
     verdict = next(failures, None)
+    failing = {v.oracle for run in outcome.runs for v in run if v.status is Status.FAIL}
+    others = outcome.status is Status.FAIL and failing <= set(proof.neighbours)
     return Answer(
-        status=None if outcome.errors else outcome.status,
+        status=None if outcome.errors else Status.PASS if others else outcome.status,
         verdict=verdict,
         failed=outcome.failed(verdict) if verdict else 0,
         tried=len(outcome.runs),
