@@ -63,7 +63,7 @@ def _issue(options: argparse.Namespace) -> str:
         name: path.read_text() if (path := getattr(options, name)) else ""
         for name in ("first", "script", "patch", "test")
     }
-    return issue.issue(issue.material(options.finding, found, options.range, **texts))
+    return issue.issue(issue.material(options.finding, found, options.range, seen_on=options.seen_on, **texts))
 
 
 def _summary(
@@ -96,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     text = commands.add_parser("issue", help="print a finding as an issue for sglang's maintainers, in Markdown")
     text.add_argument("finding", metavar="SEED.json|FINGERPRINT", help="a seed file, or a name in the ledger")
     text.add_argument("--ledger", type=Path, metavar="DB", help="where it fails, as far as this ledger knows")
+    text.add_argument("--seen-on", default="", metavar="T", help="RELEASE/ENGINE, if not that on which it was found")
     text.add_argument("--range", type=Path, metavar="OUT.json", help="what python -m repro bisect --json wrote")
     for name, meaning in (
         ("first", "what python -m repro first printed"),

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from reports.subjects import Subject, range_of
-from reports.wording import replay_command
 from repro.cases.case import Case, Setup
 from repro.cases.codec import AboutValue, loads, read
 from repro.cases.words import sentence
@@ -52,8 +51,7 @@ class CannotTell(ValueError):
 class Material:
     """What an issue is written from. about: what the seed file says. span: what python -m repro bisect --json wrote.
     first: what python -m repro first printed. script, test, patch: the texts of
-    these files. subject: what a ledger holds of it. command_file: what to call the
-    seed in a command."""
+    these files. subject: what a ledger holds of it."""
 
     case: Case
     about: Mapping[str, AboutValue]
@@ -63,16 +61,16 @@ class Material:
     test: str = ""
     patch: str = ""
     subject: Subject | None = None
-    command_file: str = "SEED.json"
 
     def said(self, name: str) -> str:
         text = self.about.get(name, "")
         return text if isinstance(text, str) else ""
 
 
-def material(name: str, found: Sequence[Subject], span: Path | None, **texts: str) -> Material:
+def material(name: str, found: Sequence[Subject], span: Path | None, *, seen_on: str = "", **texts: str) -> Material:
     """name: a seed file, or what a finding is called in a ledger. found: what the ledger holds of it. span: the file
-    that bisection wrote. CannotTell, BadSeed; OSError if a file cannot be read."""
+    that bisection wrote. seen_on: the target that the issue speaks of, if not that on which it was found. CannotTell,
+    BadSeed; OSError if a file cannot be read."""
     subject = next(iter(found), None)
     path = Path(name)
     if path.is_file() or path.suffix == ".json":
@@ -86,10 +84,11 @@ def material(name: str, found: Sequence[Subject], span: Path | None, **texts: st
     range_found = json.loads(span.read_text()) if span else {}
     if not isinstance(range_found, dict) or (span and "first_bad" not in range_found):
         raise CannotTell(f"{span}: is not what python -m repro bisect --json writes")
-    file = subject.minimal.path if subject and subject.minimal.path else path.name
-    return Material(
-        case=seed.case, about=seed.about, span=range_found, subject=subject, command_file=file or "SEED.json", **texts
-    )
+    about = dict(seed.about)
+    if seen_on:
+        # How often it failed was counted elsewhere.
+        about = {name: value for name, value in about.items() if name != "failed"} | {"found": seen_on}
+    return Material(case=seed.case, about=about, span=range_found, subject=subject, **texts)
 
 
 def issue(material: Material) -> str:
@@ -247,8 +246,7 @@ def _ruled_out(material: Material) -> Iterator[str]:
         yield "- another cause: with the patch above, and nothing else changed, the reproducer passes"
     if material.said("found").endswith("/emulated"):
         yield "- the GPU, its driver and asynchronous launches: it shows on CPU tensors"
-    command = replay_command(material.command_file, material.said("found") or "TARGET")
-    yield f"- a larger cause: the case was shrunk until nothing could be left out; `{command}` replays it"
+    yield "- anything else in the case: it was shrunk until nothing more could be left out"
 
 
 def candidates(subjects: Sequence[Subject], name: str) -> list[Subject]:

@@ -128,7 +128,7 @@ def _issue(subject: Subject) -> str:
         about = loads(minimal.text).about
     except BadSeed:  # what a campaign wrote before it was stored as a seed file
         about = {}
-    return issue(Material(case=minimal.case, about=about, subject=subject, command_file=minimal.path or "SEED.json"))
+    return issue(Material(case=minimal.case, about=about, subject=subject))
 
 
 @functools.cache

@@ -1,0 +1,114 @@
+"""Bisection over commits of real sglang, by hand: python tests/bisect_commits.py OUT [--commits N] [--trials N].
+
+Makes a repository at OUT/sglang in which installed releases are commits, with unrelated edits between them, and looks
+for the commit that brings an upstream fix, by its stored seed and a judge that takes pass for fail and fail for pass.
+Prints how often the right commit was named. With --rate P each failing run is seen to fail with that chance only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from oracles.catalogue import judge_all, overall
+from repro.cases.case import Case
+from repro.cases.codec import read
+from repro.commands.bisect import go, wanted_of
+from repro.commands.options import options_of
+from repro.traces.finding import Status, Verdict
+from repro.traces.trace import Trace
+from repro.upstream.fixes import FIXES, SEEDS
+from repro.upstream.rig import Rig
+from runners.processes.rig import rig
+from runners.targets.environments import installed
+
+
+def git(folder: Path, *arguments: str) -> str:
+    words = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", "-c", "core.autocrlf=false"]
+    return subprocess.run([*words, *arguments], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def repository(top: Path, releases: Sequence[str], commits: int) -> dict[str, str]:
+    """The commit of each release. Between two of them, edits of a file that nothing of a case reads."""
+    paths = {one.release: one.path for one in installed()}
+    (top / "python").mkdir(parents=True)
+    git(top, "init", "--quiet")
+    found = {}
+    for release in releases:
+        shutil.rmtree(top / "python" / "sglang", ignore_errors=True)
+        shutil.copytree(
+            paths[release] / "sglang", top / "python" / "sglang", ignore=shutil.ignore_patterns("__pycache__")
+        )
+        found[release] = committed(top, f"release {release}")
+        for number in range(max(0, commits // len(releases) - 1)):
+            note = top / "python" / "sglang" / "unrelated.py"
+            note.write_text(f"# {release} {number}\n")
+            committed(top, f"unrelated edit {number} after {release}")
+    return found
+
+
+def committed(top: Path, title: str) -> str:
+    git(top, "add", "--all", "--force")
+    git(top, "commit", "--quiet", "--message", title)
+    return git(top, "rev-parse", "HEAD")
+
+
+def altered(used: Rig, chance: random.Random, rate: float, seed: Path) -> Rig:
+    """Where the seed fails it passes and the other way round, so that a fix is what is searched; flaky by this rate."""
+    wanted = wanted_of(read(seed))
+
+    def judge(case: Case, trace: Trace) -> list[Verdict]:
+        found = []
+        for verdict in used.judge(case, trace):
+            if verdict.oracle == wanted.oracle and verdict.status is not Status.UNKNOWN:
+                fails = verdict.status is Status.PASS and chance.random() < rate
+                verdict = Verdict(
+                    oracle=verdict.oracle,
+                    status=Status.FAIL if fails else Status.PASS,
+                    where=wanted.where if fails else "",
+                )
+            found.append(verdict)
+        return found
+
+    return dataclasses.replace(used, judge=judge)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--commits", type=int, default=210)
+    parser.add_argument("--trials", type=int, default=5)
+    parser.add_argument("--rate", type=float, default=1.0)
+    options = parser.parse_args()
+    top = options.out / "sglang"
+    # Of the frozen-KV runner the oldest release has none, so that there would be no good end.
+    fixes = [(fix, proof.seed) for fix in FIXES for proof in fix.proofs if proof.runner != "frozen_kv_mtp"]
+    releases = sorted({release for fix, _ in fixes for release in (fix.buggy, fix.fixed)})
+    commits = repository(top, releases, options.commits)
+    print(f"{top}: {git(top, 'rev-list', '--count', 'HEAD')} commits of {', '.join(releases)}")
+    chance, right = random.Random(1), 0
+    used = rig(judge_all, overall, print, timeout_s=300)
+    for trial in range(options.trials):
+        fix, name = fixes[trial % len(fixes)]
+        out = options.out / "range.json"
+        ends = ["--good", commits[releases[0]], "--bad", git(top, "rev-parse", "HEAD")]
+        words = ["bisect", str(SEEDS / name), "--repo", str(top), *ends, "--json", str(out)]
+        words += ["--tries", "5" if options.rate == 1 else "20", "--confidence", "0.999"]
+        start = time.monotonic()
+        go(options_of(words), altered(used, chance, options.rate, SEEDS / name))
+        hit = f'"first_bad": "{commits[fix.fixed][:12]}' in out.read_text()
+        right += hit
+        print(f"trial {trial}: {name}: {'right' if hit else 'WRONG'}, {time.monotonic() - start:.0f} s", flush=True)
+    print(f"{right} of {options.trials} right")
+    return right != options.trials
+
+
+if __name__ == "__main__":
+    sys.exit(main())
