@@ -19,15 +19,15 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
-from kernel_notes import RESULTS, note
-from kernels_of_memory import launches, memory
-from kernels_of_operations import arithmetic, structure
-from kernels_of_programs import programs
 
 from runners.engines import emulated
 from runners.engines.standins import native_imports
 from runners.engines.triton import interpreter
 from runners.releases import catalogue
+from tests.kernel_notes import RESULTS, note
+from tests.kernels_of_memory import launches, memory
+from tests.kernels_of_operations import arithmetic, structure
+from tests.kernels_of_programs import programs
 
 # In a graph ------------------------------------------------------------------------------------------------------
 

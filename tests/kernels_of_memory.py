@@ -7,7 +7,8 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from kernel_notes import RESULTS, VALUES, N, attempt, function, given, note
+
+from tests.kernel_notes import RESULTS, VALUES, N, attempt, function, given, note
 
 # By name, because Triton rebinds its functions while a kernel runs.
 ATOMICS = ("atomic_add", "atomic_max", "atomic_min", "atomic_xchg", "atomic_and", "atomic_xor")

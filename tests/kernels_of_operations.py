@@ -7,7 +7,8 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from kernel_notes import VALUES, N, attempt, function, given
+
+from tests.kernel_notes import VALUES, N, attempt, function, given
 
 # Arithmetic ------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from kernel_notes import note
+
+from tests.kernel_notes import note
 
 ONE_BY_ONE = frozenset({"chained", "colliding", "racing_later", "counted", "widened", "failing"})
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from capturing import address
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runners.engines.arena import ALIGNMENT, Arena
+from tests.builders.capturing import address
 
 pytestmark = pytest.mark.emulated
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sound_trace import BS, CASE, FAIL, PADDED, PASS, RAW, SETUP, SOUND, UNKNOWN, told
-from toy_traces import changed, put, toy_trace
 
 from oracles import kv_indices, metadata_shape
 from repro.cases.case import Case
 from repro.traces.trace import Array
+from tests.builders.sound_trace import BS, CASE, FAIL, PADDED, PASS, RAW, SETUP, SOUND, UNKNOWN, told
+from tests.builders.toy_traces import changed, put, toy_trace
 
 
 def test_kv_indices_says_which_row_and_branch() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from sample_record import campaign
 
 from fuzz import bench
+from tests.builders.sample_record import campaign
 
 DONE = replace(campaign(), stopped="cases", cases=20, judged=20, replays=60, seconds=4.0, workers=4)
 ENDED = replace(DONE, stopped="interrupted")

@@ -22,7 +22,7 @@ from repro.upstream.changepoint import look, next_look, posterior
 from repro.upstream.fixes import SEEDS
 from repro.upstream.history import history
 from repro.upstream.rig import Refused, Rig, Wanted, sighting
-from tests import rigs
+from tests.builders import rigs
 
 SEED = SEEDS / "pr23037-stale-padding.json"
 CASE = codec.read(SEED).case

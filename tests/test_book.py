@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from python_path import in_front
-from sample_rows import CASE
 
 import fuzz.__main__
 import repro.__main__
@@ -27,6 +25,8 @@ from repro.ledger.write import RUN_VARIABLE, VARIABLE
 from repro.shrinking.replay import Outcome
 from repro.traces.finding import Finding, Status, Verdict, fingerprint
 from repro.traces.trace import Ended, How
+from tests.builders.sample_rows import CASE
+from tests.python_path import in_front
 
 PROJECT = Path(__file__).resolve().parent.parent
 TARGET = Target("0.5.13", "emulated")

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from python_path import in_front
 
 from runners.targets.environments import PROJECT
+from tests.python_path import in_front
 
 pytestmark = pytest.mark.emulated
 SCRIPT = Path(__file__).with_name("overflowing.py")

@@ -12,13 +12,13 @@ from typing import Any
 
 import browser as browsers
 import pytest
-import sample_ledger
-from sample_record import BUGGY, campaign, stale_found
 
 from reports import html
 from reports.records import history_of
 from repro.ledger.read import History
 from repro.traces.finding import Cell
+from tests.builders import sample_ledger
+from tests.builders.sample_record import BUGGY, campaign, stale_found
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from small_wheels import SMALL, Index, make, small_index, wheel
 
 from runners.targets.bundle import archive
 from runners.targets.bundle.archive import Member
@@ -22,6 +21,7 @@ from runners.targets.bundle.unpack import unpack
 from runners.targets.bundle.wheels import Pin, fetch, find, members
 from runners.targets.environments import NotUsable
 from runners.targets.install import Ran
+from tests.builders.small_wheels import SMALL, Index, make, small_index, wheel
 
 pytestmark = pytest.mark.slow
 

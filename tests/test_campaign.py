@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from campaign_world import FAIL, OTHER, PASS, PLAN, World, drawn, padded_after_larger, trace_of
 
 from fuzz.campaign import ATTEMPTS_MAX, REFUSALS_A_SETUP, REFUSALS_MAX, campaign
 from fuzz.triage import FIRST_TRIES, Means, led_up
@@ -21,6 +20,7 @@ from repro.traces.finding import Finding, Status, Verdict
 from repro.traces.trace import Ended, How, Trace
 from runners.processes.diagnose import first_wrong
 from runners.processes.pool import Pool
+from tests.builders.campaign_world import FAIL, OTHER, PASS, PLAN, World, drawn, padded_after_larger, trace_of
 
 
 def test_clean_target() -> None:

@@ -6,14 +6,13 @@ import itertools
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from campaign_world import FAIL, PLAN, World, drawn, trace_of
-
 from fuzz.draw.rounds import ROUNDS_TOLD, rounds
 from fuzz.in_flight import UnderWay
 from fuzz.triage import Means
 from repro.cases import codec
 from repro.cases.case import Case, Setup
 from repro.traces.trace import How, Trace
+from tests.builders.campaign_world import FAIL, PLAN, World, drawn, trace_of
 
 
 @dataclass

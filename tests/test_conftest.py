@@ -11,12 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from python_path import in_front
 
 import conftest
 from repro.cases.release_list import ADAPTED, USES
 from runners.targets.devices import Seats, visible
 from runners.targets.environments import CUDA_NEEDS, Installed, Own
+from tests.python_path import in_front
 
 pytestmark = pytest.mark.slow
 

@@ -28,7 +28,7 @@ from repro.cases.case import Case, Target
 from repro.traces.campaign import Campaign, Found, Progress, loads
 from repro.traces.finding import Finding, Status, Verdict, worst
 from repro.traces.trace import Ended, How, Trace
-from tests import sample_record
+from tests.builders import sample_record
 from tests.test_fuzz_main import process
 
 pytestmark = pytest.mark.slow

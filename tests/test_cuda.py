@@ -23,7 +23,7 @@ from repro.traces.finding import Status
 from repro.traces.trace import How, Trace
 from runners.processes.pool import Pool
 from runners.processes.warm import room_for
-from tests.ways_to_die import WAYS, data_of
+from tests.builders.ways_to_die import WAYS, data_of
 
 SEEDS = sorted(Path(__file__).parent.parent.glob("repro/seeds/*.json"))
 # After a crash the next case has to start within this, where kernels have been compiled before.
@@ -140,7 +140,7 @@ def check_that_a_crash_costs_one_case(pool: Pool, way: str) -> float:
 
 def dying_pool(target: Target, folder: Path) -> Pool:
     standbys = room_for(target.engine)
-    return Pool(target, session="tests.dying_session", log=folder / "log", timeout_s=15, standbys=standbys)
+    return Pool(target, session="tests.builders.dying_session", log=folder / "log", timeout_s=15, standbys=standbys)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
-from capturing import address, captured
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tensor_programs import MAKES, WRITES, Call, Program, Tensors, bits, contents, programs, run
 
 from runners.engines import emulated
 from runners.engines.arena import Arena
 from runners.engines.emulated import REFUSAL, CaptureRefused, Graph, graph, mark_host
+from tests.builders.capturing import address, captured
+from tests.tensor_programs import MAKES, WRITES, Call, Program, Tensors, bits, contents, programs, run
 
 pytestmark = pytest.mark.emulated
 many = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from capturing import address, captured
-from tensor_programs import Tensors
 
 from runners.engines.arena import ALIGNMENT, Arena
 from runners.engines.emulated import Graph
+from tests.builders.capturing import address, captured
+from tests.tensor_programs import Tensors
 
 pytestmark = pytest.mark.emulated
 

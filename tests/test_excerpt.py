@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from sample_record import BUGGY, campaign, stale_found
 
 from repro.traces.campaign import Campaign
 from repro.traces.excerpt import COLUMNS_MAX, EXCERPTS_MAX, ROWS_MAX, excerpts
 from repro.traces.finding import Cell
 from repro.traces.trace import Array, Ended, How, Seen, Trace
+from tests.builders.sample_record import BUGGY, campaign, stale_found
 
 
 def trace(*seen: tuple[int, str, str, Array]) -> Trace:

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from only_verdict import only
 
 from oracles import kv_indices, kv_writes, metadata_shape
 from repro.cases.case import Case, Request, Setup, Step
 from repro.cases.layout import req_to_token
 from repro.traces.finding import Status
 from repro.traces.trace import Ended, How, Seen, Trace
+from tests.builders.only_verdict import only
 
 SETUP = Setup(runner="draft_extend", topk=1, num_steps=2, num_draft_tokens=3, capture_bs=(4,), slots=4)
 CASE = Case(

@@ -23,9 +23,9 @@ from repro.fidelity.recording import load
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Ended, How, Seen, Trace
 from runners.targets.environments import whole_record
-from tests.fidelity_traces import TRACE, seen, slot_of, with_scores, with_variant, without_rows
+from tests.builders.fidelity_traces import TRACE, seen, slot_of, with_scores, with_variant, without_rows
+from tests.builders.toy_traces import changed, drawn_cases, put, toy_trace
 from tests.test_repro_main import CASE
-from tests.toy_traces import changed, drawn_cases, put, toy_trace
 
 pytestmark = pytest.mark.slow
 

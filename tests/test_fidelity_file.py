@@ -18,9 +18,9 @@ from repro.fidelity.compare import OUTPUT, Agreement
 from repro.fidelity.observation import Seen
 from repro.fidelity.recording import BadRecording, Recording, load, save
 from repro.traces.trace import Ended, How, Trace
-from tests.fidelity_traces import TRACE, seen, slot_of, with_scores, with_variant, without_rows
+from tests.builders.fidelity_traces import TRACE, seen, slot_of, with_scores, with_variant, without_rows
+from tests.builders.toy_traces import put, toy_trace
 from tests.test_repro_main import CASE
-from tests.toy_traces import put, toy_trace
 
 pytestmark = pytest.mark.slow
 

@@ -8,14 +8,13 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 
-import sample_ledger
-from sample_record import BUGGY, FIXED, campaign, stale_found
-
 from reports import frames, packing, tables
 from reports.records import history_of
 from reports.trends import HEIGHT, WIDTH, trends
 from repro.ledger.read import CASE_COLUMNS
 from repro.traces.campaign import Covered, Transition
+from tests.builders import sample_ledger
+from tests.builders.sample_record import BUGGY, FIXED, campaign, stale_found
 
 
 def test_heat_map_tells_never_from_not_possible() -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from flashinfer_problems import Problem, Solver, StandIn, by_definition, differences, problem
 
 from repro.cases.case import Target
 from runners.engines import emulated
@@ -22,6 +21,7 @@ from runners.engines.emulated import CaptureRefused, Graph
 from runners.engines.standins import flashinfer
 from runners.engines.standins.flashinfer_kernels import INFINITY, paged_attention
 from runners.targets.environments import interpreter, worker_environment
+from tests.flashinfer_problems import Problem, Solver, StandIn, by_definition, differences, problem
 
 SCRIPT = Path(__file__).with_name("flashinfer_problems.py")
 GPU_PROBLEMS = 40  # for each size of a head

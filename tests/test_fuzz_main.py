@@ -13,9 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from python_path import in_front
 from rich.console import Console
-from sample_record import stale_found
 
 from fuzz.__main__ import main
 from reports.progress import Display, line
@@ -23,6 +21,8 @@ from repro.cases import codec
 from repro.cases.case import Target
 from repro.traces.campaign import Found, Progress, loads
 from repro.traces.finding import Status
+from tests.builders.sample_record import stale_found
+from tests.python_path import in_front
 
 pytestmark = pytest.mark.slow
 

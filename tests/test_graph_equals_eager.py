@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sound_trace import CASE, FAIL, PADDED, PASS, SETUP, SOUND, THREE, UNKNOWN, told
-from toy_traces import changed, put, toy_trace
 
 from oracles import graph_equals_eager
 from repro.cases.case import Case, Step
 from repro.traces.trace import Ended, How, Seen, Trace
+from tests.builders.sound_trace import CASE, FAIL, PADDED, PASS, SETUP, SOUND, THREE, UNKNOWN, told
+from tests.builders.toy_traces import changed, put, toy_trace
 
 OUTPUTS = ("tokens", "parents", "scores_index", "kv_slots", "kv_rows")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from sample_rows import check_row, finding_row
-
 from repro.cases import codec
 from repro.ledger.identities import FACT
 from repro.ledger.merge import check, merge
@@ -17,6 +15,7 @@ from repro.traces.campaign import dumps, loads
 from repro.traces.earlier import places
 from repro.traces.finding import fingerprint
 from repro.upstream.fixes import SEEDS
+from tests.builders.sample_rows import check_row, finding_row
 
 DATA = Path(__file__).parent / "data"
 

@@ -10,11 +10,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from kernels_of_programs import ONE_BY_ONE
-from python_path import in_front
 
 from repro.cases.case import Target
 from runners.targets.environments import PROJECT, worker_environment
+from tests.kernels_of_programs import ONE_BY_ONE
+from tests.python_path import in_front
 
 SCRIPT = Path(__file__).with_name("interpreted.py")
 pytestmark = pytest.mark.emulated

@@ -8,8 +8,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-import sample_ledger
-from sample_record import campaign, stale_found
 
 from reports import site
 from reports.__main__ import main
@@ -18,6 +16,8 @@ from reports.records import history_of
 from repro.cases import codec
 from repro.cases.json_parts import plain
 from repro.upstream.fixes import SEEDS
+from tests.builders import sample_ledger
+from tests.builders.sample_record import campaign, stale_found
 
 SEED = SEEDS / "multi-layer-stale-padding.json"
 STORED = codec.read(SEED)

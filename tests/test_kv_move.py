@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from only_verdict import only
-from toy_traces import changed
 
 from oracles import kv_moves
 from oracles.catalogue import judge_all, overall
@@ -32,6 +30,8 @@ from repro.traces.trace import Array, Ended, How, Seen, Trace
 from runners.processes.pool import Pool
 from tests.builders.cases import failures
 from tests.builders.known_failures import has_fix_of
+from tests.builders.only_verdict import only
+from tests.builders.toy_traces import changed
 
 SETUP = Setup(
     runner="kv_move",

@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sample_record import campaign
-from sample_rows import CASE, SEED_TEXT, case_row, check_row, finding_row, fix_row
 
 from repro.ledger import schema
 from repro.ledger.merge import check, merge
@@ -21,6 +19,8 @@ from repro.ledger.read import CASE_COLUMNS, History, read
 from repro.ledger.rows import CampaignRow, CaseCount
 from repro.ledger.schema import BadLedger
 from repro.ledger.write import Ledger
+from tests.builders.sample_record import campaign
+from tests.builders.sample_rows import CASE, SEED_TEXT, case_row, check_row, finding_row, fix_row
 
 CAMPAIGN = campaign()
 DATA = Path(__file__).parent / "data"
@@ -254,7 +254,7 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from sample_rows import finding_row
+from tests.builders.sample_rows import finding_row
 from repro.ledger.write import Ledger
 from repro.ledger.schema import BadLedger
 ledger = Ledger.open(Path({path!r}))
@@ -272,7 +272,7 @@ except BadLedger as error:
 
 def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
-    script = LIMITED.format(tests=str(Path(__file__).parent), path=str(path))
+    script = LIMITED.format(tests=str(Path(__file__).parent.parent), path=str(path))
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ran.returncode == 3
     assert "the disk does not take it" in ran.stderr and ran.stderr.count("\n") == 1

@@ -14,11 +14,11 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
-from python_path import in_front
-from sample_rows import finding_row, write_for_ever
 
 from repro.ledger.merge import check
 from repro.ledger.write import Ledger
+from tests.builders.sample_rows import finding_row, write_for_ever
+from tests.python_path import in_front
 
 PROJECT = Path(__file__).resolve().parent.parent
 WRITERS = 8
@@ -58,7 +58,7 @@ class Writers:
 
     def start(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["sample_rows"])
+        context.set_forkserver_preload(["tests.builders.sample_rows"])
         here, there = context.Pipe(duplex=False)
         stderr = self.path.with_name(f"stderr-{self.begun}")
         words = (self.path, self.begun, there, stderr)

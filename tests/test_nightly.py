@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from sample_record import campaign, stale_found
-from sample_rows import TARGET, check_row, fix_row
 
 from repro.ledger.explain import Explained
 from repro.ledger.gate import Color, changes, judge_campaign, judge_check, judge_fix, judge_issue, measured, summary
@@ -23,6 +21,8 @@ from repro.ledger.read import History, read
 from repro.ledger.rows import CampaignRow
 from repro.ledger.states import State
 from repro.traces.finding import Status, Verdict, fingerprint
+from tests.builders.sample_record import campaign, stale_found
+from tests.builders.sample_rows import TARGET, check_row, fix_row
 
 PROJECT = Path(__file__).resolve().parent.parent
 ISSUE = Issue(

@@ -9,15 +9,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from only_verdict import only
-from sound_trace import CASE, FAIL, FULL, PADDED, PASS, RAW, SETUP, SOUND, THREE, UNKNOWN, told
-from toy_traces import OF_OTHERS, changed, drawn_cases, put, toy_trace
 
 from oracles import bucket, callers_batch, ended, graph_equals_eager, kv_writes, slot0_padding, staged, tolerance
 from oracles.catalogue import ALL, COMPARED, ENDED, RAISED, judge_all, overall
 from repro.cases.case import Case, Step
 from repro.traces.finding import Status, Verdict, fingerprint
 from repro.traces.trace import Ended, How, Seen, Trace
+from tests.builders.only_verdict import only
+from tests.builders.sound_trace import CASE, FAIL, FULL, PADDED, PASS, RAW, SETUP, SOUND, THREE, UNKNOWN, told
+from tests.builders.toy_traces import OF_OTHERS, changed, drawn_cases, put, toy_trace
 
 
 def test_the_sound_trace_passes_everywhere() -> None:

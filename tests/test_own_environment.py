@@ -25,7 +25,7 @@ from runners.targets.environments import (
 )
 from runners.targets.install import Ran
 from runners.targets.venv import make_environment
-from tests.misbehaving import going
+from tests.builders.misbehaving import going
 
 REAL = Target("0.5.13", "cuda")
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sample_record import stale_found
 
 from reports.pages import _side
 from repro.traces.excerpt import Excerpt, excerpts
 from repro.traces.finding import Cell
 from repro.traces.trace import Ended, How, Seen, Trace
+from tests.builders.sample_record import stale_found
 
 LOGITS = Excerpt(
     step=1, name="logits", row=0, column=0, width=3, graph=("0.1", "0.5", "0.9"), eager=("0.100001", "0.7", "0.9")

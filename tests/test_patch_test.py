@@ -18,7 +18,7 @@ from repro.traces.trace import Ended, How, Trace
 from repro.upstream.fixes import SEEDS
 from repro.upstream.patch_file import applied
 from repro.upstream.rig import Refused
-from tests import rigs
+from tests.builders import rigs
 
 SEED = SEEDS / "multi-layer-stale-padding.json"
 GUARD = SEEDS / "pr26292-decode.json"

@@ -7,17 +7,17 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from sample_record import (
-    large_case,
-    many_findings,
-    stale_case,
-    stale_found,
-)
 
 from reports import picture
 from repro.cases.case import RUNNERS, Case
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Cell
+from tests.builders.sample_record import (
+    large_case,
+    many_findings,
+    stale_case,
+    stale_found,
+)
 
 STALE = stale_found()
 

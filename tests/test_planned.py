@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from only_verdict import only
-from toy_traces import changed, toy_trace
 
 from oracles import planned
 from repro.cases.case import Case, Request, Setup, Step
 from repro.traces.finding import Status
 from runners.processes.pool import Pool
 from runners.sessions.planner import Planner
+from tests.builders.only_verdict import only
+from tests.builders.toy_traces import changed, toy_trace
 
 SETUP = Setup(runner="toy", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(2, 4), slots=5)
 CASE = Case(

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from toy_traces import OF_OTHERS, Keeper, drawn_cases, toy_trace
 
 from oracles.catalogue import ALL, RAISED, judge_all, overall
 from repro.cases.case import Case, Request, Setup, Step, Target
@@ -19,6 +18,7 @@ from repro.traces.trace import How
 from runners.recording.observer import HarnessError, Unsupported
 from runners.toy.runner import BUGS
 from runners.toy.session import open_session
+from tests.builders.toy_traces import OF_OTHERS, Keeper, drawn_cases, toy_trace
 
 SOUND = ("clean", "rounding", "tie", "garbage")
 
@@ -191,8 +191,8 @@ def begin_alone(bug: str) -> subprocess.Popen[bytes]:
     """The first case on this bug in a process of its own, which has got as far as running it."""
     here = Path(__file__).parent
     script = (
-        f"import sys; sys.path[:0] = [{str(here)!r}, {str(here.parent)!r}]\n"
-        "from toy_traces import toy_trace\n"
+        f"import sys; sys.path.insert(0, {str(here.parent)!r})\n"
+        "from tests.builders.toy_traces import toy_trace\n"
         "from repro.cases.codec import case_from_json\n"
         f"case = case_from_json({case_to_json(CASES[0])!r})\n"
         "print('begun', flush=True)\n"

@@ -19,11 +19,11 @@ import pytest
 from repro.cases.case import Target
 from repro.traces.trace import How
 from runners.processes.pool import Pool
-from tests.misbehaving import going
+from tests.builders.misbehaving import going
 
 PROJECT = Path(__file__).resolve().parent.parent
 TARGET = Target("misbehaving", "toy")
-MODULE = "tests.misbehaving"
+MODULE = "tests.builders.misbehaving"
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +257,7 @@ def start_parent() -> tuple[subprocess.Popen[str], list[int]]:
     """A process of its own that runs a pool and says which processes there are: worker and session."""
     script = """
         import json, pathlib, sys, threading, time
-        from tests.misbehaving import going
+        from tests.builders.misbehaving import going
         from tests.test_pool import MODULE, TARGET, Pool
         def tell():
             while pool.session_pid is None: time.sleep(0.01)

@@ -22,7 +22,7 @@ from repro.traces.finding import Status
 from repro.traces.trace import Ended, How, Trace
 from runners.processes.pool import Pool
 from runners.targets.environments import PROBES, sglang_path, worker_environment
-from tests.probe_sites import Site, sites
+from tests.builders.probe_sites import Site, sites
 
 # The oracle ------------------------------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ def planted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("plan")
     plan, variables = folder / "plan.json", {"EAGLEEYE_PLAN": str(folder / "plan.json")}
     target = Target(request.param, "emulated")
-    with Pool(target, log=folder / "log", session="tests.planting_session", variables=variables) as pool:
+    with Pool(target, log=folder / "log", session="tests.builders.planting_session", variables=variables) as pool:
         found = Planted(release=request.param, pool=pool, plan=plan)
         found.good.extend(found.run(one, True) for one in CASES)
         yield found

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.database import InMemoryExampleDatabase
-from sample_rows import CASE
 
 import fuzz.__main__
 from fuzz.draw.corpus import TRIED_MAX, Remembered
@@ -22,6 +21,7 @@ from fuzz.draw.profiles import PROFILES, BadExamples, database
 from repro.cases.case import Case, Request, Step, Target
 from repro.traces.campaign import loads
 from repro.traces.finding import Finding, Status, Verdict
+from tests.builders.sample_rows import CASE
 
 VERDICT = Verdict(oracle="slot0_padding", status=Status.FAIL, where="padded rows")
 

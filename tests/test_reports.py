@@ -17,16 +17,6 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-import sample_ledger
-from sample_record import (
-    BUGGY,
-    campaign,
-    covered,
-    many_findings,
-    stale_found,
-    stale_replays,
-    stale_report,
-)
 
 from reports import html
 from reports.events import target_order
@@ -36,6 +26,16 @@ from repro.cases import codec
 from repro.cases.case import Target
 from repro.traces.campaign import Campaign, Replay
 from repro.traces.finding import Cell
+from tests.builders import sample_ledger
+from tests.builders.sample_record import (
+    BUGGY,
+    campaign,
+    covered,
+    many_findings,
+    stale_found,
+    stale_replays,
+    stale_report,
+)
 
 
 class Page(HTMLParser):

@@ -12,16 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import sample_ledger
 from rich.console import Console
-from sample_record import (
-    BUGGY,
-    FIXED,
-    campaign,
-    stale_found,
-    stale_replays,
-    stale_report,
-)
 
 from reports import terminal
 from reports.__main__ import main
@@ -33,6 +24,15 @@ from repro.ledger.read import CASE_COLUMNS, History
 from repro.ledger.rows import CaseRow
 from repro.ledger.write import Ledger
 from repro.traces.campaign import dumps
+from tests.builders import sample_ledger
+from tests.builders.sample_record import (
+    BUGGY,
+    FIXED,
+    campaign,
+    stale_found,
+    stale_replays,
+    stale_report,
+)
 
 pytestmark = pytest.mark.slow
 

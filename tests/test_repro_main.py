@@ -20,7 +20,7 @@ from repro.cases.codec import Seed
 from repro.traces.finding import Status, Verdict
 from runners.processes import sanitizer
 from runners.processes.pool import Pool
-from tests.misbehaving import going
+from tests.builders.misbehaving import going
 
 pytestmark = pytest.mark.slow
 
@@ -102,7 +102,7 @@ def test_a_hang_is_a_failure(seed: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_trouble_of_ours_is_an_error_and_no_verdict(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sanitizer, "Pool", functools.partial(Pool, session="tests.misbehaving"))
+    monkeypatch.setattr(sanitizer, "Pool", functools.partial(Pool, session="tests.builders.misbehaving"))
     path = tmp_path / "seed.json"
     codec.write(path, Seed(case=going(way)))
     assert main(["run", str(path), "--target", "clean/toy"]) == 3

@@ -19,7 +19,7 @@ from repro.upstream.file_check import check
 from repro.upstream.fixes import SEEDS
 from repro.upstream.rig import Refused
 from repro.upstream.script import LINES_MAX, can_show, script, upstream_test
-from tests import rigs
+from tests.builders import rigs
 
 SHOWN = {
     "pr23037-stale-padding": ("0.5.10.post1", "0.5.11"),

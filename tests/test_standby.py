@@ -15,7 +15,7 @@ from repro.cases.case import Case, Setup, Target
 from repro.traces.trace import How, Trace
 from runners.processes.pool import Pool
 from runners.processes.warm import STANDBYS_MAX, Standbys, room_for
-from tests.misbehaving import OPENING_S, going
+from tests.builders.misbehaving import OPENING_S, going
 from tests.test_pool import MODULE, TARGET, gone_within
 
 WELL = going("well").setup

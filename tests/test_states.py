@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sample_rows import TARGET, check_row, finding_row
 
 from repro.ledger.read import History
 from repro.ledger.rows import CheckRow
 from repro.ledger.states import STATES, WINDOW, State, measurements, state_of, states
+from tests.builders.sample_rows import TARGET, check_row, finding_row
 
 # p: passed 1 of 1. f: failed 1 of 1. h: failed 1 of 2. P: passed 5 of 5. F: failed 5 of 5. x: it could not be run.
 # u: nobody knows.

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from python_path import in_front
 
 from fuzz.draw.rounds import different, examples, rounds
 from fuzz.draw.strategies import HIDDEN_SIZES, VOCAB_SIZES, cases, setups
 from fuzz.draw.swarm import EVERYTHING, LARGE, LENGTHS, MIDDLE, MOVES, SMALL, Swarm, swarms
 from repro.cases.case import Case, Request, Setup, problems, seq_len_max, setup_problems
 from repro.cases.codec import digest
+from tests.python_path import in_front
 
 PROJECT = Path(__file__).resolve().parent.parent
 PLAIN = Swarm(shuffled=False, jumps=False)

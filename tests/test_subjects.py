@@ -9,10 +9,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import sample_ledger
-from sample_ledger import RUNS
-from sample_record import BUGGY, FIXED, campaign, large_case, stale_found, stale_replays
-
 from reports import changes
 from reports.pages import columns, pages
 from reports.records import history_of
@@ -23,6 +19,9 @@ from repro.ledger.read import History
 from repro.ledger.rows import CheckRow, FindingRow, FixRow
 from repro.traces.campaign import Campaign, Replay
 from repro.traces.finding import Status, fingerprint
+from tests.builders import sample_ledger
+from tests.builders.sample_ledger import RUNS
+from tests.builders.sample_record import BUGGY, FIXED, campaign, large_case, stale_found, stale_replays
 
 STALE = stale_found()
 SEED = "seed:pr23037-stale-padding.json"

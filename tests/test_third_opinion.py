@@ -58,7 +58,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 def misled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     log = tmp_path_factory.mktemp("misled") / "log"
     target = Target(RELEASE, "emulated")
-    with Pool(target, log=log, session="tests.misled_session", variables=EVERY_STEP) as pool:
+    with Pool(target, log=log, session="tests.builders.misled_session", variables=EVERY_STEP) as pool:
         yield pool
 
 

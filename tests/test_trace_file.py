@@ -19,8 +19,8 @@ from repro.cases.case import Target
 from repro.traces import trace_file
 from repro.traces.trace import Ended, How, Seen
 from repro.traces.trace_file import BadTrace, Kept, beside, load, save
+from tests.builders.toy_traces import toy_trace
 from tests.test_repro_main import CASE
-from tests.toy_traces import toy_trace
 
 STALE = toy_trace(CASE, "stale_padding")
 TARGET = Target("stale_padding", "toy")

@@ -17,7 +17,7 @@ from repro.cases.tree import ancestors
 from repro.traces.finding import Status
 from repro.traces.trace import Array, Ended, How, Seen, Trace
 from runners.targets.environments import interpreter, worker_environment
-from tests.toy_traces import changed
+from tests.builders.toy_traces import changed
 
 SCRIPT = Path(__file__).with_name("tree_problems.py")
 SETUP = Setup(runner="verify", topk=2, num_steps=3, num_draft_tokens=5, capture_bs=(2,), slots=2)

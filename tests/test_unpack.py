@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small_wheels import SMALL, UNPACKED, Index, contents, make, small_index
 
 from repro.cases.case import Target
 from runners import __main__ as command
@@ -23,6 +22,7 @@ from runners.targets.bundle.archive import Member
 from runners.targets.bundle.unpack import unpack
 from runners.targets.environments import NotUsable, import_path, installed
 from runners.targets.install import damage
+from tests.builders.small_wheels import SMALL, UNPACKED, Index, contents, make, small_index
 
 pytestmark = pytest.mark.slow
 

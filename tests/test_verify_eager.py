@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from toy_traces import changed
 
 from oracles import metadata_once
 from oracles.catalogue import judge_all, overall
@@ -19,6 +18,7 @@ from repro.upstream.fixes import SEEDS
 from runners.processes.pool import Pool
 from tests.builders.cases import failures
 from tests.builders.known_failures import has_fix_of
+from tests.builders.toy_traces import changed
 
 SETUP = Setup(
     runner="verify_eager", topk=1, num_steps=3, num_draft_tokens=4, capture_bs=(2, 4), slots=6, context_len=64

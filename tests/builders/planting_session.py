@@ -23,7 +23,7 @@ import torch
 from repro.cases.case import Case, Setup, Target
 from runners.recording.observer import RunCase, Watch
 from runners.sessions import open
-from tests.probe_sites import PROBES
+from tests.builders.probe_sites import PROBES
 
 VARIABLES = ("SGLANG_SPEC_NAN_DETECTION", "SGLANG_SPEC_OOB_DETECTION", "SGLANG_ENABLE_ASYNC_ASSERT")
 HOME = "sglang.srt.utils.async_probe"  # from 0.5.13 on

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from tensor_programs import Tensors
 
 from runners.engines.arena import Arena
 from runners.engines.emulated import Graph, graph
+from tests.tensor_programs import Tensors
 
 
 def captured(program: Callable[[], Tensors], pool: Arena | None = None) -> tuple[Graph, Tensors]:

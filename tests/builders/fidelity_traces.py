@@ -12,8 +12,8 @@ from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case
 from repro.fidelity.observation import Observation, observe
 from repro.traces.trace import Seen, Trace
+from tests.builders.toy_traces import changed, toy_trace
 from tests.test_repro_main import CASE
-from tests.toy_traces import changed, toy_trace
 
 TRACE = toy_trace(CASE)
 

@@ -1,4 +1,4 @@
-"""runners.sessions.open, whose process or device dies on request: a request with certain `data` (tests/ways_to_die.py)
+"""runners.sessions.open, whose process or device dies on request: a request with certain `data` (ways_to_die.py)
 says how, when its step's graph is about to be launched."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from repro.traces.trace import Array
 from runners.recording.observer import RunCase, Watch
 from runners.recording.packed import Sheet
 from runners.sessions import open
-from tests.ways_to_die import WAYS, data_of
+from tests.builders.ways_to_die import WAYS, data_of
 
 # Seconds that a hanging GPU hangs for, if nobody kills it.
 HANG_S = 60

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from toy_traces import toy_trace
-
 from repro.cases.case import Case, Request, Setup, Step
 from repro.traces.finding import Status, Verdict
+from tests.builders.toy_traces import toy_trace
 
 PASS, UNKNOWN, FAIL = Status.PASS, Status.UNKNOWN, Status.FAIL
 

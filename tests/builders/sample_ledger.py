@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sample_record import campaign, large_case, stale_found
-
 from repro.cases.case import Target
 from repro.cases.codec import Seed, dumps
 from repro.ledger.read import History
@@ -21,6 +19,7 @@ from repro.ledger.rows import CampaignRow, CaseCount, CheckRow, FindingRow, FixR
 from repro.traces.campaign import Found
 from repro.traces.excerpt import Excerpt
 from repro.traces.finding import Cell
+from tests.builders.sample_record import campaign, large_case, stale_found
 
 RELEASES = ("0.5.10.post1", "0.5.11", "0.5.12.post1", "0.5.13", "0.5.13.post1", "0.5.14", "0.5.15.post1")
 ENGINES = ("emulated", "cuda")
