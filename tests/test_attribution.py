@@ -178,7 +178,7 @@ def test_a_buffer_that_is_too_short_is_recorded_as_it_is() -> None:
 @pytest.mark.emulated("0.5.13")
 def test_a_backend_that_cannot_be_made_is_a_failure() -> None:
     case = Case(setup=SETUP, steps=(Step(requests=(Request(slot=1, seq_len=5, data=1),)),))
-    with Pool(Target("0.5.13", "emulated"), session="tests.failing_backend") as pool:
+    with Pool(Target("0.5.13", "emulated"), session="tests.builders.failing_backend") as pool:
         trace = pool.run(case)
     ended = trace.ended
     assert (ended.how, ended.step, ended.what, ended.path) == (

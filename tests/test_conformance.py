@@ -149,7 +149,7 @@ def test_the_record_is_complete(pair: tuple[str, str], run: Callable[[tuple[str,
     assert trace.facts["adapted"] == "yes" or trace.facts["sglang"] not in ADAPTED
     if not RUNNER_FACTS[pair[0]].graph:
         return
-    assert trace.seconds.keys() == {"build", "graph", "eager", "record"}
+    assert trace.seconds.keys() >= {"build", "graph", "eager", "record"}
     assert all(seconds > 0 for seconds in trace.seconds.values())
     setup = run(pair).case.setup
     table = trace.get(-1, "input", "req_to_token")

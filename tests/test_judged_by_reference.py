@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sound_trace import CASE, FAIL, PADDED, PASS, SOUND, UNKNOWN, told
-from toy_traces import changed, put
 
 from oracles import graph_equals_eager
 from repro.traces.trace import Array, Seen, Trace
+from tests.builders.sound_trace import CASE, FAIL, PADDED, PASS, SOUND, UNKNOWN, told
+from tests.builders.toy_traces import changed, put
 
 BOTH = "graph and eager agree and are both wrong"
 TREE, VALUES, SLOTS = "draft tree", "KV values written", "KV slots written"
