@@ -96,7 +96,7 @@ def _parser() -> Parser:
     mutate.add_argument("--sample", type=count, metavar="N", help="so many, over all runners; default: all there are")
     mutate.add_argument("--seed", type=whole, default=0, help="which ones")
     mutate.add_argument("--cases", type=count, default=40, help="on which a mutant is tried, of each runner at most")
-    mutate.add_argument("--limit", type=positive, default=90.0, help="seconds after which no further case is begun")
+    mutate.add_argument("--limit", type=positive, default=180.0, help="seconds after which no further case is begun")
     mutate.add_argument("--timeout", type=positive, default=30.0, help="seconds of silence that are a hang")
     mutate.add_argument("--workers", type=count, default=2, metavar="N", help="processes that share the mutants")
     mutate.add_argument(

@@ -77,7 +77,9 @@ def test_survives_what_fails_without_it_as_well_and_is_not_tried_for_ever() -> N
     world = World({0: [known], 1: [known], 2: [known]}, {0: [known], 1: [known], 2: [known]})
     outcome = world.outcome()
     assert (outcome.state, outcome.runner, outcome.cases) == (SURVIVED, "draft/triton", 3)
-    assert World({}, {}).outcome(limit_s=0.5).cases == 1
+    assert outcome.reason == ""
+    late = World({}, {}).outcome(limit_s=0.5)
+    assert (late.cases, late.reason) == (1, "not tried on all cases: 0.5 s were over")
 
 
 @pytest.mark.parametrize(

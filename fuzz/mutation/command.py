@@ -103,7 +103,10 @@ class _Run:
             others = [] if self.options.runner else [name for name in homes[mutant.id] if name != own]
             self._add(self._outcome(trial, mutant, [own, *others], run))
 
-        self._shared_out(sampled(groups, self.options.sample, self.options.seed), attempt)
+        try:
+            self._shared_out(sampled(groups, self.options.sample, self.options.seed), attempt)
+        except KeyboardInterrupt:
+            say(f"interrupted after {len(self.outcomes)} mutants")
         return summary.Report(
             target=str(self.target),
             seed=self.options.seed,

@@ -27,7 +27,7 @@ class Outcome:
     """What became of a mutant. runner: of the runners and backends that were tried, the one that killed it, else the
     one that it was drawn for. state: one of the four above. oracle: the first of `oracles`, all that failed in the
     case that killed it, in the catalogue's order. cases: how many were run. seconds: until it was killed, or all.
-    reason: why it is equivalent, or why nothing could be tried."""
+    reason: why it is equivalent, why nothing could be tried, or why not all cases were."""
 
     mutant: Mutant
     runner: str
@@ -95,12 +95,14 @@ class Trial:
     def of(self, mutant: Mutant, runners: Iterable[str], run: Run) -> Outcome:
         """Try a mutant on these runners, in their order. run: of the calling thread."""
         start, count = self.clock(), 0
+        late = ""
         change = {"edit": mutant.change()}
         own = ""
         for runner in runners:
             own = own or runner
             for case in self.plans[runner]:
                 if self.clock() - start > self.limit_s:
+                    late = f"not tried on all cases: {self.limit_s:g} s were over"
                     break
                 trace = run(case, change)
                 count += 1
@@ -121,7 +123,14 @@ class Trial:
                         cases=count,
                         seconds=round(seconds, 2),
                     )
-        return Outcome(mutant=mutant, runner=own, state=SURVIVED, cases=count, seconds=round(self.clock() - start, 2))
+        return Outcome(
+            mutant=mutant,
+            runner=own,
+            state=SURVIVED,
+            cases=count,
+            seconds=round(self.clock() - start, 2),
+            reason=late,
+        )
 
     def _failures(self, case: Case, trace: Trace) -> list[tuple[str, str]]:
         if not trace.ended.how.took_place:

@@ -151,11 +151,13 @@ def _traced(
         run_case = open_session(setup, target, _Phases(watch, lines))
 
     def run(case: Case, watch: Watch) -> None:
-        with lines:
-            run_case(case, _Phases(watch, lines))
-        for path, files in lines.seen.items():
-            for file, numbers in files.items():
-                watch.see(-1, path, file, np.array(sorted(numbers)))
+        try:
+            with lines:
+                run_case(case, _Phases(watch, lines))
+        finally:  # what ran before an error ran
+            for path, files in lines.seen.items():
+                for file, numbers in files.items():
+                    watch.see(-1, path, file, np.array(sorted(numbers)))
 
     return run
 
