@@ -101,7 +101,8 @@ def test_what_a_change_breaks_is_red_with_buffer_row_and_the_command(tmp_path: P
     text = markdown(done)
     assert "| draft | triton | slot0_padding | here | seq_lens | 2 | 1 | drawn |" in text
     stored = done.brought[0].stored
-    assert Path(stored).is_file()
+    assert all(Path(failure.stored).is_file() for failure in done.brought)
+    assert len({failure.stored for failure in done.brought}) == 2
     assert f"python -m repro run {stored} --target {BRANCH}" in text
 
 

@@ -345,3 +345,17 @@ def test_the_hook_sees_the_inputs_and_no_result_yet() -> None:
     made.replay()
     assert seen == [(made, [4, 4], [1, 1])]
     assert result.tolist() == [5, 5]
+
+
+def test_a_graph_that_is_captured_while_serving_is_no_launch_of_the_runner() -> None:
+    own, _ = captured(lambda: [torch.ones(1)])
+    seen: list[Graph] = []
+    Graph.runner_is_captured = True
+    Graph.before_replay = seen.append
+    try:
+        other, _ = captured(lambda: [torch.zeros(1)])
+        other.replay()
+        own.replay()
+    finally:
+        Graph.before_replay, Graph.runner_is_captured = None, False
+    assert seen == [own]

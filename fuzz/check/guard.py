@@ -198,7 +198,8 @@ class Check:
             origin=origin,
             case=case,
             verdict=verdict,
-            stored=str(keep(self.out, finding)),
+            # A folder for each runner: the same oracle may fail in the same place on two of them.
+            stored=str(keep(self.out / f"{case.setup.runner}-{case.setup.backend}", finding)),
             known=self._known(case, verdict) if self.checked.base is None else "",
         )
         self.checked.failures[failure.identity] = failure

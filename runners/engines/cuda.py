@@ -17,12 +17,19 @@ device = "cuda"
 
 
 class Graph(torch.cuda.CUDAGraph):
-    """before_replay, if set, is called at each replay, just before the graph is launched."""
+    """before_replay, if set, is called at each replay, just before the graph is launched. Not of graphs that sglang
+    captures while it serves, once runner_is_captured is set: those are no launches of the runner."""
 
     before_replay: Callable[[Graph], None] | None = None
+    runner_is_captured = False
+    is_of_serving = False
+
+    def capture_begin(self, *args: Any, **kwargs: Any) -> None:
+        self.is_of_serving = Graph.runner_is_captured
+        super().capture_begin(*args, **kwargs)
 
     def replay(self) -> None:
-        if Graph.before_replay is not None:
+        if Graph.before_replay is not None and not self.is_of_serving:
             Graph.before_replay(self)
         super().replay()
 

@@ -51,9 +51,13 @@ class CaptureRefused(RuntimeError):
 
 
 class Graph:
-    """Stands in for torch.cuda.CUDAGraph. before_replay, if set, is called with the graph at each replay."""
+    """Stands in for torch.cuda.CUDAGraph. before_replay, if set, is called with the graph at each replay.
+    Not of graphs that sglang captures while it serves, once runner_is_captured is set: those are no launches of the
+    runner."""
 
     before_replay: Callable[[Graph], None] | None = None
+    runner_is_captured = False
+    is_of_serving = False
     poison = True
 
     def __init__(self, keep_graph: bool = False) -> None:
@@ -69,7 +73,7 @@ class Graph:
         """Run the recorded calls. RuntimeError before a capture, or if a call's result changes its size."""
         if self._calls is None or self._pool is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
-        if Graph.before_replay is not None:
+        if Graph.before_replay is not None and not self.is_of_serving:
             Graph.before_replay(self)
         if self.poison:
             for offset, size in self._blocks:
@@ -90,6 +94,7 @@ class Graph:
 def graph(cuda_graph: Graph, pool: Arena | None = None, stream: object = None, **_: object) -> Iterator[None]:
     """Stands in for torch.cuda.graph: what runs inside is recorded into `cuda_graph`."""
     recorder = _Recorder(pool if pool is not None else Arena(), cuda_graph)
+    cuda_graph.is_of_serving = Graph.runner_is_captured
     _open.append(recorder)
     try:
         with interpreter.launches_go_to(recorder.launch), recorder, _HostGuard():

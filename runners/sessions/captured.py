@@ -45,6 +45,7 @@ class Captured:
                 memory.fill_cache(kv, self.table)
             watch.at(-1, "capture")
             self.runner = adapter.capture(self.live)
+        engine.Graph.runner_is_captured = True
         self.planner = Planner([self.live.target, self.live.draft])
         self.third_opinion = ThirdOpinion(adapter, self.live, setup, self.dtype)
         self.neutral = dict(adapter.neutral(self.live))
