@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,12 +153,21 @@ def test_a_package_that_is_not_there_is_the_environments() -> None:
 
 def test_a_refusal_is_of_the_setup_that_it_is_about() -> None:
     words = "speculative_eagle_topk > 1 with page_size > 1 is only supported on these backends"
-    paged = Setup(**{name: getattr(SETUP, name) for name in SETUP.__slots__} | {"page_size": 4, "context_len": 64})
+    paged = replace(SETUP, page_size=4, context_len=64)
     assert refused(paged, ValueError(words)) == words
     assert refused(paged, ValueError("another")) == ""
     assert refused(SETUP, ValueError(words)) == "", "of one token a page these words are a finding"
     with pytest.raises(Unsupported, match="speculative_eagle_topk"):
         not_built(ValueError(words), paged, Kept())  # type: ignore[arg-type]
+
+
+def test_a_package_that_is_left_out_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "Cannot find model module. 'DeepseekV3ForCausalLMNextN' is not a registered model in the library"
+    drafts = replace(SETUP, algorithm="NEXTN", dtype="float16")
+    for found, said in ((None, f"cutlass is not installed: {words}"), (object(), "")):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name, found=found: found)
+        assert refused(drafts, ValueError(words)) == said
+    assert refused(SETUP, ValueError(words)) == ""
 
 
 def test_a_buffer_that_is_too_short_is_recorded_as_it_is() -> None:

@@ -5,6 +5,7 @@ Whatever else it raises while it is built is one, so that a new refusal is looke
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,10 +15,15 @@ from repro.cases.case import Setup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """words: a pattern of what is raised. of: the setups that it is about; of others the same words are a finding."""
+    """words: a pattern of what is raised. of: the setups that it is about; of others the same words are a finding.
+    absent: a package of others without which this is said; where it is installed, the words are a finding, too."""
 
     words: re.Pattern[str]
     of: Callable[[Setup], bool]
+    absent: str = ""
+
+    def holds(self, setup: Setup) -> bool:
+        return self.of(setup) and not (self.absent and importlib.util.find_spec(self.absent))
 
 
 REFUSALS = (
@@ -31,10 +37,12 @@ REFUSALS = (
         words=re.compile(r"fused_eh_norm: unsupported dtype torch\.float32"),
         of=lambda setup: setup.algorithm == "NEXTN" and setup.dtype == "float32",
     ),
-    # What that kernel is compiled with; bundles for hosts without a package index leave it out.
+    # What that kernel is compiled with; bundles for hosts without a package index leave it out. sglang's registry of
+    # models goes over what cannot be imported, and does not find it then.
     Refusal(
-        words=re.compile(r"No module named 'cutlass'"),
+        words=re.compile(r"No module named 'cutlass'|Cannot find model module. 'DeepseekV3ForCausalLMNextN'"),
         of=lambda setup: setup.algorithm == "NEXTN",
+        absent="cutlass",
     ),
 )
 
@@ -44,7 +52,8 @@ def refused(setup: Setup, error: BaseException | None) -> str:
     while error is not None:
         text = str(error)
         for refusal in REFUSALS:
-            if refusal.words.search(text) and refusal.of(setup):
-                return text.strip().partition("\n")[0]
+            if refusal.words.search(text) and refusal.holds(setup):
+                lacking = f"{refusal.absent} is not installed: " if refusal.absent else ""
+                return f"{lacking}{text.strip().partition(chr(10))[0]}"
         error = error.__cause__ or error.__context__
     return ""
