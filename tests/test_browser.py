@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import browser as browsers
 import pytest
 
 from reports import html
 from reports.records import history_of
 from repro.ledger.read import History
 from repro.traces.finding import Cell
+from tests import browser as browsers
 from tests.builders import sample_ledger
 from tests.builders.sample_record import BUGGY, campaign, stale_found
 

@@ -55,6 +55,18 @@ def imports_a_command(path: Path) -> list[str]:
     return found
 
 
+def imports_a_helper_by_its_bare_name(path: Path) -> list[str]:
+    """Under two names a helper would be two modules: everywhere it is tests.NAME or tests.builders.NAME."""
+    helpers = {helper.stem for helper in TESTS if helper.name != "conftest.py"}
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module in helpers:
+            found.append(f"line {node.lineno} imports {node.module}: say tests.{node.module}")
+        elif isinstance(node, ast.Import):
+            found += [f"line {node.lineno} imports {a.name}" for a in node.names if a.name in helpers]
+    return found
+
+
 CHECKS = (too_long, opens_without_saying, more_than_a_docstring, vague, imports_a_command)
 
 
@@ -64,7 +76,7 @@ def test_every_module_is_tidy(check: Check) -> None:
     assert offences(check, MODULES) == []
 
 
-@pytest.mark.parametrize("check", [too_long, opens_without_saying])
+@pytest.mark.parametrize("check", [too_long, opens_without_saying, vague, imports_a_helper_by_its_bare_name])
 def test_every_test_module_is_tidy_too(check: Check) -> None:
     assert len(TESTS) > 20
     assert offences(check, TESTS) == []
@@ -79,6 +91,8 @@ def test_every_test_module_is_tidy_too(check: Check) -> None:
         (vague, "string_utils.py", ""),
         (imports_a_command, "curious.py", "from fuzz.__main__ import main\n"),
         (imports_a_command, "curious.py", "from fuzz import __main__\n"),
+        (imports_a_helper_by_its_bare_name, "test_curious.py", "from toy_traces import toy_trace\n"),
+        (imports_a_helper_by_its_bare_name, "test_curious.py", "import sample_record\n"),
     ],
 )
 def test_an_untidy_module_is_noticed(check: Check, name: str, text: str, tmp_path: Path) -> None:
