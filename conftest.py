@@ -45,6 +45,7 @@ IMPORT_TORCH = (
     "test_emulated_memory.py",
     "test_experts.py",
     "test_reference.py",
+    "test_stand_ins.py",
     "test_step.py",
 )
 INSTALLED = "installed/"

@@ -17,6 +17,7 @@ from runners.engines.staging import Tape
 from runners.recording.observer import RunCase, Watch
 from runners.releases import catalogue
 from runners.releases.kv_move.family import Batch, Move, Pools
+from runners.releases.stood_in import stood_in
 from runners.sessions import memory
 from runners.sessions.errors import blaming, theirs
 from runners.sessions.step import see_memory
@@ -27,6 +28,7 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     release = catalogue.present_release()
     part = catalogue.parts(release, setup.runner)
     watch.fact("adapter", catalogue.adapter_name(release, setup.runner))
+    watch.fact("objects", stood_in(setup.runner))
     pools: Pools = part("pools")(setup, engine.device)
     moves: Mapping[str, Move] = part("moves")(setup)
     table = req_to_token(setup)

@@ -21,6 +21,7 @@ from repro.cases.runner_facts import RUNNER_FACTS
 from runners.engines.active import engine
 from runners.recording.observer import HarnessError, OpenSession, RunCase, Unsupported, Watch
 from runners.releases import catalogue, model
+from runners.releases.stood_in import stood_in
 from runners.sessions import mutation, replay
 from runners.sessions.attribution import not_built
 from runners.targets.overlay import overlay_at
@@ -73,6 +74,7 @@ def _replays(setup: Setup, target: Target, watch: Watch) -> RunCase:
     if isinstance(adapter, catalogue.NotDriven | HarnessError):
         raise adapter
     watch.fact("adapter", adapter.name)
+    watch.fact("objects", stood_in(setup.runner))
     return replay.open_session(adapter, setup, watch)
 
 

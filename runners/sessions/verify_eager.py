@@ -16,6 +16,7 @@ from runners.engines.staging import Tape
 from runners.recording.observer import RunCase, Watch
 from runners.releases import catalogue, model
 from runners.releases.live import Live, mha_cache
+from runners.releases.stood_in import stood_in
 from runners.releases.verify_eager.family import Verified, verified, watched
 from runners.sessions import memory
 from runners.sessions.errors import blaming, theirs
@@ -27,6 +28,7 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     release = catalogue.present_release()
     part = catalogue.parts(release, setup.runner)
     watch.fact("adapter", catalogue.adapter_name(release, setup.runner))
+    watch.fact("objects", stood_in(setup.runner))
     with model.folders(model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle")) as folders:
         live: Live = part("build")(setup, engine.device, folders)
     runner = live.target.model_runner

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -18,8 +20,9 @@ from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleWo
 from repro.cases.runner_facts import RUNNER_FACTS
 from runners.releases.forward_pass import verify_spelling
 from runners.releases.live import Live
-from runners.releases.verify_eager.family import RANK, Verified, end, schedule_batch, worker
+from runners.releases.verify_eager.family import RANK, Verified, end, schedule_batch
 from runners.releases.workers import present
+from runners.releases.workers.arguments import construct
 from runners.releases.workers.building import as_on_gpus
 
 build = present.build
@@ -33,6 +36,9 @@ CACHE_LOCS = (
 )
 # By the name that the table of runners has for them.
 WORKERS: dict[str, Any] = {worker.__name__: worker for worker in (EAGLEWorkerV2, MultiLayerEagleWorkerV2)}
+
+# What a worker makes its draft worker of.
+DRAFTING = {"EAGLEWorkerV2": "EagleDraftWorker", "MultiLayerEagleWorkerV2": "MultiLayerEagleDraftWorker"}
 
 
 def spec_info(live: Live, verified: Verified) -> Any:
@@ -86,8 +92,34 @@ def verify(live: Live, runner: str, verified: Verified) -> None:
     for module in (dp_attention, forward_batch_info):
         if hasattr(module, "dp_slot_in"):  # since 0.5.21 counts are checked against the group's size, which is one here
             module.dp_slot_in = _ours
-    batch = schedule_batch(live, verified, spec_info(live, verified), ForwardMode.DECODE)
-    WORKERS[RUNNER_FACTS[runner].worker].verify(worker(live), batch)
+    kind = WORKERS[RUNNER_FACTS[runner].worker]
+    info = spec_info(live, verified)
+    worker(live, kind).verify(schedule_batch(live, verified, batch_class(kind), info, ForwardMode.DECODE))
+
+
+def worker(live: Live, kind: Any) -> Any:
+    """The worker that verifies, constructed by sglang. The draft worker that it would construct is there already, and
+    a multi-layer one's is that of a single layer: verify asks it for nothing."""
+    module: Any = sys.modules[kind.__module__]
+    drafting = DRAFTING[kind.__name__]
+    theirs = getattr(module, drafting)
+    setattr(module, drafting, lambda *_, **__: live.draft)
+    try:
+        made = construct(kind, live.args, **present.GENERATION.ranks(), target_worker=live.target)
+    finally:
+        setattr(module, drafting, theirs)
+    # Where construction is in phases, the pools come later.
+    pools = zip(("req_to_token_pool", "token_to_kv_pool_allocator"), live.target.get_memory_pool(), strict=True)
+    for name, pool in pools:
+        if name not in vars(made):
+            setattr(made, name, pool)
+    return made
+
+
+def batch_class(kind: Any) -> Any:
+    """The class of what a worker's verify is given, as its signature says."""
+    said = inspect.signature(kind.verify).parameters["batch"].annotation
+    return getattr(sys.modules[kind.__module__], said) if isinstance(said, str) else said
 
 
 def _ours(per_rank: Sequence[int]) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,18 +14,50 @@ import torch
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
 from repro.cases.payload import integers_each
+from runners.recording.observer import HarnessError
 from runners.releases.live import Live
 
 RANK = 0  # ours, of two; the other one has the busiest batch of the group
 
 
-class Loose(SimpleNamespace):
-    """A batch that has what a verify needs and is silent about the rest: what it lacks is None."""
+# What a request has and these have none of: no adapter, no grammar, no classifier's or embedding's inputs.
+_OF_REQUESTS = dict.fromkeys(("lora_id", "grammar", "token_type_ids", "multi_item_delimiter_indices", "dimensions"))
+
+
+class NotStoodIn(HarnessError, AttributeError):
+    """sglang asks a stand-in for something that it does not have: what would follow is fiction, and no finding."""
+
+
+class StandIn(SimpleNamespace):
+    """Has what it is given and nothing else. what: of what it stands in place."""
 
     def __getattr__(self, name: str) -> Any:
+        raise _not_stood_in(self.__dict__.get("what", "object"), name)
+
+
+def _not_stood_in(what: str, name: str) -> NotStoodIn:
+    return NotStoodIn(f"the stand-in for sglang's {what} has no {name}")
+
+
+def of_class(kind: Any, **given: Any) -> Any:
+    """An object of sglang's own class, never constructed: the defaults of the class, None where it says that there may
+    be nothing, and what is given. Whatever else it is asked for is an error of ours."""
+
+    def missing(self: Any, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return None
+        raise _not_stood_in(kind.__name__, name)
+
+    made: Any = object.__new__(type(kind.__name__, (kind,), {"__getattr__": missing}))
+    for entry in fields(kind):
+        if entry.default is not MISSING:
+            vars(made)[entry.name] = entry.default
+        elif entry.default_factory is not MISSING:
+            vars(made)[entry.name] = entry.default_factory()
+        elif "Optional" in str(entry.type) or "None" in str(entry.type):
+            vars(made)[entry.name] = None
+    vars(made).update(given)
+    return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,19 +93,20 @@ def verified(setup: Setup, requests: Sequence[Request], device: str) -> Verified
     return Verified(busiest=setup.bucket(len(requests)), **tensors)
 
 
-def schedule_batch(live: Live, verified: Verified, spec_info: Any, forward_mode: Any) -> Any:
-    """What the scheduler hands to the worker, of a release that calls it so or otherwise."""
+def schedule_batch(live: Live, verified: Verified, kind: Any, spec_info: Any, forward_mode: Any) -> Any:
+    """What the scheduler hands to the worker. kind: its class."""
     lengths = verified.seq_lens.cpu()
     counts = [verified.size, verified.busiest]
     runner = live.target.model_runner
-    return Loose(
+    return of_class(
+        kind,
         forward_mode=forward_mode,
         req_pool_indices=verified.req_pool_indices,
         seq_lens=verified.seq_lens,
         seq_lens_cpu=lengths,
         seq_lens_sum=int(lengths.sum()),
         orig_seq_lens=verified.seq_lens.to(torch.int32),
-        reqs=[Loose(rid=str(n)) for n in range(verified.size)],
+        reqs=[StandIn(what="Req", rid=str(n), **_OF_REQUESTS) for n in range(verified.size)],
         lora_ids=[None] * verified.size,
         spec_algorithm=runner.spec_algorithm,
         spec_info=spec_info,
@@ -86,23 +119,9 @@ def schedule_batch(live: Live, verified: Verified, spec_info: Any, forward_mode:
         all_extend_in_batch=False,
         can_run_dp_cuda_graph=False,
         has_grammar=False,
+        sampling_info=None,  # of no use before a verify samples
         global_num_tokens=counts,
         global_num_tokens_for_logprob=counts,
-    )
-
-
-def worker(live: Live) -> Any:
-    """As much of an EAGLE worker as its verify asks for until the target has run."""
-    return Loose(
-        device=live.device,
-        plan_stream_ctx=nullcontext(),
-        plan_stream=None,
-        speculative_num_steps=live.setup.num_steps,
-        speculative_num_draft_tokens=live.setup.num_draft_tokens,
-        topk=live.setup.topk,
-        req_to_token_pool=live.target.model_runner.req_to_token_pool,
-        target_worker=live.target,
-        _target_worker=live.target,
     )
 
 

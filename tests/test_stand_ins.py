@@ -1,0 +1,47 @@
+"""Stand-ins for sglang's objects: they have what they are given, and say what they lack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from repro.cases.runner_facts import RUNNER_FACTS
+from runners.recording.observer import HarnessError
+from runners.releases.stood_in import STOOD_IN, stood_in
+from runners.releases.verify_eager.family import NotStoodIn, StandIn, of_class
+
+
+@dataclass
+class Batch:
+    """As a release may have it: `mode` must be given, `adapter` may be None, `rows` and `ready` have defaults."""
+
+    mode: int
+    adapter: str | None
+    ready: bool = False
+    rows: list[int] = field(default_factory=list)
+
+    def size(self) -> int:
+        return len(self.rows)
+
+
+def test_a_batch_has_its_class_and_the_defaults_of_it() -> None:
+    batch = of_class(Batch, rows=[1, 2])
+    assert isinstance(batch, Batch)
+    assert (batch.adapter, batch.ready, batch.rows, batch.size()) == (None, False, [1, 2], 2)
+    assert of_class(Batch).rows is not of_class(Batch).rows
+
+
+@pytest.mark.parametrize("made", [of_class(Batch), StandIn(what="Batch", rid="0")])
+def test_what_it_lacks_is_an_error_with_its_name(made: object) -> None:
+    with pytest.raises(NotStoodIn, match="the stand-in for sglang's Batch has no mode") as raised:
+        made.mode  # type: ignore[attr-defined]  # noqa: B018
+    assert isinstance(raised.value, HarnessError) and isinstance(raised.value, AttributeError)
+    # sglang may ask whether there is something.
+    assert getattr(made, "mode", None) is None and not hasattr(made, "mode")
+
+
+def test_every_runner_says_what_is_real() -> None:
+    assert STOOD_IN.keys() <= RUNNER_FACTS.keys()
+    for runner in RUNNER_FACTS:
+        assert stood_in(runner).startswith("real: ") and "; by hand: " in stood_in(runner)
