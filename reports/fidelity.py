@@ -36,22 +36,19 @@ def show_fidelity(console: Console, agreement: Agreement) -> None:
 
 
 def _pairs(console: Console, agreement: Agreement) -> None:
-    """A row for each runner and backend: cases compared, then agree / tie / differ of verdicts and of each output."""
+    """A line for each runner and backend: cases compared, then agree / tie / differ of verdicts and of each output."""
     if len(agreement.pairs) < 2:
         return
     outputs = (CHOICES, OUTPUT, SLOTS, VALUES, LISTED)
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for header in ("agree / tie / differ", "cases", "not compared", "verdicts", *outputs):
-        table.add_column(header, justify="left" if not header else "right")
     for pair, kinds in agreement.pairs.items():
         verdicts = sum((ways for kind, ways in kinds.items() if kind not in (CASES, *outputs)), Counter[str]())
         cases = kinds[CASES]
-        cells = [str(cases["compared"]), str(cases["not compared"] or "")]
-        for ways in (verdicts, *(kinds.get(kind, Counter[str]()) for kind in outputs)):
+        parts = [counted(cases["compared"], "case")]
+        parts += [f"{cases['not compared']} not compared"] if cases["not compared"] else []
+        for name, ways in (("verdicts", verdicts), *((kind, kinds.get(kind, Counter[str]())) for kind in outputs)):
             counts = [ways[way] for way in ("agree", "tie", "differ")]
-            cells.append(" / ".join(map(str, counts)) if any(counts) else "")
-        table.add_row(pair, *cells)
-    console.print(table)
+            parts += [f"{name} {' / '.join(map(str, counts))}"] if any(counts) else []
+        _line(console, f"{pair}: {', '.join(parts)} (agree / tie / differ)")
 
 
 def _not_compared(console: Console, agreement: Agreement) -> None:
