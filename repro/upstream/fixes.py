@@ -183,7 +183,14 @@ FIXES = (
         title="EAGLE draft replay leaves stale rows in the padded part of its input buffers",
         buggy="0.5.10.post1",
         fixed="0.5.11",
-        proofs=(Proof(runner="draft", seed="pr23037-stale-padding.json", oracle="slot0_padding"),),
+        proofs=(
+            Proof(
+                runner="draft",
+                seed="pr23037-stale-padding.json",
+                oracle="slot0_padding",
+                neighbours=("graph_equals_eager",),  # draft-positions-ahead
+            ),
+        ),
         removals=(
             Removal(releases=_REPLAY, edits=_without_23037("replay")),
             Removal(releases=_EXECUTE, edits=_without_23037("execute")),
