@@ -3,6 +3,7 @@ on every runner that attends."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import pytest
 
 from oracles import graph_equals_eager
 from oracles.reference import ALL, BOUND, NORM
+from oracles.tolerance import EPSILON, NOISE_FACTOR, NOISE_ULPS_MAX, ULPS
 from repro.cases.case import Case, Request, Setup, Step, Target, problems
 from repro.traces.finding import Status
 from repro.traces.trace import How, Trace
@@ -45,6 +47,37 @@ def case(setup: Setup) -> Case:
     found = Case(setup=setup, steps=tuple(Step(requests=tuple(rows)) for rows in (full, padded)))
     assert problems(found) == []
     return found
+
+
+def test_it_is_asked_wherever_noise_might_not_be_enough() -> None:
+    """Imported here: this module is read where torch need not be."""
+    third_opinion = importlib.import_module("runners.sessions.third_opinion")
+    own = (third_opinion.UNITS, third_opinion.NOISES, third_opinion.NOISE_UNITS_MAX)
+    assert own == (ULPS, NOISE_FACTOR, NOISE_ULPS_MAX)
+    unit = EPSILON["float16"] / 2
+    eager = {"logits": np.array([[1.0, 16.0], [0.0, 2.0]], dtype=np.float32), "index": np.array([[1], [2]])}
+
+    def moved(by: float, index: int = 1) -> dict[str, np.ndarray]:
+        by_that = np.array([[0, by], [0, 0]], dtype=np.float32)
+        return {"logits": eager["logits"] + by_that, "index": np.array([[index], [2]])}
+
+    # A row's largest value is 16, whose last place is 2**-6 wide: four of them, and four times the noise.
+    for graph, variants, asks in (
+        (moved(2.0**-5), [], False),
+        (moved(2.0**-3), [], True),
+        (moved(2.0**-3), [moved(2.0**-5)], False),
+        (moved(1.0), [moved(2.0**-5)], True),
+        (moved(2.0**-3), [moved(2.0**-5, index=5)], True),  # it made another choice
+        (moved(8.0), [moved(8.0)], True),  # no noise any more
+        (moved(np.nan), [], True),
+        (moved(0.0, index=5), [], True),
+    ):
+        assert third_opinion.apart(graph, eager, variants, unit) is asks
+    nothing = {"kv": np.empty((0, 8), dtype=np.float32)}
+    assert not third_opinion.apart(nothing, nothing, [], unit)
+    drawn = [third_opinion.is_drawn("a digest", step) for step in range(6400)]
+    assert drawn == [third_opinion.is_drawn("a digest", step) for step in range(6400)]
+    assert 0.5 < sum(drawn) * third_opinion.DRAWN / 6400 < 1.5
 
 
 @pytest.fixture(scope="module")

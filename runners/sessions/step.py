@@ -83,10 +83,10 @@ class Step:
             self.tape.see("eager", "kv_same", 1)
             asks = self.drawn
         else:
-            asks = self.drawn or self._apart(came, by_graph, by_eager)
             self._see_rows("graph", came, snapshots.kept(snapshots.GRAPH))
             self._see_rows("eager", came, captured.kv)
-            self._measure_noise(snapshots.kept(snapshots.BEFORE))
+            variants = self._measure_noise(snapshots.kept(snapshots.BEFORE), by_eager)
+            asks = self.drawn or (by_graph == by_eager and self._apart(came, by_eager, variants))
         self.tape.hold()
         if asks and by_graph == by_eager:
             self._ask_third(came, by_eager)
@@ -138,10 +138,12 @@ class Step:
         self.captured.wait_for(stage, self.watch)
         return self.tape.flush()
 
-    def _measure_noise(self, before: list[torch.Tensor]) -> None:
-        """Graph and eager differ: measure how far eager differs from itself, then put its first result back."""
+    def _measure_noise(self, before: list[torch.Tensor], names: list[str]) -> list[dict[str, Array]]:
+        """Graph and eager differ: measure how far eager differs from itself, then put its first result back. What it
+        gave each time under these names."""
         captured = self.captured
         kept = memory.copied(captured.kv)
+        variants: list[dict[str, Array]] = []
         nudge = NUDGE[captured.dtype]
         noisy = self.family.noisy
         again = self.rows
@@ -157,22 +159,26 @@ class Step:
             with nullcontext() if noisy else captured.embeddings_moved(factor):
                 self._eager(path, rows)
             self._see_slots(path, start)
-            self._see_rows(path, self._all_came("eager"), captured.kv)
+            came = self._all_came("eager")
+            self._see_rows(path, came, captured.kv)
+            variants.append({name: came[path, name] for name in names})
         memory.restore(captured.kv, kept)
+        return variants
 
-    def _apart(self, came: Came, by_graph: list[str], by_eager: list[str]) -> bool:
-        """Whether graph and eager lie further apart than a hint of rounding."""
+    def _apart(self, came: Came, names: list[str], variants: list[dict[str, Array]]) -> bool:
+        """Whether graph and eager lie further apart than measured noise allows; in the KV, than a hint of rounding."""
         unit, snapshots = FORMATS[self.captured.dtype].unit, self.captured.snapshots
-        if by_graph != by_eager or any(
-            third_opinion.apart(came["graph", name], came["eager", name], unit) for name in by_graph
-        ):
+        graph, eager = ({name: came[path, name] for name in names} for path in ("graph", "eager"))
+        if third_opinion.apart(graph, eager, variants, unit):
             return True
-        differs = torch.tensor(came["eager", KV_DIFFERS], device=self.captured.device)
-        graph, eager = (
-            memory.contents(snapshots.kept(moment), differs).float().cpu().numpy()
+        between = came["eager", KV_DIFFERS].astype(np.int64)
+        # Padded rows write into the reserved page as they like.
+        differs = torch.tensor(between[between >= self.setup.page_size], device=self.captured.device)
+        of_graph, of_eager = (
+            {"kv": memory.contents(snapshots.kept(moment), differs).float().cpu().numpy()}
             for moment in (snapshots.GRAPH, snapshots.EAGER)
         )
-        return third_opinion.apart(graph, eager, unit)
+        return third_opinion.apart(of_graph, of_eager, [], unit)
 
     def _ask_third(self, came: Came, names: list[str]) -> None:
         """Record what the call should have given, and what the two left where it should have written. Where they made
