@@ -187,6 +187,7 @@ def _conform(options: argparse.Namespace) -> int:
     options.log.parent.mkdir(parents=True, exist_ok=True)
     if options.cache:
         os.environ["EAGLEEYE_CACHE"] = str(options.cache)  # the worker's side looks there
+    command = f"python -m runners conform {' '.join(options.releases)}"
     done: list[report.Release] = []
     for name in dict.fromkeys(names):
         if "/" not in name:
@@ -194,11 +195,11 @@ def _conform(options: argparse.Namespace) -> int:
         target = Target(name, "emulated")
         done.append(conform.release(target, judge_all, overall, log=options.log, tell=_row))
         print("\n".join(report.summary(done[-1])), flush=True)
-    if options.json:
-        write_text(options.json, report.to_json(done))
-    if options.markdown:
-        command = f"python -m runners conform {' '.join(options.releases)} --markdown {options.markdown}"
-        write_text(options.markdown, report.to_markdown(done, command))
+        # As it grows: many releases take a while.
+        if options.json:
+            write_text(options.json, report.to_json(done))
+        if options.markdown:
+            write_text(options.markdown, report.to_markdown(done, f"{command} --markdown {options.markdown}"))
     return RED if any(release.red for release in done) else OK
 
 

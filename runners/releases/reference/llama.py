@@ -139,9 +139,14 @@ class Llama:
         return op.added(by, self.feed.run(by, self.between.run(by, residual)), residual)
 
 
+def layers(model: Any) -> Any:
+    """Of EAGLE3's draft model there is one, which some releases keep under a name of its own."""
+    return getattr(model.model, "layers", None) or [model.model.midlayer]
+
+
 def parts(model: Any, vocab: int) -> dict[str, Any]:
     """model: sglang's, with one layer. vocab: how many tokens it names."""
-    (layer,) = model.model.layers
+    (layer,) = layers(model)
     return {
         "embedding": weight(model.model.embed_tokens),
         "head": weight(model.lm_head)[:vocab],
@@ -182,7 +187,7 @@ def eagle(model: Any, vocab: int) -> Model:
 def eagle3(model: Any, vocab: int) -> Model:
     """LlamaForCausalLMEagle3: attention over the token's embedding and the hidden states side by side; these are of
     several layers of the target, or already its own."""
-    (layer,) = model.model.layers
+    (layer,) = layers(model)
     llama = Llama(before=Norm.of(layer.input_layernorm), **parts(model, vocab))
     fused, own, norm, before = (
         weight(model.model.fc),
