@@ -47,6 +47,7 @@ IMPORT_TORCH = (
     "test_reference.py",
     "test_stand_ins.py",
     "test_step.py",
+    "test_unseen.py",
 )
 INSTALLED = "installed/"
 # Workers that may die before xdist gives up: a test that kills its own must not cost the others theirs.

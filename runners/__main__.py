@@ -14,6 +14,7 @@ from repro.cases.atomic_file import write_text
 from repro.cases.case import Target
 from repro.cases.facts_table import table
 from repro.cases.release_list import ADAPTED, USES
+from repro.ledger.known import load
 from runners.conformance import conform, report
 from runners.conformance.rows import Row
 from runners.targets.bundle.build import bundle
@@ -193,7 +194,7 @@ def _conform(options: argparse.Namespace) -> int:
         if "/" not in name:
             install(name, options.cache, pip=options.pip, say=_aside)
         target = Target(name, "emulated")
-        done.append(conform.release(target, judge_all, overall, log=options.log, tell=_row))
+        done.append(conform.release(target, judge_all, overall, log=options.log, tell=_row, issues=load()))
         print("\n".join(report.summary(done[-1])), flush=True)
         # As it grows: many releases take a while.
         if options.json:

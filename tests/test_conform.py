@@ -82,6 +82,16 @@ def test_everything_else_is_red_with_the_line_at_fault(how: How) -> None:
     assert (bad.state, bad.words) == (State.RED, f"{place}: AttributeError: no attribute 'topk'")
 
 
+def test_what_is_known_to_raise_in_a_release_is_no_fault_of_its_adapter() -> None:
+    verdicts = (verdict("ended", Status.FAIL, "raised RuntimeError in verify"),)
+    trace = ended(How.RAISED, "RuntimeError", TRACEBACK)
+    assert row(JOB, trace, verdicts, overall, known=lambda case, verdict: False).state is State.RED
+    known = row(JOB, trace, verdicts, overall, known=lambda case, verdict: True)
+    assert (known.state, known.fails) == (State.GREEN, ("ended: raised RuntimeError in verify",))
+    error = row(JOB, ended(How.ERROR, "x"), (), overall, known=lambda case, verdict: True)
+    assert error.state is State.RED
+
+
 def test_without_a_traceback_the_words_are_what_there_is() -> None:
     assert culprit("SIGSEGV", "") == "SIGSEGV"
     assert culprit("the worker cannot import what it needs", "no lines") == "the worker cannot import what it needs"

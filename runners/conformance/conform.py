@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from repro.cases.case import Target
+from repro.cases.case import Case, Target
 from repro.cases.release_list import NEWEST
 from repro.cases.releases import release_order
+from repro.ledger.known import Issue
+from repro.traces.finding import Verdict
 from runners.conformance.jobs import jobs
 from runners.conformance.report import Release
 from runners.conformance.rows import Judge, Overall, Row, rows
@@ -26,17 +28,25 @@ def release(
     *,
     log: Path,
     tell: Callable[[Row], None],
+    issues: Sequence[Issue] = (),
 ) -> Release:
-    """Try every job on this target. tell: called with each row as it comes. NotUsable if it is not there."""
+    """Try every job on this target. tell: called with each row as it comes. issues: what is known of releases.
+    NotUsable if it is not there."""
     start = time.monotonic()
     path = sglang_path(target)
     version = checkout_release(path)
     asked = jobs()
+
+    def known(case: Case, verdict: Verdict) -> bool:
+        setup = (case.setup.runner, case.setup.backend)
+        holding = (issue for issue in issues if issue.holds_on(version, target.engine))
+        return any(issue.names(setup, verdict) for issue in holding)
+
     done = []
     with Pool(target, fresh=True, log=log, standbys=room_for(target.engine)) as pool:
         setups = [job.case.setup for job in asked]
         pool.expect(setups)
-        for number, row in enumerate(rows(asked, pool.run, judge, overall, time.monotonic), start=1):
+        for number, row in enumerate(rows(asked, pool.run, judge, overall, time.monotonic, known), start=1):
             pool.expect(setups[number:])
             tell(row)
             done.append(row)

@@ -45,7 +45,8 @@ def jobs() -> tuple[Job, ...]:
 def _case(runner: str, backend: str, algorithm: str) -> Case:
     facts, kernels = RUNNER_FACTS[runner], BACKEND_FACTS[backend]
     num_steps = 3 if facts.speculative else 1
-    topk = 2 if facts.trees or (facts.speculative and facts.branches) else 1
+    # With branches only where all releases have them.
+    topk = 2 if facts.trees or (facts.speculative and facts.branches and not facts.branches_since) else 1
     setup = Setup(
         runner=runner,
         backend=backend,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,8 @@ from runners.targets.bundle import xgrammar_standin
 
 # Native modules that releases from here on import whether or not there is a GPU.
 NATIVE_IMPORTS = {"0.5.10": ("sgl_kernel", "sgl_kernel.kvcacheio"), "0.5.13": (), "0.5.16": ("sgl_kernel",)}
+# What a tree counts as that does not say which release it is of.
+UNKNOWN = "9999"
 
 
 class NotDriven(Unsupported):
@@ -32,9 +35,22 @@ def is_adapted(release: str) -> bool:
 
 
 def present_release() -> str:
-    """The version of the sglang that this process would import."""
-    release: str = importlib.import_module("sglang.version").__version__
-    return release
+    """The version of the sglang that this process would import, as a release number."""
+    return numbered(importlib.import_module("sglang.version").__version__)
+
+
+def numbered(version: str) -> str:
+    """The release number that a version counts as: without what a checkout adds ("0.5.24.dev3+gabc"). A tree that does
+    not know its version ("0.0.0.dev0") is newer than all releases."""
+    plain = version.partition("+")[0]
+    if plain.startswith("0.0.0"):
+        return UNKNOWN
+    try:
+        release_order(plain)
+    except ValueError:
+        match = re.match(r"\d+(\.\d+)*", plain)
+        return match.group() if match else UNKNOWN
+    return plain
 
 
 def latest(release: str, firsts: tuple[str, ...], what: str) -> str:
@@ -132,7 +148,8 @@ def load_all(release: str) -> dict[str, Adapter | NotDriven | HarnessError]:
             found[runner] = reason
         except Exception as error:  # becomes the end of every run of this runner; the log has all of it
             traceback.print_exc()
-            text = f"the {runner} runner's adapter cannot be imported: {type(error).__name__}: {error}"
+            adapter = f"the {runner} runner's adapter {adapter_name(release, runner)}"
+            text = f"{adapter} cannot be imported: {type(error).__name__}: {error}"
             found[runner] = HarnessError(text)
     return found
 
