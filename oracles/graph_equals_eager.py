@@ -75,10 +75,15 @@ def judge(case: Case, trace: Trace) -> Verdict:
     wrongs: list[Wrong] = []
     doubts: list[str] = []
     carried: Contents = {}
-    compared = 0
+    compared = by_eager_alone = 0
     table = record.path(-1, "input").get("req_to_token")
     for number, asked in enumerate(case.steps):
         _forget_prefixes(carried, table, asked.requests)
+        if "refilled" in record.path(-1, "input"):
+            carried.clear()
+        if record.scalar(number, "asked", "can_run") is not None:
+            by_eager_alone += 1
+            continue
         locs = record.path(number, "input").get("out_cache_loc")
         references = references_of(record, number, len(asked.requests))
         if _found_equal(record, number):
@@ -109,7 +114,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
             wrongs += _judge_step(step, len(asked.requests), locs, doubts)
         carried.update(eager.kv)
     if doubts and not wrongs:
-        where = TIE if compared == len(case.steps) else MISSING
+        where = TIE if compared + by_eager_alone == len(case.steps) else MISSING
         return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=where, detail=doubts[0])
     order = (ABSENT, SHAPE, SLOTS, TREE, OUTPUT, VALUES, BOTH_WRONG)
     return conclude(ORACLE, wrongs, compared, nothing=MISSING, order=order)

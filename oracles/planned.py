@@ -120,6 +120,8 @@ def _fields(
 
 def _mirrors(plan: Mapping[str, Array], rows: Rows) -> Iterator[tuple[str, Array, Array]]:
     for name, mirrored in MIRRORS.items():
+        if name == "seq_lens_cpu" and "seq_lens_sum" not in plan:
+            continue  # without a sum there are no lengths on the host: views hand on the buffer all the same
         if name in plan and mirrored in plan:
             yield name, plan[name].reshape(-1)[: rows.planned], plan[mirrored].reshape(-1)[: rows.planned]
     if "seq_lens_sum" in plan:

@@ -109,7 +109,7 @@ def _captures(setup: Setup) -> bool:
 def _bucket(case: Case, number: int) -> int:
     """Rows of the graph that a step uses; without graphs, those of the batch."""
     raw_bs = len(case.steps[number].requests)
-    return case.setup.bucket(raw_bs) if _captures(case.setup) else raw_bs
+    return case.setup.bucket(raw_bs) if _captures(case.setup) and case.setup.replays(raw_bs) else raw_bs
 
 
 def _rows_max(case: Case, number: int) -> int:

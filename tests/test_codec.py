@@ -96,7 +96,8 @@ def test_one_request_a_line_in_a_fixed_order_of_keys() -> None:
     assert '   {"slot": 1, "seq_len": 7, "data": 11},' in lines
     assert sum("slot" in line and "data" in line for line in lines) == 3
     names = [line.split('"')[1] for line in lines if line.startswith('  "') and "found" not in line]
-    assert names == [f.name for f in dataclasses.fields(Setup)]
+    # What came later is written only where it says something, so that older seeds keep their digests.
+    assert names == [f.name for f in dataclasses.fields(Setup) if f.name not in codec.LATER]
 
 
 def test_the_old_file_still_means_the_same() -> None:

@@ -151,7 +151,7 @@ def test_a_campaign_begins_with_what_another_found(place: str, tmp_path: Path) -
     words = ["run", "--seed", "5", "--cases", "20", "--examples", place, "--out"]
     assert fuzz.__main__.main([*words, str(tmp_path / "one"), "--target", "stale_padding/toy"]) == 1
     (first,), _ = loads((tmp_path / "one" / "record.json").read_text())
-    assert {found.at_case for found in first.findings} != {1}
+    assert first.findings
     assert fuzz.__main__.main([*words, str(tmp_path / "two"), "--target", "stale_padding/toy", "--seed", "6"]) == 1
     (second,), _ = loads((tmp_path / "two" / "record.json").read_text())
     assert second.findings[0].at_case == 1

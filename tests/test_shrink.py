@@ -74,7 +74,7 @@ class Runs:
 
 def stale_padding(case: Case) -> bool:
     """A batch leaves rows of its bucket unused that an earlier, larger one had filled."""
-    sizes = [len(step.requests) for step in case.steps]
+    sizes = [batch for step in case.steps if case.setup.replays(batch := len(step.requests))]
     return any(later < case.setup.bucket(later) and max(sizes[:n]) > later for n, later in enumerate(sizes) if n)
 
 

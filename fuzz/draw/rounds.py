@@ -8,15 +8,15 @@ mean other cases elsewhere; here no case depends on another case, on a target's 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuzz.draw.strategies import cases, setups
-from fuzz.draw.swarm import SMALL, Swarm, swarms
+from fuzz.draw.strategies import cases, fullest, setups
+from fuzz.draw.swarm import LONG, SMALL, WIDE, Swarm, swarms
 from repro.cases.case import Case, Setup
 from repro.cases.codec import digest
 
@@ -26,6 +26,8 @@ T = TypeVar("T")
 BYTES = 1 << 14
 # Rounds at the start that are small whatever their swarm says: what they find is found, and shrunk, soonest.
 SMALL_ROUNDS = 3
+# The round with long contexts, and how many rounds there are for one with wide shapes, which cost seconds a case.
+LONG_ROUND, WIDE_ROUNDS = 4, 24
 # After so many draws that gave only known cases, the setup has no more to offer and the round ends early.
 REPEATS_MAX = 50
 # How many rounds ahead a sequence of cases tells the setups of: more than are ever opened ahead.
@@ -94,20 +96,27 @@ def round_setup(seed: int, number: int, runner: str, backend: str) -> tuple[Swar
     here = f"eagleeye {seed} {number}"
     swarm = examples(swarms())(f"{here} swarm")
     if number < SMALL_ROUNDS:
-        swarm = replace(swarm, size=SMALL)
+        swarm = replace(swarm, size=SMALL, unpadded=False)
+    if number == LONG_ROUND:
+        swarm = replace(swarm, size=LONG, lengths=("long", "limit"))
+    if number % WIDE_ROUNDS == WIDE_ROUNDS - 1:
+        swarm = replace(swarm, size=WIDE)
     return swarm, examples(setups(runner, backend, swarm))(f"{here} setup")
 
 
 def round_cases(seed: int, number: int, runner: str, backend: str, cases_per_setup: int) -> Iterator[Case]:
     """One round: a swarm, a setup under it, then so many different cases on that setup."""
     swarm, setup = round_setup(seed, number, runner, backend)
-    yield from different(f"eagleeye {seed} {number}", cases(setup, swarm), cases_per_setup)
+    first = fullest(setup)
+    yield first
+    yield from different(f"eagleeye {seed} {number}", cases(setup, swarm), cases_per_setup - 1, {digest(first)})
 
 
-def different(name: str, strategy: st.SearchStrategy[Case], count: int) -> Iterator[Case]:
-    """Up to `count` cases, no two alike."""
+def different(name: str, strategy: st.SearchStrategy[Case], count: int, known: Collection[str] = ()) -> Iterator[Case]:
+    """Up to `count` cases, no two alike. known: digests of others that were drawn."""
     example = examples(strategy)
-    seen: set[str] = set()
+    seen = set(known)
+    count += len(seen)
     repeats = number = 0
     while len(seen) < count and repeats < REPEATS_MAX:
         case = example(f"{name} case {number}")

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from fuzz.draw.swarm import EVERYTHING, Size, Swarm
+from fuzz.draw.swarm import EVERYTHING, WIDE, Size, Swarm
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import PAGE_SIZES, Case, Request, Setup, Step, accepted_max, seq_len_max
 from repro.cases.runner_facts import LATENT, RUNNER_FACTS, RunnerFacts
@@ -22,7 +22,10 @@ CONTEXT_MIN = 32
 ROOM = 8  # tokens of prefix for which every setup leaves room, where its size allows
 BUCKETS_MAX, BUCKETS_COMPILED_MAX = 4, 2
 DRAFT_TOKENS_MAX = 32
+WIDE_TOKENS_MAX = 100
 SPARE_SLOTS_MAX = 4
+# Shorter than most prefixes, about as long, longer than some.
+WINDOWS = (1, 7, 7, 16, 31)
 DATA_MAX = 9999  # contents depend on every digit, and four of them are easy to read
 SHORT = 8  # tokens
 LIGHT_CONTEXT = 9 * 256  # a page of prefix and one for each of eight branches, of the largest size
@@ -41,16 +44,36 @@ def cases(setup: Setup, swarm: Swarm = EVERYTHING) -> st.SearchStrategy[Case]:
     return _cases(setup, swarm)
 
 
+def fullest(setup: Setup) -> Case:
+    """The case that a setup begins with: the largest bucket full of the longest requests, twice around a short one; and
+    where there are slots for it, a batch that no bucket holds, between two that one does."""
+    longest, most = seq_len_max(setup), setup.max_bs
+    accepted = accepted_max(setup)
+
+    def batch(count: int, length: int, first: int = 1) -> Step:
+        slots = range(first, first + count)
+        return Step(requests=tuple(Request(slot=n, seq_len=length, data=n, accepted=accepted) for n in slots))
+
+    beyond = [batch(most + 1, 1)] if _falls_back(setup) else []
+    return Case(setup=setup, steps=(batch(most, longest), batch(1, 1, setup.slots), *beyond, batch(most, longest)))
+
+
+def _falls_back(setup: Setup) -> bool:
+    return RUNNER_FACTS[setup.runner].falls_back and setup.slots > setup.max_bs
+
+
 @st.composite
 def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     domain = RUNNER_FACTS[runner]
     size = replace(swarm.size, context_len=LIGHT_CONTEXT) if domain.light and swarm.paged else swarm.size
     branching = domain.trees or (swarm.branching and domain.speculative and domain.branches)
     topk = draw(st.integers(2, size.topk)) if branching else 1
-    num_steps = draw(st.integers(domain.num_steps_min, size.num_steps if domain.speculative else 1))
+    steps_max = min(size.num_steps, domain.num_steps_max) if domain.speculative else 1
+    num_steps = draw(st.integers(domain.num_steps_min, steps_max))
     # The tree holds this many candidates besides its root.
     candidates = topk + (num_steps - 1) * topk**2
-    draft_tokens = num_steps + 1 if topk == 1 else draw(st.integers(2, min(candidates + 1, DRAFT_TOKENS_MAX)))
+    tokens_max = min(candidates + 1, WIDE_TOKENS_MAX if size is WIDE else DRAFT_TOKENS_MAX)
+    draft_tokens = num_steps + 1 if topk == 1 else draw(st.integers(2, tokens_max))
     capture_bs = draw(_buckets(size.max_bs, swarm.sparse, BUCKETS_COMPILED_MAX if domain.compiled else BUCKETS_MAX))
     heads = draw(st.integers(1, size.num_heads))
     page_size, context_len = draw(_pages(runner, topk, num_steps, draft_tokens, size, swarm.paged))
@@ -74,6 +97,9 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         # Each split is one more program to interpret in every attention launch.
         kv_splits=draw(st.sampled_from((1, 1, 1, 2))),
         algorithm=draw(st.sampled_from(_algorithms(domain, backend))),
+        window=draw(st.sampled_from(WINDOWS)) if domain.windows and swarm.windowed else 0,
+        padded=not (swarm.unpadded and domain.falls_back),
+        mirrored=domain.host_lengths or not swarm.unmirrored,
     )
 
 
@@ -160,6 +186,10 @@ def next_batch(hand: Hand, live: Requests) -> Requests:
     if not live:
         # The larger of two draws: most of what can go stale is left behind by a large batch.
         return added(hand, (), max(hand.number(1, hand.setup.max_bs), hand.number(1, hand.setup.max_bs)))
+    if hand.swarm.crowded and _falls_back(hand.setup) and hand.number(0, 7) == 0:
+        return added(hand, (), hand.number(hand.setup.max_bs + 1, hand.setup.slots))
+    if len(live) > hand.setup.max_bs:
+        return added(hand, (), hand.number(1, hand.setup.max_bs))
     able = [name for name in hand.swarm.moves if POSSIBLE.get(name, _always)(hand, live)]
     batch = MOVE[hand.pick(able) if able else "same"](hand, live)
     if hand.swarm.shuffled and hand.number(0, 3) == 0:

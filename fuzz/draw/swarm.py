@@ -38,7 +38,9 @@ LARGE = Size(topk=8, num_steps=6, max_bs=8, hidden_size=64, num_heads=4, context
 class Swarm:
     """moves and lengths: names of MOVES and LENGTHS, a name repeated as often as it weighs. calls_max: the most
     steps of a case. branching: topk above 1 occurs. paged: page sizes above 1 occur. sparse: buckets may leave gaps.
-    shuffled: rows may change places between calls. jumps: a continued request may also stay or leap in length."""
+    shuffled: rows may change places between calls. jumps: a continued request may also stay or leap in length.
+    windowed, unpadded, unmirrored: setups have a window, graphs without padding, no lengths on the host. crowded: some
+    batches have more requests than the largest bucket."""
 
     size: Size = MIDDLE
     moves: tuple[str, ...] = MOVES
@@ -49,9 +51,18 @@ class Swarm:
     sparse: bool = True
     shuffled: bool = True
     jumps: bool = True
+    windowed: bool = False
+    unpadded: bool = False
+    unmirrored: bool = False
+    crowded: bool = False
 
 
-EVERYTHING = Swarm(size=LARGE)
+# One small round whose contexts are longer than the blocks of 512 over which kernels loop.
+LONG = Size(topk=2, num_steps=3, max_bs=2, hidden_size=16, num_heads=1, context_len=640)
+# Shapes far beyond what people usually run.
+WIDE = Size(topk=10, num_steps=20, max_bs=2, hidden_size=16, num_heads=1, context_len=256)
+
+EVERYTHING = Swarm(size=LARGE, windowed=True, unpadded=True, unmirrored=True, crowded=True)
 
 
 @st.composite
@@ -69,6 +80,11 @@ def swarms(draw: st.DrawFn) -> Swarm:
         sparse=draw(st.sampled_from((True, True, True, False))),
         shuffled=draw(st.booleans()),
         jumps=draw(st.booleans()),
+        windowed=draw(st.booleans()),
+        # Nothing is padded then, so that most of what can go stale does not show.
+        unpadded=draw(st.sampled_from((False, False, False, False, False, False, True))),
+        unmirrored=draw(st.booleans()),
+        crowded=draw(st.booleans()),
     )
 
 

@@ -21,8 +21,8 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 # Bounds of the domain. They keep one case small enough to replay in about a second under the
 # interpreter and to travel as a short text; sglang itself allows more.
-TOPK_MAX = 8
-NUM_STEPS_MAX = 6
+TOPK_MAX = 10
+NUM_STEPS_MAX = 20
 BATCH_MAX = 64
 SLOTS_MAX = 256
 CONTEXT_MAX = 8192
@@ -43,7 +43,9 @@ class Setup:
     slots: request slots; a request uses a row 1..slots of req_to_token, row 0 is the padding row.
     context_len: tokens a request may reach, drafts included. kv_splits: the Triton backend's
     triton_attention_num_kv_splits. algorithm: sglang's speculative_algorithm (ALGORITHMS), which says of what kind
-    target and draft model are.
+    target and draft model are. window: tokens before its own that a token of the target attends to, 0 for all.
+    padded: False where sglang is to replay a graph only for batches as large as a bucket. mirrored: whether a batch's
+    lengths and their sum come along on the host, too; False asks for batches without, where backend and release allow.
     """
 
     runner: str
@@ -63,6 +65,9 @@ class Setup:
     dtype: str = "float32"
     kv_splits: int = 1
     algorithm: str = "EAGLE"
+    window: int = 0
+    padded: bool = True
+    mirrored: bool = True
 
     @property
     def max_bs(self) -> int:
@@ -75,6 +80,10 @@ class Setup:
             if bs >= batch:
                 return bs
         raise ValueError(f"a batch of {batch} fits no bucket of {self.capture_bs}")
+
+    def replays(self, batch: int) -> bool:
+        """Whether a graph is to be replayed for so many requests; eager runs all others."""
+        return batch <= self.max_bs and (self.padded or batch in self.capture_bs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +170,11 @@ def setup_problems(setup: Setup) -> list[str]:
     need(setup.algorithm in domain.algorithms, f"the {setup.runner} runner has no {setup.algorithm} algorithm")
     needs_latent = setup.algorithm in LATENT
     need(not needs_latent or kernels.latent, f"the {setup.algorithm} algorithm has no {setup.backend} backend")
-    within("num_steps", domain.num_steps_min, NUM_STEPS_MAX)
+    within("num_steps", domain.num_steps_min, domain.num_steps_max)
+    within("window", 0, CONTEXT_MAX)
+    need(domain.windows or not setup.window, f"the {setup.runner} runner has no window")
+    need(domain.falls_back or setup.padded, f"the {setup.runner} runner has no batches that it leaves to eager")
+    need(setup.mirrored or not domain.host_lengths, f"the {setup.runner} runner's batches have lengths on the host")
     need(domain.speculative or setup.topk == setup.num_steps == 1, "without drafts topk and num_steps are 1")
     need(domain.branches or setup.topk == 1, f"the {setup.runner} runner has topk 1 only")
     need(not domain.trees or setup.topk > 1, f"the {setup.runner} runner has topk above 1 only")
@@ -223,7 +236,7 @@ def problems(case: Case) -> list[str]:
     most = accepted_max(setup)
     for number, step in enumerate(case.steps):
         here = f"step {number}"
-        if not 1 <= len(step.requests) <= setup.max_bs:
+        if not 1 <= len(step.requests) <= (setup.slots if RUNNER_FACTS[setup.runner].falls_back else setup.max_bs):
             found.append(f"{here}: {len(step.requests)} requests do not fit buckets {setup.capture_bs}")
         used = [request.slot for request in step.requests]
         if len(set(used)) != len(used):

@@ -73,6 +73,13 @@ def as_integer(part: str, value: object) -> int:
     return value
 
 
+def as_truth(part: str, value: object) -> bool:
+    """The value, if it is true or false."""
+    if not isinstance(value, bool):
+        raise Refused(f"{part}: expected true or false, not {shown(value)}")
+    return value
+
+
 def as_text(part: str, value: object, length_max: int) -> str:
     """The value, if it is a text of at most this many characters, on one line and printable."""
     if not isinstance(value, str):

@@ -17,6 +17,8 @@ class Attending(Paged, Protocol):
 
     @property
     def backend(self) -> str: ...
+    @property
+    def window(self) -> int: ...
 
 
 class Prefixed(Protocol):
@@ -68,6 +70,13 @@ def windows(setup: Attending, request: Prefixed, call: int) -> Ints:
     """Every branch: the last tokens of the prefix."""
     last = np.arange(max(0, request.seq_len - WINDOW), request.seq_len)
     return np.broadcast_to(last, (setup.topk, last.size))
+
+
+def in_window(setup: Attending, request: Prefixed, call: int) -> Ints:
+    """The last tokens before the query's. Triton counts the query's own token among them, where that is in the cache;
+    flashinfer has it besides."""
+    own = int(BACKEND_FACTS[setup.backend].indexes_queries)
+    return np.arange(max(0, request.seq_len - setup.window - own), request.seq_len)[None, :]
 
 
 def before_tree(setup: Attending, request: Prefixed, call: int) -> Ints:

@@ -46,6 +46,14 @@ class RunnerFacts:
     branches_since: str = ""
     # Fewest draft steps.
     num_steps_min: int = 1
+    # Most draft steps.
+    num_steps_max: int = 6
+    # Whether its target may have a window (Setup.window).
+    windows: bool = False
+    # Whether its batches have lengths on the host in every release.
+    host_lengths: bool = False
+    # Whether eager takes a batch that no graph holds, in the same session.
+    falls_back: bool = False
     # False where there is no draft, so that topk and num_steps are 1 and mean nothing.
     speculative: bool = True
     # False where topk is 1; trees: True where it is more.
@@ -79,6 +87,7 @@ class RunnerFacts:
 
 _DRAFTS = Reads(calls=reads.call_per_draft_step, positions=reads.drafts)
 _BEFORE_TREE = Reads(calls=reads.one_call, positions=reads.before_tree, queries=reads.tree_queries)
+_IN_WINDOW = Reads(calls=reads.one_call, positions=reads.in_window, prefix="window_")
 _VERIFIED_EAGERLY = RunnerFacts(
     what="`EAGLEWorkerV2.verify` without a graph up to sampling, in a group whose other rank is busier, so that MLP "
     "synchronisation pads the batch",
@@ -93,6 +102,8 @@ _VERIFIED_EAGERLY = RunnerFacts(
 
 RUNNER_FACTS = {
     "draft": RunnerFacts(
+        falls_back=True,
+        num_steps_max=20,
         what="`EAGLEDraftCudaGraphRunner`: several draft steps in one graph",
         backends=("triton", "flashinfer"),
         algorithms=ALL_ALGORITHMS,
@@ -102,6 +113,7 @@ RUNNER_FACTS = {
         row_buffers=_DRAFT,
     ),
     "draft_v1": RunnerFacts(
+        falls_back=True,
         what="the same on `EAGLEWorker`, the first of sglang's workers",
         algorithms=ALL_ALGORITHMS,
         until="0.5.12.post1",
@@ -110,11 +122,13 @@ RUNNER_FACTS = {
         row_buffers=_DRAFT,
     ),
     "decode": RunnerFacts(
+        falls_back=True,
+        windows=True,
         what="the target's `CudaGraphRunner`, from 0.5.14 on `DecodeCudaGraphRunner`: one token a request",
         backends=("triton", "flashinfer"),
         speculative=False,
         room=room.decode_room,
-        reads=(Reads(calls=reads.one_call, positions=reads.tokens),),
+        reads=(Reads(calls=reads.one_call, positions=reads.tokens), _IN_WINDOW),
         row_buffers=_DECODE,
         padded=padding.earlier_tokens,
     ),
@@ -128,17 +142,23 @@ RUNNER_FACTS = {
         padded=padding.earlier_tokens,
     ),
     "verify": RunnerFacts(
+        falls_back=True,
+        windows=True,
+        num_steps_max=20,
         what="the target's runner in target-verify mode: before each call the draft worker's own eager draft proposes "
         "a tree and sglang's `build_tree_kernel_efficient` writes mask and positions",
         backends=("triton", "flashinfer"),
         num_steps_min=2,
         room=room.verify_room,
-        reads=(Reads(calls=reads.one_call, positions=reads.verified, queries=reads.tree_queries),),
+        # flashinfer's mask is laid out for whole rows, so that it reads those, window or not.
+        reads=(Reads(calls=reads.one_call, positions=reads.verified, queries=reads.tree_queries), _IN_WINDOW),
         own_oracles=("tree_mask",),
         row_buffers=_DECODE,
         padded=padding.earlier_tokens,
     ),
     "frozen_kv_mtp": RunnerFacts(
+        host_lengths=True,
+        falls_back=True,
         what="`FrozenKVMTPCudaGraphRunner`: a tiny Gemma-4 target and assistant; the batch is expanded by topk, no KV "
         "is written",
         since="0.5.12",
@@ -152,6 +172,7 @@ RUNNER_FACTS = {
         padded=padding.frozen_seeds,
     ),
     "draft_extend": RunnerFacts(
+        falls_back=True,
         what="`EAGLEDraftExtendCudaGraphRunner` in DRAFT_EXTEND_V2: num_draft_tokens tokens a request, of which the "
         "request's `accepted` picks the one from which the next draft is drawn",
         backends=("triton", "flashinfer"),
@@ -165,6 +186,7 @@ RUNNER_FACTS = {
         padded=padding.extended_tokens,
     ),
     "multi_layer": RunnerFacts(
+        falls_back=True,
         what="`MultiLayerEagleDraftExtendCudaGraphRunner` and its composite: a Llama target, two to six tiny MiMo-V2 "
         "MTP layers, each of which draws one token",
         # 0.5.10.post1 has it for FlashAttention 3 alone.

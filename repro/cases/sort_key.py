@@ -8,6 +8,9 @@ from repro.cases.case import Case, Setup
 
 # What only makes the model larger or stranger goes back to its default, in these groups.
 MODEL = (
+    ("window",),
+    ("padded",),
+    ("mirrored",),
     ("algorithm",),
     ("vocab_size",),
     ("hidden_size",),

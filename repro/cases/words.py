@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from repro.cases.case import Case
+from repro.cases.case import Case, Setup
 from repro.cases.codec import AboutValue, Seed, digest
 
 
@@ -31,17 +31,33 @@ def paragraph(seed: Seed) -> Iterator[str]:
         f"model: {setup.dtype}, vocabulary {setup.vocab_size}, hidden size {setup.hidden_size}, "
         f"{_count(setup.num_heads, 'head')} ({setup.num_kv_heads} for kv) of {setup.head_dim}"
     )
+    yield from _options(setup)
     for number, step in enumerate(case.steps):
-        bucket = setup.bucket(len(step.requests))
-        padded = bucket - len(step.requests)
-        rest = f"{_count(padded, 'padded row')}" if padded else "full"
-        yield f"step {number}: {_count(len(step.requests), 'request')} in bucket {bucket}, {rest}"
+        yield f"step {number}: {_count(len(step.requests), 'request')} {_place(setup, len(step.requests))}"
         for row, request in enumerate(step.requests):
             tokens = _count(request.seq_len, "token")
             accepted = f", {_count(request.accepted, 'draft')} accepted" if request.accepted else ""
             yield f"  row {row}: slot {request.slot}, prefix of {tokens}{accepted}, data {request.data}"
     for name, value in seed.about.items():
         yield from _about(name, value)
+
+
+def _options(setup: Setup) -> Iterator[str]:
+    """What few setups have."""
+    said = [
+        f"a window of {setup.window} tokens" if setup.window else "",
+        "" if setup.padded else "no batch padded",
+        "" if setup.mirrored else "lengths on the device alone",
+    ]
+    if any(said):
+        yield f"options: {', '.join(text for text in said if text)}"
+
+
+def _place(setup: Setup, batch: int) -> str:
+    if not setup.replays(batch):
+        return "in no bucket, for eager"
+    padding = setup.bucket(batch) - batch
+    return f"in bucket {setup.bucket(batch)}, {_count(padding, 'padded row') if padding else 'full'}"
 
 
 def _about(name: str, value: AboutValue) -> Iterator[str]:

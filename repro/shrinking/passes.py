@@ -177,7 +177,7 @@ def smallest_setup(case: Case) -> Moves:
         numbers = {"topk": 1, "num_steps": steps, "page_size": 1, "slots": bs, "kv_splits": 1}
         return refit(case, capture_bs=(bs,), context_len=context_len, **numbers, **model)
 
-    largest = setup.bucket(rows)
+    largest = setup.bucket(min(rows, setup.max_bs))
     return (yield from first(case, [small(rows, context), small(largest, context), small(largest, setup.context_len)]))
 
 
@@ -211,7 +211,8 @@ def _lengths_matter(case: Case) -> bool:
 
 def fewer_buckets(case: Case) -> Moves:
     """Only the buckets that are used, or the largest alone; then each one by itself; then each one smaller."""
-    used = tuple(sorted({case.setup.bucket(len(batch)) for batch in batches(case)}))
+    fitting = [len(batch) for batch in batches(case) if len(batch) <= case.setup.max_bs]
+    used = tuple(sorted({case.setup.bucket(batch) for batch in fitting})) or case.setup.capture_bs
     case = yield from first(case, [refit(case, capture_bs=used[-1:]), refit(case, capture_bs=used)])
     case = yield from drop(
         case,

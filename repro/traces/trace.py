@@ -9,9 +9,11 @@ per request; where a row is one value wide, they are flat. The paths of a step, 
                  without out_cache_loc no KV may be written);
                  what other models make of it before the call (for verify: parents, scores_index and tokens, the draft);
                  for runners that write the KV of earlier tokens again also rewritten [raw_bs, n], their slots;
-                 at step -1, once for the case: req_to_token
+                 at step -1, once for the case: req_to_token; refilled, where every slot's contents are new in each step
     before       the caller's batch just before the graph path: the fields that its Family names, as sglang has them
                  (batch_size, seq_lens_cpu and seq_lens_sum among them)
+    asked        can_run: whether the runner would replay a graph, 1 or 0, where it is asked ahead: of a batch that no
+                 graph holds, and where batches are not padded. If not, or if no graph holds it, only eager runs
     launch       the runner's buffers at the moment the graph is launched, one row per request of the largest
                  bucket ([max_bs, ...]), under the names of `input`; and the scalars bs (bucket used) and raw_bs. For
                  cpu_decode what the compiled function is called with, [bs, ...]

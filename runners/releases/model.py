@@ -63,6 +63,29 @@ def llama(setup: Setup, architecture: str = "LlamaForCausalLM") -> dict[str, Any
     }
 
 
+@contextmanager
+def windowed(window: int) -> Iterator[None]:
+    """While entered, a Llama target is built as one whose layers see so many tokens before their own; 0: all. sglang
+    asks the model for it, before it makes the attention backend. Drafts, which derive from it, see everything."""
+    if not window:
+        yield
+        return
+    llama_model: Any = importlib.import_module("sglang.srt.models.llama").LlamaForCausalLM
+
+    def size(self: Any) -> int | None:
+        if type(self) is not llama_model:
+            return None
+        for layer in self.model.layers:
+            layer.self_attn.attn.sliding_window_size = window
+        return window
+
+    llama_model.get_attention_sliding_window_size = size
+    try:
+        yield
+    finally:
+        del llama_model.get_attention_sliding_window_size
+
+
 def keep_sizes() -> None:
     """Have sglang build layers as wide as they are configured. On a CPU device it rounds the intermediate size up to
     what CPU kernels want; on a GPU, which the emulated engine stands for, it does not."""

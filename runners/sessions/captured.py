@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+import numpy as np
 import torch
 
 from repro.cases.case import Setup
@@ -31,7 +32,7 @@ class Captured:
         self.device = torch.device(engine.device)
         self.table = req_to_token(setup)
         guards = Guards(engine.capturing)
-        with guards, model.folders(*family.configs(setup)) as folders:
+        with guards, model.windowed(setup.window), model.folders(*family.configs(setup)) as folders:
             self.live: Live = adapter.build(setup, engine.device, folders)
             self.model_runner = family.model_runner(self.live)
             model.fill_weights(self.model_runner.model)
@@ -48,6 +49,8 @@ class Captured:
         engine.Graph.runner_is_captured = True
         self.planner = Planner([self.live.target, self.live.draft])
         self.third_opinion = ThirdOpinion(adapter, self.live, setup, self.dtype)
+        self.unmirrored = not setup.mirrored and not self.planner.needs_host_lengths
+        self.slots = np.unique(self.table[1:])
         self.neutral = dict(adapter.neutral(self.live))
         caches = [self.kv, *self.other_kv]
         widest = max(tensor[0].numel() for kv in caches for tensor in kv)

@@ -58,11 +58,11 @@ class Filling:
         self._prefixes, self._stale = [f"prefix{number}" for number in order], [f"stale{number}" for number in order]
         self._widths = np.array([[width] for width, group in groups.items() for _ in group], dtype=np.int64)
 
-    def fill(self, step: int, prefixes: Sequence[tuple[Request, Ints]], drafts: Ints) -> None:
-        """Put each request's prefix into its KV slots, from its `data`, whatever ran before; and into the slots of its
-        drafts what differs from step to step, so that every write shows as a change."""
-        slots = np.concatenate([*(own for _, own in prefixes), drafts])
-        sizes = np.array([*(own.size for _, own in prefixes), drafts.size])
+    def fill(self, step: int, prefixes: Sequence[tuple[Request, Ints]], others: Ints) -> None:
+        """Put each request's prefix into its KV slots, from its `data`, whatever ran before; and into other slots what
+        differs from step to step, so that every write shows as a change."""
+        slots = np.concatenate([*(own for _, own in prefixes), others])
+        sizes = np.array([*(own.size for _, own in prefixes), others.size])
         # How far each slot is from the first one of its request.
         along = np.arange(slots.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         data = [request.data for request, _ in prefixes]

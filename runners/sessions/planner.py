@@ -42,7 +42,10 @@ class Planner:
     def __init__(self, roots: list[Any]) -> None:
         self.told: Callable[[int, Mapping[str, object]], None] | None = None
         self.calls = self._depth = 0
-        for backend in _backends(roots):
+        backends = _backends(roots)
+        # As sglang decides it for a deployment: as soon as one of them does. Before 0.5.13 all did.
+        self.needs_host_lengths = any(getattr(backend, "needs_cpu_seq_lens", True) for backend in backends)
+        for backend in backends:
             for name in PLANNED_BY:
                 if callable(getattr(backend, name, None)):
                     setattr(backend, name, self._listening(getattr(backend, name)))

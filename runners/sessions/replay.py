@@ -39,6 +39,7 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
         watch.see(-1, "input", "req_to_token", captured.table)
         for name, value in at_capture.items():
             watch.see(-1, "memory", name, value)
+        watch.see(-1, "input", "refilled", np.asarray(1))
         ranges = (adapter.family.padded or RUNNER_FACTS[setup.runner].padded)(setup)
         for name in captured.buffers:
             if name in ranges:

@@ -58,9 +58,12 @@ class Step:
     def _run(self) -> None:
         captured = self.captured
         self.fill()
+        if not self._is_replayed():
+            self._run_without_graph()
+            return
         snapshots = captured.snapshots
         snapshots.take(snapshots.BEFORE)
-        forward_batch = captured.adapter.batch(captured.live, self.rows.copied())
+        forward_batch = self._batch(self.rows)
         self._see_caller("before", forward_batch)
         self.tape.hold()
         self.watch.at(self.number, "graph")
@@ -90,6 +93,33 @@ class Step:
         self.tape.hold()
         if asks and by_graph == by_eager:
             self._ask_third(came, by_eager)
+
+    def _is_replayed(self) -> bool:
+        """Whether a graph runs this batch. The runner is asked where that is more than a matter of course."""
+        held = self.setup.replays(len(self.requests))
+        if held and self.setup.padded:
+            return True
+        self.watch.at(self.number, "asked")
+        with self.captured.timed("graph", self.watch):
+            taken = can_run(self.captured.runner, self._batch(self.rows))
+        self.tape.see("asked", "can_run", int(taken))
+        self.tape.flush()
+        return held and taken
+
+    def _run_without_graph(self) -> None:
+        """Eager goes on alone, with the same memory."""
+        captured = self.captured
+        captured.snapshots.take(captured.snapshots.BEFORE)
+        self._eager("eager", self.rows)
+        self._see_slots("eager", captured.snapshots.kept(captured.snapshots.BEFORE))
+        self._see_rows("eager", self._all_came("eager"), captured.kv)
+
+    def _batch(self, rows: Rows) -> Any:
+        captured = self.captured
+        made = captured.adapter.batch(captured.live, rows.copied())
+        if captured.unmirrored:
+            made.seq_lens_cpu = made.seq_lens_sum = None
+        return made
 
     def fill(self) -> None:
         """Have memory and batch as the call finds them."""
@@ -124,7 +154,7 @@ class Step:
         """An eager pass; it leaves its KV cache behind. The batch, as the pass left it, and the names of its outputs.
         after: the stage before, whose errors surface before this path is begun."""
         captured = self.captured
-        forward_batch = captured.adapter.batch(captured.live, rows.copied())
+        forward_batch = self._batch(rows)
         captured.wait_for(after, self.watch)
         self.watch.at(self.number, path)
         listened = (
@@ -244,7 +274,9 @@ class Step:
         prefixes = [(r, table[r.slot, : self.family.prefix(self.setup, r)]) for r in self.requests]
         drafts = np.asarray(self.given.get("out_cache_loc", np.empty(0)), dtype=np.int64).reshape(-1)
         own, *others = captured.fillings
-        own.fill(self.number, prefixes, drafts)
+        # Whatever lies there, a write of another step's contents shows.
+        taken = np.concatenate([drafts, *(slots for _, slots in prefixes)])
+        own.fill(self.number, prefixes, np.concatenate([drafts, np.setdiff1d(captured.slots, taken)]))
         for filling in others:
             filling.fill(self.number, prefixes, drafts[:0])
 
@@ -318,6 +350,12 @@ def see_memory(tape: Tape) -> None:
     for name, value in engine.memory_seen().items():
         tape.see("memory", name, value)
     tape.hold()
+
+
+def can_run(runner: Any, forward_batch: Any) -> bool:
+    """Whether the runner would replay a graph for this batch."""
+    asked = getattr(runner, "can_run_graph", None) or runner.can_run
+    return bool(asked(forward_batch))
 
 
 def _equal(came: Came, outputs: Sequence[str]) -> bool:

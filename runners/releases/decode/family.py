@@ -50,9 +50,20 @@ def backend(live: Live) -> Any:
     return live.target.model_runner.attn_backend
 
 
+def sliding(live: Live) -> Mapping[str, torch.Tensor]:
+    """What sliding layers read, where there are any: Triton has buffers of its own for them, flashinfer lists of two,
+    theirs first."""
+    if not live.setup.window:
+        return {}
+    own = backend(live)
+    if isinstance(own.kv_indptr, list):
+        return {"window_kv_indptr": own.kv_indptr[0], "window_kv_indices": own.cuda_graph_kv_indices[0]}
+    return {"window_kv_indptr": own.window_kv_indptr, "window_kv_indices": own.cuda_graph_window_kv_indices}
+
+
 def only(buffer: Any) -> Any:
-    """A buffer of an attention backend; flashinfer's keeps a list, of one where there are no sliding layers."""
-    return buffer[0] if isinstance(buffer, list) else buffer
+    """A buffer of an attention backend; flashinfer's keeps a list, with that of sliding layers first, if there are."""
+    return buffer[-1] if isinstance(buffer, list) else buffer
 
 
 def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
@@ -69,6 +80,7 @@ def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
     }
     found = {name: only(getattr(backend(live), attribute, None)) for name, attribute in names.items()}
     found["next_token_logits"] = runner.buffers.next_token_logits_buffer
+    found |= sliding(live)
     return {name: tensor for name, tensor in found.items() if isinstance(tensor, torch.Tensor)}
 
 
@@ -78,6 +90,7 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
     return {
         "kv_indptr": only(backend(live).kv_indptr)[None],
         "kv_indices": only(backend(live).cuda_graph_kv_indices)[None, :used],
+        **{name: tensor[None, :used] for name, tensor in sliding(live).items()},
     }
 
 

@@ -72,14 +72,16 @@ def flashinfer_metadata(backend: Any, setup: Setup, given: Given) -> Mapping[str
     entries = setup.num_draft_tokens * (lengths + setup.num_draft_tokens)
     first = 8 * np.append(0, np.cumsum(-(-entries // 8)))
     places = np.concatenate([start + np.arange(count) for start, count in zip(first, entries, strict=False)])
-    packed, starts = backend.cuda_graph_custom_mask, decode.only(backend.cuda_graph_qk_indptr)[: len(first)]
+    # Of sliding layers, if there are any: those of the others are made of the same lengths.
+    sliding = 0
+    packed, starts = backend.cuda_graph_custom_mask, backend.cuda_graph_qk_indptr[sliding][: len(first)]
     place = torch.from_numpy(places).to(packed.device)
     wanted = torch.from_numpy(np.stack([first, np.append(0, np.cumsum(entries))])).to(packed.device)
     used = int(lengths.sum()) + setup.max_bs * (1 + setup.num_draft_tokens)
     return {
-        "kv_indptr": decode.only(backend.kv_indptr)[None],
-        "kv_indices": decode.only(backend.cuda_graph_kv_indices)[None, :used],
-        "qo_indptr": decode.only(backend.cuda_graph_qo_indptr)[None],
+        "kv_indptr": backend.kv_indptr[sliding][None],
+        "kv_indices": backend.cuda_graph_kv_indices[sliding][None, :used],
+        "qo_indptr": backend.cuda_graph_qo_indptr[sliding][None],
         "mask_indptr": wanted[1] + 8 * starts - wanted[0],
         "custom_mask": (packed[place // 8] >> (place % 8)).to(torch.uint8) & 1,
     }

@@ -44,6 +44,7 @@ def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) 
         "disable_cuda_graph": True,
         "disable_piecewise_cuda_graph": True,
         "random_seed": 1,
+        "disable_cuda_graph_padding": not setup.padded,
         "cuda_graph_bs": list(setup.capture_bs),
         "cuda_graph_max_bs": setup.max_bs,
     }
