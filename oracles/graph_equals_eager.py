@@ -76,11 +76,9 @@ def judge(case: Case, trace: Trace) -> Verdict:
     doubts: list[str] = []
     carried: Contents = {}
     compared = by_eager_alone = 0
-    table = record.path(-1, "input").get("req_to_token")
+    table = None if "refilled" in record.path(-1, "input") else record.path(-1, "input").get("req_to_token")
     for number, asked in enumerate(case.steps):
         _forget_prefixes(carried, table, asked.requests)
-        if "refilled" in record.path(-1, "input"):
-            carried.clear()
         if record.scalar(number, "asked", "can_run") is not None:
             by_eager_alone += 1
             continue

@@ -283,9 +283,9 @@ def test_command_is_quoted_for_the_shell() -> None:
 
 
 def test_case_that_is_not_valid_is_said_not_drawn() -> None:
-    setup = replace(STALE.case.setup, capture_bs=(1,))
+    setup = replace(STALE.case.setup, slots=1, capture_bs=(1,))
     page = Page(rendered([campaign(BUGGY, (replace(STALE, case=replace(STALE.case, setup=setup)),))], []))
-    assert "The case cannot be drawn, since it is not valid: step 0: 2 requests do not fit" in page.text
+    assert "The case cannot be drawn, since it is not valid: step 0" in page.text
     assert not [tag for tag in page.tagged("svg") if tag.get("role") == "img"]
 
 

@@ -45,5 +45,10 @@ def test_missing_is_what_is_left() -> None:
 
 def test_the_strategies_reach_every_transition() -> None:
     found = different("reach", cases(SETUP), 150)
-    covered = {one for drawn in found for one in exercised(drawn, range(len(drawn.steps)))}
+    # What no bucket holds is run without a graph.
+    covered = {
+        one
+        for drawn in found
+        for one in exercised(drawn, [n for n, step in enumerate(drawn.steps) if len(step.requests) <= SETUP.max_bs])
+    }
     assert missing(SETUP, covered) == []

@@ -31,7 +31,7 @@ def possible(setup: Setup) -> frozenset[Transition]:
     found = set()
     for below, after in itertools.pairwise((0, *setup.capture_bs)):
         # A bucket just above the next smaller one is always full when it is used.
-        for padded in (False, True) if after - below > 1 else (False,):
+        for padded in (False, True) if after - below > 1 and setup.padded else (False,):
             found |= {_transition(setup, before, after, padded) for before in (0, *setup.capture_bs)}
     return frozenset(found)
 
