@@ -17,7 +17,6 @@ from repro.traces.trace import Ended, How, Seen, Trace
 from runners.processes.pool import Pool
 from tests.builders.cases import failures, step
 from tests.builders.known_failures import may_fail, must_fail
-from tests.builders.only_verdict import only
 
 SETUP = Setup(runner="frozen_kv_mtp", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2, 4), slots=6)
 FIRST_DRAFTS = {"topk_index", "topk_p"}
