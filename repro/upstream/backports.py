@@ -240,6 +240,13 @@ _OTHER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
 _EDITS = {repair.seed: repair.edits for repair in REPAIRS}
 # What must be tried before the repair's own, whose places are there as well but do not suffice.
 _EARLIER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
+    # The local that says how many tokens a request has is another one in almost every release; the input has them all.
+    "verify-mask-not-padded": (
+        tuple(
+            replace(edit, new=edit.new.replace("num_tokens_per_req", "spec_info.draft_token_num"))
+            for edit in _EDITS["verify-mask-not-padded"]
+        ),
+    ),
     # Up to 0.5.12 the backend counts queries by its number of steps.
     "multi-layer-queries-of-later-layers": (
         (
