@@ -64,7 +64,8 @@ def test_a_crowded_batch(changes: dict[str, Any], pool: Pool) -> None:
     # Attention goes on into the row of the next draft step, or into what lies behind the buffer: drafts are wrong.
     assert any(where.startswith("draft tree") for where in found.pop("graph_equals_eager"))
     stale = set() if has_fix_of("pr23037-stale-padding", trace.facts["sglang"]) else {"slot0_padding"}
-    assert found.keys() <= stale | raw_sum(trace)
+    # The kernel that fills the rows writes one branch's indices over another's.
+    assert found.keys() <= stale | raw_sum(trace) | {"memory"}
 
 
 def test_it_is_the_same_every_time(pool: Pool) -> None:

@@ -195,7 +195,7 @@ def test_summary_command_prints(tmp_path: Path, capsys: pytest.CaptureFixture[st
     path = tmp_path / "one.json"
     path.write_text(dumps([campaign(BUGGY, (STALE,), 31)], stale_replays(STALE)))
     assert main(["summary", str(path)]) == 0
-    assert f"FAIL slot0_padding: {STALE.where} (" in capsys.readouterr().out
+    assert f"FAIL draft/triton slot0_padding: {STALE.where} (" in capsys.readouterr().out
 
 
 def changed(**parts: object) -> str:

@@ -26,6 +26,7 @@ from runners.sessions import memory
 from runners.sessions.captured import Captured
 from runners.sessions.planner import Planner
 from runners.sessions.step import Step as Run
+from runners.sessions.third_opinion import ThirdOpinion
 
 pytestmark = pytest.mark.emulated
 SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2, 4), slots=6)
@@ -131,7 +132,17 @@ def captured(runner: Runner) -> Captured:
     session.bands = runner.guards.bands(session.buffers)
     session.fillings = [memory.Filling(runner.kv, memory.filled_from(32, session.device, torch.float32))]
     session.snapshots = memory.Snapshots(runner.kv)
+    session.third_opinion = NoOpinion()
     return session
+
+
+class NoOpinion(ThirdOpinion):
+    """Of a runner without a model: it knows nothing."""
+
+    def __init__(self) -> None: ...
+
+    def on(self, *arguments: object) -> dict[str, Array]:
+        return {}
 
 
 def told_of(session: Captured, number: int = 0) -> Told:

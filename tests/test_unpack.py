@@ -299,14 +299,14 @@ def test_another_python_than_the_bundles_is_told_so(
     assert said.err.count("\n") == 1
 
 
-def test_unpacking_needs_the_standard_library_and_numpy_alone() -> None:
+def test_unpacking_needs_the_standard_library_numpy_and_packaging_alone() -> None:
     """On a bare host, before anything else is there."""
     script = """
 import sys
 class Refusing:
     def find_spec(self, name, path=None, target=None):
         top = name.partition(".")[0]
-        if top not in sys.stdlib_module_names and top not in {"numpy", "runners", "repro"}:
+        if top not in sys.stdlib_module_names and top not in {"numpy", "packaging", "oracles", "runners", "repro"}:
             raise ImportError("not on a bare host: " + name)
 sys.meta_path.insert(0, Refusing())
 import runners.__main__

@@ -5,7 +5,8 @@ from __future__ import annotations
 # The data by which each is asked for, and how such a run ends: how, and what it is called.
 WAYS = {
     "device assert": (900_001, "raised", "CUDA error: device-side assert triggered"),
-    "out of memory": (900_002, "raised", "CUDA error: out of memory"),
+    # A full device says nothing about sglang.
+    "out of memory": (900_002, "error", "the session failed: HarnessError: OutOfMemoryError: "),
     "abort": (900_003, "crashed", "SIGABRT"),
     "hang": (900_004, "hung", "no answer"),
 }
