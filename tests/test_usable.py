@@ -20,9 +20,10 @@ def cache_of(folder: Path, *releases: str) -> Path:
     return folder
 
 
-def test_what_is_installed_is_what_can_be_used(tmp_path: Path) -> None:
+def test_what_is_installed_is_what_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usable_module, "lacks", lambda target, cache: "no engine" if target.sglang == "0.5.14" else "")
     assert usable("emulated", tmp_path) == []
-    assert usable("emulated", cache_of(tmp_path, "0.5.13", "0.5.12.post1")) == ["0.5.12.post1", "0.5.13"]
+    assert usable("emulated", cache_of(tmp_path, "0.5.13", "0.5.14", "0.5.12.post1")) == ["0.5.12.post1", "0.5.13"]
 
 
 def test_what_is_missing_is_fetched_and_what_cannot_be_is_said_once(
