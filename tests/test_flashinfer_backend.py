@@ -64,7 +64,7 @@ def test_a_crowded_batch(changes: dict[str, Any], pool: Pool) -> None:
     # Attention goes on into the row of the next draft step, or into what lies behind the buffer: drafts are wrong.
     assert any(where.startswith("draft tree") for where in found.pop("graph_equals_eager"))
     stale = set() if has_fix_of("pr23037-stale-padding", trace.facts["sglang"]) else {"slot0_padding"}
-    # The kernel that fills the rows writes one branch's indices over another's.
+    # The oracle `memory` fails too, emulated; which store it means was not looked at.
     assert found.keys() <= stale | raw_sum(trace) | {"memory"}
 
 

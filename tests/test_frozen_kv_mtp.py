@@ -89,7 +89,7 @@ def test_other_setups(changes: dict[str, object], pool: Pool, release: str) -> N
     here = trace.facts["sglang"]
     known = may_fail("frozen_kv_mtp", "triton", here, trace.facts["engine"])
     if release_order(here) < release_order("0.5.13"):
-        # The third opinion finds the parents of one half-precision tree wrong in both paths, on 0.5.12.post1 alone.
+        # The third opinion calls the parents of a half-precision tree wrong in both paths (0.5.12.post1).
         # Nobody has yet said whose mistake that is.
         known |= {"graph_equals_eager"}
     assert must_fail("frozen_kv_mtp", "triton", here) <= failures(one, trace).keys() <= known
