@@ -11,6 +11,7 @@ import pytest
 from repro.__main__ import main
 from repro.cases import codec
 from repro.cases.case import Case, Target
+from repro.cases.release_list import NEWEST
 from repro.commands import patch_test
 from repro.commands.options import options_of
 from repro.traces.finding import Status, Verdict
@@ -196,12 +197,12 @@ def test_what_makes_no_sense_is_told(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert text in said and said.count("\n") == 1
 
 
-@pytest.mark.emulated("0.5.15.post1")
+@pytest.mark.emulated(NEWEST)
 def test_on_real_sglang(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The candidate patch of a bug that is still there, as a file."""
     assert main(["repairs", "multi-layer-stale-padding", "--diff"]) == 0
     text = capsys.readouterr().out
     diff = patch(tmp_path, text[text.index("--- a/") :])
-    arguments = ["test", str(SEED), "--patch", str(diff), "--target", "0.5.15.post1/emulated", "--no-guards"]
+    arguments = ["test", str(SEED), "--patch", str(diff), "--target", f"{NEWEST}/emulated", "--no-guards"]
     assert main([*arguments, "--tries", "1"]) == 0
     assert "| **fixed** |" in capsys.readouterr().out

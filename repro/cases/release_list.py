@@ -19,7 +19,7 @@ OLDEST, NEWEST = ADAPTED[0], ADAPTED[-1]
 USES = {
     "adapted": ADAPTED,
     "hunt": (OLDEST, "0.5.13"),
-    "test": (OLDEST, "0.5.12.post1", "0.5.13", "0.5.15.post1"),
+    "test": (OLDEST, "0.5.12.post1", "0.5.13", "0.5.15.post1", NEWEST),
     "cuda": ("0.5.12.post1", "0.5.13"),
 }
 
