@@ -238,8 +238,10 @@ def test_runs_that_cannot_be_made_are_told_by_reason_and_do_not_go_on_for_ever(h
 
     done = World(fails=doubt, ends=refused).go(replace(PLAN, cases=1000))
     assert (done.stopped, done.cases, done.judged) == ("cannot run", REFUSALS_MAX, 0)
-    told = {"unsupported": {}, "errors": {}} | {name: {"worker # said # words": REFUSALS_MAX}}
-    assert {"unsupported": done.unsupported, "errors": done.errors} == told
+    counts: dict[str, dict[str, int]] = {"unsupported": {}, "errors": {}} | {
+        name: {"worker # said # words": REFUSALS_MAX}
+    }
+    assert {"unsupported": done.unsupported, "errors": done.errors} == counts
     assert done.unknown == {}  # for that one reason
     assert done.verdicts == {"oracle7": {"unknown": REFUSALS_MAX}}
     assert (done.replays, done.transitions) == (0, ())

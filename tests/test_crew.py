@@ -155,7 +155,7 @@ def test_cases_that_cannot_be_run_do_not_count() -> None:
         fits = case.setup.slots % 2 == 0
         return Trace(ended=Ended(how=How.DONE) if fits else Ended(how=How.UNSUPPORTED, step=-1, what="no"))
 
-    def ran(cases: Callable[[Tally], Iterator[Case]], plan: Plan) -> tuple[list[Case], Campaign]:
+    def ran(cases: Callable[[Tally], Iterator[Case | None]], plan: Plan) -> tuple[list[Case], Campaign]:
         done: list[Case] = []
 
         def run(case: Case) -> Trace:

@@ -64,7 +64,8 @@ class Sim:
 
 
 def together(limit: int | None, members: int, luck: random.Random, steps_max: int = 10_000) -> list[tuple[int, int]]:
-    deal, ran = Deal(limit, A_ROUND), []
+    deal = Deal(limit, A_ROUND)
+    ran: list[tuple[int, int]] = []
     sims = [Sim(deal, number, ran) for number in range(members)]
     going = {sim.number: sim.steps() for sim in sims}
     waiting: set[int] = set()
