@@ -16,10 +16,10 @@ import torch
 
 from repro.cases.layout import Ints
 from runners.engines import launch_memory
+from runners.engines.standins.dense import Pair, attention, memory_from, seen_keys, whole
 
 # flashinfer's infinity: minus this is the logarithm that it returns for a query that sees no key.
 INFINITY = 5e4
-Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,45 +55,11 @@ class Mask:
 def _attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, variant: Variant, mask: torch.Tensor | None
 ) -> Pair:
-    """Attention of one sequence: query [n, heads, dim], key and value [m, key heads, dim], mask [n, m].
-    Gives [n, heads, dim] and the base-2 logarithm of the sum of weights, [n, heads], in float32."""
-    count, heads, dim = query.shape
-    keys, groups, _ = key.shape
-    if not keys:
-        return query.new_zeros(query.shape, dtype=torch.float32), query.new_full((count, heads), -INFINITY).float()
-    # A head of keys with all queries that share it: [key heads, n * sharing, dim]
-    shared = query.float().view(count, groups, -1, dim).transpose(0, 1).reshape(groups, -1, dim)
-    scores = (shared @ key.float().permute(1, 2, 0)) * variant.scale
-    if variant.soft_cap > 0:
-        scores = variant.soft_cap * torch.tanh(scores / variant.soft_cap)
-    seen = _seen(count, keys, variant, mask)
-    if seen is not None:
-        scores = scores.masked_fill(~seen.repeat_interleave(heads // groups, 0), -math.inf)
-    top = scores.amax(-1, keepdim=True)
-    blind = top == -math.inf
-    weights = torch.exp(scores - top.masked_fill(blind, 0.0))
-    total = weights.sum(-1, keepdim=True)
-    out = (weights @ value.float().transpose(0, 1)) / total.masked_fill(blind, 1.0)
-    logs = ((top + torch.log(total)) * math.log2(math.e)).masked_fill(blind, -INFINITY)
-    return _by_query(out, count), _by_query(logs, count).squeeze(-1)
-
-
-def _by_query(shared: torch.Tensor, count: int) -> torch.Tensor:
-    groups, _, width = shared.shape
-    return shared.view(groups, count, -1, width).transpose(0, 1).reshape(count, -1, width)
-
-
-def _seen(queries: int, keys: int, variant: Variant, mask: torch.Tensor | None) -> torch.Tensor | None:
-    """Which key each query sees, bool [queries, keys]; None: all. A mask of its own stands for the causal one."""
-    seen = mask
-    if variant.causal or variant.window_left >= 0:
-        behind = torch.arange(queries)[:, None] + (keys - queries) - torch.arange(keys)
-        if variant.causal and mask is None:
-            seen = behind >= 0
-        if variant.window_left >= 0:
-            near = behind <= variant.window_left
-            seen = near if seen is None else seen & near
-    return seen
+    """Attention of one sequence, with a base-2 logarithm. A mask of its own stands for the causal one."""
+    near = seen_keys(query.shape[0], key.shape[0], causal=variant.causal and mask is None, left=variant.window_left)
+    seen = near if mask is None else mask if near is None else mask & near
+    out, logs = attention(query, key, value, seen, scale=variant.scale, soft_cap=variant.soft_cap)
+    return out, (logs * math.log2(math.e)).masked_fill(logs == -math.inf, -INFINITY)
 
 
 # The slots of the keys of a sequence, by its number; None if it would read foreign memory.
@@ -127,18 +93,8 @@ def _each(
     return out, logs
 
 
-def _memory(view: torch.Tensor) -> torch.Tensor:
-    """The elements of a flat view and of what lies behind it in its storage."""
-    count = view.untyped_storage().nbytes() // view.element_size() - view.storage_offset()
-    return view.as_strided((count,), (1,))
-
-
-def _whole(tensor: torch.Tensor) -> Ints:
-    return tensor.numpy().astype(np.int64)
-
-
 def _mask(bits: torch.Tensor | None, starts: torch.Tensor | None) -> Mask | None:
-    return Mask(bits=bits, starts=_whole(starts)) if bits is not None and starts is not None else None
+    return Mask(bits=bits, starts=whole(starts)) if bits is not None and starts is not None else None
 
 
 def _paged(
@@ -165,7 +121,7 @@ def _paged(
     _compare_plan("kv_indptr", planned_keys, page_starts)
     _compare_plan("qo_indptr", planned_queries, query_starts)
     size = key.shape[1]
-    starts, last, memory = _whole(page_starts), _whole(last_page_len), _memory(pages)
+    starts, last, memory = whole(page_starts), whole(last_page_len), memory_from(pages)
     within = torch.arange(size)
 
     def places(sequence: int) -> torch.Tensor | None:
@@ -182,14 +138,14 @@ def _paged(
 
     caches = (key.reshape(-1, *key.shape[2:]), value.reshape(-1, *value.shape[2:]))
     variant = Variant(causal=causal, window_left=window_left, soft_cap=soft_cap, scale=scale)
-    return _each(query, caches, _whole(query_starts), places, variant, _mask(mask, mask_starts), zeroed)
+    return _each(query, caches, whole(query_starts), places, variant, _mask(mask, mask_starts), zeroed)
 
 
 def _compare_plan(name: str, planned: torch.Tensor | None, starts: torch.Tensor) -> None:
     """A kernel does its work in parts that the host planned: keys that are on the device alone are not read."""
     if planned is None:
         return
-    host, device = _whole(planned), _whole(starts)
+    host, device = whole(planned), whole(starts)
     if np.array_equal(host, device):
         return
     first = int(np.argmax(host != device)) if host.shape == device.shape else min(host.size, device.size)
@@ -210,7 +166,7 @@ def _ragged(
     scale: float,
 ) -> Pair:
     """Over keys and values that lie one sequence behind the other: [keys, key heads, dim]."""
-    starts = _whole(key_starts)
+    starts = whole(key_starts)
 
     def places(sequence: int) -> torch.Tensor | None:
         first, end = int(starts[sequence]), int(starts[sequence + 1])
@@ -219,7 +175,7 @@ def _ragged(
         return torch.arange(first, max(first, end))
 
     variant = Variant(causal=causal, window_left=window_left, soft_cap=soft_cap, scale=scale)
-    return _each(query, (key, value), _whole(query_starts), places, variant, _mask(mask, mask_starts))
+    return _each(query, (key, value), whole(query_starts), places, variant, _mask(mask, mask_starts))
 
 
 def _merged(value: torch.Tensor, logs: torch.Tensor, other: torch.Tensor, other_logs: torch.Tensor) -> Pair:

@@ -1,0 +1,70 @@
+"""Attention of one sequence by its definition, in float32, and memory as a kernel sees it: what stand-ins for attention
+kernels have in common."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from repro.cases.layout import Ints
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    seen: torch.Tensor | None,
+    *,
+    scale: float,
+    soft_cap: float,
+) -> Pair:
+    """query: [n, heads, dim]; key, value: [m, key heads, dim]; seen: which key each query sees, bool [n, m], None for
+    all; soft_cap: 0 for none. Gives [n, heads, dim] and the natural logarithm of the sum of weights, [n, heads], in
+    float32: zeros and -inf for a query that sees no key."""
+    count, heads, dim = query.shape
+    keys, groups, _ = key.shape
+    if not keys:
+        out = query.new_zeros((count, heads, value.shape[-1]), dtype=torch.float32)
+        return out, out.new_full((count, heads), -math.inf)
+    # A head of keys with all queries that share it: [key heads, n * sharing, dim]
+    shared = query.float().view(count, groups, -1, dim).transpose(0, 1).reshape(groups, -1, dim)
+    scores = (shared @ key.float().permute(1, 2, 0)) * scale
+    if soft_cap > 0:
+        scores = soft_cap * torch.tanh(scores / soft_cap)
+    if seen is not None:
+        scores = scores.masked_fill(~seen.repeat_interleave(heads // groups, 0), -math.inf)
+    top = scores.amax(-1, keepdim=True)
+    blind = top == -math.inf
+    weights = torch.exp(scores - top.masked_fill(blind, 0.0))
+    total = weights.sum(-1, keepdim=True)
+    out = (weights @ value.float().transpose(0, 1)) / total.masked_fill(blind, 1.0)
+    return _by_query(out, count), _by_query(top + torch.log(total), count).squeeze(-1)
+
+
+def _by_query(shared: torch.Tensor, count: int) -> torch.Tensor:
+    groups, _, width = shared.shape
+    return shared.view(groups, count, -1, width).transpose(0, 1).reshape(count, -1, width)
+
+
+def seen_keys(queries: int, keys: int, *, causal: bool, left: int = -1, right: int = -1) -> torch.Tensor | None:
+    """Which key each query sees, bool [queries, keys]; None: all. The last query stands at the last key. causal: no key
+    behind its own place; left, right: at most so many before and behind it, -1: any."""
+    if not causal and left < 0 and right < 0:
+        return None
+    behind = torch.arange(queries)[:, None] + (keys - queries) - torch.arange(keys)
+    seen = behind >= (0 if causal else -right if right >= 0 else -keys - queries)
+    return seen & (behind <= left) if left >= 0 else seen
+
+
+def memory_from(view: torch.Tensor) -> torch.Tensor:
+    """The elements from the beginning of a view up to the end of its storage."""
+    count = view.untyped_storage().nbytes() // view.element_size() - view.storage_offset()
+    return view.as_strided((count,), (1,))
+
+
+def whole(tensor: torch.Tensor) -> Ints:
+    """As host integers."""
+    return tensor.numpy().astype("int64")

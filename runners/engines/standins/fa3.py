@@ -1,0 +1,175 @@
+"""Stands in for FlashAttention 3 as sgl_kernel publishes it: its functions and their checks, on CPU tensors.
+
+Not modelled: how a call is divided among programs (splits, packed heads, the largest count of queries, which a captured
+launch keeps). New keys and values, rotation, sinks, scales and latent queries are refused: no runner that is driven has
+them.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from runners.engines.standins import fa3_kernels
+
+MODULE = "sgl_kernel.flash_attn"
+_DTYPES = (torch.float16, torch.bfloat16)
+_HEAD_DIM_MAX = 256
+
+
+def flash_attn_with_kvcache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    qv: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    cache_seqlens: Tensor | None = None,
+    cache_batch_idx: Tensor | None = None,
+    cache_leftpad: Tensor | None = None,
+    page_table: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k_new: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    rotary_seqlens: Tensor | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    attention_chunk: int | None = None,
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    scheduler_metadata: Tensor | None = None,
+    num_splits: int = 0,
+    pack_gqa: bool | None = None,
+    sm_margin: int = 0,
+    return_softmax_lse: bool = False,
+    sinks: Tensor | None = None,
+    *,
+    only_qv: bool = False,
+    out: Tensor | None = None,
+) -> Any:
+    """The attention of each sequence's queries to the tokens that its row of the page table holds; with
+    return_softmax_lse also natural logarithms [heads, tokens]. cu_seqlens_k_new says nothing where no keys are new."""
+    _refuse(
+        k=k,
+        v=v,
+        qv=qv,
+        rotary_cos=rotary_cos,
+        rotary_sin=rotary_sin,
+        rotary_seqlens=rotary_seqlens,
+        cache_batch_idx=cache_batch_idx,
+        cache_leftpad=cache_leftpad,
+        q_descale=q_descale,
+        k_descale=k_descale,
+        v_descale=v_descale,
+        attention_chunk=attention_chunk or None,
+        sinks=sinks,
+        only_qv=only_qv or None,
+    )
+    if cache_seqlens is None or page_table is None or cu_seqlens_q is None:
+        raise NotImplementedError("flash_attn_with_kvcache without lengths, page table or query starts has no stand-in")
+    table = page_table if page_table.stride(-1) == 1 else page_table.contiguous()
+    _check(q, k_cache, v_cache, cache_seqlens, table, cu_seqlens_q)
+    scale = softmax_scale if softmax_scale is not None else q.shape[-1] ** -0.5
+    left, right = window_size
+    found, logs = fa3_kernels.paged_attention(
+        q, k_cache, v_cache, cache_seqlens, table, cu_seqlens_q, scheduler_metadata, causal, left, right, softcap, scale
+    )
+    found = found if out is None else out.copy_(found)
+    return (found, logs) if return_softmax_lse else found
+
+
+def _refuse(**given: object) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise NotImplementedError(f"flash_attn_with_kvcache with {name} has no stand-in")
+
+
+def _check(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, page_table: Tensor, query_starts: Tensor
+) -> None:
+    """What FlashAttention 3 asks of its arguments, before anything runs. RuntimeError, as of its library."""
+
+    def need(holds: bool, text: str) -> None:
+        if not holds:
+            raise RuntimeError(text)
+
+    need(q.dtype in _DTYPES, f"FlashAttention only supports fp16 and bf16 data type, not {q.dtype}")
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        need(cache.dtype == q.dtype, f"query and {name} must have the same dtype")
+        need(cache.stride(-1) == 1, f"{name} must have contiguous last dimension")
+    for name, numbers in (("seqused_k", lengths), ("page_table", page_table), ("cu_seqlens_q", query_starts)):
+        need(numbers.dtype == torch.int32, f"{name} must have dtype torch.int32, not {numbers.dtype}")
+    need(q.stride(-1) == 1, "Input tensor must have contiguous last dimension")
+    for name, numbers in (("seqused_k", lengths), ("cu_seqlens_q", query_starts)):
+        need(numbers.is_contiguous(), f"{name} must be contiguous")
+    batch = query_starts.numel() - 1
+    need(lengths.shape == (batch,), f"seqused_k must have shape ({batch},), not {tuple(lengths.shape)}")
+    need(page_table.dim() == 2 and len(page_table) == batch, f"page_table must have {batch} rows")
+    head_dim, heads, groups = q.shape[-1], q.shape[-2], k_cache.shape[-2]
+    need(head_dim % 8 == 0 and head_dim <= _HEAD_DIM_MAX, f"head_size {head_dim} is no multiple of 8 up to 256")
+    need(k_cache.shape[-1] == head_dim, "query and key must have the same head_size")
+    need(heads % groups == 0, "Number of heads in key/value must divide number of heads in query")
+
+
+def get_scheduler_metadata(batch_size: int, *, cache_seqlens: Tensor, **given: Any) -> Tensor:
+    """A schedule for one query of each sequence, made for these lengths."""
+    if len(cache_seqlens) != batch_size:
+        raise RuntimeError(f"seqused_k must have shape ({batch_size},), not {tuple(cache_seqlens.shape)}")
+    made: Tensor = fa3_kernels.schedule(cache_seqlens)
+    return made
+
+
+def merge_state_v2(
+    v_a: Tensor, s_a: Tensor, v_b: Tensor, s_b: Tensor, v_merged: Tensor | None = None, s_merged: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """What two calls gave for the same queries, as one call would. s: natural logarithms, float32 [tokens, heads]."""
+    values, logs = fa3_kernels.merge(v_a, s_a.float(), v_b, s_b.float())
+    return (
+        values if v_merged is None else v_merged.copy_(values),
+        logs if s_merged is None else s_merged.copy_(logs),
+    )
+
+
+def flash_attn_varlen_func(*_: object, **__: object) -> Any:
+    """Of prefill and of embeddings, which are not driven."""
+    raise NotImplementedError(f"{MODULE}.flash_attn_varlen_func has no stand-in")
+
+
+EXPORTS = (flash_attn_with_kvcache, flash_attn_varlen_func, get_scheduler_metadata)
+
+
+@contextmanager
+def importable() -> Iterator[None]:
+    """From here on `from sgl_kernel.flash_attn import ...` finds this. `import sgl_kernel` works while entered only, if
+    it does not anyhow: at any other time, who asks for its other parts finds none."""
+    sys.modules[MODULE] = _module(MODULE, EXPORTS)
+    present = "sgl_kernel" in sys.modules or importlib.util.find_spec("sgl_kernel") is not None
+    if not present:
+        sys.modules["sgl_kernel"] = _module("sgl_kernel", (merge_state_v2,))
+    try:
+        yield
+    finally:
+        if not present:
+            del sys.modules["sgl_kernel"]
+
+
+def _module(name: str, functions: Iterable[Callable[..., Any]]) -> types.ModuleType:
+    module = types.ModuleType(name)
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    module.__path__ = []
+    vars(module).update({function.__name__: function for function in functions})
+    return module

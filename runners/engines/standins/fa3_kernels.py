@@ -1,0 +1,122 @@
+"""What FlashAttention 3's kernels compute, as operators on CPU tensors: they read page table and lengths when they run.
+
+Each is one operator, so that the emulated engine records one call, as a CUDA graph records one kernel. A row of the
+page table goes on into the next one in its storage, as it does for a kernel. What lies outside of the storage, or on a
+page that the cache does not have, is foreign memory on real hardware; here a sequence that reads there comes out as
+NaN.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from runners.engines import launch_memory
+from runners.engines.guards import band_bytes
+from runners.engines.standins.dense import Pair, attention, memory_from, seen_keys, whole
+
+KERNEL = "fa3_paged_attention"
+
+
+def _paged(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    lengths: torch.Tensor,
+    page_table: torch.Tensor,
+    query_starts: torch.Tensor,
+    schedule: torch.Tensor | None,
+    causal: bool,
+    left: int,
+    right: int,
+    soft_cap: float,
+    scale: float,
+) -> Pair:
+    """query: [tokens, heads, dim]; key, value: [pages, page size, key heads, dim]; lengths: tokens of each sequence;
+    page_table: the pages of each; query_starts: where its queries begin, and where the last one's end. Gives
+    [tokens, heads, dim] in the query's dtype and natural logarithms, float32 [heads, tokens]; NaN for queries of no
+    sequence."""
+    launch_memory.watched()
+    _compare_schedule(schedule, lengths)
+    out = query.new_full((*query.shape[:2], value.shape[-1]), math.nan)
+    logs = query.new_full(query.shape[:2], math.nan, dtype=torch.float32)
+    starts = whole(query_starts)
+    caches = [cache.reshape(-1, *cache.shape[2:]) for cache in (key, value)]
+    for sequence, length in enumerate(lengths.tolist()):
+        rows = slice(max(0, int(starts[sequence])), max(0, int(starts[sequence + 1])))
+        count = query[rows].shape[0]
+        if not count:
+            continue
+        slots = _slots(page_table, sequence, max(0, length), key.shape[0], key.shape[1])
+        if slots is None:
+            continue
+        seen = seen_keys(count, slots.numel(), causal=causal, left=left, right=right)
+        held, weights = (cache[slots] for cache in caches)
+        out[rows], logs[rows] = attention(query[rows], held, weights, seen, scale=scale, soft_cap=soft_cap)
+    return out, logs.T.contiguous()
+
+
+def _slots(page_table: torch.Tensor, row: int, length: int, pages: int, size: int) -> torch.Tensor | None:
+    """The KV slots of a sequence; None if some of it is foreign memory."""
+    memory = memory_from(page_table)
+    band = band_bytes(page_table.untyped_storage()) // page_table.element_size()
+    first, count = row * page_table.stride(0), -(-length // size)
+    if first + count > memory.numel() - band:
+        launch_memory.report(f"load outside page_table in {KERNEL}", max(first, memory.numel() - band), memory.numel())
+        return None
+    held = memory[first : first + count].long()
+    outside = (held < 0) | (held >= pages)
+    if outside.any():
+        launch_memory.report(f"load outside k_cache in {KERNEL}", int(held[outside][0]) * size, pages * size)
+        return None
+    return (held[:, None] * size + torch.arange(size)).view(-1)[:length]
+
+
+# Schedules -------------------------------------------------------------------------------------------------------
+
+
+def schedule_of(lengths: torch.Tensor) -> torch.Tensor:
+    """As long as FlashAttention 3's own for single queries: a counter, and four numbers for each sequence, of which
+    there are a multiple of four. Here the first numbers are the lengths that it is made for."""
+    made = lengths.new_zeros(1 + -(-lengths.numel() // 4) * 4 * 4)
+    made[1 : 1 + lengths.numel()] = lengths
+    return made
+
+
+def _compare_schedule(schedule: torch.Tensor | None, lengths: torch.Tensor) -> None:
+    """A kernel divides its work as the schedule says, which is made ahead of the launch."""
+    if schedule is None:
+        return
+    made, count = schedule[1 : 1 + lengths.numel()], lengths.numel()
+    if made.numel() < count:
+        launch_memory.report(f"schedule of fewer sequences in {KERNEL}", made.numel(), count)
+    elif not torch.equal(made, lengths):
+        first = int((made != lengths).nonzero()[0])
+        launch_memory.report(f"schedule of other lengths in {KERNEL}", first, count)
+
+
+def _merged(value: torch.Tensor, logs: torch.Tensor, other: torch.Tensor, other_logs: torch.Tensor) -> Pair:
+    """Attention over the keys of two calls, from the result of each. logs: natural, [tokens, heads]. Two calls that saw
+    no key give NaN, as -inf less -inf does."""
+    logs, other_logs = (part.masked_fill(part == math.inf, -math.inf) for part in (logs, other_logs))
+    top = torch.maximum(logs, other_logs)
+    weight, other_weight = torch.exp(logs - top), torch.exp(other_logs - top)
+    total = weight + other_weight
+    both = value.float() * (weight / total)[..., None] + other.float() * (other_weight / total)[..., None]
+    return both.to(value.dtype), top + torch.log(total)
+
+
+_library = torch.library.Library("eagleeye", "FRAGMENT")
+_library.define(
+    f"{KERNEL}(Tensor query, Tensor key, Tensor value, Tensor lengths, Tensor page_table, Tensor query_starts, "
+    "Tensor? schedule, bool causal, int left, int right, float soft_cap, float scale) -> (Tensor, Tensor)"
+)
+_library.define("fa3_merge(Tensor value, Tensor logs, Tensor other, Tensor other_logs) -> (Tensor, Tensor)")
+_library.define("fa3_schedule(Tensor lengths) -> Tensor")
+for _name, _body in ((KERNEL, _paged), ("fa3_merge", _merged), ("fa3_schedule", schedule_of)):
+    _library.impl(_name, _body, "CPU")
+
+paged_attention = torch.ops.eagleeye.fa3_paged_attention.default
+merge = torch.ops.eagleeye.fa3_merge.default
+schedule = torch.ops.eagleeye.fa3_schedule.default
