@@ -44,6 +44,7 @@ IMPORT_TORCH = (
     "test_emulated.py",
     "test_emulated_memory.py",
     "test_experts.py",
+    "test_fa3.py",
     "test_reference.py",
     "test_stand_ins.py",
     "test_step.py",

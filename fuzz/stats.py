@@ -1,4 +1,4 @@
-"""The statistics of a campaign that is running: what was run, what the oracles concluded, what it cost."""
+"""The running count of a campaign: what was run, what the oracles said of it, what it cost."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from repro.traces.campaign import Campaign, Covered, Found, Progress, Transition
 from repro.traces.finding import Status, Verdict, by_oracle
 from repro.traces.trace import How, Trace
 
-REASON_MAX = 200  # characters of a reason by which reasons are kept apart
+REASON_MAX = 200  # characters of a reason that tell it from others
 FACTS_MAX = 5  # different values of one fact that are worth listing
 WORKER_STAGES = ("build", "graph", "eager", "record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a campaign is to do. cases and seconds: its limits; None is no limit. triage: whether a new failure is
+    """What a campaign is to do. cases and seconds: its limits; None is no limit. settle: whether a new failure is
     confirmed and shrunk, or only kept. confirm_tries: fresh processes for the final count. shrink_runs and
     shrink_seconds: what may be spent on making one case small."""
 
@@ -33,19 +33,20 @@ class Plan:
     cases: int | None = None
     seconds: float | None = None
     stop_at_first: bool = False
-    triage: bool = True
+    settle: bool = True
     confirm_tries: int = 5
     shrink_runs: int = 60
     shrink_seconds: float = 20.0
 
 
-class CampaignStats:
+class Tally:
     """Mutable: one campaign adds to it and reads it out at the end."""
 
     def __init__(self, plan: Plan, clock: Callable[[], float]) -> None:
         self.plan = plan
         self.findings: dict[str, Found] = {}
         self.cases = self.judged = self.replays = self.skipped = 0
+        self.under_way = 0  # cases that are being run while the next one is drawn
         self._clock = clock
         self._start = clock()
         self._started = datetime.now(UTC)
@@ -66,7 +67,7 @@ class CampaignStats:
 
     @property
     def nothing_runs(self) -> bool:
-        """Whether none of the runs so far took place."""
+        """Whether not one of the runs so far took place."""
         return sum(count for how, count in self._endings.items() if not How(how).took_place) == self.cases
 
     @contextlib.contextmanager
@@ -79,7 +80,7 @@ class CampaignStats:
             self._stages[name] += self._clock() - start
 
     def add(self, case: Case, trace: Trace, verdicts: Sequence[Verdict], overall: Status) -> None:
-        """Count one run of a case, its verdicts and their overall status."""
+        """Count one run of a case, what was said of it and what that comes to."""
         self.cases += 1
         self.replays += len(trace.replayed)
         self._setups.add(case.setup)
@@ -99,8 +100,8 @@ class CampaignStats:
             if text not in self._facts[name] and len(self._facts[name]) < FACTS_MAX:
                 self._facts[name].append(text)
 
-    def triage_run(self, trace: Trace) -> None:
-        """Count a run that confirms or shrinks a failure, if it ended in an error of the harness."""
+    def trouble(self, trace: Trace) -> None:
+        """Count an error that came between while a failure was confirmed or made small."""
         if trace.ended.how is How.ERROR:
             self._not_run[How.ERROR][coarse(trace.ended.what or trace.ended.detail)] += 1
 

@@ -18,6 +18,7 @@ from oracles import (
     metadata_shape,
     planned,
     probes,
+    row_width,
     slot0_padding,
     staged,
     tree_mask,
@@ -35,6 +36,7 @@ ALL: tuple[Judge, ...] = (
     slot0_padding.judge,
     planned.judge,
     metadata_shape.judge,
+    row_width.judge,
     tree_mask.judge,
     kv_indices.judge,
     kv_writes.judge,
@@ -74,6 +76,8 @@ def asked(case: Case, trace: Trace) -> tuple[Judge, ...]:
             return probes.FACT in trace.facts
         if judge is memory.judge:
             return memory.recorded(trace)
+        if judge is row_width.judge:
+            return row_width.recorded(trace)
         if judge is metadata_shape.judge:
             return bool(facts.reads)
         if name in OF_SOME:

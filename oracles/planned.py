@@ -27,9 +27,11 @@ BY_TOKEN = ("out_cache_loc", "positions", "input_ids", "spec_positions")
 
 # Fields that no release reads, by runner and backend. The Triton backend of several draft steps uses the sum only to
 # cut the indices of the eager path (triton_backend.py, common_template); up to 0.5.13 the graphs' is that of the batch
-# and not of the bucket. Of a compiled batch the CPU runner leaves the sum as it was captured; intel_amx asks for none.
+# and not of the bucket. FlashAttention's takes it as an argument up to 0.5.18 and reads it nowhere. Of a compiled
+# batch the CPU runner leaves the sum as it was captured; intel_amx asks for none.
 UNREAD = {
     ("draft", "triton"): frozenset({"seq_lens_sum"}),
+    ("draft", "fa3"): frozenset({"seq_lens_sum"}),
     ("draft_v1", "triton"): frozenset({"seq_lens_sum"}),
     ("cpu_decode", "intel_amx"): frozenset({"seq_lens_sum"}),
 }

@@ -26,13 +26,16 @@ def judge(case: Case, trace: Trace) -> Verdict:
     compared = 0
     for step in range(len(case.steps)):
         given, metadata = record.path(step, "input"), record.path(step, "metadata")
-        mask, starts = metadata.get("custom_mask"), metadata.get("mask_indptr")
+        # Where a window is no part of the mask, the mask is over the whole prefix.
+        prefix, window = ("window_", case.setup.window) if "window_custom_mask" in metadata else ("", 0)
+        mask, starts = metadata.get(f"{prefix}custom_mask"), metadata.get(f"{prefix}mask_indptr")
         positions = record.path(step, "launch").get("positions")
         if mask is None or starts is None or positions is None or "scores_index" not in given:
             continue
         compared += 1
         lengths = given["seq_lens"].astype(np.int64)
-        bits = case.setup.num_draft_tokens * (lengths + case.setup.num_draft_tokens)
+        keys = np.minimum(lengths, window or lengths)
+        bits = case.setup.num_draft_tokens * (keys + case.setup.num_draft_tokens)
         ends = np.cumsum(bits)
         cell = first_difference(step, "mask_indptr", starts[: len(bits) + 1], np.append(0, ends))
         if cell:
@@ -42,16 +45,23 @@ def judge(case: Case, trace: Trace) -> Verdict:
         for row, (length, end) in enumerate(zip(lengths.tolist(), ends.tolist(), strict=True)):
             own = mask[end - bits[row] : end].reshape(case.setup.num_draft_tokens, -1).astype(np.int64)
             tree = ancestors(case.setup, given["scores_index"][row], given["parents"][row])
-            wrongs += _judge_row(step, row, length, own, positions[row], tree)
+            wrongs += _judge_row(step, row, length, own, positions[row], tree, window)
     return conclude(ORACLE, wrongs, compared, nothing="no tree verified", order=(STARTS, TREE, PREFIX, POSITIONS))
 
 
-def _judge_row(step: int, row: int, length: int, mask: Array, positions: Array, tree: Ints) -> list[Wrong]:
+def _judge_row(step: int, row: int, length: int, mask: Array, positions: Array, tree: Ints, window: int) -> list[Wrong]:
+    """window: tokens before its own that each token attends to at most; 0: all."""
     wrongs = []
     depth = tree.sum(axis=1) - 1
+    held = mask.shape[1] - len(tree)
+    prefix = np.ones((len(tree), held), dtype=np.int64)
+    if window:
+        first = depth[:, None] - window  # of what a token attends to, counted from the root
+        prefix = (np.arange(-held, 0) >= first).astype(np.int64)
+        tree = tree * (depth >= first)
     for where, name, got, want in (
-        (PREFIX, "custom_mask", mask[:, :length], np.ones((len(tree), length), dtype=np.int64)),
-        (TREE, "custom_mask", mask[:, length:], tree),
+        (PREFIX, "custom_mask", mask[:, :held], prefix),
+        (TREE, "custom_mask", mask[:, held:], tree),
         (POSITIONS, "positions", positions[:, None], (length + depth)[:, None]),
     ):
         cell = first_difference(step, name, got, want)

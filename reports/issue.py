@@ -36,6 +36,7 @@ _ORACLES = {
     "slot0_padding": "every padded row of an input buffer holds its neutral value when the graph is launched",
     "kv_indices": "attention reads exactly the KV slots that `req_to_token` names, and all writes stay in buffers",
     "metadata_shape": "`kv_indptr` is monotone, its steps are the lengths of the requests, its end fits `kv_indices`",
+    "row_width": "every sequence that attention reads fits its row of the page table",
     "graph_equals_eager": "the graph leaves the same outputs and KV cache as an eager pass over the same batch",
     "metadata_once": "attention's metadata is made once, after the batch was padded, for what attention runs with",
     "kv_moves": "every target of a KV move is an allocated slot or slot 0",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +25,7 @@ LETTERS = {
 }
 
 
-def rows(letters: str, **other: Any) -> list[CheckRow]:
+def rows(letters: str, **other: object) -> list[CheckRow]:
     """A check per letter, each in a run of its own, named by its number from 1 on."""
     found = []
     for number, letter in enumerate(letters, start=1):
@@ -36,7 +35,7 @@ def rows(letters: str, **other: Any) -> list[CheckRow]:
     return found
 
 
-def state(letters: str, **other: Any) -> State:
+def state(letters: str, **other: object) -> State:
     return state_of(rows(letters, **other))
 
 

@@ -8,6 +8,7 @@ from itertools import chain, islice
 
 from fuzz.draw.rounds import different
 from fuzz.draw.strategies import cases
+from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Request, Setup, Step, accepted_max, problems, seq_len_max, setup_problems
 from repro.cases.codec import digest
 from repro.cases.runner_facts import RUNNER_FACTS
@@ -31,9 +32,9 @@ def plan(runner: str, backend: str, seeds: Iterable[Case] = (), count: int = CAS
 def setups(runner: str, backend: str) -> list[Setup]:
     """Small ones that differ from each other in everything that a runner of this kind may differ in."""
     domain = RUNNER_FACTS[runner]
+    kernels = BACKEND_FACTS[backend]
     small = Setup(runner=runner, backend=backend, topk=1, num_steps=1, num_draft_tokens=2, capture_bs=(2, 4), slots=6)
-    if backend == "flashinfer":
-        small = replace(small, dtype="float16", head_dim=64)
+    small = replace(small, dtype=kernels.drawn_dtypes[0], head_dim=kernels.drawn_head_dims[0])
     paged = replace(small, page_size=4, capture_bs=(1, 3), num_heads=4, hidden_size=48, kv_splits=2, slots=5)
     if backend == "triton":
         # A KV row of 32 bytes: less than one tile of the kernel that copies rows.

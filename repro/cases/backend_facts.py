@@ -21,6 +21,9 @@ class BackendFacts:
     latent: bool = False
     # Whether its kv_indices name the query tokens' own KV slots besides those of the prefix.
     indexes_queries: bool = False
+    # Whether it reads whole pages by their numbers: each branch of a draft reads its own copy of the prefix's last
+    # page, and a padded row any slots of the reserved one.
+    reads_pages: bool = False
     # The engines it can be driven on, and why the emulated one refuses a dtype.
     engines: tuple[str, ...] = ("emulated", "cuda", "toy")
     emulation_lacks: Mapping[str, str] = field(default_factory=dict)
@@ -45,6 +48,16 @@ BACKEND_FACTS = {
         head_dims=(64, 128, 256),
         without_dtypes=("float32",),
         indexes_queries=True,
+        names_cuda=True,
+    ),
+    "fa3": BackendFacts(
+        drawn_head_dims=(64,),
+        drawn_dtypes=("float16", "float16", "bfloat16"),
+        # Multiples of 8 up to 256; these are the powers of two among those that a library is compiled for.
+        head_dims=(64, 128, 256),
+        without_dtypes=("float32",),
+        indexes_queries=True,
+        reads_pages=True,
         names_cuda=True,
     ),
     "intel_amx": BackendFacts(

@@ -72,3 +72,12 @@ def draft_positions(setup: Paged, seq_len: int) -> Ints:
     pages_per_branch = -(-(last_page + setup.num_steps) // setup.page_size)
     start = seq_len - last_page + branch * pages_per_branch * setup.page_size + last_page
     return np.asarray(start + step)
+
+
+def page_copies(setup: Paged, seq_len: int) -> tuple[Ints, Ints]:
+    """Row positions of the tokens on a prefix's last, partial page, and of each branch's copy of them on the page where
+    its drafts begin: two of [topk, tokens on that page]. The worker fills the copies before a draft, for backends that
+    read whole pages."""
+    count = seq_len % setup.page_size if setup.topk > 1 else 0
+    copies = draft_positions(setup, seq_len)[:, :1] - np.arange(count, 0, -1)
+    return np.broadcast_to(np.arange(seq_len - count, seq_len), copies.shape), copies

@@ -45,9 +45,13 @@ class Reads:
 
 
 def drafts(setup: Attending, request: Prefixed, call: int) -> Ints:
-    """Every branch: the prefix, then its own drafts up to this draft step."""
-    prefix = np.broadcast_to(np.arange(request.seq_len), (setup.topk, request.seq_len))
-    return np.concatenate([prefix, draft_positions(setup, request.seq_len)[:, : call + 1]], axis=1)
+    """Every branch: the prefix, then its own drafts up to this draft step. What reads whole pages reads of the prefix's
+    last one the branch's own copy, which lies on the page where its drafts begin."""
+    drafted = draft_positions(setup, request.seq_len)
+    copied = request.seq_len % setup.page_size if BACKEND_FACTS[setup.backend].reads_pages else 0
+    shared = np.broadcast_to(np.arange(request.seq_len - copied), (setup.topk, request.seq_len - copied))
+    copies = drafted[:, :1] - np.arange(copied, 0, -1)
+    return np.concatenate([shared, copies, drafted[:, : call + 1]], axis=1)
 
 
 def tokens(setup: Attending, request: Prefixed, call: int) -> Ints:
@@ -77,6 +81,15 @@ def in_window(setup: Attending, request: Prefixed, call: int) -> Ints:
     flashinfer has it besides."""
     own = int(BACKEND_FACTS[setup.backend].indexes_queries)
     return np.arange(max(0, request.seq_len - setup.window - own), request.seq_len)[None, :]
+
+
+def verified_in_window(setup: Attending, request: Prefixed, call: int) -> Ints:
+    """The last tokens before the tree's root; a backend that names the tree's tokens reads those besides. With branches
+    each query has a row of its own, and those of a padded tree are slot 0 throughout."""
+    tree = setup.num_draft_tokens if BACKEND_FACTS[setup.backend].indexes_queries else 0
+    if tree and setup.topk > 1 and not request.slot:
+        return np.zeros((1, min(setup.window, tree) + 1), dtype=np.int64)
+    return np.arange(max(0, request.seq_len - setup.window), request.seq_len + tree)[None, :]
 
 
 def before_tree(setup: Attending, request: Prefixed, call: int) -> Ints:

@@ -105,7 +105,7 @@ RUNNER_FACTS = {
         falls_back=True,
         num_steps_max=20,
         what="`EAGLEDraftCudaGraphRunner`: several draft steps in one graph",
-        backends=("triton", "flashinfer"),
+        backends=("triton", "flashinfer", "fa3"),
         algorithms=ALL_ALGORITHMS,
         # sglang captures no draft graph for a single step: that step only samples.
         num_steps_min=2,
@@ -125,7 +125,7 @@ RUNNER_FACTS = {
         falls_back=True,
         windows=True,
         what="the target's `CudaGraphRunner`, from 0.5.14 on `DecodeCudaGraphRunner`: one token a request",
-        backends=("triton", "flashinfer"),
+        backends=("triton", "flashinfer", "fa3"),
         speculative=False,
         room=room.decode_room,
         reads=(Reads(calls=reads.one_call, positions=reads.tokens), _IN_WINDOW),
@@ -147,11 +147,16 @@ RUNNER_FACTS = {
         num_steps_max=20,
         what="the target's runner in target-verify mode: before each call the draft worker's own eager draft proposes "
         "a tree and sglang's `build_tree_kernel_efficient` writes mask and positions",
-        backends=("triton", "flashinfer"),
+        backends=("triton", "flashinfer", "fa3"),
         num_steps_min=2,
         room=room.verify_room,
         # flashinfer's mask is laid out for whole rows, so that it reads those, window or not.
-        reads=(Reads(calls=reads.one_call, positions=reads.verified, queries=reads.tree_queries), _IN_WINDOW),
+        reads=(
+            Reads(calls=reads.one_call, positions=reads.verified, queries=reads.tree_queries),
+            Reads(
+                calls=reads.one_call, positions=reads.verified_in_window, queries=reads.tree_queries, prefix="window_"
+            ),
+        ),
         own_oracles=("tree_mask",),
         row_buffers=_DECODE,
         padded=padding.earlier_tokens,

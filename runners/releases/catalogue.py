@@ -15,7 +15,7 @@ from repro.cases.releases import release_order
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
 from runners.engines.standins import native_imports
 from runners.recording.observer import HarnessError, Unsupported
-from runners.releases import flashinfer
+from runners.releases import fa3, flashinfer
 from runners.releases.live import Adapter
 from runners.targets.bundle import xgrammar_standin
 
@@ -75,6 +75,7 @@ def prepare(release: str, device: str) -> None:
     importlib.import_module("sglang.srt.models.registry")
     if device == "cpu":
         flashinfer.load_backend()
+        fa3.load_backend()
 
 
 def load(release: str, runner: str) -> Adapter:

@@ -77,6 +77,14 @@ class Filling:
                 tensor[where[0]] = contents
 
 
+def copy_slots(kv: Sequence[torch.Tensor], sources: Ints, targets: Ints) -> None:
+    """Put what lies in some slots into others."""
+    if targets.size:
+        here, there = (torch.from_numpy(slots).to(kv[0].device) for slots in (sources, targets))
+        for tensor in kv:
+            tensor[there] = tensor[here]
+
+
 def _alike(kv: Sequence[torch.Tensor], of: Callable[[torch.Tensor], Key]) -> dict[Key, list[int]]:
     """The numbers of those that are alike in this."""
     found: dict[Key, list[int]] = {}

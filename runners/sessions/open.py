@@ -20,7 +20,7 @@ from repro.cases.case import Setup, Target, engine_refuses
 from repro.cases.runner_facts import RUNNER_FACTS
 from runners.engines.active import engine
 from runners.recording.observer import HarnessError, OpenSession, RunCase, Unsupported, Watch
-from runners.releases import catalogue, model
+from runners.releases import catalogue, fa3, model
 from runners.releases.stood_in import stood_in
 from runners.sessions import mutation, replay
 from runners.sessions.attribution import not_built
@@ -43,6 +43,8 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
         raise Unsupported(refusal)
     if kernels.names_cuda:
         engine.accept_literal_cuda()
+    if kernels.reads_pages:
+        fa3.listen()
     if target.engine == "emulated" and not kernels.on_cpu:
         model.keep_sizes()
     if not target.is_checkout and target.sglang != RELEASE:

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Request
+from repro.cases.layout import page_copies
 from repro.traces.trace import Array
 from runners.engines.active import engine
 from runners.engines.guards import untouched
@@ -148,7 +150,10 @@ class Step:
             captured.launching(launched),
             captured.timed("graph", self.watch),
         ):
-            return captured.adapter.graph(captured.runner, forward_batch)
+            outputs = captured.adapter.graph(captured.runner, forward_batch)
+        if self.launches and self.family.metadata_after(self.setup):
+            self._see_metadata()
+        return outputs
 
     def _eager(self, path: str, rows: Rows, after: str = "eager") -> tuple[Any, list[str]]:
         """An eager pass; it leaves its KV cache behind. The batch, as the pass left it, and the names of its outputs.
@@ -279,6 +284,10 @@ class Step:
         own.fill(self.number, prefixes, np.concatenate([drafts, np.setdiff1d(captured.slots, taken)]))
         for filling in others:
             filling.fill(self.number, prefixes, drafts[:0])
+        if BACKEND_FACTS[self.setup.backend].reads_pages:
+            pairs = [(r, *page_copies(self.setup, r.seq_len)) for r in self.requests]
+            sources, copies = ([table[r.slot, pair[side]].reshape(-1) for r, *pair in pairs] for side in (0, 1))
+            memory.copy_slots(captured.every_kv, np.concatenate(sources), np.concatenate(copies))
 
     # Recording ---------------------------------------------------------------------------------------------------
 
@@ -298,6 +307,13 @@ class Step:
         own = self.family.launched
         for name, tensor in (own(captured.runner) if own else captured.buffers).items():
             self.tape.see("launch", name, tensor, rows=bs if own else self.setup.max_bs)
+        if not self.family.metadata_after(self.setup):
+            self._see_metadata()
+
+    def _see_metadata(self) -> None:
+        """What attention reads in this call."""
+        captured = self.captured
+        bs, _ = self.family.sizes(captured.runner)
         for name, tensor in self.family.metadata(captured.live, captured.runner, bs, self.given).items():
             self.tape.see("metadata", name, tensor)
 

@@ -84,6 +84,6 @@ class Verify:
     def _tell_metadata(self, columns: dict[str, list[int]]) -> None:
         """Of the metadata that attention runs with: how many queries and how many sequences it speaks of."""
         metadata = getattr(self.live.target.model_runner.attn_backend, "forward_metadata", None)
-        indptr = getattr(metadata, "qo_indptr", None)
+        indptr = getattr(metadata, "qo_indptr", getattr(metadata, "cu_seqlens_q", None))
         columns["planned_tokens"].append(-1 if indptr is None else int(indptr[-1]))
         columns["planned_requests"].append(-1 if indptr is None else len(indptr) - 1)

@@ -25,8 +25,7 @@ JUDGED = ("PASS", "UNKNOWN", "FAIL")
 
 def case_row(run: str, status: str = "PASS", **other: Any) -> CaseRow:
     row: Row = {"runner": "draft", "backend": "triton", "topk": 2, "num_steps": 3, "digest": "abc", "replays": 3}
-    named: Row = {"run": run, "target": TARGET, "status": status, "seconds": 0.25}
-    return CaseRow(**(named | row | other))
+    return CaseRow(**({"run": run, "target": TARGET, "status": status, "seconds": 0.25} | row | other))
 
 
 def finding_row(run: str, fingerprint: str = "a2dfbbbe8eea", **other: Any) -> FindingRow:

@@ -11,7 +11,7 @@ import torch
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
 from repro.cases.payload import integers_each
-from runners.releases import model
+from runners.releases import fa3, fa3_metadata, model
 from runners.releases.live import Family, Given, Live
 from runners.releases.reference import target
 
@@ -53,7 +53,7 @@ def backend(live: Live) -> Any:
 def sliding(live: Live) -> Mapping[str, torch.Tensor]:
     """What sliding layers read, where there are any: Triton has buffers of its own for them, flashinfer lists of two,
     theirs first."""
-    if not live.setup.window:
+    if not live.setup.window or live.setup.backend == "fa3":
         return {}
     own = backend(live)
     if isinstance(own.kv_indptr, list):
@@ -79,6 +79,8 @@ def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
         "custom_mask": "cuda_graph_custom_mask",
     }
     found = {name: only(getattr(backend(live), attribute, None)) for name, attribute in names.items()}
+    if live.setup.backend == "fa3":
+        found |= fa3_metadata.static([backend(live)])
     found["next_token_logits"] = runner.buffers.next_token_logits_buffer
     found |= sliding(live)
     return {name: tensor for name, tensor in found.items() if isinstance(tensor, torch.Tensor)}
@@ -87,6 +89,8 @@ def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
 def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
     """Of kv_indices, which is as long as the context allows, as much as this batch can use."""
     used = int(given["seq_lens"].sum()) + live.setup.max_bs
+    if live.setup.backend == "fa3":
+        return fa3_metadata.metadata(fa3.calls.of(bs), queries=bs, each=1, used=used)
     return {
         "kv_indptr": only(backend(live).kv_indptr)[None],
         "kv_indices": only(backend(live).cuda_graph_kv_indices)[None, :used],

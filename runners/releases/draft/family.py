@@ -11,7 +11,7 @@ import torch
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints, draft_positions
 from repro.cases.payload import floats_each, integers_each
-from runners.releases import algorithms
+from runners.releases import algorithms, fa3, fa3_metadata
 from runners.releases.live import Family, Given, Live
 from runners.releases.reference import drafting
 
@@ -47,6 +47,8 @@ def backend(live: Live) -> Any:
 
 
 def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
+    if live.setup.backend == "fa3":
+        return fa3_metadata.static(backend(live).attn_backends)
     names = {
         "kv_indptr": "kv_indptr",
         "kv_indices": "cuda_graph_kv_indices",
@@ -60,6 +62,9 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
     """Of kv_indices, which is as long as the context allows, as much as any draft step of this batch can use."""
     setup = live.setup
     used = setup.topk * (int(given["seq_lens"].sum()) + setup.max_bs * (setup.num_steps + 1))
+    if setup.backend == "fa3":
+        queries = bs * setup.topk
+        return fa3_metadata.metadata(fa3.calls.of(queries), queries=queries, each=1, used=used)
     return {"kv_indptr": backend(live).kv_indptr, "kv_indices": backend(live).cuda_graph_kv_indices[:, :used]}
 
 

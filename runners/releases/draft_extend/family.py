@@ -13,7 +13,7 @@ import torch
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
 from repro.cases.payload import floats_each, integers_each
-from runners.releases import algorithms
+from runners.releases import algorithms, fa3, fa3_metadata
 from runners.releases.decode.family import only
 from runners.releases.live import Family, Given, Live, Outputs
 from runners.releases.reference import extending
@@ -108,7 +108,8 @@ def indexing(live: Live) -> Mapping[str, Any]:
 
 
 def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
-    found = dict(indexing(live))
+    paged = live.setup.backend == "fa3"
+    found: dict[str, Any] = dict(fa3_metadata.static([backend(live)]) if paged else indexing(live))
     found["next_token_logits"] = runner.buffers.next_token_logits_buffer
     return {name: tensor for name, tensor in found.items() if isinstance(tensor, torch.Tensor)}
 
@@ -117,8 +118,16 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
     """One attention call. Of kv_indices as much as a batch can use whose new tokens count as prefix, as they did up to
     0.5.12."""
     used = int(given["seq_lens"].sum()) + live.setup.max_bs
+    if live.setup.backend == "fa3":
+        return paged_metadata(live, bs, used)
     found = {name: buffer[None] for name, buffer in indexing(live).items()}
     return found | {"kv_indices": found["kv_indices"][:, :used]}
+
+
+def paged_metadata(live: Live, bs: int, used: int) -> Mapping[str, torch.Tensor]:
+    """Of the backend that reads page tables."""
+    each = live.setup.num_draft_tokens
+    return fa3_metadata.metadata(fa3.calls.of(bs * each), queries=bs * each, each=each, used=used)
 
 
 def outputs(logits: torch.Tensor, hidden: torch.Tensor, accepted: torch.Tensor, topk: int) -> Outputs:
@@ -154,5 +163,6 @@ FAMILY = Family(
     input_buffers=input_buffers,
     # Up to its tokens, a padded row of a graph has less than no tokens: nothing that flashinfer's eager path can plan.
     eager_pads=lambda setup: setup.backend != "flashinfer",
+    metadata_after=lambda setup: setup.backend == "fa3",
     reference=extending.draft_extend,
 )

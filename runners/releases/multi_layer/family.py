@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from repro.cases.case import Setup
-from runners.releases import model
+from runners.releases import fa3_metadata, model
 from runners.releases.draft_extend import family as one_layer
 from runners.releases.live import Family, Given, Live, mha_cache
 from runners.releases.reference import layered
@@ -49,6 +49,8 @@ def backend(live: Live, layer: int) -> Any:
 
 def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
     """Of every layer."""
+    if live.setup.backend == "fa3":
+        return fa3_metadata.static(backend(live, layer) for layer in range(live.setup.num_steps))
     return {
         f"{name}.{layer}": getattr(backend(live, layer), attribute)
         for layer in range(live.setup.num_steps)
@@ -59,6 +61,8 @@ def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
 def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
     """Of the first layer: at the first launch there is no other yet."""
     used = int(given["seq_lens"].sum()) + live.setup.max_bs
+    if live.setup.backend == "fa3":
+        return one_layer.paged_metadata(live, bs, used)
     first = backend(live, 0)
     found = {name: getattr(first, attribute)[None] for name, attribute in METADATA.items()}
     return found | {"kv_indices": found["kv_indices"][:, :used]}
@@ -100,5 +104,6 @@ FAMILY = Family(
     prefix=one_layer.FAMILY.prefix,
     kv=caches,
     input_buffers=one_layer.input_buffers,
+    metadata_after=one_layer.FAMILY.metadata_after,
     reference=layered.same_tokens,
 )

@@ -12,7 +12,7 @@ import torch
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
 from repro.cases.payload import integers_each
-from runners.releases import model
+from runners.releases import fa3, fa3_metadata, model
 from runners.releases.decode import family as decode
 from runners.releases.draft import family as draft
 from runners.releases.live import Family, Given, Live
@@ -54,6 +54,10 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
     if setup.backend == "flashinfer":
         return flashinfer_metadata(backend, setup, given)
     lengths = int(given["seq_lens"].sum())
+    if setup.backend == "fa3":
+        each = setup.num_draft_tokens
+        used = lengths + setup.max_bs * (1 + each)
+        return fa3_metadata.metadata(fa3.calls.of(bs * each), queries=bs * each, each=each, used=used)
     bits = setup.num_draft_tokens * (lengths + len(given["seq_lens"]) * setup.num_draft_tokens)
     return {
         "kv_indptr": backend.kv_indptr[None],

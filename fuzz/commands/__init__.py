@@ -1,1 +1,0 @@
-"""The commands of python -m fuzz, which meet the other packages here and pass their functions on."""

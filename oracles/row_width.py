@@ -1,0 +1,39 @@
+"""Every sequence that attention reads fits its row of the page table: no row is read on into the next one."""
+
+from __future__ import annotations
+
+from oracles.trace_index import Record, Wrong, conclude
+from repro.cases.case import Case
+from repro.traces.finding import Cell, Verdict
+from repro.traces.trace import Trace
+
+ORACLE = "row_width"
+ROWS = "page_rows"
+NARROW = "page table row too narrow"
+
+
+def judge(case: Case, trace: Trace) -> Verdict:
+    """Of padded rows, too: a kernel reads them as well."""
+    record = Record(trace)
+    wrongs: list[Wrong] = []
+    compared = 0
+    for step in range(len(case.steps)):
+        rows = record.path(step, "metadata").get(ROWS)
+        if rows is None:
+            continue
+        compared += len(rows)
+        longer = [row for row in rows.tolist() if row[2] > row[3]]
+        if longer:
+            table, row, length, room = longer[0]
+            cell = Cell(step=step, buffer=f"page table {table}", row=row, column=room, got=str(length), want=str(room))
+            detail = (
+                f"In step {step}, sequence {row} of page table {table} is {length} tokens long, in a row with room for "
+                f"{room}."
+            )
+            wrongs.append(Wrong(where=NARROW, detail=detail, cell=cell))
+    return conclude(ORACLE, wrongs, compared, nothing="no page table recorded")
+
+
+def recorded(trace: Trace) -> bool:
+    """Whether attention reads page tables in this trace."""
+    return any(seen.name == ROWS for seen in trace.seen)

@@ -1,0 +1,108 @@
+"""sglang's FlashAttention 3 backend: its module on a machine without the kernels, and which calls its graphs hold."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from runners.engines.active import engine
+from runners.engines.standins import fa3
+
+BACKEND = "sglang.srt.layers.attention.flashattention_backend"
+# Where what sglang calls asks whether this GPU has the kernels; since 0.5.11, elsewhere since 0.5.17.
+_DISPATCHERS = ("sglang.kernels.ops.attention.flash_attention_v3", "sglang.jit_kernel.flash_attention_v3")
+# A function that is compiled as a whole where there is a GPU.
+_COMPILED = "draft_decode_set_expand_metadata"
+
+
+def load_backend() -> None:
+    """Import the module over the stand-in, have it chosen by its name whatever this machine can do, and leave
+    uncompiled what is compiled on a GPU, where it computes the same."""
+    with fa3.importable():
+        backend: Any = importlib.import_module(BACKEND)
+    backend.merge_state_v2 = fa3.merge_state_v2
+    compiled = getattr(backend, _COMPILED)
+    setattr(backend, _COMPILED, inspect.unwrap(compiled))
+    for name in _DISPATCHERS:
+        dispatcher: Any = sys.modules.get(name)  # the backend's module imports it
+        if dispatcher:
+            dispatcher._is_fa3_supported = lambda device=None: True
+    registry: Any = importlib.import_module("sglang.srt.layers.attention.attention_registry")
+    registry.ATTENTION_BACKENDS["fa3"] = backend.FlashAttentionBackend
+
+
+# The calls of a graph --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One captured call of the kernel. The tensors are those that the graph reads: page_table [sequences, pages],
+    lengths [sequences], query_starts [sequences + 1]. pages: of the cache. window: keys before and behind a query's
+    own, -1 for all. is_part: its result is merged with that of another call."""
+
+    page_table: torch.Tensor
+    lengths: torch.Tensor
+    query_starts: torch.Tensor
+    page_size: int
+    causal: bool
+    window: tuple[int, int]
+    is_part: bool
+
+
+class Calls:
+    """The calls of a session's graphs, by how many queries a graph has; of several graphs with as many, those of the
+    first. Mutable: graphs are captured one after the other."""
+
+    def __init__(self) -> None:
+        self._graphs: dict[int, list[Call]] = {}
+        self._open: tuple[int, list[Call]] | None = None
+
+    def of(self, queries: int) -> list[Call]:
+        """Of the graph with so many queries. KeyError if there is none."""
+        return self._graphs[queries]
+
+    def listened(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        """The kernel, whose captured calls are noted. Before each capture sglang runs what is to be captured."""
+        signature = inspect.signature(kernel)
+
+        def flash_attn_with_kvcache(*args: Any, **kwargs: Any) -> Any:
+            if engine.capturing():
+                self._note(signature.bind(*args, **kwargs))
+            else:
+                self._open = None
+            return kernel(*args, **kwargs)
+
+        return flash_attn_with_kvcache
+
+    def _note(self, bound: inspect.BoundArguments) -> None:
+        bound.apply_defaults()
+        given = bound.arguments
+        queries = len(given["q"])
+        if self._open is None or self._open[0] != queries:
+            self._open = (queries, [])
+            self._graphs.setdefault(*self._open)
+        call = Call(
+            page_table=given["page_table"],
+            lengths=given["cache_seqlens"],
+            query_starts=given["cu_seqlens_q"],
+            page_size=given["k_cache"].shape[1],
+            causal=given["causal"],
+            window=tuple(given["window_size"]),
+            is_part=given["return_softmax_lse"],
+        )
+        self._open[1].append(call)
+
+
+calls = Calls()
+
+
+def listen() -> None:
+    """Note what this session's graphs will hold: to be called before any attention backend is made."""
+    module: Any = importlib.import_module(fa3.MODULE) if fa3.MODULE not in sys.modules else sys.modules[fa3.MODULE]
+    module.flash_attn_with_kvcache = calls.listened(module.flash_attn_with_kvcache)

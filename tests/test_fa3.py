@@ -1,0 +1,145 @@
+"""FlashAttention 3: what its page tables mean, what oracles make of them, and sglang's backend over the stand-in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from oracles import row_width
+from oracles.catalogue import asked, judge_all
+from repro.cases.case import Case, Request, Setup, Step, Target, problems
+from repro.cases.layout import draft_positions, page_copies
+from repro.cases.reads import drafts
+from repro.traces.finding import Status
+from repro.traces.trace import Ended, How, Seen, Trace
+from runners.processes.pool import Pool
+from runners.releases.fa3 import Call
+from runners.releases.fa3_metadata import FOREIGN, metadata
+
+SETUP = Setup(
+    runner="draft",
+    backend="fa3",
+    topk=2,
+    num_steps=3,
+    num_draft_tokens=5,
+    capture_bs=(1, 2, 4),
+    slots=4,
+    page_size=4,
+    head_dim=64,
+    dtype="float16",
+)
+
+
+def case(**changes: object) -> Case:
+    """Three calls: a bucket that is not full, a prefix that ends with its page, and a full bucket."""
+    batches = ([(1, 9), (2, 16), (3, 5)], [(2, 17)], [(1, 11), (4, 7), (2, 20), (3, 8)])
+    steps = [Step(requests=tuple(Request(slot=s, seq_len=n, data=n) for s, n in batch)) for batch in batches]
+    found = Case(setup=replace(SETUP, **changes), steps=tuple(steps))  # type: ignore[arg-type]
+    assert problems(found) == []
+    return found
+
+
+# What is read ----------------------------------------------------------------------------------------------------
+
+
+def call(table: list[list[int]], lengths: list[int], starts: list[int], **more: object) -> Call:
+    given: dict[str, object] = {"page_size": 2, "causal": False, "window": (-1, -1), "is_part": False, **more}
+    numbers = [torch.tensor(part, dtype=torch.int32) for part in (table, lengths, starts)]
+    return Call(page_table=numbers[0], lengths=numbers[1], query_starts=numbers[2], **given)  # type: ignore[arg-type]
+
+
+def test_a_table_of_pages_becomes_slots() -> None:
+    found = metadata([call([[3, 1], [2, 5]], [3, 4], [0, 1, 2])], queries=2, each=1, used=9)
+    assert found["kv_indptr"].tolist() == [[0, 3, 7]]
+    assert found["kv_indices"].tolist() == [[6, 7, 2, 4, 5, 10, 11, FOREIGN, FOREIGN]]
+    assert found["page_rows"].tolist() == [[0, 0, 3, 4], [0, 1, 4, 4]]
+
+
+def test_a_row_that_is_too_long_goes_on_into_the_next_one_and_then_nowhere() -> None:
+    found = metadata([call([[3], [2]], [3, 3], [0, 1, 2])], queries=2, each=1, used=0)
+    assert found["kv_indices"].tolist() == [[6, 7, 4, 4, 5, FOREIGN]]
+    assert found["page_rows"].tolist() == [[0, 0, 3, 2], [0, 1, 3, 2]]
+
+
+def test_merged_calls_are_one() -> None:
+    """A prefix that a sequence's queries share, and a row for each query."""
+    shared = call([[3], [1]], [2, 1], [0, 2, 4], is_part=True)
+    own = call([[8, 0], [8, 9], [6, 0], [7, 0]], [1, 2, 1, 1], [0, 1, 2, 3, 4], page_size=1, is_part=True)
+    found = metadata([shared, own], queries=4, each=2, used=0)
+    assert found["kv_indices"].tolist() == [[6, 7, 8, 9, 2, 6, 7]]
+    assert found["kv_indptr"].tolist() == [[0, 4, 7]]
+    assert found["qo_indptr"].tolist() == [[0, 2, 4]]
+    assert found["mask_indptr"].tolist() == [0, 8, 14]
+    assert found["custom_mask"].tolist() == [1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0, 1, 0, 1]
+
+
+def test_a_slot_that_is_read_twice_is_two_keys() -> None:
+    found = metadata([call([[3, 3]], [4], [0, 2])], queries=2, each=2, used=0)
+    assert found["kv_indices"].tolist() == [[6, 7, 6, 7]]
+
+
+def test_what_a_query_does_not_see_is_not_read() -> None:
+    causal = metadata([call([[3, 1]], [4], [0, 2], causal=True)], queries=2, each=2, used=0)
+    assert causal["custom_mask"].tolist() == [1, 1, 1, 0, 1, 1, 1, 1]
+    window = metadata([call([[3, 1]], [4], [0, 1], window=(1, 0))], queries=1, each=1, used=0)
+    assert window["window_kv_indices"].tolist() == [[2, 3]]
+
+
+def test_each_branch_reads_its_own_copy_of_the_last_page() -> None:
+    request = Request(slot=1, seq_len=9, data=0)
+    assert drafts(SETUP, request, 1).tolist() == [[*range(8), 8, 9, 10], [*range(8), 12, 13, 14]]
+    sources, copies = page_copies(SETUP, 9)
+    assert (sources.tolist(), copies.tolist()) == ([[8], [8]], [[8], [12]])
+    assert page_copies(SETUP, 8)[0].size == page_copies(replace(SETUP, page_size=1), 9)[0].size == 0
+    flat = replace(SETUP, backend="triton")
+    assert drafts(flat, request, 0)[1].tolist() == [*range(9), int(draft_positions(flat, 9)[1, 0])]
+
+
+def test_a_row_that_is_too_narrow_fails() -> None:
+    def trace(rows: list[list[int]]) -> Trace:
+        seen = Seen(step=1, path="metadata", name="page_rows", array=np.array(rows))
+        return Trace(ended=Ended(how=How.DONE), seen=(seen,), facts={}, seconds={})
+
+    fits, narrow = trace([[0, 0, 8, 8]]), trace([[0, 0, 8, 8], [1, 3, 9, 8]])
+    assert row_width.judge in asked(case(), fits)
+    assert row_width.judge(case(), fits).status is Status.PASS
+    verdict = row_width.judge(case(), narrow)
+    assert (verdict.status, verdict.where) == (Status.FAIL, "page table row too narrow")
+    assert "sequence 3 of page table 1 is 9 tokens long, in a row with room for 8" in verdict.detail
+    assert row_width.judge not in asked(case(), replace(fits, seen=()))
+
+
+# sglang's backend ------------------------------------------------------------------------------------------------
+
+CASES = {
+    "decode": case(runner="decode", topk=1, num_steps=1, num_draft_tokens=2),
+    "decode, window": case(runner="decode", topk=1, num_steps=1, num_draft_tokens=2, window=7),
+    "draft, chain": case(topk=1, num_draft_tokens=4),
+    "draft, tree on pages": case(),
+    "draft, tree": case(page_size=1, dtype="bfloat16"),
+    "verify, chain": case(runner="verify", topk=1, num_draft_tokens=4),
+    "verify, tree": case(runner="verify"),
+    "verify, tree in a window": case(runner="verify", page_size=1, window=3),
+}
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Pool]:
+    with Pool(Target("0.5.13", "emulated")) as pool:
+        yield pool
+
+
+@pytest.mark.emulated("0.5.13")
+@pytest.mark.parametrize("name", CASES)
+def test_sound_calls_pass_every_oracle(name: str, opened: Pool) -> None:
+    made = CASES[name]
+    trace = opened.run(made)
+    verdicts = {verdict.oracle: verdict for verdict in judge_all(made, trace)}
+    assert {name for name, verdict in verdicts.items() if verdict.status is Status.FAIL} == set()
+    compared = {"ended", "metadata_shape", "kv_indices", "row_width", "memory", "graph_equals_eager"}
+    compared |= {"tree_mask"} if made.setup.runner == "verify" else set()
+    assert compared <= {name for name, verdict in verdicts.items() if verdict.status is Status.PASS}
