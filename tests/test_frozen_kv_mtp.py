@@ -12,7 +12,6 @@ from oracles import kv_indices, kv_writes, metadata_shape
 from repro.cases.case import Case, Setup, Step, Target
 from repro.cases.layout import WINDOW, req_to_token
 from repro.cases.release_list import has_runner
-from repro.cases.releases import release_order
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Ended, How, Seen, Trace
 from runners.processes.pool import Pool
@@ -88,10 +87,6 @@ def test_other_setups(changes: dict[str, object], pool: Pool, release: str) -> N
     assert trace.ended.how is How.DONE, trace.ended
     here = trace.facts["sglang"]
     known = may_fail("frozen_kv_mtp", "triton", here, trace.facts["engine"])
-    if release_order(here) < release_order("0.5.13"):
-        # The third opinion calls the parents of a half-precision tree wrong in both paths (0.5.12.post1).
-        # Nobody has yet said whose mistake that is.
-        known |= {"graph_equals_eager"}
     assert must_fail("frozen_kv_mtp", "triton", here) <= failures(one, trace).keys() <= known
 
 

@@ -3,6 +3,7 @@ else; there is no KV slot to write."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from repro.cases.payload import floats_each, integers_each
 from runners.releases.frozen_kv_mtp import models
 from runners.releases.live import Family, Given, Live
 from runners.releases.reference import gemma
+from runners.releases.reference.question import Reference
 
 # Until 0.5.12 the first drafts come with the batch; later the graph makes them from the last token.
 FIRST = ("topk_p", "topk_index")
@@ -107,6 +109,12 @@ def kv(model_runner: Any) -> list[torch.Tensor]:
     ]
 
 
+def reference(live: Live) -> Reference:
+    """Whether the graph makes the first drafts is known from its buffers, before there is a graph."""
+    buffers = importlib.import_module("sglang.srt.speculative.frozen_kv_mtp_cuda_graph_runner").FrozenKVMTPInputBuffers
+    return gemma.draft(live, seeded="bonus_tokens" in buffers.__dataclass_fields__)
+
+
 FAMILY = Family(
     given=given,
     flat=frozenset(EXPANDED),
@@ -120,5 +128,5 @@ FAMILY = Family(
     prefix=lambda setup, request: request.seq_len,
     kv=kv,
     input_buffers=input_buffers,
-    reference=gemma.draft,
+    reference=reference,
 )

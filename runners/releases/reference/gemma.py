@@ -82,7 +82,7 @@ class Layer:
         return op.linear(by, torch.cat(found, dim=1), self.out)
 
 
-def draft(live: Live, *, seeded: bool = True) -> Reference:
+def draft(live: Live, *, seeded: bool) -> Reference:
     """parents, scores_index, tokens: the tree. seeded: the first drafts are made from the last token; they come with
     the batch where they are not."""
     setup, model = live.setup, live.draft.draft_model_runner.model
