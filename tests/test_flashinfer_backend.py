@@ -64,8 +64,11 @@ def test_a_crowded_batch(changes: dict[str, Any], pool: Pool) -> None:
     # Attention goes on into the row of the next draft step, or into what lies behind the buffer: drafts are wrong.
     assert any(where.startswith("draft tree") for where in found.pop("graph_equals_eager"))
     stale = set() if has_fix_of("pr23037-stale-padding", trace.facts["sglang"]) else {"slot0_padding"}
-    # The oracle `memory` fails too, emulated; which store it means was not looked at.
-    assert found.keys() <= stale | raw_sum(trace) | {"memory"}
+    if trace.facts["engine"] == "emulated":
+        # The kernel writes past its row: over the next row's entries, and behind the last row outside the buffer.
+        kernel = "kv_indices in generate_draft_decode_kv_indices"
+        assert found.pop("memory").keys() == {f"store outside {kernel}", f"two values stored to {kernel}"}
+    assert found.keys() <= stale | raw_sum(trace)
 
 
 def test_it_is_the_same_every_time(pool: Pool) -> None:
