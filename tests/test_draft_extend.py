@@ -13,7 +13,6 @@ from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.trace import How, Trace
 from runners.processes.pool import Pool
 from tests.builders.cases import failures, setup_of, step
-from tests.builders.known_failures import has_fix_of
 
 SETUP = setup_of("draft_extend")
 TREE = replace(SETUP, topk=2, num_draft_tokens=6, page_size=4, context_len=48, kv_splits=2)
@@ -38,12 +37,6 @@ def trace(pool: Pool) -> Trace:
     return pool.run(WHOLE)
 
 
-@pytest.fixture(scope="module")
-def reads_twice(trace: Trace) -> bool:
-    """Whether the graph of this release reads the new tokens as a prefix as well."""
-    return not has_fix_of("draft-extend-reads-twice", trace.facts["sglang"])
-
-
 def test_trees_on_pages(pool: Pool, trace: Trace) -> None:
     one = case(FULL, PADDED, ONE, setup=TREE)
     run = pool.run(one)
@@ -56,7 +49,13 @@ def test_trees_on_pages(pool: Pool, trace: Trace) -> None:
         assert failures(one, run) == {}
 
 
-def shapes(batch: int) -> dict[str, dict[str, tuple[int, ...]]]:
+@pytest.fixture(scope="module")
+def selects(trace: Trace) -> bool:
+    """Whether the graph of this release gives the results of each request's last accepted token alone."""
+    return "select_index" in trace.path(0, "input")
+
+
+def shapes(batch: int, selects: bool) -> dict[str, dict[str, tuple[int, ...]]]:
     """What is recorded of every step. -1: any size from 1 on."""
     width, hidden = SETUP.num_draft_tokens, SETUP.hidden_size
     tokens = dict.fromkeys(("input_ids", "positions", "out_cache_loc"), (width,))
@@ -76,6 +75,10 @@ def shapes(batch: int) -> dict[str, dict[str, tuple[int, ...]]]:
         "topk_p": (batch, 1),
         "kv_slots": (-1,),
     }
+    if selects:
+        counts |= {"select_index": ()}
+        left |= {"next_token_logits": (batch, SETUP.vocab_size)}
+        del left["hidden_states"]
     return {
         "input": rows(batch) | {"extend_prefix_lens": (batch,), "num_correct_drafts": (batch,)},
         "before": caller,
@@ -89,14 +92,15 @@ def shapes(batch: int) -> dict[str, dict[str, tuple[int, ...]]]:
     }
 
 
-def test_the_record_has_these_shapes(trace: Trace, reads_twice: bool) -> None:
+def test_the_record_has_these_shapes(trace: Trace, selects: bool) -> None:
     for number, one in enumerate(WHOLE.steps):
-        wanted = shapes(len(one.requests))
+        wanted = shapes(len(one.requests), selects)
         assert trace.paths(number) >= wanted.keys()
         for path, names in wanted.items():
             seen = trace.path(number, path)
             optional = {"num_correct_drafts"} if path == "launch" else set()
-            if reads_twice and path in ("graph", "eager"):
+            if path in ("graph", "eager"):
+                # Of the two, the one that says whether both paths wrote the same bits, or the other, what they wrote.
                 optional |= {"kv_rows", "kv_same"}
             assert seen.keys() - optional == names.keys() - optional, (number, path)
             for name, shape in names.items():
@@ -115,7 +119,11 @@ def test_the_record_has_these_shapes(trace: Trace, reads_twice: bool) -> None:
     }
     ranges = {name: value.tolist() for name, value in trace.path(-1, "range").items()}
     assert ranges["input_ids"] == [0, SETUP.vocab_size]
-    assert ranges.keys() - {"num_correct_drafts"} == {"input_ids", "hidden_states"}
+    assert ranges.keys() - {"num_correct_drafts"} == {
+        "input_ids",
+        "hidden_states",
+        *(["select_index"] if selects else []),
+    }
 
 
 def test_what_padded_rows_hold_of_earlier_tokens_reaches_nothing(pool: Pool, trace: Trace) -> None:
@@ -124,20 +132,21 @@ def test_what_padded_rows_hold_of_earlier_tokens_reaches_nothing(pool: Pool, tra
     for name in ("input_ids", "hidden_states"):
         padded = [run.path(1, "launch")[name][3] for run in (trace, other)]
         assert not np.array_equal(*padded), "the rows are stale, and not of the same batch"
-    for name in OUTPUTS:
+    for name in trace.path(1, "graph").keys() & set(OUTPUTS):
         np.testing.assert_array_equal(trace.path(1, "graph")[name], other.path(1, "graph")[name], err_msg=name)
 
 
-def test_as_many_drafts_as_were_accepted_decide_what_is_drawn(pool: Pool) -> None:
-    """The same tokens with other counts: the same logits, of which another row is used."""
+def test_as_many_drafts_as_were_accepted_decide_what_is_drawn(pool: Pool, selects: bool) -> None:
+    """The same tokens with other counts: the same logits, of which another row is used, or another row is all."""
     counts = (0, 1, 2, 3)
     one = case(*(step((1, 9, 1, count)) for count in counts))
     run = pool.run(one)
     for number, count in enumerate(counts):
         left = run.path(number, "graph")
-        logits = left["next_token_logits"].reshape(SETUP.num_draft_tokens, SETUP.vocab_size)
-        np.testing.assert_array_equal(left["next_token_logits"], run.path(0, "graph")["next_token_logits"])
-        assert left["topk_index"].item() == int(logits[count].argmax())
+        logits = left["next_token_logits"].reshape(1 if selects else SETUP.num_draft_tokens, SETUP.vocab_size)
+        if not selects:
+            np.testing.assert_array_equal(left["next_token_logits"], run.path(0, "graph")["next_token_logits"])
+        assert left["topk_index"].item() == int(logits[0 if selects else count].argmax())
     assert len({run.path(number, "graph")["topk_p"].item() for number in range(len(counts))}) == len(counts)
     tree = Setup(runner="draft_extend", topk=4, num_steps=3, num_draft_tokens=2, capture_bs=(1,), slots=1)
     # Nobody accepts more drafts than the tree has besides its root.

@@ -12,6 +12,7 @@ import pytest
 from repro.cases.case import Case, Setup, Step, Target, setup_problems
 from repro.cases.layout import req_to_token
 from repro.cases.release_list import has_runner
+from repro.cases.releases import release_order
 from repro.traces.trace import Trace
 from repro.upstream.patches import REPAIRS
 from runners.processes.pool import Pool
@@ -55,6 +56,8 @@ def grows(trace: Trace) -> bool:
 def test_the_record_has_these_shapes(trace: Trace, grows: bool) -> None:
     layers, width, hidden = SETUP.num_steps, SETUP.num_draft_tokens, SETUP.hidden_size
     table = req_to_token(SETUP)
+    # Since then the graph gives the results of each request's last accepted token alone.
+    selects = release_order(trace.facts["sglang"]) >= release_order("0.5.20")
     for number, one in enumerate(WHOLE.steps):
         batch = len(one.requests)
         given, launch = trace.path(number, "input"), trace.path(number, "launch")
@@ -71,7 +74,7 @@ def test_the_record_has_these_shapes(trace: Trace, grows: bool) -> None:
             left = trace.path(number, path)
             assert left["topk_index"].shape == left["topk_p"].shape == (batch, layers)
             for layer in range(layers):
-                tokens = width + layer * grows
+                tokens = 1 if selects else width + layer * grows
                 assert left[f"next_token_logits.{layer}"].shape == (batch, tokens * SETUP.vocab_size)
             if grows:
                 assert left["hidden_pool"].shape == (batch, (layers - 1) * hidden)
