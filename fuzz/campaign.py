@@ -1,13 +1,15 @@
-"""The loop: draw a case, run it, judge it; keep, confirm and shrink what fails. All that is done is passed in."""
+"""The loop: draw a case, run it, judge it; triage what fails. Everything that is done is passed in as a function."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from fuzz.stats import Plan, Tally
-from fuzz.triage import Known, Means, Settling, led_up
+from fuzz.case_source import CaseSource, NoCase
+from fuzz.stats import CampaignStats, Plan
+from fuzz.triage import CampaignTriage, Hooks, KnownIssues, led_up
 from repro.cases.case import Case, Setup
 from repro.traces.campaign import Campaign
 from repro.traces.finding import Status, Verdict
@@ -15,158 +17,173 @@ from repro.traces.trace import How, Trace
 
 # A failure that did not come back in fresh processes is tried again from another case, this many times in all.
 ATTEMPTS_MAX = 3
-# A setup whose first runs, so many, we could not make is left: what refuses it (a release that does not allow this
-# combination yet, say) will refuse it for the rest of its cases too. Twice, as a process can fail to start for once.
+# A setup is left after this many first runs that could not be made: what refuses it (a release that does not allow this
+# combination yet, say) will refuse its other cases too. Twice, as a process can fail to start for once.
 REFUSALS_A_SETUP = 2
-# So many such runs, and no others, since the start: this target will not come to life.
+# A target is left after this many such runs, and no others, since the start.
 REFUSALS_MAX = 50
 
 
-def campaign(
-    plan: Plan,
-    cases: Iterator[Case | None],
-    means: Means,
-    tally: Tally | None = None,
-    coming: Callable[[], Sequence[Setup]] = tuple,
-) -> Campaign:
-    """Run cases until a limit of the plan is reached, the cases end, or someone interrupts.
+def campaign(plan: Plan, source: CaseSource, hooks: Hooks, stats: CampaignStats | None = None) -> Campaign:
+    """Run cases until a limit of the plan is reached, the cases end, or a person interrupts.
 
-    cases: a None among them stands for one that cannot be told before the case under way has been counted. tally: an
-    empty one, for those who want to look into it meanwhile. coming: which setups the next rounds will have.
+    stats: empty ones, for callers that read them meanwhile.
 
     KeyboardInterrupt and OSError (a full disk, a vanished folder) end the campaign and become part of the result;
-    whatever was found until then is in it and on disk.
+    all findings until then are in it and on disk.
     """
-    tally = tally or Tally(plan, means.clock)
+    stats = stats or CampaignStats(plan, hooks.clock)
     try:
-        return tally.campaign(_Loop(cases, means, tally, coming).run())
+        return stats.campaign(_Loop(source, hooks, stats).run())
     except KeyboardInterrupt:
-        return tally.campaign("interrupted")
+        return stats.campaign("interrupted")
     except OSError as error:
-        return tally.campaign("error", f"{type(error).__name__}: {error}")
+        return stats.campaign("error", f"{type(error).__name__}: {error}")
+
+
+@dataclass(slots=True, kw_only=True)
+class _SetupInUse:
+    """What is known of the setup whose cases are run. Mutable. built: whether a session was opened with it; it then
+    stays in use, whatever happens to later runs. refusals: runs before that which could not be made. history: the cases
+    that the live session has run."""
+
+    setup: Setup
+    built: bool = False
+    refusals: int = 0
+    history: list[Case] = field(default_factory=list)
+
+    @property
+    def is_refused(self) -> bool:
+        return not self.built and self.refusals >= REFUSALS_A_SETUP
+
+    def count(self, trace: Trace) -> None:
+        ended = trace.ended
+        if ended.step >= 0 or (ended.how is not How.RAISED and ended.how.took_place):
+            self.built = True
+        elif not self.built:
+            self.refusals += 1
 
 
 class _Loop:
-    """A campaign under way. Mutable."""
+    """A campaign that is running. Mutable."""
 
-    def __init__(
-        self, cases: Iterator[Case | None], means: Means, tally: Tally, coming: Callable[[], Sequence[Setup]]
-    ) -> None:
-        self.cases = cases
-        self.coming = coming
-        self.drawn: Case | None = None  # the next case, drawn while another was under way
-        self.means = means
-        self.tally = tally
-        self.attempts: Counter[str] = Counter()  # how often a failure was settled, by fingerprint
-        self.setup: Setup | None = None
-        self.refusals = 0  # runs on this setup that could not be made, while there was no other
-        self.history: list[Case] = []  # what the live session has run
-        self.failed: Trace | None = None  # the run under way, if it failed
-        self.others: set[str] = set()  # failures that somebody else settles
+    def __init__(self, source: CaseSource, hooks: Hooks, stats: CampaignStats) -> None:
+        self.source = source
+        self.hooks = hooks
+        self.stats = stats
+        self.upcoming: Case | None = None  # the next case, if it was drawn while another was in flight
+        self.in_use: _SetupInUse | None = None  # until the first case
+        self.attempts: Counter[str] = Counter()  # how often a failure was triaged, by fingerprint
+        self.others: set[str] = set()  # failures that another shard triages
 
     def run(self) -> str:
         """Why it stopped."""
-        plan, tally = self.tally.plan, self.tally
+        plan, stats = self.stats.plan, self.stats
         while True:
-            if plan.cases is not None and tally.cases >= plan.cases:
+            if plan.cases is not None and stats.cases >= plan.cases:
                 return "cases"
-            if plan.seconds is not None and tally.seconds >= plan.seconds:
+            if plan.seconds is not None and stats.seconds >= plan.seconds:
                 return "time"
-            if tally.cases >= REFUSALS_MAX and tally.nothing_runs:
+            if stats.cases >= REFUSALS_MAX and stats.nothing_runs:
                 return "cannot run"
-            case = self._next()
-            if case is None:
+            case = self._draw()
+            if isinstance(case, NoCase):
                 return "cases"
-            failures, whole = self._run(case)
-            known = self._known(case, failures)
-            for verdict in known.left:
-                if self._settle(case, verdict, known.means or self.means):
-                    whole = False
-                    if plan.stop_at_first and tally.findings[verdict.fingerprint].failed:
-                        return "first finding"
-            # A run that did not end well may have cost the session its life; settling may have run anything in it.
-            self.history = [*self.history, case] if whole else []
-            self.means.tell(tally.progress("running"))
+            self.upcoming = None
+            in_use = self._setup_of(case)
+            if in_use.is_refused:
+                stats.skipped += 1
+            elif self._case(case, in_use):
+                return "first finding"
 
-    def _next(self) -> Case | None:
-        """The next case whose setup is not known to be refused."""
-        while True:
-            case = self._drawn()
-            if case is None:
-                return None
-            self.drawn = None
-            if case.setup != self.setup:
-                self.setup, self.refusals, self.history = case.setup, 0, []
-                self.means.expect(self.coming())
-            if self.refusals < REFUSALS_A_SETUP:
-                return case
-            self.tally.skipped += 1
+    def _draw(self, in_flight: int = 0) -> Case | NoCase:
+        """The next case, which stays the next one until it is taken."""
+        if self.upcoming is not None:
+            return self.upcoming
+        with self.stats.stage("draw"):
+            case = self.source.next_case(self.stats.cases, in_flight)
+        if isinstance(case, Case):
+            self.upcoming = case
+        return case
 
-    def _drawn(self) -> Case | None:
-        """The next case, which stays the next one until it is taken; None if there is none, or none yet."""
-        if self.drawn is None:
-            with self.tally.stage("draw"):
-                self.drawn = next(self.cases, None)
-        return self.drawn
+    def _setup_of(self, case: Case) -> _SetupInUse:
+        if self.in_use is None or self.in_use.setup != case.setup:
+            self.in_use = _SetupInUse(setup=case.setup)
+            self.hooks.expect(self.source.coming())
+        return self.in_use
+
+    def _case(self, case: Case, in_use: _SetupInUse) -> bool:
+        """Run a case and triage its failures; whether the campaign ends with one of them."""
+        plan, stats = self.stats.plan, self.stats
+        if in_use.built:
+            self._send_ahead(case)
+        trace, failures = self._run(case)
+        in_use.count(trace)
+        # A run that did not end well may have cost the session its life; triage may have run anything in it.
+        same_session = trace.ended.how is How.DONE
+        known = self._known(case, failures)
+        for verdict in known.left:
+            if self._failure(in_use, case, trace, verdict, known.hooks):
+                same_session = False
+                if plan.stop_at_first and stats.findings[verdict.fingerprint].failed:
+                    return True
+        in_use.history = [*in_use.history, case] if same_session else []
+        self.hooks.tell(stats.progress("running"))
+        return False
 
     def _send_ahead(self, case: Case) -> None:
-        """Have the session go on with the next case, too, if that is certain to be the next: not before the setup is
-        known to fit, and not beyond the limit. If this one ends badly, it is run again when its turn comes."""
-        tally = self.tally
-        if self.refusals >= 0 or (tally.plan.cases is not None and tally.cases + 1 >= tally.plan.cases):
+        """Have the session go on with the next case, too, if that is certain to be the next and within the limit. If
+        this one ends badly, the next one is run again when its turn comes."""
+        plan, stats = self.stats.plan, self.stats
+        if plan.cases is not None and stats.cases + 1 >= plan.cases:
             return
-        tally.under_way = 1
-        upcoming = self._drawn()
-        tally.under_way = 0
-        if upcoming and upcoming.setup == case.setup:
-            self.means.send(upcoming)
+        upcoming = self._draw(in_flight=1)
+        if isinstance(upcoming, Case) and upcoming.setup == case.setup:
+            self.hooks.send(upcoming)
 
-    def _run(self, case: Case) -> tuple[list[Verdict], bool]:
-        """Run and judge one case: the failures, one of a kind, and whether the run came to its end."""
-        self._send_ahead(case)
-        start = self.means.clock()
-        trace = self.means.run(case)
-        self.tally.worker_time(trace, self.means.clock() - start)
-        with self.tally.stage("judge"):
-            verdicts = self.means.judge(case, trace)
-        status = self.means.overall(verdicts)
-        self.tally.add(case, trace, verdicts, status)
-        self.means.note(case, trace, verdicts, status)
-        ended = trace.ended
-        not_built = ended.step < 0 and (ended.how is How.RAISED or not ended.how.took_place)
-        # A setup that was built once stays in use, whatever happens to later runs on it.
-        self.refusals = self.refusals + 1 if not_built and self.refusals >= 0 else -1
+    def _run(self, case: Case) -> tuple[Trace, list[Verdict]]:
+        """Run and judge one case: the trace, and one failure of each kind."""
+        start = self.hooks.clock()
+        trace = self.hooks.run(case)
+        self.stats.worker_time(trace, self.hooks.clock() - start)
+        with self.stats.stage("judge"):
+            verdicts = self.hooks.judge(case, trace)
+        status = self.hooks.overall(verdicts)
+        self.stats.add(case, trace, verdicts, status)
+        self.hooks.note(case, trace, verdicts, status)
         failures = {verdict.fingerprint: verdict for verdict in verdicts if verdict.status is Status.FAIL}
-        self.failed = trace if failures else None
-        return list(failures.values()), trace.ended.how is How.DONE
+        return trace, list(failures.values())
 
-    def _known(self, case: Case, failures: Sequence[Verdict]) -> Known:
-        """What known issues leave of these failures."""
+    def _known(self, case: Case, failures: Sequence[Verdict]) -> KnownIssues:
+        """Which known issues these failures show, and what they leave."""
         if not failures:
-            return Known()
-        with self.tally.stage("known"):
-            known = self.means.explain(case, failures)
-        self.tally.known.update(known.issues)
+            return KnownIssues()
+        with self.stats.stage("known"):
+            known = self.hooks.explain(case, failures)
+        self.stats.known.update(known.issues)
         return known
 
-    def _settle(self, case: Case, verdict: Verdict, means: Means) -> bool:
-        """Count a failure; settle it if it is new. It counts as new while it has never failed in a fresh process."""
-        tally, fingerprint = self.tally, verdict.fingerprint
-        known = tally.findings.get(fingerprint)
-        if known is not None:
-            tally.findings[fingerprint] = dataclasses.replace(known, cases=known.cases + 1)
+    def _failure(
+        self, in_use: _SetupInUse, case: Case, trace: Trace, verdict: Verdict, elsewhere: Hooks | None
+    ) -> bool:
+        """Count a failure; triage it if it is new, and say whether that was done. It counts as new while it has never
+        failed in a fresh process. elsewhere: how it is run where known issues are mended, if they left it."""
+        stats, fingerprint = self.stats, verdict.fingerprint
+        found = stats.findings.get(fingerprint)
+        if found is not None:
+            stats.findings[fingerprint] = dataclasses.replace(found, cases=found.cases + 1)
             if fingerprint in self.others:
                 return False
-            if known.failed or not tally.plan.settle or self.attempts[fingerprint] >= ATTEMPTS_MAX:
+            if found.failed or not stats.plan.triage or self.attempts[fingerprint] >= ATTEMPTS_MAX:
                 return False
-        settling = Settling(means, tally, verdict, tally.cases)
-        if known is None and not means.claim(fingerprint):
+        triage = CampaignTriage(elsewhere or self.hooks, stats, verdict)
+        if found is None and not self.hooks.claim(fingerprint):
             self.others.add(fingerprint)
-            settling.note(case, 0, 0)
+            triage.note(case)
             return False
         self.attempts[fingerprint] += 1
-        # What known issues leave was seen elsewhere, in a run of its own.
-        settling.settle(case, led_up(self.history, case), self.failed if means is self.means else None)
-        self.means.expect(self.coming())
-        self.means.tell(tally.progress("settled"))
+        # What known issues leave was seen in a run of its own, not in this one.
+        triage.settle(case, led_up(in_use.history, case), None if elsewhere else trace)
+        self.hooks.expect(self.source.coming())
+        self.hooks.tell(stats.progress("triaged"))
         return True

@@ -1,72 +1,55 @@
-"""After the campaigns: whether what one target showed is in another, and the story of it in a few lines."""
+"""After the campaigns: whether a finding of one target is in another, and a summary in a few lines."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
-from fuzz.triage import Means
+from fuzz.triage import Hooks
 from repro.cases.case import Target
 from repro.shrinking.confirm import failure
+from repro.shrinking.replay import Outcome, outcome_of, trouble
 from repro.traces.campaign import Campaign, Found, Replay
 from repro.traces.finding import Status
-from repro.traces.trace import How
 
 
-def elsewhere(found: Found, target: Target, means: Means, tries: int) -> Replay:
+def replay_on(found: Found, target: Target, hooks: Hooks, tries: int) -> Replay:
     """Run a found case on another target, in fresh processes, and say whether the same failure is there."""
-    failed = tried = errors = 0
-    statuses = [Status.UNKNOWN]
-    others: Counter[str] = Counter()
-    reason = "no run took place"
-    for _ in range(tries):
-        trace = means.run_fresh(found.case)
-        if not trace.ended.how.took_place:
-            errors += trace.ended.how is How.ERROR
-            reason = (trace.ended.what or trace.ended.detail).partition("\n")[0]
-            continue
-        tried += 1
-        verdicts = means.judge(found.case, trace)
-        statuses.append(means.overall(verdicts))
-        other = failure(verdicts)
-        if failure(verdicts, found.fingerprint):
-            failed += 1
-        elif other:
-            others[f"{other.oracle}: {other.where}"] += 1
-        elif statuses[-1] is Status.UNKNOWN:
-            reason = "it could not be judged"
-    # The first entry stands for the doubt before anything was run; a run that took place replaces it.
-    status = max(statuses[1:], default=Status.UNKNOWN)
+    outcome = outcome_of(Path(found.seed), found.case, target, hooks.run_fresh, hooks.judge, hooks.overall, tries)
+    failed = sum(failure(run, found.fingerprint) is not None for run in outcome.runs)
     return Replay(
         seed=found.seed,
         fingerprint=found.fingerprint,
         target=str(target),
-        status=status,
+        status=Status.UNKNOWN if outcome.status is None else outcome.status,
         failed=failed,
-        tried=tried,
-        line=_line(target, status, failed, tried, others, reason),
-        errors=errors,
+        tried=len(outcome.runs),
+        line=_line(outcome, failed),
+        errors=len(outcome.errors),
     )
 
 
-def _line(target: Target, status: Status, failed: int, tried: int, others: Counter[str], reason: str) -> str:
+def _line(outcome: Outcome, failed: int) -> str:
+    target, tried = outcome.target, len(outcome.runs)
     if failed:
         return f"{target} has it too: failed {failed} of {tried} runs"
+    others = Counter(f"{other.oracle}: {other.where}" for run in outcome.runs if (other := failure(run)))
     if others:
-        other, count = others.most_common(1)[0]
-        return f"{target} fails in another way: {other}, {count} of {tried} runs"
-    if status is Status.PASS:
+        name, count = others.most_common(1)[0]
+        return f"{target} fails in another way: {name}, {count} of {tried} runs"
+    if outcome.status is Status.PASS:
         return f"{target} does not have it: the same case passed {tried} of {tried} runs"
-    return f"{target}: cannot tell, {reason}"
+    return f"{target}: cannot tell, {'it could not be judged' if outcome.runs else trouble(outcome.ended)}"
 
 
-def story(campaigns: Sequence[Campaign], replays: Sequence[Replay]) -> list[str]:
-    """Which target has what and which has not, one line each."""
+def summary(campaigns: Sequence[Campaign], replays: Sequence[Replay]) -> list[str]:
+    """Which target has which finding, one line each."""
     lines = []
     for found in (found for campaign in campaigns for found in campaign.findings):
         sure = f"failed {found.failed} of {found.tried} runs" if found.failed else "did not fail again on its own"
         lines.append(
-            f"{found.target} has {found.oracle} ({found.where}): {sure}, settled in {found.done_seconds:.0f} s"
+            f"{found.target} has {found.oracle} ({found.where}): {sure}, triaged in {found.done_seconds:.0f} s"
         )
         lines.append(f"  smallest case: {batches(found)}; {found.seed}")
         if found.cell:

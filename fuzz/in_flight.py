@@ -1,4 +1,4 @@
-"""The cases that are being run, on disk before they begin: one that takes the whole machine down is found there."""
+"""The cases that are being run, on disk before they begin: a case that takes the whole machine down is found there."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from repro.cases.codec import Seed, dumps
 
 T = TypeVar("T")
 
-# One is being run, and the next one may lie with the session already.
+# The case that is being run, and the next one, which may lie with the session already.
 CASES = 2
-NAME = "under-way"
+NAME = "in-flight"
 
 
-class UnderWay:
-    """The latest cases in a folder. Mutable: the oldest gives way to the next. name: what tells them from those of
-    others who work in the same folder."""
+class InFlight:
+    """The latest cases in a folder. Mutable: the oldest gives way to the next. name: keeps apart the files of
+    processes that work in the same folder."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._paths = [folder / f"{NAME}-{name}-{number}.json" for number in range(CASES)]
@@ -31,17 +31,17 @@ class UnderWay:
         Written through to the operating system and no further: flushing to the platter would cost more than a run,
         and what is at stake is a process or a driver that dies, not the power.
         """
-        if any(case is one for one in self._latest):
+        if any(case is known for known in self._latest):
             return
         self._latest = [*self._latest, case][-CASES:]
         path = self._paths[0]
-        beside = path.with_suffix(f".{os.getpid()}.tmp")
-        beside.write_text(dumps(Seed(about={"found": "under way when this was written"}, case=case)), encoding="utf-8")
-        beside.replace(path)
+        temporary = path.with_suffix(f".{os.getpid()}.tmp")
+        temporary.write_text(dumps(Seed(about={"found": "in flight when this was written"}, case=case)), "utf-8")
+        temporary.replace(path)
         self._paths.append(self._paths.pop(0))
 
     def before(self, run: Callable[[Case], T]) -> Callable[[Case], T]:
-        """The same, with the case on disk before it begins."""
+        """The same function, with the case on disk before it begins."""
 
         def put_and_run(case: Case) -> T:
             self.put(case)
@@ -50,7 +50,7 @@ class UnderWay:
         return put_and_run
 
     def clear(self) -> None:
-        """All came to an end that is known."""
+        """Every run has ended in an orderly way: remove the files."""
         for path in self._paths:
             path.unlink(missing_ok=True)
         self._latest = []

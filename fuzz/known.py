@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from fuzz.triage import Known, Means
+from fuzz.triage import Hooks, KnownIssues
 from repro.cases.case import Case, Setup, Target
 from repro.ledger.explain import Explainer
 from repro.shrinking.first_divergence import Blame
@@ -30,22 +30,22 @@ def explain(
     worker_on: Callable[[Target], Worker],
     blame: Callable[[Worker, Case, Verdict], Blame],
     target: Target,
-    means: Means,
+    hooks: Hooks,
     case: Case,
     failures: Sequence[Verdict],
-) -> Known:
-    """For Means.explain, all but the last two bound. What is left would elsewhere shrink towards the known issues."""
+) -> KnownIssues:
+    """For Hooks.explain, all but the last two bound. What is left would elsewhere shrink towards the known issues."""
     said = explainer.explain(case, target, failures)
-    known = Known(issues=tuple(map(str, said.issues)), left=said.left)
+    known = KnownIssues(issues=tuple(map(str, said.issues)), left=said.left)
     if not said.left or said.doubt or not said.mended:
         return known
     worker = worker_on(said.mended.target)
     there = dataclasses.replace(
-        means,
+        hooks,
         run=worker.run,
         run_fresh=worker.run_fresh,
         expect=worker.expect,
         send=lambda case: None,
         blame=lambda case, verdict: blame(worker, case, verdict),
     )
-    return dataclasses.replace(known, means=there)
+    return dataclasses.replace(known, hooks=there)

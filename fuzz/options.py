@@ -19,7 +19,7 @@ HUNTED = tuple(f"{release}/emulated" for release in USES["hunt"])
 HUNT_SECONDS = 30.0  # a target
 CHECK_MINUTES = 3.0
 # Commands whose targets are no options.
-OWN_TARGETS = ("member", "check")
+OWN_TARGETS = ("shard", "check")
 DESCRIPTION = """Draw cases, run them, judge them, keep what fails.
 Exit codes: 0 nothing found, 1 found, 2 nothing could be judged, 3 our own error or bad input."""
 
@@ -118,7 +118,7 @@ def _parser() -> Parser:
     check.add_argument("--seed", type=whole, default=0, help="the number from which all cases are drawn")
     check.add_argument("--out", type=Path, help="folder for what fails and logs; default: out/check-TIME")
     check.add_argument("--timeout", type=positive, default=120.0, help="seconds of silence that are a hang")
-    commands.add_parser("member")  # what such a process runs; of no use to a person, so without a word of help
+    commands.add_parser("shard")  # one process of a campaign that several share; started by run and bench alone
     return top
 
 

@@ -6,9 +6,10 @@ import dataclasses
 import itertools
 
 from fuzz.campaign import campaign
+from fuzz.case_source import CaseStream
 from fuzz.draw.rounds import rounds
 from fuzz.stats import Plan
-from fuzz.triage import Means
+from fuzz.triage import Hooks
 from repro.cases.case import Case, Target
 from repro.traces.campaign import Campaign
 from repro.traces.finding import Finding, Verdict
@@ -21,9 +22,9 @@ CONFIRM_TRIES, SHRINK_RUNS, SHRINK_SECONDS = 3, 20, 5.0
 CASES_PER_SETUP = 6
 
 
-def search(target: Target, proof: Proof, means: Means, *, seed: int, seconds: float) -> Campaign:
+def search(target: Target, proof: Proof, hooks: Hooks, *, seed: int, seconds: float) -> Campaign:
     """Look for a failure of the proof's oracle for so many seconds. Failures of others on the way are noted, and not
-    settled: a release that lacks one fix lacks others, and settling each would take longer than the search.
+    triaged: a release that lacks one fix lacks others, and triage of each would take longer than the search.
 
     KeyboardInterrupt is raised again: half a search is no answer.
     """
@@ -31,7 +32,7 @@ def search(target: Target, proof: Proof, means: Means, *, seed: int, seconds: fl
     own: set[str] = set()  # fingerprints of failures by the proof's oracle
 
     def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-        verdicts = tuple(means.judge(case, trace))
+        verdicts = tuple(hooks.judge(case, trace))
         own.update(verdict.fingerprint for verdict in verdicts if verdict.oracle == proof.oracle)
         return verdicts
 
@@ -41,7 +42,7 @@ def search(target: Target, proof: Proof, means: Means, *, seed: int, seconds: fl
     def keep(finding: Finding) -> str:
         if finding.failed:
             seen.add(finding.verdict.oracle)
-        return means.keep(finding)
+        return hooks.keep(finding)
 
     def is_wanted(case: Case) -> bool:
         return proof.oracle not in seen
@@ -59,7 +60,7 @@ def search(target: Target, proof: Proof, means: Means, *, seed: int, seconds: fl
     drawn = rounds(seed, proof.runner, proof.backend, CASES_PER_SETUP)
     fitting = (case for case in drawn if case.setup.topk == 1 or not proof.chains)
     cases = itertools.takewhile(is_wanted, fitting)
-    done = campaign(plan, cases, dataclasses.replace(means, keep=keep, judge=judge, claim=claim))
+    done = campaign(plan, CaseStream(cases), dataclasses.replace(hooks, keep=keep, judge=judge, claim=claim))
     if done.stopped == "interrupted":
         raise KeyboardInterrupt
     return done

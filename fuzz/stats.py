@@ -1,4 +1,4 @@
-"""The running count of a campaign: what was run, what the oracles said of it, what it cost."""
+"""The statistics of a campaign that is running: what was run, what the oracles concluded, what it cost."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from repro.traces.campaign import Campaign, Covered, Found, Progress, Transition
 from repro.traces.finding import Status, Verdict, by_oracle
 from repro.traces.trace import How, Trace
 
-REASON_MAX = 200  # characters of a reason that tell it from others
+REASON_MAX = 200  # characters of a reason by which reasons are kept apart
 FACTS_MAX = 5  # different values of one fact that are worth listing
 WORKER_STAGES = ("build", "graph", "eager", "record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a campaign is to do. cases and seconds: its limits; None is no limit. settle: whether a new failure is
+    """What a campaign is to do. cases and seconds: its limits; None is no limit. triage: whether a new failure is
     confirmed and shrunk, or only kept. confirm_tries: fresh processes for the final count. shrink_runs and
     shrink_seconds: what may be spent on making one case small."""
 
@@ -33,20 +33,19 @@ class Plan:
     cases: int | None = None
     seconds: float | None = None
     stop_at_first: bool = False
-    settle: bool = True
+    triage: bool = True
     confirm_tries: int = 5
     shrink_runs: int = 60
     shrink_seconds: float = 20.0
 
 
-class Tally:
+class CampaignStats:
     """Mutable: one campaign adds to it and reads it out at the end."""
 
     def __init__(self, plan: Plan, clock: Callable[[], float]) -> None:
         self.plan = plan
         self.findings: dict[str, Found] = {}
         self.cases = self.judged = self.replays = self.skipped = 0
-        self.under_way = 0  # cases that are being run while the next one is drawn
         self._clock = clock
         self._start = clock()
         self._started = datetime.now(UTC)
@@ -67,7 +66,7 @@ class Tally:
 
     @property
     def nothing_runs(self) -> bool:
-        """Whether not one of the runs so far took place."""
+        """Whether none of the runs so far took place."""
         return sum(count for how, count in self._endings.items() if not How(how).took_place) == self.cases
 
     @contextlib.contextmanager
@@ -80,7 +79,7 @@ class Tally:
             self._stages[name] += self._clock() - start
 
     def add(self, case: Case, trace: Trace, verdicts: Sequence[Verdict], overall: Status) -> None:
-        """Count one run of a case, what was said of it and what that comes to."""
+        """Count one run of a case, its verdicts and their overall status."""
         self.cases += 1
         self.replays += len(trace.replayed)
         self._setups.add(case.setup)
@@ -100,8 +99,8 @@ class Tally:
             if text not in self._facts[name] and len(self._facts[name]) < FACTS_MAX:
                 self._facts[name].append(text)
 
-    def trouble(self, trace: Trace) -> None:
-        """Count an error that came between while a failure was confirmed or made small."""
+    def triage_run(self, trace: Trace) -> None:
+        """Count a run that confirms or shrinks a failure, if it ended in an error of the harness."""
         if trace.ended.how is How.ERROR:
             self._not_run[How.ERROR][coarse(trace.ended.what or trace.ended.detail)] += 1
 

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from fuzz.draw.rounds import rounds
 from fuzz.search import search
-from fuzz.triage import Means as Searching
+from fuzz.triage import Hooks as CampaignHooks
 from oracles.catalogue import ALL, judge_all, overall
 from oracles.tolerance import across_engines
 from reports.fidelity import show_fidelity
@@ -42,8 +42,9 @@ from repro.ledger.explain import to_json as told
 from repro.ledger.run import Book, asked_for, new_run
 from repro.shrinking.confirm import failure
 from repro.shrinking.replay import ERROR, EXIT, Outcome, line, outcome_of, severest, to_json
+from repro.shrinking.seed_file import InTheWay, SeedFile
 from repro.shrinking.store import keep
-from repro.shrinking.triage import Budget, InTheWay, Means, Shrinking
+from repro.shrinking.triage import Budget, TriageHooks
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import How
 from repro.upstream import patches, prove
@@ -156,21 +157,15 @@ def command_shrink(options: argparse.Namespace) -> int:
         seen = f"{first.failed(verdict)} of {len(first.runs)} runs"
         say(f"{verdict.oracle} at {verdict.where}: {seen}; shrinking towards it")
         run = pool.run_fresh if options.fresh else pool.run
-        work = Shrinking(
-            start=seed,
-            target=target,
-            verdict=verdict,
-            out=out,
-            means=Means(run=run, run_fresh=pool.run_fresh, judge=judge_all, tell=say, expect=pool.expect),
-            budget=Budget(runs=options.runs, seconds=options.seconds, tries=options.tries),
-        )
+        hooks = TriageHooks(run=run, run_fresh=pool.run_fresh, judge=judge_all, say=say, expect=pool.expect)
+        budget = Budget(runs=options.runs, seconds=options.seconds, tries=options.tries)
+        work = SeedFile(seed, target, verdict, out, hooks, budget)
         try:
-            found = work.go()
+            found = work.shrink()
         except KeyboardInterrupt:
             complain(f"interrupted; the best so far is in {out}")
             return first.exit_code
-    confirmed = f"{found.failed} of {found.tried} runs" if found.tried else "not made smaller"
-    say(f"FAIL {out} on {target}: {verdict.oracle} at {found.verdict.where}: {confirmed}")
+    say(f"FAIL {out} on {target}: {verdict.oracle} at {found.verdict.where}: {found.failed} of {found.tried} runs")
     say(f"{sentence(found.case)}, from {sentence(seed.case)}, in {work.runs} runs")
     return first.exit_code
 
@@ -269,7 +264,7 @@ def _ask(options: argparse.Namespace, target: Target, proofs: Sequence[Proof]) -
             return [
                 prove.replayed(proof, target, pool.run_fresh, judge_all, overall, options.tries) for proof in proofs
             ]
-        means = Searching(
+        hooks = CampaignHooks(
             run=pool.run,
             run_fresh=pool.run_fresh,
             judge=judge_all,
@@ -278,7 +273,7 @@ def _ask(options: argparse.Namespace, target: Target, proofs: Sequence[Proof]) -
             tell=lambda progress: None,
             clock=time.monotonic,
         )
-        found = [search(target, proof, means, seed=options.seed, seconds=options.seconds) for proof in proofs]
+        found = [search(target, proof, hooks, seed=options.seed, seconds=options.seconds) for proof in proofs]
     return [prove.answer_of_search(done, proof) for done, proof in zip(found, proofs, strict=True)]
 
 

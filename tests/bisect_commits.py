@@ -107,7 +107,7 @@ def main() -> int:
         right += hit
         print(f"trial {trial}: {name}: {'right' if hit else 'WRONG'}, {time.monotonic() - start:.0f} s", flush=True)
     print(f"{right} of {options.trials} right")
-    return right != options.trials
+    return int(right != options.trials)
 
 
 if __name__ == "__main__":

@@ -245,7 +245,8 @@ def rows(one: Problem) -> tuple[torch.Tensor, torch.Tensor]:
 
 def slots(one: Problem, sequence: int) -> np.ndarray:
     size = one.page_size
-    return (one.pages[sequence][:, None] * size + np.arange(size)).reshape(-1)[: one.lengths[sequence]]
+    every = one.pages[sequence][:, None] * size + np.arange(size)
+    return np.asarray(every).reshape(-1)[: one.lengths[sequence]]
 
 
 def solution(name: str, out: torch.Tensor, logs: torch.Tensor | None = None) -> Solution:
@@ -294,11 +295,11 @@ def by_definition(one: Problem) -> Solution:
     for kind in ("decode", "decode graph"):
         both |= {f"{kind} cores={cores}": both["decode"] for cores in (False, True)}
     del both["decode"]
-    weights = [2.0 ** both[name][1] for name in ("ragged", "prefill all")]
-    merged = sum(
-        weight[..., None] * both[name][0] for name, weight in zip(("ragged", "prefill all"), weights, strict=True)
-    )
-    both["merged"] = (merged / sum(weights)[..., None], np.log2(sum(weights)))
+    parts = [both[name] for name in ("ragged", "prefill all")]
+    weights = np.stack([2.0**logs for _, logs in parts])
+    merged = (weights[..., None] * np.stack([out for out, _ in parts])).sum(axis=0)
+    total = weights.sum(axis=0)
+    both["merged"] = (merged / total[..., None], np.log2(total))
     told = {name: out for name, (out, _) in both.items()} | {f"{name} logs": logs for name, (_, logs) in both.items()}
     again = (name for name in both if name not in ("ragged", "merged"))
     return told | {f"{name} again": both[name][0] for name in again}

@@ -14,7 +14,7 @@ def known(folder: str) -> tuple[str, ...]:
 
 
 catalogue.first_releases = known
-catalogue.NEWEST = LAST
+catalogue.NEWEST = LAST  # type: ignore[attr-defined]  # imported there, and read under this name
 
 # Only now: it loads the adapters.
 from runners.sessions.open import open_session  # noqa: E402

@@ -21,33 +21,33 @@ interpreter.install()
 
 # Triton's kernels: their parameters are tensors or numbers, as it comes, and have no types that could be written.
 @triton.jit
-def fill(pointer, first, mask_from, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+def fill(pointer, first, mask_from, SIZE: tl.constexpr):
     offsets = first + tl.arange(0, SIZE)
     tl.store(pointer + offsets, offsets, mask=offsets >= mask_from)
 
 
 @triton.jit
-def fill_both(one, other, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+def fill_both(one, other, SIZE: tl.constexpr):
     offsets = tl.arange(0, SIZE)
     tl.store(one + offsets, offsets)
     tl.store(other + offsets, offsets)
 
 
 @triton.jit
-def fill_by_table(table, row, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+def fill_by_table(table, row, SIZE: tl.constexpr):
     place = tl.load(table + row).to(tl.pointer_type(tl.int32))
     tl.store(place + tl.arange(0, SIZE), 7 + tl.zeros([SIZE], dtype=tl.int32))
 
 
 @triton.jit
-def gather(pointer, table, first, below, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+def gather(pointer, table, first, below, SIZE: tl.constexpr):
     offsets = first + tl.arange(0, SIZE)
     values = tl.load(table + offsets, mask=offsets < below, other=0)
     tl.store(pointer + tl.arange(0, SIZE), values)
 
 
 @triton.jit
-def fill_by_program(pointer, step, same):  # type: ignore[no-untyped-def]
+def fill_by_program(pointer, step, same):
     program = tl.program_id(0)
     tl.store(pointer + program // step, -1)  # which this program itself replaces
     tl.store(pointer + program // step, tl.where(same > 0, same, program))

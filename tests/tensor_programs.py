@@ -29,7 +29,7 @@ class Operands:
     @property
     def dim(self) -> int:
         """One of x's dimensions."""
-        return self.n % max(1, self.x.dim())
+        return self.n % max(1, int(self.x.dim()))
 
     @property
     def floats(self) -> torch.Tensor:
@@ -269,4 +269,4 @@ def contents(seed: int) -> Tensors:
 def bits(tensor: torch.Tensor) -> bytes:
     """The contents, such that equal NaNs are equal and zeros of different sign are not."""
     flat = tensor.detach().reshape(-1).clone(memory_format=torch.contiguous_format)
-    return flat.view(torch.uint8).numpy().tobytes()
+    return bytes(flat.view(torch.uint8).numpy())

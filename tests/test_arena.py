@@ -71,7 +71,7 @@ def test_the_arena_never_gives_a_byte_twice(data: st.DataObject) -> None:
     held: list[tuple[torch.Tensor, tuple[int, int]]] = []
     for _ in range(data.draw(st.integers(1, 25))):
         taken = {place for _, (offset, size) in held for place in range(offset, offset + size, ALIGNMENT)}
-        if held and data.draw(st.booleans()):
+        if data.draw(st.booleans()) and held:
             held.pop(data.draw(st.integers(0, len(held) - 1)))
             continue
         wanted = data.draw(st.integers(1, 5))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -96,7 +97,7 @@ def test_a_padded_row_may_be_as_long_as_either_neutral_value_says() -> None:
     for longer, want in ((0, PASS), (1, PASS), (2, FAIL)):
         grow = np.zeros(2 * BS + 1, dtype=np.int64)
         grow[2 * RAW + 1 :] = longer * np.arange(1, 2 * (BS - RAW) + 1)
-        trace = changed(SOUND, PADDED, "metadata", "kv_indptr", lambda array, grow=grow: array + grow)
+        trace = changed(SOUND, PADDED, "metadata", "kv_indptr", partial(np.add, grow))
         assert metadata_shape.judge(CASE, trace).status is want
 
 

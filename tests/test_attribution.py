@@ -16,11 +16,11 @@ import torch
 from oracles.catalogue import judge_all
 from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.traces.finding import Status
-from repro.traces.trace import How
+from repro.traces.trace import Array, How
 from runners.engines.staging import Tape
 from runners.engines.standins import native_imports
 from runners.processes.pool import Pool
-from runners.recording.observer import HarnessError, Unsupported
+from runners.recording.observer import HarnessError, Unsupported, Watch
 from runners.releases.refusals import refused
 from runners.sessions import attribution
 from runners.sessions.attribution import not_built, unless_ours
@@ -46,7 +46,7 @@ def raised(run: Callable[[], Any]) -> Exception:
     return caught.value
 
 
-class Kept:
+class Kept(Watch):
     """A watch that keeps where it was told to be."""
 
     def __init__(self) -> None:
@@ -54,6 +54,15 @@ class Kept:
 
     def at(self, step: int, path: str) -> None:
         self.path = path
+
+    def see(self, step: int, path: str, name: str, array: Array) -> None:
+        raise AssertionError("nothing is recorded here")
+
+    def spent(self, stage: str, seconds: float) -> None:
+        raise AssertionError("nothing is timed here")
+
+    def fact(self, name: str, text: str) -> None:
+        raise AssertionError("nothing is noted here")
 
 
 CALLS = "def f():\n    return inner()"
@@ -134,11 +143,11 @@ def test_what_sglang_raises_while_it_is_built_says_what_of_it() -> None:
     ):
         text = f"def {name}():\n    raise ValueError('x')\nf = {name}"
         watch = Kept()
-        not_built(raised(code(ADAPTER, CALLS, inner=code(SGLANG, text))), SETUP, watch)  # type: ignore[arg-type]
+        not_built(raised(code(ADAPTER, CALLS, inner=code(SGLANG, text))), SETUP, watch)
         assert watch.path == f"building {stage}"
     capture = code(ADAPTER, "def capture():\n    inner()\nf = capture", inner=code(SGLANG, RAISES.format("OSError")))
     with pytest.raises(HarnessError):
-        not_built(raised(capture), SETUP, Kept())  # type: ignore[arg-type]
+        not_built(raised(capture), SETUP, Kept())
 
 
 def test_a_package_that_is_not_there_is_the_environments() -> None:
@@ -146,9 +155,9 @@ def test_a_package_that_is_not_there_is_the_environments() -> None:
         error = raised(code(SGLANG, f"def f():\n    raise ModuleNotFoundError('x', name={module!r})"))
         if ours:
             with pytest.raises(HarnessError):
-                not_built(error, SETUP, Kept())  # type: ignore[arg-type]
+                not_built(error, SETUP, Kept())
         else:
-            not_built(error, SETUP, Kept())  # type: ignore[arg-type]
+            not_built(error, SETUP, Kept())
 
 
 def test_a_refusal_is_of_the_setup_that_it_is_about() -> None:
@@ -158,7 +167,7 @@ def test_a_refusal_is_of_the_setup_that_it_is_about() -> None:
     assert refused(paged, ValueError("another")) == ""
     assert refused(SETUP, ValueError(words)) == "", "of one token a page these words are a finding"
     with pytest.raises(Unsupported, match="speculative_eagle_topk"):
-        not_built(ValueError(words), paged, Kept())  # type: ignore[arg-type]
+        not_built(ValueError(words), paged, Kept())
 
 
 def test_a_package_that_is_left_out_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +187,7 @@ def test_a_buffer_that_is_too_short_is_recorded_as_it_is() -> None:
         def see_all(self, step: int, what: Any, data: bytes) -> None:
             seen.update({name: array.shape for _, name, array in what.recorded(data)})
 
-    tape = Tape(Watching(), 0)  # type: ignore[arg-type]
+    tape = Tape(Watching(), 0)
     for name, shape in {"whole": (8, 2), "flat": (16,), "short": (5, 2), "short_flat": (7,), "even": (4, 4)}.items():
         tape.see("launch", name, torch.zeros(shape), rows=8)
     tape.flush()

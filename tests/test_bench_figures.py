@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fuzz import bench
+from repro.traces.campaign import Campaign
 from tests.builders.sample_record import campaign
 
 DONE = replace(campaign(), stopped="cases", cases=20, judged=20, replays=60, seconds=4.0, workers=4)
@@ -14,7 +15,7 @@ ENDED = replace(DONE, stopped="interrupted")
 
 
 @pytest.mark.parametrize("other", [ENDED, replace(DONE, stopped="error", error="disk full"), replace(DONE, cases=0)])
-def test_what_was_ended_has_no_figures(other: bench.Campaign) -> None:
+def test_what_was_ended_has_no_figures(other: Campaign) -> None:
     assert bench.speed_up(DONE, other) == bench.speed_up(other, DONE) == bench.against_bare(other, 0.01) == []
     (line,) = bench.figures("0.5.13/toy small setup", other)
     assert "not measured" in line and "cases/s" not in line

@@ -269,7 +269,7 @@ PLACES = ("", "#cases", "#fix-23037-draft-triton", "#finding-0001c0ffee01")
 # The rules take their time over a large page, so they are asked for what is new: at night the colours, and of a
 # large report, which has more of the same, its table of cases.
 CONTRAST = {"runOnly": ["color-contrast"]}
-AXE = (
+AXE: tuple[tuple[str, str, tuple[str, ...], dict[str, list[str]]], ...] = (
     ("0", "light", PLACES, {}),
     ("10", "light", PLACES, {}),
     ("10", "dark", ("", "#finding-0001c0ffee01"), CONTRAST),

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fuzz.campaign import ATTEMPTS_MAX, REFUSALS_A_SETUP, REFUSALS_MAX, campaign
-from fuzz.triage import FIRST_TRIES, Means, led_up
+from fuzz.case_source import CaseStream
+from fuzz.triage import FIRST_TRIES, Hooks, led_up
 from oracles.catalogue import judge_all, overall
 from repro.cases import codec
 from repro.cases.case import STEPS_MAX, Case, Target, problems
@@ -43,7 +44,7 @@ def test_same_seed_same_cases_whatever_the_target_answers() -> None:
     """Settling runs cases of its own, which are not the campaign's."""
     clean, buggy = World(fails=lambda case: []), World()
     clean.go()
-    plan = replace(PLAN, settle=False)
+    plan = replace(PLAN, triage=False)
     buggy.go(plan)
     assert buggy.ran == clean.ran == list(itertools.islice(drawn(), 40))
     longer = World(fails=lambda case: [])
@@ -98,7 +99,7 @@ def test_two_failures_of_one_case_are_two_findings() -> None:
 
 def test_without_settling_only_the_first_form_is_kept() -> None:
     world = World()
-    done = world.go(replace(PLAN, settle=False))
+    done = world.go(replace(PLAN, triage=False))
     assert world.log.count("keep") == 1
     assert "fresh" not in world.log
     assert (done.findings[0].failed, done.findings[0].tried) == (0, 0)
@@ -238,8 +239,10 @@ def test_runs_that_cannot_be_made_are_told_by_reason_and_do_not_go_on_for_ever(h
 
     done = World(fails=doubt, ends=refused).go(replace(PLAN, cases=1000))
     assert (done.stopped, done.cases, done.judged) == ("cannot run", REFUSALS_MAX, 0)
-    told = {"unsupported": {}, "errors": {}} | {name: {"worker # said # words": REFUSALS_MAX}}
-    assert {"unsupported": done.unsupported, "errors": done.errors} == told
+    counts: dict[str, dict[str, int]] = {"unsupported": {}, "errors": {}} | {
+        name: {"worker # said # words": REFUSALS_MAX}
+    }
+    assert {"unsupported": done.unsupported, "errors": done.errors} == counts
     assert done.unknown == {}  # for that one reason
     assert done.verdicts == {"oracle7": {"unknown": REFUSALS_MAX}}
     assert (done.replays, done.transitions) == (0, ())
@@ -294,7 +297,7 @@ def toy_campaign(name: str, folder: Path, cases: int) -> Campaign:
     """The whole line on a toy target, with real processes and files."""
     plan = replace(PLAN, target=Target(name, "toy"), cases=cases)
     with Pool(plan.target, log=folder / "log") as pool:
-        means = Means(
+        hooks = Hooks(
             run=pool.run,
             run_fresh=pool.run_fresh,
             judge=judge_all,
@@ -306,7 +309,7 @@ def toy_campaign(name: str, folder: Path, cases: int) -> Campaign:
             expect=pool.expect,
             blame=partial(first_wrong, pool, judge=judge_all),
         )
-        return campaign(plan, drawn(plan), means)
+        return campaign(plan, CaseStream(drawn(plan)), hooks)
 
 
 def test_toy_stale_padding_from_draw_to_seed_file(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fuzz.draw.rounds import ROUNDS_TOLD, rounds
-from fuzz.in_flight import UnderWay
-from fuzz.triage import Means
+from fuzz.in_flight import InFlight
+from fuzz.triage import Hooks
 from repro.cases import codec
 from repro.cases.case import Case, Setup
 from repro.traces.trace import How, Trace
@@ -22,9 +22,9 @@ class Ahead(World):
     sent: list[Case] = field(default_factory=list)
     expected: list[tuple[Setup, ...]] = field(default_factory=list)
 
-    def means(self) -> Means:
+    def hooks(self) -> Hooks:
         return replace(
-            super().means(), send=self.sent.append, expect=lambda setups: self.expected.append(tuple(setups))
+            super().hooks(), send=self.sent.append, expect=lambda setups: self.expected.append(tuple(setups))
         )
 
 
@@ -71,13 +71,13 @@ def test_the_setups_of_the_next_rounds_are_expected_and_again_after_settling() -
     assert (smallest,) * PLAN.confirm_tries in failing.expected
 
 
-def test_cases_under_way_are_on_disk(tmp_path: Path) -> None:
-    one = UnderWay(tmp_path, "w")
+def test_cases_in_flight_are_on_disk(tmp_path: Path) -> None:
+    in_flight = InFlight(tmp_path, "w")
     cases = list(itertools.islice(drawn(), 4))
     for case in cases:
-        one.put(case)
-        one.put(case)
-    found = [codec.read(path).case for path in sorted(tmp_path.glob("under-way-w-*.json"))]
+        in_flight.put(case)
+        in_flight.put(case)
+    found = [codec.read(path).case for path in sorted(tmp_path.glob("in-flight-w-*.json"))]
     assert sorted(map(codec.digest, found)) == sorted(map(codec.digest, cases[-2:]))
-    one.clear()
+    in_flight.clear()
     assert list(tmp_path.iterdir()) == []

@@ -97,12 +97,12 @@ def test_a_good_change_is_green_and_every_runner_was_judged(tmp_path: Path) -> N
 def test_what_a_change_breaks_is_red_with_buffer_row_and_the_command(tmp_path: Path) -> None:
     done = World(tmp_path, branch=failing("draft")).check(base=BASE)
     assert exit_code(done) == RED
-    assert {failure.case.setup.backend for failure in done.brought} == {"triton", "flashinfer"}
+    assert {failure.finding.case.setup.backend for failure in done.brought} == {"triton", "flashinfer"}
     text = markdown(done)
     assert "| draft | triton | slot0_padding | here | seq_lens | 2 | 1 | drawn |" in text
-    stored = done.brought[0].stored
-    assert all(Path(failure.stored).is_file() for failure in done.brought)
-    assert len({failure.stored for failure in done.brought}) == 2
+    stored = done.brought[0].finding.seed
+    assert all(Path(failure.finding.seed).is_file() for failure in done.brought)
+    assert len({failure.finding.seed for failure in done.brought}) == 2
     assert f"python -m repro run {stored} --target {BRANCH}" in text
 
 

@@ -165,7 +165,7 @@ def is_launched(trace: Trace, number: int, asked: Step, bucket: int, max_bs: int
     """The launch is that of the batch, and each of its buffers has a row a request and something to be held to."""
     count = len(asked.requests)
     launch, given = trace.path(number, "launch"), trace.path(number, "input")
-    assert (launch["raw_bs"], launch["bs"]) == (count, bucket)
+    assert (int(launch["raw_bs"]), int(launch["bs"])) == (count, bucket)
     buffers = {name: array for name, array in launch.items() if name not in ("raw_bs", "bs")}
     assert buffers.keys() >= {"seq_lens", "req_pool_indices"}
     assert {len(array) for array in buffers.values()} == {max_bs}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import conftest
+from repro.cases.case import Target
 from repro.cases.release_list import ADAPTED, USES
 from runners.targets.devices import Seats, visible
 from runners.targets.environments import CUDA_NEEDS, Installed, Own
@@ -58,11 +59,11 @@ def test_what_is_not_installed_is_skipped_and_says_what_helps(tmp_path: Path) ->
 
 def test_a_target_may_bring_what_its_engine_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a bundle, or an environment for each release, the interpreter that pytest runs in has no kernels."""
-    usable, other = conftest.Target("0.5.13", "cuda"), conftest.Target("0.5.12", "cuda")
+    usable, other = Target("0.5.13", "cuda"), Target("0.5.12", "cuda")
+    asked = [other, usable]
     monkeypatch.setattr(conftest, "targets", lambda config: asked)
     monkeypatch.setattr(conftest, "lacking", lambda what: "" if what == usable else f"{what} lacks something")
     job, engine = (item_of(**params) for params in ({"job": (usable, "draft", "triton")}, {}))
-    asked = [other, usable]
     assert (conftest.missing(job), conftest.missing(engine)) == ("", "")
     asked = [other]
     assert conftest.missing(engine) == "cuda lacks something"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import gc
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def test_graphs_of_one_pool_are_each_right_after_their_replay(
     pool = Arena()
     programs = (first, second)
     buffers = (contents(0), contents(1))
-    made = [captured(lambda n=number: run(programs[n], buffers[n]), pool) for number in (0, 1)]
+    made = [captured(partial(run, programs[number], buffers[number]), pool) for number in (0, 1)]
     kept: list[tuple[object, ...]] = []
     for turn, number in enumerate(turns):
         put(buffers[number], turn + 2)
@@ -100,7 +101,7 @@ def test_the_programs_reach_every_operation() -> None:
             for n in (1, 4):
                 program = [Call(name, number, number + 1, n)]
                 buffers = contents(0)
-                made, results = captured(lambda program=program, buffers=buffers: run(program, buffers))
+                made, results = captured(partial(run, program, buffers))
                 put(buffers, 2)
                 made.replay()
                 assert told(results) == told(run(program, contents(2)))

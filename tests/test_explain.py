@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from oracles.catalogue import judge_all, overall
 from repro.cases import codec
 from repro.cases.case import Case, Target
+from repro.cases.release_list import ADAPTED
 from repro.ledger.explain import Explainer, Mended, to_json
 from repro.ledger.known import Issue, load
 from repro.traces.finding import Cell, Status, Verdict
@@ -19,7 +22,7 @@ from repro.upstream.edits import Edit, NotThere, edited
 from repro.upstream.fixes import SEEDS
 from runners.processes.experiments import experiments
 from runners.processes.pool import Pool
-from runners.targets.environments import ADAPTED, NotUsable, sglang_path
+from runners.targets.environments import NotUsable, sglang_path
 from tests.test_repro_main import CASE
 
 TARGET = Target("0.5.12.post1", "emulated")
@@ -124,6 +127,10 @@ def test_of_several_forms_the_first_that_is_there_is_taken() -> None:
     assert edits_for(backport, lambda file: "def f():\n    pass\n") == ()
 
 
+def content(folder: Path, name: str) -> str:
+    return (folder / name).read_text()
+
+
 def test_every_known_issue_can_be_mended_where_it_holds_or_names_what_fails() -> None:
     """As far as releases are installed; and all of a release can be mended together."""
     tried = 0
@@ -135,7 +142,7 @@ def test_every_known_issue_can_be_mended_where_it_holds_or_names_what_fails() ->
         tried += 1
         holding = [issue for issue in load() if issue.holds_on(release, "emulated")]
         names = dict.fromkeys(name for issue in holding for name in issue.mended_by)
-        made = mends(names, lambda file, source=source: (source / file).read_text())  # type: ignore[misc]
+        made = mends(names, partial(content, source))
         for issue in holding if release <= "0.5.15.post1" else ():
             named = any(": " in text for text in issue.explains)
             assert named or set(issue.mended_by) & made.keys(), f"{issue.title} cannot be mended on {release}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,7 @@ def test_real_engines_are_asked_for_all_and_for_whole_products() -> None:
 
 def test_other_outputs_lie_within_what_is_allowed_or_not() -> None:
     for off, kinds in ((2.0**-20, set()), (0.25, {OUTPUT})):
-        other = with_scores(TRACE, 1, lambda scores, off=off: scores + np.float32(off))
+        other = with_scores(TRACE, 1, partial(np.add, np.float32(off)))
         agreement = compared(with_scores(TRACE), other)
         assert {one.kind for one in agreement.disagreements} == kinds
     assert "scores up to 0.25 apart" in agreement.disagreements[0].detail

@@ -7,8 +7,8 @@ import torch
 
 from runners.engines import emulated, launch_memory
 from runners.engines.emulated import Graph
-from runners.engines.standins.flashinfer import BatchDecodeWithPagedKVCacheWrapper, BatchPrefillWithPagedKVCacheWrapper
-from runners.engines.standins.flashinfer_decode import fast_decode_plan
+from runners.engines.standins.flashinfer_decode import BatchDecodeWithPagedKVCacheWrapper, fast_decode_plan
+from runners.engines.standins.flashinfer_prefill import BatchPrefillWithPagedKVCacheWrapper
 
 pytestmark = pytest.mark.emulated
 KEYS = "host plan of another kv_indptr in paged_attention"
@@ -23,7 +23,7 @@ def starts(*numbers: int) -> torch.Tensor:
 
 def seen() -> dict[str, list[int]]:
     found = {name: numbers.tolist() for name, numbers in launch_memory.taken().items()}
-    assert found.pop("launches") >= 1  # type: ignore[operator]
+    assert found.pop("launches") >= 1
     return found
 
 

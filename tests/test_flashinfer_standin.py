@@ -9,6 +9,7 @@ import math
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,12 @@ from runners.engines import emulated
 from runners.engines.cuda_to_cpu import LiteralCuda
 from runners.engines.emulated import CaptureRefused, Graph
 from runners.engines.standins import flashinfer
+from runners.engines.standins.flashinfer_decode import BatchDecodeWithPagedKVCacheWrapper, fast_decode_plan
 from runners.engines.standins.flashinfer_kernels import INFINITY, paged_attention
+from runners.engines.standins.flashinfer_prefill import (
+    BatchPrefillWithPagedKVCacheWrapper,
+    BatchPrefillWithRaggedKVCacheWrapper,
+)
 from runners.targets.environments import interpreter, worker_environment
 from tests.flashinfer_problems import Problem, Solver, StandIn, by_definition, differences, problem
 
@@ -86,9 +92,9 @@ def test_a_planned_window_and_cap(window: int, cap: float) -> None:
     torch.manual_seed(1)
     queries, length, scale = 4, 9, 0.3
     query, key, value = (torch.randn(n, 1, 64) for n in (queries, length, length))
-    wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(solver.workspace)
+    wrapper = BatchPrefillWithRaggedKVCacheWrapper(solver.workspace)
     starts = (torch.tensor([0, queries], dtype=torch.int32), torch.tensor([0, length], dtype=torch.int32))
-    given = {"causal": True, "window_left": window, "logits_soft_cap": cap, "sm_scale": scale}
+    given: dict[str, Any] = {"causal": True, "window_left": window, "logits_soft_cap": cap, "sm_scale": scale}
     wrapper.plan(*starts, 1, 1, 64, q_data_type=torch.float32, **given)
     found = wrapper.run(query, key, value)
     behind = torch.arange(queries)[:, None] + length - queries - torch.arange(length)
@@ -119,7 +125,8 @@ def decoded(
     held = pages if isinstance(pages, torch.Tensor) else torch.tensor(pages, dtype=torch.int32)
     rows, indptr = (torch.tensor(list(values), dtype=torch.int32) for values in (range(len(query) + 1), starts))
     last = torch.ones(len(query), dtype=torch.int32)
-    return paged_attention(query, cache, cache, rows, indptr, held, last, None, None, False, -1, 0.0, 0.125)
+    out, logs = paged_attention(query, cache, cache, rows, indptr, held, last, None, None, False, -1, 0.0, 0.125)
+    return out, logs
 
 
 QUERY, CACHE = torch.randn(2, 2, 64), torch.randn(8, 1, 2, 64)
@@ -160,7 +167,7 @@ def test_rows_that_belong_to_no_sequence_are_as_uninitialised() -> None:
     ones = torch.ones(1, dtype=torch.int32)
     out, _ = paged_attention(QUERY, CACHE, CACHE, rows, starts, rows, ones, None, None, False, -1, 0.0, 0.125)
     assert out[1].isnan().all() and not out[0].isnan().any()
-    prefill = flashinfer.BatchPrefillWithPagedKVCacheWrapper(solver.workspace)
+    prefill = BatchPrefillWithPagedKVCacheWrapper(solver.workspace)
     prefill.plan(rows, starts, rows, ones, 2, 2, 64, 1, q_data_type=torch.float32)
     prefill._qo_indptr_last = 2  # as when a graph is replayed with fewer rows than it was captured with
     assert not prefill.run(QUERY, (CACHE, CACHE))[1].any(), "that one begins with zeros"
@@ -169,10 +176,10 @@ def test_rows_that_belong_to_no_sequence_are_as_uninitialised() -> None:
 # Graphs ----------------------------------------------------------------------------------------------------------
 
 
-def fixed(count: int, room: int = 8) -> tuple[flashinfer.BatchDecodeWithPagedKVCacheWrapper, torch.Tensor]:
+def fixed(count: int, room: int = 8) -> tuple[BatchDecodeWithPagedKVCacheWrapper, torch.Tensor]:
     """A decode wrapper for a graph, and its buffer of indices."""
     indices = torch.zeros(room, dtype=torch.int32)
-    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
+    wrapper = BatchDecodeWithPagedKVCacheWrapper(
         solver.workspace,
         use_cuda_graph=True,
         paged_kv_indptr_buffer=torch.zeros(count + 1, dtype=torch.int32),
@@ -182,7 +189,7 @@ def fixed(count: int, room: int = 8) -> tuple[flashinfer.BatchDecodeWithPagedKVC
     return wrapper, indices
 
 
-def plan_of(starts: list[int], pages: list[int]) -> tuple[object, ...]:
+def plan_of(starts: list[int], pages: list[int]) -> tuple[Any, ...]:
     held = (torch.tensor(starts, dtype=torch.int32), torch.tensor(pages, dtype=torch.int32))
     return (*held, torch.ones(len(starts) - 1, dtype=torch.int32), 2, 2, 64, 1)
 
@@ -204,7 +211,7 @@ def test_a_replay_reads_lengths_and_indices_anew() -> None:
 
 
 def test_a_plan_cannot_be_made_while_capturing() -> None:
-    wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(solver.workspace)
+    wrapper = BatchPrefillWithPagedKVCacheWrapper(solver.workspace)
     with pytest.raises(CaptureRefused), emulated.graph(Graph()):
         wrapper.plan(torch.tensor([0, 1, 2], dtype=torch.int32), *plan_of([0, 1, 2], [0, 0]))
 
@@ -213,7 +220,7 @@ def test_a_plan_fills_the_fixed_buffers_and_a_fast_one_leaves_them() -> None:
     wrapper, indices = fixed(2)
     wrapper.begin_forward(*plan_of([0, 1, 3], [5, 6, 7]), **TYPES)
     assert indices.tolist() == [5, 6, 7, 0, 0, 0, 0, 0] and wrapper._paged_kv_indices_buf is indices
-    flashinfer.fast_decode_plan(wrapper, *plan_of([0, 1, 2], [1, 2]), **TYPES, global_override_indptr_cpu=None)
+    fast_decode_plan(wrapper, *plan_of([0, 1, 2], [1, 2]), **TYPES, global_override_indptr_cpu=None)
     assert indices.tolist() == [5, 6, 7, 0, 0, 0, 0, 0]
     assert wrapper._paged_kv_indptr_buf.tolist() == [0, 1, 3]
 
@@ -235,7 +242,7 @@ def test_what_has_no_stand_in_is_refused() -> None:
     with pytest.raises(NotImplementedError, match="pos_encoding_mode='ROPE_LLAMA'"):
         wrapper.plan(*plan_of([0, 1, 2], [0, 0]), **TYPES, pos_encoding_mode="ROPE_LLAMA")
     with pytest.raises(NotImplementedError, match="HND"):
-        flashinfer.BatchPrefillWithPagedKVCacheWrapper(solver.workspace, "HND")
+        BatchPrefillWithPagedKVCacheWrapper(solver.workspace, "HND")
     wrapper.plan(*plan_of([0, 1, 2], [0, 0]), **TYPES)
     with pytest.raises(ValueError, match=r"planned for q and kv of \(torch\.float32"):
         wrapper.run(QUERY.half(), (CACHE[:, 0], CACHE[:, 0]))
@@ -248,7 +255,7 @@ def test_flashinfer_is_there_only_while_it_is_imported() -> None:
     before = importlib.util.find_spec("flashinfer")
     with flashinfer.importable():
         module = importlib.import_module("flashinfer")
-        assert module.fast_decode_plan is flashinfer.fast_decode_plan
+        assert module.fast_decode_plan is fast_decode_plan
         assert not hasattr(module, "SfLayout")
     assert importlib.util.find_spec("flashinfer") == before
 

@@ -53,7 +53,7 @@ def test_the_record_is_complete(trace: Trace) -> None:
         count = len(one.requests)
         launch, given = trace.path(number, "launch"), trace.path(number, "input")
         assert launch.keys() == buffers | {"bs", "raw_bs"}
-        assert (launch["raw_bs"], launch["bs"]) == (count, SETUP.bucket(count))
+        assert (int(launch["raw_bs"]), int(launch["bs"])) == (count, SETUP.bucket(count))
         for name in ("req_pool_indices", "seq_lens", "positions", "seq_lens_cpu"):
             assert launch[name].shape == (SETUP.max_bs, topk)
         assert launch["hidden_states"].shape == (SETUP.max_bs, hidden)
@@ -64,7 +64,7 @@ def test_the_record_is_complete(trace: Trace) -> None:
         for path in ("graph", "eager"):
             found = trace.path(number, path)
             assert found["tokens"].shape == (count, SETUP.num_draft_tokens - 1)
-            assert ((found["tokens"] >= 0) & (found["tokens"] < SETUP.vocab_size)).all()
+            assert set(found["tokens"].flatten().tolist()) <= set(range(SETUP.vocab_size))
             assert found["kv_slots"].size == 0, "frozen"
         assert int(trace.path(number, "guard")["intact"]) > 1000
     table = trace.get(-1, "input", "req_to_token")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tests.builders.toy_traces import changed, put, toy_trace
 OUTPUTS = ("tokens", "parents", "scores_index", "kv_slots", "kv_rows")
 
 
-def varied(step: int, **variants: dict[tuple[str, int], object]) -> Trace:
+def varied(step: int, **variants: dict[tuple[str, int], Any]) -> Trace:
     """The sound trace with eager_again and nudged paths recorded, as copies of eager with some rows changed."""
     seen = list(SOUND.seen)
     for path in ("eager_again", "eager_nudged_up", "eager_nudged_down"):
@@ -33,7 +34,9 @@ def varied(step: int, **variants: dict[tuple[str, int], object]) -> Trace:
 
 @pytest.mark.parametrize("name", ["tokens", "parents", "scores_index"])
 def test_a_single_integer_off_is_a_failure(name: str) -> None:
-    trace = changed(SOUND, PADDED, "graph", name, lambda array: array + np.eye(*array.shape, dtype=array.dtype))
+    trace = changed(
+        SOUND, PADDED, "graph", name, lambda array: array + np.eye(*array.shape, dtype=np.int64).astype(array.dtype)
+    )
     verdict = graph_equals_eager.judge(CASE, trace)
     assert told(verdict) == (FAIL, "draft tree")
     assert verdict.cell is not None

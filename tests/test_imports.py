@@ -54,6 +54,7 @@ VIOLATIONS = (
     ("runners/planted_13/__main__.py", "import torch"),
     ("repro/planted_14.py", "from repro.cases.case import Case"),
     ("runners/engines/planted_15.py", "import torch"),
+    ("fuzz/planted_16.py", "import fuzz.commands.run"),
 )
 ALLOWED = {"repro.planted_14", "runners.engines.planted_15"}
 

@@ -100,7 +100,7 @@ def test_what_is_off_by_a_little_everywhere_is_seen() -> None:
     """Every value by half its bound shows in no slot by itself, and in one slot alone it is nothing."""
 
     def all_moved(array: Array) -> Array:
-        return np.asarray(array + np.float32(BOUND / 2))
+        return np.add(array, BOUND / 2, dtype=np.float32)
 
     alike = changed(changed(SOUND, PADDED, "graph", "kv_rows", all_moved), PADDED, "eager", "kv_rows", all_moved)
     verdict = graph_equals_eager.judge(CASE, referred(alike))

@@ -174,7 +174,7 @@ def test_a_lost_target() -> None:
 
 
 def test_a_row_with_other_contents() -> None:
-    trace = changed(sound(), 0, "accept", "kv_rows", lambda rows: rows + np.float32(1))
+    trace = changed(sound(), 0, "accept", "kv_rows", lambda rows: np.add(rows, 1, dtype=rows.dtype))
     assert told(trace) == (Status.FAIL, "accept: a row is not where it belongs")
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_what_is_stored_comes_back(ledger: Ledger) -> None:
     assert (told.id, told.kind, told.command) == (run, "campaign", "python -m fuzz run")
     assert told.started <= told.ended
     assert told.facts["torch"] == "2.11" and told.facts["device"] == "NVIDIA H200" and told.facts["python"]
-    counted = {
+    counted: dict[str, Any] = {
         "run": run,
         "target": str(CAMPAIGN.target),
         "runner": "draft",
@@ -74,8 +75,8 @@ def test_what_is_stored_comes_back(ledger: Ledger) -> None:
         assert replace(row, at="") == wanted
     named = [dict(zip(CASE_COLUMNS, row, strict=True)) for row in history.case_rows()]
     assert [one["status"] for one in named] == ["PASS", "PASS", "FAIL"]
-    wanted = case_row(run, target=str(CAMPAIGN.target))
-    assert named[0] | {"at": ""} == {name: getattr(wanted, name) for name in CASE_COLUMNS}
+    first = case_row(run, target=str(CAMPAIGN.target))
+    assert named[0] | {"at": ""} == {name: getattr(first, name) for name in CASE_COLUMNS}
 
 
 def test_a_finding_is_told_once_in_the_form_stored_last(ledger: Ledger) -> None:

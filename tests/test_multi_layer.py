@@ -62,7 +62,7 @@ def test_the_record_has_these_shapes(trace: Trace, grows: bool) -> None:
         batch = len(one.requests)
         given, launch = trace.path(number, "input"), trace.path(number, "launch")
         assert ("rewritten" in given) == ("hidden_pool" in given) == grows
-        assert (launch["raw_bs"], launch["bs"]) == (batch, SETUP.bucket(batch))
+        assert (int(launch["raw_bs"]), int(launch["bs"])) == (batch, SETUP.bucket(batch))
         for name in ("seq_lens", "req_pool_indices", "input_ids", "positions", "out_cache_loc", "hidden_states"):
             np.testing.assert_array_equal(launch[name][:batch], given[name], err_msg=name)
         allowed = set(given["out_cache_loc"].flatten().tolist())

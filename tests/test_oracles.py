@@ -262,7 +262,7 @@ def test_a_field_may_come_back_as_eager_leaves_it_and_no_other_way() -> None:
     assert after is not None
     assert (before + 2 == after).all()
     for leave, want in ((before, PASS), (after, PASS), (before + 1, FAIL)):
-        trace = changed(SOUND, 0, "after_graph", "positions", lambda _, leave=leave: leave)
+        trace = changed(SOUND, 0, "after_graph", "positions", put((), leave))
         assert only(callers_batch.judge, CASE, trace).status is want
 
 

@@ -75,4 +75,4 @@ def test_eight_campaigns_started_at_once_from_one_folder_all_end_well(tmp_path: 
     assert [code for _, code in ended] == [0] * SIDE_BY_SIDE, ended
     folders = list((tmp_path / "out").iterdir())
     assert len(folders) == SIDE_BY_SIDE
-    assert all((folder / "record.json").is_file() and not list(folder.glob("under-way*")) for folder in folders)
+    assert all((folder / "record.json").is_file() and not list(folder.glob("in-flight*")) for folder in folders)

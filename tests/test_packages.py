@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from repro.cases.case import Target
+from repro.cases.releases import release_order
 from runners.targets import packages
 from runners.targets.environments import NotUsable, import_path, packages_directory
 from runners.targets.install import Ran, install
@@ -45,7 +46,7 @@ def described(path: Path, *, transformers: str = "5.19.0", version: str = "0.5.2
 
 
 def test_every_row_is_newer_than_the_one_before_it() -> None:
-    firsts = [packages.release_order(row.since) for row in packages.OVERLAYS]
+    firsts = [release_order(row.since) for row in packages.OVERLAYS]
     assert firsts == sorted(set(firsts))
     assert not packages.overlay(BEFORE).requirements
     assert packages.overlay(FROM).requirements == packages.overlay("0.5.99").requirements != ()

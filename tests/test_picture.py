@@ -55,7 +55,7 @@ def test_every_row_is_drawn_or_folded_once(buckets: tuple[int, ...]) -> None:
         want = ["real"] * batch + ["padded"] * (bucket - batch) + ["unused"] * (buckets[-1] - bucket)
         for wrong in (None, 0, batch - 1, bucket - 1, buckets[-1] // 2, buckets[-1] - 1):
             lines = picture.rows(case, 1, wrong)
-            got = []
+            got: list[str] = []
             for line in lines:
                 span = re.match(r"rows? (\d+)(?:-(\d+))? ", line.text) if line.index is None else None
                 low, high = (int(span[1]), int(span[2] or span[1])) if span else (line.index, line.index)

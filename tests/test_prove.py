@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from fuzz.search import search
-from fuzz.triage import Means
+from fuzz.triage import Hooks
 from oracles.catalogue import judge_all, overall
 from reports.fixes import lines, show_fixes
 from repro.cases.case import Target
@@ -247,7 +247,7 @@ def searched(bug: str, oracle: str, seconds: float, folder: Path) -> Answer:
     """What a search for a failure by this oracle comes to on the toy."""
     target, proof = Target(bug, "toy"), Proof(runner="toy", seed="", oracle=oracle)
     with Pool(target) as pool:
-        means = Means(
+        hooks = Hooks(
             run=pool.run,
             run_fresh=pool.run_fresh,
             judge=judge_all,
@@ -256,7 +256,7 @@ def searched(bug: str, oracle: str, seconds: float, folder: Path) -> Answer:
             tell=lambda progress: None,
             clock=time.monotonic,
         )
-        return answer_of_search(search(target, proof, means, seed=1, seconds=seconds), proof)
+        return answer_of_search(search(target, proof, hooks, seed=1, seconds=seconds), proof)
 
 
 def test_a_search_ends_with_the_failure_that_it_is_for(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_a_search_that_finds_nothing_passes(tmp_path: Path) -> None:
 def test_a_search_in_which_nothing_ran_is_no_answer(tmp_path: Path) -> None:
     target, proof = Target("clean", "toy"), Proof(runner="toy", seed="", oracle="staged")
     refused = Trace(ended=Ended(how=How.UNSUPPORTED, what="no such kernel"))
-    means = Means(
+    hooks = Hooks(
         run=lambda case: refused,
         run_fresh=lambda case: refused,
         judge=judge_all,
@@ -297,5 +297,5 @@ def test_a_search_in_which_nothing_ran_is_no_answer(tmp_path: Path) -> None:
         tell=lambda progress: None,
         clock=time.monotonic,
     )
-    answer = answer_of_search(search(target, proof, means, seed=1, seconds=0.2), proof)
+    answer = answer_of_search(search(target, proof, hooks, seed=1, seconds=0.2), proof)
     assert (answer.status, answer.text) == (None, "nothing could be run: no such kernel")

@@ -251,7 +251,8 @@ def poisoned(text: str) -> str:
     ]
     history = history_of([whole], replays)
     names = ("title", "runner", "backend", "role", "expected", "status", "oracle", "seed", "problem", "detail", "at")
-    fix = replace(next(sample_ledger.fixes()), **dict.fromkeys(names, text), engine="toy", target=target)
+    hostile: dict[str, Any] = dict.fromkeys(names, text)
+    fix = replace(next(sample_ledger.fixes()), **hostile, engine="toy", target=target)
     run = replace(history.runs[0], kind=text, command=text, host=text, facts={text: text})
     check = replace(next(sample_ledger.checks()), subject=f"seed:{text}", target=target, oracle=text, reason=text)
     history = replace(history, runs=(run, sample_ledger.RUNS[0]), fixes=(fix,), checks=(*history.checks, check))

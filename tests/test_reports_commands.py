@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -166,16 +167,16 @@ def stored(path: Path) -> Path:
     with Ledger.open(path) as ledger:
         names = {run.id: ledger.begin(run.kind, command=run.command, facts=run.facts) for run in history.runs}
         for row in rows:
-            named = dict(zip(CASE_COLUMNS, row, strict=True))
+            named: dict[str, Any] = dict(zip(CASE_COLUMNS, row, strict=True))
             ledger.case(CaseRow(**(named | {"run": names[row[0]]})))
-        for put, kept in (
-            (ledger.campaign, history.campaigns),
-            (ledger.finding, history.findings),
-            (ledger.check, history.checks),
-            (ledger.fix, history.fixes),
-        ):
-            for one in kept:
-                put(replace(one, run=names[one.run]))
+        for campaign in history.campaigns:
+            ledger.campaign(replace(campaign, run=names[campaign.run]))
+        for finding in history.findings:
+            ledger.finding(replace(finding, run=names[finding.run]))
+        for check in history.checks:
+            ledger.check(replace(check, run=names[check.run]))
+        for fix in history.fixes:
+            ledger.fix(replace(fix, run=names[fix.run]))
         for run in names.values():
             ledger.end(run)
     return path

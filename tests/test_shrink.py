@@ -253,7 +253,11 @@ def test_from_any_failing_case_to_the_same_simplest_one(fails: Callable[[Case], 
         return
     smallest = search.shrink(case)
     assert fails(smallest)
-    known = {stale_padding: "stale padding", row_too_narrow: "a narrow row", slot_reused: "a slot that comes back"}
+    known: dict[Callable[[Case], bool], str] = {
+        stale_padding: "stale padding",
+        row_too_narrow: "a narrow row",
+        slot_reused: "a slot that comes back",
+    }
     assert [least for name, _, least, _ in MINIMA if name == known[fails]] == [smallest]
     assert len({digest(run) for run in search.run}) == len(search.run)
     assert [sort_key(c) for c in search.better] == sorted({sort_key(c) for c in search.better}, reverse=True)

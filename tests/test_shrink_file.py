@@ -10,7 +10,8 @@ import pytest
 from repro.cases import codec
 from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.cases.codec import Seed
-from repro.shrinking.triage import Budget, InTheWay, Means, Shrinking
+from repro.shrinking.seed_file import InTheWay, SeedFile
+from repro.shrinking.triage import Budget, TriageHooks
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.trace import Ended, How, Trace
 
@@ -80,17 +81,13 @@ class Machine:
             raise KeyboardInterrupt
         return Trace(ended=Ended(how=How.DONE), facts={"fails": "yes" if fails else ""})
 
-    def shrinking(self, start: Case = START, runs: int = 500, seconds: float = 1e9) -> Shrinking:
-        return Shrinking(
-            start=Seed(about=ABOUT, case=start),
-            target=Target("0.5.13", "emulated"),
-            verdict=verdict(start),
-            out=self.out,
-            means=Means(
-                run=self.run, run_fresh=self.run_fresh, judge=self.judge, tell=self.lines.append, clock=lambda: self.now
-            ),
-            budget=Budget(runs=runs, seconds=seconds, tries=3),
+    def shrinking(self, start: Case = START, runs: int = 500, seconds: float = 1e9) -> SeedFile:
+        hooks = TriageHooks(
+            run=self.run, run_fresh=self.run_fresh, judge=self.judge, say=self.lines.append, clock=lambda: self.now
         )
+        budget = Budget(runs=runs, seconds=seconds, tries=3)
+        seed = Seed(about=ABOUT, case=start)
+        return SeedFile(seed, Target("0.5.13", "emulated"), verdict(start), self.out, hooks, budget)
 
 
 @pytest.fixture
@@ -99,7 +96,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_the_smallest_case_is_confirmed_and_on_disk(machine: Machine) -> None:
-    finding = machine.shrinking().go()
+    finding = machine.shrinking().shrink()
     assert sizes(finding.case) == TWO_ONE
     assert (finding.failed, finding.tried) == (3, 3)
     assert machine.fresh == [finding.case] * 3, "only what is confirmed needs processes of its own"
@@ -110,7 +107,7 @@ def test_the_smallest_case_is_confirmed_and_on_disk(machine: Machine) -> None:
 
 
 def test_what_was_written_by_hand_stays_and_what_was_said_of_the_larger_case_goes(machine: Machine) -> None:
-    case = machine.shrinking().go().case
+    case = machine.shrinking().shrink().case
     about = codec.read(machine.out).about
     assert about["name"] == "written by hand"
     assert about["found"] == "a long night"
@@ -122,7 +119,7 @@ def test_what_was_written_by_hand_stays_and_what_was_said_of_the_larger_case_goe
 def test_the_best_so_far_is_on_disk_whenever_it_is_interrupted(machine: Machine, interrupt_at: int) -> None:
     machine.interrupt_at = interrupt_at
     with pytest.raises(KeyboardInterrupt):
-        machine.shrinking().go()
+        machine.shrinking().shrink()
         raise KeyboardInterrupt  # where it was done before that
     failing = [case for case in machine.kept[: interrupt_at - 1] if stale(case)]
     assert codec.read(machine.out).case == (failing or [START])[-1]
@@ -133,7 +130,7 @@ def test_a_failure_that_only_a_used_session_shows_is_not_taken(
 ) -> None:
     """In the kept session a single step seems to fail, as an earlier case left the stale rows behind."""
     monkeypatch.setattr(machine, "kept_fails", lambda case: True)
-    finding = machine.shrinking().go()
+    finding = machine.shrinking().shrink()
     assert sizes(finding.case) == TWO_ONE
     assert (finding.failed, finding.tried) == (3, 3)
     assert codec.read(machine.out).case == finding.case
@@ -143,14 +140,14 @@ def test_a_failure_that_a_used_session_hides_is_shrunk_in_fresh_ones(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "kept_fails", lambda case: False)
-    assert sizes(machine.shrinking().go().case) == TWO_ONE
+    assert sizes(machine.shrinking().shrink().case) == TWO_ONE
     assert len(machine.kept) == 1
 
 
 def test_what_never_fails_again_is_given_back_as_it_was(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "kept_fails", lambda case: False)
     monkeypatch.setattr(machine, "fresh_fails", lambda case: False)
-    finding = machine.shrinking().go()
+    finding = machine.shrinking().shrink()
     assert (finding.case, finding.failed) == (START, 0)
     assert codec.read(machine.out).case == START
 
@@ -158,22 +155,22 @@ def test_what_never_fails_again_is_given_back_as_it_was(machine: Machine, monkey
 def test_the_budget_counts_over_both_ways(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "kept_fails", lambda case: True)
     work = machine.shrinking(runs=20)
-    finding = work.go()
+    finding = work.shrink()
     assert work.runs == 20
     assert stale(finding.case)
     assert finding.failed == 3
     machine.out.unlink()
     begun = machine.now
-    machine.shrinking(seconds=10).go()
+    machine.shrinking(seconds=10).shrink()
     assert machine.now - begun <= 10 + 2 * 3, "beside the confirmations"
 
 
 def test_it_goes_on_from_an_earlier_result(machine: Machine) -> None:
-    machine.shrinking(runs=4).go()
+    machine.shrinking(runs=4).shrink()
     earlier = codec.read(machine.out).case
     assert earlier != START
     machine.kept.clear()
-    assert sizes(machine.shrinking().go().case) == TWO_ONE
+    assert sizes(machine.shrinking().shrink().case) == TWO_ONE
     assert machine.kept[0] == earlier
     assert codec.read(machine.out).about["shrunk_from"] == codec.digest(START)
 
@@ -182,19 +179,19 @@ def test_it_goes_on_from_an_earlier_result(machine: Machine) -> None:
 def test_a_seed_of_another_kind_is_not_replaced(machine: Machine, case: Case) -> None:
     codec.write(machine.out, Seed(case=case))
     with pytest.raises(InTheWay, match=r"small\.json holds another case"):
-        machine.shrinking().go()
+        machine.shrinking().shrink()
     assert codec.read(machine.out).case == case
 
 
 def test_a_file_that_is_no_seed_is_not_replaced(machine: Machine) -> None:
     machine.out.write_text("my notes")
-    with pytest.raises(InTheWay, match="no seed"):
-        machine.shrinking().go()
+    with pytest.raises(InTheWay, match="not a seed"):
+        machine.shrinking().shrink()
     assert machine.out.read_text() == "my notes"
 
 
 def test_shrinking_in_place(machine: Machine) -> None:
     codec.write(machine.out, Seed(about=ABOUT, case=START))
-    finding = machine.shrinking().go()
+    finding = machine.shrinking().shrink()
     assert sizes(finding.case) == TWO_ONE
     assert codec.read(machine.out).case == finding.case

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ LETTERS = {
 }
 
 
-def rows(letters: str, **other: object) -> list[CheckRow]:
+def rows(letters: str, **other: Any) -> list[CheckRow]:
     """A check per letter, each in a run of its own, named by its number from 1 on."""
     found = []
     for number, letter in enumerate(letters, start=1):
@@ -35,7 +36,7 @@ def rows(letters: str, **other: object) -> list[CheckRow]:
     return found
 
 
-def state(letters: str, **other: object) -> State:
+def state(letters: str, **other: Any) -> State:
     return state_of(rows(letters, **other))
 
 

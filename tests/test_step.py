@@ -316,7 +316,7 @@ VIEWS = (
 )
 
 
-class Launches(TorchDispatchMode):
+class Launches(TorchDispatchMode):  # type: ignore[misc]  # mypy does not read torch, so its classes are Any
     """Counts operations that a GPU would have to be given."""
 
     def __init__(self) -> None:

@@ -48,7 +48,9 @@ def vague(path: Path) -> list[str]:
 def imports_a_command(path: Path) -> list[str]:
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        names = [alias.name for alias in node.names]
         module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
         if module.endswith("__main__") or any(name.endswith("__main__") for name in names):
             found.append(f"line {node.lineno} imports a __main__ module")

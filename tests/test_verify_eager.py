@@ -135,7 +135,8 @@ def test_a_tree_is_padded_as_if_it_were_a_chain(pool: Pool) -> None:
         assert [int(trace.path(0, "padding")[name].item()) for name in ("tokens", "requests")] == [14, 2]
         return
     assert failures(one, trace)["metadata_once"] == {metadata_once.REQUESTS}
-    assert (trace.path(0, "padding")["tokens"], trace.path(0, "padding")["requests"]) == (14, 3)
+    padding = trace.path(0, "padding")
+    assert (int(padding["tokens"]), int(padding["requests"])) == (14, 3)
 
 
 def test_workers_of_several_layers_make_no_metadata(pool: Pool) -> None:

@@ -17,7 +17,9 @@ from repro.cases.case import Case, Setup, Target
 from repro.cases.codec import Seed
 from repro.cases.releases import expected
 from repro.ledger.known import Issue, explained
+from repro.shrinking.confirm import attempts
 from repro.shrinking.store import keep
+from repro.shrinking.triage import Budget, Triage, TriageHooks
 from repro.traces.finding import Finding, Status, Verdict
 from repro.traces.trace import How, Trace
 
@@ -26,7 +28,8 @@ SETUPS_EACH, CASES_EACH = 3, 4
 SETUPS_COMPILED = 1
 # Of the time that there is, so much is kept for confirming and for the base.
 RESERVE = 0.2
-CONFIRMED = 2  # runs, the first one and one in a fresh process
+# There is no time to make cases small.
+ONE_FRESH_RUN = Budget(runs=0, seconds=0.0, tries=0)
 
 # Runner, backend, oracle, where: what makes two failures the same.
 Identity = tuple[str, str, str, str]
@@ -43,23 +46,20 @@ class Ways:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A failure on the checked target. origin: the seed's file, or "drawn". stored: where its case is now. known: why
-    it is not the change's: empty if it is."""
+    """A finding on the checked target. origin: the seed's file, or "drawn". known: why it is not the change's; empty
+    if it is."""
 
-    target: Target
+    finding: Finding
     origin: str
-    case: Case
-    verdict: Verdict
-    stored: str
     known: str = ""
 
     @property
     def identity(self) -> Identity:
-        return identity(self.case, self.verdict)
+        return identity(self.finding.case, self.finding.verdict)
 
     @property
     def replay(self) -> str:
-        return f"python -m repro run {self.stored} --target {self.target}"
+        return f"python -m repro run {self.finding.seed} --target {self.finding.target}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -187,23 +187,20 @@ class Check:
 
     def _failed(self, ways: Ways, case: Case, verdict: Verdict, origin: str) -> None:
         """A failure of its kind for the first time: confirm it, keep it, and see whether it is known."""
-        again = self.judge(case, ways.run_fresh(case))
-        if identity(case, verdict) not in {identity(case, one) for one in again if one.status is Status.FAIL}:
+        hooks = TriageHooks(run=ways.run, run_fresh=ways.run_fresh, judge=self.judge, say=lambda doing: None)
+        finding = Triage(hooks, self.checked.target, verdict, ONE_FRESH_RUN).settle([case])
+        if not finding.failed:
             self.checked.unsure.append(f"{' '.join(identity(case, verdict))}: failed once, not in a fresh process")
             return
-        target = self.checked.target
-        finding = Finding(case=case, target=target, verdict=verdict, failed=CONFIRMED, tried=CONFIRMED)
+        # A folder for each runner: the same oracle may fail in the same place on two of them.
+        path = keep(self.out / f"{case.setup.runner}-{case.setup.backend}", finding)
         failure = Failure(
-            target=target,
+            finding=replace(finding, seed=str(path)),
             origin=origin,
-            case=case,
-            verdict=verdict,
-            # A folder for each runner: the same oracle may fail in the same place on two of them.
-            stored=str(keep(self.out / f"{case.setup.runner}-{case.setup.backend}", finding)),
             known=self._known(case, verdict) if self.checked.base is None else "",
         )
         self.checked.failures[failure.identity] = failure
-        self.tell(f"{'known' if failure.known else 'FAIL'} {' '.join(failure.identity)}: {failure.stored}")
+        self.tell(f"{'known' if failure.known else 'FAIL'} {' '.join(failure.identity)}: {path}")
 
     def _known(self, case: Case, verdict: Verdict) -> str:
         place = (case.setup.runner, case.setup.backend)
@@ -217,12 +214,12 @@ class Check:
             return
         with self.opened(base) as ways:
             for name, failure in list(self.checked.failures.items()):
-                trace = ways.run_fresh(failure.case)
-                verdicts = self.judge(failure.case, trace)
-                if name in {identity(failure.case, one) for one in verdicts if one.status is Status.FAIL}:
-                    self.checked.failures[name] = replace(failure, known=f"{base} fails in the same way")
-                elif not trace.ended.how.took_place:
-                    self.checked.unsure.append(f"{' '.join(name)}: not run on {base}: {trace.ended.what}")
+                case, fingerprint = failure.finding.case, failure.finding.verdict.fingerprint
+                for attempt in attempts(ways.run_fresh, self.judge, case, 1):
+                    if attempt.failure(fingerprint):
+                        self.checked.failures[name] = replace(failure, known=f"{base} fails in the same way")
+                    elif not attempt.took_place:
+                        self.checked.unsure.append(f"{' '.join(name)}: not run on {base}: {attempt.trace.ended.what}")
 
 
 def stored_seeds(folder: Path) -> list[tuple[str, Seed]]:

@@ -42,7 +42,7 @@ def _lines(checked: Checked) -> Iterator[str]:
     if brought:
         yield from ["", *_table(brought)]
         for failure in brought:
-            yield from ["", f"{failure.verdict.detail}", "", "```", failure.replay, "```"]
+            yield from ["", failure.finding.verdict.detail, "", "```", failure.replay, "```"]
     yield from _listed("Failed before as well", [f"{_name(one)}: {one.known}" for one in checked.known])
     yield from _listed("Could not be run", [f"{' '.join(place)}: {why}" for place, why in checked.errors.items()])
     yield from _listed("Was not judged", [" ".join(place) for place in checked.unjudged if place not in checked.errors])
@@ -56,7 +56,7 @@ def _table(failures: Sequence[Failure]) -> Iterator[str]:
     yield "| runner | backend | oracle | where | buffer | row | step | found by |"
     yield "|---|---|---|---|---|---|---|---|"
     for failure in failures:
-        cell = failure.verdict.cell
+        cell = failure.finding.verdict.cell
         place = (cell.buffer, str(cell.row), str(cell.step)) if cell else ("", "", "")
         yield f"| {' | '.join((*failure.identity, *place, failure.origin))} |"
 

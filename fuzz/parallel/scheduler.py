@@ -1,5 +1,5 @@
-"""Who runs which cases, where several members work on one campaign: whole rounds in turn, as each gets its setup
-captured once, and together exactly those cases that one member alone would run.
+"""Which shard of a campaign runs which cases: whole rounds in turn, since each captures its setup once, and together
+exactly those cases that one process alone would run.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What a member asks for. round: the one it has been at (None: it has had none). ran: its cases that were run;
-    those that could not be do not count. drained: whether it has no more cases."""
+class LeaseRequest:
+    """A shard's request for work. round: the round it works on (None at first). ran: cases of that round that ran;
+    unsupported ones do not count. drained: whether the round has no more cases."""
 
     round: int | None = None
     ran: int = 0
@@ -18,89 +18,91 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
-    """A round, and how many of its cases may be run so far. No round: there is nothing left to do."""
+class Lease:
+    """A round, and how many of its cases may be run so far. No round: there is no work left."""
 
     round: int | None
     cases: int = 0
 
 
-Grants = list[tuple[int, Grant]]
+# By shard number.
+Leases = list[tuple[int, Lease]]
 
 
-class Deal:
-    """limit: cases in all, None for no limit; a_round: the most that a round has. Mutable: it knows what was granted.
+class RoundScheduler:
+    """limit: cases in all, None for no limit; cases_per_round: the most that a round has. Mutable: it knows which
+    leases it gave.
 
-    Alone, one member would run round after round until the limit is met. How many cases a round leaves to the next
-    is known once it is finished; until then the most is assumed, so that nobody ever runs a case too many, and who
-    wants more than is certain waits.
+    A single process would run round after round until the limit is met. How many cases a round leaves to the next is
+    known once it is finished; until then the most is assumed, so that no shard ever runs a case too many, and a shard
+    that wants more than is certain waits.
     """
 
-    def __init__(self, limit: int | None, a_round: int) -> None:
-        self._limit, self._a_round = limit, a_round
-        self._granted = 0
-        self._ran: dict[int, int] = {}  # of the rounds that are finished
-        self._at: dict[int, int] = {}  # which round a member is at
-        self._waiting: dict[int, Wish] = {}
+    def __init__(self, limit: int | None, cases_per_round: int) -> None:
+        self._limit, self._cases_per_round = limit, cases_per_round
+        self._leased = 0  # rounds
+        self._ran: dict[int, int] = {}  # cases of each finished round
+        self._works_on: dict[int, int] = {}  # the round of each shard
+        self._waiting: dict[int, LeaseRequest] = {}
 
-    def ask(self, member: int, wish: Wish) -> Grants:
-        """What members may do now, of all who wait. Who is not among them is answered later."""
-        if wish.round is not None and wish.drained:
-            self._finish(member, wish.ran)
-            wish = Wish()
-        self._waiting[member] = wish
+    def ask(self, shard: int, request: LeaseRequest) -> Leases:
+        """The leases that can be given now, of all shards that wait. The other shards are answered later."""
+        if request.round is not None and request.drained:
+            self._finish(shard, request.ran)
+            request = LeaseRequest()
+        self._waiting[shard] = request
         return self._answers()
 
-    def leave(self, member: int) -> Grants:
-        """A member has ended. What it had begun nobody ends; as far as the others know, it ran all of it."""
-        self._waiting.pop(member, None)
-        self._finish(member, self._a_round)
+    def leave(self, shard: int) -> Leases:
+        """A shard has ended. Its unfinished round is not reassigned; it counts as fully run."""
+        self._waiting.pop(shard, None)
+        self._finish(shard, self._cases_per_round)
         return self._answers()
 
-    def _answers(self) -> Grants:
+    def _answers(self) -> Leases:
         """Everything that can be answered now; one answer may allow another."""
-        given: Grants = []
+        leases: Leases = []
         while answer := self._next_answer():
-            member, grant = answer
-            del self._waiting[member]
-            if grant.round is not None and grant.round == self._granted:
-                self._granted += 1
-                self._at[member] = grant.round
-            given.append(answer)
-        return given
+            shard, lease = answer
+            del self._waiting[shard]
+            if lease.round is not None and lease.round == self._leased:
+                self._leased += 1
+                self._works_on[shard] = lease.round
+            leases.append(answer)
+        return leases
 
-    def _next_answer(self) -> tuple[int, Grant] | None:
-        for member, wish in self._waiting.items():
-            grant = self._answer(member, wish)
-            if grant:
-                return member, grant
+    def _next_answer(self) -> tuple[int, Lease] | None:
+        for shard, request in self._waiting.items():
+            lease = self._answer(shard, request)
+            if lease:
+                return shard, lease
         return None
 
-    def _answer(self, member: int, wish: Wish) -> Grant | None:
-        """What this member may do; None if that is not known before others have finished."""
-        if wish.round is not None:
-            more = self._allowed(wish.round)
-            if more > wish.ran:
-                return Grant(round=wish.round, cases=more)
-            if not self._all_finished_before(wish.round):
+    def _answer(self, shard: int, request: LeaseRequest) -> Lease | None:
+        """This shard's lease; None if it depends on rounds that others have not finished."""
+        if request.round is not None:
+            more = self._allowed(request.round)
+            if more > request.ran:
+                return Lease(round=request.round, cases=more)
+            if not self._all_finished_before(request.round):
                 return None
-            self._finish(member, wish.ran)
-        cases = self._allowed(self._granted)
+            self._finish(shard, request.ran)
+        cases = self._allowed(self._leased)
         if cases:
-            return Grant(round=self._granted, cases=cases)
-        return Grant(round=None) if self._all_finished_before(self._granted) else None
+            return Lease(round=self._leased, cases=cases)
+        return Lease(round=None) if self._all_finished_before(self._leased) else None
 
-    def _finish(self, member: int, ran: int) -> None:
-        number = self._at.pop(member, None)
+    def _finish(self, shard: int, ran: int) -> None:
+        number = self._works_on.pop(shard, None)
         if number is not None:
             self._ran[number] = ran
 
     def _allowed(self, number: int) -> int:
         """How many cases of this round may be run for certain."""
         if self._limit is None:
-            return self._a_round
-        before = sum(self._ran.get(earlier, self._a_round) for earlier in range(number))
-        return max(0, min(self._a_round, self._limit - before))
+            return self._cases_per_round
+        before = sum(self._ran.get(earlier, self._cases_per_round) for earlier in range(number))
+        return max(0, min(self._cases_per_round, self._limit - before))
 
     def _all_finished_before(self, number: int) -> bool:
         return self._limit is None or all(earlier in self._ran for earlier in range(number))

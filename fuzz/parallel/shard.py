@@ -1,6 +1,6 @@
-"""A member's side of a campaign that several processes work on: cases as they are dealt, and what the others must know.
+"""A shard's side of a campaign that several processes share: it runs the rounds that are leased to it and reports.
 
-It talks to the crew (fuzz/parallel/coordinator.py) in lines of JSON, one question at a time.
+It talks to the coordinator (fuzz/parallel/coordinator.py) in lines of JSON, one question at a time.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
-from fuzz.parallel.scheduler import Wish
-from fuzz.stats import Plan, Tally
-from repro.cases.case import Case, Target
+from fuzz.case_source import NoCase
+from fuzz.parallel.scheduler import Lease, LeaseRequest
+from fuzz.stats import CampaignStats, Plan
+from repro.cases.case import Case, Setup, Target
 from repro.traces.campaign import Campaign, Progress
 
-# Seconds between two accounts of the whole campaign: a few milliseconds' work, and the most that a kill can lose.
-TELL_EVERY = 1.0
+# Seconds between two reports of the whole campaign: a few milliseconds' work, and the most that a kill can lose.
+REPORT_EVERY = 1.0
 INTERRUPTS = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
 @contextlib.contextmanager
-def held(signals: frozenset[signal.Signals]) -> Iterator[None]:
+def blocked(signals: frozenset[signal.Signals]) -> Iterator[None]:
     """Within this, these signals wait."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
@@ -40,90 +41,97 @@ def plan_from_json(form: Mapping[str, Any]) -> Plan:
     return Plan(**(dict(form) | {"target": Target.parse(form["target"])}))
 
 
-class Line:
-    """The line to the crew. Mutable: it has said things."""
+class Channel:
+    """JSON lines between a shard and its coordinator. BrokenPipeError if the other side is gone."""
 
-    def __init__(self, hear: IO[str], say: IO[str]) -> None:
-        self._hear, self._say = hear, say
+    def __init__(self, source: IO[str], sink: IO[str]) -> None:
+        self._source, self._sink = source, sink
 
-    def tell(self, **message: Any) -> None:
-        """BrokenPipeError if the other side is gone."""
+    def send(self, **message: Any) -> None:
         text = json.dumps(message) + "\n"
         # Half a line would spoil the next one.
-        with held(INTERRUPTS):
-            self._say.write(text)
-            self._say.flush()
+        with blocked(INTERRUPTS):
+            self._sink.write(text)
+            self._sink.flush()
 
     def ask(self, **message: Any) -> dict[str, Any]:
-        """The answer to this question. BrokenPipeError if the other side is gone."""
-        self.tell(**message)
-        return self.hear()
+        """The answer to this question."""
+        self.send(**message)
+        return self.receive()
 
-    def hear(self) -> dict[str, Any]:
-        """What comes next. BrokenPipeError if the other side is gone."""
-        text = self._hear.readline()
+    def receive(self) -> dict[str, Any]:
+        text = self._source.readline()
         if not text:
-            raise BrokenPipeError("nobody is there to answer")
+            raise BrokenPipeError("the coordinator is gone")
         return dict(json.loads(text))
 
 
-class Member:
-    """One member at work. Mutable."""
+class LeasedRounds:
+    """A case source: the rounds that the coordinator leases, each as far as its lease goes. Mutable."""
 
-    def __init__(self, line: Line, tally: Tally, clock: Callable[[], float]) -> None:
-        self.line, self.tally = line, tally
+    def __init__(self, channel: Channel, cases_of: Callable[[int], Iterator[Case]]) -> None:
+        self._channel, self._cases_of = channel, cases_of
+        self._lease: Lease | None = None  # until the first one is asked for
+        self._cases: Iterator[Case] = iter(())
+        self._drawn: Case | None = None  # the round's next case
+        self._ran_before = 0  # cases of earlier rounds
+
+    def next_case(self, ran: int, in_flight: int = 0) -> Case | NoCase:
+        lease = self._lease or self._ask(LeaseRequest(), ran)
+        while lease.round is not None:
+            if self._drawn is None:
+                self._drawn = next(self._cases, None)
+            case, ran_here = self._drawn, ran - self._ran_before
+            if case is not None and ran_here + in_flight < lease.cases:
+                self._drawn = None
+                return case
+            if in_flight:
+                return NoCase.NOT_YET  # the request says how many cases of the round could be run
+            lease = self._ask(LeaseRequest(round=lease.round, ran=ran_here, drained=case is None), ran)
+        return NoCase.DONE
+
+    def _ask(self, request: LeaseRequest, ran: int) -> Lease:
+        lease = Lease(**self._channel.ask(say="lease", **dataclasses.asdict(request)))
+        if lease.round is not None and lease.round != request.round:
+            self._cases, self._drawn, self._ran_before = self._cases_of(lease.round), None, ran
+        self._lease = lease
+        return lease
+
+    def coming(self) -> tuple[Setup, ...]:
+        return ()  # which rounds will be leased is not known
+
+
+class Shard:
+    """What a shard tells the coordinator. Mutable."""
+
+    def __init__(self, channel: Channel, stats: CampaignStats, clock: Callable[[], float]) -> None:
+        self.channel, self.stats = channel, stats
         self._clock = clock
-        self._told = float("-inf")
+        self._reported = float("-inf")
         self._known: dict[str, int] = {}
 
-    def cases(self, of_round: Callable[[int], Iterator[Case]]) -> Iterator[Case | None]:
-        """The cases that this member is to run: rounds as they are granted, each as far as it is granted. None where
-        what to ask for next is not known before the case under way has been counted."""
-        grant = self._granted(Wish())
-        while grant["round"] is not None:
-            number, before = grant["round"], self.tally.cases
-            for case in of_round(number):
-                while self._ran(before) >= grant["cases"] and grant["round"] == number:
-                    if self.tally.under_way:
-                        yield None
-                        continue
-                    grant = self._granted(Wish(round=number, ran=self.tally.cases - before, drained=False))
-                if grant["round"] != number:
-                    break  # the limit is met
-                yield case
-            else:
-                while self.tally.under_way:
-                    yield None
-                grant = self._granted(Wish(round=number, ran=self.tally.cases - before))
-
-    def _ran(self, before: int) -> int:
-        return self.tally.cases + self.tally.under_way - before
-
-    def _granted(self, wish: Wish) -> dict[str, Any]:
-        return self.line.ask(say="wish", **dataclasses.asdict(wish))
-
     def claim(self, fingerprint: str) -> bool:
-        """Whether this member is the one to settle this failure: the first who met it is."""
+        """True if this shard reported the failure first and therefore triages it."""
         try:
-            return bool(self.line.ask(say="claim", fingerprint=fingerprint)["claimed"])
+            return bool(self.channel.ask(say="claim", fingerprint=fingerprint)["claimed"])
         except BrokenPipeError:
-            return True  # with nobody left to keep it, we do
+            return True  # no other shard can store it any more
 
-    def account(self, progress: Progress) -> None:
-        """Tell of all that was done, now and then, and whenever something is known better of a finding."""
+    def report(self, progress: Progress) -> None:
+        """Report the campaign so far, now and then, and whenever more is known of a finding."""
         known = {found.fingerprint: found.tried + bool(found.seed) for found in progress.findings}
-        if known != self._known or self._clock() - self._told >= TELL_EVERY:
-            self._known, self._told = known, self._clock()
-            self.line.tell(say="account", doing=progress.doing, campaign=self.tally.campaign("running").to_json())
+        if known != self._known or self._clock() - self._reported >= REPORT_EVERY:
+            self._known, self._reported = known, self._clock()
+            self.channel.send(say="report", doing=progress.doing, campaign=self.stats.campaign("running").to_json())
 
-    def work(self, campaign: Callable[[], Campaign]) -> None:
-        """Run the campaign and tell what it came to. An interrupt ends it, and reaches nothing else."""
+    def run(self, campaign: Callable[[], Campaign]) -> None:
+        """Run the campaign and report its result. An interrupt ends it, and reaches nothing else."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
         try:
             signal.pthread_sigmask(signal.SIG_SETMASK, before - INTERRUPTS)
             done = campaign()
             signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
         except KeyboardInterrupt:  # before it began, or just as it had ended
-            done = self.tally.campaign("interrupted")
+            done = self.stats.campaign("interrupted")
         signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
-        self.line.tell(say="done", doing="done", campaign=done.to_json())
+        self.channel.send(say="done", doing="done", campaign=done.to_json())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from repro.cases.case import Case, Target
 from repro.cases.codec import digest
-from repro.shrinking.confirm import Judge, Run
+from repro.shrinking.confirm import Judge, Run, attempts
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Ended, How
 
@@ -72,23 +72,19 @@ def outcome_of(
     tries: int,
 ) -> Outcome:
     """Run the case that often, at least once. Runs that did not take place are not judged."""
-    told, errors = [], []
-    for _ in range(tries):
-        trace = run(case)
-        if trace.ended.how.took_place:
-            told.append(tuple(judge(case, trace)))
-        elif trace.ended.how is How.ERROR:
-            errors.append(trouble(trace.ended))
+    made = list(attempts(run, judge, case, max(1, tries)))
+    runs = tuple(attempt.verdicts for attempt in made if attempt.took_place)
+    last = made[-1].trace
     return Outcome(
         seed=seed,
         case=case,
         target=target,
-        runs=tuple(told),
-        statuses=tuple(overall(verdicts) for verdicts in told),
-        ended=trace.ended,
-        facts=dict(trace.facts),
-        seconds=dict(trace.seconds),
-        errors=tuple(errors),
+        runs=runs,
+        statuses=tuple(overall(verdicts) for verdicts in runs),
+        ended=last.ended,
+        facts=dict(last.facts),
+        seconds=dict(last.seconds),
+        errors=tuple(trouble(attempt.trace.ended) for attempt in made if attempt.trace.ended.how is How.ERROR),
     )
 
 

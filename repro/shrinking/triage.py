@@ -1,155 +1,189 @@
-"""Shrink the case of a seed file, with the best so far in another file at any moment."""
+"""Triage of a failure: kept at once, confirmed in fresh processes, made small, confirmed again. The one implementation,
+for campaigns, `repro shrink` and `fuzz check`; everything that is done is passed in as a function.
+
+The best case known has been handed to `keep` at every moment; being interrupted loses nothing but smallness.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
-from repro.cases import codec
 from repro.cases.case import Case, Setup, Target
-from repro.cases.codec import BadSeed, Seed
-from repro.cases.sort_key import sort_key
-from repro.cases.words import sentence
-from repro.shrinking import store
-from repro.shrinking.confirm import Judge, Run, confirm, failure
+from repro.shrinking.confirm import Attempt, Judge, Run, attempts, confirm
+from repro.shrinking.first_divergence import Blame, explained
 from repro.shrinking.shrink import NotFailing, shrink
 from repro.traces.finding import Finding, Verdict
+from repro.traces.trace import How, Trace
 
-# How many sessions are asked for ahead; it is the pool that knows how many it has room for.
+# How many sessions a shrinking crash asks for ahead; the pool knows how many it has room for.
 SESSIONS_AHEAD = 8
 
 
-class InTheWay(Exception):
-    """The output file holds something that is not ours to replace. The text, one line, says what."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
-    """run: in a session that may be kept from case to case. run_fresh: in a process of its own. judge: what all oracles
-    say. tell: one line of progress. clock: seconds, rising. expect: told which setups will need a new session soon,
-    each as often as it will, so that some can be opened ahead."""
+class TriageHooks:
+    """The functions that triage is given."""
 
-    run: Run
-    run_fresh: Run
-    judge: Judge
-    tell: Callable[[str], None]
-    clock: Callable[[], float] = time.monotonic
-    expect: Callable[[Sequence[Setup]], None] = lambda setups: None
+    run: Run  # a case in a session that may be kept from case to case
+    run_fresh: Run  # a case in a process of its own
+    judge: Judge  # the verdicts of all oracles
+    say: Callable[[str], None]  # what is being done, one line
+    # Store a form of the finding, and the run that showed it, if that is at hand.
+    keep: Callable[[Finding, Trace | None], None] = lambda finding, trace: None
+    each_run: Callable[[int], None] = lambda runs: None  # the number of the shrinking run that begins
+    locate: Callable[[Case, Verdict], Blame] = lambda case, verdict: Blame()  # where a confirmed failure begins
+    expect: Callable[[Sequence[Setup]], None] = lambda setups: None  # setups that need a new session soon
+    stage: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext()  # times confirm and shrink
+    clock: Callable[[], float] = time.monotonic  # seconds, rising
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The most runs and seconds to spend on shrinking, and the runs that confirm the result."""
+    """What may be spent on one failure. runs, seconds: on making it small; with `each_way` once in kept sessions and
+    once more in fresh processes, else in all. tries: fresh processes that confirm the smallest case; 0: the first
+    confirmation is enough. first_tries: fresh processes in which each candidate is tried first."""
 
     runs: int
     seconds: float
     tries: int
+    first_tries: int = 1
+    each_way: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class Shrinking:
-    """One seed on its way to a smaller one. Mutable: it counts runs and remembers the verdict of each failing case."""
+class Triage:
+    """One failure on its way to a confirmed finding. Mutable: it counts runs and knows the verdict of each case."""
 
-    start: Seed
-    target: Target
-    verdict: Verdict
-    out: Path
-    means: Means
-    budget: Budget
-    runs: int = 0
-    _verdicts: dict[Case, Verdict] = field(default_factory=dict)
+    def __init__(self, hooks: TriageHooks, target: Target, verdict: Verdict, budget: Budget) -> None:
+        self.hooks, self.target, self.verdict, self.budget = hooks, target, verdict, budget
+        self.runs = 0  # spent on making the case small
+        self._verdicts: dict[Case, Verdict] = {}  # of each failing case, for its first wrong cell
+        self._latest: tuple[Case, Trace] | None = None  # the case that failed last, and the run
+        self._crashed = False
 
-    def go(self) -> Finding:
-        """The smallest case found and how often it failed in fresh processes. InTheWay; OSError from the disk.
+    def settle(self, candidates: Sequence[Case], trace: Trace | None = None) -> Finding:
+        """Triage a failure that the first of these cases showed, in the run with this trace."""
+        case = candidates[0]
+        self._latest = (case, trace) if trace else None
+        self.keep(case)
+        start, tried = self._reproduced(candidates)
+        if start is None:
+            return self.keep(case, 0, tried)
+        return self.minimize(start) if self.budget.runs else self.keep(start, 1, tried)
 
-        A smaller case that fails only in a session which others have used before is not taken: then everything is
-        done again with a fresh process for every run.
+    def minimize(self, start: Case) -> Finding:
+        """Make a failing case small, and confirm it.
+
+        A smaller case that fails only in a session which other cases have used is not taken: then everything is done
+        again with a fresh process for every run.
         """
-        begin = self._begin()
-        stop = self.means.clock() + self.budget.seconds
-        ways = dict.fromkeys((self.means.run, self.means.run_fresh))
-        for run in ways:
-            smallest = self._shrunk(begin, run, stop)
+        stop = self.hooks.clock() + self.budget.seconds
+        counts: dict[Case, tuple[int, int]] = {}  # failed, tried
+        for run in dict.fromkeys((self.hooks.run, self.hooks.run_fresh)):
+            smallest = self._shrunk(start, run, stop)
             if smallest is None:
                 continue
-            self.means.tell(f"confirming {sentence(smallest)}")
-            judge, fingerprint = self.means.judge, self.verdict.fingerprint
-            self.means.expect((smallest.setup,) * self.budget.tries)
-            failed, tried = confirm(self.means.run_fresh, judge, smallest, fingerprint, self.budget.tries)
-            finding = self.put(smallest, failed, tried)
+            failed, tried = counts[smallest] = self._confirmed(smallest)
             if failed:
-                return finding
-            self.means.tell(f"failed 0 of {tried} runs in fresh processes")
-            self.put(begin)
-        return self.put(begin)
+                return self._finished(smallest, failed, tried)
+            self.hooks.say(f"failed 0 of {tried} runs in fresh processes")
+            if smallest != start:
+                self.keep(start)
+        return self._finished(start, *(counts.get(start) or self._confirmed(start)))
 
-    def put(self, case: Case, failed: int = 0, tried: int = 0) -> Finding:
-        """Write this case to the output file, with what is known about it."""
+    def _finished(self, case: Case, failed: int, tried: int) -> Finding:
+        if failed:
+            self._locate(case)
+        return self.keep(case, failed, tried)
+
+    def keep(self, case: Case, failed: int = 0, tried: int = 0) -> Finding:
         verdict = self._verdicts.get(case, self.verdict)
-        finding = Finding(
-            case=case, target=self.target, verdict=verdict, failed=failed, tried=tried, seed=str(self.out)
-        )
-        shrunk_from = codec.digest(self.start.case) if case != self.start.case else ""
-        stated = store.about(finding, shrunk_from=shrunk_from)
-        # What a person wrote stays. What was stated of the larger case, as its first wrong cell, need not hold here.
-        kept = {name: value for name, value in self.start.about.items() if name not in store.STATED or name == "found"}
-        codec.write(self.out, Seed(about={**stated, **kept}, case=case))
+        finding = Finding(case=case, target=self.target, verdict=verdict, failed=failed, tried=tried)
+        trace = self._latest[1] if self._latest and self._latest[0] == case else None
+        self.hooks.keep(finding, trace)
         return finding
 
-    def _begin(self) -> Case:
-        """The case to begin with: an earlier result in the output file if it goes on from there, else the start."""
-        if not self.out.exists():
-            self.put(self.start.case)
-            return self.start.case
-        try:
-            earlier = codec.read(self.out).case
-        except BadSeed as error:
-            raise InTheWay(f"will not replace what is no seed: {error}") from error
-        if earlier == self.start.case:
-            return earlier
-        if sort_key(earlier) < sort_key(self.start.case) and self._fails(earlier, self.means.run_fresh):
-            self.means.tell(f"going on from {self.out}: {sentence(earlier)}")
-            return earlier
-        raise InTheWay(f"{self.out} holds another case, which is not simpler or does not fail alike; name another file")
+    def fails(self, case: Case, run: Run, tries: int = 1) -> bool:
+        """Whether one of up to so many runs shows the failure; if so, its verdict is remembered."""
+        return any(self._shows(case, attempt) for attempt in attempts(run, self.hooks.judge, case, tries))
 
-    def _shrunk(self, begin: Case, run: Run, stop: float) -> Case | None:
-        """The smallest case; None if there is no budget left, or if the start does not fail when run in this way."""
+    def _shows(self, case: Case, attempt: Attempt) -> bool:
+        verdict = attempt.failure(self.verdict.fingerprint)
+        if verdict is not None:
+            self._verdicts[case] = verdict
+            self._latest = (case, attempt.trace)
+            self._crashed = attempt.trace.ended.how is not How.DONE
+        return verdict is not None
 
-        best = begin
+    @property
+    def name(self) -> str:
+        return f"{self.verdict.oracle} {self.verdict.fingerprint}"
+
+    def _reproduced(self, candidates: Sequence[Case]) -> tuple[Case | None, int]:
+        """The first candidate that fails in a fresh process, and how many runs in such processes took place."""
+        tried = 0
+
+        def run_fresh(case: Case) -> Trace:
+            nonlocal tried
+            trace = self.hooks.run_fresh(case)
+            tried += trace.ended.how.took_place
+            return trace
+
+        for case in candidates:
+            self.hooks.say(f"checking {self.name} in a fresh process")
+            self.hooks.expect((case.setup,) * self.budget.first_tries)
+            with self.hooks.stage("confirm"):
+                if self.fails(case, run_fresh, self.budget.first_tries):
+                    return case, tried
+        return None, tried
+
+    def _shrunk(self, start: Case, run: Run, stop: float) -> Case | None:
+        """The smallest case; None if no budget is left, or if the start does not fail when run in this way."""
+        runs, seconds = self.budget.runs, self.budget.seconds
+        if not self.budget.each_way:
+            runs, seconds = runs - self.runs, stop - self.hooks.clock()
+            if runs <= 0 or seconds <= 0:
+                return None
+        setup = start.setup
 
         def still_fails(case: Case) -> bool:
-            # Most moves leave the setup as it is, so that the best one's sessions will be of use.
-            self.means.expect((best.setup,) * SESSIONS_AHEAD)
-            return self._fails(case, run)
+            self.runs += 1
+            self.hooks.each_run(self.runs)
+            # A run in a process of its own, and every run that fails by a crash, costs a session. Most moves leave the
+            # best case's setup as it is.
+            ahead = SESSIONS_AHEAD if self._crashed or run == self.hooks.run_fresh else 1
+            self.hooks.expect((setup,) * ahead)
+            return self.fails(case, run)
 
         def better(case: Case) -> None:
-            nonlocal best
-            best = case
-            self.put(case)
-            longest = max(request.seq_len for step in case.steps for request in step.requests)
-            rest = f"topk {case.setup.topk}, {case.setup.num_steps} draft steps, prefixes of up to {longest} tokens"
-            self.means.tell(f"run {self.runs}: {sentence(case)}; {rest}")
+            nonlocal setup
+            setup = case.setup
+            self.keep(case)
 
-        runs_left, seconds_left = self.budget.runs - self.runs, stop - self.means.clock()
-        if runs_left <= 0 or seconds_left <= 0:
-            return None
         try:
-            return shrink(
-                begin,
-                still_fails,
-                runs_max=runs_left,
-                seconds_max=seconds_left,
-                on_better=better,
-                clock=self.means.clock,
-            )
+            with self.hooks.stage("shrink"):
+                return shrink(
+                    start,
+                    still_fails,
+                    runs_max=runs,
+                    seconds_max=seconds,
+                    on_better=better,
+                    clock=self.hooks.clock,
+                )
         except NotFailing:
             return None
 
-    def _fails(self, case: Case, run: Run) -> bool:
-        self.runs += 1
-        verdict = failure(self.means.judge(case, run(case)), self.verdict.fingerprint)
-        if verdict:
-            self._verdicts[case] = verdict
-        return verdict is not None
+    def _confirmed(self, case: Case) -> tuple[int, int]:
+        hooks, tries = self.hooks, self.budget.tries
+        hooks.say(f"confirming {self.name} in {tries} fresh processes")
+        hooks.expect((case.setup,) * tries)
+        with hooks.stage("confirm"):
+            return confirm(hooks.run_fresh, hooks.judge, case, self.verdict.fingerprint, tries)
+
+    def _locate(self, case: Case) -> None:
+        """Have the verdict say what was wrong first, as far as one more run shows it."""
+        self.hooks.say(f"looking for what goes wrong first in {self.name}")
+        verdict = self._verdicts.get(case, self.verdict)
+        with self.hooks.stage("confirm"):
+            self._verdicts[case] = explained(verdict, self.hooks.locate(case, verdict))

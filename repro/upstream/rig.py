@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repro.cases.case import Case, Target
-from repro.shrinking.confirm import Judge, Run
+from repro.shrinking.confirm import Judge, Run, attempts
 from repro.shrinking.replay import trouble
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Trace
@@ -101,9 +101,8 @@ def runs_of(rig: Rig, run: Run, case: Case, wanted: Wanted, most: int, until_bad
     """Up to so many runs; one that says nothing ends it, as what cannot be run once cannot be run twice. until_bad:
     whether the first failure ends it too."""
     seen: list[Sighting] = []
-    for _ in range(most):
-        trace = run(case)
-        seen.append(sighting(trace, rig.judge(case, trace), wanted))
+    for attempt in attempts(run, rig.judge, case, most):
+        seen.append(sighting(attempt.trace, attempt.verdicts, wanted))
         if seen[-1].bad is None or (until_bad and seen[-1].bad):
             break
     return seen

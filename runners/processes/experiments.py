@@ -10,7 +10,7 @@ from pathlib import Path
 from repro.cases.case import Case, Target
 from repro.ledger.explain import Explainer, Overall
 from repro.ledger.known import Issue
-from repro.shrinking.confirm import Judge
+from repro.shrinking.confirm import Judge, attempts
 from repro.shrinking.replay import trouble
 from repro.traces.finding import Verdict
 from runners.processes.pool import Pool
@@ -52,14 +52,9 @@ def experiments(
     worker = Worker(lambda target: Pool(target, timeout_s=timeout_s, log=log, device=device))
 
     def run(target: Target, case: Case, tries: int) -> tuple[list[Sequence[Verdict]], str]:
-        told, why = [], ""
-        for _ in range(tries):
-            trace = worker.on(target).run(case)
-            if not trace.ended.how.took_place:
-                why = trouble(trace.ended)
-            else:
-                told.append(judge(case, trace))
-        return told, why
+        made = list(attempts(worker.on(target).run, judge, case, tries))
+        reasons = [trouble(attempt.trace.ended) for attempt in made if not attempt.took_place]
+        return [attempt.verdicts for attempt in made if attempt.took_place], reasons[-1] if reasons else ""
 
     try:
         yield (

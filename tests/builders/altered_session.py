@@ -67,6 +67,8 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     """As of runners.sessions.open, which is imported here only: the tests read PARTS in a process without torch.
     Tells a model's sizes as fact `sizes`."""
     rows, parts = ROWS[setup.runner], PARTS[setup.runner]
+    session: Any
+    model: Any
     session, model = (importlib.import_module(f"runners.{name}") for name in ("sessions.open", "releases.model"))
     fill_weights = model.fill_weights
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fuzz.campaign import campaign
+from fuzz.case_source import CaseStream
 from fuzz.draw.rounds import rounds
 from fuzz.stats import Plan
-from fuzz.triage import Means
+from fuzz.triage import Hooks
 from repro.cases.case import Case, Setup, Target
 from repro.traces.campaign import Campaign, Progress
 from repro.traces.finding import Cell, Finding, Status, Verdict, worst
@@ -97,8 +98,8 @@ class World:
         self.note("keep")
         return f"{finding.verdict.fingerprint}.json"
 
-    def means(self) -> Means:
-        return Means(
+    def hooks(self) -> Hooks:
+        return Hooks(
             run=self.run,
             run_fresh=self.run_fresh,
             judge=self.judge,
@@ -109,4 +110,4 @@ class World:
         )
 
     def go(self, plan: Plan = PLAN, cases: Iterator[Case] | None = None) -> Campaign:
-        return campaign(plan, cases or drawn(plan), self.means(), coming=self.coming)
+        return campaign(plan, CaseStream(cases or drawn(plan), self.coming), self.hooks())

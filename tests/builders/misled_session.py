@@ -12,7 +12,7 @@ from runners.recording.observer import RunCase, Watch
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     """The session and what fills its tables are imported here only: the tests run in a process without torch."""
-    memory = importlib.import_module("runners.sessions.memory")
+    memory: Any = importlib.import_module("runners.sessions.memory")
     fill_table = memory.fill_table
 
     def misled(rows: Any, table: Any) -> None:

@@ -25,7 +25,8 @@ JUDGED = ("PASS", "UNKNOWN", "FAIL")
 
 def case_row(run: str, status: str = "PASS", **other: Any) -> CaseRow:
     row: Row = {"runner": "draft", "backend": "triton", "topk": 2, "num_steps": 3, "digest": "abc", "replays": 3}
-    return CaseRow(**({"run": run, "target": TARGET, "status": status, "seconds": 0.25} | row | other))
+    named: Row = {"run": run, "target": TARGET, "status": status, "seconds": 0.25}
+    return CaseRow(**(named | row | other))
 
 
 def finding_row(run: str, fingerprint: str = "a2dfbbbe8eea", **other: Any) -> FindingRow:

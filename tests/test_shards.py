@@ -1,4 +1,4 @@
-"""Several workers on one campaign: the same cases, each bug settled once, one record; and members that go wrong."""
+"""Several workers on one campaign: the same cases, each bug settled once, one record; and shards that go wrong."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,13 +17,15 @@ import pytest
 
 from fuzz import __main__ as fuzz
 from fuzz.campaign import campaign
+from fuzz.case_source import CaseSource, CaseStream
+from fuzz.commands import context
 from fuzz.draw.rounds import round_cases, rounds
-from fuzz.parallel.coordinator import Crew
+from fuzz.parallel.coordinator import Coordinator
 from fuzz.parallel.merge import merged, with_seeds
-from fuzz.parallel.scheduler import Deal, Wish
-from fuzz.parallel.shard import Line, Member, plan_from_json, plan_to_json
-from fuzz.stats import Plan, Tally
-from fuzz.triage import Means
+from fuzz.parallel.scheduler import LeaseRequest, RoundScheduler
+from fuzz.parallel.shard import Channel, LeasedRounds, plan_from_json, plan_to_json
+from fuzz.stats import Plan
+from fuzz.triage import Hooks
 from repro.cases.case import Case, Target
 from repro.traces.campaign import Campaign, Found, Progress, loads
 from repro.traces.finding import Finding, Status, Verdict, worst
@@ -88,7 +90,7 @@ def test_interrupted_workers_keep_and_tell_what_they_have(tmp_path: Path) -> Non
     assert campaign.findings and campaign.workers == 2
 
 
-class Recording(Crew):
+class Recording(Coordinator):
     """Remembers what it is to do, and does nothing."""
 
     tasks: ClassVar[list[Mapping[str, Any]]] = []
@@ -100,9 +102,9 @@ class Recording(Crew):
 
 @pytest.fixture
 def tasks(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
-    """What crews were to do."""
+    """What coordinators were to do."""
     Recording.tasks.clear()
-    monkeypatch.setattr(fuzz, "Crew", Recording)
+    monkeypatch.setattr(context, "Coordinator", Recording)
     return Recording.tasks
 
 
@@ -123,7 +125,7 @@ def test_each_worker_gets_a_gpu_of_the_callers_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: list[Mapping[str, Any]]
 ) -> None:
     monkeypatch.setattr(fuzz, "lacks", lambda target: "")
-    monkeypatch.setattr(fuzz, "gpus", lambda: ("H200",) * 8)
+    monkeypatch.setattr(context, "gpus", lambda: ("H200",) * 8)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-x")
     fuzz.main(["run", "--target", "0.5.13/cuda", "--workers", "3", "--out", str(tmp_path)])
     fuzz.main(["run", "--target", "0.5.13/emulated", "--workers", "2", "--out", str(tmp_path)])
@@ -131,39 +133,38 @@ def test_each_worker_gets_a_gpu_of_the_callers_list(
     assert len({task["log"] for task in tasks}) == 5
 
 
-# A member by itself ----------------------------------------------------------------------------------------------
+# A shard by itself ----------------------------------------------------------------------------------------------
 
 
-class Shared(Line):
-    """The line of one member to a deal that several share, all in this process and one after the other."""
+class Shared(Channel):
+    """The line of one shard to a scheduler that several share, all in this process and one after the other."""
 
-    def __init__(self, deal: Deal, number: int) -> None:
+    def __init__(self, scheduler: RoundScheduler, number: int) -> None:
         super().__init__(io.StringIO(), io.StringIO())
-        self.deal, self.number = deal, number
+        self.scheduler, self.number = scheduler, number
 
     def ask(self, **message: Any) -> dict[str, Any]:
         message.pop("say")
-        ((_, grant),) = self.deal.ask(self.number, Wish(**message))
-        return dataclasses.asdict(grant)
+        ((_, lease),) = self.scheduler.ask(self.number, LeaseRequest(**message))
+        return dataclasses.asdict(lease)
 
 
 def test_cases_that_cannot_be_run_do_not_count() -> None:
-    """One member takes all rounds here; tests/test_deal.py has several, at all speeds."""
+    """One shard takes all rounds here; tests/test_scheduler.py has several, at all speeds."""
 
     def trace_of(case: Case) -> Trace:
         # Every other setup cannot be built.
         fits = case.setup.slots % 2 == 0
         return Trace(ended=Ended(how=How.DONE) if fits else Ended(how=How.UNSUPPORTED, step=-1, what="no"))
 
-    def ran(cases: Callable[[Tally], Iterator[Case]], plan: Plan) -> tuple[list[Case], Campaign]:
+    def ran(source: CaseSource, plan: Plan) -> tuple[list[Case], Campaign]:
         done: list[Case] = []
 
         def run(case: Case) -> Trace:
             done.append(case)
             return trace_of(case)
 
-        tally = Tally(plan, time.monotonic)
-        means = Means(
+        hooks = Hooks(
             run=run,
             run_fresh=run,
             judge=lambda case, trace: [Verdict(oracle="o", status=Status.PASS)],
@@ -172,29 +173,25 @@ def test_cases_that_cannot_be_run_do_not_count() -> None:
             tell=lambda progress: None,
             clock=time.monotonic,
         )
-        return done, campaign(plan, cases(tally), means, tally)
+        return done, campaign(plan, source, hooks)
 
     plan = dataclasses.replace(PLAN, seconds=None)
-    alone, told = ran(lambda _: rounds(1, "toy", "triton", 5), dataclasses.replace(plan, cases=31))
+    alone, told = ran(CaseStream(rounds(1, "toy", "triton", 5)), dataclasses.replace(plan, cases=31))
     assert told.skipped
-    deal = Deal(31, 5)
-    dealt, also = ran(
-        lambda tally: Member(Shared(deal, 0), tally, time.monotonic).cases(
-            lambda number: round_cases(1, number, "toy", "triton", 5)
-        ),
-        plan,
-    )
+    scheduler = RoundScheduler(31, 5)
+    leased = LeasedRounds(Shared(scheduler, 0), lambda number: round_cases(1, number, "toy", "triton", 5))
+    dealt, also = ran(leased, plan)
     assert dealt == alone
     assert (also.cases, also.skipped, also.stopped) == (31, told.skipped, "cases")
 
 
-# Members that go wrong -------------------------------------------------------------------------------------------
+# Shards that go wrong -------------------------------------------------------------------------------------------
 
 
-def crew_of(script: str, members: int, folder: Path) -> tuple[Campaign, list[Progress]]:
-    """What a crew makes of members that do this. `account()` there is a line that tells of one case."""
+def coordinated(script: str, shards: int, folder: Path) -> tuple[Campaign, list[Progress]]:
+    """The campaign of a coordinator with shards that do this. `report()` there is a line that tells of one case."""
     told: list[Progress] = []
-    path = folder / "member.py"
+    path = folder / "shard.py"
     sample = dataclasses.replace(sample_record.campaign(), cases=1, findings=()).to_json()
     (folder / "sample.json").write_text(json.dumps(sample))
     # It imports nothing of ours: that would take longer than all it does.
@@ -206,7 +203,7 @@ def crew_of(script: str, members: int, folder: Path) -> tuple[Campaign, list[Pro
             number = json.loads(sys.stdin.readline())["number"]
             def tell(**message):
                 print(json.dumps(message), flush=True)
-            def account(say="account", **changes):
+            def report(say="report", **changes):
                 tell(say=say, doing="running", campaign={**sample, **changes})
             def go():
                 tell(say="ready")
@@ -214,8 +211,8 @@ def crew_of(script: str, members: int, folder: Path) -> tuple[Campaign, list[Pro
         """)
         + textwrap.dedent(script)
     )
-    crew = Crew(PLAN, Deal(None, 4), told.append)
-    return crew.work([sys.executable, str(path)], [{"number": number} for number in range(members)]), told
+    coordinator = Coordinator(PLAN, RoundScheduler(None, 4), told.append)
+    return coordinator.work([sys.executable, str(path)], [{"number": number} for number in range(shards)]), told
 
 
 @pytest.mark.parametrize(
@@ -223,22 +220,22 @@ def crew_of(script: str, members: int, folder: Path) -> tuple[Campaign, list[Pro
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", "worker 2 of 2: it ended: SIGKILL"),
         ("sys.exit(3)", "worker 2 of 2: it ended: exit 3"),
-        ("print('hello', flush=True); time.sleep(60)", "worker 2 of 2: it said what makes no sense: 'hello\\n'"),
-        ("tell(say='what'); time.sleep(60)", "worker 2 of 2: it said what makes no sense"),
-        ("tell(say='account', campaign={}); time.sleep(60)", "worker 2 of 2: it said what makes no sense"),
+        ("print('hello', flush=True); time.sleep(60)", "worker 2 of 2: it sent an invalid message: 'hello\\n'"),
+        ("tell(say='what'); time.sleep(60)", "worker 2 of 2: it sent an invalid message"),
+        ("tell(say='report', campaign={}); time.sleep(60)", "worker 2 of 2: it sent an invalid message"),
     ],
 )
 def test_a_member_that_goes_wrong_is_told_of_and_costs_nobody_elses_work(
     script: str, error: str, tmp_path: Path
 ) -> None:
     start = time.monotonic()
-    whole, told = crew_of(
+    whole, told = coordinated(
         f"""
         if number == 1:
             {script}
         go()  # although the other never is
-        account()
-        account("done", stopped="cases")
+        report()
+        report("done", stopped="cases")
         """,
         2,
         tmp_path,
@@ -252,12 +249,12 @@ def test_a_member_that_goes_wrong_is_told_of_and_costs_nobody_elses_work(
 def test_what_a_killed_member_had_told_counts(tmp_path: Path) -> None:
     script = """
         go()
-        account()
+        report()
         if number == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        account("done", stopped="time")
+        report("done", stopped="time")
     """
-    whole, _ = crew_of(script, 2, tmp_path)
+    whole, _ = coordinated(script, 2, tmp_path)
     assert (whole.cases, whole.stopped, whole.error) == (2, "error", "worker 2 of 2: it ended: SIGKILL")
 
 
@@ -266,9 +263,9 @@ def test_clocks_start_when_all_are_ready(tmp_path: Path) -> None:
         time.sleep(0.5 * number)
         before = time.time()
         go()
-        account("done", stopped="time", seconds=time.time() - before)
+        report("done", stopped="time", seconds=time.time() - before)
     """
-    whole, _ = crew_of(script, 2, tmp_path)
+    whole, _ = coordinated(script, 2, tmp_path)
     assert whole.error == ""
     assert 0.25 < whole.seconds < 20, "the first one waited for the second"
 
@@ -282,9 +279,9 @@ def test_a_bug_is_settled_by_the_first_who_meets_it(tmp_path: Path) -> None:
         mine = json.loads(sys.stdin.readline())["claimed"]
         tell(say="claim", fingerprint=f"own{number}")
         own = json.loads(sys.stdin.readline())["claimed"]
-        account("done", stopped="cases", facts={"claims": f"{number} {mine} {own}"})
+        report("done", stopped="cases", facts={"claims": f"{number} {mine} {own}"})
     """
-    whole, _ = crew_of(script, 2, tmp_path)
+    whole, _ = coordinated(script, 2, tmp_path)
     assert whole.facts == {"claims": "0 True True, 1 False True"}
 
 

@@ -1,0 +1,38 @@
+"""Where a campaign's cases come from: an object that is asked for the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from typing import Protocol
+
+from repro.cases.case import Case, Setup
+
+
+class NoCase(Enum):
+    """Why there is no next case. NOT_YET: it depends on whether the case in flight can be run."""
+
+    NOT_YET = "not yet"
+    DONE = "done"
+
+
+class CaseSource(Protocol):
+    def next_case(self, ran: int, in_flight: int = 0) -> Case | NoCase:
+        """The next case, which is then the caller's. ran: cases that the campaign has run and counted. in_flight:
+        cases that are being run, and will be counted only if they can be."""
+
+    def coming(self) -> Sequence[Setup]:
+        """The setups of the next rounds, as far as they are known, for sessions that open ahead."""
+
+
+class CaseStream:
+    """Cases whose order depends on nothing that is run."""
+
+    def __init__(self, cases: Iterator[Case], coming: Callable[[], Sequence[Setup]] = tuple) -> None:
+        self._cases, self._coming = cases, coming
+
+    def next_case(self, ran: int, in_flight: int = 0) -> Case | NoCase:
+        return next(self._cases, NoCase.DONE)
+
+    def coming(self) -> Sequence[Setup]:
+        return self._coming()

@@ -1,0 +1,155 @@
+"""What the campaign commands share: options, the folder and record that they write, and how they run a campaign."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from fuzz.campaign import campaign
+from fuzz.case_source import CaseStream
+from fuzz.commands.session_hooks import Place, session_hooks
+from fuzz.draw.corpus import Remembered
+from fuzz.draw.rounds import rounds
+from fuzz.options import examples
+from fuzz.parallel.coordinator import Coordinator
+from fuzz.parallel.merge import with_seeds
+from fuzz.parallel.scheduler import RoundScheduler
+from fuzz.parallel.shard import plan_to_json
+from fuzz.stats import Plan
+from fuzz.triage import Hooks
+from reports.campaign import summary
+from reports.progress import Display
+from repro.cases.atomic_file import write_text
+from repro.cases.case import Target
+from repro.cases.own_place import own_folder
+from repro.cases.runner_facts import RUNNER_FACTS
+from repro.commands.cli import BadInput
+from repro.ledger.known import Issue, load
+from repro.ledger.run import Book
+from repro.shrinking.store import keep
+from repro.traces.campaign import Campaign, Replay, dumps
+from runners.processes.warm import room_for
+from runners.targets.devices import gpus, spread, visible
+
+
+class CommandContext:
+    """One command's campaigns. Mutable: campaigns and replays gather here."""
+
+    def __init__(self, options: argparse.Namespace, display: Display, ledger: Book) -> None:
+        self.options = options
+        self.ledger = ledger
+        self.corpus = Remembered(examples(options), display.line)
+        self.display = display
+        self.out: Path = options.out or own_folder(Path("out"), options.command)
+        self.out.mkdir(parents=True, exist_ok=True)
+        known: Path | None = getattr(options, "known_issues", None)
+        self.issues: tuple[Issue, ...] = load(known) if known else ()
+        self.campaigns: list[Campaign] = []
+        self.replays: list[Replay] = []
+        self.write()
+
+    def write(self) -> None:
+        """Put the record beside the findings and at --json: as it grows, and once before anything is run, so that a
+        bad path shows at once."""
+        for path in (self.out / "record.json", self.options.json):
+            if path:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_text(path, dumps(self.campaigns, self.replays))
+
+    def say(self, *lines: str) -> None:
+        for line in lines:
+            self.display.line(line)
+
+    def hooks(self, target: Target) -> AbstractContextManager[Hooks]:
+        """A target's pool and everything else that a campaign is given."""
+        place = Place(
+            target=target,
+            out=self.out,
+            log=self.log(target),
+            timeout_s=self.options.timeout,
+            standbys=self.standbys(target, 1),
+            issues=self.issues,
+            traces=self.options.keep_traces,
+        )
+        return session_hooks(place, self.ledger, self.display.tell, remember=self.corpus.remember)
+
+    def standbys(self, target: Target, workers: int) -> int:
+        """How many sessions each of these workers may open ahead."""
+        asked: int | None = self.options.standbys
+        return room_for(target.engine, workers) if asked is None else asked
+
+    def log(self, target: Target, number: int | None = None) -> Path:
+        """Where a worker's prints go."""
+        name = re.sub(r"[^A-Za-z0-9.]+", "-", str(target)).strip("-")
+        return self.out / (f"worker-{name}.log" if number is None else f"worker-{name}-{number}.log")
+
+    def plan(self, target: Target, **limits: Any) -> Plan:
+        options = self.options
+        runner = options.runner or ("toy" if target.engine == "toy" else "draft")
+        backends = RUNNER_FACTS[runner].backends
+        if options.backend and options.backend not in backends:
+            raise BadInput(f"--backend {options.backend}: the {runner} runner has {' and '.join(backends)}")
+        plan = Plan(
+            target=target,
+            runner=runner,
+            backend=options.backend or backends[0],
+            seed=options.seed,
+            confirm_tries=options.confirm,
+            shrink_runs=options.shrink_runs,
+            shrink_seconds=options.shrink_seconds,
+        )
+        return dataclasses.replace(plan, **limits)
+
+    def campaign(self, plan: Plan) -> Campaign:
+        """One campaign, shown and written."""
+        if self.options.workers > 1:
+            done = self.shared_campaign(plan, "rounds")
+        else:
+            cases = rounds(plan.seed, plan.runner, plan.backend, self.options.cases_per_setup)
+            with self.hooks(plan.target) as hooks:
+                # Recorded before the workers are ended: they take a moment, in which a person may press Ctrl-C again.
+                known = self.corpus.cases(plan.runner, plan.backend)
+                done = self.put(campaign(plan, CaseStream(chain(known, cases), cases.coming), hooks))
+        self.say(*summary(done))
+        return done
+
+    def put(self, done: Campaign) -> Campaign:
+        self.campaigns.append(done)
+        self.write()
+        self.ledger.campaign(done)
+        return done
+
+    def shared_campaign(self, plan: Plan, mix: str, *, warm: bool = False) -> Campaign:
+        """One campaign of several processes. mix: as of bench.a_round. warm: whether they start their clocks only once
+        each has run a case."""
+        options = self.options
+        devices: Sequence[str] = visible(len(gpus())) if plan.target.engine == "cuda" else ()
+        tasks = [
+            {
+                "plan": plan_to_json(dataclasses.replace(plan, cases=None)),
+                "mix": mix,
+                "warm": warm,
+                "cases_per_setup": options.cases_per_setup,
+                "timeout": options.timeout,
+                "out": str(self.out),
+                "log": str(self.log(plan.target, number)),
+                "device": device,
+                "standbys": self.standbys(plan.target, options.workers),
+                "ledger": str(self.ledger.path or ""),
+                "run": self.ledger.run,
+                "keep_traces": options.keep_traces,
+                "known_issues": str(getattr(options, "known_issues", None) or ""),
+            }
+            for number, device in enumerate(spread(options.workers, devices))
+        ]
+        scheduler = RoundScheduler(plan.cases, options.cases_per_setup)
+        coordinator = Coordinator(plan, scheduler, self.display.tell)
+        done = coordinator.work([sys.executable, "-m", "fuzz", "shard"], tasks)
+        return self.put(with_seeds(done, lambda finding: str(keep(self.out, finding))))

@@ -1,0 +1,44 @@
+"""python -m fuzz hunt: a campaign for each target up to its first finding, every finding run on the other targets, and
+a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fuzz.commands.context import CommandContext
+from fuzz.exits import exit_code
+from fuzz.hunt import replay_on, summary
+from reports.html import render
+from reports.records import history_of
+from repro.cases.atomic_file import write_text
+from repro.cases.case import Target
+
+
+def command(context: CommandContext, targets: Sequence[Target]) -> int:
+    for target in targets:
+        plan = context.plan(target, seconds=context.options.seconds, stop_at_first=True)
+        if context.campaign(plan).stopped in ("interrupted", "error"):
+            break
+    try:
+        compare(context, targets)
+    except KeyboardInterrupt:
+        context.say("interrupted: not every finding was tried on the other targets")
+    context.write()
+    report = context.out / "report.html"
+    write_text(report, render(history_of(context.campaigns, context.replays)))
+    context.say(*summary(context.campaigns, context.replays), f"report: {report.absolute()}")
+    return exit_code(context.campaigns, context.replays)
+
+
+def compare(context: CommandContext, targets: Sequence[Target]) -> None:
+    """Run every finding on the targets whose own campaign did not show it."""
+    findings = [found for done in context.campaigns for found in done.findings]
+    for target in targets:
+        seen = {found.fingerprint for found in findings if found.target == str(target)}
+        others = [found for found in findings if found.fingerprint not in seen]
+        if others:
+            with context.hooks(target) as hooks:
+                for found in others:
+                    replay = replay_on(found, target, hooks, context.options.confirm)
+                    context.replays.append(replay)
+                    context.ledger.replay(replay, found.case.setup)

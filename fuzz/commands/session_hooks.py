@@ -1,0 +1,95 @@
+"""The functions that a campaign is given, bound to a target's worker pool, the folder of findings and the ledger."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from fuzz.draw.transitions import exercised
+from fuzz.in_flight import InFlight
+from fuzz.known import explain
+from fuzz.triage import Hooks
+from oracles.catalogue import judge_all, overall
+from repro.cases.case import Case, Target
+from repro.ledger.known import Issue
+from repro.ledger.run import Book
+from repro.shrinking.store import keep, keep_trace
+from repro.traces.campaign import Progress
+from repro.traces.finding import Finding, Status, Verdict
+from repro.traces.trace import Trace
+from runners.processes.diagnose import first_wrong
+from runners.processes.experiments import experiments
+from runners.processes.pool import Pool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a campaign's cases are run and what it leaves. out: folder of findings. log: what workers print. timeout_s:
+    seconds of silence that are a hang. standbys: sessions that may be open ahead. device: the GPU; empty: any. issues:
+    known ones, with which failures are explained. traces: whether those of findings are kept."""
+
+    target: Target
+    out: Path
+    log: Path
+    timeout_s: float
+    standbys: int = 0
+    device: str = ""
+    issues: Sequence[Issue] = ()
+    traces: bool = False
+
+
+@contextmanager
+def session_hooks(
+    place: Place,
+    ledger: Book,
+    tell: Callable[[Progress], None],
+    claim: Callable[[str], bool] = lambda fingerprint: True,
+    remember: Callable[[Finding], None] = lambda finding: None,
+) -> Iterator[Hooks]:
+    """The hooks of a campaign at this place, and the pool that they need, which ends with this."""
+    target, log = place.target, place.log
+
+    def store(finding: Finding) -> str:
+        remember(finding)
+        ledger.finding(finding)
+        return str(keep(place.out, finding))
+
+    def note(case: Case, trace: Trace, verdicts: Sequence[Verdict], status: Status) -> None:
+        ledger.case(target, case, trace, verdicts, status, exercised(case, trace.replayed))
+
+    in_flight = InFlight(place.out, f"{log.stem}-{os.getpid()}")
+    with (
+        Pool(target, timeout_s=place.timeout_s, log=log, device=place.device, standbys=place.standbys) as pool,
+        experiments(place.issues, judge_all, overall, timeout_s=place.timeout_s, log=log, device=place.device) as (
+            explainer,
+            worker,
+        ),
+    ):
+        hooks = Hooks(
+            run=in_flight.before(pool.run),
+            # In the same worker: another one would have to import everything again.
+            run_fresh=in_flight.before(pool.run_fresh),
+            send=in_flight.before(pool.send),
+            expect=pool.expect,
+            blame=partial(first_wrong, pool, judge=judge_all),
+            judge=judge_all,
+            overall=overall,
+            keep=store,
+            tell=tell,
+            clock=time.monotonic,
+            claim=claim,
+            note=note,
+        )
+        if place.traces:
+            hooks = dataclasses.replace(hooks, keep_trace=partial(keep_trace, target))
+        if place.issues:
+            blame = partial(first_wrong, judge=judge_all)
+            hooks = dataclasses.replace(hooks, explain=partial(explain, explainer, worker.on, blame, target, hooks))
+        yield hooks
+    in_flight.clear()
