@@ -11,6 +11,8 @@ JOBS ?= 2
 RELEASES = $(shell $(PY) -m runners facts --releases $(1))
 # What the tests drive.
 TEST_TARGETS ?= $(call RELEASES,test)
+# What the tests of `make test-more` drive.
+MORE_TARGETS ?= $(call RELEASES,more)
 # What gets an environment of its own on a GPU host with a package index: 11 GB each.
 CUDA_TARGETS ?= $(call RELEASES,cuda)
 # make report: the ledger that this host's measurements go to, on which engine and releases, the runners that get a
@@ -22,6 +24,7 @@ REPORT_RUNNERS ?= draft draft_extend decode verify
 REPORT_CASES ?= 30
 LEDGERS ?=
 
+SPACE := $(subst ,, )
 LOCK := requirements/emulated.txt
 # The stamp is named after the lock's contents, so that a changed lock, and nothing else, installs again.
 STAMP := .venv/.installed-$(shell sha256sum $(LOCK) | cut -c1-16)
@@ -34,12 +37,13 @@ SUITE := $(PY) -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
 # What is started dozens of times is compiled once, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup setup-checks setup-cuda fuzz .hunt test test-fast test-cuda lint measure report clean
+.PHONY: help setup setup-checks setup-cuda fuzz .hunt test test-more test-fast test-cuda lint measure report clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make fuzz        hunt for bugs in two releases of sglang for about a minute; exit code 1: found'
 	@echo 'make test        lint, then all tests [TEST_TARGETS="0.5.13 ..."]'
+	@echo 'make test-more   the tests that are left: on further releases, and of every stored candidate patch'
 	@echo 'make test-fast   the tests that need neither sglang nor whole commands, in seconds'
 	@echo 'make test-cuda   the tests that need a GPU, on all visible GPUs [PYTEST_FLAGS="--workers-per-gpu 4"]'
 	@echo 'make report      stored seeds, fixes, short campaigns on all releases, then out/report/report.html'
@@ -102,7 +106,13 @@ lint: setup
 
 test: lint
 	$(PY) -m runners install $(TEST_TARGETS)
-	$(SUITE) -m 'not cuda'
+	$(SUITE) -m 'not cuda and not exhaustive'
+
+# What drives a target, on these; and what repeats on all stored things what `make test` shows on some.
+test-more: setup
+	$(PY) -m runners install $(TEST_TARGETS) $(MORE_TARGETS)
+	$(SUITE) -m 'not cuda' $(MORE_TARGETS:%=--target %/emulated) -k "$(subst $(SPACE), or ,$(MORE_TARGETS:%=%/emulated))"
+	$(SUITE) -m exhaustive
 
 test-fast: setup
 	$(SUITE) -m 'not emulated and not cuda and not slow'

@@ -87,6 +87,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for engine, meaning in ENGINES.items():
         config.addinivalue_line("markers", f"{engine}(*releases): {meaning}")
     config.addinivalue_line(
+        "markers", "exhaustive: shows of every stored thing what another test shows of one; left out of make test"
+    )
+    config.addinivalue_line(
         "markers", "slow: runs whole commands in processes of their own; left out of make test-fast"
     )
     config.addinivalue_line("markers", "nightly: part of a nightly run, and of no other")

@@ -86,7 +86,13 @@ def test_a_repair_is_of_the_last_release_that_has_the_bug(repair: Repair) -> Non
 
 
 @pytest.mark.parametrize(
-    "repair", [pytest.param(one, marks=pytest.mark.emulated(one.release), id=one.seed) for one in REPAIRS]
+    "repair",
+    [
+        # Each takes two imports of sglang.
+        pytest.param(one, marks=[pytest.mark.emulated(one.release), *([pytest.mark.exhaustive] if more else [])])
+        for more, one in enumerate(REPAIRS)
+    ],
+    ids=[one.seed for one in REPAIRS],
 )
 def test_on_real_sglang(repair: Repair, capsys: pytest.CaptureFixture[str]) -> None:
     """As published it fails, with the change and nothing else it does not."""
