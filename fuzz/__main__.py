@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from fuzz.check.command import command_check
-from fuzz.commands import bench, hunt, run, shard
+from fuzz.commands import bench, hunt, run, shard, slot
 from fuzz.commands.context import CommandContext
 from fuzz.mutation.command import Tools, mutate
 from fuzz.options import options_of
@@ -35,6 +35,8 @@ def carry_out(arguments: Sequence[str] | None) -> int:
     options = options_of(arguments)
     if options.command == "shard":
         return shard.command()
+    if options.command == "slot":
+        return slot.command()
     if options.command == "check":
         return command_check(options, partial(Pool, standbys=room_for("emulated")), lacks, judge_all, overall)
     if getattr(options, "probes", False):

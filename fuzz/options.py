@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,8 +19,12 @@ from repro.ledger.known import KNOWN_ISSUES
 HUNTED = tuple(f"{release}/emulated" for release in USES["hunt"])
 HUNT_SECONDS = 30.0  # a target
 CHECK_MINUTES = 3.0
+NIGHT_MINUTES_MIN = 2.5
+PLACE = re.compile(r"auto|local:[1-9][0-9]?|(?!local:)[^:/\s]+:[0-9]+")
+# Of a chunk: what a lost node costs at most, and long enough that the way there and back does not count.
+CHUNK_S = 20.0
 # Commands whose targets are no options.
-OWN_TARGETS = ("shard", "check")
+OWN_TARGETS = ("shard", "slot", "check")
 DESCRIPTION = """Draw cases, run them, judge them, keep what fails.
 Exit codes: 0 nothing found, 1 found, 2 nothing could be judged, 3 our own error or bad input."""
 
@@ -65,6 +70,28 @@ def _parser() -> Parser:
         help="a failing case is run again with what mends the known issues (default: repro/known_issues.toml); what "
         "fails then is the finding",
     )
+    run.add_argument(
+        "--shard",
+        type=part,
+        metavar="I/N",
+        help="only part I of N: the parts are disjoint and together the whole, whoever runs them and wherever",
+    )
+    run.add_argument(
+        "--cluster",
+        type=place,
+        metavar="PLACE",
+        help="on the nodes of a Ray cluster: auto (the one that this host is in), HOST:PORT, or local:N (N nodes here)",
+    )
+    run.add_argument(
+        "--slots", type=count, metavar="N", help="with --cluster: processes a node; default: one a GPU, or a core"
+    )
+    run.add_argument(
+        "--chunk-seconds",
+        type=positive,
+        default=CHUNK_S,
+        metavar="S",
+        help="with --cluster: of work in a piece, which is what a lost node costs; default: %(default)g",
+    )
     run.add_argument("--stop-at-first", action="store_true", help="end a campaign at its first confirmed finding")
     run.add_argument("--profile", choices=PROFILES, default=DEFAULT, help=f"how much is tried; default: {DEFAULT}")
     run.add_argument(
@@ -76,6 +103,12 @@ def _parser() -> Parser:
     speed = commands.add_parser("bench", parents=[shared], help="cases per second and time per stage")
     speed.add_argument("--cases", type=count, default=30, help="on each of the two mixes")
     speed.add_argument("--mix", choices=("small", "rounds"), default="", help="only one setup, or only random ones")
+    speed.add_argument(
+        "--night",
+        type=minutes_of_a_night,
+        metavar="MINUTES",
+        help="instead: one campaign of so long, and what it takes of the machine after a minute and at its end",
+    )
     hunt = commands.add_parser("hunt", parents=[shared], help="the main job: find, compare, report")
     hunt.add_argument("--seconds", type=positive, default=HUNT_SECONDS, help="for each target")
     hunt.set_defaults(workers=1)
@@ -118,8 +151,31 @@ def _parser() -> Parser:
     check.add_argument("--seed", type=whole, default=0, help="the number from which all cases are drawn")
     check.add_argument("--out", type=Path, help="folder for what fails and logs; default: out/check-TIME")
     check.add_argument("--timeout", type=positive, default=120.0, help="seconds of silence that are a hang")
+    commands.add_parser("slot")
     commands.add_parser("shard")  # one process of a campaign that several share; started by run and bench alone
     return top
+
+
+def part(text: str) -> tuple[int, int]:
+    """I of N, both from 1 on."""
+    index, slash, number = text.partition("/")
+    if not slash or count(index) > count(number):
+        raise argparse.ArgumentTypeError(f"{text!r} is no part like 2/8")
+    return count(index), count(number)
+
+
+def place(text: str) -> str:
+    """Where a cluster is."""
+    if not PLACE.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor HOST:PORT nor local:N")
+    return text
+
+
+def minutes_of_a_night(text: str) -> float:
+    """A footprint after the first minute, and one more at least."""
+    if positive(text) < NIGHT_MINUTES_MIN:
+        raise argparse.ArgumentTypeError(f"{text!r}: {NIGHT_MINUTES_MIN:g} minutes at least")
+    return positive(text)
 
 
 def checkout(text: str) -> Target:
@@ -147,6 +203,10 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.minutes = None if options.cases else options.minutes or profile.minutes
         if options.examples and options.workers > 1:
             raise BadInput("--examples: not with --workers, whose cases are dealt by their number")
+        alone = {"workers": options.workers > 1, "shard": options.shard, "examples": options.examples}
+        for name, asked in {**alone, "keep-traces": options.keep_traces}.items():
+            if options.cluster and asked:
+                raise BadInput(f"--{name}: not with --cluster, whose nodes share out all rounds and send back seeds")
     return options
 
 
@@ -154,6 +214,6 @@ def examples(options: argparse.Namespace) -> ExampleDatabase | None:
     """The example database that was asked for, or that the profile uses; None if there is none."""
     try:
         asked = options.command == "run" and (options.examples or PROFILES[options.profile].remembers)
-        return database(options.examples) if asked and options.workers == 1 else None
+        return database(options.examples) if asked and options.workers == 1 and not options.cluster else None
     except BadExamples as error:
         raise BadInput(str(error)) from error

@@ -55,6 +55,7 @@ VIOLATIONS = (
     ("repro/planted_14.py", "from repro.cases.case import Case"),
     ("runners/engines/planted_15.py", "import torch"),
     ("fuzz/planted_16.py", "import fuzz.commands.run"),
+    ("fuzz/cluster/planted_17.py", "import ray"),
 )
 ALLOWED = {"repro.planted_14", "runners.engines.planted_15"}
 

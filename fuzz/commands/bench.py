@@ -11,6 +11,7 @@ from itertools import islice
 from fuzz import bench
 from fuzz.campaign import campaign
 from fuzz.case_source import CaseStream
+from fuzz.commands import night
 from fuzz.commands.context import CommandContext
 from fuzz.draw.rounds import rounds
 from fuzz.exits import exit_code
@@ -35,6 +36,8 @@ class _Alone:
 
 def command(context: CommandContext, targets: Sequence[Target]) -> int:
     options = context.options
+    if options.night:
+        return night.command(context, targets)
     count = bench.enough(options.cases, options.workers, options.cases_per_setup)
     for target in targets:
         plan = context.plan(target, cases=count, triage=False)

@@ -14,9 +14,10 @@ from typing import Any
 
 from fuzz.campaign import campaign
 from fuzz.case_source import CaseStream
+from fuzz.commands import cluster
 from fuzz.commands.session_hooks import Place, session_hooks
 from fuzz.draw.corpus import Remembered
-from fuzz.draw.rounds import rounds
+from fuzz.draw.rounds import EVERY, part, rounds
 from fuzz.options import examples
 from fuzz.parallel.coordinator import Coordinator
 from fuzz.parallel.merge import with_seeds
@@ -109,13 +110,20 @@ class CommandContext:
 
     def campaign(self, plan: Plan) -> Campaign:
         """One campaign, shown and written."""
-        if self.options.workers > 1:
-            done = self.shared_campaign(plan, "rounds")
+        a_round, (index, count) = self.options.cases_per_setup, getattr(self.options, "shard", None) or (1, 1)
+        limit = plan.cases if count > 1 else None
+        numbers = part(limit, a_round, index, count)
+        if not numbers:
+            raise BadInput(f"--shard {index}/{count}: {limit} cases are too few rounds of {a_round} for so many parts")
+        if getattr(self.options, "cluster", None):
+            done = self.put(cluster.campaign(self.options, plan, self.out, self.ledger, self.display))
+        elif self.options.workers > 1:
+            done = self.shared_campaign(plan, "rounds", numbers, limit)
         else:
-            cases = rounds(plan.seed, plan.runner, plan.backend, self.options.cases_per_setup)
+            cases = rounds(plan.seed, plan.runner, plan.backend, a_round, numbers, limit)
             with self.hooks(plan.target) as hooks:
                 # Recorded before the workers are ended: they take a moment, in which a person may press Ctrl-C again.
-                known = self.corpus.cases(plan.runner, plan.backend)
+                known = self.corpus.cases(plan.runner, plan.backend)[index - 1 :: count]
                 done = self.put(campaign(plan, CaseStream(chain(known, cases), cases.coming), hooks))
         self.say(*summary(done))
         return done
@@ -126,9 +134,11 @@ class CommandContext:
         self.ledger.campaign(done)
         return done
 
-    def shared_campaign(self, plan: Plan, mix: str, *, warm: bool = False) -> Campaign:
-        """One campaign of several processes. mix: as of bench.a_round. warm: whether they start their clocks only once
-        each has run a case."""
+    def shared_campaign(
+        self, plan: Plan, mix: str, numbers: range = EVERY, limit: int | None = None, *, warm: bool = False
+    ) -> Campaign:
+        """One campaign of several processes. mix: as of bench.a_round. numbers, limit: which rounds it has, and as of
+        room(). warm: whether they start their clocks only once each has run a case."""
         options = self.options
         devices: Sequence[str] = visible(len(gpus())) if plan.target.engine == "cuda" else ()
         tasks = [
@@ -137,6 +147,8 @@ class CommandContext:
                 "mix": mix,
                 "warm": warm,
                 "cases_per_setup": options.cases_per_setup,
+                "numbers": [numbers.start, numbers.stop, numbers.step],
+                "limit": limit,
                 "timeout": options.timeout,
                 "out": str(self.out),
                 "log": str(self.log(plan.target, number)),
@@ -149,7 +161,9 @@ class CommandContext:
             }
             for number, device in enumerate(spread(options.workers, devices))
         ]
-        scheduler = RoundScheduler(plan.cases, options.cases_per_setup)
+        whole = numbers == EVERY
+        limits = (plan.cases, None) if whole else (None, len(numbers))
+        scheduler = RoundScheduler(limits[0], options.cases_per_setup, limits[1])
         coordinator = Coordinator(plan, scheduler, self.display.tell)
         done = coordinator.work([sys.executable, "-m", "fuzz", "shard"], tasks)
         return self.put(with_seeds(done, lambda finding: str(keep(self.out, finding))))

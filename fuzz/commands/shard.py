@@ -6,15 +6,18 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from fuzz import bench
 from fuzz.campaign import campaign
 from fuzz.commands.session_hooks import Place, session_hooks
+from fuzz.draw.rounds import room
 from fuzz.parallel.shard import Channel, LeasedRounds, Shard, plan_from_json
 from fuzz.stats import CampaignStats
+from repro.cases.case import Case
 from repro.ledger.known import load
 from repro.ledger.run import same_run
 from repro.shrinking.replay import ERROR
@@ -54,5 +57,11 @@ def run_shard(channel: Channel, task: Mapping[str, Any]) -> None:
         channel.ask(say="ready")
         # The clock starts when all shards are ready.
         shard.stats = CampaignStats(plan, time.monotonic)
-        rounds = LeasedRounds(channel, lambda number: bench.a_round(plan, task["mix"], number, task["cases_per_setup"]))
+        numbers, a_round, limit = range(*task["numbers"]), task["cases_per_setup"], task["limit"]
+
+        def cases_of(lease: int) -> Iterator[Case]:
+            drawn = bench.a_round(plan, task["mix"], numbers[lease], a_round)
+            return islice(drawn, room(limit, a_round, numbers[lease]))
+
+        rounds = LeasedRounds(channel, cases_of)
         shard.run(lambda: campaign(plan, rounds, hooks, shard.stats))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import TypeVar
 
 from hypothesis import given, settings
@@ -30,6 +31,8 @@ SMALL_ROUNDS = 3
 LONG_ROUND, WIDE_ROUNDS = 4, 24
 # After so many draws that gave only known cases, the setup has no more to offer and the round ends early.
 REPEATS_MAX = 50
+# The numbers of all rounds: more than will ever be run.
+EVERY = range(1 << 62)
 # How many rounds ahead a sequence of cases tells the setups of: more than are ever opened ahead.
 ROUNDS_TOLD = 6
 
@@ -58,12 +61,22 @@ def examples(strategy: st.SearchStrategy[T]) -> Callable[[str], T]:
 
 
 class Rounds(Iterator[Case]):
-    """The cases of round after round, for ever. Mutable: it knows which round it is at."""
+    """The cases of the rounds with these numbers, one after the other. Mutable: it knows which round it is at.
+    limit: of the whole campaign that they are a part of, as in room()."""
 
-    def __init__(self, seed: int, runner: str, backend: str, cases_per_setup: int) -> None:
+    def __init__(
+        self,
+        seed: int,
+        runner: str,
+        backend: str,
+        cases_per_setup: int,
+        numbers: range = EVERY,
+        limit: int | None = None,
+    ) -> None:
         self._source = (seed, runner, backend)
         self._cases_per_setup = cases_per_setup
-        self._number = -1
+        self._limit = limit
+        self._ahead = numbers  # those that have not begun
         self._round: Iterator[Case] = iter(())
         self._setups: dict[int, Setup] = {}  # of rounds to come
 
@@ -72,23 +85,39 @@ class Rounds(Iterator[Case]):
             case = next(self._round, None)
             if case is not None:
                 return case
-            self._number += 1
+            if not self._ahead:
+                raise StopIteration
+            number, self._ahead = self._ahead[0], self._ahead[1:]
             seed, runner, backend = self._source
-            self._round = round_cases(seed, self._number, runner, backend, self._cases_per_setup)
+            drawn = round_cases(seed, number, runner, backend, self._cases_per_setup)
+            self._round = islice(drawn, room(self._limit, self._cases_per_setup, number))
 
     def coming(self) -> tuple[Setup, ...]:
         """The setups of the next few rounds, in order."""
         seed, runner, backend = self._source
-        numbers = range(self._number + 1, self._number + 1 + ROUNDS_TOLD)
         self._setups = {
-            number: self._setups.get(number) or round_setup(seed, number, runner, backend)[1] for number in numbers
+            number: self._setups.get(number) or round_setup(seed, number, runner, backend)[1]
+            for number in self._ahead[:ROUNDS_TOLD]
         }
         return tuple(self._setups.values())
 
 
-def rounds(seed: int, runner: str, backend: str, cases_per_setup: int) -> Rounds:
-    """Round after round for ever."""
-    return Rounds(seed, runner, backend, cases_per_setup)
+def rounds(
+    seed: int, runner: str, backend: str, cases_per_setup: int, numbers: range = EVERY, limit: int | None = None
+) -> Rounds:
+    """Round after round: for ever, or those with these numbers."""
+    return Rounds(seed, runner, backend, cases_per_setup, numbers, limit)
+
+
+def room(limit: int | None, cases_per_setup: int, number: int) -> int:
+    """How many cases a round may have in a campaign of so many that several share: it is as if each round had all that
+    it may have, so that nobody need draw the others' cases to know."""
+    return cases_per_setup if limit is None else max(0, min(cases_per_setup, limit - number * cases_per_setup))
+
+
+def part(limit: int | None, cases_per_setup: int, index: int, count: int) -> range:
+    """The rounds of one of `count` parts of a campaign, index from 1 on: disjoint, and together all there are."""
+    return range(index - 1, EVERY.stop if limit is None else -(-limit // cases_per_setup), count)
 
 
 def round_setup(seed: int, number: int, runner: str, backend: str) -> tuple[Swarm, Setup]:

@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from repro.cases.case import Target
 from repro.cases.sort_key import sort_key
 from repro.traces.campaign import Campaign, Covered, Found, Transition
 from repro.traces.finding import Finding, Status, Verdict
@@ -60,11 +61,13 @@ def with_seeds(whole: Campaign, keep: Callable[[Finding], str]) -> Campaign:
 
 
 def _stored(found: Found, whole: Campaign, keep: Callable[[Finding], str]) -> Found:
-    if found.seed:
-        return found
+    return found if found.seed else dataclasses.replace(found, seed=keep(finding_of(found, whole.target)))
+
+
+def finding_of(found: Found, target: Target) -> Finding:
+    """What is stored of it."""
     verdict = Verdict(oracle=found.oracle, status=Status.FAIL, where=found.where, detail=found.detail, cell=found.cell)
-    finding = Finding(case=found.case, target=whole.target, verdict=verdict, failed=found.failed, tried=found.tried)
-    return dataclasses.replace(found, seed=keep(finding))
+    return Finding(case=found.case, target=target, verdict=verdict, failed=found.failed, tried=found.tried)
 
 
 def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -30,16 +30,16 @@ Leases = list[tuple[int, Lease]]
 
 
 class RoundScheduler:
-    """limit: cases in all, None for no limit; cases_per_round: the most that a round has. Mutable: it knows which
-    leases it gave.
+    """limit: cases in all, None for no limit; cases_per_round: the most that a round has; rounds: how many there are,
+    None for no end. Mutable: it knows which leases it gave.
 
     A single process would run round after round until the limit is met. How many cases a round leaves to the next is
     known once it is finished; until then the most is assumed, so that no shard ever runs a case too many, and a shard
     that wants more than is certain waits.
     """
 
-    def __init__(self, limit: int | None, cases_per_round: int) -> None:
-        self._limit, self._cases_per_round = limit, cases_per_round
+    def __init__(self, limit: int | None, cases_per_round: int, rounds: int | None = None) -> None:
+        self._limit, self._cases_per_round, self._rounds = limit, cases_per_round, rounds
         self._leased = 0  # rounds
         self._ran: dict[int, int] = {}  # cases of each finished round
         self._works_on: dict[int, int] = {}  # the round of each shard
@@ -99,6 +99,8 @@ class RoundScheduler:
 
     def _allowed(self, number: int) -> int:
         """How many cases of this round may be run for certain."""
+        if self._rounds is not None and number >= self._rounds:
+            return 0
         if self._limit is None:
             return self._cases_per_round
         before = sum(self._ran.get(earlier, self._cases_per_round) for earlier in range(number))

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from repro.ledger.rows import CampaignRow, CaseCount, CaseRow, CheckRow, FindingRow, FixRow, Row, Run
 from repro.ledger.schema import TABLES, BadLedger, columns, connect_to_read, trouble
-from repro.ledger.unfinished import unfinished
+from repro.ledger.unfinished import Alike, unfinished
 from repro.traces.campaign import BadRecord, Campaign
 from repro.traces.finding import Cell
 
@@ -90,7 +90,7 @@ def _rows(connection: sqlite3.Connection, kind: type[R]) -> tuple[R, ...]:
     return tuple(_made(kind, _named(kind, values)) for values in found)
 
 
-def _named(kind: type[Row] | type[Run] | type[CaseCount], values: tuple[Any, ...]) -> dict[str, Any]:
+def _named(kind: type[Row] | type[Run] | type[CaseCount] | type[Alike], values: tuple[Any, ...]) -> dict[str, Any]:
     return {field.name: value for field, value in zip(fields(kind), values, strict=True)}
 
 
@@ -111,16 +111,21 @@ def _unfinished(
     """Campaigns of which there are cases, and that have not said what they came to."""
     ended = {(row.run, str(row.campaign.target), row.campaign.runner, row.campaign.backend) for row in campaigns}
     begun = dict.fromkeys((count.run, count.target, count.runner, count.backend) for count in counts)
-    for key in begun:
-        if key not in ended:
-            found = connection.execute(
-                f"SELECT {columns(CaseRow)} FROM cases "
-                "WHERE run = ? AND target = ? AND runner = ? AND backend = ? ORDER BY at, rowid",
-                key,
-            )
-            rows = [CaseRow(**_named(CaseRow, values)) for values in found]
-            own = [row for row in findings if (row.run, row.target) == key[:2]]
-            yield CampaignRow(run=key[0], campaign=unfinished(rows, own), at=rows[-1].at)
+    killed: dict[tuple[str, str, str, str], list[Alike]] = {key: [] for key in begun if key not in ended}
+    if not killed:
+        return
+    # All of them in one pass: after a bad night every campaign of a thousand may be one of these.
+    same = "run, target, runner, backend, topk, num_steps, status, verdicts, transitions"
+    found = connection.execute(
+        f"SELECT {same}, count(*), sum(replays), min(at), max(at) FROM cases "
+        f"GROUP BY {same} ORDER BY min(at), min(rowid)"
+    )
+    for values in found:
+        if values[:4] in killed:
+            killed[values[:4]].append(Alike(**_named(Alike, values)))
+    for key, groups in killed.items():
+        campaign = unfinished(groups, [row for row in findings if (row.run, row.target) == key[:2]])
+        yield CampaignRow(run=key[0], campaign=campaign, at=campaign.ended)
 
 
 def _latest(findings: tuple[FindingRow, ...]) -> tuple[FindingRow, ...]:

@@ -52,9 +52,12 @@ class Book:
     ) -> None:
         """A drawn case was run and judged; transitions: what it exercised."""
         if self.ledger:
-            row = case_row(self.run, target, case, trace, status)
-            told, made = verdicts_text(verdicts), transitions_text(transitions)
-            self.ledger.case(replace(row, verdicts=told, transitions=made))
+            self.ledger.case(judged_row(self.run, target, case, trace, verdicts, status, transitions))
+
+    def case_row(self, row: CaseRow) -> None:
+        """A case was run elsewhere, as a part of this run."""
+        if self.ledger:
+            self.ledger.case(row)
 
     def finding(self, finding: Finding) -> None:
         if self.ledger:
@@ -153,6 +156,20 @@ def case_row(run: str, target: Target, case: Case, trace: Trace, status: Status)
         replays=len(trace.replayed),
         seconds=sum(trace.seconds.values()),
     )
+
+
+def judged_row(
+    run: str,
+    target: Target,
+    case: Case,
+    trace: Trace,
+    verdicts: Sequence[Verdict],
+    status: Status,
+    transitions: Iterable[Transition],
+) -> CaseRow:
+    """The same, with what the oracles said and what it exercised."""
+    row = case_row(run, target, case, trace, status)
+    return replace(row, verdicts=verdicts_text(verdicts), transitions=transitions_text(transitions))
 
 
 def finding_row(run: str, finding: Finding) -> FindingRow:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from repro.cases import codec
 from repro.cases.case import Target
 from repro.cases.codec import BadSeed
-from repro.ledger.rows import ERROR, UNSUPPORTED, CaseRow, FindingRow
+from repro.ledger.rows import ERROR, UNSUPPORTED, FindingRow
 from repro.traces.campaign import Campaign, Covered, Found, Transition
 from repro.traces.finding import Status, Verdict, by_oracle
 from repro.traces.trace import How
@@ -30,31 +31,55 @@ def transitions_text(transitions: Iterable[Transition]) -> str:
     return " ".join(f"{one.before}>{one.after}{'*' * one.padded}" for one in transitions)
 
 
-def unfinished(rows: Sequence[CaseRow], findings: Sequence[FindingRow]) -> Campaign:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alike:
+    """Cases of one campaign that differ in nothing but what they were: how many, their replays, the first and the last
+    time of them. A night has a million cases and a few hundred of these."""
+
+    run: str
+    target: str
+    runner: str
+    backend: str
+    topk: int
+    num_steps: int
+    status: str
+    verdicts: str
+    transitions: str
+    cases: int
+    replays: int
+    first: str
+    last: str
+
+
+def unfinished(groups: Sequence[Alike], findings: Iterable[FindingRow]) -> Campaign:
     """The campaign that these cases, of which there is at least one, and findings of its run and target belong to.
     ValueError if a row makes no sense."""
-    first, last = rows[0], rows[-1]
+    one = groups[0]
+    started, ended = min(group.first for group in groups), max(group.last for group in groups)
     verdicts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     transitions: Counter[Transition] = Counter()
-    for row in rows:
-        for oracle, status in _verdicts(row.verdicts):
-            verdicts[oracle][status.name.lower()] += 1
-        transitions.update(_transitions(row))
-    refused, errors = (sum(row.status == status for row in rows) for status in (UNSUPPORTED, ERROR))
-    own = (row for row in findings if (row.runner, row.backend) == (first.runner, first.backend))
+    statuses: Counter[str] = Counter()
+    for group in groups:
+        statuses[group.status] += group.cases
+        for oracle, status in _verdicts(group.verdicts):
+            verdicts[oracle][status.name.lower()] += group.cases
+        for transition in _transitions(group):
+            transitions[transition] += group.cases
+    refused, errors = statuses[UNSUPPORTED], statuses[ERROR]
+    own = (row for row in findings if (row.runner, row.backend) == (one.runner, one.backend))
     return Campaign(
-        target=Target.parse(first.target),
-        runner=first.runner,
-        backend=first.backend,
+        target=Target.parse(one.target),
+        runner=one.runner,
+        backend=one.backend,
         seed=0,
-        started=first.at,
-        ended=last.at,
+        started=started,
+        ended=ended,
         stopped=NOT_ENDED,
-        seconds=(datetime.fromisoformat(last.at) - datetime.fromisoformat(first.at)).total_seconds(),
-        cases=len(rows),
-        judged=sum(row.status in (Status.PASS.name, Status.FAIL.name) for row in rows),
-        replays=sum(row.replays for row in rows),
-        setups=len({(row.topk, row.num_steps) for row in rows}),
+        seconds=(datetime.fromisoformat(ended) - datetime.fromisoformat(started)).total_seconds(),
+        cases=statuses.total(),
+        judged=statuses[Status.PASS.name] + statuses[Status.FAIL.name],
+        replays=sum(group.replays for group in groups),
+        setups=len({(group.topk, group.num_steps) for group in groups}),
         verdicts={oracle: dict(counts) for oracle, counts in sorted(verdicts.items())},
         endings={how.value: count for how, count in ((How.UNSUPPORTED, refused), (How.ERROR, errors)) if count},
         errors={"the ledger does not say of what": errors} if errors else {},
@@ -72,7 +97,7 @@ def _verdicts(text: str) -> list[tuple[str, Status]]:
     return told
 
 
-def _transitions(row: CaseRow) -> list[Transition]:
+def _transitions(row: Alike) -> list[Transition]:
     found = []
     for text in row.transitions.split():
         before, _, after = text.removesuffix("*").partition(">")

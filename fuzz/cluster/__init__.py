@@ -1,0 +1,1 @@
+"""One campaign over the nodes of a cluster, in chunks that may be lost and done again."""

@@ -1,0 +1,184 @@
+"""The agent of a node: starts our own processes, one a slot, each with its GPU, and gives them chunks.
+
+It lives in a worker of Ray, which has this module's code and nothing else of ours: no CUDA, no torch, nothing that can
+crash it. So it needs the standard library alone. What it hands back is a few KB a chunk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+# To say ready: imports, and nothing of sglang yet.
+START_S = 120.0
+# To end after an interrupt: the chunk under way is left, and its worker ends.
+STOP_S = 15.0
+LOG_END = 400  # bytes of a dead process's log that are told
+
+
+class Agent:
+    """job: what a slot is to know (fuzz/commands/cluster.py says what); slots: how many, on the devices that this
+    process was given. Mutable."""
+
+    def __init__(self, job: Mapping[str, Any], slots: int) -> None:
+        self._job = dict(job) | {"slots": slots}
+        listed = [one for one in os.environ.get(VISIBLE, "").split(",") if one]
+        # Without a reservation Ray leaves all GPUs visible: what has none reserved must not touch any.
+        devices = listed if job["cuda"] else [""]
+        if not devices:
+            raise RuntimeError("no GPU is reserved for this node")
+        self._folder = Path(tempfile.mkdtemp(prefix=_prefix(job)))
+        self._slots = [_Slot(self._job, self._folder / str(n), devices[n % len(devices)]) for n in range(slots)]
+        self._free: queue.SimpleQueue[_Slot] = queue.SimpleQueue()
+        for slot in self._slots:
+            self._free.put(slot)
+        self._stopped = False
+
+    def start(self) -> dict[str, Any]:
+        """Start the first slot: what it says of itself, or `trouble`, why it cannot be."""
+        slot = self._free.get()
+        try:
+            return slot.start()
+        finally:
+            self._free.put(slot)
+
+    def run(self, chunk: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
+        """Have a free slot do this chunk; its result, or `lost`, how its process died. seconds: after which no further
+        case is to be begun."""
+        asked = time.monotonic()
+        slot = self._free.get()
+        try:
+            if self._stopped:
+                return {"say": "stopped"}
+            left = None if seconds is None else max(0.0, seconds - (time.monotonic() - asked))
+            return slot.run(chunk, left)
+        finally:
+            self._free.put(slot)
+
+    def doing(self) -> list[dict[str, Any]]:
+        """What each slot is at."""
+        return [dict(slot.doing) for slot in self._slots]
+
+    def pids(self) -> list[int]:
+        """The processes of the slots."""
+        return [slot.process.pid for slot in self._slots if slot.process]
+
+    def interrupt(self) -> None:
+        """What is under way ends, with what it has come to; what waits is not begun."""
+        self._stopped = True
+        for slot in self._slots:
+            slot.signal(signal.SIGINT)
+
+    def close(self) -> None:
+        """End all slots and remove their folders."""
+        self._stopped = True
+        for slot in self._slots:
+            slot.hang_up()
+        for slot in self._slots:
+            slot.end()
+        # Also what agents of this campaign have left here that were killed.
+        for folder in self._folder.parent.glob(f"{_prefix(self._job)}*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prefix(job: Mapping[str, Any]) -> str:
+    return f"eagleeye-{job['campaign']}-"
+
+
+class _Slot:
+    """One process, started anew when it has died. Mutable."""
+
+    def __init__(self, job: Mapping[str, Any], folder: Path, device: str) -> None:
+        self.process: subprocess.Popen[str] | None = None
+        self.doing: dict[str, Any] = {}
+        self._job, self._folder, self._device = job, folder, device
+
+    def start(self) -> dict[str, Any]:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        environment = os.environ | self._job["environment"] | {VISIBLE: self._device}
+        # Ray's own places come first on the path of its workers.
+        environment["PYTHONPATH"] = self._job["checkout"]
+        with (self._folder / "slot.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "fuzz", "slot"],
+                cwd=self._job["checkout"],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                process_group=0,
+            )
+        late = threading.Timer(START_S, self.process.kill)
+        late.start()
+        told = self._ask(dict(self._job) | {"out": str(self._folder), "device": self._device}, "ready")
+        late.cancel()
+        return told or {"trouble": self._died()}
+
+    def run(self, chunk: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
+        if self.process is None:
+            told = self.start()
+            if "trouble" in told:
+                return {"lost": told["trouble"]}
+        told = self._ask({"chunk": chunk, "seconds": seconds}, "result")
+        self.doing = {}
+        return told or {"lost": self._died()}
+
+    def _ask(self, message: Mapping[str, Any], answer: str) -> dict[str, Any]:
+        """The answer of this kind; nothing if it died before it could give one."""
+        assert self.process and self.process.stdin and self.process.stdout
+        with contextlib.suppress(OSError, ValueError):
+            self.process.stdin.write(json.dumps(message) + "\n")
+            self.process.stdin.flush()
+            for text in self.process.stdout:
+                told: dict[str, Any] = json.loads(text)
+                if told["say"] == answer:
+                    return told
+                self.doing = told
+        return {}
+
+    def _died(self) -> str:
+        """How it ended. What it had started sees that it is gone, and ends by itself."""
+        self.end()
+        process, self.process = self.process, None
+        code = process.returncode if process else 0
+        how = signal.Signals(-code).name if code < 0 else f"exit {code}"
+        said = (self._folder / "slot.log").read_bytes()[-LOG_END:].decode(errors="replace").strip()
+        return f"{how}: {said.splitlines()[-1]}" if said and code > 0 else how
+
+    def signal(self, number: int) -> None:
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def hang_up(self) -> None:
+        """It hears the end of its input, and ends."""
+        if self.process and self.process.stdin:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+
+    def end(self) -> None:
+        """Return when it has ended."""
+        if self.process is None:
+            return
+        self.hang_up()
+        try:
+            self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        if self.process.stdout:
+            self.process.stdout.close()

@@ -1,0 +1,99 @@
+"""What a cluster's campaign has come to: the results of its chunks put together, and one board of findings, so that
+each failure is confirmed and made small by one chunk, wherever it was seen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+
+from fuzz.campaign import ATTEMPTS_MAX, REFUSALS_MAX
+from fuzz.cluster.chunk import Chunk, settling
+from fuzz.parallel.merge import finding_of, merged
+from fuzz.stats import Plan
+from repro.traces.campaign import Campaign, Found
+from repro.traces.finding import Finding
+from repro.traces.trace import How
+
+
+class Board:
+    """Mutable: it takes results, each once. keep: store a form of a finding, which replaces earlier ones, and return
+    its path. seconds: since the campaign began."""
+
+    def __init__(self, plan: Plan, empty: Campaign, keep: Callable[[Finding], str]) -> None:
+        self.total = empty
+        self._plan, self._keep = plan, keep
+        self._attempts: Counter[str] = Counter()  # chunks that settle a failure, by fingerprint
+        self._at_work: set[str] = set()  # failures that such a chunk is at
+
+    def take(self, chunk: Chunk, part: Campaign, seconds: float) -> list[Chunk]:
+        """Merge what a chunk came to; the chunks that settle what it saw for the first time."""
+        if chunk.settle:
+            self._settled(chunk, part, seconds)
+            return []
+        began = max(0.0, seconds - part.seconds)
+        before = self.total.cases
+        parts = tuple(
+            dataclasses.replace(found, seed="", at_case=before + found.at_case, at_seconds=began + found.at_seconds)
+            for found in part.findings
+        )
+        known = {found.fingerprint: found for found in self.total.findings}
+        self.total = merged([self.total, dataclasses.replace(part, findings=parts, stopped=self.total.stopped)])
+        asked = []
+        for found in parts:
+            if found.fingerprint not in known:
+                self._store(found)
+            if self._wanted(found.fingerprint):
+                self._attempts[found.fingerprint] += 1
+                self._at_work.add(found.fingerprint)
+                asked.append(settling(chunk, found.fingerprint, found.case))
+        return asked
+
+    def _wanted(self, fingerprint: str) -> bool:
+        """Whether this failure is to be settled: nobody is at it, and it never failed in a fresh process."""
+        known = next(found for found in self.total.findings if found.fingerprint == fingerprint)
+        free = fingerprint not in self._at_work and not known.failed
+        return self._plan.triage and free and self._attempts[fingerprint] < ATTEMPTS_MAX
+
+    def _settled(self, chunk: Chunk, part: Campaign, seconds: float) -> None:
+        """What became of a failure. Its cases have been counted before."""
+        self._at_work.discard(chunk.settle)
+        known = next(found for found in self.total.findings if found.fingerprint == chunk.settle)
+        form = next((found for found in part.findings if found.fingerprint == chunk.settle), None)
+        if form is None:
+            # The same cases in a new process, and it was not seen.
+            form = dataclasses.replace(known, failed=0, tried=max(known.tried, 1))
+        forms = dataclasses.replace(
+            form, seed="", cases=known.cases, at_case=known.at_case, at_seconds=known.at_seconds, done_seconds=seconds
+        )
+        if (forms.failed > 0, forms.tried) >= (known.failed > 0, known.tried):
+            self._replace(forms)
+            self._store(forms)
+        runs = {how: count + part.errors.get(how, 0) for how, count in self.total.errors.items()}
+        stages = {**self.total.stages}
+        for name in ("confirm", "shrink", "store"):
+            stages[name] = stages.get(name, 0.0) + part.stages.get(name, 0.0)
+        self.total = dataclasses.replace(self.total, errors={**part.errors, **runs}, stages=stages)
+
+    def give_up(self, chunk: Chunk) -> None:
+        """A failure's chunk was lost too often: it stays as it was seen."""
+        self._at_work.discard(chunk.settle)
+
+    def _store(self, found: Found) -> None:
+        self._replace(dataclasses.replace(found, seed=self._keep(finding_of(found, self._plan.target))))
+
+    def _replace(self, found: Found) -> None:
+        others = (found if one.fingerprint == found.fingerprint else one for one in self.total.findings)
+        self.total = dataclasses.replace(self.total, findings=tuple(others))
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether a failure has come back in a fresh process."""
+        return any(found.failed for found in self.total.findings)
+
+    @property
+    def cannot_run(self) -> bool:
+        """Whether so many cases were tried, and not one run took place."""
+        ran = sum(count for how, count in self.total.endings.items() if How(how).took_place)
+        return self.total.cases >= REFUSALS_MAX and not ran

@@ -1,0 +1,67 @@
+"""What the driver of a campaign needs of a cluster: nodes that come and go, and what they say. fuzz/cluster/on_ray.py
+is one such; tests have another, in which everything that can be lost is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fuzz.cluster.chunk import Chunk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """A node is ready for work. Its name is used for this agent alone."""
+
+    node: str
+    slots: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A node cannot take part: another checkout, or it lacks the target."""
+
+    node: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A node, or its agent, is gone with all that it had."""
+
+    node: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a node says of a chunk: `campaign` and `rows`, or `lost`, how its process died, or neither: not begun."""
+
+    node: str
+    chunk: Chunk
+    message: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doing:
+    """What the slots of a node are at: `cases`, `replays`, `doing` of each that is at something."""
+
+    node: str
+    slots: Sequence[Mapping[str, Any]]
+
+
+Event = Joined | Refused | Left | Answer | Doing
+
+
+class Nodes(Protocol):
+    """A cluster. No method raises because a node is gone: wait() says so."""
+
+    def send(self, node: str, chunk: Chunk, seconds: float | None) -> None:
+        """Have a node do a chunk. seconds: after which it begins no further case."""
+
+    def wait(self, seconds: float) -> Sequence[Event]:
+        """What has happened, after this time at the latest."""
+
+    def interrupt(self) -> None:
+        """Have all chunks end with what they have come to."""
