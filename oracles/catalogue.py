@@ -6,12 +6,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from oracles import (
+    attributes,
     bucket,
     callers_batch,
     ended,
     graph_equals_eager,
+    history,
     kv_indices,
     kv_moves,
+    kv_reads,
     kv_writes,
     memory,
     metadata_once,
@@ -39,8 +42,11 @@ ALL: tuple[Judge, ...] = (
     row_width.judge,
     tree_mask.judge,
     kv_indices.judge,
+    kv_reads.judge,
     kv_writes.judge,
     kv_moves.judge,
+    history.judge,
+    attributes.judge,
     memory.judge,
     metadata_once.judge,
     probes.judge,
@@ -61,6 +67,15 @@ COMPARED = frozenset(
     for name in ((graph_equals_eager.ORACLE,) if facts.graph else facts.own_oracles)
 )
 
+# Those that judge what some engines alone can record, and whether a trace has it.
+_WHERE_RECORDED = {
+    memory.judge: memory.recorded,
+    row_width.judge: row_width.recorded,
+    history.judge: history.recorded,
+    kv_reads.judge: kv_reads.recorded,
+    attributes.judge: attributes.recorded,
+}
+
 # The `where` of an oracle that raised: it is broken, or the record is not what it reads.
 RAISED = "the oracle itself raised"
 
@@ -74,10 +89,8 @@ def asked(case: Case, trace: Trace) -> tuple[Judge, ...]:
         name = name_of(judge)
         if judge is probes.judge:
             return probes.FACT in trace.facts
-        if judge is memory.judge:
-            return memory.recorded(trace)
-        if judge is row_width.judge:
-            return row_width.recorded(trace)
+        if judge in _WHERE_RECORDED:
+            return _WHERE_RECORDED[judge](trace)
         if judge is metadata_shape.judge:
             return bool(facts.reads)
         if name in OF_SOME:

@@ -29,6 +29,14 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
             if cell:
                 detail = f"Row {cell.row} of {name} was launched with {cell.got} in step {step}, given {cell.want}."
                 wrongs.append(Wrong(where=name, detail=detail, cell=cell))
+        # Buffers that no family names, and the batch's fields of their names.
+        fields = record.path(step, "field")
+        for name, part in record.path(step, "staged").items():
+            compared += 1
+            cell = first_difference(step, name, part, fields[name])
+            if cell:
+                detail = f"Row {cell.row} of {name} was launched with {cell.got} in step {step}, given {cell.want}."
+                wrongs.append(Wrong(where=name, detail=detail, cell=cell))
     return conclude_each(ORACLE, wrongs, compared, label="real rows of", nothing="no graph launched")
 
 

@@ -151,6 +151,8 @@ def test_the_record_is_complete(pair: tuple[str, str], run: Callable[[tuple[str,
         return
     assert trace.seconds.keys() >= {"build", "graph", "eager", "record"}
     assert all(seconds > 0 for seconds in trace.seconds.values())
+    # Every input buffer is known, be it with the reason why nothing is compared (repro/cases/buffer_facts.py).
+    assert "unwatched" not in trace.facts
     setup = run(pair).case.setup
     table = trace.get(-1, "input", "req_to_token")
     assert table is not None

@@ -42,6 +42,8 @@ class Reads:
     queries: Callable[[Attending], int] | None = None
     # What the names of this metadata begin with: "window_" is that of sliding layers.
     prefix: str = ""
+    # The layer that reads so, where layers differ; None: any.
+    layer: int | None = None
 
 
 def drafts(setup: Attending, request: Prefixed, call: int) -> Ints:
@@ -99,6 +101,16 @@ def before_tree(setup: Attending, request: Prefixed, call: int) -> Ints:
     if BACKEND_FACTS[setup.backend].indexes_queries:
         count = request.seq_len + (setup.num_draft_tokens if request.slot else 0)
     return np.arange(count, dtype=np.int64)[None, :]
+
+
+def before_grown_tree(layer: int) -> Callable[[Attending, Prefixed, int], Ints]:
+    """Up to 0.5.14 every layer of several goes over one token more, which the one before it had in its prefix."""
+
+    def positions(setup: Attending, request: Prefixed, call: int) -> Ints:
+        own = before_tree(setup, request, call)
+        return own[:, : max(0, own.shape[1] - layer)]
+
+    return positions
 
 
 def one_call(setup: Attending) -> int:

@@ -87,6 +87,11 @@ class RunnerFacts:
 
 _DRAFTS = Reads(calls=reads.call_per_draft_step, positions=reads.drafts)
 _BEFORE_TREE = Reads(calls=reads.one_call, positions=reads.before_tree, queries=reads.tree_queries)
+# Of later layers no metadata is recorded, but what they read.
+_BEFORE_GROWN_TREES = tuple(
+    Reads(calls=reads.one_call, positions=reads.before_grown_tree(layer), prefix=f"layer_{layer}_", layer=layer)
+    for layer in range(1, 6)
+)
 _IN_WINDOW = Reads(calls=reads.one_call, positions=reads.in_window, prefix="window_")
 _VERIFIED_EAGERLY = RunnerFacts(
     what="`EAGLEWorkerV2.verify` without a graph up to sampling, in a group whose other rank is busier, so that MLP "
@@ -202,7 +207,7 @@ RUNNER_FACTS = {
         branches=False,
         room=room.extend_room,
         # Of the first layer: later ones have no metadata yet at the first launch.
-        reads=(_BEFORE_TREE,),
+        reads=(_BEFORE_TREE, *_BEFORE_GROWN_TREES),
         row_buffers=_EXTEND,
         padded=padding.layered_tokens,
     ),

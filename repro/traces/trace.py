@@ -136,7 +136,7 @@ class Seen:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """facts: short texts about the run (release, adapter, engine, torch, machine); seconds: time per stage
-    (build, graph, eager, reference, record)."""
+    (build, graph, history, eager, reference, record)."""
 
     ended: Ended
     seen: tuple[Seen, ...] = ()

@@ -19,17 +19,20 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from runners.engines import touched
 from runners.engines.arena import Arena
 from runners.engines.cuda_to_cpu import LiteralCuda
 from runners.engines.launch_memory import set_dumps as pad_into
 from runners.engines.launch_memory import taken as memory_seen
 from runners.engines.poison import UNINITIALISED
 from runners.engines.standins import native_imports
+from runners.engines.touched import Touched, noted
 from runners.engines.triton import interpreter
 from runners.engines.without_device import hosted
 
 __all__ = [
     "Graph",
+    "Touched",
     "capturing",
     "device",
     "graph",
@@ -38,6 +41,7 @@ __all__ = [
     "install",
     "mark_host",
     "memory_seen",
+    "noted",
     "pad_into",
     "synchronize",
 ]
@@ -78,8 +82,9 @@ class Graph:
         if self.poison:
             for offset, size in self._blocks:
                 self._pool.poison(offset, size)
-        for call in self._calls:
-            call()
+        with nullcontext() if self.is_of_serving else touched.replayed():
+            for call in self._calls:
+                call()
 
     def reset(self) -> None:
         self._calls = None
@@ -203,6 +208,8 @@ class _Again:
         self.function, self.arguments, self.targets = function, arguments, targets
 
     def __call__(self) -> None:
+        if touched.noting is not None:
+            touched.noting.called(self.function, self.arguments)
         result = self.function(*self.arguments[0], **self.arguments[1])
         if not self.targets:
             return

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from triton.runtime import interpreter as triton_interpreter
 
 from repro.traces.trace import Array
+from runners.engines import touched
 from runners.engines.guards import band_bytes
 
 LOAD, STORE, RACE = "load outside", "store outside", "two values stored to"
@@ -214,6 +215,8 @@ def _watched_load(load: Any) -> Any:
     def create_masked_load(self: Any, ptrs: Any, mask: Any, *rest: Any) -> Any:
         if _under_way is not None and _under_way.spans is not None:
             mask = _under_way.allowed(ptrs, mask, _bytes(ptrs), LOAD)
+        if touched.noting is not None:
+            touched.noting.addressed(ptrs.data, mask.data, writes=False)
         return load(self, ptrs, mask, *rest)
 
     return create_masked_load
@@ -226,6 +229,8 @@ def _watched_store(store: Any) -> Any:
             # Programs that run at once do not meet: where they would, they are run one by one.
             if type(self) is triton_interpreter.InterpreterBuilder:
                 _under_way.keep(ptrs, value, mask)
+        if touched.noting is not None:
+            touched.noting.addressed(ptrs.data, mask.data, writes=True)
         return store(self, ptrs, value, mask, *rest)
 
     return create_masked_store

@@ -19,7 +19,8 @@ from runners.releases import model
 from runners.releases.live import Adapter, Live, mha_cache
 from runners.sessions import memory
 from runners.sessions.errors import theirs
-from runners.sessions.planner import Planner
+from runners.sessions.history import History
+from runners.sessions.planner import Planner, attention_backends
 from runners.sessions.third_opinion import ThirdOpinion
 
 
@@ -62,6 +63,16 @@ class Captured:
         self.buffers = {name: tensor for name, tensor in found.items() if tensor is not None}
         self.known = flats(self.buffers)
         static = self._static_tensors()
+        self.owners = {"runner": self.runner, "target": self.live.target, "draft": self.live.draft}
+        self.history: History | None = None
+        self.further: dict[str, torch.Tensor] = {}  # input buffers that the family does not name
+        if engine.device == "cpu" and not family.launched:
+            held = attention_backends([self.live.target, self.live.draft])
+            owners = {"": self.runner, **{f"backend.{number}": backend for number, backend in enumerate(held)}}
+            self.history = History(owners, self.buffers, self.kv, setup.max_bs)
+            self.further = self.history.input_buffers()
+            known = {tensor.data_ptr() for tensor in static.values()}
+            static |= {n: tensor for n, tensor in self.history.tensors.items() if tensor.data_ptr() not in known}
         self.bands = guards.bands(static)
         self._static = list(static.values())
         self._start = memory.copied(self._static)

@@ -42,7 +42,7 @@ class Planner:
     def __init__(self, roots: list[Any]) -> None:
         self.told: Callable[[int, Mapping[str, object]], None] | None = None
         self.calls = self._depth = 0
-        backends = _backends(roots)
+        backends = attention_backends(roots)
         # As sglang decides it for a deployment: as soon as one of them does. Before 0.5.13 all did.
         self.needs_host_lengths = any(getattr(backend, "needs_cpu_seq_lens", True) for backend in backends)
         for backend in backends:
@@ -96,7 +96,7 @@ def _recordable(value: object) -> bool:
     return isinstance(value, torch.Tensor | int)
 
 
-def _backends(roots: list[Any]) -> list[Any]:
+def attention_backends(roots: list[Any]) -> list[Any]:
     """The attention backends of these workers and of the model runners that they hold, in lists as well."""
     found: dict[int, Any] = {}
     for root in roots:

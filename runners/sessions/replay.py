@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from repro.cases.case import Case, Setup
+from repro.cases.case import Case, Request, Setup, accepted_max, seq_len_max
 from repro.cases.codec import digest
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.trace import Array
@@ -19,9 +19,11 @@ from runners.recording.packed import Sheet
 from runners.releases.live import Adapter
 from runners.sessions.captured import Captured
 from runners.sessions.errors import Theirs
+from runners.sessions.history import NOTHING, STALE
 from runners.sessions.step import Step
 from runners.sessions.third_opinion import is_drawn
 
+_OTHER_DATA = 7919  # any constant
 BARE = os.environ.get("EAGLEEYE_RECORD") == "bare"
 
 
@@ -36,6 +38,9 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
 
     def run(case: Case, watch: Watch) -> None:
         captured.reset()
+        watch.fact(STALE, NOTHING)  # facts are a session's, and this one a case's
+        if captured.history and captured.history.other is None:
+            learn_history(captured, watch)
         watch.see(-1, "input", "req_to_token", captured.table)
         for name, value in at_capture.items():
             watch.see(-1, "memory", name, value)
@@ -50,7 +55,9 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
         for number, step in enumerate(case.steps):
             try:
                 drawn = is_drawn(name_of_case, number)
-                Step(captured, number, step.requests, watch, drawn=drawn).run()
+                # Of the last step, so that a case stays the same case when those before it are taken away.
+                last = number == len(case.steps) - 1
+                Step(captured, number, step.requests, watch, drawn=drawn, twinned=last).run()
             except Theirs as raised:
                 raise raised.error from None
             except torch.AcceleratorError:  # of the graph or of a kernel before it, wherever it surfaces
@@ -59,6 +66,32 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
                 raise HarnessError(f"the session failed: {type(error).__name__}: {error}") from error
 
     return run
+
+
+def learn_history(captured: Captured, watch: Watch) -> None:
+    """Another history than any case's: the largest bucket, full of requests of other slots and lengths, the first of
+    them as long as can be. None is known where sglang fails at it, which is for a case to find."""
+    setup, history = captured.setup, captured.history
+    assert history is not None
+    longest = seq_len_max(setup)
+    requests = [
+        Request(slot=setup.slots - n, seq_len=max(1, longest - n), data=_OTHER_DATA + n, accepted=accepted_max(setup))
+        for n in range(setup.max_bs)
+    ]
+    step = Step(captured, -1, requests, Silent())
+    step.fill()
+    try:
+        with captured.timed("graph", Silent()):
+            captured.adapter.graph(captured.runner, captured.adapter.batch(captured.live, step.rows))
+    except Theirs as raised:
+        captured.history = None
+        watch.fact("history", f"no other is known: {raised.error}")
+    else:
+        history.learn()
+    for bands in captured.bands:
+        bands.mend()
+    engine.memory_seen()
+    captured.reset()
 
 
 def bare_loop(captured: Captured, case: Case, watch: Watch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from runners.recording.observer import HarnessError, Watch
 from runners.releases.live import Given, Outputs, Rows
 from runners.releases.reference.rounding import FORMATS
 from runners.sessions import memory, third_opinion, writes
+from runners.sessions.beside import Beside
 from runners.sessions.captured import Captured
 
 # Record KV contents and eager's noise even where both paths agree: what two engines are compared by.
@@ -36,16 +37,25 @@ KV_DIFFERS = "kv_differs"
 
 
 class Step:
-    """One call on a captured runner. drawn: a third opinion is asked for whatever comes of it."""
+    """One call on a captured runner. drawn: a third opinion is asked for whatever comes of it. twinned: the graph runs
+    it in another history as well, if one is known."""
 
     def __init__(
-        self, captured: Captured, number: int, requests: Sequence[Request], watch: Watch, *, drawn: bool = False
+        self,
+        captured: Captured,
+        number: int,
+        requests: Sequence[Request],
+        watch: Watch,
+        *,
+        drawn: bool = False,
+        twinned: bool = False,
     ) -> None:
         self.captured, self.number, self.watch, self.drawn = captured, number, watch, drawn
         self.setup, self.family = captured.setup, captured.adapter.family
         self.requests = requests
         self.launches = 0
         self.tape = Tape(watch, number, captured.known)
+        self.beside = Beside(captured, number, self.tape, watch, whole=twinned)
         self.shown: dict[str, torch.Tensor] = {}  # the batch, one row a request
         self.given = self._given()
         self.rows = self._rows()
@@ -65,11 +75,16 @@ class Step:
             return
         snapshots = captured.snapshots
         snapshots.take(snapshots.BEFORE)
+        if self.beside.run_twin(self._twin):
+            snapshots.put_back(snapshots.BEFORE)
         forward_batch = self._batch(self.rows)
         self._see_caller("before", forward_batch)
         self.tape.hold()
         self.watch.at(self.number, "graph")
-        by_graph = self._see_outputs("graph", self._graph(forward_batch), len(self.requests))
+        self.beside.begin(forward_batch)
+        outputs = self._graph(forward_batch)
+        by_graph = self._see_outputs("graph", outputs, len(self.requests))
+        self.beside.end(outputs, len(self.requests))
         self._ask_bands()
         self._see_caller("after_graph", forward_batch)
         self.tape.hold()
@@ -135,6 +150,7 @@ class Step:
                 noting.listening = False
             try:
                 self._see_launch()
+                self.beside.launched()
                 self.tape.flush()
             except torch.AcceleratorError:
                 raise
@@ -148,12 +164,18 @@ class Step:
             writes.noted(captured.buffers, self.number, self.watch) if writes.ASKED else nullcontext() as noting,
             captured.planner.listened(partial(self._see_plan, "planned")),
             captured.launching(launched),
+            self.beside.watching(),
             captured.timed("graph", self.watch),
         ):
             outputs = captured.adapter.graph(captured.runner, forward_batch)
         if self.launches and self.family.metadata_after(self.setup):
             self._see_metadata()
         return outputs
+
+    def _twin(self, launched: Callable[[], None]) -> Outputs:
+        captured = self.captured
+        with captured.launching(launched), captured.timed("history", self.watch):
+            return captured.adapter.graph(captured.runner, self._batch(self.rows))
 
     def _eager(self, path: str, rows: Rows, after: str = "eager") -> tuple[Any, list[str]]:
         """An eager pass; it leaves its KV cache behind. The batch, as the pass left it, and the names of its outputs.

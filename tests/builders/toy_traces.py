@@ -17,7 +17,8 @@ from runners.recording.observer import Watch
 from runners.toy.session import open_session
 
 # Oracles of runs that the toy has nothing of; each has a test of its own, by its name.
-OF_OTHERS = {"kv_moves", "memory", "metadata_once", "probes", "row_width", "tree_mask"}
+OF_OTHERS = {"attributes", "history", "kv_moves", "kv_reads", "memory", "metadata_once", "probes"}
+OF_OTHERS |= {"row_width", "tree_mask"}
 
 
 @dataclass

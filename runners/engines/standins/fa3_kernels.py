@@ -12,7 +12,7 @@ import math
 
 import torch
 
-from runners.engines import launch_memory
+from runners.engines import launch_memory, touched
 from runners.engines.guards import band_bytes
 from runners.engines.standins.dense import Pair, attention, memory_from, seen_keys, whole
 
@@ -38,6 +38,7 @@ def _paged(
     [tokens, heads, dim] in the query's dtype and natural logarithms, float32 [heads, tokens]; NaN for queries of no
     sequence."""
     launch_memory.watched()
+    touched.reads(lengths, query_starts)
     _compare_schedule(schedule, lengths)
     out = query.new_full((*query.shape[:2], value.shape[-1]), math.nan)
     logs = query.new_full(query.shape[:2], math.nan, dtype=torch.float32)
@@ -52,6 +53,8 @@ def _paged(
         if slots is None:
             continue
         seen = seen_keys(count, slots.numel(), causal=causal, left=left, right=right)
+        for cache in caches:
+            touched.reads_rows(cache, slots)
         held, weights = (cache[slots] for cache in caches)
         out[rows], logs[rows] = attention(query[rows], held, weights, seen, scale=scale, soft_cap=soft_cap)
     return out, logs.T.contiguous()
@@ -65,6 +68,7 @@ def _slots(page_table: torch.Tensor, row: int, length: int, pages: int, size: in
     if first + count > memory.numel() - band:
         launch_memory.report(f"load outside page_table in {KERNEL}", max(first, memory.numel() - band), memory.numel())
         return None
+    touched.reads(memory[first : first + count])
     held = memory[first : first + count].long()
     outside = (held < 0) | (held >= pages)
     if outside.any():

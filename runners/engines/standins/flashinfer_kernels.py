@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from repro.cases.layout import Ints
-from runners.engines import launch_memory
+from runners.engines import launch_memory, touched
 from runners.engines.standins.dense import Pair, attention, memory_from, seen_keys, whole
 
 # flashinfer's infinity: minus this is the logarithm that it returns for a query that sees no key.
@@ -46,6 +46,7 @@ class Mask:
         packed = np.zeros(-(-queries * keys // 8), dtype=np.uint8)
         start = int(self.starts[sequence])
         if start >= 0:
+            touched.reads(self.bits[start : start + packed.size])
             there = self.bits[start : start + packed.size].numpy()
             packed[: there.size] = there
         bits = np.unpackbits(packed, bitorder="little", count=queries * keys)
@@ -118,6 +119,7 @@ def _paged(
     """Over a paged cache: key and value [pages, page size, key heads, dim], pages a view of page numbers. planned: the
     starts of keys and queries that the host made its plan for, which is a finding where they are others."""
     launch_memory.watched()
+    touched.reads(query_starts, page_starts, last_page_len, mask_starts)
     _compare_plan("kv_indptr", planned_keys, page_starts)
     _compare_plan("qo_indptr", planned_queries, query_starts)
     size = key.shape[1]
@@ -130,11 +132,15 @@ def _paged(
             return within[:0]
         if first < 0 or end > memory.numel():
             return None
+        touched.reads(memory[first:end])
         held = memory[first:end].long()
         if int(held.min()) < 0 or int(held.max()) >= key.shape[0]:
             return None
         full = (end - first - 1) * size
-        return (held[:, None] * size + within).view(-1)[: full + max(0, int(last[sequence]))]
+        slots = (held[:, None] * size + within).view(-1)[: full + max(0, int(last[sequence]))]
+        for cache in caches:
+            touched.reads_rows(cache, slots)
+        return slots
 
     caches = (key.reshape(-1, *key.shape[2:]), value.reshape(-1, *value.shape[2:]))
     variant = Variant(causal=causal, window_left=window_left, soft_cap=soft_cap, scale=scale)

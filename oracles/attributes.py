@@ -1,0 +1,47 @@
+"""A call leaves what Python remembers as it was: attributes of workers, model runners, graph runners and attention
+backends, but for those that are about the last call."""
+
+from __future__ import annotations
+
+import re
+
+from oracles.trace_index import Record, Wrong, conclude_each
+from repro.cases.case import Case
+from repro.traces.finding import Cell, Verdict
+from repro.traces.trace import Trace
+
+ORACLE = "attributes"
+PATH, COMPARED = "attributes", "compared"
+# What a call may leave changed, by the attribute's name, and why.
+CHANGES = {
+    "forward_metadata": "attention's metadata of the last call",
+    "bs": "the bucket of the last replay",
+    "raw_bs": "its batch size",
+    "raw_num_token": "its number of tokens",
+    "_replay_spec_info": "what it was given of speculation",
+    "_replay_graph_key": "its bucket, since 0.5.15",
+}
+
+
+def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
+    """UNKNOWN where attributes were not compared. An attribute is recorded by its path, with UTF-8 that says what it
+    was and what it is."""
+    record = Record(trace)
+    wrongs: list[Wrong] = []
+    compared = 0
+    for step in range(len(case.steps)):
+        compared += record.scalar(step, PATH, COMPARED) or 0
+        for path, words in record.path(step, PATH).items():
+            names = re.sub(r"\[[^\]]*\]", "", path).split(".")
+            if path == COMPARED or not CHANGES.keys().isdisjoint(names):
+                continue
+            before, _, after = words.tobytes().decode().partition(" -> ")
+            cell = Cell(step=step, buffer=path, row=0, column=0, got=after, want=before)
+            detail = f"The call of step {step} leaves {path} {after}; before it was {before}."
+            wrongs.append(Wrong(where=names[-1], detail=detail, cell=cell))
+    return conclude_each(ORACLE, wrongs, compared, nothing="no attributes compared")
+
+
+def recorded(trace: Trace) -> bool:
+    """Whether this trace is of an engine on which they are compared."""
+    return any(seen.path == PATH for seen in trace.seen)

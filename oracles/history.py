@@ -1,0 +1,84 @@
+"""A call does not depend on what ran before it: the same batch gives the same outputs and KV writes in what another
+history left behind, and no kernel reads what that history changed. Recorded by the emulated engine alone.
+
+What no kernel reads may be stale; the trace's fact `stale, no reader known` names it. The input buffers of which it is
+known what padded rows hold are left to slot0_padding."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from oracles.trace_index import Record, Wrong, conclude_each, text
+from repro.cases.case import Case
+from repro.traces.finding import Cell, Verdict
+from repro.traces.trace import Array, Trace
+
+ORACLE = "history"
+PATH = "history"
+COMPARED, LAUNCHES, KV = "compared", "launches", "kv"
+VALUES = ".values"
+INDEXING = frozenset({"kv_indptr", "kv_indices", "window_kv_indptr", "window_kv_indices"})
+LATER_LAYER = re.compile(r"_list\.[1-9]")  # of which no metadata is recorded
+OUTPUT, BUFFERS = "output ", "buffers."
+
+
+def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
+    """UNKNOWN where no call was run in another history."""
+    record = Record(trace)
+    wrongs: list[Wrong] = []
+    compared = 0
+    for step in range(len(case.steps)):
+        compared += record.scalar(step, PATH, COMPARED) or 0
+        wrongs += _wrongs(record, step)
+    return conclude_each(ORACLE, wrongs, compared, nothing="no call in another history")
+
+
+def recorded(trace: Trace) -> bool:
+    """Whether this trace is of an engine that sees what kernels read."""
+    return any(seen.path == PATH for seen in trace.seen)
+
+
+def _wrongs(record: Record, step: int) -> Iterator[Wrong]:
+    found = record.path(step, PATH)
+    # Every row of these is held to what it should be by kv_indices and metadata_shape.
+    indexing = INDEXING & record.path(step, "metadata").keys()
+    judged_elsewhere = record.path(step, "neutral").keys() | record.path(step, "range").keys()
+    for name, places in found.items():
+        if name in (COMPARED, LAUNCHES) or name.endswith(VALUES):
+            continue
+        # The buffers of later layers are named by where they are, and hold the same as the first one's.
+        if (name.rpartition(BUFFERS)[2] if BUFFERS in name else name) in judged_elsewhere:
+            continue
+        if not LATER_LAYER.search(name) and _last(name) in indexing:
+            continue
+        if name == KV:
+            slot = int(places[0])
+            cell = Cell(step=step, buffer="kv", row=slot, column=0, got="other bits", want="the same")
+            detail = f"In step {step} KV slot {slot} holds other bits after another history."
+            yield Wrong(where="KV values", detail=detail, cell=cell)
+        elif places.size:
+            yield _wrong(step, name, places, found.get(name + VALUES))
+    if lacking := record.scalar(step, PATH, LAUNCHES):
+        cell = Cell(step=step, buffer="launches", row=0, column=0, got=str(lacking), want="0")
+        detail = f"In step {step} {abs(lacking)} launches more or less took place after another history."
+        yield Wrong(where="number of launches", detail=detail, cell=cell)
+
+
+def _wrong(step: int, name: str, places: Array, values: Array | None) -> Wrong:
+    row, column = (int(place) for place in places[0])
+    now, then = ("other", "other") if values is None else (text(value) for value in values[0])
+    cell = Cell(step=step, buffer=name, row=row, column=column, got=now, want=then)
+    what = "is read and" if not name.startswith(OUTPUT) else ""
+    detail = f"In step {step} {name}[{row},{column}] {what} is {now}; after another history it is {then}."
+    return Wrong(where=_coarse(name), detail=" ".join(detail.split()), cell=cell)
+
+
+def _last(name: str) -> str:
+    """What a buffer of an attention backend is called there."""
+    return _coarse(name).rpartition(".")[2].removeprefix("cuda_graph_")
+
+
+def _coarse(name: str) -> str:
+    """Without the numbers of layers, steps and buckets."""
+    return ".".join(part for part in name.split(".") if not part.isdigit())

@@ -1,0 +1,63 @@
+"""What Python remembers between calls: the attributes of workers, model runners, graph runners and attention backends,
+as short texts that two moments can be compared by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+DEPTH = 4
+PATH = "attributes"
+# Objects whose contents are their own affair, by the end of their class's name.
+_OF_OTHERS = ("Pool", "Allocator", "Config", "Args", "Batch", "Coordinator", "Registry", "Tokenizer")
+_PLAIN = (int, float, str, bytes, type(None), torch.dtype, torch.device, Enum)
+
+
+def attributes(roots: Mapping[str, Any]) -> dict[str, str]:
+    """By the path that leads there. An object of sglang's is told by its class and identity, one of others by its
+    class."""
+    seen: set[int] = set()
+    return {path: text for name, root in roots.items() for path, text in _told(root, name, DEPTH, seen)}
+
+
+def changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, bytes]:
+    """The attributes that differ, and in words what they were and are."""
+    names = (name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    return {name: f"{before.get(name, 'absent')} -> {after.get(name, 'absent')}".encode() for name in sorted(names)}
+
+
+def _told(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, str]]:
+    if isinstance(value, _PLAIN):
+        yield path, str(value)[:80]
+    elif isinstance(value, torch.Tensor):
+        yield path, f"tensor {tuple(value.shape)} {value.dtype} at {value.data_ptr():x}"
+    elif isinstance(value, list | tuple | dict | set):
+        yield from _container(value, path, depth, seen)
+    else:
+        is_looked_into = _looked_into(value)
+        yield path, f"{type(value).__name__} {id(value):x}" if is_looked_into else type(value).__name__
+        if depth and id(value) not in seen and is_looked_into:
+            seen.add(id(value))
+            for name, held in sorted(vars(value).items()):
+                yield from _told(held, f"{path}.{name}", depth - 1, seen)
+
+
+def _container(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, str]]:
+    yield path, f"{type(value).__name__} of {len(value)}"
+    if not depth or isinstance(value, set) or id(value) in seen:
+        return
+    seen.add(id(value))
+    for name, held in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from _told(held, f"{path}[{str(name)[:40]}]", depth - 1, seen)
+
+
+def _looked_into(value: Any) -> bool:
+    kind = type(value)
+    if isinstance(value, torch.nn.Module | type) or not hasattr(value, "__dict__"):
+        return False
+    is_sglangs = kind.__module__.startswith("sglang.srt.") or kind is SimpleNamespace
+    return is_sglangs and not kind.__name__.endswith(_OF_OTHERS)

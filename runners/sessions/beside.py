@@ -1,0 +1,81 @@
+"""What is seen of a graph's call besides its batch and its results: buffers that no family names, what it reads, how it
+depends on what ran before it, and what of its runner and workers it leaves changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+
+from repro.cases.buffer_facts import NOT_OF_THE_BATCH, OPTIONAL, UNUSED
+from runners.engines.staging import Tape
+from runners.recording.observer import Watch
+from runners.releases.live import Outputs
+from runners.sessions import attributes
+from runners.sessions.captured import Captured
+from runners.sessions.history import NOTHING, STALE, Launched
+
+
+class Beside:
+    """Of one call. whole: with another history, reads and attributes, which take as long as half a call."""
+
+    def __init__(self, captured: Captured, number: int, tape: Tape, watch: Watch, *, whole: bool) -> None:
+        self.captured, self.number, self.tape, self.watch = captured, number, tape, watch
+        self.history = captured.history if whole else None
+        self.fields: dict[str, tuple[slice, ...]] = {}  # of further buffers, the part that the batch fills
+        self.remembered: dict[str, str] = {}
+
+    def run_twin(self, run: Callable[[Launched], Outputs]) -> bool:
+        """Run the call in another history, if that is asked for."""
+        if self.history:
+            self.watch.at(self.number, "graph")
+            self.history.run_twin(run)
+        return self.history is not None
+
+    def begin(self, batch: Any) -> None:
+        """The call itself is about to begin, with this batch."""
+        self._see_fields(batch)
+        if self.history:
+            self.remembered = attributes.attributes(self.captured.owners)
+
+    def watching(self) -> AbstractContextManager[None]:
+        """To be entered while the call runs."""
+        return self.history.watching() if self.history else nullcontext()
+
+    def launched(self) -> None:
+        """A graph is launched."""
+        for name, part in self.fields.items():
+            self.tape.see("staged", name, self.captured.further[name][part])
+        self.fields = {}
+        if self.history:
+            self.history.launched(self.tape)
+
+    def end(self, outputs: Outputs, real: int) -> None:
+        """The call has ended, with these outputs for its real requests."""
+        if self.history is None:
+            return
+        stale = self.history.end(self.tape, outputs, real, self.captured.setup.page_size)
+        self.watch.fact(STALE, stale or NOTHING)
+        now = attributes.attributes(self.captured.owners)
+        self.tape.see(attributes.PATH, "compared", len(self.remembered))
+        for name, words in attributes.changed(self.remembered, now).items():
+            self.tape.see(attributes.PATH, name, np.frombuffer(words, dtype=np.uint8))
+
+    def _see_fields(self, batch: Any) -> None:
+        """What the batch says of buffers that the family does not name; and which of them nobody watches."""
+        unwatched = []
+        for name, buffer in self.captured.further.items():
+            found = (getattr(owner, name, None) for owner in (batch, getattr(batch, "spec_info", None)))
+            field = next((value for value in found if isinstance(value, torch.Tensor)), None)
+            if name in NOT_OF_THE_BATCH or (self.captured.setup.runner, name) in UNUSED:
+                continue
+            if field is not None and field.dim() == buffer.dim():
+                self.fields[name] = tuple(slice(size) for size in field.shape)
+                self.tape.see("field", name, field.clone())
+            elif name not in OPTIONAL:
+                unwatched.append(name)
+        if unwatched:
+            self.watch.fact("unwatched", ", ".join(sorted(unwatched)))

@@ -1,0 +1,187 @@
+"""Whether a call depends on what ran before it: the same batch by graph once more, in what another history left
+behind; what then differs at the launches and is read by their kernels, in the outputs and in the KV cache. And which
+KV slots kernels read. Only where the engine sees what kernels touch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from runners.engines.active import engine
+from runners.engines.staging import Tape
+from runners.releases.live import Outputs
+from runners.sessions import memory
+from runners.sessions.standing import standing
+
+PATH, READS = "history", "reads"
+# The fact that names what differs and is not read.
+STALE, NOTHING = "stale, no reader known", "nothing"
+_TOLD_MAX = 8  # how many elements of a tensor are recorded
+_KV = "kv_cache."
+_BUFFERS = "buffers."  # where graph runners keep what they are given
+Contents = list[torch.Tensor]
+Launched = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Twin:
+    """The call in the other history: what stood at each launch, what it returned, and the KV cache it left."""
+
+    launches: list[Contents]
+    outputs: Mapping[str, torch.Tensor]
+    kv: Contents
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Difference:
+    """Where a tensor stood otherwise at a launch, and how."""
+
+    where: torch.Tensor
+    now: torch.Tensor
+    then: torch.Tensor
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was seen of the call under way. Mutable: gathers launch by launch."""
+
+    launches: int = 0
+    differences: dict[str, _Difference] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
+    stale: set[str] = field(default_factory=set)
+
+
+class History:
+    """The state of a captured runner that outlives a call. Mutable: `other` is there once another batch has run.
+
+    owners: where to look for it. named: input buffers, under the names that they are known by. kv: the KV cache. rows:
+    how many requests the input buffers have room for.
+    """
+
+    def __init__(self, owners: Mapping[str, Any], named: Mapping[str, torch.Tensor], kv: Contents, rows: int) -> None:
+        names = {tensor.data_ptr(): name for name, tensor in named.items()}
+        caches = {tensor.untyped_storage().data_ptr() for tensor in kv}
+        found = standing(dict(owners)).items()
+        self.tensors = {
+            names.get(tensor.data_ptr(), name): tensor
+            for name, tensor in found
+            if tensor.untyped_storage().data_ptr() not in caches
+        }
+        self.other: Contents | None = None
+        self._named, self._kv, self._rows = frozenset(named), kv, rows
+        self._twin: _Twin | None = None
+        self._seen = _Seen()
+        self._touched = engine.Touched({**self.tensors, **{f"{_KV}{n}": tensor for n, tensor in enumerate(kv)}})
+
+    def input_buffers(self) -> dict[str, torch.Tensor]:
+        """Those of a graph runner that nobody has named, under the names that sglang gives them; of several layers with
+        buffers of their own, the first one's."""
+        found: dict[str, torch.Tensor] = {}
+        for path, tensor in self.tensors.items():
+            name = path.rpartition(_BUFFERS)[2]
+            if _BUFFERS in path and name not in self._named:
+                found.setdefault(name, tensor)
+        return found
+
+    def learn(self) -> None:
+        """Take what stands now for the other history."""
+        self.other = memory.copied(list(self.tensors.values()))
+
+    def run_twin(self, run: Callable[[Launched], Outputs]) -> None:
+        """Run the call in the other history, before it is run in its own. run: runs it, and calls its argument at each
+        launch. What stands is put back; the KV cache is as the call leaves it."""
+        assert self.other is not None, "no other history is known"
+        held = list(self.tensors.values())
+        kept, launches = memory.copied(held), []
+        memory.restore(held, self.other)
+        outputs = run(lambda: launches.append(memory.copied(held)))
+        self._twin = _Twin(
+            launches=launches,
+            outputs={name: tensor.clone() for name, tensor in outputs.items()},
+            kv=memory.copied(self._kv),
+        )
+        memory.restore(held, kept)
+
+    def watching(self) -> Any:
+        """While entered, what kernels touch is noted."""
+        self._seen = _Seen()
+        self._touched.forget()
+        return engine.noted(self._touched)
+
+    def launched(self, tape: Tape) -> None:
+        """A graph of the call is launched: compare what stands."""
+        self._end_launch(tape)
+        number, self._seen.launches = self._seen.launches, self._seen.launches + 1
+        if self._twin is None or number >= len(self._twin.launches):
+            return
+        for (name, now), then in zip(self.tensors.items(), self._twin.launches[number], strict=True):
+            where = _differs(now, then)
+            if where.any():
+                self._seen.differences[name] = _Difference(where=where, now=now.clone(), then=then)
+
+    def end(self, tape: Tape, outputs: Outputs, real: int, reserved: int) -> str:
+        """The call has ended: record what differs and what was read; the names of what differs and was not read.
+        real: its requests. reserved: the first KV slots, into which padded rows write as they like."""
+        self._end_launch(tape)
+        self._see_reads(tape, reserved)
+        twin, self._twin = self._twin, None
+        if twin is None:
+            return ""
+        tape.see(PATH, "compared", len(self.tensors) * self._seen.launches + len(outputs) + 1)
+        tape.see(PATH, "launches", len(twin.launches) - self._seen.launches)
+        for name, tensor in outputs.items():
+            own = tensor.shape[0] // real * real if real else 0  # a pass over a padded batch may give more
+            now, then = tensor[:own], twin.outputs[name][:own]
+            if (where := _differs(now, then)).any():
+                _see(tape, f"output {name}", _Difference(where=where, now=now, then=then), now.shape[0] // real)
+        changed = memory.changed_slots(self._kv, twin.kv)
+        changed[:reserved] = False
+        if changed.any():
+            tape.see(PATH, "kv", changed, as_slots=True)
+        return ", ".join(sorted(self._seen.stale))
+
+    def _end_launch(self, tape: Tape) -> None:
+        for name, found in self._seen.differences.items():
+            read = found.where & self._touched.stale(name)
+            if read.any():
+                if name in self._seen.told:
+                    continue
+                self._seen.told.add(name)
+                _see(tape, name, _Difference(where=read, now=found.now, then=found.then), self._each(name, found.now))
+            else:
+                self._seen.stale.add(name)
+        self._seen.differences = {}
+        self._touched.begin()
+
+    def _each(self, name: str, tensor: torch.Tensor) -> int:
+        """How many rows of a tensor belong to a request."""
+        by_request = name in self._named and tensor.shape[0] % self._rows == 0
+        return tensor.shape[0] // self._rows if by_request else 1
+
+    def _see_reads(self, tape: Tape, reserved: int) -> None:
+        """Of each tensor of the KV cache, the slots that kernels read whole, and those that they read in part."""
+        for number in range(len(self._kv)):
+            read = self._touched.read(f"{_KV}{number}").flatten(1)
+            whole, any_of = read.all(1), read.any(1)
+            whole[:reserved] = any_of[:reserved] = False
+            tape.see(READS, str(number), whole, as_slots=True)
+            tape.see(READS, f"{number}.partly", any_of & ~whole, as_slots=True)
+
+
+def _see(tape: Tape, name: str, found: _Difference, each: int) -> None:
+    """The first elements, by row of the request and column, and what stood there in this history and the other."""
+    parts = (found.where, found.now, found.then)
+    where, now, then = (part.reshape(part.shape[0] if part.dim() else 1, -1) for part in parts)
+    places = where.nonzero()[:_TOLD_MAX]
+    rows, columns = places.unbind(1)
+    tape.see(PATH, name, torch.stack([rows // each, columns + rows % each * where.shape[1]], dim=1))
+    tape.see(PATH, f"{name}.values", torch.stack([now[rows, columns], then[rows, columns]], dim=1).double())
+
+
+def _differs(now: torch.Tensor, then: torch.Tensor) -> torch.Tensor:
+    """Element by element; a NaN is as another one."""
+    both_nan = (now != now) & (then != then)
+    return (now != then) & ~both_nan

@@ -1,0 +1,87 @@
+"""history, kv_reads, attributes, and the fields that staged is shown: judged from made-up records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oracles import attributes, history, kv_reads, staged
+from oracles.trace_index import Judge
+from repro.cases.layout import req_to_token
+from repro.traces.finding import Status
+from repro.traces.trace import Ended, How, Seen, Trace
+from tests.builders.cases import FULL, PADDED, case_of, setup_of
+
+CASE = case_of(setup_of("decode"), FULL, PADDED)
+TABLE = req_to_token(CASE.setup)
+LAST = 1
+# What the last batch reads: every token of its requests.
+READ = np.unique(np.concatenate([TABLE[request.slot, : request.seq_len] for request in CASE.steps[LAST].requests]))
+
+
+def trace(**paths: dict[str, Any]) -> Trace:
+    arrays = [
+        Seen(step=LAST, path=path, name=name, array=np.asarray(array))
+        for path, found in paths.items()
+        for name, array in found.items()
+    ]
+    table = Seen(step=-1, path="input", name="req_to_token", array=TABLE)
+    return Trace(ended=Ended(how=How.DONE), seen=(table, *arrays))
+
+
+def said(judge: Judge, record: Trace) -> list[tuple[Status, str]]:
+    verdicts = judge(CASE, record)
+    return [(v.status, v.where) for v in (verdicts if isinstance(verdicts, tuple) else (verdicts,))]
+
+
+@pytest.mark.parametrize("oracle", [history, kv_reads, attributes], ids=lambda module: module.ORACLE)
+def test_nothing_recorded_is_unknown(oracle: Any) -> None:
+    [(status, _)] = said(oracle.judge, trace())
+    assert status is Status.UNKNOWN
+    assert not oracle.recorded(trace())
+
+
+def test_what_differs_after_another_history_fails_by_name() -> None:
+    found: dict[str, Any] = {"compared": 7, "launches": 0}
+    assert said(history.judge, trace(history=found)) == [(Status.PASS, "")]
+    found |= {"attn_backends.1.kv_indptr": [[2, 0]], "attn_backends.1.kv_indptr.values": [[4.0, 9.0]]}
+    found |= {"output logits": [[1, 3]], "output logits.values": [[0.5, 0.25]], "kv": [11, 12]}
+    record = trace(history=found)
+    wheres = ["attn_backends.kv_indptr", "output logits", "KV values"]
+    assert said(history.judge, record) == [(Status.FAIL, where) for where in wheres]
+    [first, *_] = history.judge(CASE, record)
+    assert "attn_backends.1.kv_indptr[2,0] is read and is 4; after another history it is 9" in first.detail
+    # Of these another oracle knows what must stand there.
+    known = trace(history={"compared": 7, "seq_lens": [[3, 0]]}, neutral={"seq_lens": 1})
+    assert said(history.judge, known) == [(Status.PASS, "")]
+
+
+def test_reads_are_held_to_the_request_table() -> None:
+    assert said(kv_reads.judge, trace(reads={"0": READ, "0.partly": []})) == [(Status.PASS, "")]
+    foreign = int(TABLE[6, 0])
+    assert foreign not in READ
+    for slots, where in ((READ[1:], "a slot is not read"), (np.append(READ, foreign), "a slot is read")):
+        assert said(kv_reads.judge, trace(reads={"0": np.sort(slots)})) == [(Status.FAIL, where)]
+    partly = trace(reads={"0": READ, "0.partly": READ[:1]})
+    assert said(kv_reads.judge, partly) == [(Status.FAIL, "a slot is read in part")]
+
+
+def test_what_a_call_leaves_changed_fails_unless_it_is_about_that_call() -> None:
+    def changed(**names: str) -> Trace:
+        words = {f"runner.{name}": np.frombuffer(text.encode(), dtype=np.uint8) for name, text in names.items()}
+        return trace(attributes={"compared": 5, **words})
+
+    assert said(attributes.judge, changed()) == [(Status.PASS, "")]
+    assert said(attributes.judge, changed(raw_bs="1 -> 3")) == [(Status.PASS, "")]
+    assert said(attributes.judge, changed(topk="2 -> 1", raw_bs="1 -> 3")) == [(Status.FAIL, "topk")]
+    [verdict] = attributes.judge(CASE, changed(topk="2 -> 1"))
+    assert "leaves runner.topk 1; before it was 2" in verdict.detail
+
+
+def test_real_rows_of_a_buffer_that_no_family_names_are_held_to_the_batchs_field() -> None:
+    field = {"mrope_positions": [[1, 2, 3]] * 3}
+    assert said(staged.judge, trace(field=field, staged=field)) == [(Status.PASS, "")]
+    stale = {"mrope_positions": [[1, 2, 3], [1, 2, 3], [1, 2, 9]]}
+    assert said(staged.judge, trace(field=field, staged=stale)) == [(Status.FAIL, "real rows of mrope_positions")]

@@ -1,0 +1,60 @@
+"""What outlives a call is found by looking: tensors and attributes of sglang's objects, and of nobody else's."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from runners.sessions.attributes import attributes, changed
+from runners.sessions.standing import standing
+
+pytestmark = pytest.mark.emulated
+
+
+def made(name: str, module: str = "sglang.srt.layers.attention", **held: Any) -> Any:
+    kind = type(name, (), {"__module__": module})
+    thing = kind()
+    vars(thing).update(held)
+    return thing
+
+
+def runner() -> Any:
+    whole = torch.zeros(3, 8, dtype=torch.int32)
+    steps = [made("Backend", kv_indptr=whole[n], forward_metadata=SimpleNamespace(rows=torch.zeros(4))) for n in (0, 1)]
+    several = made("MultiStep", kv_indptr=whole, attn_backends=steps, workspace_buffer=torch.zeros(9))
+    pool = made("TokenPool", table=torch.zeros(5))
+    foreign = made("Cache", module="elsewhere", tensor=torch.zeros(6))
+    buffers = SimpleNamespace(seq_lens=torch.zeros(4), absent=None, proxies={"hidden": torch.zeros(2, 2)})
+    return made("Runner", backend=several, buffers=buffers, pool=pool, foreign=foreign, bs=2)
+
+
+def test_tensors_are_found_once_and_where_they_are_whole() -> None:
+    own = runner()
+    own.backend.runner = own  # a circle
+    found = standing({"": own})
+    assert found.keys() == {"backend.kv_indptr", "buffers.seq_lens", "buffers.proxies.hidden"}
+    assert found["backend.kv_indptr"] is own.backend.kv_indptr
+    assert standing({"x": own, "y": own}).keys() == {f"x.{name}" for name in found}
+
+
+def test_what_changes_is_named_with_what_it_was() -> None:
+    own = runner()
+    before = attributes({"runner": own})
+    assert changed(before, attributes({"runner": own})) == {}
+    own.bs = 4
+    own.backend.attn_backends.append(None)
+    own.buffers.seq_lens = torch.zeros(4)
+    own.foreign.tensor = torch.zeros(7)  # of somebody else
+    own.foreign.more = 1
+    told = changed(before, attributes({"runner": own}))
+    assert told["runner.bs"] == b"2 -> 4"
+    assert told["runner.backend.attn_backends[2]"] == b"absent -> None"
+    assert told.keys() == {
+        "runner.bs",
+        "runner.backend.attn_backends",
+        "runner.backend.attn_backends[2]",
+        "runner.buffers.seq_lens",
+    }

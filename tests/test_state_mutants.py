@@ -1,0 +1,53 @@
+"""What history, kv_reads and attributes alone see: sglang changed so that graph and eager still agree and every watched
+buffer holds what it should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fuzz.mutation.sites import mutants
+from oracles.catalogue import judge_all
+from repro.cases.case import Case, Target
+from repro.traces.finding import Status
+from repro.traces.trace import How
+from runners.processes.pool import Pool
+from runners.targets.environments import sglang_path
+from tests.builders.cases import FULL, PADDED, PAIR, case_of, setup_of
+
+RELEASE = "0.5.13"
+TARGET = Target(RELEASE, "emulated")
+pytestmark = pytest.mark.emulated(RELEASE)
+ATTENTION = "sglang/srt/layers/attention/"
+# The padded rows 2 and 3 of a bucket of four.
+HALF_FULL = case_of(setup_of("verify", capture_bs=(4,)), PAIR)
+DECODE = case_of(setup_of("decode"), FULL, PADDED)
+
+
+def edit(file: str, function: str, old: str, new: str) -> dict[str, object]:
+    every = mutants(file, (sglang_path(TARGET) / file).read_text())
+    return {"edit": next(m for m in every if (m.function, m.old, m.new) == (function, old, new)).change()}
+
+
+def failing(pool: Pool, case: Case) -> set[tuple[str, str]]:
+    trace = pool.run(case)
+    assert trace.ended.how is How.DONE, trace.ended
+    return {(v.oracle, v.where) for v in judge_all(case, trace) if v.status is Status.FAIL}
+
+
+def test_a_mutant_that_kv_reads_sees() -> None:
+    """Keys without their last element, in the graph and in eager alike."""
+    kernel, bound = ATTENTION + "triton_ops/decode_attention.py", "mask_d = offs_d < Lk"
+    narrow = edit(kernel, "_fwd_kernel_stage1", bound, f"{bound} - 1")
+    with Pool(TARGET, timeout_s=120) as pool:
+        assert failing(pool, HALF_FULL) == failing(pool, DECODE) == set()
+        pool.change(narrow)
+        assert failing(pool, DECODE) == {("kv_reads", "a slot is read in part")}
+
+
+def test_what_a_session_forgets(tmp_path: Path) -> None:
+    session = "tests.builders.forgetful_session"
+    with Pool(TARGET, timeout_s=120, fresh=True, session=session, log=tmp_path / "log") as pool:
+        assert failing(pool, DECODE) == {("attributes", "enable_torch_compile")}
+        assert failing(pool, HALF_FULL) == {("history", "attn_backend.mask_indptr")}
