@@ -19,6 +19,8 @@ PATH = "history"
 COMPARED, LAUNCHES, KV = "compared", "launches", "kv"
 VALUES = ".values"
 INDEXING = frozenset({"kv_indptr", "kv_indices", "window_kv_indptr", "window_kv_indices"})
+# Buffers of FlashAttention 3, and under which name they are recorded.
+AS = {"page_table": "kv_indices"}
 LATER_LAYER = re.compile(r"_list\.[1-9]")  # of which no metadata is recorded
 OUTPUT, BUFFERS = "output ", "buffers."
 
@@ -75,8 +77,9 @@ def _wrong(step: int, name: str, places: Array, values: Array | None) -> Wrong:
 
 
 def _last(name: str) -> str:
-    """What a buffer of an attention backend is called there."""
-    return _coarse(name).rpartition(".")[2].removeprefix("cuda_graph_")
+    """What a buffer of an attention backend is recorded as."""
+    last = _coarse(name).rpartition(".")[2].removeprefix("cuda_graph_")
+    return AS.get(last, last)
 
 
 def _coarse(name: str) -> str:
