@@ -28,12 +28,19 @@ class Beside:
         self.fields: dict[str, tuple[slice, ...]] = {}  # of further buffers, the part that the batch fills
         self.remembered: dict[str, str] = {}
 
-    def run_twin(self, run: Callable[[Launched], Outputs]) -> bool:
-        """Run the call in another history, if that is asked for."""
-        if self.history:
-            self.watch.at(self.number, "graph")
-            self.history.run_twin(run)
-        return self.history is not None
+    def run_twin(self, batch: Callable[[], Any]) -> bool:
+        """Run the call in another history, if that is asked for. batch: makes what it is called with."""
+        captured = self.captured
+        if self.history is None:
+            return False
+
+        def run(launched: Launched) -> Outputs:
+            with captured.launching(launched), captured.timed("history", self.watch):
+                return captured.adapter.graph(captured.runner, batch())
+
+        self.watch.at(self.number, "graph")
+        self.history.run_twin(run)
+        return True
 
     def begin(self, batch: Any) -> None:
         """The call itself is about to begin, with this batch."""

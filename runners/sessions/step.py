@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -75,7 +75,7 @@ class Step:
             return
         snapshots = captured.snapshots
         snapshots.take(snapshots.BEFORE)
-        if self.beside.run_twin(self._twin):
+        if self.beside.run_twin(lambda: self._batch(self.rows)):
             snapshots.put_back(snapshots.BEFORE)
         forward_batch = self._batch(self.rows)
         self._see_caller("before", forward_batch)
@@ -171,11 +171,6 @@ class Step:
         if self.launches and self.family.metadata_after(self.setup):
             self._see_metadata()
         return outputs
-
-    def _twin(self, launched: Callable[[], None]) -> Outputs:
-        captured = self.captured
-        with captured.launching(launched), captured.timed("history", self.watch):
-            return captured.adapter.graph(captured.runner, self._batch(self.rows))
 
     def _eager(self, path: str, rows: Rows, after: str = "eager") -> tuple[Any, list[str]]:
         """An eager pass; it leaves its KV cache behind. The batch, as the pass left it, and the names of its outputs.
