@@ -15,7 +15,8 @@ OLDEST, NEWEST = ADAPTED[0], ADAPTED[-1]
 
 # By what they are used for. hunt: `make fuzz`, a release with a bug that is found within a minute, and a later one
 # without it. test: what `make test` drives: those before and after most known fixes, the newest. more: what
-# `make test-more` drives besides. cuda: what gets an environment of its own on a GPU host (11 GB each): around one fix that only a GPU shows in full.
+# `make test-more` drives besides. cuda: what gets an environment of its own on a GPU host (11 GB each): around one fix
+# that only a GPU shows in full.
 USES = {
     "adapted": ADAPTED,
     "hunt": (OLDEST, "0.5.13"),
