@@ -198,7 +198,8 @@ def leaves_outputs(trace: Trace, number: int, count: int) -> None:
 @each_pair
 def test_the_same_case_gives_the_same_bits(pair: tuple[str, str], run: Callable[[tuple[str, str]], Runs]) -> None:
     runs = run(pair)
-    assert runs.unpadded_trace.ended.how is runs.trace.ended.how
+    # Of verifies without a graph, padding alone makes some raise.
+    assert runs.unpadded_trace.ended.how in (runs.trace.ended.how, How.DONE)
     assert bits(runs.again) == bits(runs.trace)
     assert bits(runs.trace), "nothing was recorded"
 
@@ -233,6 +234,8 @@ UNUSED = {"frozen_kv_mtp": ({"positions", "topk_index", "topk_p"}, {"positions",
 # Inputs that cannot be changed alone: what is planned of them must agree with the rest.
 NOT_ALONE = {("draft_extend", "flashinfer"): {"seq_lens"}}
 DATAS = (10, 20)
+# Where positions do nothing but rotate, few trees change with them.
+MORE_DATAS = {("draft", "fa3"): (10, 20, 30, 40, 50, 60)}
 
 
 @pytest.fixture(scope="module")
@@ -254,7 +257,7 @@ def test_every_input_reaches_the_result(pair: tuple[str, str], altered: Pool) ->
         pytest.skip(why)
     parts = PARTS[runner]
     alone = [number for number, name in enumerate(parts, start=1) if name not in NOT_ALONE.get(pair, set())]
-    numbers = [(data, part) for data in DATAS for part in (0, *alone)]
+    numbers = [(data, part) for data in MORE_DATAS.get(pair, DATAS) for part in (0, *alone)]
     setup = setup_of(*pair)
     accepts = RUNNER_FACTS[runner].accepts
 

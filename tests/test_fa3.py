@@ -143,3 +143,10 @@ def test_sound_calls_pass_every_oracle(name: str, opened: Pool) -> None:
     compared = {"ended", "metadata_shape", "kv_indices", "row_width", "memory", "graph_equals_eager"}
     compared |= {"tree_mask"} if made.setup.runner == "verify" else set()
     assert compared <= {name for name, verdict in verdicts.items() if verdict.status is Status.PASS}
+
+
+@pytest.mark.emulated("0.5.13")
+def test_a_tree_on_pages_in_a_window_is_refused_in_the_words_of_sglang(opened: Pool) -> None:
+    ended = opened.run(case(runner="verify", window=3)).ended
+    assert ended.how is How.UNSUPPORTED
+    assert "page size > 1 sliding window" in ended.what

@@ -96,6 +96,7 @@ _IN_WINDOW = Reads(calls=reads.one_call, positions=reads.in_window, prefix="wind
 _VERIFIED_EAGERLY = RunnerFacts(
     what="`EAGLEWorkerV2.verify` without a graph up to sampling, in a group whose other rank is busier, so that MLP "
     "synchronisation pads the batch",
+    backends=("triton", "fa3"),
     branches=False,
     room=room.extend_room,
     graph=False,
@@ -185,9 +186,9 @@ RUNNER_FACTS = {
         falls_back=True,
         what="`EAGLEDraftExtendCudaGraphRunner` in DRAFT_EXTEND_V2: num_draft_tokens tokens a request, of which the "
         "request's `accepted` picks the one from which the next draft is drawn",
-        backends=("triton", "flashinfer"),
+        backends=("triton", "flashinfer", "fa3"),
         algorithms=ALL_ALGORITHMS,
-        backend_since={"flashinfer": "0.5.14"},
+        backend_since={"flashinfer": "0.5.14", "fa3": "0.5.23"},
         branches_since="0.5.13",
         accepts=True,
         room=room.extend_room,
@@ -199,6 +200,7 @@ RUNNER_FACTS = {
         falls_back=True,
         what="`MultiLayerEagleDraftExtendCudaGraphRunner` and its composite: a Llama target, two to six tiny MiMo-V2 "
         "MTP layers, each of which draws one token",
+        backends=("triton", "fa3"),
         # 0.5.10.post1 has it for FlashAttention 3 alone.
         since="0.5.11",
         # With a single layer it is draft_extend.

@@ -195,8 +195,9 @@ class Family:
     prefixes as well. launched: what the launch under way is given, by the buffers' names, with the bucket's rows,
     where that is not always the buffers. padded: as in runner_facts, where some releases differ from it. eager_pads:
     whether eager can run a batch that is padded as a graph pads it. metadata_after: whether a graph may make itself
-    what its attention reads, so that metadata is recorded when it has run. reference: the same call in float64, of the
-    live sglang whose weights it reads; None where there is no such thing.
+    what its attention reads, so that metadata is recorded when it has run. drafts: whether branches
+    are drafted in the call or just before it, each of which may read a copy of the prefix's last page. reference: the
+    same call in float64, of the live sglang whose weights it reads; None where there is no such thing.
     """
 
     given: Callable[[Setup, Ints, Sequence[Request]], Given]
@@ -216,6 +217,7 @@ class Family:
     padded: Callable[[Setup], Ranges] | None = None
     eager_pads: Callable[[Setup], bool] = lambda setup: True
     metadata_after: Callable[[Setup], bool] = lambda setup: False
+    drafts: bool = False
     others: Callable[[Live], Sequence[Any]] = no_others
     launched: Callable[[Any], Mapping[str, torch.Tensor]] | None = None
     reference: Callable[[Live], Reference | None] = no_reference

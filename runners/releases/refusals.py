@@ -27,6 +27,11 @@ class Refusal:
 
 
 REFUSALS = (
+    # In every release, and only when a batch is verified.
+    Refusal(
+        words=re.compile(r"doesn't support topk > 1 speculative decoding with page size > 1 sliding window"),
+        of=lambda setup: setup.backend == "fa3" and setup.topk > 1 and setup.page_size > 1 and setup.window > 0,
+    ),
     # Up to 0.5.12.post1 of every paged backend but flashinfer and fa3; since then of those in a list of sglang's.
     Refusal(
         words=re.compile(r"speculative_eagle_topk > 1 with page_size > 1 is (unstable|only supported)"),

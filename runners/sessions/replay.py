@@ -14,9 +14,10 @@ from repro.cases.codec import digest
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.trace import Array
 from runners.engines.active import engine
-from runners.recording.observer import HarnessError, RunCase, Watch
+from runners.recording.observer import HarnessError, RunCase, Unsupported, Watch
 from runners.recording.packed import Sheet
 from runners.releases.live import Adapter
+from runners.releases.refusals import refused
 from runners.sessions.captured import Captured
 from runners.sessions.errors import Theirs
 from runners.sessions.history import NOTHING, STALE
@@ -59,6 +60,8 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
                 last = number == len(case.steps) - 1
                 Step(captured, number, step.requests, watch, drawn=drawn, twinned=last).run()
             except Theirs as raised:
+                if words := refused(setup, raised.error):
+                    raise Unsupported(words) from raised.error
                 raise raised.error from None
             except torch.AcceleratorError:  # of the graph or of a kernel before it, wherever it surfaces
                 raise

@@ -301,7 +301,7 @@ class Step:
         own.fill(self.number, prefixes, np.concatenate([drafts, np.setdiff1d(captured.slots, taken)]))
         for filling in others:
             filling.fill(self.number, prefixes, drafts[:0])
-        if BACKEND_FACTS[self.setup.backend].reads_pages:
+        if self.family.drafts and BACKEND_FACTS[self.setup.backend].reads_pages:
             pairs = [(r, *page_copies(self.setup, r.seq_len)) for r in self.requests]
             sources, copies = ([table[r.slot, pair[side]].reshape(-1) for r, *pair in pairs] for side in (0, 1))
             memory.copy_slots(captured.every_kv, np.concatenate(sources), np.concatenate(copies))

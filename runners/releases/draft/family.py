@@ -80,5 +80,6 @@ FAMILY = Family(
     metadata=metadata,
     prefix=lambda setup, request: request.seq_len,
     kv=algorithms.kv,
+    drafts=True,
     reference=drafting.draft,
 )

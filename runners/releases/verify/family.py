@@ -103,5 +103,6 @@ FAMILY = Family(
     metadata=metadata,
     prefix=lambda setup, request: request.seq_len,
     others=lambda live: [live.draft.draft_runner],
+    drafts=True,
     reference=target.verify,
 )
