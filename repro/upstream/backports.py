@@ -195,6 +195,7 @@ _BACKPORTS = (
     ),
 )
 
+_EDITS = {repair.seed: repair.edits for repair in REPAIRS}
 # What other releases spell otherwise than the one that a repair was written for.
 _OTHER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
     "kv-move-branches-page-boundary": (
@@ -225,6 +226,13 @@ _OTHER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
             ),
         ),
     ),
+    # Up to 0.5.12 graphs have a method of their own.
+    "draft-padded-branches-keep-slots": (
+        tuple(
+            replace(edit, function="FlashAttentionBackend.init_forward_metadata_replay_cuda_graph")
+            for edit in _EDITS["draft-padded-branches-keep-slots"]
+        ),
+    ),
     "multi-layer-verify-without-metadata": (
         (
             Edit(
@@ -237,7 +245,6 @@ _OTHER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
     ),
 }
 
-_EDITS = {repair.seed: repair.edits for repair in REPAIRS}
 # What must be tried before the repair's own, whose places are there as well but do not suffice.
 _EARLIER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
     # The local that says how many tokens a request has is another one in almost every release; the input has them all.

@@ -14,6 +14,7 @@ from repro.upstream.edits import Edit, edited
 from repro.upstream.prove import NOT_HELD, Answer
 
 _SPECULATIVE = "sglang/srt/speculative/"
+_FLASH_ATTENTION = "sglang/srt/layers/attention/flashattention_backend.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +113,67 @@ REPAIRS = (
                     if missing > 0:
                         custom_mask = torch.cat([custom_mask, custom_mask.new_ones(missing)])
                 """,
+            ),
+        ),
+    ),
+    Repair(
+        seed="verify-tree-indexes-behind-mask",
+        oracle="ended",
+        release="0.5.23",
+        why="requests of padding take their mask from the end of the batch's own",
+        edits=(
+            Edit(
+                file=_FLASH_ATTENTION,
+                function="FlashAttentionBackend.init_forward_metadata",
+                old="forward_batch.spec_info.custom_mask[mask_extraction_indices]",
+                new="forward_batch.spec_info.custom_mask[mask_extraction_indices.clamp("
+                "max=forward_batch.spec_info.custom_mask.numel() - 1)]",
+            ),
+        ),
+    ),
+    Repair(
+        seed="draft-padded-branches-keep-slots",
+        oracle="kv_indices",
+        release="0.5.18",
+        why="branches of padding have draft slots, too: the reserved one",
+        edits=(
+            Edit(
+                file=_FLASH_ATTENTION,
+                function="FlashAttentionBackend._apply_cuda_graph_metadata",
+                old="cache_loc = out_cache_loc.view(-1, self.speculative_num_steps)",
+                new="""
+                    cache_loc = out_cache_loc.new_zeros(bs * self.topk * self.speculative_num_steps)
+                    cache_loc[: out_cache_loc.numel()] = out_cache_loc
+                    cache_loc = cache_loc.view(-1, self.speculative_num_steps)
+                """,
+            ),
+        ),
+    ),
+    Repair(
+        seed="draft-branches-overflow-table",
+        oracle="ended",
+        release="0.5.12.post1",
+        why="a draft step's row of the page table takes the pages of drafts up to this step, for which it has room",
+        edits=(
+            Edit(
+                file=_FLASH_ATTENTION,
+                function="draft_decode_set_expand_metadata",
+                old="cache_loc = (cache_loc // page_size).to(torch.int32)",
+                new="cache_loc = (cache_loc[:, :decode_length] // page_size).to(torch.int32)",
+            ),
+        ),
+    ),
+    Repair(
+        seed="draft-padded-branches-keep-pages",
+        oracle="kv_indices",
+        release="0.5.23",
+        why="a branch's row of the page table is cleared before its pages are put there",
+        edits=(
+            Edit(
+                file=_FLASH_ATTENTION,
+                function="draft_decode_set_expand_metadata",
+                old="page_table[:num_seqs, :].scatter_(1, positions, cache_loc)",
+                new="page_table[:num_seqs, :].zero_().scatter_(1, positions, cache_loc)",
             ),
         ),
     ),
