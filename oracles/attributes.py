@@ -15,11 +15,18 @@ PATH, COMPARED = "attributes", "compared"
 # What a call may leave changed, by the attribute's name, and why.
 CHANGES = {
     "forward_metadata": "attention's metadata of the last call",
+    "forward_metadata_spec_decode_expand": "and that of its branches, on FlashAttention 3",
     "bs": "the bucket of the last replay",
     "raw_bs": "its batch size",
     "raw_num_token": "its number of tokens",
+    "_replay_graph_key": "its bucket, since 0.5.14",
     "_replay_spec_info": "what it was given of speculation",
-    "_replay_graph_key": "its bucket, since 0.5.15",
+    "_ragged_graph_size": "its bucket in tokens, since 0.5.16",
+    "_cached": "what it gave, layer by layer, since 0.5.16",
+    "_prefilled_inputs": "the inputs that its graph reads where they lie, in 0.5.23",
+    "_profile_trace_tag": "its name in profiles, since 0.5.22",
+    "war_fastpath_read_done_event": "that its inputs have been read, from 0.5.14 to 0.5.17",
+    "shared_read_done_event": "the same since 0.5.18",
 }
 
 
