@@ -22,7 +22,7 @@ from repro.ledger.run import asked_for, new_run
 from runners.processes.pool import Pool
 from runners.processes.warm import room_for
 from runners.targets.environments import PROBES, lacks, sglang_path
-from runners.targets.hypothesis_pin import warn_of_other_cases
+from runners.targets.hypothesis_pin import warn_of_hypothesis_version
 
 CAMPAIGNS = {"run": run.command, "bench": bench.command, "hunt": hunt.command}
 
@@ -45,7 +45,7 @@ def carry_out(arguments: Sequence[str] | None) -> int:
     for target in targets:
         if lack := lacks(target):
             raise BadInput(f"{target}: {lack}")
-    warn_of_other_cases()
+    warn_of_hypothesis_version()
     if options.command == "mutate":
         return mutate(options, Tools(sessions=_mutable, judge=judge_all, sources=sglang_path))
     kind = "campaign" if options.command == "run" else options.command

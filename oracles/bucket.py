@@ -26,8 +26,8 @@ def judge(case: Case, trace: Trace) -> Verdict:
             held = case.setup.replays(requests)
             if bool(taken) != held:
                 cell = Cell(step=step, buffer="can_run", row=0, column=0, got=str(taken), want=str(int(held)))
-                said = "refused, though a graph holds it" if held else "taken, though no graph holds it"
-                detail = f"In step {step} a batch of {requests} was {said}: buckets {case.setup.capture_bs}."
+                problem = "refused, though a graph holds it" if held else "taken, though no graph holds it"
+                detail = f"In step {step} a batch of {requests} was {problem}: buckets {case.setup.capture_bs}."
                 wrongs.append(Wrong(where=REFUSED if held else TAKEN, detail=detail, cell=cell))
         if not case.setup.replays(requests):
             continue

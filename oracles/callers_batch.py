@@ -23,8 +23,8 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
         if not after:
             continue
         for name in before:
-            cell, told = _judge_field(step, name, before[name], after, eager)
-            compared += told
+            cell, comparable = _judge_field(step, name, before[name], after, eager)
+            compared += comparable
             if cell:
                 detail = (
                     f"After the graph path of step {step} the caller's {name} is {cell.got}, it was {cell.want} before."
@@ -37,7 +37,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
 def _judge_field(
     step: int, name: str, before: Array, after: Mapping[str, Array], eager: Mapping[str, Array]
 ) -> tuple[Cell | None, bool]:
-    """What is wrong with a field, if anything, and whether that could be told at all."""
+    """The wrong cell of a field, if there is one, and whether the field could be compared at all."""
     if name not in after:
         # A run that broke off may have lost the field on the way here; one that went on to eager did not.
         gone = Cell(step=step, buffer=name, row=-1, column=-1, got="gone", want=f"shape {before.shape}")

@@ -108,17 +108,17 @@ def name_of(judge: Judge) -> str:
 def judge_all(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     """At least one verdict per oracle that is asked. An exception in an oracle becomes UNKNOWN with where RAISED."""
     setup = case.setup
-    said = (verdict for judge in asked(case, trace) for verdict in _ask(judge, case, trace))
-    return tuple(replace(verdict, runner=setup.runner, backend=setup.backend) for verdict in said)
+    verdicts = (verdict for judge in asked(case, trace) for verdict in _ask(judge, case, trace))
+    return tuple(replace(verdict, runner=setup.runner, backend=setup.backend) for verdict in verdicts)
 
 
 def _ask(judge: Judge, case: Case, trace: Trace) -> tuple[Verdict, ...]:
     try:
-        said = judge(case, trace)
+        verdicts = judge(case, trace)
     except Exception as error:  # becomes the verdict: one broken oracle must not take the others along
         detail = f"{type(error).__name__}: {error}"
         return (Verdict(oracle=name_of(judge), status=Status.UNKNOWN, where=RAISED, detail=detail),)
-    return (said,) if isinstance(said, Verdict) else said
+    return (verdicts,) if isinstance(verdicts, Verdict) else verdicts
 
 
 def overall(verdicts: Iterable[Verdict]) -> Status:
@@ -128,10 +128,10 @@ def overall(verdicts: Iterable[Verdict]) -> Status:
     Otherwise PASS: another oracle's UNKNOWN then only says that the case did not exercise its property (an unpadded
     case has no padding to judge), which is no doubt about what was exercised.
     """
-    told = tuple(verdicts)
-    if worst(told) is Status.FAIL:
+    judged = tuple(verdicts)
+    if worst(judged) is Status.FAIL:
         return Status.FAIL
-    sure = {verdict.oracle for verdict in told if verdict.status is Status.PASS}
-    if ENDED not in sure or not sure & COMPARED or any(verdict.where == RAISED for verdict in told):
+    sure = {verdict.oracle for verdict in judged if verdict.status is Status.PASS}
+    if ENDED not in sure or not sure & COMPARED or any(verdict.where == RAISED for verdict in judged):
         return Status.UNKNOWN
     return Status.PASS

@@ -10,7 +10,7 @@ ORACLE = "ended"
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
-    """FAIL where sglang raised, crashed or hung; UNKNOWN where the trouble is ours or nothing was run at all."""
+    """FAIL where sglang raised, crashed or hung; UNKNOWN where the harness failed or nothing was run at all."""
     ended = trace.ended
     if ended.how is How.DONE:
         if not trace.seen:
@@ -18,12 +18,12 @@ def judge(case: Case, trace: Trace) -> Verdict:
             detail = "The run ended well and recorded nothing, so it shows nothing."
             return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=nothing, detail=detail)
         return Verdict(oracle=ORACLE, status=Status.PASS)
-    told = ended.detail.strip()
+    message = ended.detail.strip()
     if not ended.how.took_place:
-        return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=ended.how.value, detail=told or ended.what)
+        return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=ended.how.value, detail=message or ended.what)
     path = ended.path or "the session"
     where = " ".join(part for part in (ended.how.value, ended.what, f"in {path}") if part)
     stage = "before the first step" if ended.step < 0 else f"in step {ended.step} of {len(case.steps)}"
     # The last line of a Python or CUDA report is the one that says what happened.
-    reason = f": {told.splitlines()[-1].strip()}" if told else ""
+    reason = f": {message.splitlines()[-1].strip()}" if message else ""
     return Verdict(oracle=ORACLE, status=Status.FAIL, where=where, detail=f"The run {where}, {stage}{reason}.")

@@ -130,20 +130,20 @@ def _forget_prefixes(carried: Contents, table: Array | None, requests: tuple[Req
 
 def _run(setup: Setup, record: Record, step: int, path: str) -> Run | None:
     """None if the path or a part of it was not recorded. Padded rows may write anywhere in the reserved page."""
-    found = record.path(step, path)
-    outputs = _outputs(found)
-    if not outputs or "kv_slots" not in found or "kv_rows" not in found:
+    arrays = record.path(step, path)
+    outputs = _outputs(arrays)
+    if not outputs or "kv_slots" not in arrays or "kv_rows" not in arrays:
         return None
-    slots = found["kv_slots"].tolist()
-    kv = {slot: row for slot, row in zip(slots, found["kv_rows"], strict=True) if slot >= setup.page_size}
+    slots = arrays["kv_slots"].tolist()
+    kv = {slot: row for slot, row in zip(slots, arrays["kv_rows"], strict=True) if slot >= setup.page_size}
     integers = {name: array for name, array in outputs.items() if array.dtype.kind in "iub"}
     floats = {name: array for name, array in outputs.items() if name not in integers}
     return Run(path=path, integers=integers, floats=floats, kv=kv)
 
 
-def _outputs(found: Mapping[str, Array]) -> dict[str, Array]:
+def _outputs(arrays: Mapping[str, Array]) -> dict[str, Array]:
     """What a runner returned."""
-    return {name: array for name, array in found.items() if name not in KV}
+    return {name: array for name, array in arrays.items() if name not in KV}
 
 
 def _same_outputs(graph: Mapping[str, Array], eager: Mapping[str, Array]) -> bool:
@@ -162,8 +162,8 @@ def _all_equal(setup: Setup, record: Record, step: int) -> bool:
     graph, eager = record.path(step, "graph"), record.path(step, "eager")
     if not _same_outputs(graph, eager):
         return False
-    own = [np.asarray(path["kv_slots"], dtype=np.int64) >= setup.page_size for path in (graph, eager)]
-    return all(equal(graph[name][own[0]], eager[name][own[1]]) for name in ("kv_slots", "kv_rows"))
+    unreserved = [np.asarray(path["kv_slots"], dtype=np.int64) >= setup.page_size for path in (graph, eager)]
+    return all(equal(graph[name][unreserved[0]], eager[name][unreserved[1]]) for name in ("kv_slots", "kv_rows"))
 
 
 def _judge_step(step: Step, rows: int, locs: Array | None, doubts: list[str]) -> list[Wrong]:
@@ -178,23 +178,23 @@ def _judge_step(step: Step, rows: int, locs: Array | None, doubts: list[str]) ->
             cell = Cell(step=step.number, buffer=name, row=-1, column=-1, got=str(got.shape), want=str(want.shape))
             detail = f"In step {step.number}, of {rows} requests, {name} has shape {got.shape}, in eager {want.shape}."
             return [Wrong(where=SHAPE, detail=detail, cell=cell)]
-    given = [set() if locs is None else set(locs[row].reshape(-1).tolist()) for row in range(rows)]
+    slots_of_rows = [set() if locs is None else set(locs[row].reshape(-1).tolist()) for row in range(rows)]
     changed = set(step.graph.kv) | set(step.eager.kv)
     wrongs = []
     for row in range(rows):
-        wrong = _judge_row(step, row, sorted(changed & given[row]), doubts)
+        wrong = _judge_row(step, row, sorted(changed & slots_of_rows[row]), doubts)
         if wrong:
             wrongs.append(wrong)
     if not wrongs and step.references is not None:
         whole = _judge_whole(step, step.references)
         wrongs += [whole] if whole else []
     # What was written outside every request's slots belongs to no row, and no tie can excuse it.
-    wrong = _judge_kv(step, -1, sorted(changed.difference(*given)), step.variants, doubts)
+    wrong = _judge_kv(step, -1, sorted(changed.difference(*slots_of_rows)), step.variants, doubts)
     return [*wrongs, wrong] if wrong else wrongs
 
 
 def _judge_row(step: Step, row: int, slots: list[int], doubts: list[str]) -> Wrong | None:
-    """By the third opinion if there is one, and without it where it does not know."""
+    """By the third opinion where it has one, else without it."""
     references = step.references
     if references is None:
         return _judge_by_eager(step, row, slots, doubts)
@@ -216,7 +216,7 @@ def _judge_agreeing(step: Step, references: References, row: int, slots: list[in
     slot = _one_sided(step, slots)
     if slot is not None:
         return _slot_wrong(step, row, slot)
-    if not all(own.covers(step.eager.outputs, row) for own in (references.graph, references.eager)):
+    if not all(reference.covers(step.eager.outputs, row) for reference in (references.graph, references.eager)):
         return _judge_by_eager(step, row, slots, doubts)
     turned = _turned(step.graph, step.eager, row)
     if turned:
@@ -230,9 +230,9 @@ def _judge_agreeing(step: Step, references: References, row: int, slots: list[in
 def _both_wrong(step: int, reference: Reference, outputs: Mapping[str, Array], rows: int) -> list[Wrong]:
     """Where both paths left the same, which is not right."""
     whole = reference.whole_outside("graph", outputs)
-    found = [(row, reference.outside("graph", outputs, row)) for row in range(rows)]
-    found += [(-1, reference.kv_outside("graph")), (-1, whole)]
-    return [_wrong(BOTH_WRONG, step, row, outside, "both paths are wrong alike") for row, outside in found if outside]
+    pairs = [(row, reference.outside("graph", outputs, row)) for row in range(rows)]
+    pairs += [(-1, reference.kv_outside("graph")), (-1, whole)]
+    return [_wrong(BOTH_WRONG, step, row, outside, "both paths are wrong alike") for row, outside in pairs if outside]
 
 
 def _judge_whole(step: Step, references: References) -> Wrong | None:
@@ -304,7 +304,7 @@ def _content(step: Step, run: Run, slot: int) -> Array | None:
 
 
 def _one_sided(step: Step, slots: list[int]) -> int | None:
-    """The first slot of which it is not known what one of the two paths left in it; None if there is none."""
+    """The first slot whose contents are recorded for one of the two paths only; None if there is no such slot."""
     known = (
         _content(step, step.graph, slot) is not None and _content(step, step.eager, slot) is not None for slot in slots
     )
@@ -365,8 +365,8 @@ def _judge_values(
         doubts.append(f"{detail}; eager itself moves as much, so a choice hidden inside the model is tied.")
         return None
     index, column = divmod(int(np.argmax(off > allowed)), off.shape[1])
-    here = (text(float(values[index, column])) for values in (got, want))
-    cell = Cell(step=step.number, buffer=buffer, row=places[index], column=column, got=next(here), want=next(here))
+    pair = (text(float(values[index, column])) for values in (got, want))
+    cell = Cell(step=step.number, buffer=buffer, row=places[index], column=column, got=next(pair), want=next(pair))
     return Wrong(where=where, detail=f"{detail}.", cell=cell)
 
 

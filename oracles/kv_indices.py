@@ -23,7 +23,7 @@ WANT = ".want"  # the suffix under which a guard band's filling is recorded
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
-    """An overflowing row corrupts its neighbours and the guard as well, so a row that is too narrow is told
+    """An overflowing row corrupts its neighbours and the guard as well, so a row that is too narrow is reported
     first, then guard bands, then single entries. A used entry outside the pool is a wrong entry."""
     record = Record(trace)
     table = record.path(-1, "input").get("req_to_token")
@@ -90,19 +90,19 @@ def _reserved(setup: Setup, blocks: list[Array], real: int, found: Array) -> Boo
 
 
 def _entry_wrong(
-    setup: Setup, step: int, name: str, call: int, column: int, found: int, blocks: list[Array], real: int
+    setup: Setup, step: int, name: str, call: int, column: int, entry: int, blocks: list[Array], real: int
 ) -> Wrong:
     """blocks: per row what it reads, [sequences, length]."""
     ends = np.cumsum([block.size for block in blocks])
     row = int(np.searchsorted(ends, column, side="right"))
     place = column - int(ends[row]) + blocks[row].size
     sequence, position = divmod(place, blocks[row].shape[1])
-    outside = "" if 0 <= found < pool_tokens(setup) + setup.page_size else " (outside the pool)"
+    outside = "" if 0 <= entry < pool_tokens(setup) + setup.page_size else " (outside the pool)"
     want = str(int(blocks[row].reshape(-1)[place]))
-    cell = Cell(step=step, buffer=name, row=call, column=column, got=str(found), want=want)
+    cell = Cell(step=step, buffer=name, row=call, column=column, got=str(entry), want=want)
     detail = (
         f"In {name} of attention call {call} of step {step}, entry {position} of row {row} branch {sequence} "
-        f"({'padded' if row >= real else 'real'}) points to KV slot {found}{outside} instead of {want}."
+        f"({'padded' if row >= real else 'real'}) points to KV slot {entry}{outside} instead of {want}."
     )
     return Wrong(where=PADDED if row >= real else REAL, detail=detail, cell=cell)
 

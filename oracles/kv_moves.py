@@ -40,19 +40,20 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
             seen = record.path(number, path)
             if table is None or not seen:
                 continue
-            here = Here(case.setup, table.astype(np.int64), step.requests, number, path, record)
-            pairs = np.concatenate([model(case.setup, here.table, request) for request in step.requests])
+            move = MoveCheck(case.setup, table.astype(np.int64), step.requests, number, path, record)
+            pairs = np.concatenate([model(case.setup, move.table, request) for request in step.requests])
             compared += len(pairs)
-            wrongs += here.targets()
-            wrongs += here.rows(pairs)
-            wrongs += here.lists()
-    own = ([wrong for wrong in wrongs if wrong.where.startswith(f"{path}: ")] for path in PATHS)
+            wrongs += move.targets()
+            wrongs += move.rows(pairs)
+            wrongs += move.lists()
+    wrong_by_path = ([wrong for wrong in wrongs if wrong.where.startswith(f"{path}: ")] for path in PATHS)
     return tuple(
-        conclude(ORACLE, some, compared, nothing="no move recorded", order=ORDER) for some in filter(None, own)
+        conclude(ORACLE, some, compared, nothing="no move recorded", order=ORDER)
+        for some in filter(None, wrong_by_path)
     ) or (conclude(ORACLE, (), compared, nothing="no move recorded"),)
 
 
-class Here:
+class MoveCheck:
     """One move of one step."""
 
     def __init__(
@@ -91,7 +92,7 @@ class Here:
         others = np.setdiff1d(changed, np.append(pairs[:, 0], RESERVED))
         if others.size:
             cell = self._cell("kv", int(others[0]), "changed", "untouched")
-            detail = f"The {self.path} move of step {self.number} changed {others.size} slots that are no targets"
+            detail = f"The {self.path} move of step {self.number} changed {others.size} slots that are not targets"
             yield self._wrong(OTHER, f"{detail}, the first is {others[0]}.", cell)
 
     def lists(self) -> Iterator[Wrong]:
@@ -109,10 +110,10 @@ class Here:
         going_on = [r for r in self.requests if not finishes(r)]
         none = np.empty(0, dtype=np.int64)
         drafts = [table[r.slot, draft_positions(setup, r.seq_len)].reshape(-1) for r in self.requests]
-        kept = [verified(setup, table, r)[: accepted_nodes(setup, r).size] for r in going_on]
+        accepted = [verified(setup, table, r)[: accepted_nodes(setup, r).size] for r in going_on]
         return {
             "freed": np.concatenate([freed(setup, table, r) for r in self.requests]),
-            "left": np.concatenate([none, *kept]),
+            "left": np.concatenate([none, *accepted]),
             "draft_slots": np.concatenate(drafts),
         }
 

@@ -22,13 +22,15 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     compared = 0
     for step in range(len(case.steps)):
         # A runner that is given no slots writes none, which is to be seen as well.
-        given = record.path(step, "input").get("out_cache_loc", NOTHING)
-        allowed = np.concatenate([given, record.path(step, "input").get("rewritten", NOTHING), [RESERVED]], axis=None)
+        allocated = record.path(step, "input").get("out_cache_loc", NOTHING)
+        allowed = np.concatenate(
+            [allocated, record.path(step, "input").get("rewritten", NOTHING), [RESERVED]], axis=None
+        )
         for path in PATHS:
             written = record.path(step, path).get("kv_slots")
             if written is None:
                 continue
-            compared += len(written) if given.size else 1
+            compared += len(written) if allocated.size else 1
             astray = np.setdiff1d(written, allowed)
             if astray.size:
                 wrongs.append(_wrong(step, path, int(astray[0]), int(astray.size), table))
@@ -43,5 +45,5 @@ def _wrong(step: int, path: str, slot: int, count: int, table: Array | None) -> 
             row, position = (int(n) for n in places[0])
             owner = f"position {position} of request slot {row}"
     cell = Cell(step=step, buffer="kv", row=slot, column=0, got="written", want="untouched")
-    detail = f"The {path} path of step {step} wrote {count} KV slots not given to it, first {slot}, {owner}."
+    detail = f"The {path} path of step {step} wrote {count} KV slots that do not belong to it, first {slot}, {owner}."
     return Wrong(where=path, detail=detail, cell=cell)

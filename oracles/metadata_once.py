@@ -37,16 +37,16 @@ def judge(case: Case, trace: Trace) -> Verdict:
 
 
 def _wrong_times(
-    step: int, attention: Mapping[str, Array], made: Mapping[str, Array], padding: Mapping[str, Array]
+    step: int, attention: Mapping[str, Array], metadata: Mapping[str, Array], padding: Mapping[str, Array]
 ) -> Iterator[Wrong]:
     """A pass that is not padded has its metadata made once all the same."""
-    times = [int(at) for at in made.get("at", ()) if at < attention["at"][0]]
+    times = [int(at) for at in metadata.get("at", ()) if at < attention["at"][0]]
     padded = int(padding["at"][-1]) if padding else -1
     late = [at for at in times if at > padded]
     if not late:
-        detail = f"In step {step} attention runs without metadata of its own: what it reads is an earlier batch's."
+        detail = f"In step {step} attention has no metadata of this batch and reads an earlier batch's."
         if times:
-            shapes = f"for {made['tokens'][0]} tokens, before the batch is padded to {padding['tokens'][-1]}"
+            shapes = f"for {metadata['tokens'][0]} tokens, before the batch is padded to {padding['tokens'][-1]}"
             detail = f"In step {step} attention's metadata is made {shapes}."
         yield Wrong(where=NONE, detail=detail, cell=_cell(step, "metadata after padding", 0, 1))
     if len(times) > 1:

@@ -80,25 +80,25 @@ def _judge_plan(
     case: Case, record: Record, step: int, path: str, plan: Mapping[str, Array], *, first: bool
 ) -> Iterator[Wrong]:
     """first: whether it is the call's first plan. Later layers go over other tokens of the same requests."""
-    given = record.path(step, "input")
+    batch = record.path(step, "input")
     lengths = plan.get("seq_lens")
     requests = len(case.steps[step].requests)
-    real = given["seq_lens"].size
+    real = batch["seq_lens"].size
     bs = record.scalar(step, "launch", "bs") if path == "planned" else requests
     if lengths is None or bs is None:
         return
     eager = "" if path == "planned" else "eager's "
 
     def wrong(name: str, cell: Cell) -> Wrong:
-        detail = f"In step {step} attention's metadata is made of {eager}{name} {cell.got} in row {cell.row}"
-        return Wrong(where=f"{eager}{name}", detail=f"{detail}, not of {cell.want}.", cell=cell)
+        detail = f"In step {step} attention's metadata is made with {eager}{name} {cell.got} in row {cell.row}"
+        return Wrong(where=f"{eager}{name}", detail=f"{detail}, expected {cell.want}.", cell=cell)
 
     rows = Rows(planned=bs * (real // requests), real=real)
     if "batch_size" in plan and (got := int(plan["batch_size"])) != rows.planned:
         cell = Cell(step=step, buffer="batch_size", row=0, column=0, got=str(got), want=str(rows.planned))
         yield wrong("batch_size", cell)
     launched = record.buffers(step) if path == "planned" else {}
-    fields = _fields(plan, given, launched, rows)
+    fields = _fields(plan, batch, launched, rows)
     asked = (*fields,) if first else (field for field in fields if field[0] in OF_ALL_LAYERS)
     for name, got, want in (*asked, *_mirrors(plan, rows)):
         differs = first_difference(step, f"planned {name}", got, want)
@@ -107,17 +107,17 @@ def _judge_plan(
 
 
 def _fields(
-    plan: Mapping[str, Array], given: Mapping[str, Array], launched: Mapping[str, Array], rows: Rows
+    plan: Mapping[str, Array], batch: Mapping[str, Array], launched: Mapping[str, Array], rows: Rows
 ) -> Iterator[tuple[str, Array, Array]]:
     """Name, what is planned with and what should be: what the graph is launched with, padded rows included, or the
     batch's values where that is not recorded."""
     for name in BY_REQUEST:
-        want = launched.get(name, given.get(name))
+        want = launched.get(name, batch.get(name))
         if name in plan and want is not None:
             yield name, plan[name].reshape(-1)[: rows.planned], want.reshape(-1)[: rows.planned]
     for name in BY_TOKEN:
-        if name in plan and (own := given.get(name.removeprefix("spec_"))) is not None:
-            yield name, plan[name].reshape(-1)[: own.size], own.reshape(-1)
+        if name in plan and (wanted := batch.get(name.removeprefix("spec_"))) is not None:
+            yield name, plan[name].reshape(-1)[: wanted.size], wanted.reshape(-1)
 
 
 def _mirrors(plan: Mapping[str, Array], rows: Rows) -> Iterator[tuple[str, Array, Array]]:

@@ -19,7 +19,7 @@ _SAID = {
     "out of bounds": r"(?:index (?:<|>=) -?\d+ \([^)]*\): |OOB indices not in \[[^)]*\): )",
     "page misaligned": r"page-misaligned indices \(page_size=\d+\): ",
 }
-_FIRED = {kind: re.compile(rf"(?:Error: |Assertion `){said}([^\n`]*)") for kind, said in _SAID.items()}
+_FIRED = {kind: re.compile(rf"(?:Error: |Assertion `){beginning}([^\n`]*)") for kind, beginning in _SAID.items()}
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
@@ -29,14 +29,14 @@ def judge(case: Case, trace: Trace) -> Verdict:
         return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=OFF, detail=f"Nothing was probed: {OFF}.")
     ended = trace.ended
     for kind, pattern in _FIRED.items():
-        found = pattern.search(ended.detail)
-        if found:
-            site = found.group(1).strip()
+        fired = pattern.search(ended.detail)
+        if fired:
+            site = fired.group(1).strip()
             detail = f"The probe for {kind} at {site} fired in step {ended.step}."
             # The same site in another draft step is the same bug.
             where = f"{kind} at {re.sub(r'[0-9]+', 'N', site)}"
             return Verdict(oracle=ORACLE, status=Status.FAIL, where=where, detail=detail)
     if ended.how is not How.DONE:
         where = "the run ended before all was probed"
-        return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=where, detail=f"Nobody knows: {where}.")
+        return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=where, detail=f"Not known: {where}.")
     return Verdict(oracle=ORACLE, status=Status.PASS)

@@ -42,11 +42,11 @@ class Outside:
     def __str__(self) -> str:
         if self.whole:
             return (
-                f"{self.buffer} is off in all tokens together by {text(self.off)} times what rounding is expected to "
-                f"do, of which it can explain {text(self.bound)}; most at {self.got}, where {self.want} is right"
+                f"{self.buffer}: over all tokens the error is {text(self.off)} times what rounding should cause "
+                f"(limit {text(self.bound)}); it is largest where {self.got} should be {self.want}"
             )
         if self.integer:
-            return f"{self.buffer} is {self.got}, where {self.want} is right by more than rounding can turn over"
+            return f"{self.buffer} is {self.got}, expected {self.want}, by a margin that rounding cannot explain"
         return (
             f"{self.buffer} is {self.got}, where {self.want} is right, and off by {text(self.off)}, "
             f"of which rounding can explain {text(self.bound)}"
@@ -68,8 +68,8 @@ class Reference:
         """Whether everything that these outputs hold of a row is known, and the KV that belongs to it."""
         if not all(name in self.found and np.isfinite(self._bound(name, row)).all() for name in outputs):
             return False
-        own = self.rows == row
-        return not own.any() or bool(np.isfinite(self.found["kv_rows" + BOUND][own]).all())
+        mask = self.rows == row
+        return not mask.any() or bool(np.isfinite(self.found["kv_rows" + BOUND][mask]).all())
 
     def outside(self, path: str, outputs: Mapping[str, Array], row: int) -> Outside | None:
         """The first place in which a path is wrong in a row. Choices first: what hangs on them is wrong with them."""
@@ -106,8 +106,8 @@ class Reference:
         column = int(token) * off.shape[-1] + int(np.argmax(off[row, token]))
         is_kv = name == "kv_rows"
         place = int(self.found["kv_slots"][row]) if is_kv else int(row)
-        found = _float_cell("kv" if is_kv else name, place, column, got[row], want[row], total, bound)
-        return replace(found, whole=True)
+        cell = _float_cell("kv" if is_kv else name, place, column, got[row], want[row], total, bound)
+        return replace(cell, whole=True)
 
     def kv_outside(self, path: str) -> Outside | None:
         """In the slots of no request."""
@@ -188,12 +188,12 @@ def references_of(record: Record, step: int, count: int) -> References | None:
     return References(graph=graph or eager, eager=eager) if eager else None
 
 
-def _reference_of(found: Mapping[str, Array], locs: Array | None, count: int) -> Reference | None:
-    if not found:
+def _reference_of(arrays: Mapping[str, Array], locs: Array | None, count: int) -> Reference | None:
+    if not arrays:
         return None
-    slots = np.asarray(found.get("kv_slots", np.empty(0)), dtype=np.int64)
+    slots = np.asarray(arrays.get("kv_slots", np.empty(0)), dtype=np.int64)
     rows = np.full(slots.shape, -1, dtype=np.int64)
     for row in range(count if locs is not None else 0):
         assert locs is not None
         rows[np.isin(slots, locs[row].reshape(-1))] = row
-    return Reference(found=found, rows=rows)
+    return Reference(found=arrays, rows=rows)

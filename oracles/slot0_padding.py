@@ -34,7 +34,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
             if bs <= raw_bs:
                 continue
             if name == "seq_lens_cpu" and name not in record.path(step, "before"):
-                continue  # a batch without lengths on the host: this buffer stays as it is, and nobody reads it
+                continue  # a batch without lengths on the host: this buffer stays as it is, and nothing reads it
             padded = buffer[raw_bs:bs]
             if name in neutrals:
                 neutral = np.broadcast_to(neutrals[name].reshape(-1)[0], padded.shape)

@@ -16,10 +16,10 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     compared = 0
     for step in range(len(case.steps)):
         # seq_lens_cpu is no input of its own but a copy that the caller's batch carries along.
-        given, carried = record.path(step, "input"), record.path(step, "before")
+        batch, carried = record.path(step, "input"), record.path(step, "before")
         for name, buffer in record.buffers(step).items():
-            if name in given:
-                want = given[name]
+            if name in batch:
+                want = batch[name]
             elif name in carried:
                 want = _by_request(carried[name], len(buffer) and buffer[0].size)
             else:
@@ -27,7 +27,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
             compared += 1
             cell = first_difference(step, name, buffer[: len(want)], want)
             if cell:
-                detail = f"Row {cell.row} of {name} was launched with {cell.got} in step {step}, given {cell.want}."
+                detail = f"Row {cell.row} of {name} is {cell.got} when step {step} is launched, expected {cell.want}."
                 wrongs.append(Wrong(where=name, detail=detail, cell=cell))
         # Buffers that no family names, and the batch's fields of their names.
         fields = record.path(step, "field")

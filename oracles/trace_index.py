@@ -114,7 +114,7 @@ def conclude(
 ) -> Verdict:
     """The verdict on one case.
 
-    Of several wrongs the one whose `where` stands first in `order` is told, for the whole case and not for its
+    Of several wrongs the verdict names the one whose `where` comes first in `order`, in the whole case and not in its
     first step, so that the same bug gets the same fingerprint whatever the numbers; of one kind, the first found.
     Nothing wrong but nothing compared either is UNKNOWN, with `nothing` saying what was missing.
     """

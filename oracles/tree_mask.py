@@ -20,20 +20,20 @@ POSITIONS = "positions of the tree"
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
-    """The padded rows are not judged: what they attend to is nobody's."""
+    """Padded rows are not judged: what they attend to belongs to no request."""
     record = Record(trace)
     wrongs: list[Wrong] = []
     compared = 0
     for step in range(len(case.steps)):
-        given, metadata = record.path(step, "input"), record.path(step, "metadata")
+        batch, metadata = record.path(step, "input"), record.path(step, "metadata")
         # Where a window is no part of the mask, the mask is over the whole prefix.
         prefix, window = ("window_", case.setup.window) if "window_custom_mask" in metadata else ("", 0)
         mask, starts = metadata.get(f"{prefix}custom_mask"), metadata.get(f"{prefix}mask_indptr")
         positions = record.path(step, "launch").get("positions")
-        if mask is None or starts is None or positions is None or "scores_index" not in given:
+        if mask is None or starts is None or positions is None or "scores_index" not in batch:
             continue
         compared += 1
-        lengths = given["seq_lens"].astype(np.int64)
+        lengths = batch["seq_lens"].astype(np.int64)
         keys = np.minimum(lengths, window or lengths)
         bits = case.setup.num_draft_tokens * (keys + case.setup.num_draft_tokens)
         ends = np.cumsum(bits)
@@ -43,9 +43,9 @@ def judge(case: Case, trace: Trace) -> Verdict:
             wrongs.append(Wrong(where=STARTS, detail=detail, cell=cell))
             continue
         for row, (length, end) in enumerate(zip(lengths.tolist(), ends.tolist(), strict=True)):
-            own = mask[end - bits[row] : end].reshape(case.setup.num_draft_tokens, -1).astype(np.int64)
-            tree = ancestors(case.setup, given["scores_index"][row], given["parents"][row])
-            wrongs += _judge_row(step, row, length, own, positions[row], tree, window)
+            visible = mask[end - bits[row] : end].reshape(case.setup.num_draft_tokens, -1).astype(np.int64)
+            tree = ancestors(case.setup, batch["scores_index"][row], batch["parents"][row])
+            wrongs += _judge_row(step, row, length, visible, positions[row], tree, window)
     return conclude(ORACLE, wrongs, compared, nothing="no tree verified", order=(STARTS, TREE, PREFIX, POSITIONS))
 
 

@@ -58,12 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _issue(options: argparse.Namespace) -> str:
     """The text of an issue: of a seed file, or of what a ledger holds under this name."""
     history = read(options.ledger) if options.ledger else None
-    found = issue.candidates(subjects(history, load()), Path(options.finding).stem) if history else []
+    candidates = issue.candidates(subjects(history, load()), Path(options.finding).stem) if history else []
     texts = {
         name: path.read_text() if (path := getattr(options, name)) else ""
         for name in ("first", "script", "patch", "test")
     }
-    return issue.issue(issue.material(options.finding, found, options.range, seen_on=options.seen_on, **texts))
+    return issue.issue(issue.material(options.finding, candidates, options.range, seen_on=options.seen_on, **texts))
 
 
 def _summary(
@@ -87,7 +87,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m reports", description="Tell people what was run and found.")
+    parser = _Parser(prog="python -m reports", description="Report what was run and found.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     page = commands.add_parser("html", help="write one self-contained HTML file")
     page.add_argument("--out", type=Path, required=True, metavar="FILE", help="where to write the report")

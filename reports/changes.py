@@ -14,7 +14,7 @@ from repro.ledger.read import History
 from repro.ledger.rows import ERROR, Run
 from repro.upstream.prove import NOT_HERE
 
-# In the order in which they are told, and what is said where there is none.
+# In the order of the report, with the sentence for each.
 WORDS = (
     ("new", "No failure was seen for the first time."),
     ("regressed", "Nothing that passed fails."),
@@ -53,9 +53,9 @@ def latest(history: History) -> Run | None:
 
 def changes(subjects: Sequence[Subject], run: Run | None) -> dict[str, list[Change]]:
     """By word, what is so since this run."""
-    found: dict[str, list[Change]] = {word: [] for word, _ in WORDS}
+    by_kind: dict[str, list[Change]] = {word: [] for word, _ in WORDS}
     for subject in subjects:
-        for word, ones in found.items():
+        for word, ones in by_kind.items():
             where = [
                 target
                 for target, square in subject.squares.items()
@@ -63,7 +63,7 @@ def changes(subjects: Sequence[Subject], run: Run | None) -> dict[str, list[Chan
             ]
             if where:
                 ones.append(Change(anchor=subject.anchor, name=subject.name, about=subject.about, targets=tuple(where)))
-    return found
+    return by_kind
 
 
 def holding(subjects: Sequence[Subject]) -> tuple[int, int]:
@@ -90,7 +90,7 @@ def headline(history: History, subjects: Sequence[Subject]) -> list[str]:
     """A sentence each; the worst first."""
     if not history.runs:
         return ["Nothing is recorded here."]
-    said = []
+    sentences = []
     news = {word: _targets(subjects, word) for word in ("regressed", "new", "flaky")}
     for word, pattern in (
         ("regressed", "Regressed on {}."),
@@ -98,33 +98,35 @@ def headline(history: History, subjects: Sequence[Subject]) -> list[str]:
         ("flaky", "Fails now and then on {}."),
     ):
         if news[word]:
-            said.append(pattern.format(listed(news[word])))
+            sentences.append(pattern.format(listed(news[word])))
     if not any(news.values()):
-        said.append("Nothing fails that was not known." if _targets(subjects, "known") else "No failure was measured.")
+        sentences.append(
+            "Nothing fails that was not known." if _targets(subjects, "known") else "No failure was measured."
+        )
     held, proofs = holding(subjects)
     if proofs:
         some = f"{held} of {counted(proofs, 'proof of a fix', 'proofs of fixes')} hold{'s' if held == 1 else ''}."
         every = f"All {proofs} proofs of fixes hold." if proofs > 1 else "The proof of a fix holds."
-        said.append(every if held == proofs else some)
+        sentences.append(every if held == proofs else some)
     if absent := not_here(subjects):
-        one = "One proof of a fix was" if len(absent) == 1 else f"{len(absent)} proofs of fixes were"
-        said.append(f"{one} {listed(list(dict.fromkeys(absent)))}.")
+        proofs_were = "One proof of a fix was" if len(absent) == 1 else f"{len(absent)} proofs of fixes were"
+        sentences.append(f"{proofs_were} {listed(list(dict.fromkeys(absent)))}.")
     passing = [target for target in sorted(targets(history), key=target_order) if _passes(subjects, target)]
     if passing:
-        said.append(f"What was measured on {listed(passing)} passes.")
+        sentences.append(f"All measurements on {listed(passing)} pass.")
     errors = sorted({str(row.campaign.target) for row in history.campaigns if row.campaign.error}, key=target_order)
     if errors:
-        said.append(f"A campaign stopped by an error: {listed(errors)}.")
+        sentences.append(f"A campaign stopped by an error: {listed(errors)}.")
     trouble = Counter(row.target for row in history.checks if row.status == ERROR)
     for row in history.campaigns:
         trouble[str(row.campaign.target)] += sum(row.campaign.errors.values())
     where = [target for target in sorted(trouble, key=target_order) if trouble[target]]
     if where:
         runs = counted(trouble.total(), "run")
-        said.append(f"The harness itself failed in {runs}, which show nothing, on {listed(where)}.")
+        sentences.append(f"The harness itself failed in {runs}, which show nothing, on {listed(where)}.")
     if any(FACT in run.facts for run in history.runs):
-        said.append("Of earlier runs some rows could not be told apart by runner and backend: see the runs.")
-    return said
+        sentences.append("Some rows of earlier runs cannot be assigned to a runner and backend: see the runs.")
+    return sentences
 
 
 def tiles(history: History, subjects: Sequence[Subject]) -> list[Tile]:
@@ -135,7 +137,7 @@ def tiles(history: History, subjects: Sequence[Subject]) -> list[Tile]:
     everywhere = targets(history)
     cases, judged = case_counts(history)
     campaigns = [row.campaign for row in history.campaigns]
-    replays = max(sum(row.replays for row in history.cases), sum(one.replays for one in campaigns))
+    replays = max(sum(row.replays for row in history.cases), sum(campaign.replays for campaign in campaigns))
     ran = f"{share(judged, cases)} judged, {counted(replays, 'replay')}" if cases else "no campaign ran"
     return [
         Tile(
@@ -163,7 +165,7 @@ def case_counts(history: History) -> tuple[int, int]:
         counts = [(row.count, row.status) for row in history.cases]
         return sum(n for n, _ in counts), sum(n for n, status in counts if status in ("PASS", "FAIL"))
     campaigns = [row.campaign for row in history.campaigns]
-    return sum(one.cases for one in campaigns), sum(one.judged for one in campaigns)
+    return sum(campaign.cases for campaign in campaigns), sum(campaign.judged for campaign in campaigns)
 
 
 def _targets(subjects: Sequence[Subject], word: str) -> list[str]:

@@ -31,7 +31,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Square:
-    """What is known of a subject on a target.
+    """The state of a subject on a target.
 
     state: a word of repro.ledger.states or one of the above. failed of tried: runs of the last measurement that
     counted them. rate: the share of the last runs that failed. since, first, last: runs by their ids: when the state
@@ -78,11 +78,11 @@ def target_order(target: str) -> tuple[object, ...]:
 def of_subject(history: History) -> Mapping[str, list[Event]]:
     """All that was measured of stored seeds and findings, by subject, oldest first."""
     replayed = set(map(id, history.checks))
-    found: dict[str, list[Event]] = {}
+    by_target: dict[str, list[Event]] = {}
     for row in measurements(history):
         source = "replay" if id(row) in replayed else CAMPAIGN
-        found.setdefault(row.subject, []).append(Event(source=source, row=row))
-    return found
+        by_target.setdefault(row.subject, []).append(Event(source=source, row=row))
+    return by_target
 
 
 def of_fix(row: FixRow) -> Event:
@@ -121,8 +121,8 @@ def squares(events: Sequence[Event]) -> Mapping[str, Square]:
 
 def _square(events: Sequence[Event]) -> Square:
     state = state_of([event.row for event in events])
-    told = [event for event in events if event.row.run == state.measured] or list(events)
-    last, latest = told[-1], events[-1].row
+    measured = [event for event in events if event.row.run == state.measured] or list(events)
+    last, latest = measured[-1], events[-1].row
     # A stop of a proof does not say how many runs it took; what was counted before it does.
     counted = [event.row for event in events if event.row.tried and event.row.status == last.row.status]
     runs = counted[-1] if counted else last.row

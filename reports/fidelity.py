@@ -17,7 +17,7 @@ _REASONS_SHOWN = 5
 
 def show_fidelity(console: Console, agreement: Agreement) -> None:
     """Print the table, how close the closest call was, and what could not be compared."""
-    one, other = agreement.names
+    first, second = agreement.names
     table = Table(box=None, padding=(0, 2, 0, 0))
     for header in ("", *_WAYS, ""):
         table.add_column(header, justify="left" if not header else "right")
@@ -27,10 +27,10 @@ def show_fidelity(console: Console, agreement: Agreement) -> None:
         table.add_row(kind, *cells, share(ways["agree"] + ways["tie"], total))
     cases = counted(agreement.compared, "case")
     differ = counted(len(agreement.disagreements), "disagreement")
-    _line(console, f"{one} and {other}: {cases} compared, {differ}")
+    _line(console, f"{first} and {second}: {cases} compared, {differ}")
     if agreement.ways:
         console.print(table)
-        _line(console, f"KV values lie at most {agreement.farthest:.3f} of what is allowed apart")
+        _line(console, f"KV values differ by at most {agreement.farthest:.3f} of the allowed bound")
     _pairs(console, agreement)
     _not_compared(console, agreement)
 

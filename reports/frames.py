@@ -39,9 +39,9 @@ def tables(history: History, rows: Iterable[CaseTuple], subjects: Iterable[Subje
             for word, count in counts.items()
         ),
         "transitions": _frame(
-            {"run": row.run, "target": str(row.campaign.target), **asdict(one.transition), "count": one.count}
+            {"run": row.run, "target": str(row.campaign.target), **asdict(covered.transition), "count": covered.count}
             for row in history.campaigns
-            for one in row.campaign.transitions
+            for covered in row.campaign.transitions
         ),
         "findings": _frame(_flat(asdict(row)) for row in history.findings),
         "checks": _frame(map(asdict, history.checks), _names(CheckRow)),
@@ -75,17 +75,17 @@ def _text(named: dict[str, Any]) -> str:
 
 
 def _campaign(row: Any) -> dict[str, Any]:
-    one = row.campaign
+    campaign = row.campaign
     plain = ("runner", "backend", "seed", "started", "ended", "stopped", "seconds", "cases", "judged", "replays")
     rest = ("setups", "skipped", "transitions_possible", "error", "workers")
     return {
         "run": row.run,
-        "target": str(one.target),
-        **{name: getattr(one, name) for name in (*plain, *rest)},
-        "transitions": len(one.transitions),
-        "findings": len(one.findings),
-        "errors": sum(one.errors.values()),
-        **{f"seconds_{stage}": seconds for stage, seconds in one.stages.items()},
+        "target": str(campaign.target),
+        **{name: getattr(campaign, name) for name in (*plain, *rest)},
+        "transitions": len(campaign.transitions),
+        "findings": len(campaign.findings),
+        "errors": sum(campaign.errors.values()),
+        **{f"seconds_{stage}": seconds for stage, seconds in campaign.stages.items()},
     }
 
 

@@ -32,9 +32,9 @@ CAMPAIGNS_MAX = 200
 # The states of a square, those that want attention first: the order in which the matrix sorts.
 MEANINGS = (
     ("regressed", "fails, and had passed there before"),
-    ("new", "fails, which was not known"),
+    ("new", "fails, and is not a known issue"),
     ("flaky", "fails in some runs and not in others"),
-    ("known", "fails as it did before, as its seed says that it must, or as a known upstream issue explains"),
+    ("known", "fails as before, as its seed expects, or as a known upstream issue explains"),
     ("unconfirmed", "a campaign saw it, no fresh process did"),
     ("unknown", "ran and could not be judged, or fails there in another way"),
     ("cannot run", "was never measured there; the reason is on its page"),
@@ -61,8 +61,14 @@ def render(history: History, cases: Iterable[CaseTuple] = (), issues: Sequence[I
     """The whole page. Every text in it is escaped, whatever it holds; the same input gives the same page.
 
     cases: every run of a case, as History.case_rows gives them. issues: those known upstream."""
-    found = subjects(history, issues)
-    parts = _looks() | _summary(history, found) | _matrix(history, found) | _record(history) | _cases(history, cases)
+    all_subjects = subjects(history, issues)
+    parts = (
+        _looks()
+        | _summary(history, all_subjects)
+        | _matrix(history, all_subjects)
+        | _record(history)
+        | _cases(history, cases)
+    )
     return _environment().get_template("page.html").render(parts)
 
 
@@ -76,23 +82,23 @@ def _looks() -> Parts:
     }
 
 
-def _summary(history: History, found: Sequence[Subject]) -> Parts:
+def _summary(history: History, all_subjects: Sequence[Subject]) -> Parts:
     last = changes.latest(history)
-    since = changes.changes(found, last)
+    since = changes.changes(all_subjects, last)
     return {
-        "title": _title(history, len(found)),
+        "title": _title(history, len(all_subjects)),
         "subtitle": _subtitle(history),
-        "headline": changes.headline(history, found),
-        "tiles": changes.tiles(history, found),
+        "headline": changes.headline(history, all_subjects),
+        "tiles": changes.tiles(history, all_subjects),
         "latest": last,
         "changes": [(word, since[word], absent) for word, absent in changes.WORDS],
         "shown_max": CHANGES_MAX,
     }
 
 
-def _matrix(history: History, found: Sequence[Subject]) -> Parts:
+def _matrix(history: History, all_subjects: Sequence[Subject]) -> Parts:
     releases = columns(targets(history))
-    shown = pages(found, list(releases), releases)
+    shown = pages(all_subjects, list(releases), releases)
     met = {square.state for page in shown for line in page.grid.values() for square in line.values()}
     return {
         "pages": shown,
@@ -161,13 +167,13 @@ def _verdicts(campaigns: Sequence[Campaign]) -> list[dict[str, object]]:
 
 def _reasons(campaigns: Sequence[Campaign]) -> dict[str, dict[str, int]]:
     """How runs ended, and why oracles and runs were in doubt, most often first."""
-    found: dict[str, dict[str, int]] = {}
+    reasons: dict[str, dict[str, int]] = {}
     for name in ("endings", "unknown", "unsupported", "errors"):
         total: Counter[str] = Counter()
         for campaign in campaigns:
             total.update(getattr(campaign, name))
-        found[name] = dict(total.most_common(REASONS_MAX))
-    return found
+        reasons[name] = dict(total.most_common(REASONS_MAX))
+    return reasons
 
 
 def _stages(campaigns: Sequence[Campaign]) -> Stages | None:
@@ -181,8 +187,11 @@ def _stages(campaigns: Sequence[Campaign]) -> Stages | None:
         (
             str(stage),
             [
-                (float(by_engine.at[stage, one]), wording.share(by_engine.at[stage, one], by_engine[one].sum()))
-                for one in engines
+                (
+                    float(by_engine.at[stage, engine]),
+                    wording.share(by_engine.at[stage, engine], by_engine[engine].sum()),
+                )
+                for engine in engines
             ],
         )
         for stage in by_engine.index
@@ -193,15 +202,15 @@ def _stages(campaigns: Sequence[Campaign]) -> Stages | None:
 def _facts(campaigns: Sequence[Campaign]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Each fact once with the targets it holds for ("" where it holds for all), so that what differs stands out."""
     names = list(dict.fromkeys(name for campaign in campaigns for name in campaign.facts))
-    found = []
+    facts = []
     for name in names:
         texts: dict[str, list[str]] = {}
         for campaign in campaigns:
             if name in campaign.facts:
                 texts.setdefault(campaign.facts[name], []).append(str(campaign.target))
         same = len(texts) == 1 and all(name in campaign.facts for campaign in campaigns)
-        found.append((name, [(text, "" if same else ", ".join(dict.fromkeys(whose))) for text, whose in texts.items()]))
-    return found
+        facts.append((name, [(text, "" if same else ", ".join(dict.fromkeys(whose))) for text, whose in texts.items()]))
+    return facts
 
 
 def _role(stop: FixRow) -> str:
@@ -218,7 +227,7 @@ def _said(square: Square) -> str:
 
 
 def _rank(state: str) -> int:
-    return [one for one, _ in MEANINGS].index(state)
+    return [state_name for state_name, _ in MEANINGS].index(state)
 
 
 @functools.cache

@@ -68,18 +68,20 @@ class Material:
         return text if isinstance(text, str) else ""
 
 
-def material(name: str, found: Sequence[Subject], span: Path | None, *, seen_on: str = "", **texts: str) -> Material:
-    """name: a seed file, or what a finding is called in a ledger. found: what the ledger holds of it. span: the file
-    that bisection wrote. seen_on: the target that the issue speaks of, if not that on which it was found. CannotTell,
+def material(
+    name: str, all_subjects: Sequence[Subject], span: Path | None, *, seen_on: str = "", **texts: str
+) -> Material:
+    """name: a seed file, or a finding's name in a ledger. all_subjects: the ledger's subjects of that name. span: the
+    file that bisection wrote. seen_on: the issue's target, if not that on which the failure was found. CannotTell,
     BadSeed; OSError if a file cannot be read."""
-    subject = next(iter(found), None)
+    subject = next(iter(all_subjects), None)
     path = Path(name)
     if path.is_file() or path.suffix == ".json":
         seed = read(path)
     elif subject and subject.minimal.text:
         seed = loads(subject.minimal.text)
     elif subject:
-        raise CannotTell(f"{name}: its smallest case is not at hand")
+        raise CannotTell(f"{name}: its smallest case is missing")
     else:
         raise CannotTell(f"{name}: no such seed file, and no such finding in the ledger")
     range_found = json.loads(span.read_text()) if span else {}
@@ -136,8 +138,8 @@ def _summary(material: Material) -> Iterator[str]:
 
 
 def _environment(material: Material) -> Iterator[str]:
-    if found := material.said("found"):
-        release, _, engine = found.rpartition("/")
+    if finder := material.said("found"):
+        release, _, engine = finder.rpartition("/")
         where = {"emulated": "CPU tensors, Triton's interpreter, no GPU", "cuda": "an NVIDIA GPU"}.get(engine, engine)
         yield f"- sglang {release}, on {where}"
     for row in material.subject.founds[:1] if material.subject else ():
@@ -156,17 +158,17 @@ def _configuration(setup: Setup) -> Iterator[str]:
 
 def flags(setup: Setup) -> list[str]:
     """The setup as sglang's own command line says it."""
-    found = [f"--attention-backend {setup.backend} --dtype {setup.dtype} --page-size {setup.page_size}"]
+    arguments = [f"--attention-backend {setup.backend} --dtype {setup.dtype} --page-size {setup.page_size}"]
     if setup.runner not in _WITHOUT_SPECULATION:
-        found += [
+        arguments += [
             f"--speculative-algorithm {setup.algorithm} --speculative-num-steps {setup.num_steps}",
             f"--speculative-eagle-topk {setup.topk} --speculative-num-draft-tokens {setup.num_draft_tokens}",
         ]
-    found.append(f"--cuda-graph-bs {' '.join(map(str, setup.capture_bs))} --max-running-requests {setup.slots}")
-    found.append(f"--context-length {setup.context_len}")
+    arguments.append(f"--cuda-graph-bs {' '.join(map(str, setup.capture_bs))} --max-running-requests {setup.slots}")
+    arguments.append(f"--context-length {setup.context_len}")
     if setup.backend == "triton":
-        found.append(f"--triton-attention-num-kv-splits {setup.kv_splits}")
-    return found + ([own] if (own := RUNNERS.get(setup.runner, ("", ""))[1]) else [])
+        arguments.append(f"--triton-attention-num-kv-splits {setup.kv_splits}")
+    return arguments + ([special] if (special := RUNNERS.get(setup.runner, ("", ""))[1]) else [])
 
 
 def _steps(material: Material) -> Iterator[str]:
@@ -209,28 +211,32 @@ def _range(material: Material) -> Iterator[str]:
         good = span["last_good"] or f"none: {span['as_old_as']}"
         yield f"- last good: {good}; first bad: {span['first_bad']}"
         yield f"- last bad: {span['last_bad']}; first fixed: {span['first_fixed'] or 'none, it is still there'}"
-        runs = [f"{one['name']} {one['failed']}/{one['runs']}" for one in span["candidates"] if one["runs"]]
+        runs = [
+            f"{candidate['name']} {candidate['failed']}/{candidate['runs']}"
+            for candidate in span["candidates"]
+            if candidate["runs"]
+        ]
         yield f"- failed runs of all: {', '.join(runs)}"
-        for one in span["candidates"]:
-            if one["skipped"]:
-                yield f"- {one['name']} was not measured: {one['skipped']}"
+        for candidate in span["candidates"]:
+            if candidate["skipped"]:
+                yield f"- {candidate['name']} was not measured: {candidate['skipped']}"
     elif material.subject:
         for engine in ("emulated", "cuda"):
-            if said := range_of(material.subject, engine):
-                yield f"- {said}" + (" (no GPU)" if engine == "emulated" else "")
+            if span_text := range_of(material.subject, engine):
+                yield f"- {span_text}" + (" (no GPU)" if engine == "emulated" else "")
     elif isinstance(expect := material.about.get("expect"), Mapping):
         yield from (f"- {releases}: {outcome}" for releases, outcome in expect.items())
 
 
-def _file(text: str, language: str, said: str) -> Iterator[str]:
+def _file(text: str, language: str, summary: str) -> Iterator[str]:
     if text:
-        if said:
-            yield f"<details><summary>{said}</summary>"
+        if summary:
+            yield f"<details><summary>{summary}</summary>"
             yield ""
         yield f"```{language}"
         yield text.rstrip()
         yield "```"
-        if said:
+        if summary:
             yield "</details>"
 
 
@@ -240,7 +246,11 @@ def _ruled_out(material: Material) -> Iterator[str]:
     count, _, rest = failed.partition(" of ")
     if count and rest.split(" ", 1)[0] == count:
         yield f"- chance: it failed in {failed}"
-    clean = [one["name"] for one in material.span.get("candidates", ()) if one["runs"] and not one["failed"]]
+    clean = [
+        candidate["name"]
+        for candidate in material.span.get("candidates", ())
+        if candidate["runs"] and not candidate["failed"]
+    ]
     if clean:
         yield f"- the reproducer itself: the same calls pass on {', '.join(clean)}"
     if material.patch and material.script:
@@ -253,7 +263,14 @@ def _ruled_out(material: Material) -> Iterator[str]:
 def candidates(subjects: Sequence[Subject], name: str) -> list[Subject]:
     """The subjects of a ledger that a fingerprint, an anchor or a seed's name means."""
     return [
-        one
-        for one in subjects
-        if name in (one.fingerprint, one.anchor, one.name, one.name.removesuffix(".json"), f"finding-{one.fingerprint}")
+        subject
+        for subject in subjects
+        if name
+        in (
+            subject.fingerprint,
+            subject.anchor,
+            subject.name,
+            subject.name.removesuffix(".json"),
+            f"finding-{subject.fingerprint}",
+        )
     ]

@@ -12,7 +12,7 @@ from reports.wording import counted, one_line, share, shortened
 from repro.ledger.known import Issue
 from repro.ledger.read import History
 
-ROWS_MAX = 60  # of a table: a comment that is longer is read by nobody, and refused by some hosts
+ROWS_MAX = 60  # of a table: longer comments are not read, and some hosts refuse them
 CHANGES_MAX = 20
 TEXT_CHARS_MAX = 120
 
@@ -22,10 +22,10 @@ def markdown(history: History, issues: Sequence[Issue] = ()) -> str:
     return "\n".join(_lines(history, subjects(history, issues))) + "\n"
 
 
-def _lines(history: History, found: Sequence[Subject]) -> Iterator[str]:
+def _lines(history: History, all_subjects: Sequence[Subject]) -> Iterator[str]:
     yield "## eagleeye"
     yield ""
-    yield " ".join(map(_plain, headline(history, found)))
+    yield " ".join(map(_plain, headline(history, all_subjects)))
     cases, judged = case_counts(history)
     if cases:
         yield ""
@@ -35,7 +35,7 @@ def _lines(history: History, found: Sequence[Subject]) -> Iterator[str]:
         )
     run = latest(history)
     if run is not None and len(history.runs) > 1:
-        news = changes(found, run)
+        news = changes(all_subjects, run)
         yield ""
         yield f"### Since the run before ({_plain(run.kind)}, {_plain(run.started[:16].replace('T', ' '))})"
         yield ""
@@ -47,7 +47,7 @@ def _lines(history: History, found: Sequence[Subject]) -> Iterator[str]:
             if len(news[word]) > CHANGES_MAX:
                 yield f"- **{word}**: {len(news[word]) - CHANGES_MAX} more"
     releases = columns(targets(history))
-    rows = pages(found, list(releases), releases)
+    rows = pages(all_subjects, list(releases), releases)
     for engine, names in releases.items():
         yield from _matrix(
             engine, names, [page for page in rows if any(s.state != "not run" for s in page.grid[engine].values())]
@@ -85,5 +85,5 @@ def _code(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """A sentence of ours, in which names of targets may hold anything."""
+    """A sentence of the report as Markdown; names of targets in it may hold any character."""
     return "".join(f"\\{c}" if c in "\\`*_{}[]<>#|!@" else c for c in one_line(text))

@@ -22,9 +22,9 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
     for verdict in (verdict for run in outcome.runs for verdict in run):
         if verdict.status is worst[verdict.oracle] and verdict.oracle not in passed:
             kinds.setdefault((verdict.oracle, verdict.where), []).append(verdict)
-    for (oracle, where), told in kinds.items():
-        why = told[0].detail if where in told[0].detail else f"{where}: {told[0].detail}"
-        cells = (told[0].status.name, oracle, f"{len(told)} of {len(outcome.runs)}", why)
+    for (oracle, where), failures in kinds.items():
+        why = failures[0].detail if where in failures[0].detail else f"{where}: {failures[0].detail}"
+        cells = (failures[0].status.name, oracle, f"{len(failures)} of {len(outcome.runs)}", why)
         # As Text, so that nothing in it is taken for markup.
         table.add_row(*(Text(plain(cell, _LINE_MAX)) for cell in cells))
     if passed:

@@ -43,11 +43,11 @@ def columns(frame: pd.DataFrame, runs: Sequence[Run]) -> list[dict[str, Any]]:
         _words("backend", "Backend", frame["backend"]),
         _numbers("topk", "topk", frame["topk"]),
         _numbers("steps", "Steps", frame["num_steps"]),
-        _words("result", "Result", frame["status"], sorted(set(frame["status"]), key=lambda one: _place(order, one))),
+        _words("result", "Result", frame["status"], sorted(set(frame["status"]), key=lambda key: _place(order, key))),
         _numbers("replays", "Replays", frame["replays"]),
         _numbers("seconds", "Seconds", frame["seconds"].astype(float).round(3)),
         {"name": "at", "label": "At (UTC)", "kind": "time", "codes": seconds.tolist()},
-        _words("run", "Run", frame["run"].map(lambda one: names.get(one, one[:6]))),
+        _words("run", "Run", frame["run"].map(lambda key: names.get(key, key[:6]))),
         _digests(frame["digest"]),
     ]
 

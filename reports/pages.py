@@ -60,19 +60,21 @@ class Page:
 
 def pages(subjects: Sequence[Subject], engines: Sequence[str], releases: dict[str, list[str]]) -> list[Page]:
     """In the order of the subjects."""
-    made = []
+    collected = []
     for number, subject in enumerate(subjects):
         minimal = subject.minimal
         whose = "caller's" if subject.oracle == "callers_batch" else ""
         source = _told_by(subject, subjects)
-        made.append(
+        collected.append(
             Page(
                 subject=subject,
                 before=subjects[number - 1].anchor if number else "",
                 after=subjects[number + 1].anchor if number + 1 < len(subjects) else "",
                 command=replay_command(minimal.path or f"{subject.fingerprint}.json", _where(subject)),
                 panels=picture.draw(minimal.case, minimal.cell, whose) if minimal.case else (),
-                excerpts=tuple(_side(one, source.founds[0]) for one in source.founds[0].excerpts) if source else (),
+                excerpts=tuple(_side(excerpt, source.founds[0]) for excerpt in source.founds[0].excerpts)
+                if source
+                else (),
                 excerpts_of=source if source is not subject else None,
                 events=tuple(reversed(subject.events))[:EVENTS_MAX],
                 earlier=max(0, len(subject.events) - EVENTS_MAX),
@@ -82,16 +84,16 @@ def pages(subjects: Sequence[Subject], engines: Sequence[str], releases: dict[st
                 setup=_setup(minimal.case) if minimal.case else "",
             )
         )
-    return made
+    return collected
 
 
 def columns(targets: Sequence[str]) -> dict[str, list[str]]:
     """The releases that anything was measured on, by engine, both in order."""
-    found: dict[str, list[str]] = {}
+    by_engine: dict[str, list[str]] = {}
     for target in sorted(targets, key=target_order):
         release, engine = release_and_engine(target)
-        found.setdefault(engine, []).append(release)
-    return {engine: found[engine] for engine in sorted(found, key=lambda one: (one != "emulated", one))}
+        by_engine.setdefault(engine, []).append(release)
+    return {engine: by_engine[engine] for engine in sorted(by_engine, key=lambda name: (name != "emulated", name))}
 
 
 def _grid(subject: Subject, engines: Sequence[str], releases: dict[str, list[str]]) -> Grid:
@@ -112,20 +114,23 @@ def _grid(subject: Subject, engines: Sequence[str], releases: dict[str, list[str
 def _told_by(subject: Subject, others: Sequence[Subject]) -> Subject | None:
     """The finding of which it is recorded what both paths left: this one, or one that failed in the same way."""
     alike = (other for other in others if other.fingerprint and other.fingerprint == subject.fingerprint)
-    return next((one for one in (subject, *alike) if one.founds and one.founds[0].excerpts), None)
+    return next(
+        (subject_like for subject_like in (subject, *alike) if subject_like.founds and subject_like.founds[0].excerpts),
+        None,
+    )
 
 
 def _notes(subject: Subject) -> tuple[tuple[str, str, str], ...]:
     """Why it cannot be run, or is not known; how often it fails where it does so now and then."""
-    found: dict[tuple[str, str], list[str]] = {}
+    by_text: dict[tuple[str, str], list[str]] = {}
     for target, square in subject.squares.items():
         if square.issue:
-            found.setdefault((square.state, f"explained by a known issue: {square.issue}"), []).append(target)
+            by_text.setdefault((square.state, f"explained by a known issue: {square.issue}"), []).append(target)
         elif square.state == FLAKY:
-            found.setdefault((FLAKY, f"{share(square.rate, 1)} of the last runs failed"), []).append(target)
+            by_text.setdefault((FLAKY, f"{share(square.rate, 1)} of the last runs failed"), []).append(target)
         elif square.why and square.state in (CANNOT_RUN, UNKNOWN, UNCONFIRMED):
-            found.setdefault((square.state, square.why), []).append(target)
-    return tuple((state, listed(targets), why) for (state, why), targets in found.items())
+            by_text.setdefault((square.state, square.why), []).append(target)
+    return tuple((state, listed(targets), why) for (state, why), targets in by_text.items())
 
 
 def _where(subject: Subject) -> str:
@@ -134,9 +139,9 @@ def _where(subject: Subject) -> str:
     return (failing or list(subject.squares) or ["RELEASE/ENGINE"])[-1]
 
 
-def _side(excerpt: Excerpt, found: Found) -> Side:
-    differs = [one != other for one, other in zip(excerpt.graph, excerpt.eager, strict=True)]
-    wrong = [differ and _judged(excerpt, place, found) for place, differ in enumerate(differs)]
+def _side(excerpt: Excerpt, finding: Found) -> Side:
+    differs = [left != right for left, right in zip(excerpt.graph, excerpt.eager, strict=True)]
+    wrong = [differ and _judged(excerpt, place, finding) for place, differ in enumerate(differs)]
     return Side(
         name=f"step {excerpt.step} {excerpt.name}[{excerpt.row}]",
         graph=tuple(zip(excerpt.graph, wrong, strict=True)),
@@ -147,14 +152,14 @@ def _side(excerpt: Excerpt, found: Found) -> Side:
     )
 
 
-def _judged(excerpt: Excerpt, place: int, found: Found) -> bool:
+def _judged(excerpt: Excerpt, place: int, finding: Found) -> bool:
     """Whether a value that differs is what was judged wrong. Of whole numbers each that differs is, in the wrong
     buffer's row and in what graph and eager were compared by; of others, which may differ within noise, the first wrong
     one alone: how far the rest may is not in the record."""
-    here = found.cell is not None and (excerpt.name, excerpt.row) == (found.cell.buffer, found.cell.row)
+    judged_cell = finding.cell is not None and (excerpt.name, excerpt.row) == (finding.cell.buffer, finding.cell.row)
     if all(_WHOLE.fullmatch(text) for text in (*excerpt.graph, *excerpt.eager)):
-        return here or found.oracle == _COMPARES_OUTPUTS
-    return here and found.cell is not None and excerpt.column + place == found.cell.column
+        return judged_cell or finding.oracle == _COMPARES_OUTPUTS
+    return judged_cell and finding.cell is not None and excerpt.column + place == finding.cell.column
 
 
 def _setup(case: Case) -> str:

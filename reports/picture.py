@@ -151,7 +151,7 @@ def _row_text(steps: tuple[Step, ...], number: int, row: int, kind: str) -> str:
     return f"{what}; was slot {held[1].slot}, step {held[0]}" if held else what
 
 
-class _Sheet:
+class _Drawing:
     """A picture under way: what is drawn so far, and how far down it reaches."""
 
     def __init__(self) -> None:
@@ -175,23 +175,23 @@ def _panel(case: Case, number: int, cell: Cell | None) -> Panel:
     columns = list(RUNNER_FACTS[case.setup.runner].row_buffers)
     if in_grid and in_grid.buffer not in columns:
         columns.append(in_grid.buffer)
-    sheet = _Sheet()
-    _draw_grid(sheet, columns, lines, in_grid)
+    drawing = _Drawing()
+    _draw_grid(drawing, columns, lines, in_grid)
     if mine and (mine.buffer in METADATA or "guard" in mine.buffer):
-        _draw_strip(sheet, case.setup, mine, len(columns) * _COLUMN)
+        _draw_strip(drawing, case.setup, mine, len(columns) * _COLUMN)
     if mine:
         place = f"[{mine.row},{mine.column}]" if mine.row >= 0 else ""
-        sheet.label(_GUTTER, _short(f"{mine.buffer}{place}: {mine.got}, not {mine.want}"), "wrong", base=15)
-        sheet.y += 18
+        drawing.label(_GUTTER, _short(f"{mine.buffer}{place}: {mine.got}, not {mine.want}"), "wrong", base=15)
+        drawing.y += 18
     title, text = _words(case, number, lines, mine)
     return Panel(
         step=number,
         title=title,
         text=text,
-        width=round(max(map(_text_end, sheet.labels)) + 4),
-        height=round(sheet.y + 6),
-        boxes=tuple(sheet.boxes),
-        labels=tuple(sheet.labels),
+        width=round(max(map(_text_end, drawing.labels)) + 4),
+        height=round(drawing.y + 6),
+        boxes=tuple(drawing.boxes),
+        labels=tuple(drawing.labels),
     )
 
 
@@ -201,62 +201,62 @@ def _has_request_rows(cell: Cell, setup: Setup) -> bool:
     return name in (*RUNNER_FACTS[setup.runner].row_buffers, *OUTPUTS) and 0 <= cell.row < setup.max_bs
 
 
-def _draw_grid(sheet: _Sheet, columns: list[str], lines: tuple[Row, ...], wrong: Cell | None) -> None:
+def _draw_grid(drawing: _Drawing, columns: list[str], lines: tuple[Row, ...], wrong: Cell | None) -> None:
     """The buffers side by side, a column each, between their guard bands."""
     width = len(columns) * _COLUMN
-    sheet.y = 12.0 + max(map(len, columns)) * _SLANTED
+    drawing.y = 12.0 + max(map(len, columns)) * _SLANTED
     for place, name in enumerate(columns):
-        sheet.label(_GUTTER + (place + 0.5) * _COLUMN, name, "column", base=-4)
-    sheet.label(_GUTTER - 6, "row", "index", base=_BAND)
-    sheet.box(_GUTTER, width, "guard", top=0, height=_BAND)
-    sheet.y += _BAND + 3
+        drawing.label(_GUTTER + (place + 0.5) * _COLUMN, name, "column", base=-4)
+    drawing.label(_GUTTER - 6, "row", "index", base=_BAND)
+    drawing.box(_GUTTER, width, "guard", top=0, height=_BAND)
+    drawing.y += _BAND + 3
     for line in lines:
-        _draw_row(sheet, columns, line, wrong.buffer if wrong and line.index == wrong.row else "")
-        sheet.y += _ROW
-    sheet.box(_GUTTER, width, "guard", top=1, height=_BAND)
-    sheet.label(_GUTTER + width + 6, "guard", "muted", base=9)
-    sheet.y += _BAND + 4
+        _draw_row(drawing, columns, line, wrong.buffer if wrong and line.index == wrong.row else "")
+        drawing.y += _ROW
+    drawing.box(_GUTTER, width, "guard", top=1, height=_BAND)
+    drawing.label(_GUTTER + width + 6, "guard", "muted", base=9)
+    drawing.y += _BAND + 4
 
 
-def _draw_row(sheet: _Sheet, columns: list[str], line: Row, wrong: str) -> None:
+def _draw_row(drawing: _Drawing, columns: list[str], line: Row, wrong: str) -> None:
     width = len(columns) * _COLUMN
     if line.index is None:
-        sheet.box(_GUTTER, width, line.kind, top=6, height=_ROW - 12)
+        drawing.box(_GUTTER, width, line.kind, top=6, height=_ROW - 12)
     else:
-        sheet.label(_GUTTER - 6, str(line.index), "index", base=15)
+        drawing.label(_GUTTER - 6, str(line.index), "index", base=15)
         for place, name in enumerate(columns):
             # Outputs and the caller's own arrays end with the batch: they have no padding to show.
             if name in _PADDED or line.kind == "real" or name == wrong:
                 kind = "wrong" if name == wrong else line.kind
-                sheet.box(_GUTTER + place * _COLUMN, _COLUMN, kind, top=1, height=_ROW - 2)
+                drawing.box(_GUTTER + place * _COLUMN, _COLUMN, kind, top=1, height=_ROW - 2)
     kind = "row" if line.kind == "real" and line.index is not None else "muted"
-    sheet.label(_GUTTER + width + 6, line.text, kind, base=15)
+    drawing.label(_GUTTER + width + 6, line.text, kind, base=15)
 
 
-def _draw_strip(sheet: _Sheet, setup: Setup, cell: Cell, width: float) -> None:
+def _draw_strip(drawing: _Drawing, setup: Setup, cell: Cell, width: float) -> None:
     """The wrong buffer by itself, where its rows are not requests: metadata has one for each attention call."""
     guarded = "guard" in cell.buffer
-    sheet.y += 20
-    sheet.label(_GUTTER, _short(cell.buffer if guarded else f"{cell.buffer}, by attention call"), "row", base=0)
-    sheet.y += 6
+    drawing.y += 20
+    drawing.label(_GUTTER, _short(cell.buffer if guarded else f"{cell.buffer}, by attention call"), "row", base=0)
+    drawing.y += 6
     if guarded:
-        sheet.box(_GUTTER, width, "real", top=1, height=_ROW - 2)
-        sheet.label(_GUTTER + width + 6, "the buffer", "muted", base=15)
-        sheet.y += _ROW
-        sheet.box(_GUTTER, width, "guard", top=1, height=_ROW - 2)
-        sheet.box(_GUTTER + width / 2, _COLUMN, "wrong", top=1, height=_ROW - 2)
-        sheet.label(_GUTTER + width + 6, f"guard, entry {cell.column}", "row", base=15)
-        sheet.y += _ROW + 4
+        drawing.box(_GUTTER, width, "real", top=1, height=_ROW - 2)
+        drawing.label(_GUTTER + width + 6, "the buffer", "muted", base=15)
+        drawing.y += _ROW
+        drawing.box(_GUTTER, width, "guard", top=1, height=_ROW - 2)
+        drawing.box(_GUTTER + width / 2, _COLUMN, "wrong", top=1, height=_ROW - 2)
+        drawing.label(_GUTTER + width + 6, f"guard, entry {cell.column}", "row", base=15)
+        drawing.y += _ROW + 4
         return
     calls = max((reads.calls(setup) for reads in RUNNER_FACTS[setup.runner].reads), default=1)
     for row in sorted({*range(calls), cell.row}):
-        sheet.label(_GUTTER - 6, str(row), "index", base=15)
-        sheet.box(_GUTTER, width, "real", top=1, height=_ROW - 2)
+        drawing.label(_GUTTER - 6, str(row), "index", base=15)
+        drawing.box(_GUTTER, width, "real", top=1, height=_ROW - 2)
         if row == cell.row:
-            sheet.box(_GUTTER + width / 2, _COLUMN, "wrong", top=1, height=_ROW - 2)
-            sheet.label(_GUTTER + width + 6, f"column {cell.column}", "row", base=15)
-        sheet.y += _ROW
-    sheet.y += 4
+            drawing.box(_GUTTER + width / 2, _COLUMN, "wrong", top=1, height=_ROW - 2)
+            drawing.label(_GUTTER + width + 6, f"column {cell.column}", "row", base=15)
+        drawing.y += _ROW
+    drawing.y += 4
 
 
 def _words(case: Case, number: int, lines: tuple[Row, ...], cell: Cell | None) -> tuple[str, str]:
@@ -264,10 +264,10 @@ def _words(case: Case, number: int, lines: tuple[Row, ...], cell: Cell | None) -
     title = f"Step {number}: batch of {raw_bs}"
     if _captures(case.setup):
         title += f" in bucket {_bucket(case, number)}"
-    said = [line.text if line.index is None else f"row {line.index}: {line.text}" for line in lines]
+    texts = [line.text if line.index is None else f"row {line.index}: {line.text}" for line in lines]
     if cell:
-        said.append(f"first wrong cell: {cell}")
-    return title, ". ".join(text[0].upper() + text[1:] for text in said) + "."
+        texts.append(f"first wrong cell: {cell}")
+    return title, ". ".join(text[0].upper() + text[1:] for text in texts) + "."
 
 
 def _short(text: str) -> str:

@@ -52,8 +52,8 @@ class Display:
 
     def tell(self, progress: Progress) -> None:
         """Show where a campaign is."""
-        for found in progress.findings:
-            self._found(found)
+        for finding in progress.findings:
+            self._found(finding)
         text = line(progress)
         if self._live.is_started:
             self._live.update(Text(text))
@@ -61,13 +61,13 @@ class Display:
             self._last = self._clock()
             self.line(text)
 
-    def _found(self, found: Found) -> None:
+    def _found(self, result: Found) -> None:
         """Say it once when it is first seen and once when it is settled; not at every step of shrinking."""
-        settled = f"failed {found.failed} of {found.tried} runs in fresh processes" if found.tried else "found"
-        key = (found.target, found.fingerprint)
-        if self._told.get(key) != settled and (found.tried or key not in self._told):
+        settled = f"failed {result.failed} of {result.tried} runs in fresh processes" if result.tried else "found"
+        key = (result.target, result.fingerprint)
+        if self._told.get(key) != settled and (result.tried or key not in self._told):
             self._told[key] = settled
-            self.line(finding(found, settled))
+            self.line(finding(result, settled))
 
 
 def line(progress: Progress) -> str:
@@ -80,8 +80,8 @@ def line(progress: Progress) -> str:
     )
 
 
-def finding(found: Found, state: str) -> str:
+def finding(result: Found, state: str) -> str:
     """What failed, where, how large its case is and where it is stored."""
-    requests = sum(len(step.requests) for step in found.case.steps)
-    size = f"{counted(len(found.case.steps), 'step')}, {counted(requests, 'request')}"
-    return f"{found.target} {found.oracle} {found.fingerprint} {state}: {found.where} ({size}) {found.seed}"
+    requests = sum(len(step.requests) for step in result.case.steps)
+    size = f"{counted(len(result.case.steps), 'step')}, {counted(requests, 'request')}"
+    return f"{result.target} {result.oracle} {result.fingerprint} {state}: {result.where} ({size}) {result.seed}"

@@ -1,4 +1,4 @@
-"""What a campaign wrote with --json, in the form of a ledger's history, so that there is one way to tell of both."""
+"""What a campaign wrote with --json, in the form of a ledger's history, so that both are reported in one way."""
 
 from __future__ import annotations
 
@@ -41,38 +41,40 @@ def history_of(campaigns: Sequence[Campaign], replays: Sequence[Replay]) -> Hist
         started=min((campaign.started for campaign in campaigns), default=""),
         ended=max((campaign.ended for campaign in campaigns), default=""),
     )
-    found = [(campaign, one) for campaign in campaigns for one in campaign.findings]
-    known = {one.fingerprint for _, one in found}
+    findings = [(campaign, finding) for campaign in campaigns for finding in campaign.findings]
+    known = {finding.fingerprint for _, finding in findings}
     return History(
         path=Path(),
         runs=(run,) if campaigns or replays else (),
-        campaigns=tuple(CampaignRow(run=run.id, campaign=one, at=one.ended) for one in campaigns),
-        findings=tuple(_finding(run, campaign, one) for campaign, one in found),
-        checks=tuple(_check(run, one, one.fingerprint in known) for one in replays),
+        campaigns=tuple(CampaignRow(run=run.id, campaign=campaign, at=campaign.ended) for campaign in campaigns),
+        findings=tuple(_finding(run, campaign, finding) for campaign, finding in findings),
+        checks=tuple(_check(run, replay, replay.fingerprint in known) for replay in replays),
     )
 
 
 def _id(campaigns: Sequence[Campaign], replays: Sequence[Replay]) -> str:
     """The same for the same content, as the page must be."""
-    said = [f"{one.target} {one.seed} {one.started}" for one in campaigns] + [repr(asdict(one)) for one in replays]
-    return hashlib.sha256("\n".join(said).encode(errors="replace")).hexdigest()[:32]
+    texts = [f"{record.target} {record.seed} {record.started}" for record in campaigns] + [
+        repr(asdict(record)) for record in replays
+    ]
+    return hashlib.sha256("\n".join(texts).encode(errors="replace")).hexdigest()[:32]
 
 
-def _finding(run: Run, campaign: Campaign, found: Found) -> FindingRow:
+def _finding(run: Run, campaign: Campaign, finding: Found) -> FindingRow:
     return FindingRow(
         run=run.id,
-        target=found.target,
-        fingerprint=found.fingerprint,
-        runner=found.case.setup.runner,
-        backend=found.case.setup.backend,
-        oracle=found.oracle,
-        where=found.where,
-        detail=found.detail,
+        target=finding.target,
+        fingerprint=finding.fingerprint,
+        runner=finding.case.setup.runner,
+        backend=finding.case.setup.backend,
+        oracle=finding.oracle,
+        where=finding.where,
+        detail=finding.detail,
         # A case that is not valid has no seed file; the page says why it is not valid.
-        seed_text="" if problems(found.case) else dumps(Seed(case=found.case)),
-        failed=found.failed,
-        tried=found.tried,
-        cell=found.cell,
+        seed_text="" if problems(finding.case) else dumps(Seed(case=finding.case)),
+        failed=finding.failed,
+        tried=finding.tried,
+        cell=finding.cell,
         at=campaign.ended,
     )
 

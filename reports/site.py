@@ -45,22 +45,22 @@ class Leaf:
 def write(history: History, out: Path, issues: Sequence[Issue] = ()) -> list[Path]:
     """Write all pages and badges; their paths, the index first. Files of an earlier site whose findings are gone stay,
     as somebody may have linked to them. OSError if the disk refuses."""
-    found = leaves(history, issues)
+    pages = leaves(history, issues)
     template = _environment().get_template("site.html")
     style = Markup(_resource("site.css"))
     files = {
         "index.html": template.render(
-            leaves=found,
+            leaves=pages,
             leaf=None,
             style=style,
-            headline=changes.headline(history, [one.subject for one in found]),
+            headline=changes.headline(history, [page.subject for page in pages]),
             up="",
         ),
-        "badge.svg": badge("eagleeye", _overall(found)),
+        "badge.svg": badge("eagleeye", _overall(pages)),
     }
-    for leaf in found:
+    for leaf in pages:
         files[f"{FOLDER}/{leaf.name}.html"] = template.render(
-            leaves=found, leaf=leaf, style=style, headline=[], up="../"
+            leaves=pages, leaf=leaf, style=style, headline=[], up="../"
         )
         files[f"{FOLDER}/{leaf.name}.svg"] = badge(leaf.name, leaf.state)
     (out / FOLDER).mkdir(parents=True, exist_ok=True)
@@ -101,8 +101,8 @@ def stable_name(subject: Subject) -> str:
 
 
 def _range(subject: Subject, engine: str) -> str:
-    said = range_of(subject, engine)
-    return f"{engine}: {said}" if said else ""
+    span = range_of(subject, engine)
+    return f"{engine}: {span}" if span else ""
 
 
 def _state(subject: Subject) -> str:

@@ -29,8 +29,8 @@ Measured = Mapping[str, Sequence[Event]]  # by subject, as reports.events.of_sub
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Minimal:
-    """The smallest case known of a subject. case: None where there is none, for which `unreadable` says why, or where
-    its seed file is not at hand. path: where that file was written."""
+    """The smallest case known of a subject. case: None if there is no valid one (`unreadable` says why) or its seed
+    file is missing. path: where that file was written."""
 
     case: Case | None = None
     cell: Cell | None = None
@@ -74,16 +74,16 @@ def subjects(history: History, issues: Sequence[Issue] = ()) -> tuple[Subject, .
 
     issues: known upstream; a finding that one of them explains is not new, however often it was seen."""
     measured = of_subject(history)
-    made = [*_fixes(history, measured), *_seeds(history, measured), *_findings(history, measured, issues)]
-    anchored = [_renamed(subject, number) for number, subject in enumerate(made, 1)]
+    collected = [*_fixes(history, measured), *_seeds(history, measured), *_findings(history, measured, issues)]
+    anchored = [_renamed(subject, number) for number, subject in enumerate(collected, 1)]
     return tuple(_with_same(subject, anchored) for subject in anchored)
 
 
 def targets(history: History) -> list[str]:
-    """Every target that anything was measured on; a release without a fix is none."""
-    found = {str(row.campaign.target) for row in history.campaigns} | {row.target for row in history.checks}
-    found |= {row.target for row in history.findings} | {row.target for row in history.cases}
-    return list(found | {row.target for row in history.fixes if row.role not in ("", WITHOUT)})
+    """Every target that anything was measured on; a release with a fix taken out is not a target."""
+    named = {str(row.campaign.target) for row in history.campaigns} | {row.target for row in history.checks}
+    named |= {row.target for row in history.findings} | {row.target for row in history.cases}
+    return list(named | {row.target for row in history.fixes if row.role not in ("", WITHOUT)})
 
 
 def range_of(subject: Subject, engine: str) -> str:
@@ -93,15 +93,15 @@ def range_of(subject: Subject, engine: str) -> str:
         for target, square in subject.squares.items()
         if release_and_engine(target)[1] == engine and (square.fails or square.state in ("passing", "fixed"))
     ]
-    said = []
-    for fails, group in itertools.groupby(measured, key=lambda one: one[1].fails):
+    texts = []
+    for fails, group in itertools.groupby(measured, key=lambda pair: pair[1].fails):
         releases = [release for release, _ in group]
         span = releases[0] if len(releases) == 1 else f"{releases[0]} to {releases[-1]}"
         if fails:
-            said.append(f"fails on {span}")
+            texts.append(f"fails on {span}")
         else:
-            said.append(f"passes on {span}" if not said else f"fixed in {releases[0]}")
-    return ", ".join(said)
+            texts.append(f"passes on {span}" if not texts else f"fixed in {releases[0]}")
+    return ", ".join(texts)
 
 
 def _fixes(history: History, measured: Measured) -> list[Subject]:
@@ -109,12 +109,12 @@ def _fixes(history: History, measured: Measured) -> list[Subject]:
     proofs: dict[tuple[int, str, str], list[FixRow]] = {}
     for row in map(_named, history.fixes):
         proofs.setdefault((row.number, row.runner, row.backend), []).append(row)
-    made = []
+    collected = []
     for (number, runner, backend), rows in sorted(proofs.items()):
         seed = Path(rows[-1].seed).name
         checks = measured.get(f"{SEED}{seed}", [])
         events = [*(of_fix(row) for row in rows if row.role and row.target), *checks]
-        made.append(
+        collected.append(
             _subject(
                 anchor=f"fix-{number}-{runner}-{backend}",
                 kind="fix",
@@ -127,7 +127,7 @@ def _fixes(history: History, measured: Measured) -> list[Subject]:
                 stops=_latest_stops(rows),
             )
         )
-    return made
+    return collected
 
 
 def _named(row: FixRow) -> FixRow:
@@ -147,14 +147,14 @@ def _latest_stops(rows: Sequence[FixRow]) -> tuple[FixRow, ...]:
 
 def _seeds(history: History, measured: Measured) -> list[Subject]:
     proving = {f"{SEED}{Path(row.seed).name}" for row in history.fixes}
-    made = []
+    collected = []
     for subject, events in measured.items():
         if subject.startswith(FINDING) or subject in proving:
             continue
         seed = subject.removeprefix(SEED)
         failing = [event.row for event in events if event.row.oracle]
         about = failing[-1] if failing else None
-        made.append(
+        collected.append(
             _subject(
                 anchor=f"seed-{seed}",
                 kind="seed",
@@ -166,19 +166,24 @@ def _seeds(history: History, measured: Measured) -> list[Subject]:
                 events=events,
             )
         )
-    return made
+    return collected
 
 
 def _findings(history: History, measured: Measured, issues: Sequence[Issue]) -> list[Subject]:
     kinds: dict[str, list[FindingRow]] = {}
     for row in history.findings:
         kinds.setdefault(row.fingerprint, []).append(row)
-    made = []
+    collected = []
     for fingerprint, rows in kinds.items():
-        founds = [one for row in history.campaigns for one in row.campaign.findings if one.fingerprint == fingerprint]
-        founds.sort(key=lambda one: (one.failed == 0, _size(one.case)))
+        founds = [
+            finding
+            for row in history.campaigns
+            for finding in row.campaign.findings
+            if finding.fingerprint == fingerprint
+        ]
+        founds.sort(key=lambda finding: (finding.failed == 0, _size(finding.case)))
         best = min(rows, key=lambda row: (row.failed == 0, len(row.seed_text)))
-        made.append(
+        collected.append(
             _explained(
                 issues,
                 anchor=f"finding-{fingerprint}",
@@ -194,9 +199,10 @@ def _findings(history: History, measured: Measured, issues: Sequence[Issue]) -> 
             )
         )
     cases = {
-        f"finding-{key}": sum(one.cases for one in made_of.founds) for key, made_of in zip(kinds, made, strict=True)
+        f"finding-{key}": sum(finding.cases for finding in made_of.founds)
+        for key, made_of in zip(kinds, collected, strict=True)
     }
-    return sorted(made, key=lambda one: (not one.fails, -cases[one.anchor], one.name))
+    return sorted(collected, key=lambda subject: (not subject.fails, -cases[subject.anchor], subject.name))
 
 
 def _subject(*, events: Sequence[Event], detail: str = "", **parts: Any) -> Subject:
@@ -209,15 +215,15 @@ def _explained(issues: Sequence[Issue], **parts: Any) -> Subject:
     case = subject.minimal.case
     if case is None:
         return subject
-    told = {}
+    explanations = {}
     for target, square in subject.squares.items():
         release, engine = release_and_engine(target)
         kind = (case.setup.runner, case.setup.backend)
         issue = explained(issues, release, engine, kind, subject.oracle, subject.fingerprint)
         if issue and square.fails:
             square = replace(square, issue=str(issue), state=KNOWN if square.state == NEW else square.state)
-        told[target] = square
-    return replace(subject, squares=told)
+        explanations[target] = square
+    return replace(subject, squares=explanations)
 
 
 def _fingerprint(events: Sequence[Event]) -> str:
@@ -234,17 +240,17 @@ def _size(case: Case) -> tuple[int, int]:
 
 
 def _stored(seed: str) -> Minimal:
-    """That of a stored seed, if it is one of ours."""
+    """The case of a stored seed, if the seed is in repro/seeds."""
     path = SEEDS / Path(seed).name
     if not path.is_file():
         return Minimal(path=seed)
     try:
         text = path.read_text(encoding="utf-8")
-        found = loads(text)
+        read = loads(text)
     except (OSError, ValueError) as error:
         return Minimal(path=seed, unreadable=str(error))
     return Minimal(
-        case=found.case, cell=_cell(str(found.about.get("cell", ""))), text=text, path=f"repro/seeds/{path.name}"
+        case=read.case, cell=_cell(str(read.about.get("cell", ""))), text=text, path=f"repro/seeds/{path.name}"
     )
 
 
@@ -257,11 +263,11 @@ def _what(seed: str) -> str:
         return ""
 
 
-def _found(found: Found) -> Minimal:
-    bad = problems(found.case)
+def _found(finding: Found) -> Minimal:
+    bad = problems(finding.case)
     if bad:
-        return Minimal(cell=found.cell, path=found.seed, unreadable="; ".join(bad))
-    return Minimal(case=found.case, cell=found.cell, text=dumps(Seed(case=found.case)), path=found.seed)
+        return Minimal(cell=finding.cell, path=finding.seed, unreadable="; ".join(bad))
+    return Minimal(case=finding.case, cell=finding.cell, text=dumps(Seed(case=finding.case)), path=finding.seed)
 
 
 def _told(row: FindingRow) -> Minimal:

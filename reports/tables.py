@@ -17,7 +17,7 @@ from repro.traces.campaign import Campaign, Transition
 if TYPE_CHECKING:
     import pandas as pd
 
-HEAT_LEVELS = 5  # shades of the heat map beside "never"; more cannot be told apart in print
+HEAT_LEVELS = 5  # shades of the heat map beside "never"; more cannot be distinguished in print
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +100,10 @@ def transitions(campaigns: Sequence[Campaign]) -> pd.DataFrame:
 
 def coverage(campaigns: Sequence[Campaign]) -> tuple[Coverage, ...]:
     """For each runner and backend: the heat map of buckets, and that of topk and steps."""
-    found = []
+    collected = []
     for (runner, backend), part in transitions(campaigns).groupby(["runner", "backend"], sort=True):
         sizes = sorted({*part["before"], *part["after"]} - {0})
-        found.append(
+        collected.append(
             Coverage(
                 runner=str(runner),
                 backend=str(backend),
@@ -112,7 +112,7 @@ def coverage(campaigns: Sequence[Campaign]) -> tuple[Coverage, ...]:
                 shapes=_heat_map(part, "topk", "num_steps", sorted(set(part["topk"])), sorted(set(part["num_steps"]))),
             )
         )
-    return tuple(found)
+    return tuple(collected)
 
 
 def _heat_map(part: pd.DataFrame, down: str, across: str, rows: list[int], columns: list[int]) -> HeatMap:
@@ -150,7 +150,9 @@ def stages(campaigns: Sequence[Campaign]) -> pd.DataFrame:
     """Seconds by stage (rows, in the order in which a case meets them) and campaign (columns, by number)."""
     import pandas as pd
 
-    told = [{storable(stage): seconds for stage, seconds in campaign.stages.items()} for campaign in campaigns]
-    names = list(dict.fromkeys(stage for stages in told for stage in stages))
-    table = {number: pd.Series(stages, dtype=float) for number, stages in enumerate(told)}
+    seconds_by_stage = [
+        {storable(stage): seconds for stage, seconds in campaign.stages.items()} for campaign in campaigns
+    ]
+    names = list(dict.fromkeys(stage for stages in seconds_by_stage for stage in stages))
+    table = {number: pd.Series(stages, dtype=float) for number, stages in enumerate(seconds_by_stage)}
     return pd.DataFrame(table, index=names, columns=range(len(campaigns))).fillna(0.0)

@@ -19,7 +19,7 @@ from repro.ledger.read import History
 from repro.traces.campaign import Campaign
 from repro.traces.finding import Status
 
-# A state is told by its word; colour only repeats it, and only on a terminal that has colours.
+# The word gives the state; colour only repeats it, and only on a terminal that has colours.
 STYLES = {
     "regressed": "bold red",
     "new": "bold red",
@@ -39,12 +39,12 @@ NAME_CHARS_MAX = 60
 
 def show(console: Console, history: History, issues: Sequence[Issue] = ()) -> None:
     """Everything worth knowing, on a screenful or two."""
-    found = subjects(history, issues)
-    for sentence in headline(history, found):
+    all_subjects = subjects(history, issues)
+    for sentence in headline(history, all_subjects):
         _line(console, sentence)
-    show_changes(console, history, found)
-    show_matrix(console, history, found)
-    for subject in found:
+    show_changes(console, history, all_subjects)
+    show_matrix(console, history, all_subjects)
+    for subject in all_subjects:
         if subject.kind == "finding":
             show_finding(console, subject)
     campaigns = [row.campaign for row in history.campaigns]
@@ -55,13 +55,13 @@ def show(console: Console, history: History, issues: Sequence[Issue] = ()) -> No
         _line(console, f"{counted(cases, 'case')} in all, {share(judged, cases)} judged")
 
 
-def show_changes(console: Console, history: History, found: Sequence[Subject]) -> None:
+def show_changes(console: Console, history: History, all_subjects: Sequence[Subject]) -> None:
     """What is new, regressed, fixed or flaky since the run before, a line each."""
     run = latest(history)
     if run is None or len(history.runs) < 2:
         return
     _line(console, f"since the run before ({run.kind}, {run.started[:16].replace('T', ' ')}):")
-    news = changes(found, run)
+    news = changes(all_subjects, run)
     for word, _ in WORDS:
         for change in news[word]:
             _line(console, f"  {word}: {change.name} on {listed(list(change.targets))}", STYLES[word])
@@ -69,10 +69,10 @@ def show_changes(console: Console, history: History, found: Sequence[Subject]) -
         _line(console, "  nothing changed")
 
 
-def show_matrix(console: Console, history: History, found: Sequence[Subject]) -> None:
+def show_matrix(console: Console, history: History, all_subjects: Sequence[Subject]) -> None:
     """For each engine a table: what fails on which release."""
     releases = columns(targets(history))
-    rows = pages(found, list(releases), releases)
+    rows = pages(all_subjects, list(releases), releases)
     for engine, names in releases.items():
         lines = [
             (
@@ -91,11 +91,11 @@ def show_finding(console: Console, subject: Subject) -> None:
     _line(console, f"{word} {subject.name} ({subject.fingerprint})", STYLES["new" if subject.fails else "unconfirmed"])
     if subject.minimal.cell or subject.detail:
         _line(console, f"  {subject.minimal.cell or subject.detail}")
-    said = []
+    texts = []
     for state in dict.fromkeys(states):
         where = [f"{target}{_runs(subject.squares[target])}" for target in subject.targets(state)]
-        said.append(f"{state} on {listed(where)}")
-    _line(console, f"  {'; '.join(said)}")
+        texts.append(f"{state} on {listed(where)}")
+    _line(console, f"  {'; '.join(texts)}")
     for engine in dict.fromkeys(release_and_engine(target)[1] for target in subject.squares):
         if text := range_of(subject, engine):
             _line(console, f"  {engine}: {text}")

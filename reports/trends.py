@@ -55,21 +55,21 @@ def trends(history: History) -> tuple[Series, ...]:
     """For each kind of campaign its figures, a point for each run that has one."""
     kinds: dict[tuple[str, str, str], dict[str, list[Campaign]]] = {}
     for row in history.campaigns:
-        one = row.campaign
-        by_run = kinds.setdefault((one.runner, one.backend, one.target.engine), {})
-        by_run.setdefault(row.run, []).append(one)
+        campaign = row.campaign
+        by_run = kinds.setdefault((campaign.runner, campaign.backend, campaign.target.engine), {})
+        by_run.setdefault(row.run, []).append(campaign)
     started = {run.id: run.started for run in history.runs}
-    found = []
+    collected = []
     for (runner, backend, engine), by_run in sorted(kinds.items()):
         runs = sorted(by_run, key=lambda run: started.get(run, ""))[-POINTS_MAX:]
         labels = [started.get(run, "")[:16].replace("T", " ") for run in runs]
         campaigns = [by_run[run] for run in runs]
-        found.append(
+        collected.append(
             Series(
                 name=f"{runner}, {backend}",
                 engine=engine,
                 runs=len(runs),
-                cases=sum(one.cases for ones in campaigns for one in ones),
+                cases=sum(campaign.cases for ones in campaigns for campaign in ones),
                 trends=(
                     _trend("cases a second", labels, campaigns, _rate, "{:.1f}".format),
                     _trend("false alarms in 1,000 judged cases", labels, campaigns, _alarms, "{:.2g}".format),
@@ -77,24 +77,24 @@ def trends(history: History) -> tuple[Series, ...]:
                 ),
             )
         )
-    return tuple(found)
+    return tuple(collected)
 
 
 def _rate(campaigns: Sequence[Campaign]) -> float | None:
-    seconds = sum(one.seconds for one in campaigns)
-    return sum(one.cases for one in campaigns) / seconds if seconds else None
+    seconds = sum(campaign.seconds for campaign in campaigns)
+    return sum(campaign.cases for campaign in campaigns) / seconds if seconds else None
 
 
 def _alarms(campaigns: Sequence[Campaign]) -> float | None:
     """Findings that failed in none of several fresh processes, over judged cases."""
-    judged = sum(one.judged for one in campaigns)
-    false = sum(found.tried > 0 and not found.failed for one in campaigns for found in one.findings)
+    judged = sum(campaign.judged for campaign in campaigns)
+    false = sum(finding.tried > 0 and not finding.failed for campaign in campaigns for finding in campaign.findings)
     return 1000 * false / judged if judged else None
 
 
 def _unjudged(campaigns: Sequence[Campaign]) -> float | None:
-    cases = sum(one.cases for one in campaigns)
-    return (cases - sum(one.judged for one in campaigns)) / cases if cases else None
+    cases = sum(campaign.cases for campaign in campaigns)
+    return (cases - sum(campaign.judged for campaign in campaigns)) / cases if cases else None
 
 
 def _trend(

@@ -1,6 +1,6 @@
 """python -m repro: run a stored case on a target, shrink it, show it in words, check that it is valid; prove fixes.
 
-Exit codes: 0 pass, 1 fail, 2 unknown, 3 our own error or bad input; for several, the worst, in the order 3, 1, 2, 0.
+Exit codes: 0 pass, 1 fail, 2 unknown, 3 harness error or bad input; for several, the worst, in the order 3, 1, 2, 0.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from repro.fidelity.observation import Observation, observe
 from repro.fidelity.recording import BadRecording
 from repro.ledger import known
 from repro.ledger.explain import to_json as told
-from repro.ledger.run import Book, asked_for, new_run
+from repro.ledger.run import LedgerRun, asked_for, new_run
 from repro.shrinking.confirm import failure
 from repro.shrinking.replay import ERROR, EXIT, Outcome, line, outcome_of, severest, to_json
 from repro.shrinking.seed_file import InTheWay, SeedFile
@@ -48,10 +48,10 @@ from repro.shrinking.triage import Budget, TriageHooks
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import How
 from repro.upstream import patches, prove
-from repro.upstream.edits import Edit, NotThere
+from repro.upstream.edits import Edit, EditNotFound
 from repro.upstream.fixes import FIXES, NEWEST, Fix, Proof, not_covered
 from repro.upstream.rig import Refused, Rig
-from runners.processes.diagnose import said_besides
+from runners.processes.diagnose import extra_notes
 from runners.processes.experiments import experiments
 from runners.processes.pool import Pool
 from runners.processes.rig import rig
@@ -64,7 +64,7 @@ from runners.targets.environments import (
     sglang_path,
     whole_record,
 )
-from runners.targets.hypothesis_pin import warn_of_other_cases
+from runners.targets.hypothesis_pin import warn_of_hypothesis_version
 from runners.targets.overlay import CannotMake, Overlay, make_overlay
 from runners.targets.usable import fetch, usable
 
@@ -83,7 +83,7 @@ def carry_out(arguments: Sequence[str] | None) -> int:
 # run
 
 
-def command_run(options: argparse.Namespace, book: Book) -> int:
+def command_run(options: argparse.Namespace, ledger_run: LedgerRun) -> int:
     seeds, codes = stored(options.seeds)
     outcomes: list[Outcome] = []
     replays: list[dict[str, object]] = []
@@ -101,9 +101,9 @@ def command_run(options: argparse.Namespace, book: Book) -> int:
                             pool.expect((seed.case.setup,) * options.tries)
                         outcome = outcome_of(path, seed.case, target, pool.run, judge_all, overall, options.tries)
                         outcomes.append(outcome)
-                        book.outcome(outcome, seed.about)
+                        ledger_run.outcome(outcome, seed.about)
                         _tell(outcome, options)
-                        notes = said_besides(pool, outcome, judge_all, reports.fresh())
+                        notes = extra_notes(pool, outcome, judge_all, reports.fresh())
                         asked = explainer.of_outcome(outcome) if issues else None
                         replays.append(to_json(outcome) | {"notes": notes} | ({"known": told(asked)} if asked else {}))
                         for note in () if options.json or options.quiet else [*notes, *([str(asked)] if asked else [])]:
@@ -161,29 +161,29 @@ def command_shrink(options: argparse.Namespace) -> int:
         budget = Budget(runs=options.runs, seconds=options.seconds, tries=options.tries)
         work = SeedFile(seed, target, verdict, out, hooks, budget)
         try:
-            found = work.shrink()
+            shrunk = work.shrink()
         except KeyboardInterrupt:
             complain(f"interrupted; the best so far is in {out}")
             return first.exit_code
-    say(f"FAIL {out} on {target}: {verdict.oracle} at {found.verdict.where}: {found.failed} of {found.tried} runs")
-    say(f"{sentence(found.case)}, from {sentence(seed.case)}, in {work.runs} runs")
+    say(f"FAIL {out} on {target}: {verdict.oracle} at {shrunk.verdict.where}: {shrunk.failed} of {shrunk.tried} runs")
+    say(f"{sentence(shrunk.case)}, from {sentence(seed.case)}, in {work.runs} runs")
     return first.exit_code
 
 
 def _wanted(outcome: Outcome, seed: Seed) -> Verdict | None:
     """The failure to shrink towards: the one the seed was stored for, if it is among those seen, else the usual one."""
     stored = str(seed.about.get("fingerprint", ""))
-    told = [verdict for run in outcome.runs for verdict in run]
-    return (failure(told, stored) if stored else None) or outcome.verdict
+    verdicts = [verdict for run in outcome.runs for verdict in run]
+    return (failure(verdicts, stored) if stored else None) or outcome.verdict
 
 
 # fixes
 
 
-def command_fixes(options: argparse.Namespace, book: Book) -> int:
+def command_fixes(options: argparse.Namespace, ledger_run: LedgerRun) -> int:
     oracles = {judge.__module__.rpartition(".")[2] for judge in ALL}
     rows = [
-        prove.Row(
+        prove.ProofRow(
             fix=fix,
             proof=proof,
             engine=options.engine,
@@ -192,18 +192,18 @@ def command_fixes(options: argparse.Namespace, book: Book) -> int:
         for fix in _fixes(options.fix)
         for proof in fix.proofs
     ]
-    told: list[prove.Row] = []
+    proven: list[prove.ProofRow] = []
     if options.fresh and not options.out:
         options.out = own_folder(Path("out"), "fixes")
 
-    def on_row(row: prove.Row) -> None:
-        told.append(row)
-        book.proof(row)
+    def on_row(row: prove.ProofRow) -> None:
+        proven.append(row)
+        ledger_run.proof(row)
         for text in lines(row):
             print(text, flush=True)
-        write(told, whole=False)
+        write(proven, whole=False)
 
-    def write(rows: Sequence[prove.Row], *, whole: bool) -> None:
+    def write(rows: Sequence[prove.ProofRow], *, whole: bool) -> None:
         if options.json:
             options.json.parent.mkdir(parents=True, exist_ok=True)
             form = prove.to_json(rows, fresh=options.fresh, whole=whole)
@@ -228,10 +228,10 @@ def command_fixes(options: argparse.Namespace, book: Book) -> int:
 
 def _installed(engine: str) -> tuple[str, Callable[[str], bool]]:
     """The newest release that this engine can be used with here, and whether one can."""
-    here = usable(engine)
-    if not here:
+    releases = usable(engine)
+    if not releases:
         raise BadInput(f"no release of sglang can be used with the {engine} engine here: python -m runners doctor")
-    return here[-1], frozenset(here).__contains__
+    return releases[-1], frozenset(releases).__contains__
 
 
 def _fixes(numbers: Sequence[int] | None) -> list[Fix]:
@@ -250,15 +250,15 @@ def _changed(target: Target, change: str, edits: Sequence[Edit]) -> Target:
     what = Overlay(release=target.sglang, change=change)
     try:
         path = make_overlay(sglang_path(target), what, edits, overlays_directory(target))
-    except (NotUsable, CannotMake, NotThere) as error:
-        raise prove.Trouble(str(error)) from error
+    except (NotUsable, CannotMake, EditNotFound) as error:
+        raise prove.TargetUnavailable(str(error)) from error
     return Target(str(path), target.engine)
 
 
-def _ask(options: argparse.Namespace, target: Target, proofs: Sequence[Proof]) -> list[prove.Answer]:
+def _ask(options: argparse.Namespace, target: Target, proofs: Sequence[Proof]) -> list[prove.Result]:
     """Run the stored seeds, or search anew."""
     if lack := lacks(target):
-        return [prove.Answer(status=None, text=lack)] * len(proofs)
+        return [prove.Result(status=None, text=lack)] * len(proofs)
     with Pool(target, timeout_s=options.timeout, log=options.log) as pool:
         if not options.fresh:
             return [
@@ -273,15 +273,15 @@ def _ask(options: argparse.Namespace, target: Target, proofs: Sequence[Proof]) -
             tell=lambda progress: None,
             clock=time.monotonic,
         )
-        found = [search(target, proof, hooks, seed=options.seed, seconds=options.seconds) for proof in proofs]
-    return [prove.answer_of_search(done, proof) for done, proof in zip(found, proofs, strict=True)]
+        results = [search(target, proof, hooks, seed=options.seed, seconds=options.seconds) for proof in proofs]
+    return [prove.answer_of_search(done, proof) for done, proof in zip(results, proofs, strict=True)]
 
 
 # repairs
 
 
 def command_repairs(options: argparse.Namespace) -> int:
-    known = {repair.seed: repair for repair in patches.REPAIRS}
+    known = {repair.seed: repair for repair in patches.CANDIDATE_PATCHES}
     for name in options.names:
         if name not in known:
             raise BadInput(f"{name}: no such repair; there are {', '.join(known)}")
@@ -294,8 +294,8 @@ def command_repairs(options: argparse.Namespace) -> int:
             changed = _changed(target, f"with {repair.seed} repaired", repair.edits)
             answers += _ask(options, changed, [proof])
             shown = list(patches.patch(repair, sglang_path(target)))
-        except (prove.Trouble, NotUsable) as trouble:
-            answers, shown = [prove.Answer(status=None, text=str(trouble))] * 2, []
+        except (prove.TargetUnavailable, NotUsable) as trouble:
+            answers, shown = [prove.Result(status=None, text=str(trouble))] * 2, []
         codes.append(patches.exit_code(*answers))
         for text in (*patches.lines(repair, (str(target), str(changed)), *answers), *(shown if options.diff else ())):
             print(text, flush=True)
@@ -315,7 +315,7 @@ def command_fidelity(options: argparse.Namespace) -> int:
             ]
 
     if options.drawn:
-        warn_of_other_cases()
+        warn_of_hypothesis_version()
     watched = {"timeout_s": options.timeout, "log": options.log}
     means = fidelity.Means(
         rounds=rounds, observers=observers, lacks=lacks, limit=across_engines, show=partial(show_fidelity, Console())
@@ -333,19 +333,21 @@ def _rig(options: argparse.Namespace) -> Rig:
     return rig(judge_all, overall, say, timeout_s=options.timeout, log=options.log)
 
 
-def _booked(kind: str, command: Callable[[argparse.Namespace, Book], int], options: argparse.Namespace) -> int:
+def _with_ledger(
+    kind: str, command: Callable[[argparse.Namespace, LedgerRun], int], options: argparse.Namespace
+) -> int:
     """A command whose doings go into the ledger, if there is one."""
-    with new_run(asked_for(options.ledger), kind) as book:
-        return command(options, book)
+    with new_run(asked_for(options.ledger), kind) as ledger_run:
+        return command(options, ledger_run)
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "run": partial(_booked, "seeds", command_run),
+    "run": partial(_with_ledger, "seeds", command_run),
     "judge": command_judge,
     "shrink": command_shrink,
     "show": show.show,
     "check": show.check,
-    "fixes": partial(_booked, "fixes", command_fixes),
+    "fixes": partial(_with_ledger, "fixes", command_fixes),
     "ledger": ledger.go,
     "repairs": command_repairs,
     "bisect": lambda options: bisect.go(options, _rig(options)),

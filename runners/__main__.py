@@ -59,9 +59,9 @@ class _Parser(argparse.ArgumentParser):
         self.exit(OURS, f"error: {message} (python -m runners --help)\n")
 
 
-def _options(arguments: Sequence[str] | None, given: argparse.Namespace) -> argparse.Namespace:
+def _options(arguments: Sequence[str] | None, namespace: argparse.Namespace) -> argparse.Namespace:
     parser = _parser()
-    options, rest = parser.parse_known_args(arguments, given)
+    options, rest = parser.parse_known_args(arguments, namespace)
     # argparse takes all positionals at the first of them: in `unpack BUNDLE --cache DIR RELEASE` it finds no release,
     # and leaves over what stands behind the option. Its parse_intermixed_args does not work with commands.
     if any(word.startswith("-") for word in rest) or (rest and "releases" not in options):
@@ -74,45 +74,51 @@ def _options(arguments: Sequence[str] | None, given: argparse.Namespace) -> argp
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m runners", description=__doc__)
     parser.add_argument(
-        "--cache", type=Path, help="where releases are kept (default: EAGLEEYE_CACHE, else ~/.cache/eagleeye)"
+        "--cache", type=Path, help="where releases are stored (default: EAGLEEYE_CACHE, else ~/.cache/eagleeye)"
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
-    one = commands.add_parser("install", help="install releases of sglang into the cache")
-    one.add_argument("releases", nargs="+", metavar="RELEASE", help=f"adapted are {', '.join(ADAPTED)}")
-    one.set_defaults(command=_install)
-    one = commands.add_parser("list", help="the installed releases")
-    one.set_defaults(command=_list)
-    one = commands.add_parser("doctor", help="what is installed, what can be used, what is missing and what helps")
-    one.set_defaults(command=_doctor)
-    one = commands.add_parser("environment", help="install releases for the cuda engine, each with its own torch")
-    one.add_argument("releases", nargs="+", metavar="RELEASE")
-    one.set_defaults(command=_environment)
-    one = commands.add_parser("bundle", help="pack releases for GPU hosts without a package index")
-    one.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
-    one.add_argument("releases", nargs="*", default=list(ADAPTED), metavar="RELEASE", help="default: all adapted")
-    one.set_defaults(command=_bundle)
-    one = commands.add_parser("unpack", help="put a bundle into the cache; the last line is one for the shell")
-    one.add_argument("bundle", type=Path, metavar="BUNDLE")
-    one.add_argument("releases", nargs="*", metavar="RELEASE", help="only these, where not all were carried")
+    command = commands.add_parser("install", help="install releases of sglang into the cache")
+    command.add_argument("releases", nargs="+", metavar="RELEASE", help=f"adapted are {', '.join(ADAPTED)}")
+    command.set_defaults(command=_install)
+    command = commands.add_parser("list", help="the installed releases")
+    command.set_defaults(command=_list)
+    command = commands.add_parser(
+        "doctor", help="list what is installed, usable and missing, with the commands that help"
+    )
+    command.set_defaults(command=_doctor)
+    command = commands.add_parser("environment", help="install releases for the cuda engine, each with its own torch")
+    command.add_argument("releases", nargs="+", metavar="RELEASE")
+    command.set_defaults(command=_environment)
+    command = commands.add_parser("bundle", help="pack releases for GPU hosts without a package index")
+    command.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
+    command.add_argument("releases", nargs="*", default=list(ADAPTED), metavar="RELEASE", help="default: all adapted")
+    command.set_defaults(command=_bundle)
+    command = commands.add_parser(
+        "unpack", help="unpack a bundle into the cache; the last line printed is a shell command"
+    )
+    command.add_argument("bundle", type=Path, metavar="BUNDLE")
+    command.add_argument("releases", nargs="*", metavar="RELEASE", help="only these, where not all were carried")
     # Also behind the command; without it here, what was said in front of the command stays.
-    one.add_argument("--cache", type=Path, default=argparse.SUPPRESS, help="put them there")
-    one.set_defaults(command=_unpack)
-    one = commands.add_parser("facts", help="the table of runners, or the releases that are used for something")
-    one.add_argument("--releases", choices=sorted(USES), help="these, in one line")
-    one.set_defaults(command=_facts)
-    one = commands.add_parser(
+    command.add_argument("--cache", type=Path, default=argparse.SUPPRESS, help="put them there")
+    command.set_defaults(command=_unpack)
+    command = commands.add_parser("facts", help="the table of runners, or the releases that are used for something")
+    command.add_argument("--releases", choices=sorted(USES), help="the releases with this use, in one line")
+    command.set_defaults(command=_facts)
+    command = commands.add_parser(
         "conform", help="whether releases can be driven: runner by runner, and what no adapter names"
     )
-    one.add_argument("releases", nargs="+", metavar="RELEASE", help="a release, latest, or an import path of sglang")
-    one.add_argument("--json", type=Path, metavar="OUT", help="write it there as JSON")
-    one.add_argument("--markdown", type=Path, metavar="OUT", help="write a table there")
-    one.add_argument(
+    command.add_argument(
+        "releases", nargs="+", metavar="RELEASE", help="a release, latest, or an import path of sglang"
+    )
+    command.add_argument("--json", type=Path, metavar="OUT", help="write it there as JSON")
+    command.add_argument("--markdown", type=Path, metavar="OUT", help="write a table there")
+    command.add_argument(
         "--log", type=Path, default=Path("out/conform.log"), help="what workers print (default: %(default)s)"
     )
-    one.set_defaults(command=_conform)
-    one = commands.add_parser("path", help="the import path of an installed release")
-    one.add_argument("release", metavar="RELEASE")
-    one.set_defaults(command=_path)
+    command.set_defaults(command=_conform)
+    command = commands.add_parser("path", help="the import path of an installed release")
+    command.add_argument("release", metavar="RELEASE")
+    command.set_defaults(command=_path)
     return parser
 
 
@@ -159,7 +165,7 @@ def _unpack(options: argparse.Namespace) -> int:
         f"{targets_directory(options.cache)}: {', '.join(new) + ' unpacked' if new else 'all of it is already there'}"
     )
     if why := other_python():
-        _aside(f"warning: {why}: what is compiled for the one cannot be imported by the other")
+        _aside(f"warning: {why}: compiled modules of one cannot be imported by the other")
     if path := bundled(options.cache):
         print(export(path))
     return OK

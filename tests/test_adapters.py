@@ -189,7 +189,7 @@ def test_what_the_engine_cannot_do_is_unsupported(
     changes: dict[str, object], why: str, pool: Pool, target: Target
 ) -> None:
     if target.engine != "emulated":
-        pytest.skip("of the emulated engine")
+        pytest.skip("this test is for the emulated engine")
     ended = pool.run(case(FULL, **changes)).ended
     assert ended.how is How.UNSUPPORTED
     assert why in ended.what

@@ -23,8 +23,9 @@ from runners.processes.pool import Pool
 from runners.recording.observer import HarnessError, Unsupported, Watch
 from runners.releases.refusals import refused
 from runners.sessions import attribution
-from runners.sessions.attribution import not_built, unless_ours
+from runners.sessions.attribution import not_built, raise_harness_error
 
+pytestmark = pytest.mark.emulated
 RUNNERS = Path(attribution.__file__).resolve().parents[1]
 SGLANG = "/cache/targets/0.5.13/sglang/srt/model_executor/model_runner.py"
 ADAPTER = str(RUNNERS / "releases" / "draft" / "v0_5_13.py")
@@ -90,9 +91,9 @@ def test_the_innermost_frame_tells(files: tuple[str, ...], error: str, ours: boo
     found = raised(run)
     if ours:
         with pytest.raises(HarnessError, match=type(found).__name__):
-            unless_ours(found)
+            raise_harness_error(found)
     else:
-        unless_ours(found)
+        raise_harness_error(found)
 
 
 def test_a_constructor_that_takes_other_arguments_is_the_adapters_mistake() -> None:
@@ -101,7 +102,7 @@ def test_a_constructor_that_takes_other_arguments_is_the_adapters_mistake() -> N
         SGLANG, "def f():\n    class TpModelWorker:\n        def __init__(self, ps): pass\n    return TpModelWorker"
     )()
     with pytest.raises(HarnessError, match="missing 1 required positional argument: 'ps'"):
-        unless_ours(raised(code(ADAPTER, "def f():\n    worker()", worker=worker)))
+        raise_harness_error(raised(code(ADAPTER, "def f():\n    worker()", worker=worker)))
 
 
 @pytest.mark.parametrize(
@@ -119,19 +120,19 @@ def test_what_a_stand_in_lacks_is_the_harnesss(
 ) -> None:
     monkeypatch.setattr(attribution, "engine", types.SimpleNamespace(device="cpu"))
     with pytest.raises(HarnessError):
-        unless_ours(raised(code(SGLANG, text, **names)))
+        raise_harness_error(raised(code(SGLANG, text, **names)))
 
 
 def test_what_sglangs_own_objects_lack_is_sglangs() -> None:
-    unless_ours(raised(code(SGLANG, "def f():\n    class Batch: pass\n    Batch().sampling_info")))
-    unless_ours(raised(code(SGLANG, "def f():\n    def plan(a): pass\n    plan()")))
-    unless_ours(raised(code(SGLANG, "def f():\n    import torch\n    torch.no_such_operator(1)")))
+    raise_harness_error(raised(code(SGLANG, "def f():\n    class Batch: pass\n    Batch().sampling_info")))
+    raise_harness_error(raised(code(SGLANG, "def f():\n    def plan(a): pass\n    plan()")))
+    raise_harness_error(raised(code(SGLANG, "def f():\n    import torch\n    torch.no_such_operator(1)")))
 
 
 def test_what_a_stand_in_declares_is_unsupported() -> None:
     native = code(ENGINE, RAISES.format("NotImplementedError('sgl_kernel.moe has no stand-in')"))
     with pytest.raises(Unsupported, match="has no stand-in"):
-        unless_ours(raised(code(SGLANG, CALLS, inner=native)))
+        raise_harness_error(raised(code(SGLANG, CALLS, inner=native)))
 
 
 def test_what_sglang_raises_while_it_is_built_says_what_of_it() -> None:

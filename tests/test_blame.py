@@ -18,7 +18,7 @@ from repro.shrinking.confirm import failure
 from repro.shrinking.first_divergence import Blame, blame, established, explained
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.trace import Ended, How, Trace
-from runners.processes.diagnose import first_wrong
+from runners.processes.diagnose import locate_first
 from runners.processes.pool import Pool
 from runners.processes.sanitizer import Access, Reports, parse, program, wrapper
 from runners.targets.environments import NotUsable
@@ -131,7 +131,7 @@ def test_on_the_toy_the_planted_bug_is_first_wrong(bug: str, oracle: str, buffer
     with Pool(Target(bug, "toy")) as pool:
         verdict = failure(judge_all(CASE, pool.run(CASE)))
         assert verdict
-        found = first_wrong(pool, CASE, verdict, judge_all)
+        found = locate_first(pool, CASE, verdict, judge_all)
     assert found.cell
     assert (found.oracle, found.cell.buffer, found.cell.row, found.cell.step) == (oracle, buffer, row, step)
 
@@ -140,7 +140,7 @@ def test_a_crash_on_the_toy_says_where() -> None:
     with Pool(Target("crash", "toy")) as pool:
         verdict = failure(judge_all(CASE, pool.run(CASE)))
         assert verdict
-        found = first_wrong(pool, CASE, verdict, judge_all)
+        found = locate_first(pool, CASE, verdict, judge_all)
     assert (found.error, found.step, found.path, found.exact) == ("SIGABRT", 0, "replay", False)
 
 

@@ -72,7 +72,7 @@ def test_a_damaged_wheel_is_named(tmp_path: Path, index: Index) -> None:
     folder.mkdir(parents=True)
     path = wheel(folder, "sglang-kernel==0.4.3")
     path.write_bytes(path.read_bytes()[:50])
-    with pytest.raises(NotUsable, match=r"sglang_kernel-0\.4\.3-.*whl is no whole wheel .* remove it and repeat"):
+    with pytest.raises(NotUsable, match=r"sglang_kernel-0\.4\.3-.*whl is not a complete wheel .* remove it and repeat"):
         make(tmp_path, index, "0.5.13")
 
 

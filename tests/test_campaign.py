@@ -19,7 +19,7 @@ from repro.shrinking.store import keep
 from repro.traces.campaign import Campaign
 from repro.traces.finding import Finding, Status, Verdict
 from repro.traces.trace import Ended, How, Trace
-from runners.processes.diagnose import first_wrong
+from runners.processes.diagnose import locate_first
 from runners.processes.pool import Pool
 from tests.builders.campaign_world import FAIL, OTHER, PASS, PLAN, World, drawn, padded_after_larger, trace_of
 
@@ -307,7 +307,7 @@ def toy_campaign(name: str, folder: Path, cases: int) -> Campaign:
             clock=lambda: 0.0,
             send=pool.send,
             expect=pool.expect,
-            blame=partial(first_wrong, pool, judge=judge_all),
+            blame=partial(locate_first, pool, judge=judge_all),
         )
         return campaign(plan, CaseStream(drawn(plan)), hooks)
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from fuzz.check import guard
 from fuzz.check.guard import Check, Checked, Ways, stored_seeds
 from fuzz.check.summary import ERROR, PASSED, RED, UNSURE, exit_code, markdown
 from fuzz.draw.directed import directed, places
 from fuzz.options import checkout
 from repro.cases.case import Case, Target, problems
 from repro.cases.codec import Seed
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.ledger.known import load
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.trace import Ended, How, Trace
@@ -22,6 +25,7 @@ from repro.upstream.fixes import SEEDS
 BRANCH, BASE = Target("/src/branch", "emulated"), Target("0.5.23", "emulated")
 # What a target does with a case: how its run ended, and which oracle fails, if one does.
 Behaviour = Callable[[Case], tuple[How, str]]
+BACKENDS = set(RUNNER_FACTS["draft"].backends)
 CELL = Cell(step=1, buffer="seq_lens", row=2, column=0, got="7", want="1")
 
 
@@ -48,6 +52,17 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
 
 def overall(verdicts: Sequence[Verdict]) -> Status:
     return max(verdict.status for verdict in verdicts)
+
+
+@functools.cache
+def drawn(runner: str, backend: str, seed: int, number: int, count: int) -> tuple[Case, ...]:
+    """As directed() draws them, once for all tests: every check draws the same cases."""
+    return tuple(directed(runner, backend, seed, number, count))
+
+
+@pytest.fixture(autouse=True)
+def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "directed", drawn)
 
 
 class World:
@@ -97,12 +112,12 @@ def test_a_good_change_is_green_and_every_runner_was_judged(tmp_path: Path) -> N
 def test_what_a_change_breaks_is_red_with_buffer_row_and_the_command(tmp_path: Path) -> None:
     done = World(tmp_path, branch=failing("draft")).check(base=BASE)
     assert exit_code(done) == RED
-    assert {failure.finding.case.setup.backend for failure in done.brought} == {"triton", "flashinfer"}
+    assert {failure.finding.case.setup.backend for failure in done.brought} == BACKENDS
     text = markdown(done)
     assert "| draft | triton | slot0_padding | here | seq_lens | 2 | 1 | drawn |" in text
     stored = done.brought[0].finding.seed
     assert all(Path(failure.finding.seed).is_file() for failure in done.brought)
-    assert len({failure.finding.seed for failure in done.brought}) == 2
+    assert len({failure.finding.seed for failure in done.brought}) == len(BACKENDS)
     assert f"python -m repro run {stored} --target {BRANCH}" in text
 
 
@@ -110,9 +125,9 @@ def test_what_the_base_has_too_is_not_red(tmp_path: Path) -> None:
     world = World(tmp_path, branch=failing("draft"), base=failing("draft"))
     done = world.check(base=BASE)
     assert exit_code(done) == PASSED
-    assert [failure.known for failure in done.known] == [f"{BASE} fails in the same way"] * 2
+    assert [failure.known for failure in done.known] == [f"{BASE} fails in the same way"] * len(BACKENDS)
     # The base is asked about what failed and nothing else.
-    assert sum(target == BASE for target, _ in world.runs) == 2
+    assert sum(target == BASE for target, _ in world.runs) == len(BACKENDS)
 
 
 def test_another_failure_on_the_base_does_not_excuse_it(tmp_path: Path) -> None:

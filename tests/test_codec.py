@@ -189,7 +189,7 @@ REFUSED = [
     (put("setup", "capture_bs", 1, to=[4]), "setup.capture_bs[1]: expected an integer, not a list of 1"),
     (put("setup", "runner", to=7), "setup.runner: expected a text, not 7"),
     (put("setup", "runner", to="d" * 200), "setup.runner: a text of 200 characters is longer than 100"),
-    (put("setup", "runner", to="dragon"), "not a valid case: setup: runner 'dragon' is none of draft, "),
+    (put("setup", "runner", to="dragon"), "not a valid case: setup: runner 'dragon' is not one of draft, "),
     (put("setup", "num_steps", to=10**18), "setup: num_steps 1000000000000000000 is outside"),
     (put("steps", 1, "requests", 1, "slot", to=2), "not a valid case: step 1: a slot is used twice in [2, 2]"),
     (put("steps", to=[]), "not a valid case: a case has 1..64 steps, not 0"),
@@ -216,7 +216,7 @@ def test_a_wrong_part_is_refused_by_name_and_value(change: Callable[[Any], None]
 
 def test_a_key_written_twice_is_refused() -> None:
     text = OLD.read_text().replace('"slot": 6,', '"slot": 6, "slot": 5,')
-    with pytest.raises(BadSeed, match=r'steps\[0\].requests\[2\]: expected an object, not one that names "slot" twice'):
+    with pytest.raises(BadSeed, match=r'steps\[0\].requests\[2\]: expected an object, not one with "slot" twice'):
         codec.loads(text)
 
 

@@ -95,7 +95,7 @@ def test_each_case_is_valid() -> None:
 @each_pair
 def test_what_a_release_does_not_have_is_unsupported_and_says_why(pair: tuple[str, str], pool: Pool) -> None:
     if not missing(pair, pool.target):
-        pytest.skip("it has this runner")
+        pytest.skip("this release has the runner")
     ended = pool.run(case_of(setup_of(*pair))).ended
     assert ended.how is How.UNSUPPORTED
     assert ended.what
@@ -131,7 +131,7 @@ def test_the_oracles_say_what_is_known_of_the_release(
 def test_without_padding_nothing_is_stale(pair: tuple[str, str], run: Callable[[tuple[str, str]], Runs]) -> None:
     runs = run(pair)
     if not RUNNER_FACTS[pair[0]].graph or runs.unpadded.setup.bucket(4) != 4:
-        pytest.skip("it pads every batch")
+        pytest.skip("this runner pads every batch")
     verdicts = statuses(runs.unpadded, runs.unpadded_trace)
     assert verdicts["slot0_padding"] is Status.UNKNOWN
     others = may_fail(*pair, runs.trace.facts["sglang"], runs.trace.facts["engine"]) - {"slot0_padding"}
@@ -241,7 +241,7 @@ MORE_DATAS = {("draft", "fa3"): (10, 20, 30, 40, 50, 60)}
 @pytest.fixture(scope="module")
 def altered(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     if target.sglang not in ALTERED_IN and not target.is_checkout:
-        pytest.skip(f"of {' and '.join(ALTERED_IN)}")
+        pytest.skip(f"inputs are altered in {' and '.join(ALTERED_IN)} only")
     session, log = "tests.builders.altered_session", tmp_path_factory.mktemp("altered") / "log"
     with Pool(target, session=session, log=log) as altered_pool:
         yield altered_pool
@@ -252,7 +252,7 @@ def test_every_input_reaches_the_result(pair: tuple[str, str], altered: Pool) ->
     """Rows 0 and 2 are changed in one input at a time; rows 1 and 3 have nothing to do with it."""
     runner = pair[0]
     if runner not in PARTS:
-        pytest.skip("its inputs are not altered one by one")
+        pytest.skip("this runner's inputs are not altered one by one")
     if why := missing(pair, altered.target):
         pytest.skip(why)
     parts = PARTS[runner]

@@ -16,7 +16,7 @@ import conftest
 from repro.cases.case import Target
 from repro.cases.release_list import ADAPTED, USES
 from runners.targets.devices import Seats, visible
-from runners.targets.environments import CUDA_NEEDS, Installed, Own
+from runners.targets.environments import CUDA_NEEDS, Installed, ReleaseVenv
 from tests.python_path import in_front
 
 pytestmark = pytest.mark.slow
@@ -100,7 +100,7 @@ def test_several_targets_in_one_word(tmp_path: Path) -> None:
 def test_all_installed_releases_in_one_word(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
     releases = [Installed(release=release, path=Path()) for release in ("0.5.9", "0.5.13", "0.5.13.post1", "0.5.10")]
     monkeypatch.setattr(conftest, "installed", lambda: releases)
-    monkeypatch.setattr(conftest, "own_environments", lambda: [Own(release="0.5.11", path=Path())])
+    monkeypatch.setattr(conftest, "own_environments", lambda: [ReleaseVenv(release="0.5.11", path=Path())])
     emulated = ["0.5.9/emulated", "0.5.10/emulated", "0.5.13/emulated", "0.5.13.post1/emulated"]
     assert [str(target) for target in conftest.meant("installed/emulated")] == emulated
     assert "0.5.11/cuda" in [str(target) for target in conftest.meant("installed/cuda")]

@@ -63,7 +63,7 @@ def cuda_pool(cuda_target: Target, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.mark.parametrize("path", SEEDS, ids=lambda path: path.stem)
 def test_a_seed_says_what_its_file_expects(path: Path, cuda_pool: Pool, cuda_target: Target) -> None:
     if cuda_target.is_checkout:
-        pytest.skip("what is expected is said of releases")
+        pytest.skip("seeds state expectations for releases, not for checkouts")
     seed = codec.read(path)
     if engine_refuses(seed.case.setup, "cuda"):
         pytest.skip("this runner runs on a CPU")

@@ -138,7 +138,7 @@ def test_a_package_without_sglang_in_it_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["../x", "", "0.5.13/../..", "latest", "-rx", "0.5.13 ", "v0.5.13", "0.5.13\n"])
 def test_only_version_numbers_are_releases(tmp_path: Path, text: str) -> None:
-    with pytest.raises(NotUsable, match="is no release of sglang"):
+    with pytest.raises(NotUsable, match="is not a release of sglang"):
         install(text, tmp_path, pip=good_pip)
     assert not (tmp_path / "targets").exists()
 
@@ -307,7 +307,7 @@ def test_a_checkout_is_named_by_its_import_path(tmp_path: Path) -> None:
     with pytest.raises(NotUsable) as error:
         import_path(Target(str(tmp_path), "emulated"))
     assert str(error.value) == (
-        f"{tmp_path} is no import path of sglang: there is no sglang/srt in it; did you mean {tmp_path / 'python'}?"
+        f"{tmp_path} is not an import path of sglang: it has no sglang/srt; did you mean {tmp_path / 'python'}?"
     )
 
 

@@ -18,7 +18,7 @@ from repro.ledger.explain import Explainer, Mended, to_json
 from repro.ledger.known import Issue, load
 from repro.traces.finding import Cell, Status, Verdict
 from repro.upstream.backports import BACKPORTS, BY_NAME, edits_for, mends
-from repro.upstream.edits import Edit, NotThere, edited
+from repro.upstream.edits import Edit, EditNotFound, edited
 from repro.upstream.fixes import SEEDS
 from runners.processes.experiments import experiments
 from runners.processes.pool import Pool
@@ -131,6 +131,7 @@ def content(folder: Path, name: str) -> str:
     return (folder / name).read_text()
 
 
+@pytest.mark.slow
 def test_every_known_issue_can_be_mended_where_it_holds_or_names_what_fails() -> None:
     """As far as releases are installed; and all of a release can be mended together."""
     tried = 0
@@ -150,7 +151,7 @@ def test_every_known_issue_can_be_mended_where_it_holds_or_names_what_fails() ->
         for file in {edit.file for edit in edits}:
             try:
                 edited((source / file).read_text(), [edit for edit in edits if edit.file == file])
-            except NotThere as error:
+            except EditNotFound as error:
                 pytest.fail(f"{release}: {error}")
     if not tried:
         pytest.skip("no release is installed")

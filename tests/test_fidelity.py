@@ -352,7 +352,7 @@ def test_nothing_compared_is_2_with_the_reason(seed: str, tmp_path: Path, capsys
         ("SEED --against Y.npz --targets clean/toy", "cases come from seed files, or from --drawn N"),
         ("SEED --targets clean/toy 0.0.1/emulated", "sglang 0.0.1 is not installed"),
         ("missing.json --targets clean/toy clean/toy", "missing.json: No such file"),
-        ("--drawn 0 --targets clean/toy clean/toy", "'0' is no whole number from 1 on"),
+        ("--drawn 0 --targets clean/toy clean/toy", "expected a positive integer, got '0'"),
         ("--drawn 3 --runner kv_move --backend flashinfer --targets clean/toy clean/toy", "kv_move runner has triton"),
         ("--against . --targets clean/toy", "no recording in this folder"),
         ("SEED --targets clean/toy --record /dev/null/x.npz", "Not a directory"),

@@ -8,6 +8,8 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import pytest
+
 from reports import frames, packing, tables
 from reports.records import history_of
 from reports.trends import HEIGHT, WIDTH, trends
@@ -86,8 +88,9 @@ def test_columns_are_packed_and_come_back() -> None:
     assert told["run"]["values"][0].startswith("nightly ")
 
 
-def test_of_too_many_cases_the_latest_are_packed() -> None:
-    rows = sample_ledger.case_rows(10) * 12_000
+def test_of_too_many_cases_the_latest_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "CASES_MAX", 100)
+    rows = sample_ledger.case_rows(10) * 12
     told = packing.columns(frames.cases(rows), sample_ledger.RUNS)
     assert {len(one["codes"]) for one in told if one["kind"] != "digest"} == {packing.CASES_MAX}
 

@@ -16,7 +16,7 @@ from repro.cases import codec
 from repro.cases.case import RUNNERS, Target
 from repro.cases.release_list import ADAPTED
 from repro.cases.releases import expected
-from repro.upstream.edits import NotThere, edited
+from repro.upstream.edits import EditNotFound, edited
 from repro.upstream.fixes import FIXES, NEWEST, SEEDS, Fix, Proof, not_covered
 from runners.targets.environments import NotUsable, sglang_path
 
@@ -103,7 +103,7 @@ def changed(before: str, after: str) -> list[tuple[str, str]]:
 def test_a_fix_can_be_taken_out_of_every_release_that_has_it(fix: Fix, release: str) -> None:
     """And out of no other: a release in which the places are is a release with the fix."""
     if SHOWN.index(release) < SHOWN.index(fix.fixed):
-        with pytest.raises((NotThere, FileNotFoundError)):
+        with pytest.raises((EditNotFound, FileNotFoundError)):
             without(fix, release)
         return
     assert release in [name for removal in fix.removals for name in removal.releases]

@@ -105,7 +105,7 @@ def test_what_is_off_by_a_little_everywhere_is_seen() -> None:
     alike = changed(changed(SOUND, PADDED, "graph", "kv_rows", all_moved), PADDED, "eager", "kv_rows", all_moved)
     verdict = graph_equals_eager.judge(CASE, referred(alike))
     assert told(verdict) == (FAIL, BOTH)
-    assert "in all tokens together" in verdict.detail
+    assert "over all tokens" in verdict.detail
     alone = kv_moved("graph", 1, BOUND / 2, kv_moved("eager", 1, BOUND / 2))
     assert graph_equals_eager.judge(CASE, referred(alone)).status is PASS
 
@@ -138,3 +138,62 @@ def test_no_opinion_excuses_a_write_of_one_path_alone() -> None:
 def test_a_nan_lies_outside() -> None:
     verdict = graph_equals_eager.judge(CASE, referred(kv_moved("graph", 1, np.nan, kv_moved("eager", 1, np.nan))))
     assert told(verdict) == (FAIL, BOTH)
+
+
+# Outputs that are no integers -------------------------------------------------------------------------------------
+
+
+def with_logits(*, off: float = 0.0, both: bool = False, bound: float = BOUND, norm: float = np.inf) -> Trace:
+    """With an output of floats, where one value of the graph's, or of both paths', is off by so much."""
+    right = np.linspace(-1, 1, 12, dtype=np.float64).reshape(3, 4)
+    wrong = right.copy()
+    wrong[1, 2] += off
+    paths = {"graph": wrong, "eager": wrong if both else right}
+    opinion = {
+        "logits": right,
+        "logits.bound": np.full(right.shape, bound),
+        "logits.norm": np.full((3, 1), norm),
+        "logits.spread": np.full((3, 1), SPREAD),
+        "logits.all": np.full((1, 1), np.inf),
+    }
+    more = [Seen(step=PADDED, path=path, name="logits", array=array) for path, array in paths.items()]
+    trace = referred()
+    more += [Seen(step=PADDED, path="reference", name=name, array=array) for name, array in opinion.items()]
+    return replace(trace, seen=(*trace.seen, *more))
+
+
+def test_a_value_of_an_output_is_held_to_its_bound() -> None:
+    assert graph_equals_eager.judge(CASE, with_logits(off=0.9 * BOUND)).status is PASS
+    verdict = graph_equals_eager.judge(CASE, with_logits(off=1.1 * BOUND))
+    assert told(verdict) == (FAIL, "values of an output")
+    assert verdict.cell is not None
+    assert (verdict.cell.buffer, verdict.cell.row, verdict.cell.column) == ("logits", 1, 2)
+    assert told(graph_equals_eager.judge(CASE, with_logits(off=1.1 * BOUND, both=True))) == (FAIL, BOTH)
+
+
+def test_a_row_of_an_output_is_held_to_the_bound_of_its_norm() -> None:
+    """No value is outside of its own bound; all of a row together are."""
+    assert graph_equals_eager.judge(CASE, with_logits(off=BOUND, bound=8 * BOUND)).status is PASS
+    trace = with_logits(off=BOUND, bound=8 * BOUND, norm=BOUND / 2)
+    verdict = graph_equals_eager.judge(CASE, trace)
+    assert told(verdict) == (FAIL, "values of an output")
+    assert verdict.cell is not None
+    assert (verdict.cell.row, verdict.cell.column) == (1, 2)
+
+
+def test_without_a_bound_a_value_is_judged_by_eager() -> None:
+    """A float32 value that is one unit in the last place off passes as rounding; one that is far off does not."""
+    near, far = with_logits(off=2.0**-23, bound=np.inf), with_logits(off=0.5, bound=np.inf)
+    assert graph_equals_eager.judge(CASE, near).status is PASS
+    verdict = graph_equals_eager.judge(CASE, far)
+    assert told(verdict) == (FAIL, "values of an output")
+    assert "measured noise" in verdict.detail
+
+
+def test_an_output_that_the_reference_lacks_is_judged_by_eager() -> None:
+    def without(trace: Trace) -> Trace:
+        kept = (seen for seen in trace.seen if seen.path != "reference" or not seen.name.startswith("logits"))
+        return replace(trace, seen=tuple(kept))
+
+    assert graph_equals_eager.judge(CASE, without(with_logits())).status is PASS
+    assert told(graph_equals_eager.judge(CASE, without(with_logits(off=0.5)))) == (FAIL, "values of an output")

@@ -228,7 +228,7 @@ def test_the_record_is_complete(trace: Trace) -> None:
 
 def test_the_tail_is_the_poison_or_zero(trace: Trace, uncleared: bool) -> None:
     if release_order(trace.facts["sglang"]) > VERIFY_UNTIL:
-        pytest.skip("nothing moves so any more")
+        pytest.skip("this release no longer has this move")
     targets = trace.path(0, "verify_tail")["targets"]
     tail = targets[sum(r.accepted + 1 for r in STEP.requests) :]
     assert tail.size == 4 * 4 - (2 + 4 + 1 + 3)

@@ -189,7 +189,7 @@ def refusals(path: Path) -> list[str]:
 def test_a_corrupt_file(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     path.write_bytes(b"no database" * 1000)
-    assert all("is no ledger" in text for text in refusals(path))
+    assert all("not an eagleeye ledger" in text for text in refusals(path))
 
 
 def test_a_file_with_a_torn_page(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_truncated_file(tmp_path: Path) -> None:
 def test_a_database_of_something_else(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     sqlite3.connect(path).execute("CREATE TABLE other (x)")
-    assert all("a database of something else" in text for text in refusals(path))
+    assert all("another SQLite database" in text for text in refusals(path))
 
 
 def test_a_newer_schema(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     script = LIMITED.format(tests=str(Path(__file__).parent.parent), path=str(path))
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ran.returncode == 3
-    assert "the disk does not take it" in ran.stderr and ran.stderr.count("\n") == 1
+    assert "the disk refused the write" in ran.stderr and ran.stderr.count("\n") == 1
     told = ran.stdout.split()
     assert len(told) > 10
     assert [row.fingerprint for row in check(path).findings] == told

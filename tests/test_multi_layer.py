@@ -14,7 +14,7 @@ from repro.cases.layout import req_to_token
 from repro.cases.release_list import has_runner
 from repro.cases.releases import release_order
 from repro.traces.trace import Trace
-from repro.upstream.patches import REPAIRS
+from repro.upstream.patches import CANDIDATE_PATCHES
 from runners.processes.pool import Pool
 from runners.targets.environments import sglang_path
 from runners.targets.overlay import Overlay, make_overlay
@@ -99,7 +99,7 @@ def deep(layers: int) -> dict[str, Any]:
 def mended(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     """sglang with the first repair of its later layers."""
     folder = tmp_path_factory.mktemp("mended")
-    (repair,) = [one for one in REPAIRS if one.seed == "multi-layer-queries-of-later-layers"]
+    (repair,) = [one for one in CANDIDATE_PATCHES if one.seed == "multi-layer-queries-of-later-layers"]
     path = make_overlay(sglang_path(target), Overlay(release=target.sglang, change="mended"), repair.edits, folder)
     with Pool(Target(str(path), target.engine), log=folder / "log") as one:
         yield one

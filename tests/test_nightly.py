@@ -249,7 +249,7 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     assert code == 4 and "0.0.1/emulated: sglang 0.0.1 is not installed" in told
     (tmp_path / "l.db").write_text("no database " * 100)
     code, told = run()
-    assert code == 3 and "is no ledger" in told and "Traceback" not in told
+    assert code == 3 and "not an eagleeye ledger" in told and "Traceback" not in told
 
 
 @pytest.mark.slow

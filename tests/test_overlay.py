@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from repro.cases.case import Target
-from repro.upstream.edits import Edit, NotThere
+from repro.upstream.edits import Edit, EditNotFound
 from runners.targets import overlay
 from runners.targets.environments import (
     MARKER,
@@ -105,7 +105,11 @@ def test_one_that_is_there_is_not_made_again_and_an_old_one_is(release: Path, tm
 @pytest.mark.parametrize(
     ("edit", "error", "said"),
     [
-        (Edit(file=EDIT.file, function="replay", old="rows.clear()"), NotThere, "'rows.clear()' is 0 times in replay"),
+        (
+            Edit(file=EDIT.file, function="replay", old="rows.clear()"),
+            EditNotFound,
+            "'rows.clear()' is 0 times in replay",
+        ),
         (Edit(file="sglang/srt/gone.py", function="f", old="x"), CannotMake, "no overlay of 0.5.13 without #7: "),
     ],
 )

@@ -182,14 +182,14 @@ def test_failures_that_one_patch_removes_are_one_bug(
     used = rigs.rig(world, source=release, overlays=tmp_path / "overlays")
     patch_test.go(options_of(arguments), used)
     said = capsys.readouterr().out
-    assert "One bug, as one patch removes them all: `multi-layer-stale-padding`, `pr26292-decode`." in said
+    assert "One bug, since one patch removes all of these: `multi-layer-stale-padding`, `pr26292-decode`." in said
 
 
 def test_what_makes_no_sense_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, text in (
         (["--patch", "x.diff"], "--patch FILE goes with --target T"),
         ([], "either --patch FILE --target T, or --pr-base PATH --pr-head PATH"),
-        (["--pr-base", str(tmp_path), "--pr-head", str(tmp_path)], "is no import path of sglang"),
+        (["--pr-base", str(tmp_path), "--pr-head", str(tmp_path)], "is not an import path of sglang"),
         (["--patch", "x.diff", "--target", "9.9.9/emulated"], "sglang 9.9.9 is not installed"),
     ):
         assert main(["test", str(SEED), *arguments]) == 3

@@ -227,7 +227,7 @@ def test_fresh_gives_every_case_a_process_and_prints_go_to_the_log(tmp_path: Pat
     [
         ("raise", "the worker cannot import what it needs: ImportError: no module named moon"),
         ("die", "the worker ended: SIGSEGV"),
-        ("hang", "the worker said nothing for 0.3 s"),
+        ("hang", "the worker sent nothing for 0.3 s"),
     ],
 )
 def test_a_worker_that_does_not_start_is_an_error(how: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,9 +24,9 @@ from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Ended, How, Trace
 from repro.upstream.fixes import SEEDS, Fix, Proof
 from repro.upstream.prove import (
-    Answer,
-    Row,
-    Trouble,
+    ProofRow,
+    Result,
+    TargetUnavailable,
     answer_of,
     answer_of_search,
     exit_code,
@@ -47,23 +47,23 @@ FIX = Fix(number=1, title="one", buggy="0.1", fixed="0.2", proofs=(A, B), remova
 SECOND = dataclasses.replace(FIX, number=2)
 
 
-def failing(oracle: str, where: str = "here", seconds: float = 1.0) -> Answer:
+def failing(oracle: str, where: str = "here", seconds: float = 1.0) -> Result:
     verdict = Verdict(oracle=oracle, status=Status.FAIL, where=where)
-    return Answer(status=Status.FAIL, verdict=verdict, failed=1, tried=1, seconds=seconds, text=f"FAIL {oracle}")
+    return Result(status=Status.FAIL, verdict=verdict, failed=1, tried=1, seconds=seconds, text=f"FAIL {oracle}")
 
 
-PASSED = Answer(status=Status.PASS, tried=1, text="PASS")
+PASSED = Result(status=Status.PASS, tried=1, text="PASS")
 
 
 class World:
     """Targets that answer as planned; what was asked is remembered."""
 
-    def __init__(self, **planned: Answer) -> None:
+    def __init__(self, **planned: Result) -> None:
         self.planned = planned
         self.asked: list[tuple[str, tuple[str, ...]]] = []
-        self.told: list[Row] = []
+        self.told: list[ProofRow] = []
 
-    def ask(self, target: Target, proofs: Sequence[Proof]) -> list[Answer]:
+    def ask(self, target: Target, proofs: Sequence[Proof]) -> list[Result]:
         self.asked.append((str(target), tuple(proof.seed for proof in proofs)))
         here = {"0.1": "buggy", "0.2": "fixed", "0.9": "newest"}.get(target.sglang, "without")
         usual = {"buggy": True, "without": True}
@@ -74,26 +74,28 @@ class World:
 
     def without(self, fix: Fix, target: Target) -> Target:
         if "no_overlay" in self.planned:
-            raise Trouble("no such place")
+            raise TargetUnavailable("no such place")
         return Target(f"/overlays/{target.sglang}-{fix.number}", target.engine)
 
     def prove(
-        self, rows: Sequence[Row], *, exact: bool = True, newest: str = "0.9", lacking: tuple[str, ...] = ()
-    ) -> list[Row]:
+        self, rows: Sequence[ProofRow], *, exact: bool = True, newest: str = "0.9", lacking: tuple[str, ...] = ()
+    ) -> list[ProofRow]:
         def there(release: str) -> bool:
             return release not in lacking
 
         return prove(rows, newest, self.ask, self.without, self.told.append, exact=exact, there=there)
 
 
-def rows(*fixes: Fix, reason: str = "") -> list[Row]:
+def rows(*fixes: Fix, reason: str = "") -> list[ProofRow]:
     return [
-        Row(fix=fix, proof=proof, engine="emulated", reason=reason) for fix in fixes or (FIX,) for proof in fix.proofs
+        ProofRow(fix=fix, proof=proof, engine="emulated", reason=reason)
+        for fix in fixes or (FIX,)
+        for proof in fix.proofs
     ]
 
 
-def problems(row: Row) -> dict[str, str]:
-    return {stop.station.name: stop.problem for stop in row.stops if stop.problem}
+def problems(row: ProofRow) -> dict[str, str]:
+    return {stop.checkpoint.name: stop.problem for stop in row.stops if stop.problem}
 
 
 def test_a_fix_holds_and_each_target_is_asked_once() -> None:
@@ -105,7 +107,7 @@ def test_a_fix_holds_and_each_target_is_asked_once() -> None:
     both, each = ("pr1-a.json", "pr1-b.json"), ["0.1/emulated", "0.2/emulated", "/overlays/0.2-1@emulated"]
     each += ["0.9/emulated", "/overlays/0.2-2@emulated"]
     assert world.asked == [(target, both) for target in each]
-    assert [stop.station.name for stop in done[0].stops] == ["buggy", "fixed", "without", "newest"]
+    assert [stop.checkpoint.name for stop in done[0].stops] == ["buggy", "fixed", "without", "newest"]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_a_proof_is_made_of_the_releases_that_are_there(
 ) -> None:
     world = World()
     (done, _) = world.prove(rows(), newest=newest, lacking=lacking)
-    assert [f"{stop.station.name} {stop.station.sglang}" for stop in done.stops] == visited
+    assert [f"{stop.checkpoint.name} {stop.checkpoint.sglang}" for stop in done.stops] == visited
     assert (done.holds, done.missing) == (True, missing), problems(done)
     assert len({target for target, _ in world.asked}) == len(world.asked)
     assert totals(world.told) == "2 of 2 proofs hold"
@@ -146,11 +148,11 @@ def test_what_no_release_here_can_show_is_not_possible_and_no_failure(newest: st
         ({"buggy_staged": PASSED}, {"buggy": "staged does not fail: PASS"}),
         # Another oracle's failure shows another bug, or nothing of this one.
         (
-            {"buggy_staged": Answer(status=Status.FAIL, text="FAIL ended")},
+            {"buggy_staged": Result(status=Status.FAIL, text="FAIL ended")},
             {"buggy": "staged does not fail: FAIL ended"},
         ),
         ({"fixed_staged": failing("staged")}, {"fixed": "does not pass: FAIL staged"}),
-        ({"newest_staged": Answer(status=Status.UNKNOWN, text="a tie")}, {"newest": "does not pass: a tie"}),
+        ({"newest_staged": Result(status=Status.UNKNOWN, text="a tie")}, {"newest": "does not pass: a tie"}),
         ({"without_staged": PASSED}, {"without": "staged does not fail: PASS"}),
         (
             {"without_staged": failing("staged", "there")},
@@ -158,7 +160,7 @@ def test_what_no_release_here_can_show_is_not_possible_and_no_failure(newest: st
         ),
     ],
 )
-def test_a_fix_does_not_hold(planned: dict[str, Answer], said: dict[str, str]) -> None:
+def test_a_fix_does_not_hold(planned: dict[str, Result], said: dict[str, str]) -> None:
     done = World(**planned).prove(rows())
     assert problems(done[0]) == said
     assert done[1].holds
@@ -170,7 +172,7 @@ def test_another_case_need_not_show_the_same_buffers() -> None:
 
 
 def test_trouble_of_ours_is_no_answer() -> None:
-    done = World(newest_bucket=Answer(status=None, text="not installed")).prove(rows())
+    done = World(newest_bucket=Result(status=None, text="not installed")).prove(rows())
     assert (done[0].holds, problems(done[1])) == (True, {"newest": "not installed"})
     assert (done[1].exit_code, exit_code(done)) == (3, 3)
     unmade = World(no_overlay=PASSED).prove(rows())
@@ -217,7 +219,7 @@ def test_the_rows_as_lines_table_and_json() -> None:
 def test_what_a_known_neighbour_does_to_a_seed_is_not_asked_and_what_another_does_is() -> None:
     proof = dataclasses.replace(A, neighbours=("memory",))
 
-    def answer(*oracles: str) -> Answer:
+    def answer(*oracles: str) -> Result:
         failures = tuple(Verdict(oracle=oracle, status=Status.FAIL, where="here") for oracle in oracles)
         outcome = Outcome(
             seed=Path("x"),
@@ -243,7 +245,7 @@ def test_the_time_to_the_first_failure() -> None:
 # Searching -------------------------------------------------------------------------------------------------------
 
 
-def searched(bug: str, oracle: str, seconds: float, folder: Path) -> Answer:
+def searched(bug: str, oracle: str, seconds: float, folder: Path) -> Result:
     """What a search for a failure by this oracle comes to on the toy."""
     target, proof = Target(bug, "toy"), Proof(runner="toy", seed="", oracle=oracle)
     with Pool(target) as pool:

@@ -1,4 +1,4 @@
-"""The record: what was written is what is read, and what is no record is refused by part."""
+"""Results of campaigns as JSON: what is written is read back, and invalid files are refused, naming the part."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_install_then_list_then_path(runners: Call, tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert [line.split()[:3] for line in lines] == [[name, "3", "MB"] for name in ("0.4.9", "0.5.11", "0.5.13")]
-    assert "no adapter of its own" in lines[0] and "no adapter" not in lines[1]
+    assert "no adapter for this release" in lines[0] and "no adapter" not in lines[1]
     assert runners("path", "0.5.13") == (0, f"{tmp_path / 'targets' / '0.5.13'}\n", "")
 
 
@@ -66,7 +66,7 @@ def test_one_bad_release_does_not_keep_the_others_away(runners: Call) -> None:
 def test_what_is_no_release_is_refused_before_anything_is_fetched(runners: Call) -> None:
     code, out, err = runners("install", "0.5.13", "../../etc")
     assert (code, out) == (3, "")
-    assert err == "error: '../../etc' is no release of sglang: expected a version number such as 0.5.10.post1\n"
+    assert err == "error: '../../etc' is not a release of sglang: expected a version number such as 0.5.10.post1\n"
     assert "nothing is installed" in runners("list")[1]
 
 

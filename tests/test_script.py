@@ -160,6 +160,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_an_exported_test_must_fail_by_its_assertion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,7 +46,7 @@ def test_a_seed_does_what_it_says(path: Path, pool: Pool) -> None:
     release = trace.facts.get("sglang", pool.target.sglang)
     oracle = expected(seed.about, release)
     if oracle is None:
-        pytest.skip(f"it says nothing of {release}")
+        pytest.skip(f"the seed has no expectation for {release}")
     if engine_refuses(seed.case.setup, pool.target.engine):
         pytest.skip("this runner runs on a CPU")
     assert trace.ended.how.took_place, trace.ended

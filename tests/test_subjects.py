@@ -195,7 +195,7 @@ def test_a_target_passes_only_if_nothing_failed_there() -> None:
     one = history_of([campaign(BUGGY, (STALE,))], [*stale_replays(STALE), stranger])
     said = changes.headline(one, subjects(one))
     assert "Fails, as was not known before, on 0.5.10.post1/emulated and 0.5.13/emulated." in said
-    assert "What was measured on 0.5.11/emulated passes." in said
+    assert "All measurements on 0.5.11/emulated pass." in said
 
 
 def test_cases_of_a_killed_campaign_count() -> None:

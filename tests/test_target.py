@@ -34,7 +34,7 @@ def case(runner: str, *batches: Batch, **changes: Any) -> Case:
 
 def here_only(pool: Pool) -> None:
     if not pool.target.is_checkout and pool.target.sglang not in ONE_OF_EACH:
-        pytest.skip(f"of {', '.join(ONE_OF_EACH)}")
+        pytest.skip(f"one release of each kind is enough: {', '.join(ONE_OF_EACH)}")
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_verify_runs_over_the_trees_of_the_draft(traces: dict[str, Trace]) -> No
 
 def test_on_a_gpu_there_is_no_runner_for_cpus(pool: Pool) -> None:
     if pool.target.engine == "emulated":
-        pytest.skip("of the cuda engine")
+        pytest.skip("this test is for the cuda engine")
     ended = pool.run(case("cpu_decode")).ended
     assert (ended.how, ended.what) == (How.UNSUPPORTED, "the intel_amx backend runs on a CPU, not on the cuda engine")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,11 @@ VAGUE = {"util", "utils", "helper", "helpers", "common", "base", "manager", "man
 Check = Callable[[Path], list[str]]
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def offences(check: Check, paths: list[Path]) -> list[str]:
     return [f"{path}: {text}" for path in paths for text in check(path)]
 
@@ -30,14 +36,14 @@ def too_long(path: Path) -> list[str]:
 
 
 def opens_without_saying(path: Path) -> list[str]:
-    text = ast.get_docstring(ast.parse(path.read_text()))
+    text = ast.get_docstring(parsed(path))
     return [] if text else ["does not open with what it is for"]
 
 
 def more_than_a_docstring(path: Path) -> list[str]:
     if path.name != "__init__.py":
         return []
-    return [f"line {node.lineno} is code" for node in ast.parse(path.read_text()).body[1:]]
+    return [f"line {node.lineno} is code" for node in parsed(path).body[1:]]
 
 
 def vague(path: Path) -> list[str]:
@@ -47,7 +53,7 @@ def vague(path: Path) -> list[str]:
 
 def imports_a_command(path: Path) -> list[str]:
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
         names = [alias.name for alias in node.names]
@@ -61,7 +67,7 @@ def imports_a_helper_by_its_bare_name(path: Path) -> list[str]:
     """Under two names a helper would be two modules: everywhere it is tests.NAME or tests.builders.NAME."""
     helpers = {helper.stem for helper in TESTS if helper.name != "conftest.py"}
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module in helpers:
             found.append(f"line {node.lineno} imports {node.module}: say tests.{node.module}")
         elif isinstance(node, ast.Import):

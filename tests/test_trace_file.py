@@ -61,7 +61,7 @@ def test_what_is_too_large_is_not_kept(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_only_plain_numbers_are_kept(tmp_path: Path) -> None:
-    with pytest.raises(BadTrace, match="graph words has no plain numbers"):
+    with pytest.raises(BadTrace, match="graph words is not an array of plain numbers"):
         kept(tmp_path, seen=(Seen(step=0, path="graph", name="words", array=np.array(["a"])),))
 
 

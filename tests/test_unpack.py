@@ -83,12 +83,18 @@ def spoil(made: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (lambda made: spoil(made, "base.tar.xz"), "base.tar.xz is not as it was made: copy the bundle again"),
+        (
+            lambda made: spoil(made, "base.tar.xz"),
+            "base.tar.xz differs from when the bundle was made: copy the bundle again",
+        ),
         (lambda made: spoil(made, "sglang-0.5.13.tar.xz"), "sglang-0.5.13.tar.xz is not as it was made"),
-        (lambda made: (made / "base.tar.xz").unlink(), "is no whole bundle: it has no base.tar.xz"),
-        (lambda made: (made / "parent.tar.xz").unlink(), "is no whole bundle: it has no parent.tar.xz"),
-        (lambda made: (made / "sglang-0.5.13.tar.xz").unlink(), "is no whole bundle: it has no sglang-0.5.13.tar.xz"),
-        (lambda made: (made / "bundle.json").unlink(), "is no whole bundle: it has no bundle.json"),
+        (lambda made: (made / "base.tar.xz").unlink(), "is not a complete bundle: it lacks base.tar.xz"),
+        (lambda made: (made / "parent.tar.xz").unlink(), "is not a complete bundle: it lacks parent.tar.xz"),
+        (
+            lambda made: (made / "sglang-0.5.13.tar.xz").unlink(),
+            "is not a complete bundle: it lacks sglang-0.5.13.tar.xz",
+        ),
+        (lambda made: (made / "bundle.json").unlink(), "is not a complete bundle: it lacks bundle.json"),
         (lambda made: (made / "bundle.json").write_text("{}"), "is not what python -m runners bundle writes"),
         (lambda made: (made / "bundle.json").write_bytes(b"\xff"), "is not what python -m runners bundle writes"),
         (
@@ -112,7 +118,7 @@ def test_of_a_bundle_carried_in_part_the_releases_that_are_named(tmp_path: Path,
     made, _ = make(tmp_path, index, "0.5.13", "0.5.11")
     (made / "sglang-0.5.11.tar.xz").unlink()
     host = tmp_path / "host"
-    wanting = f"{made} is no whole bundle: it has no sglang-0.5.11.tar.xz"
+    wanting = f"{made} is not a complete bundle: it lacks sglang-0.5.11.tar.xz"
     for releases, said in (
         ((), f"{wanting}; for what it has: python -m runners unpack {made} 0.5.13"),
         (("0.5.13", "0.5.11"), f"{wanting}; for what it has: python -m runners unpack {made} 0.5.13"),
@@ -157,7 +163,7 @@ def test_an_archive_of_something_else_is_refused(tmp_path: Path, index: Index) -
     shutil.copy(made / "sglang-0.5.11.tar.xz", made / "sglang-0.5.13.tar.xz")
     form["archives"]["sglang-0.5.13"]["sha256"] = form["archives"]["sglang-0.5.11"]["sha256"]
     (made / "bundle.json").write_text(json.dumps(form))
-    with pytest.raises(NotUsable, match="holds something else than"):
+    with pytest.raises(NotUsable, match="does not hold what"):
         unpack(made, tmp_path / "host")
     assert [one.release for one in installed(tmp_path / "host")] == ["0.5.11"]
 
@@ -243,12 +249,12 @@ def test_the_commands(
         unpacked = "base, parent, sglang-0.5.13, sglang-0.5.11"
         assert capsys.readouterr().out.startswith(f"{other / 'targets'}: {unpacked} unpacked\n")
     code, out, err = call(host, "unpack", str(tmp_path))
-    assert (code, out, err) == (3, "", f"error: {tmp_path} is no whole bundle: it has no bundle.json\n")
+    assert (code, out, err) == (3, "", f"error: {tmp_path} is not a complete bundle: it lacks bundle.json\n")
     (tmp_path / "bundle" / "base.tar.xz").unlink()
     code, out, err = call(tmp_path / "other", "unpack", made)
-    assert (code, out, err) == (3, "", f"error: {made} is no whole bundle: it has no base.tar.xz\n")
+    assert (code, out, err) == (3, "", f"error: {made} is not a complete bundle: it lacks base.tar.xz\n")
     code, _, err = call(tmp_path / "cache", "bundle", made, "latest")
-    assert code == 3 and "'latest' is no release of sglang" in err
+    assert code == 3 and "'latest' is not a release of sglang" in err
 
 
 def parent_of(host: Path) -> Path:

@@ -18,7 +18,7 @@ from fuzz.cluster.slot import code_digest
 from fuzz.stats import Plan
 from reports.progress import Display
 from repro.commands.cli import BadInput
-from repro.ledger.run import Book
+from repro.ledger.run import LedgerRun
 from repro.shrinking.store import keep
 from repro.traces.campaign import Campaign
 from repro.traces.finding import Finding
@@ -28,7 +28,7 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 CARRIED = ("EAGLEEYE_PROBES", "EAGLEEYE_REFERENCE")
 
 
-def campaign(options: argparse.Namespace, plan: Plan, out: Path, ledger: Book, display: Display) -> Campaign:
+def campaign(options: argparse.Namespace, plan: Plan, out: Path, ledger: LedgerRun, display: Display) -> Campaign:
     """The campaign of this plan. BadInput if there is no such cluster, or no Ray."""
 
     def store(finding: Finding) -> str:

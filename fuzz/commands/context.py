@@ -33,7 +33,7 @@ from repro.cases.own_place import own_folder
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.commands.cli import BadInput
 from repro.ledger.known import Issue, load
-from repro.ledger.run import Book
+from repro.ledger.run import LedgerRun
 from repro.shrinking.store import keep
 from repro.traces.campaign import Campaign, Replay, dumps
 from runners.processes.warm import room_for
@@ -43,7 +43,7 @@ from runners.targets.devices import gpus, spread, visible
 class CommandContext:
     """One command's campaigns. Mutable: campaigns and replays gather here."""
 
-    def __init__(self, options: argparse.Namespace, display: Display, ledger: Book) -> None:
+    def __init__(self, options: argparse.Namespace, display: Display, ledger: LedgerRun) -> None:
         self.options = options
         self.ledger = ledger
         self.corpus = Remembered(examples(options), display.line)

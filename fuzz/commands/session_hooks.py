@@ -18,12 +18,12 @@ from fuzz.triage import Hooks
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case, Target
 from repro.ledger.known import Issue
-from repro.ledger.run import Book
+from repro.ledger.run import LedgerRun
 from repro.shrinking.store import keep, keep_trace
 from repro.traces.campaign import Progress
 from repro.traces.finding import Finding, Status, Verdict
 from repro.traces.trace import Trace
-from runners.processes.diagnose import first_wrong
+from runners.processes.diagnose import locate_first
 from runners.processes.experiments import experiments
 from runners.processes.pool import Pool
 
@@ -47,7 +47,7 @@ class Place:
 @contextmanager
 def session_hooks(
     place: Place,
-    ledger: Book,
+    ledger: LedgerRun,
     tell: Callable[[Progress], None],
     claim: Callable[[str], bool] = lambda fingerprint: True,
     remember: Callable[[Finding], None] = lambda finding: None,
@@ -77,7 +77,7 @@ def session_hooks(
             run_fresh=in_flight.before(pool.run_fresh),
             send=in_flight.before(pool.send),
             expect=pool.expect,
-            blame=partial(first_wrong, pool, judge=judge_all),
+            blame=partial(locate_first, pool, judge=judge_all),
             judge=judge_all,
             overall=overall,
             keep=store,
@@ -89,7 +89,7 @@ def session_hooks(
         if place.traces:
             hooks = dataclasses.replace(hooks, keep_trace=partial(keep_trace, target))
         if place.issues:
-            blame = partial(first_wrong, judge=judge_all)
+            blame = partial(locate_first, judge=judge_all)
             hooks = dataclasses.replace(hooks, explain=partial(explain, explainer, worker.on, blame, target, hooks))
         yield hooks
     in_flight.clear()

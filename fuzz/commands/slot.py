@@ -15,7 +15,7 @@ from fuzz.triage import Hooks
 from repro.cases.case import Target
 from repro.commands.cli import BadInput
 from repro.ledger.known import Issue, load
-from repro.ledger.run import Book
+from repro.ledger.run import LedgerRun
 from runners.processes.warm import room_for
 from runners.targets.environments import lacks
 
@@ -48,5 +48,5 @@ def hooks_of(job: Mapping[str, Any]) -> Iterator[Hooks]:
         issues=issues,
     )
     # What is to be stored goes back with the result.
-    with session_hooks(place, Book(), lambda progress: None) as hooks:
+    with session_hooks(place, LedgerRun(), lambda progress: None) as hooks:
         yield hooks

@@ -131,8 +131,8 @@ class Target:
     def parse(cls, text: str) -> Target:
         """Read the text form. ValueError, naming what is wrong, if it is not one."""
         separator = "@" if "@" in text else "/"
-        sglang, found, engine = text.rpartition(separator)
-        if not found or not sglang or engine not in ENGINES:
+        sglang, separated, engine = text.rpartition(separator)
+        if not separated or not sglang or engine not in ENGINES:
             raise ValueError(
                 f"target {text!r}: expected RELEASE/ENGINE or PATH@ENGINE, with an engine of {', '.join(ENGINES)}"
             )
@@ -148,25 +148,25 @@ class Target:
 
 def setup_problems(setup: Setup) -> list[str]:
     """Why this setup cannot be captured; empty if it can. Never raises on well-typed values."""
-    found = []
+    texts = []
 
     def need(holds: bool, text: str) -> None:
         if not holds:
-            found.append(f"setup: {text}")
+            texts.append(f"setup: {text}")
 
     def within(name: str, low: int, high: int) -> None:
         value = getattr(setup, name)
         need(low <= value <= high, f"{name} {value} is outside {low}..{high}")
 
-    need(setup.runner in RUNNERS, f"runner {setup.runner!r} is none of {', '.join(RUNNERS)}")
-    need(setup.backend in BACKENDS, f"backend {setup.backend!r} is none of {', '.join(BACKENDS)}")
-    need(setup.dtype in DTYPES, f"dtype {setup.dtype!r} is none of {', '.join(DTYPES)}")
-    need(setup.page_size in PAGE_SIZES, f"page_size {setup.page_size} is none of {PAGE_SIZES}")
+    need(setup.runner in RUNNERS, f"runner {setup.runner!r} is not one of {', '.join(RUNNERS)}")
+    need(setup.backend in BACKENDS, f"backend {setup.backend!r} is not one of {', '.join(BACKENDS)}")
+    need(setup.dtype in DTYPES, f"dtype {setup.dtype!r} is not one of {', '.join(DTYPES)}")
+    need(setup.page_size in PAGE_SIZES, f"page_size {setup.page_size} is not one of {PAGE_SIZES}")
     within("topk", 1, TOPK_MAX)
     domain = RUNNER_FACTS.get(setup.runner, RUNNER_FACTS["draft"])
     kernels = BACKEND_FACTS.get(setup.backend, BACKEND_FACTS["triton"])
     need(setup.backend in domain.backends, f"the {setup.runner} runner has no {setup.backend} backend")
-    need(setup.algorithm in ALGORITHMS, f"algorithm {setup.algorithm!r} is none of {', '.join(ALGORITHMS)}")
+    need(setup.algorithm in ALGORITHMS, f"algorithm {setup.algorithm!r} is not one of {', '.join(ALGORITHMS)}")
     need(setup.algorithm in domain.algorithms, f"the {setup.runner} runner has no {setup.algorithm} algorithm")
     needs_latent = setup.algorithm in LATENT
     need(not needs_latent or kernels.latent, f"the {setup.algorithm} algorithm has no {setup.backend} backend")
@@ -189,15 +189,15 @@ def setup_problems(setup: Setup) -> list[str]:
     bs = setup.capture_bs
     need(bool(bs) and all(a < b for a, b in itertools.pairwise(bs)), f"capture_bs {bs} does not rise")
     need(all(1 <= b <= BATCH_MAX for b in bs), f"capture_bs {bs} leaves 1..{BATCH_MAX}")
-    if found:
-        return found
-    need(setup.num_heads % setup.num_kv_heads == 0, "num_heads is no multiple of num_kv_heads")
+    if texts:
+        return texts
+    need(setup.num_heads % setup.num_kv_heads == 0, "num_heads is not a multiple of num_kv_heads")
     # transformers refuses such a Llama configuration.
-    need(setup.hidden_size % setup.num_heads == 0, "hidden_size is no multiple of num_heads")
-    need(setup.head_dim & (setup.head_dim - 1) == 0, "head_dim is no power of two")
+    need(setup.hidden_size % setup.num_heads == 0, "hidden_size is not a multiple of num_heads")
+    need(setup.head_dim & (setup.head_dim - 1) == 0, "head_dim is not a power of two")
     need(setup.dtype not in kernels.without_dtypes, f"{setup.backend} has no {setup.dtype} kernels")
     if kernels.head_dims is not None:
-        need(setup.head_dim in kernels.head_dims, f"head_dim is none of {setup.backend}'s {kernels.head_dims}")
+        need(setup.head_dim in kernels.head_dims, f"head_dim is not one of {setup.backend}'s {kernels.head_dims}")
     need(setup.vocab_size >= setup.topk, "vocab_size is below topk")
     need(setup.max_bs <= setup.slots, f"the largest bucket {setup.max_bs} exceeds {setup.slots} slots")
     if setup.topk == 1:
@@ -209,8 +209,8 @@ def setup_problems(setup: Setup) -> list[str]:
         2 <= setup.num_draft_tokens <= candidates + 1,
         f"num_draft_tokens {setup.num_draft_tokens} is outside 2..{candidates + 1}",
     )
-    need(domain.room(setup, 1) <= setup.context_len, "not even one token and its drafts fit context_len")
-    return found
+    need(domain.room(setup, 1) <= setup.context_len, "context_len is too small for one token and its drafts")
+    return texts
 
 
 def engine_refuses(setup: Setup, engine: str) -> str:
@@ -227,31 +227,31 @@ def problems(case: Case) -> list[str]:
     Total: never raises on well-typed values, however wrong they are.
     """
     setup = case.setup
-    found = setup_problems(setup)
-    if found:
-        return found
+    texts = setup_problems(setup)
+    if texts:
+        return texts
     if not 1 <= len(case.steps) <= STEPS_MAX:
-        found.append(f"a case has 1..{STEPS_MAX} steps, not {len(case.steps)}")
+        texts.append(f"a case has 1..{STEPS_MAX} steps, not {len(case.steps)}")
     limit = seq_len_max(setup)
     most = accepted_max(setup)
     for number, step in enumerate(case.steps):
-        here = f"step {number}"
+        place = f"step {number}"
         if not 1 <= len(step.requests) <= (setup.slots if RUNNER_FACTS[setup.runner].falls_back else setup.max_bs):
-            found.append(f"{here}: {len(step.requests)} requests do not fit buckets {setup.capture_bs}")
+            texts.append(f"{place}: {len(step.requests)} requests do not fit buckets {setup.capture_bs}")
         used = [request.slot for request in step.requests]
         if len(set(used)) != len(used):
-            found.append(f"{here}: a slot is used twice in {used}")
+            texts.append(f"{place}: a slot is used twice in {used}")
         for row, request in enumerate(step.requests):
-            where = f"{here} request {row}"
+            where = f"{place} request {row}"
             if not 1 <= request.slot <= setup.slots:
-                found.append(f"{where}: slot {request.slot} is outside 1..{setup.slots}")
+                texts.append(f"{where}: slot {request.slot} is outside 1..{setup.slots}")
             if not 1 <= request.seq_len <= limit:
-                found.append(f"{where}: seq_len {request.seq_len} is outside 1..{limit}")
+                texts.append(f"{where}: seq_len {request.seq_len} is outside 1..{limit}")
             if not 0 <= request.data <= DATA_MAX:
-                found.append(f"{where}: data {request.data} is outside 0..{DATA_MAX}")
+                texts.append(f"{where}: data {request.data} is outside 0..{DATA_MAX}")
             if not 0 <= request.accepted <= most:
-                found.append(f"{where}: accepted {request.accepted} is outside 0..{most}")
-    return found
+                texts.append(f"{where}: accepted {request.accepted} is outside 0..{most}")
+    return texts
 
 
 def accepted_max(setup: Setup) -> int:

@@ -97,8 +97,8 @@ def loads(text: str) -> Seed:
             if number not in FORMATS_KNOWN:
                 known = ", ".join(map(str, FORMATS_KNOWN))
                 raise BadSeed(f"format {number} is unknown: this version reads format {known}")
-        found = json_parts.as_fields("seed", value, required={"format", "setup", "steps"}, optional={"about"})
-        seed = Seed(about=_about(found.get("about", {})), case=_case(found))
+        fields = json_parts.as_fields("seed", value, required={"format", "setup", "steps"}, optional={"about"})
+        seed = Seed(about=_about(fields.get("about", {})), case=_case(fields))
     except json_parts.Refused as error:
         raise BadSeed(str(error)) from error
     _need_valid(seed.case)
@@ -106,7 +106,7 @@ def loads(text: str) -> Seed:
 
 
 def read(path: Path) -> Seed:
-    """The seed in this file. BadSeed, naming the file, if it cannot be read or is none."""
+    """The seed in this file. BadSeed, naming the file, if it cannot be read or is not a seed."""
     try:
         with path.open("rb") as file:
             _need_size(os.fstat(file.fileno()).st_size)
@@ -152,9 +152,9 @@ def _case(fields: Mapping[str, object]) -> Case:
 def _setup(value: object) -> Setup:
     types = typing.get_type_hints(Setup)
     required = {f.name for f in dataclasses.fields(Setup) if f.default is dataclasses.MISSING}
-    found = json_parts.as_fields("setup", value, required=required, optional=types.keys() - required)
+    fields = json_parts.as_fields("setup", value, required=required, optional=types.keys() - required)
     read: dict[str, typing.Any] = {}
-    for name, part in found.items():
+    for name, part in fields.items():
         if types[name] is str:
             read[name] = json_parts.as_text(f"setup.{name}", part, NAME_MAX)
         elif types[name] is bool:
@@ -171,16 +171,16 @@ def _step(part: str, value: object) -> Step:
     items = json_parts.as_list(f"{part}.requests", json_parts.as_fields(part, value, required={"requests"})["requests"])
     requests = []
     for number, item in enumerate(items):
-        here = f"{part}.requests[{number}]"
-        found = json_parts.as_fields(here, item, required={"slot", "seq_len", "data"}, optional={"accepted"})
-        requests.append(Request(**{name: json_parts.as_integer(f"{here}.{name}", found[name]) for name in found}))
+        place = f"{part}.requests[{number}]"
+        fields = json_parts.as_fields(place, item, required={"slot", "seq_len", "data"}, optional={"accepted"})
+        requests.append(Request(**{name: json_parts.as_integer(f"{place}.{name}", fields[name]) for name in fields}))
     return Step(requests=tuple(requests))
 
 
 def _about(value: object) -> dict[str, AboutValue]:
-    found = json_parts.as_object("about", value)
+    fields = json_parts.as_object("about", value)
     return {
-        json_parts.as_text("about", key, NAME_MAX): _about_value(f"about.{key}", part) for key, part in found.items()
+        json_parts.as_text("about", key, NAME_MAX): _about_value(f"about.{key}", part) for key, part in fields.items()
     }
 
 
@@ -204,8 +204,8 @@ def _is_written(field: dataclasses.Field[object], setup: Setup) -> bool:
 
 
 def _request_to_json(request: Request) -> dict[str, int]:
-    told = {"slot": request.slot, "seq_len": request.seq_len, "data": request.data}
-    return told | ({"accepted": request.accepted} if request.accepted else {})
+    form = {"slot": request.slot, "seq_len": request.seq_len, "data": request.data}
+    return form | ({"accepted": request.accepted} if request.accepted else {})
 
 
 def _lines(about: Mapping[str, AboutValue], case: Mapping[str, typing.Any]) -> Iterator[str]:

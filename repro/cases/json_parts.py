@@ -46,14 +46,14 @@ def as_object(part: str, value: object) -> dict[str, object]:
 
 def as_fields(part: str, value: object, *, required: Set[str], optional: Set[str] = frozenset()) -> dict[str, object]:
     """The value, if it is an object with all of the required keys and none beyond the optional ones."""
-    found = as_object(part, value)
+    fields = as_object(part, value)
     known = required | optional
-    for key in found:
+    for key in fields:
         if key not in known:
             raise Refused(f"{part}: unknown key {shown(key)}; known are {', '.join(sorted(known))}")
-    for key in sorted(required - found.keys()):
+    for key in sorted(required - fields.keys()):
         raise Refused(f"{part}: {key} is missing")
-    return found
+    return fields
 
 
 def as_list(part: str, value: object) -> list[object]:
@@ -95,7 +95,7 @@ def as_text(part: str, value: object, length_max: int) -> str:
 def shown(value: object) -> str:
     """The value about as it stood in the text, shortened."""
     if isinstance(value, _Twice):
-        return f"one that names {shown(value.key)} twice"
+        return f"one with {shown(value.key)} twice"
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
@@ -118,9 +118,9 @@ def plain(text: str, length_max: int) -> str:
 
 
 def _pairs(pairs: list[tuple[str, object]]) -> dict[str, object] | _Twice:
-    found: dict[str, object] = {}
+    members: dict[str, object] = {}
     for key, value in pairs:
-        if key in found:
+        if key in members:
             return _Twice(key)
-        found[key] = value
-    return found
+        members[key] = value
+    return members

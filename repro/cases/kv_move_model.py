@@ -31,11 +31,11 @@ def accepted_nodes(setup: Setup, request: Request) -> Ints:
 
 def accept_index(setup: Setup, requests: Sequence[Request]) -> Ints:
     """As a verify step gives it: [n, num_steps + 1], nodes of the whole batch's trees, then REJECTED."""
-    found = np.full((len(requests), setup.num_steps + 1), REJECTED, dtype=np.int64)
+    index = np.full((len(requests), setup.num_steps + 1), REJECTED, dtype=np.int64)
     for row, request in enumerate(requests):
         nodes = accepted_nodes(setup, request)
-        found[row, : nodes.size] = row * setup.num_draft_tokens + nodes
-    return found
+        index[row, : nodes.size] = row * setup.num_draft_tokens + nodes
+    return index
 
 
 def finishes(request: Request) -> bool:
@@ -64,5 +64,5 @@ def branch_pairs(setup: Setup, table: Ints, request: Request) -> Ints:
 
 def freed(setup: Setup, table: Ints, request: Request) -> Ints:
     """The KV slots of a request's tree that are given back: the whole pages behind what is kept."""
-    kept = -(-(request.seq_len + correct_drafts(setup, request) + 1) // setup.page_size) * setup.page_size
-    return verified(setup, table, request)[max(0, kept - request.seq_len) :]
+    end = -(-(request.seq_len + correct_drafts(setup, request) + 1) // setup.page_size) * setup.page_size
+    return verified(setup, table, request)[max(0, end - request.seq_len) :]

@@ -32,15 +32,16 @@ def own_file(path: Path) -> Iterator[Path]:
     replaced by who holds it. OSError if the folder cannot be written to."""
     for number in itertools.count(1):
         suffix = "".join(path.suffixes[-2:])
-        own = path.with_name(_numbered(path.name.removesuffix(suffix), number) + suffix)
-        lock = own.with_name(f".{own.name}.lock")
+        numbered = path.with_name(_numbered(path.name.removesuffix(suffix), number) + suffix)
+        lock = numbered.with_name(f".{numbered.name}.lock")
         handle = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
         try:
             if _held(handle, lock):
                 try:
-                    yield own
+                    yield numbered
                 finally:
-                    # Gone before it is let go of: who opened it meanwhile sees that it is nobody's any more.
+                    # Removed before the lock is released: a process that opened it meanwhile sees that the file is
+                    # stale.
                     lock.unlink(missing_ok=True)
                 return
         finally:

@@ -31,7 +31,7 @@ def words(data: int, name: str, count: int) -> Words:
 
 def _words_each(data: Sequence[int], name: str, count: int) -> Words:
     """The same for each: [len(data), count]."""
-    states = np.array([_state(one, name) for one in data], dtype=np.uint64)
+    states = np.array([_state(number, name) for number in data], dtype=np.uint64)
     return _mixed(_multiples(count) + states[:, None])
 
 
@@ -76,9 +76,9 @@ def floats_each(data: Sequence[int], name: str, shape: tuple[int, ...]) -> Float
     return _as_floats(_words_each(data, name, math.prod(shape))).reshape(len(data), *shape)
 
 
-def _as_floats(found: Words) -> Floats:
+def _as_floats(words: Words) -> Floats:
     # 24 bits: every step of this is exact in float32.
-    top = (found >> np.uint64(40)).astype(np.float32)
+    top = (words >> np.uint64(40)).astype(np.float32)
     return (top - np.float32(2**23)) * np.float32(2.0**-23)
 
 
@@ -99,8 +99,8 @@ def integers(data: int, name: str, shape: tuple[int, ...], high: int) -> Ints:
 
 def integers_each(data: Sequence[int], name: str, shape: tuple[int, ...], high: int) -> Ints:
     """integers() of each: [len(data), *shape]."""
-    found = _words_each(data, name, math.prod(shape)) % np.uint64(high)
-    return found.astype(np.int64).reshape(len(data), *shape)
+    words = _words_each(data, name, math.prod(shape)) % np.uint64(high)
+    return words.astype(np.int64).reshape(len(data), *shape)
 
 
 def shuffled(data: int, name: str, count: int) -> Ints:

@@ -81,8 +81,8 @@ def windows(setup: Attending, request: Prefixed, call: int) -> Ints:
 def in_window(setup: Attending, request: Prefixed, call: int) -> Ints:
     """The last tokens before the query's. Triton counts the query's own token among them, where that is in the cache;
     flashinfer has it besides."""
-    own = int(BACKEND_FACTS[setup.backend].indexes_queries)
-    return np.arange(max(0, request.seq_len - setup.window - own), request.seq_len)[None, :]
+    queries = int(BACKEND_FACTS[setup.backend].indexes_queries)
+    return np.arange(max(0, request.seq_len - setup.window - queries), request.seq_len)[None, :]
 
 
 def verified_in_window(setup: Attending, request: Prefixed, call: int) -> Ints:

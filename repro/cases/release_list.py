@@ -28,7 +28,7 @@ USES = {
 
 def has_runner(release: str, runner: str) -> bool:
     """Whether this release has this runner, as far as the table of runners says."""
-    facts, here = RUNNER_FACTS[runner], release_order(release)
-    return (not facts.since or here >= release_order(facts.since)) and (
-        not facts.until or here <= release_order(facts.until)
+    facts, order = RUNNER_FACTS[runner], release_order(release)
+    return (not facts.since or order >= release_order(facts.since)) and (
+        not facts.until or order <= release_order(facts.until)
     )

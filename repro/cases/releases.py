@@ -28,35 +28,36 @@ def release_order(release: str) -> Version:
         version = Version(release)
     except InvalidVersion:
         version = None
-    # Version also takes what nobody releases under: a leading v, spaces, 1-1 for 1.post1.
+    # Version also accepts forms that no release uses: a leading v, spaces, 1-1 for 1.post1.
     if version is None or str(version) != release:
-        raise ValueError(f"{release!r} is no release number")
+        raise ValueError(f"{release!r} is not a release number")
     return version
 
 
 def expected(about: Mapping[str, AboutValue], release: str) -> str | None:
-    """The oracle that must fail on this release, "" if the case must pass, None if nothing is said of it.
+    """The oracle that must fail on this release, "" if the case must pass, None if the seed does not mention it.
 
-    BadSeed, naming the part, if what is said makes no sense or is said twice. ValueError if `release` is none.
+    BadSeed, naming the part, if an expectation is invalid or given twice. ValueError if `release` is not a release.
     """
-    here = release_order(release)
-    said = about.get(NAME, {})
-    if not isinstance(said, Mapping):
+    order = release_order(release)
+    ranges = about.get(NAME, {})
+    if not isinstance(ranges, Mapping):
         raise BadSeed(f"about.{NAME}: expected an object of release ranges")
-    outcomes = {text: _outcome(text, outcome) for text, outcome in said.items()}
-    meant = [text for text in outcomes if _holds(text, here)]
+    outcomes = {text: _outcome(text, outcome) for text, outcome in ranges.items()}
+    meant = [text for text in outcomes if _holds(text, order)]
     if len(meant) > 1:
         raise BadSeed(f"about.{NAME}: {' and '.join(map(repr, meant))} both speak of {release}")
     return outcomes[meant[0]] if meant else None
 
 
 def in_range(text: str, release: str) -> bool:
-    """Whether a release is in a range; what is no release number is in none. BadSeed if the text is no range."""
+    """Whether a release is in a range; a text that is not a release number is in no range. BadSeed for an invalid
+    range."""
     try:
-        here = release_order(release)
+        order = release_order(release)
     except ValueError:
-        here = None
-    return _holds(text, here or release_order("0")) and here is not None
+        order = None
+    return _holds(text, order or release_order("0")) and order is not None
 
 
 def _outcome(text: str, outcome: str) -> str:
@@ -68,13 +69,13 @@ def _outcome(text: str, outcome: str) -> str:
     return match.group(1)
 
 
-def _holds(text: str, here: Version) -> bool:
+def _holds(text: str, order: Version) -> bool:
     holds = True
     for part in text.split(","):
         match = _COMPARISON.fullmatch(part)
         try:
             comparison, release = match.groups() if match else ("", "")
-            holds &= _HOLDS[comparison](here, release_order(release))
+            holds &= _HOLDS[comparison](order, release_order(release))
         except (KeyError, ValueError):
-            raise BadSeed(f"about.{NAME}: {text!r} is no range of releases, such as '>=0.5.11, <0.5.13'") from None
+            raise BadSeed(f"about.{NAME}: {text!r} is not a range of releases such as '>=0.5.11, <0.5.13'") from None
     return holds

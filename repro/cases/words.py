@@ -44,13 +44,13 @@ def paragraph(seed: Seed) -> Iterator[str]:
 
 def _options(setup: Setup) -> Iterator[str]:
     """What few setups have."""
-    said = [
+    texts = [
         f"a window of {setup.window} tokens" if setup.window else "",
         "" if setup.padded else "no batch padded",
         "" if setup.mirrored else "lengths on the device alone",
     ]
-    if any(said):
-        yield f"options: {', '.join(text for text in said if text)}"
+    if any(texts):
+        yield f"options: {', '.join(text for text in texts if text)}"
 
 
 def _place(setup: Setup, batch: int) -> str:

@@ -30,12 +30,12 @@ def go(options: argparse.Namespace, rig: Rig) -> int:
     if options.repo and (options.since or options.to):
         raise BadInput("--from and --to are releases; with --repo the range is --good and --bad")
     wanted = wanted_of(seed)
-    found, candidates = (_commits if options.repo else _releases)(options, seed, wanted, rig)
-    for text in summary(found, wanted, "commit" if options.repo else "release"):
+    located, candidates = (_commits if options.repo else _releases)(options, seed, wanted, rig)
+    for text in summary(located, wanted, "commit" if options.repo else "release"):
         say(text)
     if options.json:
-        write_text(options.json, json.dumps(to_json(found, wanted, candidates), indent=1) + "\n")
-    return 0 if found.bad else NOWHERE
+        write_text(options.json, json.dumps(to_json(located, wanted, candidates), indent=1) + "\n")
+    return 0 if located.bad else NOWHERE
 
 
 def wanted_of(seed: Seed) -> Wanted:
@@ -93,7 +93,9 @@ def _between(options: argparse.Namespace, known: Sequence[str]) -> list[str]:
     if low and high and low > high:
         raise BadInput(f"the range is the wrong way round: --from {options.since} is newer than --to {options.to}")
     chosen = [
-        one for one in known if (not low or low <= release_order(one)) and (not high or release_order(one) <= high)
+        release
+        for release in known
+        if (not low or low <= release_order(release)) and (not high or release_order(release) <= high)
     ]
     if not chosen:
         raise BadInput(f"no release of the range is installed; installed: {', '.join(known) or 'none'}")
@@ -124,17 +126,17 @@ def _commits(options: argparse.Namespace, seed: Seed, wanted: Wanted, rig: Rig) 
         search.ends()
         if not search.candidates[-1].failed:
             return Range(), search.candidates
-        found = search.go(search.candidates[-1].name)
-        say(f"first bad commit: {past.title(commits[found.bad])}")
-        return found, search.candidates
+        located = search.go(search.candidates[-1].name)
+        say(f"first bad commit: {past.title(commits[located.bad])}")
+        return located, search.candidates
 
 
 def _run_as_any(
-    stack: ExitStack, past: History, commit: str, engine: str, rig: Rig, kept: dict[str, Run], case: Case
+    stack: ExitStack, past: History, commit: str, engine: str, rig: Rig, runs: dict[str, Run], case: Case
 ) -> Trace:
     """Run the case on this commit, driven as the release before it or, where that cannot run it, the one behind it.
-    kept: the run that was found to do; the worker that it needs is the stack's."""
-    for release in past.releases(commit) if not kept else ():
+    runs: for each commit a run that worked, reused; the stack owns its worker."""
+    for release in past.releases(commit) if not runs else ():
         target = Target(str(past.go_to(commit, release)), engine)
         if lack := rig.lacks(target):
             raise Refused(f"{commit}: {lack}")
@@ -142,8 +144,8 @@ def _run_as_any(
         run = stack.enter_context(rig.opened(target))
         trace = run(case)
         if took_place(trace):
-            kept["run"] = run
+            runs["run"] = run
             break
     else:
-        return kept["run"](case) if kept else trace
+        return runs["run"](case) if runs else trace
     return trace

@@ -23,7 +23,7 @@ class BadInput(Exception):
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        # argparse would exit with 2, which here means that nobody knows.
+        # argparse would exit with 2, which here means UNKNOWN.
         raise BadInput(f"{message} (see {self.prog} --help)")
 
 
@@ -36,13 +36,13 @@ def target(text: str) -> Target:
 
 def whole(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
+        raise argparse.ArgumentTypeError(f"expected an integer of at least 0, got {text!r}")
     return int(text)
 
 
 def count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
     return int(text)
 
 
@@ -52,7 +52,7 @@ def positive(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
     return value
 
 
@@ -65,9 +65,9 @@ def complain(text: str) -> None:
 
 
 def ended(work: Callable[[], int], *refusals: type[Exception]) -> int:
-    """The exit code of a command: what its work comes to, or ERROR and one line that says why it came to nothing.
+    """The exit code of a command: its result, or ERROR and one line that says why there is none.
 
-    refusals: what besides BadInput is not ours but for the user to put right; the text says how.
+    refusals: exceptions besides BadInput that the user can put right; their text says how.
     """
     # A stopped job keeps what it found and ends its workers, as Ctrl-C does.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -72,7 +72,7 @@ def _record(options: argparse.Namespace, means: Means) -> int:
                 codes.append(ERROR)
             save(path, Recording(target=target, observations=tuple(seen)))
             say(f"{path}: {len(seen)} cases on {target}, {path.stat().st_size / 1e6:.1f} MB")
-            codes.append(EXIT[Status.PASS if any(one.took_place for one in seen) else Status.UNKNOWN])
+            codes.append(EXIT[Status.PASS if any(observation.took_place for observation in seen) else Status.UNKNOWN])
             if ERROR in codes:
                 return ERROR
     # A runner that the release does not have leaves nothing to compare; the others do.
@@ -81,11 +81,13 @@ def _record(options: argparse.Namespace, means: Means) -> int:
 
 def _compare(options: argparse.Namespace, means: Means) -> int:
     recordings = [load(path) for path in _files(options.against or ())]
-    recorded = [one for recording in recordings for one in recording.observations]
+    recorded = [observation for recording in recordings for observation in recording.observations]
     targets = [*{str(recording.target): recording.target for recording in recordings}.values(), *options.targets]
     if len(targets) != 2:
         raise BadInput(f"the recordings are of several targets: {', '.join(map(str, targets[:-1]))}")
-    cases = [one.case for one in recorded] or [case for _, cases in _parts(options, means) for case in cases]
+    cases = [observation.case for observation in recorded] or [
+        case for _, cases in _parts(options, means) for case in cases
+    ]
     agreement = Agreement(names=(str(targets[0]), str(targets[1])), limit=means.limit)
     codes = []
     try:
@@ -127,7 +129,8 @@ def _parts(options: argparse.Namespace, means: Means) -> Iterator[tuple[str, lis
 
 
 def _pairs(options: argparse.Namespace) -> list[tuple[str, str]]:
-    """Those asked for: all runners of sglang's, all backends of a runner. BadInput where there is none such."""
+    """The runners and backends asked for; default: all of sglang's runners, all backends of a runner. BadInput if
+    none fits."""
     toy = all(target.engine == "toy" for target in options.targets)
     runner = options.runner or ("toy" if toy else "draft")
     runners = [name for name in RUNNERS if name != "toy"] if runner == ALL else [runner]
@@ -146,12 +149,12 @@ def _run(
 ) -> Iterator[tuple[int, list[Observation]]]:
     """What each of the targets shows of one case after the other. What the other host could not run is not run: there
     is nothing to compare it with."""
-    said = time.monotonic()
+    reported_at = time.monotonic()
     for number, case in enumerate(cases):
         if recorded and not recorded[number].took_place:
             yield number, [recorded[number]]
         else:
             yield number, [observed(case) for observed in observers]
-        if time.monotonic() - said > _TELL_EVERY:
-            said = time.monotonic()
+        if time.monotonic() - reported_at > _TELL_EVERY:
+            reported_at = time.monotonic()
             print(f"{number + 1} of {len(cases)} cases", file=sys.stderr, flush=True)

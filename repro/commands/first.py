@@ -14,7 +14,8 @@ from repro.upstream.rig import Rig
 
 
 def go(options: argparse.Namespace, rig: Rig) -> int:
-    """As EXIT of the run's status: 1 where the seed fails and there is something to be told. BadInput, BadSeed."""
+    """As EXIT of the run's status: 1 if the seed fails, and then the first wrong value is printed. BadInput,
+    BadSeed."""
     case = read(options.seed).case
     if lack := rig.lacks(options.target):
         raise BadInput(f"{options.target}: {lack}")
@@ -24,12 +25,12 @@ def go(options: argparse.Namespace, rig: Rig) -> int:
             raise BadInput(f"{options.target}: the case could not be run: {trouble(trace.ended)}")
         verdicts = rig.judge(case, trace)
     status = rig.overall(verdicts)
-    found = origin(case, trace, verdicts) if status is Status.FAIL else None
-    if found:
-        for text in lines(found):
+    divergence = origin(case, trace, verdicts) if status is Status.FAIL else None
+    if divergence:
+        for text in lines(divergence):
             say(text)
     elif status is Status.FAIL:
         say(str(blame(trace, verdicts)) or "it fails, and no oracle names a first wrong value")
     else:
-        say(f"{options.seed} on {options.target}: {status.name}: there is no wrong value to be named")
+        say(f"{options.seed} on {options.target}: {status.name}: nothing failed, so there is no first wrong value")
     return EXIT[status]

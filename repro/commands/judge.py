@@ -1,4 +1,4 @@
-"""python -m repro judge: what today's oracles say of traces that were kept, without running anything."""
+"""python -m repro judge: judge stored traces with today's oracles, without running anything."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def go(options: argparse.Namespace, means: Means) -> int:
     return code
 
 
-def _outcome(path: Path, kept: Kept, means: Means) -> Outcome:
-    trace = kept.trace
+def _outcome(path: Path, stored: Kept, means: Means) -> Outcome:
+    trace = stored.trace
     took_place = trace.ended.how.took_place
-    verdicts = (tuple(means.judge(kept.case, trace)),) if took_place else ()
+    verdicts = (tuple(means.judge(stored.case, trace)),) if took_place else ()
     return Outcome(
         seed=path,
-        case=kept.case,
-        target=kept.target,
+        case=stored.case,
+        target=stored.target,
         runs=verdicts,
         statuses=tuple(map(means.overall, verdicts)),
         ended=trace.ended,

@@ -34,7 +34,7 @@ def go(options: argparse.Namespace) -> int:
 
 def _merged(out: Path, sources: Sequence[Path]) -> list[str]:
     joined = merge(out, sources)
-    return [f"{one.source}: {one.runs} new runs, {one.rows} new rows" for one in joined] + [
+    return [f"{source.source}: {source.runs} new runs, {source.rows} new rows" for source in joined] + [
         f"{out}: {_counts(read(out))}"
     ]
 

@@ -12,7 +12,7 @@ from repro.commands.cli import BadInput, Parser, count, positive, target
 from repro.ledger.known import KNOWN_ISSUES
 
 DESCRIPTION = """What is done with a failing case.
-Exit codes: 0 pass, 1 fail, 2 unknown, 3 our own error or bad input."""
+Exit codes: 0 pass, 1 fail, 2 unknown, 3 harness error or bad input."""
 
 SANITIZERS = ("memcheck", "initcheck", "racecheck", "synccheck")
 
@@ -76,7 +76,7 @@ def _parser() -> Parser:
         help=f"under NVIDIA's compute-sanitizer: {', '.join(SANITIZERS)}; names the kernel of a bad access",
     )
 
-    judge = commands.add_parser("judge", help="what today's oracles say of traces that were kept, without running")
+    judge = commands.add_parser("judge", help="judge stored traces with today's oracles, without running")
     judge.add_argument("traces", nargs="+", type=Path, metavar="TRACE.npz")
     judge.add_argument("--json", action="store_true", help="print all verdicts as JSON")
 
@@ -110,7 +110,7 @@ def _parser() -> Parser:
     fixes.add_argument(
         "--installed",
         action="store_true",
-        help="a proof is made of the releases that are installed here, and says which are missing",
+        help="use only releases that are installed; the proof lists the missing ones",
     )
     fixes.add_argument(
         "--install", action="store_true", help="the same, but fetch missing ones where there is an index"
@@ -143,14 +143,14 @@ def _parser() -> Parser:
         "--record",
         type=Path,
         metavar="OUT.npz",
-        help="keep what the target shows, for --against; of several runners or backends: a folder, one file for each",
+        help="store what the target shows, for --against; with several runners or backends: a folder of files",
     )
     fidelity.add_argument(
         "--against",
         type=Path,
         nargs="+",
         metavar="OUT.npz",
-        help="run the recorded cases and compare with what was recorded: files, or a folder of them",
+        help="run the recorded cases and compare with the recordings: files, or a folder of files",
     )
     fidelity.add_argument("--json", type=Path, metavar="OUT", help="write the agreement to this file")
     fidelity.add_argument("--out", type=Path, help="folder for cases that disagree; default: out/fidelity-TIME")
@@ -158,10 +158,10 @@ def _parser() -> Parser:
     upstream_options.add(commands, [watched])
 
     ledger = commands.add_parser(
-        "ledger", help="what a ledger holds, whether it is sound, joining those of several hosts"
+        "ledger", help="summarise a ledger, check that it is sound, merge ledgers of several hosts"
     )
     verbs = ledger.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
-    merge = verbs.add_parser("merge", help="put all that is in the others into the first, which is made if need be")
+    merge = verbs.add_parser("merge", help="merge the other ledgers into the first, which is created if it is missing")
     merge.add_argument("out", type=Path, metavar="OUT.db")
     merge.add_argument("sources", nargs="+", type=Path, metavar="A.db")
     for verb, meaning in (("show", "its runs, and the state of every failure"), ("check", "whether it is sound")):

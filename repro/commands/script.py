@@ -1,4 +1,4 @@
-"""python -m repro script and export: files that need nothing of ours, checked before they are handed over."""
+"""python -m repro script and export: files that need no part of eagleeye, checked before they are written."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def sides_of(options: argparse.Namespace, rig: Rig) -> Sides:
         )
     clean = clean or _candidate(options.seed.stem, options.target, rig) or _passing(seed, options.target, rig)
     releases = {options.target.sglang, clean.sglang if clean else ""}
-    named = sorted((one for one in releases if one and "/" not in one), key=release_order)
+    named = sorted((release for release in releases if release and "/" not in release), key=release_order)
     if not named:
         raise BadInput("name the release that a checkout is driven as: --target RELEASE/ENGINE")
     return Sides(seed=seed, wanted=wanted_of(seed), buggy=options.target, clean=clean, releases=tuple(named))
@@ -136,10 +136,14 @@ def _candidate(name: str, target: Target, rig: Rig) -> Target | None:
 
 
 def candidate(name: str, target: Target, rig: Rig) -> Contents:
-    """The files that the candidate patch changes, as it leaves them; empty if there is none for this release."""
-    found = [one for one in patches.REPAIRS if one.seed == name and one.release == target.sglang]
+    """The files that the candidate patch changes, as it leaves them; empty if this release has no candidate patch."""
+    patch = [
+        candidate_patch
+        for candidate_patch in patches.CANDIDATE_PATCHES
+        if candidate_patch.seed == name and candidate_patch.release == target.sglang
+    ]
     changed: dict[str, str | None] = {}
-    for repair in found:
+    for repair in patch:
         for file in dict.fromkeys(edit.file for edit in repair.edits):
             text = (rig.source(target) / Path(file)).read_bytes().decode()
             changed[file] = edited(text, [edit for edit in repair.edits if edit.file == file])

@@ -13,8 +13,8 @@ from repro.shrinking.replay import ERROR, severest
 
 
 def show(options: argparse.Namespace) -> int:
-    found, codes = stored(options.seeds)
-    for path, seed in found:
+    seeds, codes = stored(options.seeds)
+    for path, seed in seeds:
         say(str(path))
         for text in paragraph(seed):
             print(f"  {text}")
@@ -22,8 +22,8 @@ def show(options: argparse.Namespace) -> int:
 
 
 def check(options: argparse.Namespace) -> int:
-    found, codes = stored(options.seeds)
-    for path, seed in found:
+    seeds, codes = stored(options.seeds)
+    for path, seed in seeds:
         say(f"{path}: case {digest(seed.case)}, {sentence(seed.case)}")
     return severest(codes)
 

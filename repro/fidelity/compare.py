@@ -47,11 +47,11 @@ class Disagreement:
         return f"case {self.case}: {self.kind}{place}: {self.detail}"
 
 
-def summary(found: Sequence[Disagreement]) -> list[str]:
+def summary(disagreements: Sequence[Disagreement]) -> list[str]:
     """One line for each kind among the disagreements of one case: the first, and how many more."""
     kinds: dict[str, list[Disagreement]] = {}
-    for one in found:
-        kinds.setdefault(one.kind, []).append(one)
+    for disagreement in disagreements:
+        kinds.setdefault(disagreement.kind, []).append(disagreement)
     return [f"{alike[0]}" + (f" (and {len(alike) - 1} more)" if len(alike) > 1 else "") for alike in kinds.values()]
 
 
@@ -70,12 +70,12 @@ class Agreement:
     compared: int = 0
     farthest: float = 0.0
 
-    def add(self, one: Observation, other: Observation) -> list[Disagreement]:
+    def add(self, left: Observation, right: Observation) -> list[Disagreement]:
         """Compare one case; what they disagree in."""
-        case = digest(one.case)
-        counts = self.pairs.setdefault(pair_of(one.case.setup), {CASES: Counter()})
+        case = digest(left.case)
+        counts = self.pairs.setdefault(pair_of(left.case.setup), {CASES: Counter()})
         not_run = [
-            f"{name}: {seen.what}" for name, seen in zip(self.names, (one, other), strict=True) if not seen.took_place
+            f"{name}: {seen.what}" for name, seen in zip(self.names, (left, right), strict=True) if not seen.took_place
         ]
         if not_run:
             self.not_compared.append(f"case {case}: {'; '.join(not_run)}")
@@ -83,7 +83,7 @@ class Agreement:
             return []
         self.compared += 1
         counts[CASES]["compared"] += 1
-        differing = list(_Comparison(self, case, one, other).all())
+        differing = list(_Comparison(self, case, left, right).all())
         self.disagreements += differing
         return differing
 
@@ -116,19 +116,19 @@ class _Comparison:
     def _count(self, kind: str, way: str) -> None:
         self.agreement.count(self.setup, kind, way)
 
-    def _versus(self, one: str, other: str) -> str:
-        return f"{one} on {self.agreement.names[0]}, {other} on {self.agreement.names[1]}"
+    def _versus(self, first: str, second: str) -> str:
+        return f"{first} on {self.agreement.names[0]}, {second} on {self.agreement.names[1]}"
 
     def _verdicts(self) -> Iterator[Disagreement]:
         others = _by_oracle(self.other.verdicts)
         ways = set()
         for mine in _by_oracle(self.one.verdicts).values():
-            theirs = others.get(mine.oracle)
-            way = _way_of_verdicts(mine, theirs)
+            counterpart = others.get(mine.oracle)
+            way = _way_of_verdicts(mine, counterpart)
             ways.add(way)
             self._count(mine.oracle, way)
             if way == "differ":
-                yield self._disagreement(mine.oracle, self._versus(_said(mine), _said(theirs)))
+                yield self._disagreement(mine.oracle, self._versus(_said(mine), _said(counterpart)))
         statuses = self.one.overall, self.other.overall
         if statuses[0] is statuses[1]:
             self._count(OVERALL, "agree")
@@ -143,23 +143,23 @@ class _Comparison:
 
     def _fails_alone(self) -> bool:
         """Whether one target fails, and only by oracles that the other has nothing for, as `memory` is emulated."""
-        one, other = _by_oracle(self.one.verdicts), _by_oracle(self.other.verdicts)
-        failed = {name for side in (one, other) for name, verdict in side.items() if verdict.status is Status.FAIL}
-        return bool(failed) and not failed & one.keys() & other.keys()
+        first, second = _by_oracle(self.one.verdicts), _by_oracle(self.other.verdicts)
+        failed = {name for side in (first, second) for name, verdict in side.items() if verdict.status is Status.FAIL}
+        return bool(failed) and not failed & first.keys() & second.keys()
 
-    def _listed(self, number: int, mine: Seen, theirs: Seen) -> Iterator[Disagreement]:
-        for name in sorted(mine.listed.keys() | theirs.listed.keys()):
-            a, b = mine.listed.get(name), theirs.listed.get(name)
+    def _listed(self, number: int, mine: Seen, other: Seen) -> Iterator[Disagreement]:
+        for name in sorted(mine.listed.keys() | other.listed.keys()):
+            a, b = mine.listed.get(name), other.listed.get(name)
             same = a is not None and b is not None and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
             self._count(LISTED, "agree" if same else "differ")
             if not same:
                 lists = ("nothing" if array is None else _short(array.tolist()) for array in (a, b))
                 yield self._disagreement(LISTED, f"{name} {self._versus(*lists)}", step=number)
 
-    def _row(self, mine: Seen, theirs: Seen, path: str, row: int) -> Iterator[tuple[str, str]]:
-        a, b = mine.paths[path], theirs.paths[path]
+    def _row(self, mine: Seen, other: Seen, path: str, row: int) -> Iterator[tuple[str, str]]:
+        a, b = mine.paths[path], other.paths[path]
         if turned(a, b, row):
-            tie = mine.turned[row] or theirs.turned[row]
+            tie = mine.turned[row] or other.turned[row]
             self._count(CHOICES, "tie" if tie else "differ")
             if not tie:
                 yield CHOICES, self._versus(*_first_difference(a, b, row))
@@ -168,20 +168,20 @@ class _Comparison:
             self._count(CHOICES, "agree")
 
         def noise(name: str) -> float:
-            return max(seen.noise[name][row] if name in seen.noise else 0.0 for seen in (mine, theirs))
+            return max(seen.noise[name][row] if name in seen.noise else 0.0 for seen in (mine, other))
 
         for name in sorted(a.values.keys() | b.values.keys()):
             yield from self._values(OUTPUT, f"{name} ", apart(a, b, name, row), noise(name))
-        given = mine.given[row]
-        if not given:
+        own_slots = mine.given[row]
+        if not own_slots:
             return
-        wrong = sorted((a.slots ^ b.slots) & given)
+        wrong = sorted((a.slots ^ b.slots) & own_slots)
         self._count(SLOTS, "differ" if wrong else "agree")
         if wrong:
             states = ("written", "untouched") if wrong[0] in a.slots else ("untouched", "written")
             yield SLOTS, f"slot {wrong[0]} {self._versus(*states)}"
-        if given & a.kv.keys() & b.kv.keys():
-            yield from self._values(VALUES, "", distance(a.kv, b.kv, given), noise(KV))
+        if own_slots & a.kv.keys() & b.kv.keys():
+            yield from self._values(VALUES, "", distance(a.kv, b.kv, own_slots), noise(KV))
         else:
             self._count(VALUES, "not recorded")
 
@@ -207,24 +207,27 @@ def pair_of(setup: Setup) -> str:
 
 
 def _by_oracle(verdicts: Iterable[Verdict]) -> dict[str, Verdict]:
-    """What each oracle said as one verdict, in which all the places stand that it names."""
-    said: dict[str, list[Verdict]] = {}
+    """The verdicts of each oracle as one: the worst status, with all its places."""
+    grouped: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
-        said.setdefault(verdict.oracle, []).append(verdict)
+        grouped.setdefault(verdict.oracle, []).append(verdict)
     return {
-        oracle: replace(max(some, key=lambda one: one.status), where="; ".join(one.where for one in some))
-        for oracle, some in said.items()
+        oracle: replace(
+            max(some, key=lambda verdict_of: verdict_of.status),
+            where="; ".join(verdict_of.where for verdict_of in some),
+        )
+        for oracle, some in grouped.items()
     }
 
 
-def _way_of_verdicts(one: Verdict, other: Verdict | None) -> str:
+def _way_of_verdicts(first: Verdict, second: Verdict | None) -> str:
     """agree: the same status, and of failures the same failure. tie: noise turned a choice over on one target alone."""
-    if other is None:
+    if second is None:
         return "differ"
-    if one.status is other.status:
-        return "agree" if one.status is not Status.FAIL or one.where == other.where else "differ"
-    ties = [v.status is Status.UNKNOWN and v.where == _TIE for v in (one, other)]
-    return "tie" if any(ties) and Status.FAIL not in (one.status, other.status) else "differ"
+    if first.status is second.status:
+        return "agree" if first.status is not Status.FAIL or first.where == second.where else "differ"
+    ties = [v.status is Status.UNKNOWN and v.where == _TIE for v in (first, second)]
+    return "tie" if any(ties) and Status.FAIL not in (first.status, second.status) else "differ"
 
 
 def _said(verdict: Verdict | None) -> str:
@@ -236,9 +239,9 @@ def _said(verdict: Verdict | None) -> str:
 def _first_difference(a: Outputs, b: Outputs, row: int) -> tuple[str, str]:
     for name in sorted(a.integers.keys() | b.integers.keys()):
         arrays = (outputs.integers.get(name) for outputs in (a, b))
-        mine, theirs = (None if array is None or len(array) <= row else array[row].tolist() for array in arrays)
-        if mine != theirs:
-            return f"{name} {_short(mine)}", _short(theirs)
+        mine, others = (None if array is None or len(array) <= row else array[row].tolist() for array in arrays)
+        if mine != others:
+            return f"{name} {_short(mine)}", _short(others)
     return "", ""
 
 
@@ -267,14 +270,14 @@ def to_json(agreement: Agreement) -> Mapping[str, object]:
         "farthest": agreement.farthest,
         "disagreements": [
             {
-                "case": one.case,
-                "kind": one.kind,
-                "step": one.step,
-                "path": one.path,
-                "row": one.row,
-                "detail": one.detail,
+                "case": disagreement.case,
+                "kind": disagreement.kind,
+                "step": disagreement.step,
+                "path": disagreement.path,
+                "row": disagreement.row,
+                "detail": disagreement.detail,
             }
-            for one in agreement.disagreements
+            for disagreement in agreement.disagreements
         ],
         "not_compared": agreement.not_compared,
     }

@@ -109,24 +109,26 @@ def _step(case: Case, arrays: Mapping[tuple[int, str], Arrays], number: int) -> 
 
     rows = len(case.steps[number].requests)
     locations = arrays.get((number, "input"), {}).get("out_cache_loc")
-    given = tuple(frozenset[int]() if locations is None else _numbers(locations[row]) for row in range(rows))
+    slots_of_rows = tuple(frozenset[int]() if locations is None else _numbers(locations[row]) for row in range(rows))
     eager = outputs("eager")
     variants = [variant for path in VARIANTS if (variant := outputs(path))]
     return Seen(
         paths={path: left for path in PATHS if (left := outputs(path))},
-        given=given,
+        given=slots_of_rows,
         turned=tuple(eager is not None and any(turned(one, eager, row) for one in variants) for row in range(rows)),
-        noise={} if eager is None else _noise(eager, variants, given),
+        noise={} if eager is None else _noise(eager, variants, slots_of_rows),
     )
 
 
 def _noise(
-    eager: Outputs, variants: Sequence[Outputs], given: Sequence[frozenset[int]]
+    eager: Outputs, variants: Sequence[Outputs], slots_of_rows: Sequence[frozenset[int]]
 ) -> dict[str, tuple[float, ...]]:
     """By output, and KV: how far each request's values moved in an eager pass over almost the same inputs."""
-    kv = (max((distance(v.kv, eager.kv, slots)[0] for v in variants), default=0.0) for slots in given)
+    kv = (max((distance(v.kv, eager.kv, slots)[0] for v in variants), default=0.0) for slots in slots_of_rows)
     values = {
-        name: tuple(max((apart(v, eager, name, row)[0] for v in variants), default=0.0) for row in range(len(given)))
+        name: tuple(
+            max((apart(v, eager, name, row)[0] for v in variants), default=0.0) for row in range(len(slots_of_rows))
+        )
         for name in eager.values
     }
     return {KV: tuple(kv)} | values
@@ -158,10 +160,10 @@ def _numbers(array: Array) -> frozenset[int]:
     return frozenset(int(number) for number in np.asarray(array).reshape(-1).tolist())
 
 
-def turned(one: Outputs, other: Outputs, row: int) -> bool:
+def turned(eager: Outputs, variant: Outputs, row: int) -> bool:
     """Whether two paths gave this request different integers: another tree, other tokens."""
-    names = one.integers.keys() | other.integers.keys()
-    return any(not _same_row(one.integers.get(name), other.integers.get(name), row) for name in names)
+    names = eager.integers.keys() | variant.integers.keys()
+    return any(not _same_row(eager.integers.get(name), variant.integers.get(name), row) for name in names)
 
 
 def _same_row(a: Array | None, b: Array | None, row: int) -> bool:
@@ -174,11 +176,11 @@ def thinned(array: Array, count: int) -> Array:
     return array if columns <= count else array[:, np.arange(count) * columns // count]
 
 
-def apart(one: Outputs, other: Outputs, name: str, row: int) -> tuple[float, float]:
+def apart(left: Outputs, right: Outputs, name: str, row: int) -> tuple[float, float]:
     """How far apart this output of a request is at most, in the columns that both hold, and the largest magnitude of
     the other. Infinitely far where one has no such row, or only one is a number."""
-    a, b = (outputs.values.get(name) for outputs in (one, other))
-    if a is None or b is None or one.widths[name] != other.widths[name] or not len(a) > row < len(b):
+    a, b = (outputs.values.get(name) for outputs in (left, right))
+    if a is None or b is None or left.widths[name] != right.widths[name] or not len(a) > row < len(b):
         return float("inf"), 0.0
     count = min(a.shape[1], b.shape[1])
     return _farthest(*(thinned(array[row : row + 1], count) for array in (a, b)))
@@ -195,9 +197,9 @@ def distance(a: Contents, b: Contents, slots: frozenset[int]) -> tuple[float, fl
     return _farthest(thinned(x, count), thinned(y, count))
 
 
-def _farthest(one: Array, other: Array) -> tuple[float, float]:
-    x: npt.NDArray[np.float64] = np.asarray(one, dtype=np.float64)
-    y: npt.NDArray[np.float64] = np.asarray(other, dtype=np.float64)
+def _farthest(left: Array, right: Array) -> tuple[float, float]:
+    x: npt.NDArray[np.float64] = np.asarray(left, dtype=np.float64)
+    y: npt.NDArray[np.float64] = np.asarray(right, dtype=np.float64)
     with np.errstate(invalid="ignore"):
         between = np.abs(x - y)
     between[np.isnan(between)] = np.inf

@@ -48,7 +48,7 @@ class Recording:
 def save(path: Path, recording: Recording) -> None:
     """Put the recording at this path, whole or not at all. OSError if the disk refuses."""
     store = _Store()
-    cases = [_case_to_json(one, store) for one in recording.observations]
+    cases = [_case_to_json(observation, store) for observation in recording.observations]
     head = {"format": FORMAT, "target": str(recording.target), "arrays": store.forms, "cases": cases}
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -60,7 +60,7 @@ def save(path: Path, recording: Recording) -> None:
 
 
 def load(path: Path) -> Recording:
-    """The recording in this file. BadRecording, naming it, if it cannot be read or is none."""
+    """The recording in this file. BadRecording, naming it, if it cannot be read or is not a recording."""
     try:
         with np.load(path, allow_pickle=False) as file:
             head, body = json.loads(file["head"].tobytes()), file["body"].tobytes()
@@ -113,16 +113,17 @@ def _arrays(forms: Sequence[Sequence[Any]], body: bytes) -> Iterator[Array]:
         offset += count * dtype.itemsize
 
 
-def _case_to_json(one: Observation, store: _Store) -> dict[str, Any]:
+def _case_to_json(observation: Observation, store: _Store) -> dict[str, Any]:
     return {
-        "case": case_to_json(one.case),
-        "how": one.how,
-        "what": one.what,
-        "overall": None if one.overall is None else one.overall.name,
+        "case": case_to_json(observation.case),
+        "how": observation.how,
+        "what": observation.what,
+        "overall": None if observation.overall is None else observation.overall.name,
         "verdicts": [
-            {"oracle": v.oracle, "status": v.status.name, "where": v.where, "detail": v.detail} for v in one.verdicts
+            {"oracle": v.oracle, "status": v.status.name, "where": v.where, "detail": v.detail}
+            for v in observation.verdicts
         ],
-        "steps": {str(number): _step_to_json(step, store) for number, step in one.steps.items()},
+        "steps": {str(number): _step_to_json(step, store) for number, step in observation.steps.items()},
     }
 
 
@@ -141,11 +142,11 @@ def _case_from_json(form: Mapping[str, Any], arrays: Sequence[Array]) -> Observa
 
 
 def _step_to_json(step: Seen, store: _Store) -> dict[str, Any]:
-    given = [sorted(slots) for slots in step.given]
+    allocated = [sorted(slots) for slots in step.given]
     return {
         "paths": {name: _outputs_to_json(outputs, store) for name, outputs in step.paths.items()},
-        "given": store.put(np.array([slot for slots in given for slot in slots], dtype=np.int32)),
-        "given_lengths": [len(slots) for slots in given],
+        "given": store.put(np.array([slot for slots in allocated for slot in slots], dtype=np.int32)),
+        "given_lengths": [len(slots) for slots in allocated],
         "turned": list(step.turned),
         # JSON has no infinity.
         "noise": {name: [str(number) for number in numbers] for name, numbers in step.noise.items()},
@@ -155,10 +156,10 @@ def _step_to_json(step: Seen, store: _Store) -> dict[str, Any]:
 
 def _step_from_json(form: Mapping[str, Any], arrays: Sequence[Array]) -> Seen:
     ends = np.cumsum([0, *form["given_lengths"]]).tolist()
-    given = arrays[form["given"]].tolist()
+    allocated = arrays[form["given"]].tolist()
     return Seen(
         paths={name: _outputs_from_json(outputs, arrays) for name, outputs in form["paths"].items()},
-        given=tuple(frozenset(given[start:end]) for start, end in itertools.pairwise(ends)),
+        given=tuple(frozenset(allocated[start:end]) for start, end in itertools.pairwise(ends)),
         turned=tuple(map(bool, form["turned"])),
         noise={name: tuple(map(float, numbers)) for name, numbers in form["noise"].items()},
         listed={name: arrays[number] for name, number in form["listed"].items()},
@@ -167,25 +168,25 @@ def _step_from_json(form: Mapping[str, Any], arrays: Sequence[Array]) -> Seen:
 
 def _outputs_to_json(outputs: Outputs, store: _Store) -> dict[str, Any]:
     slots = sorted(outputs.kv)
-    kept = slots[:: max(1, -(-len(slots) // KV_ROWS_KEPT))]
+    stored = slots[:: max(1, -(-len(slots) // KV_ROWS_KEPT))]
     form: dict[str, Any] = {
         "integers": {name: store.put(array) for name, array in outputs.integers.items()},
         "values": {name: store.put(thinned(array, COLUMNS_KEPT)) for name, array in outputs.values.items()},
         "widths": dict(outputs.widths),
         "slots": store.put(np.array(sorted(outputs.slots), dtype=np.int32)),
     }
-    if kept:
-        form["kept"] = store.put(np.array(kept, dtype=np.int32))
-        form["kv"] = store.put(thinned(np.stack([outputs.kv[slot].reshape(-1) for slot in kept]), KV_COLUMNS_KEPT))
+    if stored:
+        form["kept"] = store.put(np.array(stored, dtype=np.int32))
+        form["kv"] = store.put(thinned(np.stack([outputs.kv[slot].reshape(-1) for slot in stored]), KV_COLUMNS_KEPT))
     return form
 
 
 def _outputs_from_json(form: Mapping[str, Any], arrays: Sequence[Array]) -> Outputs:
-    kept = arrays[form["kept"]].tolist() if "kept" in form else []
+    stored = arrays[form["kept"]].tolist() if "kept" in form else []
     return Outputs(
         integers={name: arrays[number] for name, number in form["integers"].items()},
         values={name: arrays[number] for name, number in form["values"].items()},
         widths={name: int(width) for name, width in form["widths"].items()},
         slots=frozenset(arrays[form["slots"]].tolist()),
-        kv=dict(zip(kept, arrays[form["kv"]], strict=True)) if kept else {},
+        kv=dict(zip(stored, arrays[form["kv"]], strict=True)) if stored else {},
     )

@@ -52,14 +52,14 @@ class Explained:
         return f"still fails{change}: {kinds}" if self.mended else f"no known issue explains {kinds}"
 
 
-def to_json(said: Explained) -> dict[str, object]:
+def to_json(explained: Explained) -> dict[str, object]:
     """All of it as plain dicts, lists and texts."""
     return {
-        "explained": said.holds,
-        "line": str(said),
-        "issues": [issue.title for issue in said.issues],
-        "mended": list(said.mended.names) if said.mended else [],
-        "left": [{"oracle": v.oracle, "where": v.where, "detail": v.detail} for v in said.left],
+        "explained": explained.holds,
+        "line": str(explained),
+        "issues": [issue.title for issue in explained.issues],
+        "mended": list(explained.mended.names) if explained.mended else [],
+        "left": [{"oracle": v.oracle, "where": v.where, "detail": v.detail} for v in explained.left],
     }
 
 
@@ -88,13 +88,13 @@ class Explainer:
         setup = (case.setup.runner, case.setup.backend)
         issues = [issue for issue in self._holding(target) if issue.concerns(setup)]
         mended = self.mended(target)
-        left, doubt = tuple(failures), ""
+        failing, doubt = tuple(failures), ""
         if mended:
-            left, doubt = self._left(case, mended, tries)
-        made = set(mended.names) if mended else set()
-        applied = [issue for issue in issues if set(issue.mended_by) & made]
-        others = [issue for issue in issues if not set(issue.mended_by) & made]
-        named = {v: next((issue for issue in others if issue.names(setup, v)), None) for v in left}
+            failing, doubt = self._left(case, mended, tries)
+        mended_names = set(mended.names) if mended else set()
+        applied = [issue for issue in issues if set(issue.mended_by) & mended_names]
+        others = [issue for issue in issues if not set(issue.mended_by) & mended_names]
+        named = {v: next((issue for issue in others if issue.names(setup, v)), None) for v in failing}
         by_name = [issue for issue in named.values() if issue]
         rest = tuple(v for v, issue in named.items() if issue is None)
         if doubt:

@@ -1,7 +1,7 @@
 """What a nightly run concludes from what was measured: green or red, and why, in words for a person.
 
-Green means that everything is as it is known to be. Red: a failure that nobody knows of; a known one that is not there
-any more; what could be measured before and cannot be now.
+Green: everything is as expected. Red: a failure that is not a known issue; a known issue that is gone; a target that
+could be measured before and cannot be now.
 """
 
 from __future__ import annotations
@@ -42,16 +42,18 @@ class Judgement:
     text: str = ""
 
 
-def judge_check(row: CheckRow, before: State | None, issue: Issue | None, said: Explained | None = None) -> Judgement:
+def judge_check(
+    row: CheckRow, before: State | None, issue: Issue | None, explained: Explained | None = None
+) -> Judgement:
     """What a stored seed, or a known finding, came to tonight. before: its state before this run. issue: the known
-    issue that it is the probe of on this target. said: whether known issues explain how it fails, if it does."""
+    issue that it is the probe of on this target. explained: whether known issues explain how it fails, if it does."""
     what = f"{row.subject} on {row.target}"
     if row.status == ERROR:
         return Judgement(color=Color.RED, text=f"{what} could not be run: {row.reason}")
-    if row.fingerprint and said and said.holds:
-        return Judgement(color=Color.KNOWN, text=f"{what} fails, and {said}")
+    if row.fingerprint and explained and explained.holds:
+        return Judgement(color=Color.KNOWN, text=f"{what} fails, and {explained}")
     if row.fingerprint and issue:
-        more = said or "nothing was put to the test"
+        more = explained or "nothing was put to the test"
         return Judgement(color=Color.RED, text=f"{what} fails by more than the known issue {issue}: {more}")
     if row.status in (UNSUPPORTED, UNKNOWN):
         if row.status == UNKNOWN and row.fingerprint:
@@ -65,39 +67,39 @@ def judge_check(row: CheckRow, before: State | None, issue: Issue | None, said: 
             return Judgement(color=Color.GREEN)
         if row.expected == PASS:
             return Judgement(color=Color.RED, text=f"{what} fails, and must pass: {seen}")
-        return Judgement(color=Color.RED, text=f"{what} fails, and is no known issue: {seen}")
+        return Judgement(color=Color.RED, text=f"{what} fails, not a known issue: {seen}")
     if issue and row.subject in issue.probes:
         return Judgement(color=Color.RED, text=f"{what} passes now: take this target out of the known issue {issue}")
     if row.expected == FAIL:
-        return Judgement(color=Color.RED, text=f"{what} passes, and its file says that it fails there")
+        return Judgement(color=Color.RED, text=f"{what} passes, but its file says that it fails there")
     return Judgement(color=Color.GREEN)
 
 
 def judge_campaign(done: Campaign, before: Sequence[Campaign]) -> Judgement:
-    """What a campaign came to that was told of the known issues, so that a finding is what these do not explain.
-    before: earlier ones of the same target, runner and backend."""
+    """The judgement of a campaign that ran with the known issues, so that its findings are what these do not explain.
+    before: earlier campaigns of the same target, runner and backend."""
     what = f"{done.target} {done.runner}/{done.backend}"
     if done.error or done.stopped in ("interrupted", NOT_ENDED):
         return Judgement(color=Color.RED, text=f"{what}: {done.error or done.stopped}")
 
     if done.findings:
-        return Judgement(color=Color.RED, text="\n".join(f"{what}: {_told(found)}" for found in done.findings))
+        return Judgement(color=Color.RED, text="\n".join(f"{what}: {_told(finding)}" for finding in done.findings))
     if done.errors:
-        told = (f"{what}: {count} x ERROR: {why}" for why, count in done.errors.items())
-        return Judgement(color=Color.RED, text="\n".join(told))
+        errors = (f"{what}: {count} x ERROR: {why}" for why, count in done.errors.items())
+        return Judgement(color=Color.RED, text="\n".join(errors))
     if not done.judged:
         why = next(iter(done.unsupported or done.unknown), "no case was drawn")
-        if any(one.judged for one in before):
+        if any(campaign.judged for campaign in before):
             return Judgement(color=Color.RED, text=f"{what}: cases could be judged before, and none now: {why}")
         return Judgement(color=Color.SKIPPED, text=f"{what} cannot be run: {why}")
     if done.known:
-        return Judgement(color=Color.KNOWN, text=f"{what}: found what is known: {'; '.join(done.known)}")
+        return Judgement(color=Color.KNOWN, text=f"{what}: known issues only: {'; '.join(done.known)}")
     return Judgement(color=Color.GREEN)
 
 
-def _told(found: Found) -> str:
-    again = f"failed {found.failed} of {found.tried} runs" if found.failed else "seen once, and not again"
-    return f"{found.oracle} {found.fingerprint} at {found.where}: {again}; {found.seed}"
+def _told(finding: Found) -> str:
+    again = f"failed {finding.failed} of {finding.tried} runs" if finding.failed else "seen once, and not again"
+    return f"{finding.oracle} {finding.fingerprint} at {finding.where}: {again}; {finding.seed}"
 
 
 def judge_fix(rows: Sequence[FixRow], code: int, error: str) -> Judgement:
@@ -128,15 +130,15 @@ def changes(history: History, run: str) -> list[str]:
     """What became of the states in this run: what is new, fixed, regressed or flaky since the runs before it."""
     rows = measurements(history)
     now, before = states(rows), states(row for row in rows if row.run != run)
-    told = []
+    lines = []
     for pair, state in now.items():
         old = before.get(pair)
         was = old.state if old else ""
         if state.since != run or was == state.state or (was, state.state) in _NO_NEWS:
             continue
         rate = f" ({state.rate:.0%} of the last runs failed)" if 0 < state.rate < 1 else ""
-        told.append(f"{state.state}: {state.subject} on {state.target}{rate}{', was ' * bool(was)}{was}")
-    return sorted(told)
+        lines.append(f"{state.state}: {state.subject} on {state.target}{rate}{', was ' * bool(was)}{was}")
+    return sorted(lines)
 
 
 def measured(history: History, run: str) -> bool:

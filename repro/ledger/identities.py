@@ -1,5 +1,5 @@
-"""Brings rows of a ledger up to date in which a failure was an oracle and where it failed, whichever the runner, and in
-which all trouble was one: told apart as far as the rows allow, and the rest is said in the facts of its run."""
+"""Migrates ledger rows whose failures had no runner and backend, and whose UNSUPPORTED and ERROR were one status. Rows
+that allow no assignment are counted in the facts of their run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from repro.ledger.rows import ERROR, FINDING, SEED, UNSUPPORTED
 from repro.traces.earlier import UNFIT, places, told_apart
 from repro.traces.finding import fingerprint
 
-# The fact of a run that says which of its rows could not be told apart.
+# The fact of a run that says which of its rows could not be assigned to a runner and backend.
 FACT = "not told apart"
 _COLUMNS = (
     "ALTER TABLE findings ADD COLUMN runner TEXT NOT NULL DEFAULT ''",
@@ -38,9 +38,9 @@ def tell_apart(connection: sqlite3.Connection) -> None:
 
 
 def _rows(connection: sqlite3.Connection, table: str) -> list[dict[str, Any]]:
-    found = connection.execute(f"SELECT rowid AS number, * FROM {table} ORDER BY rowid")
-    names = [column[0] for column in found.description]
-    return [dict(zip(names, values, strict=True)) for values in found]
+    cursor = connection.execute(f"SELECT rowid AS number, * FROM {table} ORDER BY rowid")
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, values, strict=True)) for values in cursor]
 
 
 def _put(connection: sqlite3.Connection, table: str, row: dict[str, Any], forms: list[dict[str, Any]]) -> None:
@@ -84,9 +84,9 @@ def _findings(connection: sqlite3.Connection, rest: defaultdict[str, Counter[str
         known.failures[old] = (oracle, row["where"])
         named = places(oracle, row["where"])
         cell = json.loads(row["cell"]) if row["cell"] else {}
-        own = {"runner": setup.runner, "backend": setup.backend}
+        identity = {"runner": setup.runner, "backend": setup.backend}
         forms = [
-            own
+            identity
             | {
                 "where": where,
                 "fingerprint": fingerprint(setup.runner, setup.backend, oracle, where),
@@ -100,11 +100,11 @@ def _findings(connection: sqlite3.Connection, rest: defaultdict[str, Counter[str
 
 def _backends(connection: sqlite3.Connection) -> dict[str, str]:
     """Of each runner its backend, where the ledger knows but one."""
-    found = defaultdict(set)
+    by_runner = defaultdict(set)
     for table in ("cases", "fixes", "findings"):
         for runner, backend in connection.execute(f"SELECT DISTINCT runner, backend FROM {table}"):
-            found[runner].add(backend)
-    return {runner: backends.pop() for runner, backends in found.items() if len(backends) == 1}
+            by_runner[runner].add(backend)
+    return {runner: backends.pop() for runner, backends in by_runner.items() if len(backends) == 1}
 
 
 def _checks(
@@ -123,17 +123,17 @@ def _checks(
             kind = proven.get(row["subject"], (row["runner"], backends.get(row["runner"], "")))
             _put(connection, "checks", row, [{"backend": kind[1]} | _failure(row, kind)])
             continue
-        own = known.kind(old, row["runner"])
-        if own is None:
+        identity = known.kind(old, row["runner"])
+        if identity is None:
             runner = f" of {row['runner']}" if row["runner"] else ""
             rest[row["run"]][f"{'check' if runner else 'replay'}{runner} of finding {old}"] += 1
             continue
         oracle, where = known.failures[old]
         forms = []
         for place in places(oracle, where):
-            name = fingerprint(*own, oracle, place)
-            shown = {"fingerprint": name, "where": place} if row["fingerprint"] == old else _failure(row, own)
-            forms.append({"subject": f"{FINDING}{name}", "runner": own[0], "backend": own[1]} | shown)
+            name = fingerprint(*identity, oracle, place)
+            shown = {"fingerprint": name, "where": place} if row["fingerprint"] == old else _failure(row, identity)
+            forms.append({"subject": f"{FINDING}{name}", "runner": identity[0], "backend": identity[1]} | shown)
         _put(connection, "checks", row, forms)
 
 

@@ -85,8 +85,8 @@ def load(path: Path = KNOWN_ISSUES) -> tuple[Issue, ...]:
     try:
         with path.open("rb") as file:
             form = tomllib.load(file)
-        found = json_parts.as_fields("file", form, required=frozenset(), optional=frozenset({"issue"}))
-        items = json_parts.as_list("issue", found.get("issue", []))
+        fields = json_parts.as_fields("file", form, required=frozenset(), optional=frozenset({"issue"}))
+        items = json_parts.as_list("issue", fields.get("issue", []))
         return tuple(_issue(f"issue {number}", item) for number, item in enumerate(items, start=1))
     except OSError as error:
         raise BadIssues(f"{path}: {error.strerror or error}") from error
@@ -95,19 +95,19 @@ def load(path: Path = KNOWN_ISSUES) -> tuple[Issue, ...]:
 
 
 def _issue(part: str, value: object) -> Issue:
-    found = json_parts.as_fields(part, value, required=_REQUIRED, optional=_OPTIONAL)
+    fields = json_parts.as_fields(part, value, required=_REQUIRED, optional=_OPTIONAL)
 
     def text(name: str) -> str:
-        return json_parts.as_text(f"{part}.{name}", found[name], _TEXT_MAX)
+        return json_parts.as_text(f"{part}.{name}", fields[name], _TEXT_MAX)
 
     def texts(name: str) -> tuple[str, ...]:
-        items = json_parts.as_list(f"{part}.{name}", found[name])
+        items = json_parts.as_list(f"{part}.{name}", fields[name])
         return tuple(json_parts.as_text(f"{part}.{name}", item, _TEXT_MAX) for item in items)
 
     # A datetime is a date as well, and cannot be compared with one.
-    if type(found["expires"]) is not date:
+    if type(fields["expires"]) is not date:
         raise json_parts.Refused(f"{part}.expires: expected a day, such as 2027-06-01")
-    if not isinstance(found.get("crashes", False), bool):
+    if not isinstance(fields.get("crashes", False), bool):
         raise json_parts.Refused(f"{part}.crashes: expected true or false")
     issue = Issue(
         title=text("title"),
@@ -115,20 +115,20 @@ def _issue(part: str, value: object) -> Issue:
         probes=texts("probes"),
         targets=texts("targets"),
         explains=texts("explains"),
-        expires=found["expires"],
-        crashes=bool(found.get("crashes", False)),
-        mended_by=texts("mended_by") if "mended_by" in found else (),
+        expires=fields["expires"],
+        crashes=bool(fields.get("crashes", False)),
+        mended_by=texts("mended_by") if "mended_by" in fields else (),
     )
     for name in issue.mended_by:
         if name not in BY_NAME:
-            raise json_parts.Refused(f"{part}.mended_by: {json_parts.shown(name)} is none of {', '.join(BY_NAME)}")
+            raise json_parts.Refused(f"{part}.mended_by: {json_parts.shown(name)} is not one of {', '.join(BY_NAME)}")
     for probe in issue.probes:
         if not probe.startswith((SEED, FINDING)):
             raise json_parts.Refused(
                 f"{part}.probes: {json_parts.shown(probe)} is neither {SEED}FILE nor {FINDING}FINGERPRINT"
             )
     for target in issue.targets:
-        # Refuses what is no range.
+        # Refuses an invalid range.
         _holds(target, "0", ENGINES[0])
         if _engine(target) not in ("", *ENGINES):
             raise json_parts.Refused(f"{part}.targets: {json_parts.shown(target)}: no engine of {', '.join(ENGINES)}")

@@ -100,9 +100,9 @@ def check(path: Path) -> History:
     with trouble(path):
         connection = connect_to_read(path)
         try:
-            (said,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-            if said != "ok":
-                raise BadLedger(f"{path}: is damaged: {' '.join(said.split())}")
+            (result,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+            if result != "ok":
+                raise BadLedger(f"{path}: is damaged: {' '.join(result.split())}")
             for table in TABLES.values():
                 orphans = f"SELECT count(*) FROM {table} WHERE run NOT IN (SELECT id FROM runs)"
                 if count := connection.execute(orphans).fetchone()[0]:

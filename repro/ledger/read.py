@@ -18,7 +18,7 @@ from repro.traces.campaign import BadRecord, Campaign
 from repro.traces.finding import Cell
 
 R = TypeVar("R", CampaignRow, FindingRow, CheckRow, FixRow)
-# What is told of every run of a case: most of CaseRow, in this order.
+# The columns of a case's run that are read: most of CaseRow, in this order.
 CASE_COLUMNS = tuple(field.name for field in fields(CaseRow) if field.name not in ("verdicts", "transitions"))
 
 
@@ -72,22 +72,22 @@ def read(path: Path) -> History:
 
 
 def _runs(connection: sqlite3.Connection) -> tuple[Run, ...]:
-    found = connection.execute(f"SELECT {columns(Run)} FROM runs ORDER BY started, id")
-    return tuple(Run(**(_named(Run, values) | {"facts": json.loads(values[-1])})) for values in found)
+    cursor = connection.execute(f"SELECT {columns(Run)} FROM runs ORDER BY started, id")
+    return tuple(Run(**(_named(Run, values) | {"facts": json.loads(values[-1])})) for values in cursor)
 
 
 def _counts(connection: sqlite3.Connection) -> tuple[CaseCount, ...]:
     same = "run, target, runner, backend, topk, num_steps, status"
-    found = connection.execute(
+    cursor = connection.execute(
         f"SELECT {same}, count(*), sum(replays), sum(seconds) FROM cases GROUP BY {same} ORDER BY min(at), min(rowid)"
     )
-    return tuple(CaseCount(**_named(CaseCount, values)) for values in found)
+    return tuple(CaseCount(**_named(CaseCount, values)) for values in cursor)
 
 
 def _rows(connection: sqlite3.Connection, kind: type[R]) -> tuple[R, ...]:
     # Times are of one clock per host; rows of one host that share a microsecond stay in the order of their storing.
-    found = connection.execute(f"SELECT {columns(kind)} FROM {TABLES[kind]} ORDER BY at, rowid")
-    return tuple(_made(kind, _named(kind, values)) for values in found)
+    cursor = connection.execute(f"SELECT {columns(kind)} FROM {TABLES[kind]} ORDER BY at, rowid")
+    return tuple(_made(kind, _named(kind, values)) for values in cursor)
 
 
 def _named(kind: type[Row] | type[Run] | type[CaseCount] | type[Alike], values: tuple[Any, ...]) -> dict[str, Any]:
@@ -116,11 +116,11 @@ def _unfinished(
         return
     # All of them in one pass: after a bad night every campaign of a thousand may be one of these.
     same = "run, target, runner, backend, topk, num_steps, status, verdicts, transitions"
-    found = connection.execute(
+    cursor = connection.execute(
         f"SELECT {same}, count(*), sum(replays), min(at), max(at) FROM cases "
         f"GROUP BY {same} ORDER BY min(at), min(rowid)"
     )
-    for values in found:
+    for values in cursor:
         if values[:4] in killed:
             killed[values[:4]].append(Alike(**_named(Alike, values)))
     for key, groups in killed.items():

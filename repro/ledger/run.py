@@ -1,6 +1,6 @@
 """A command's part in the ledger: what it holds (traces, findings, outcomes, proofs) turned into rows of one run.
 
-Without a ledger a book takes everything and keeps nothing, so that no command has to ask.
+Without a ledger a LedgerRun accepts everything and stores nothing, so that no command has to ask.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from repro.shrinking.store import about
 from repro.traces.campaign import Campaign, Replay, Transition
 from repro.traces.finding import Finding, Status, Verdict
 from repro.traces.trace import Trace
-from repro.upstream.prove import Row as ProofRow
+from repro.upstream.prove import ProofRow
 
 # What is gathered of a run's facts: texts that the traces gave, at most so many of one name.
 FACTS_MAX = 20
 
 
-class Book:
+class LedgerRun:
     """One run under way. Mutable: it gathers facts. run: its id; empty without a ledger."""
 
     def __init__(self, ledger: Ledger | None = None, run: str = "") -> None:
@@ -110,33 +110,33 @@ def asked_for(option: Path | None) -> Path | None:
 
 
 @contextmanager
-def new_run(path: Path | None, kind: str, command: str = "") -> Iterator[Book]:
+def new_run(path: Path | None, kind: str, command: str = "") -> Iterator[LedgerRun]:
     """A new run in this ledger, and its end, however it comes; nothing if there is no path. Where the environment names
     a run, all this is a part of that one. BadLedger."""
     if not path or os.environ.get(RUN_VARIABLE):
-        with same_run(path, os.environ.get(RUN_VARIABLE, "")) as one:
-            yield one
+        with same_run(path, os.environ.get(RUN_VARIABLE, "")) as ledger_run:
+            yield ledger_run
         return
     with Ledger.open(path) as ledger:
-        one = Book(ledger, ledger.begin(kind, command=command))
+        ledger_run = LedgerRun(ledger, ledger.begin(kind, command=command))
         try:
-            yield one
+            yield ledger_run
         finally:
-            ledger.end(one.run, one.gathered())
+            ledger.end(ledger_run.run, ledger_run.gathered())
 
 
 @contextmanager
-def same_run(path: Path | None, run: str) -> Iterator[Book]:
+def same_run(path: Path | None, run: str) -> Iterator[LedgerRun]:
     """A run that another process has begun and will end."""
     if not path:
-        yield Book()
+        yield LedgerRun()
         return
     with Ledger.open(path) as ledger:
-        one = Book(ledger, run)
+        ledger_run = LedgerRun(ledger, run)
         try:
-            yield one
+            yield ledger_run
         finally:
-            ledger.facts(run, one.gathered())
+            ledger.facts(run, ledger_run.gathered())
 
 
 # Rows ------------------------------------------------------------------------------------------------------------
@@ -190,10 +190,10 @@ def finding_row(run: str, finding: Finding) -> FindingRow:
     )
 
 
-def wanted(said: Mapping[str, AboutValue], outcome: Outcome) -> tuple[str, str]:
+def wanted(about: Mapping[str, AboutValue], outcome: Outcome) -> tuple[str, str]:
     """What a seed says of the release that it was run on: PASS, FAIL or "" (nothing), and by which oracle it fails."""
     try:
-        oracle = expected(said, outcome.facts.get("sglang", outcome.target.sglang))
+        oracle = expected(about, outcome.facts.get("sglang", outcome.target.sglang))
     except BadSeed:
         raise
     except ValueError:
@@ -203,24 +203,24 @@ def wanted(said: Mapping[str, AboutValue], outcome: Outcome) -> tuple[str, str]:
 
 def check_of_outcome(run: str, outcome: Outcome, expects: str = "", oracle: str = "") -> CheckRow:
     """expects: PASS, FAIL, or "" where nothing is said. oracle: by which it is to fail, if by a certain one."""
-    own = [verdict for verdict in _failures(outcome) if verdict.oracle == oracle] if oracle else _failures(outcome)
-    return _check(run, f"{SEED}{outcome.seed.name}", outcome, max(own, key=outcome.failed, default=None), expects)
+    failures = [verdict for verdict in _failures(outcome) if verdict.oracle == oracle] if oracle else _failures(outcome)
+    return _check(run, f"{SEED}{outcome.seed.name}", outcome, max(failures, key=outcome.failed, default=None), expects)
 
 
 def check_of_finding(run: str, outcome: Outcome, fingerprint: str) -> CheckRow:
     """Whether a finding is seen again, in this outcome of its case."""
-    own = next((verdict for verdict in _failures(outcome) if verdict.fingerprint == fingerprint), None)
-    return _check(run, f"{FINDING}{fingerprint}", outcome, own, "")
+    of_finding = next((verdict for verdict in _failures(outcome) if verdict.fingerprint == fingerprint), None)
+    return _check(run, f"{FINDING}{fingerprint}", outcome, of_finding, "")
 
 
 def _failures(outcome: Outcome) -> list[Verdict]:
-    return [verdict for told in outcome.runs for verdict in told if verdict.status is Status.FAIL]
+    return [verdict for verdicts in outcome.runs for verdict in verdicts if verdict.status is Status.FAIL]
 
 
-def _check(run: str, subject: str, outcome: Outcome, own: Verdict | None, expects: str) -> CheckRow:
+def _check(run: str, subject: str, outcome: Outcome, of_subject: Verdict | None, expects: str) -> CheckRow:
     """own: the failure that the subject is about, if it was seen. Another failure alone says of that one only that
     nobody knows: UNKNOWN, with the other one's fingerprint."""
-    verdict = own or outcome.verdict
+    verdict = of_subject or outcome.verdict
     status, reason = outcome.word, ""
     if outcome.errors:
         status, reason = (
@@ -230,9 +230,9 @@ def _check(run: str, subject: str, outcome: Outcome, own: Verdict | None, expect
     elif outcome.status is None:
         reason = trouble(outcome.ended)
     elif outcome.status is Status.UNKNOWN:
-        doubts = [v for told in outcome.runs for v in told if v.status is Status.UNKNOWN]
+        doubts = [v for verdicts in outcome.runs for v in verdicts if v.status is Status.UNKNOWN]
         reason = f"{doubts[0].oracle}: {doubts[0].where or doubts[0].detail}" if doubts else "nothing was judged"
-    elif verdict and not own:
+    elif verdict and not of_subject:
         status, reason = Status.UNKNOWN.name, f"fails in another way: {verdict.oracle} at {verdict.where}"
     return CheckRow(
         run=run,
@@ -277,7 +277,7 @@ def check_of_replay(run: str, replay: Replay, runner: str = "", backend: str = "
 
 
 def fix_rows(run: str, row: ProofRow) -> Iterator[FixRow]:
-    """A row per stop; one that says why, if there are none."""
+    """A row per stop; without stops one row that says why."""
     for stop in row.stops or (None,):
         yield FixRow(
             run=run,
@@ -286,9 +286,9 @@ def fix_rows(run: str, row: ProofRow) -> Iterator[FixRow]:
             runner=row.proof.runner,
             backend=row.proof.backend,
             engine=row.engine,
-            role=stop.station.name if stop else "",
+            role=stop.checkpoint.name if stop else "",
             target=stop.target if stop else "",
-            expected=stop.station.wanted.name if stop else "",
+            expected=stop.checkpoint.wanted.name if stop else "",
             status=stop.answer.status.name
             if stop and stop.answer.status is not None
             else ERROR

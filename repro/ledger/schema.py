@@ -97,12 +97,12 @@ def _meaning(error: sqlite3.Error) -> str:
     name = getattr(error, "sqlite_errorname", "")
     for beginning, meaning in (
         ("SQLITE_FULL", "the disk is full; what had been stored before is safe"),
-        ("SQLITE_IOERR", "the disk does not take it (full, or over a limit?); what had been stored before is safe"),
+        ("SQLITE_IOERR", "the disk refused the write (full, or over a limit?); what had been stored before is safe"),
         ("SQLITE_READONLY", "the file or its folder is read-only"),
         ("SQLITE_CANTOPEN", "cannot be opened: no such file, or its folder is read-only"),
         ("SQLITE_PERM", "no permission"),
-        ("SQLITE_BUSY", f"somebody else kept it locked for {WAIT_S:.0f} s"),
-        ("SQLITE_NOTADB", "is no ledger: not an SQLite database"),
+        ("SQLITE_BUSY", f"another process kept it locked for {WAIT_S:.0f} s"),
+        ("SQLITE_NOTADB", "not an eagleeye ledger: not an SQLite database"),
         ("SQLITE_CORRUPT", "is damaged"),
     ):
         if name.startswith(beginning):
@@ -177,7 +177,7 @@ def check_kind(connection: sqlite3.Connection, path: Path) -> int:
         "FROM pragma_application_id, pragma_user_version"
     ).fetchone()
     if application != APPLICATION and not (tables == 0 and application == 0):
-        raise BadLedger(f"{path}: is no ledger: a database of something else")
+        raise BadLedger(f"{path}: not an eagleeye ledger, but another SQLite database")
     if version > SCHEMA:
         raise BadLedger(f"{path}: has schema {version}, and this eagleeye knows schemas up to {SCHEMA}: update it")
     return int(version)

@@ -30,7 +30,7 @@ DOUBT_MAX = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What is known of a subject on a target. Runs are named by their ids; empty: none.
+    """The state of a subject on a target. Runs are given by their ids; an empty id means that there is no such run.
 
     since: the run in which this state began. first_seen and last_seen: the first and last run in which it failed.
     measured: the last run in which it passed or failed. checked: the last run that tried. rate: of the last
@@ -160,4 +160,4 @@ def _failed(row: CheckRow) -> int:
 
 
 def _changes(rows: Sequence[CheckRow]) -> int:
-    return sum(one.status != other.status for one, other in itertools.pairwise(rows))
+    return sum(earlier.status != later.status for earlier, later in itertools.pairwise(rows))

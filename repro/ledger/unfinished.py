@@ -28,7 +28,7 @@ def verdicts_text(verdicts: Iterable[Verdict]) -> str:
 
 def transitions_text(transitions: Iterable[Transition]) -> str:
     """Which buckets followed which, with * where the last one was padded: 0>4 4>2*."""
-    return " ".join(f"{one.before}>{one.after}{'*' * one.padded}" for one in transitions)
+    return " ".join(f"{transition.before}>{transition.after}{'*' * transition.padded}" for transition in transitions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def unfinished(groups: Sequence[Alike], findings: Iterable[FindingRow]) -> Campa
         for transition in _transitions(group):
             transitions[transition] += group.cases
     refused, errors = statuses[UNSUPPORTED], statuses[ERROR]
-    own = (row for row in findings if (row.runner, row.backend) == (one.runner, one.backend))
+    rows_of_setup = (row for row in findings if (row.runner, row.backend) == (one.runner, one.backend))
     return Campaign(
         target=Target.parse(one.target),
         runner=one.runner,
@@ -82,26 +82,26 @@ def unfinished(groups: Sequence[Alike], findings: Iterable[FindingRow]) -> Campa
         setups=len({(group.topk, group.num_steps) for group in groups}),
         verdicts={oracle: dict(counts) for oracle, counts in sorted(verdicts.items())},
         endings={how.value: count for how, count in ((How.UNSUPPORTED, refused), (How.ERROR, errors)) if count},
-        errors={"the ledger does not say of what": errors} if errors else {},
+        errors={"no reason stored": errors} if errors else {},
         transitions=tuple(Covered(transition=one, count=count) for one, count in sorted(transitions.items())),
         transitions_possible=len(transitions),
-        findings=tuple(map(_found, own)),
+        findings=tuple(map(_found, rows_of_setup)),
     )
 
 
 def _verdicts(text: str) -> list[tuple[str, Status]]:
-    told = []
+    verdicts = []
     for part in filter(None, text.split("; ")):
         name, *oracles = part.split(" ")
-        told += [(oracle, Status[name]) for oracle in oracles]
-    return told
+        verdicts += [(oracle, Status[name]) for oracle in oracles]
+    return verdicts
 
 
 def _transitions(row: Alike) -> list[Transition]:
-    found = []
+    transitions = []
     for text in row.transitions.split():
         before, _, after = text.removesuffix("*").partition(">")
-        found.append(
+        transitions.append(
             Transition(
                 runner=row.runner,
                 backend=row.backend,
@@ -112,7 +112,7 @@ def _transitions(row: Alike) -> list[Transition]:
                 padded=text.endswith("*"),
             )
         )
-    return found
+    return transitions
 
 
 def _found(row: FindingRow) -> Found:

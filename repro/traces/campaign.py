@@ -21,7 +21,7 @@ from repro.traces.trace import How
 
 Made = typing.TypeVar("Made")
 
-_SETUP = frozenset({"runner", "backend"})  # of a finding's case, told beside it
+_SETUP = frozenset({"runner", "backend"})  # of a finding's case, stored beside it
 FORMAT = 1  # raised when a reader of the old form would misunderstand the new one
 
 
@@ -168,7 +168,7 @@ class Campaign:
         form["target"] = str(self.target)
         form["transitions"] = [covered_to_json(covered) for covered in self.transitions]
         form["transitions_missing"] = [asdict(transition) for transition in self.transitions_missing]
-        form["findings"] = [found_to_json(found) for found in self.findings]
+        form["findings"] = [found_to_json(finding) for finding in self.findings]
         for name in ("endings", "unknown", "unsupported", "errors", "stages", "facts", "known"):
             form[name] = dict(form[name])
         form["verdicts"] = {oracle: dict(counts) for oracle, counts in self.verdicts.items()}
@@ -186,7 +186,7 @@ class Campaign:
             parts["transitions_missing"] = tuple(
                 _typed(Transition(**part)) for part in parts.get("transitions_missing", ())
             )
-            parts["findings"] = tuple(found for part in parts["findings"] for found in _founds(part))
+            parts["findings"] = tuple(finding for part in parts["findings"] for finding in _founds(part))
             return _typed(cls(**parts))
         except BadRecord:
             raise
@@ -195,7 +195,7 @@ class Campaign:
 
 
 def _told_apart(reasons: Mapping[str, int], endings: Mapping[str, int]) -> dict[str, Mapping[str, int]]:
-    """The parts of a record from before what could not be run was told apart."""
+    """The parts of a record from before UNSUPPORTED and ERROR were separate."""
     kinds: dict[How, dict[str, int]] = {How.UNSUPPORTED: {}, How.ERROR: {}}
     for why, count in reasons.items():
         kinds[told_apart(UNFIT, why)][why] = count
@@ -204,13 +204,13 @@ def _told_apart(reasons: Mapping[str, int], endings: Mapping[str, int]) -> dict[
     return {"unsupported": kinds[How.UNSUPPORTED], "errors": kinds[How.ERROR], "endings": ended}
 
 
-def _typed(made: Made) -> Made:
+def _typed(built: Made) -> Made:
     """The value itself if every field is of the kind that its class says. BadRecord, naming the field, if not."""
-    kind: Any = type(made)
+    kind: Any = type(built)
     for name, hint in _hints(kind).items():
-        if not _fits(getattr(made, name), hint):
+        if not _fits(getattr(built, name), hint):
             raise BadRecord(f"{kind.__name__}.{name}: a value of the wrong kind")
-    return made
+    return built
 
 
 @functools.cache
@@ -242,13 +242,13 @@ def covered_from_json(form: Mapping[str, Any]) -> Covered:
     return _typed(Covered(count=parts.pop("count"), transition=_typed(Transition(**parts))))
 
 
-def found_to_json(found: Found) -> dict[str, Any]:
-    form = {name: getattr(found, name) for name in found.__slots__}
-    form["case"] = case_to_json(found.case)
-    form["cell"] = asdict(found.cell) if found.cell else None
-    form["excerpts"] = [asdict(excerpt) for excerpt in found.excerpts]
+def found_to_json(finding: Found) -> dict[str, Any]:
+    form = {name: getattr(finding, name) for name in finding.__slots__}
+    form["case"] = case_to_json(finding.case)
+    form["cell"] = asdict(finding.cell) if finding.cell else None
+    form["excerpts"] = [asdict(excerpt) for excerpt in finding.excerpts]
     # For who reads the record without us, and the mark of one whose fingerprints are of runners, too.
-    return form | {"runner": found.case.setup.runner, "backend": found.case.setup.backend}
+    return form | {"runner": finding.case.setup.runner, "backend": finding.case.setup.backend}
 
 
 def found_from_json(form: Mapping[str, Any]) -> Found:
@@ -261,16 +261,16 @@ def found_from_json(form: Mapping[str, Any]) -> Found:
 
 def _founds(form: Mapping[str, Any]) -> tuple[Found, ...]:
     """A finding; of a record whose fingerprints were of oracle and `where` alone one for each place that it names."""
-    found = found_from_json(form)
+    finding = found_from_json(form)
     if form.keys() >= _SETUP:
-        return (found,)
-    setup, named = found.case.setup, places(found.oracle, found.where)
+        return (finding,)
+    setup, named = finding.case.setup, places(finding.oracle, finding.where)
     return tuple(
         replace(
-            found,
+            finding,
             where=where,
-            fingerprint=fingerprint(setup.runner, setup.backend, found.oracle, where),
-            cell=found.cell if _is_of(found.cell, where) or len(named) == 1 else None,
+            fingerprint=fingerprint(setup.runner, setup.backend, finding.oracle, where),
+            cell=finding.cell if _is_of(finding.cell, where) or len(named) == 1 else None,
         )
         for where in named
     )
@@ -298,7 +298,7 @@ def _renamed(forms: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[s
     names: dict[tuple[str, str], list[str]] = {}
     for form in (part for campaign in forms for part in campaign["findings"] if not part.keys() >= _SETUP):
         known = names.setdefault((form["seed"], form["fingerprint"]), [])
-        known += [found.fingerprint for found in _founds(form) if found.fingerprint not in known]
+        known += [finding.fingerprint for finding in _founds(form) if finding.fingerprint not in known]
     return names
 
 
@@ -319,7 +319,7 @@ def dumps(campaigns: Sequence[Campaign], replays: Sequence[Replay] = ()) -> str:
         "replays": sum(campaign.replays for campaign in campaigns),
         "seconds": sum(campaign.seconds for campaign in campaigns),
         "transitions": len({covered.transition for campaign in campaigns for covered in campaign.transitions}),
-        "findings": [found_to_json(found) for campaign in campaigns for found in campaign.findings],
+        "findings": [found_to_json(finding) for campaign in campaigns for finding in campaign.findings],
         "campaigns": [campaign.to_json() for campaign in campaigns],
         "elsewhere": [replay_to_json(replay) for replay in replays],
     }
@@ -333,8 +333,8 @@ def loads(text: str) -> tuple[tuple[Campaign, ...], tuple[Replay, ...]]:
     except (ValueError, RecursionError) as error:
         raise BadRecord(f"not JSON: {error}") from error
     if not isinstance(form, dict) or form.get("format") != FORMAT:
-        found = repr(form.get("format")) if isinstance(form, dict) else "of " + type(form).__name__
-        raise BadRecord(f"format {found[:80]}: expected {FORMAT}")
+        version = repr(form.get("format")) if isinstance(form, dict) else "of " + type(form).__name__
+        raise BadRecord(f"format {version[:80]}: expected {FORMAT}")
     try:
         campaigns = tuple(Campaign.from_json(part) for part in form["campaigns"])
         names = _renamed(form["campaigns"])

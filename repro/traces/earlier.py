@@ -1,4 +1,4 @@
-"""What files of earlier versions call by one name and is told apart now: trouble of two kinds, and several places."""
+"""Reads names of earlier versions: one status for UNSUPPORTED and ERROR, and one `where` for several places."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def told_apart(how: str, why: str) -> How:
 
 
 def places(oracle: str, where: str) -> tuple[str, ...]:
-    """Each place that a failure's `where` names, as a `where` of its own; it is one, but in earlier versions."""
+    """Each place that a failure's `where` names, as a `where` of its own; only earlier versions name several."""
     label = _LABELS.get(oracle, "")
     if not label or not where.startswith(f"{label} "):
         return (where,)

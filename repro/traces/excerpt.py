@@ -44,26 +44,26 @@ def excerpts(trace: Trace, cell: Cell | None) -> tuple[Excerpt, ...]:
         arrays.setdefault((seen.step, seen.path), {})[seen.name] = seen.array
     both = [step for step, path in arrays if path == "graph" and (step, "eager") in arrays]
     step = cell.step if cell is not None else max(both, default=-1)
-    found: list[Excerpt] = []
+    collected: list[Excerpt] = []
     if cell is not None:
-        found += _launched(arrays, cell)
+        collected += _launched(arrays, cell)
     graph, eager = arrays.get((step, "graph"), {}), arrays.get((step, "eager"), {})
     for name in graph:
         if name in eager and name not in _NOT_ROWS:
-            found += _rows(step, name, graph[name], eager[name], cell)
-    return tuple(found[:EXCERPTS_MAX])
+            collected += _rows(step, name, graph[name], eager[name], cell)
+    return tuple(collected[:EXCERPTS_MAX])
 
 
 def _launched(arrays: Mapping[tuple[int, str], Mapping[str, Array]], cell: Cell) -> Iterator[Excerpt]:
     """The row in which a buffer is wrong, beside what it was to hold: the caller's row, or the neutral value."""
     held = _flat(arrays.get((cell.step, "launch"), {}).get(cell.buffer))
-    given = _flat(arrays.get((cell.step, "input"), {}).get(cell.buffer))
+    input_rows = _flat(arrays.get((cell.step, "input"), {}).get(cell.buffer))
     neutral = arrays.get((cell.step, "neutral"), arrays.get((-1, "neutral"), {})).get(cell.buffer)
     if held is None or not 0 <= cell.row < len(held):
         return
     row = held[cell.row]
-    if given is not None and cell.row < len(given):
-        wanted = given[cell.row]
+    if input_rows is not None and cell.row < len(input_rows):
+        wanted = input_rows[cell.row]
     elif neutral is not None and neutral.size == 1:
         wanted = np.full_like(row, neutral.reshape(-1)[0])
     else:
@@ -76,16 +76,16 @@ def _rows(step: int, name: str, graph: Array, eager: Array, cell: Cell | None) -
     """The row that is wrong, if it is wrong here, then rows that differ, then the one that is wrong elsewhere, then the
     first. The wrong one around what is wrong: before it something may differ within what is allowed."""
     wrong = cell.row if cell is not None else 0
-    here = cell if cell is not None and cell.buffer == name else None
-    one, other = _flat(graph), _flat(eager)
-    if one is None or other is None or one.shape != other.shape or not len(one):
+    marked = cell if cell is not None and cell.buffer == name else None
+    left, right = _flat(graph), _flat(eager)
+    if left is None or right is None or left.shape != right.shape or not len(left):
         return
-    order = [here.row] if here and 0 <= here.row < len(one) else []
-    order += [row for row in range(len(one)) if not np.array_equal(one[row], other[row])]
-    order += [row for row in (wrong, 0) if row < len(one) and row >= 0]
+    order = [marked.row] if marked and 0 <= marked.row < len(left) else []
+    order += [row for row in range(len(left)) if not np.array_equal(left[row], right[row])]
+    order += [row for row in (wrong, 0) if row < len(left) and row >= 0]
     for row in list(dict.fromkeys(order))[:ROWS_MAX]:
-        column = here.column if here and here.row == row else None
-        yield _excerpt(step, name, row, one[row], other[row], column)
+        column = marked.column if marked and marked.row == row else None
+        yield _excerpt(step, name, row, left[row], right[row], column)
 
 
 def _flat(array: Array | None) -> Array | None:

@@ -49,18 +49,18 @@ def beside(seed: Path) -> Path:
     return seed.with_name(seed.name.removesuffix(".json") + SUFFIX)
 
 
-def save(path: Path, kept: Kept) -> None:
-    """Put it at this path, whole or not at all. BadTrace if it is too large or holds what is no plain number; OSError
-    if the disk refuses."""
-    trace = kept.trace
+def save(path: Path, stored: Kept) -> None:
+    """Put it at this path, whole or not at all. BadTrace if it is too large or holds an array that is not of plain
+    numbers; OSError if the disk refuses."""
+    trace = stored.trace
     if (size := sum(seen.array.nbytes for seen in trace.seen)) > BYTES_MAX:
-        raise BadTrace(f"{path}: not kept: {size >> 20} MiB of arrays, {BYTES_MAX >> 20} at most")
+        raise BadTrace(f"{path}: not stored: {size >> 20} MiB of arrays, {BYTES_MAX >> 20} at most")
     if odd := next((seen for seen in trace.seen if seen.array.dtype.kind not in _PLAIN), None):
-        raise BadTrace(f"{path}: not kept: {odd.path} {odd.name} has no plain numbers")
+        raise BadTrace(f"{path}: not stored: {odd.path} {odd.name} is not an array of plain numbers")
     head = {
         "format": FORMAT,
-        "case": case_to_json(kept.case),
-        "target": str(kept.target),
+        "case": case_to_json(stored.case),
+        "target": str(stored.target),
         "ended": asdict(trace.ended) | {"how": trace.ended.how.value},
         "facts": dict(trace.facts),
         "seconds": dict(trace.seconds),
@@ -81,7 +81,7 @@ def _bytes(data: bytes) -> Array:
 
 
 def load(path: Path) -> Kept:
-    """The trace in this file. BadTrace, naming it, if it cannot be read or is none."""
+    """The trace in this file. BadTrace, naming it, if it cannot be read or is not a trace."""
     try:
         _check_sizes(path)
         with np.load(path, allow_pickle=False) as file:

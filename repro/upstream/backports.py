@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from repro.upstream.edits import Edit, NotThere, edited
-from repro.upstream.patches import REPAIRS, Repair
+from repro.upstream.edits import Edit, EditNotFound, edited
+from repro.upstream.patches import CANDIDATE_PATCHES, CandidatePatch
 
 _SPECULATIVE = "sglang/srt/speculative/"
 _EXECUTOR = "sglang/srt/model_executor/"
@@ -19,7 +19,7 @@ _FLASHINFER = "sglang/srt/layers/attention/flashinfer_backend.py"
 _MULTI_LAYER = f"{_SPECULATIVE}multi_layer_eagle_draft_extend_cuda_graph_runner.py"
 _MULTI_LAYER_WORKER = f"{_SPECULATIVE}multi_layer_eagle_worker_v2.py"
 
-# The text of a file of a release, by its path relative to the import path. OSError if there is none.
+# The text of a file of a release, by its path relative to the import path. OSError if it is missing.
 Source = Callable[[str], str]
 
 
@@ -34,7 +34,7 @@ class Backport:
 
 
 def edits_for(backport: Backport, source: Source) -> tuple[Edit, ...]:
-    """The first form whose places are all in these sources; empty if there is none such."""
+    """The first form whose places are all in these sources; empty if no form fits."""
     for form in backport.forms:
         if _is_there(form, source):
             return form
@@ -45,7 +45,7 @@ def _is_there(form: Sequence[Edit], source: Source) -> bool:
     try:
         for file in {edit.file for edit in form}:
             edited(source(file), [edit for edit in form if edit.file == file])
-    except (NotThere, OSError):
+    except (EditNotFound, OSError):
         return False
     return True
 
@@ -53,14 +53,14 @@ def _is_there(form: Sequence[Edit], source: Source) -> bool:
 def mends(names: Iterable[str], source: Source) -> Mapping[str, tuple[Edit, ...]]:
     """By name, the edits with which these backports can be made here; those that cannot are left out. Edits of the same
     place by two of them are made once."""
-    made: dict[str, tuple[Edit, ...]] = {}
+    edits_by_name: dict[str, tuple[Edit, ...]] = {}
     taken: set[Edit] = set()
     for name in names:
         edits = edits_for(BY_NAME[name], source)
         if edits:
-            made[name] = tuple(edit for edit in edits if edit not in taken)
+            edits_by_name[name] = tuple(edit for edit in edits if edit not in taken)
             taken |= set(edits)
-    return made
+    return edits_by_name
 
 
 def _behind(file: str, function: str, old: str, *more: str) -> Edit:
@@ -195,7 +195,7 @@ _BACKPORTS = (
     ),
 )
 
-_EDITS = {repair.seed: repair.edits for repair in REPAIRS}
+_EDITS = {repair.seed: repair.edits for repair in CANDIDATE_PATCHES}
 # What other releases spell otherwise than the one that a repair was written for.
 _OTHER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
     "kv-move-branches-page-boundary": (
@@ -267,10 +267,10 @@ _EARLIER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
 }
 
 
-def _of(repair: Repair) -> Backport:
+def _of(repair: CandidatePatch) -> Backport:
     forms = (*_EARLIER_FORMS.get(repair.seed, ()), repair.edits, *_OTHER_FORMS.get(repair.seed, ()))
     return Backport(name=repair.seed, why=repair.why, forms=forms)
 
 
-BACKPORTS = (*_BACKPORTS, *map(_of, REPAIRS))
+BACKPORTS = (*_BACKPORTS, *map(_of, CANDIDATE_PATCHES))
 BY_NAME = {backport.name: backport for backport in BACKPORTS}

@@ -45,8 +45,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """What bisection came to, by names; empty where there is none. before: whether the failure is as old as what was
-    searched, and if so why nothing older counts. chance: of the posterior. rate: how often a bad run fails."""
+    """The result of a bisection, by names; empty where there is no such release or commit. before: whether the
+    failure is as old as what was searched, and if so why nothing older counts. chance: of the posterior. rate: how
+    often a bad run fails."""
 
     good: str = ""
     bad: str = ""
@@ -102,7 +103,8 @@ class Bisection:
         if good.failed and not bad.failed:
             raise Refused(f"the range is the wrong way round: {good.name} fails, {bad.name} does not")
         if good.failed:
-            raise Refused(f"{good.name} is no good end: it fails in {good.failed} of {good.runs} runs, as {bad.name}")
+            seen = f"it fails in {good.failed} of {good.runs} runs, like {bad.name}"
+            raise Refused(f"{good.name} cannot be the good end: {seen}")
 
     def _named(self, name: str) -> Candidate:
         return next(candidate for candidate in self.candidates if candidate.name == name)
@@ -113,7 +115,7 @@ class Bisection:
     def _places(self, usable: Sequence[Candidate]) -> list[Place]:
         if not usable:
             return []
-        failed, passed = [one.failed for one in usable], [one.passed for one in usable]
+        failed, passed = [candidate.failed for candidate in usable], [candidate.passed for candidate in usable]
         return posterior(failed, passed, to_the_end=self.to_the_end)
 
     def _next(self, usable: Sequence[Candidate], places: Sequence[Place]) -> tuple[Candidate, int] | None:
@@ -123,7 +125,7 @@ class Bisection:
             return None
         if not any(candidate.failed for candidate in usable):
             # Nothing to follow yet: newest first, as a bug that matters is most likely still there.
-            return next(((one, self.tries) for one in reversed(usable) if not one.runs), None)
+            return next(((untried, self.tries) for untried in reversed(usable) if not untried.runs), None)
         best = places[0]
         if best.chance >= self.confidence:
             for edge in (best.start - 1, best.start, best.stop - 1, best.stop):
@@ -180,39 +182,39 @@ def line(candidate: Candidate) -> str:
     return f"{candidate.name}: {status}, failed {candidate.failed} of {candidate.runs} runs{more}"
 
 
-def summary(found: Range, wanted: Wanted, kind: str) -> Iterator[str]:
+def summary(located: Range, wanted: Wanted, kind: str) -> Iterator[str]:
     """What bisection came to, for a person. kind: release or commit."""
-    if not found.bad:
+    if not located.bad:
         yield f"{wanted} is in no {kind} of the range that can run the case"
         return
-    yield f"last good {kind}: {found.good or f'none, {found.before}'}"
-    yield f"first bad {kind}: {found.bad}"
-    yield f"last bad {kind}: {found.last_bad}"
-    yield f"first fixed {kind}: {found.fixed or 'none in the range'}"
-    rate = "" if found.rate > 0.9 else f"; flaky: about {found.rate:.0%} of runs fail"
-    yield f"{wanted}, posterior {found.chance:.2%}{rate}"
+    yield f"last good {kind}: {located.good or f'none, {located.before}'}"
+    yield f"first bad {kind}: {located.bad}"
+    yield f"last bad {kind}: {located.last_bad}"
+    yield f"first fixed {kind}: {located.fixed or 'none in the range'}"
+    rate = "" if located.rate > 0.9 else f"; flaky: about {located.rate:.0%} of runs fail"
+    yield f"{wanted}, posterior {located.chance:.2%}{rate}"
 
 
-def to_json(found: Range, wanted: Wanted, candidates: Sequence[Candidate]) -> dict[str, object]:
+def to_json(located: Range, wanted: Wanted, candidates: Sequence[Candidate]) -> dict[str, object]:
     """All of it as plain dicts, lists, texts and numbers."""
     return {
         "oracle": wanted.oracle,
         "where": wanted.where,
-        "last_good": found.good,
-        "first_bad": found.bad,
-        "last_bad": found.last_bad,
-        "first_fixed": found.fixed,
-        "as_old_as": found.before,
-        "posterior": round(found.chance, 6),
-        "failure_rate": round(found.rate, 4),
+        "last_good": located.good,
+        "first_bad": located.bad,
+        "last_bad": located.last_bad,
+        "first_fixed": located.fixed,
+        "as_old_as": located.before,
+        "posterior": round(located.chance, 6),
+        "failure_rate": round(located.rate, 4),
         "candidates": [
             {
-                "name": one.name,
-                "failed": one.failed,
-                "runs": one.runs,
-                "skipped": one.skipped,
-                "besides": sorted(one.besides),
+                "name": candidate.name,
+                "failed": candidate.failed,
+                "runs": candidate.runs,
+                "skipped": candidate.skipped,
+                "besides": sorted(candidate.besides),
             }
-            for one in candidates
+            for candidate in candidates
         ],
     }

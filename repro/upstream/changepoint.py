@@ -17,7 +17,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-# Chance that a run without the bug shows it: oracles compare bits, so that this is for what nobody thought of.
+# Chance that a run without the bug shows it: oracles compare bits, so this is a reserve for the unexpected.
 _FALSE_ALARM = 1e-4
 # Weight and Beta parameters of the failure rate's prior: bugs that always show, and those that show at any rate.
 _RATES = ((0.9, 1000.0, 1.0), (0.1, 1.0, 1.0))

@@ -6,6 +6,7 @@ Only the named places change, every other character stays; a place that is not t
 from __future__ import annotations
 
 import ast
+import functools
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ _SHOWN = 80  # characters of an edit's text that a message repeats
 _Def = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-class NotThere(Exception):
+class EditNotFound(Exception):
     """The source has no such place, or has it a different number of times. The text is one line."""
 
 
@@ -37,11 +38,11 @@ class Edit:
 
 
 def edited(text: str, edits: Sequence[Edit]) -> str:
-    """The source with these edits made, all of which are of this one file. NotThere if one of them cannot be made."""
+    """The source of one file with these edits made. EditNotFound if one of them cannot be made."""
     try:
-        tree = ast.parse(text)
+        tree = _parsed(text)
     except SyntaxError as error:
-        raise NotThere(f"{edits[0].file}: not Python, line {error.lineno}: {error.msg}") from error
+        raise EditNotFound(f"{edits[0].file}: not Python, line {error.lineno}: {error.msg}") from error
     spans = sorted((span for edit in edits for span in _spans(text, tree, edit)), reverse=True)
     content = text.encode()
     starts = [0]
@@ -51,14 +52,22 @@ def edited(text: str, edits: Sequence[Edit]) -> str:
     for (line, column), (last_line, last_column), new in spans:
         start, end = starts[line - 1] + column, starts[last_line - 1] + last_column
         if end > begun:
-            raise NotThere(f"{edits[0].file}: two edits of line {line} overlap")
+            raise EditNotFound(f"{edits[0].file}: two edits of line {line} overlap")
         content, begun = content[:start] + new.encode() + content[end:], start
     result = content.decode()
     try:
         ast.parse(result)
     except SyntaxError as error:
-        raise NotThere(f"{edits[0].file}: edited, it is no Python, line {error.lineno}: {error.msg}") from error
+        raise EditNotFound(
+            f"{edits[0].file}: not valid Python after the edit, line {error.lineno}: {error.msg}"
+        ) from error
     return result
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(text: str) -> ast.Module:
+    """Read only: several edits look at the same large files one after the other."""
+    return ast.parse(text)
 
 
 Span = tuple[tuple[int, int], tuple[int, int], str]
@@ -69,11 +78,11 @@ def _spans(text: str, tree: ast.Module, edit: Edit) -> Iterator[Span]:
     function = _function(tree, edit)
     wanted = _wanted(edit)
     form = ast.dump(wanted)
-    found = [node for node in ast.walk(function) if type(node) is type(wanted) and ast.dump(node) == form]
-    if len(found) != edit.times:
+    nodes = [node for node in ast.walk(function) if type(node) is type(wanted) and ast.dump(node) == form]
+    if len(nodes) != edit.times:
         what = plain(" ".join(edit.old.split()), _SHOWN)
-        raise NotThere(f"{edit.file}: {what!r} is {len(found)} times in {edit.function}, expected {edit.times}")
-    for node in found:
+        raise EditNotFound(f"{edit.file}: {what!r} is {len(nodes)} times in {edit.function}, expected {edit.times}")
+    for node in nodes:
         assert isinstance(node, ast.stmt | ast.expr)
         assert node.end_lineno is not None and node.end_col_offset is not None
         # The first line stands where the old one stood; those behind it need its indentation.
@@ -89,7 +98,7 @@ def _wanted(edit: Edit) -> ast.AST:
             return old
     statements = ast.parse(textwrap.dedent(edit.old)).body
     if len(statements) != 1:
-        raise ValueError(f"an edit is of one statement, not of {len(statements)}: {edit.old!r}")
+        raise ValueError(f"an edit replaces one statement, not {len(statements)}: {edit.old!r}")
     return statements[0]
 
 
@@ -101,12 +110,12 @@ def _expression(text: str) -> ast.expr | None:
 
 
 def _function(tree: ast.Module, edit: Edit) -> ast.AST:
-    found: list[ast.AST] = [tree]
+    scopes: list[ast.AST] = [tree]
     for name in edit.function.split("."):
-        found = [inner for outer in found for inner in _defined(outer) if inner.name == name]
-    if len(found) != 1:
-        raise NotThere(f"{edit.file}: {edit.function} is defined {len(found)} times, expected 1")
-    return found[0]
+        scopes = [inner for outer in scopes for inner in _defined(outer) if inner.name == name]
+    if len(scopes) != 1:
+        raise EditNotFound(f"{edit.file}: {edit.function} is defined {len(scopes)} times, expected 1")
+    return scopes[0]
 
 
 def _defined(outer: ast.AST) -> Iterator[_Def]:

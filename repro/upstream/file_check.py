@@ -1,5 +1,5 @@
-"""Whether a file that is handed over does what it says: run as its reader will run it, with sglang on the import path
-and nothing of ours, on a target that has the bug and on one that has not."""
+"""Whether an exported file does what it says: it runs as its reader will run it, with sglang and without eagleeye on
+the import path, on a target that has the bug and on one that does not."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def check(
 ) -> Checked:
     """Run the file that often, each time in a folder of its own. wanted: the exit code that is right there. before:
     arguments of Python before the file. says: what must stand in its output for a run to be right."""
-    right, said = 0, ""
+    right, output = 0, ""
     for _ in range(tries):
         with tempfile.TemporaryDirectory(prefix="eagleeye-file-") as folder:
             path = Path(folder, "test_repro.py")
             path.write_text(text)
             code, printed = run(rig, [*before, str(path), *arguments], target, Path(folder))
             right += code == wanted and re.search(says, printed, re.MULTILINE) is not None
-            said = "\n".join(printed.splitlines()[-_SAID_LINES:])
-    return Checked(name=rig.named(target), wanted=wanted, right=right, tries=tries, said=said)
+            output = "\n".join(printed.splitlines()[-_SAID_LINES:])
+    return Checked(name=rig.named(target), wanted=wanted, right=right, tries=tries, said=output)
 
 
 def run(rig: Rig, command: Sequence[str], target: Target, folder: Path) -> tuple[int, str]:

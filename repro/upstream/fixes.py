@@ -13,7 +13,7 @@ SEEDS = Path(__file__).resolve().parents[1] / "seeds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Removal:
+class Revert:
     """What takes a fix out of these releases: exactly its effect, and nothing that came with it but is off by
     default (probes) or is text."""
 
@@ -47,7 +47,7 @@ class Fix:
     buggy: str
     fixed: str
     proofs: tuple[Proof, ...]
-    removals: tuple[Removal, ...]
+    removals: tuple[Revert, ...]
 
     def edits(self, release: str) -> tuple[Edit, ...]:
         """What takes the fix out of this release; of one that no removal names, what does so in the newest ones."""
@@ -192,8 +192,8 @@ FIXES = (
             ),
         ),
         removals=(
-            Removal(releases=_REPLAY, edits=_without_23037("replay")),
-            Removal(releases=_EXECUTE, edits=_without_23037("execute")),
+            Revert(releases=_REPLAY, edits=_without_23037("replay")),
+            Revert(releases=_EXECUTE, edits=_without_23037("execute")),
         ),
     ),
     Fix(
@@ -210,11 +210,11 @@ FIXES = (
             ),
         ),
         removals=(
-            Removal(
+            Revert(
                 releases=_SINCE_13,
                 edits=_without_26244("eagle_info_v2.py", "EagleVerifyInputV2Mixin.prepare_for_v2_verify"),
             ),
-            Removal(releases=_EXECUTE, edits=_without_26244("eagle_utils.py", "eagle_prepare_for_verify")),
+            Revert(releases=_EXECUTE, edits=_without_26244("eagle_utils.py", "eagle_prepare_for_verify")),
         ),
     ),
     Fix(
@@ -237,8 +237,8 @@ FIXES = (
             Proof(runner="frozen_kv_mtp", seed="pr26292-frozen-kv-mtp.json", oracle="slot0_padding"),
         ),
         removals=(
-            Removal(releases=_SINCE_13, edits=_without_26292("replay")),
-            Removal(releases=_EXECUTE, edits=_without_26292("execute")),
+            Revert(releases=_SINCE_13, edits=_without_26292("replay")),
+            Revert(releases=_EXECUTE, edits=_without_26292("execute")),
         ),
     ),
     Fix(
@@ -248,7 +248,7 @@ FIXES = (
         fixed="0.5.13",
         proofs=(Proof(runner="kv_move", seed="pr26335-uninitialised-tail.json", oracle="kv_moves"),),
         # From 0.5.14 on sglang itself no longer calls this function, but still has it.
-        removals=(Removal(releases=(*_SINCE_13, *_EXECUTE), edits=_WITHOUT_26335),),
+        removals=(Revert(releases=(*_SINCE_13, *_EXECUTE), edits=_WITHOUT_26335),),
     ),
     Fix(
         number=27338,
@@ -263,6 +263,6 @@ FIXES = (
                 oracle="kv_indices",
             ),
         ),
-        removals=(Removal(releases=(*_SINCE_13, *_EXECUTE), edits=_WITHOUT_27338),),
+        removals=(Revert(releases=(*_SINCE_13, *_EXECUTE), edits=_WITHOUT_27338),),
     ),
 )

@@ -97,7 +97,7 @@ def _repository(path: Path) -> Path:
 
 def _commit(top: Path, revision: str) -> str:
     if revision.startswith("-"):
-        raise Refused(f"{revision!r} is no revision")
+        raise Refused(f"{revision!r} is not a revision")
     try:
         return _git(top, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     except Refused:
@@ -133,8 +133,8 @@ def _git(folder: Path, *arguments: str) -> str:
     except FileNotFoundError:
         raise Refused("git is not installed") from None
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
-        raise Refused(f"git {arguments[0]}: {said[-1]}")
+        errors = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
+        raise Refused(f"git {arguments[0]}: {errors[-1]}")
     return done.stdout.strip()
 
 

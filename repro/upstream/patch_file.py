@@ -31,19 +31,19 @@ def applied(patch: Path, source: Path) -> Patched:
     files = [name for name in dict.fromkeys(_HEADER.findall(text)) if name != "/dev/null"]
     if not files:
         raise Refused(f"{patch}: no patch: no line begins with --- or +++")
-    own = {name: match.group(1) for name in files if (match := _PACKAGE.match(name))}
-    left_out = tuple(name.split("/", 1)[-1] for name in files if name not in own)
-    if not own:
+    renamed = {name: match.group(1) for name in files if (match := _PACKAGE.match(name))}
+    left_out = tuple(name.split("/", 1)[-1] for name in files if name not in renamed)
+    if not renamed:
         raise Refused(f"{patch}: changes no file of sglang: {', '.join(left_out)}")
     with tempfile.TemporaryDirectory(prefix="eagleeye-patch-") as folder:
         top = Path(folder)
-        for path in set(own.values()):
+        for path in set(renamed.values()):
             if (source / path).is_file():
                 (top / path).parent.mkdir(parents=True, exist_ok=True)
                 (top / path).write_bytes((source / path).read_bytes())
-        before = {path: _contents(top / path) for path in own.values()}
-        _apply(patch, text, top, min(name.count("/") - path.count("/") for name, path in own.items()))
-        after = {path: _contents(top / path) for path in own.values()}
+        before = {path: _contents(top / path) for path in renamed.values()}
+        _apply(patch, text, top, min(name.count("/") - path.count("/") for name, path in renamed.items()))
+        after = {path: _contents(top / path) for path in renamed.values()}
     changed = {path: new for path, new in after.items() if new != before[path]}
     if not changed:
         raise Refused(f"{patch}: changes nothing of the sglang at {source}")
@@ -53,7 +53,7 @@ def applied(patch: Path, source: Path) -> Patched:
 def _read(patch: Path) -> str:
     try:
         if patch.stat().st_size > _BYTES_MAX:
-            raise Refused(f"{patch}: more than {_BYTES_MAX >> 20} MiB is no patch that can be meant")
+            raise Refused(f"{patch}: more than {_BYTES_MAX >> 20} MiB, too large for a patch")
         return patch.read_text()
     except OSError as error:
         raise Refused(f"{patch}: {error.strerror or error}") from error
@@ -77,5 +77,5 @@ def _apply(patch: Path, text: str, top: Path, strip: int) -> None:
     except FileNotFoundError:
         raise Refused("git is not installed, which applies patches") from None
     if done.returncode:
-        said = [part.removeprefix("error: ") for part in done.stderr.splitlines() if part.startswith("error: ")]
-        raise Refused(f"{patch} does not apply: {'; '.join(said[:2]) or done.stderr.strip()}")
+        errors = [part.removeprefix("error: ") for part in done.stderr.splitlines() if part.startswith("error: ")]
+        raise Refused(f"{patch} does not apply: {'; '.join(errors[:2]) or done.stderr.strip()}")

@@ -67,8 +67,8 @@ class Answer:
         """Failures that there are only with the patch; also that the case no longer runs."""
         if self.after.why_not and not self.before.why_not:
             return (f"no longer runs: {self.after.why_not}",)
-        own = {str(self.question.wanted)} if self.after.failed and not self.before.failed else set()
-        return tuple(sorted(own | (self.after.others - self.before.others)))
+        expected = {str(self.question.wanted)} if self.after.failed and not self.before.failed else set()
+        return tuple(sorted(expected | (self.after.others - self.before.others)))
 
     @property
     def removed(self) -> bool:
@@ -107,8 +107,8 @@ def compare(rig: Rig, before: Target, after: Target, questions: Sequence[Questio
         with rig.opened(target) as run:
             sides.append([_side(rig, run, question, tries) for question in questions])
     return [
-        Answer(question=question, before=one, after=other)
-        for question, one, other in zip(questions, *sides, strict=True)
+        Answer(question=question, before=unpatched, after=patched)
+        for question, unpatched, patched in zip(questions, *sides, strict=True)
     ]
 
 
@@ -133,7 +133,7 @@ def table(answers: Sequence[Answer], before: str, after: str) -> Iterator[str]:
     removed = [f"`{answer.question.path.stem}`" for answer in answers if answer.removed]
     if len(removed) > 1:
         yield ""
-        yield f"One bug, as one patch removes them all: {', '.join(removed)}."
+        yield f"One bug, since one patch removes all of these: {', '.join(removed)}."
     both = sorted({other for answer in answers for other in answer.before.others & answer.after.others})
     if both:
         yield ""

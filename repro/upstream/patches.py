@@ -11,14 +11,14 @@ from pathlib import Path
 from repro.shrinking.replay import ERROR
 from repro.traces.finding import Status
 from repro.upstream.edits import Edit, edited
-from repro.upstream.prove import NOT_HELD, Answer
+from repro.upstream.prove import NOT_HELD, Result
 
 _SPECULATIVE = "sglang/srt/speculative/"
 _FLASH_ATTENTION = "sglang/srt/layers/attention/flashattention_backend.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
+class CandidatePatch:
     """seed: a file in repro/seeds, without .json. oracle: the one that fails for it. release: the last one that has
     the bug, of those that are driven. why: what the edits do."""
 
@@ -29,8 +29,8 @@ class Repair:
     edits: tuple[Edit, ...]
 
 
-def problem(published: Answer, repaired: Answer) -> str:
-    """Why this repair is none; empty if it is one. What other bugs do to the same case is not asked."""
+def problem(published: Result, repaired: Result) -> str:
+    """Why the patch does not fix the failure; "" if it does. Other failures of the same case are ignored."""
     for name, answer in (("as published", published), ("repaired", repaired)):
         if answer.status is None or answer.status is Status.UNKNOWN:
             return f"{name}: {answer.text}"
@@ -39,13 +39,13 @@ def problem(published: Answer, repaired: Answer) -> str:
     return f"fails as before: {repaired.text}" if repaired.verdict else ""
 
 
-def exit_code(published: Answer, repaired: Answer) -> int:
+def exit_code(published: Result, repaired: Result) -> int:
     if published.status is None or repaired.status is None:
         return ERROR
     return NOT_HELD if problem(published, repaired) else 0
 
 
-def lines(repair: Repair, targets: tuple[str, str], published: Answer, repaired: Answer) -> Iterator[str]:
+def lines(repair: CandidatePatch, targets: tuple[str, str], published: Result, repaired: Result) -> Iterator[str]:
     """For a person. targets: as published, and with the change."""
     wrong = problem(published, repaired)
     yield f"{repair.seed} on {targets[0]}: {'NOT SHOWN' if wrong else 'shown'}: {repair.why}"
@@ -57,17 +57,17 @@ def lines(repair: Repair, targets: tuple[str, str], published: Answer, repaired:
     yield f"  with the change it {rest}: {targets[1]}"
 
 
-def patch(repair: Repair, release: Path) -> Iterator[str]:
-    """A unified diff's lines. release: its import path. NotThere if an edit has no place there, OSError if a file is
-    missing."""
+def patch(repair: CandidatePatch, release: Path) -> Iterator[str]:
+    """A unified diff's lines. release: its import path. EditNotFound if an edit has no place there; OSError if a
+    file is missing."""
     for file in dict.fromkeys(edit.file for edit in repair.edits):
         text = (release / file).read_text()
         after = edited(text, [edit for edit in repair.edits if edit.file == file])
         yield from difflib.unified_diff(text.splitlines(), after.splitlines(), f"a/{file}", f"b/{file}", lineterm="")
 
 
-REPAIRS = (
-    Repair(
+CANDIDATE_PATCHES = (
+    CandidatePatch(
         seed="multi-layer-stale-padding",
         oracle="slot0_padding",
         release="0.5.23",
@@ -82,7 +82,7 @@ REPAIRS = (
             ),
         ),
     ),
-    Repair(
+    CandidatePatch(
         seed="multi-layer-verify-without-metadata",
         oracle="metadata_once",
         release="0.5.15.post1",
@@ -96,7 +96,7 @@ REPAIRS = (
             ),
         ),
     ),
-    Repair(
+    CandidatePatch(
         seed="verify-mask-not-padded",
         oracle="memory",
         release="0.5.23",
@@ -116,7 +116,7 @@ REPAIRS = (
             ),
         ),
     ),
-    Repair(
+    CandidatePatch(
         seed="verify-tree-indexes-behind-mask",
         oracle="ended",
         release="0.5.23",
@@ -131,7 +131,7 @@ REPAIRS = (
             ),
         ),
     ),
-    Repair(
+    CandidatePatch(
         seed="draft-padded-branches-keep-slots",
         oracle="kv_indices",
         release="0.5.18",
@@ -149,7 +149,7 @@ REPAIRS = (
             ),
         ),
     ),
-    Repair(
+    CandidatePatch(
         seed="draft-branches-overflow-table",
         oracle="ended",
         release="0.5.12.post1",
@@ -163,7 +163,7 @@ REPAIRS = (
             ),
         ),
     ),
-    Repair(
+    CandidatePatch(
         seed="draft-padded-branches-keep-pages",
         oracle="kv_indices",
         release="0.5.23",
@@ -177,7 +177,7 @@ REPAIRS = (
             ),
         ),
     ),
-    Repair(
+    CandidatePatch(
         seed="verify-tree-padded-as-chain",
         oracle="metadata_once",
         release="0.5.15.post1",
@@ -191,7 +191,7 @@ REPAIRS = (
             ),
         ),
     ),
-    Repair(
+    CandidatePatch(
         seed="multi-layer-queries-of-later-layers",
         oracle="graph_equals_eager",
         release="0.5.14",
@@ -215,7 +215,7 @@ REPAIRS = (
             ),
         ),
     ),
-    Repair(
+    CandidatePatch(
         seed="draft-extend-reads-twice",
         oracle="metadata_shape",
         release="0.5.12.post1",
@@ -229,7 +229,7 @@ REPAIRS = (
             ),
         ),
     ),
-    Repair(
+    CandidatePatch(
         seed="kv-move-branches-page-boundary",
         oracle="kv_moves",
         release="0.5.12.post1",
@@ -243,7 +243,7 @@ REPAIRS = (
             ),
         ),
     ),
-    Repair(
+    CandidatePatch(
         seed="multi-layer-pool-too-small",
         oracle="kv_indices",
         release="0.5.11",
@@ -257,7 +257,7 @@ REPAIRS = (
             ),
         ),
     ),
-    Repair(
+    CandidatePatch(
         seed="draft-positions-ahead",
         oracle="graph_equals_eager",
         release="0.5.11",

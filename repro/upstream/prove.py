@@ -25,49 +25,47 @@ NOT_HERE = "not possible here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What became of one question. status: None if it could not be asked. verdict: the failure by the proof's own
-    oracle, if there was one. seconds: until the first failure, or all that it took. text: for a person."""
+class Result:
+    """The outcome of one proof's case on one target."""
 
-    status: Status | None
-    verdict: Verdict | None = None
+    status: Status | None  # None: it could not be run
+    verdict: Verdict | None = None  # the failure by the proof's oracle, if there was one
     failed: int = 0
     tried: int = 0
-    seconds: float = 0.0
-    text: str = ""
+    seconds: float = 0.0  # until the first failure, else the whole time
+    text: str = ""  # for a person
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Station:
-    """One of the four places that a proof visits. release: which one; sglang: in words, where it is without the fix."""
+class Checkpoint:
+    """One of the four places that a proof visits."""
 
-    name: str
+    name: str  # buggy, fixed, without or newest
     release: str
-    sglang: str
+    sglang: str  # in words: the release, and whether the fix is taken out of it
     wanted: Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
-    """A station and what was seen there. problem: why it does not hold; empty if it does."""
+class CheckpointResult:
+    """A checkpoint and its result."""
 
-    station: Station
+    checkpoint: Checkpoint
     target: str
-    answer: Answer
-    problem: str = ""
+    answer: Result
+    problem: str = ""  # why the result is not the wanted one; empty if it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One line of the table. reason: why it is not covered; empty, with all stops, if it is. missing: places that this
-    host has not."""
+class ProofRow:
+    """One line of the table."""
 
     fix: Fix
     proof: Proof
     engine: str
-    reason: str = ""
-    stops: tuple[Stop, ...] = ()
-    missing: tuple[str, ...] = ()
+    reason: str = ""  # why the proof is not covered; empty, with all stops, if it is
+    stops: tuple[CheckpointResult, ...] = ()
+    missing: tuple[str, ...] = ()  # releases that this host lacks
 
     @property
     def exit_code(self) -> int:
@@ -82,13 +80,13 @@ class Row:
         return self.exit_code == 0
 
 
-class Trouble(Exception):
-    """A target cannot be had. The text is one line."""
+class TargetUnavailable(Exception):
+    """A target that cannot be run here. The text is one line."""
 
 
-# One answer for each of the proofs, in their order.
-Ask = Callable[[Target, Sequence[Proof]], Sequence[Answer]]
-# The target that is this release without this fix. Trouble if there is none.
+# One result for each of the proofs, in their order.
+Ask = Callable[[Target, Sequence[Proof]], Sequence[Result]]
+# The target with this fix taken out of this release. TargetUnavailable if there is none.
 Without = Callable[[Fix, Target], Target]
 
 
@@ -99,64 +97,64 @@ def _everywhere(release: str) -> bool:
     return True
 
 
-def stations(fix: Fix, newest: str, there: There = _everywhere) -> tuple[Station, ...]:
-    """Those whose release is there. The fix is taken out of the newest one where the first that has it is missing."""
+def checkpoints(fix: Fix, newest: str, there: There = _everywhere) -> tuple[Checkpoint, ...]:
+    """The checkpoints whose releases are there. If the first fixed release is missing, the newest one is reverted."""
     has_it = release_order(newest) >= release_order(fix.fixed)
     base = newest if has_it and not there(fix.fixed) else fix.fixed
     every = (
-        Station(name="buggy", release=fix.buggy, sglang=fix.buggy, wanted=Status.FAIL),
-        Station(name="fixed", release=fix.fixed, sglang=fix.fixed, wanted=Status.PASS),
-        Station(name="without", release=base, sglang=f"{base} without #{fix.number}", wanted=Status.FAIL),
-        *([Station(name="newest", release=newest, sglang=newest, wanted=Status.PASS)] if has_it else []),
+        Checkpoint(name="buggy", release=fix.buggy, sglang=fix.buggy, wanted=Status.FAIL),
+        Checkpoint(name="fixed", release=fix.fixed, sglang=fix.fixed, wanted=Status.PASS),
+        Checkpoint(name="without", release=base, sglang=f"{base} without #{fix.number}", wanted=Status.FAIL),
+        *([Checkpoint(name="newest", release=newest, sglang=newest, wanted=Status.PASS)] if has_it else []),
     )
-    return tuple(station for station in every if there(station.release))
+    return tuple(checkpoint for checkpoint in every if there(checkpoint.release))
 
 
-def with_what_is_there(row: Row, newest: str, there: There) -> Row:
+def with_what_is_there(row: ProofRow, newest: str, there: There) -> ProofRow:
     """The row with what is missing for it. Not covered where nothing is left that must fail, or that must pass."""
     if row.reason:
         return row
-    visited = stations(row.fix, newest, there)
+    visited = checkpoints(row.fix, newest, there)
     wanted = {"buggy": row.fix.buggy, "fixed": row.fix.fixed}
     missing = tuple(f"{name} {release}" for name, release in wanted.items() if not there(release))
-    if {station.wanted for station in visited} == {Status.FAIL, Status.PASS}:
+    if {checkpoint.wanted for checkpoint in visited} == {Status.FAIL, Status.PASS}:
         return replace(row, missing=missing)
     return replace(row, reason=f"{NOT_HERE}: {', '.join(dict.fromkeys(missing))} not installed", missing=missing)
 
 
 def prove(
-    rows: Sequence[Row],
+    rows: Sequence[ProofRow],
     newest: str,
     ask: Ask,
     without: Without,
-    on_row: Callable[[Row], None],
+    on_row: Callable[[ProofRow], None],
     *,
     exact: bool,
     there: There = _everywhere,
-) -> list[Row]:
+) -> list[ProofRow]:
     """The rows with their stops, in order; on_row is given each as soon as it is whole.
 
     Each target is asked once, for all that is wanted of it: importing it is what takes long. exact: whether without
     the fix the very same failure is wanted; another case may show one of its buffers more or fewer. there: whether a
-    release can be asked; a proof is made of those stations that can.
+    release can be run; a proof uses the checkpoints that can.
     """
     rows = [with_what_is_there(row, newest, there) for row in rows]
     wanted: dict[Target, list[Proof]] = {}
-    targets: dict[tuple[Fix, Station], Target | str] = {}
+    targets: dict[tuple[Fix, Checkpoint], Target | str] = {}
     for row in rows:
-        for station in stations(row.fix, newest, there) if not row.reason else ():
-            if (row.fix, station) not in targets:
-                targets[row.fix, station] = _target(row, station, without)
-            target = targets[row.fix, station]
+        for checkpoint in checkpoints(row.fix, newest, there) if not row.reason else ():
+            if (row.fix, checkpoint) not in targets:
+                targets[row.fix, checkpoint] = _target(row, checkpoint, without)
+            target = targets[row.fix, checkpoint]
             if isinstance(target, Target) and row.proof not in wanted.setdefault(target, []):
                 wanted[target].append(row.proof)
-    answers: dict[tuple[Target, Proof], Answer] = {}
-    done: list[Row] = []
+    answers: dict[tuple[Target, Proof], Result] = {}
+    done: list[ProofRow] = []
 
     def finish() -> None:
         while len(done) < len(rows):
             row = rows[len(done)]
-            visited = stations(row.fix, newest, there)
+            visited = checkpoints(row.fix, newest, there)
             stops = None if row.reason else _stops(row, visited, targets, answers, exact)
             if stops is None and not row.reason:
                 return
@@ -170,45 +168,45 @@ def prove(
     return done
 
 
-def _target(row: Row, station: Station, without: Without) -> Target | str:
-    """Where this station is; if it cannot be had, why."""
-    if station.name != "without":
-        return Target(station.release, row.engine)
+def _target(row: ProofRow, checkpoint: Checkpoint, without: Without) -> Target | str:
+    """The target of this checkpoint, or why there is none."""
+    if checkpoint.name != "without":
+        return Target(checkpoint.release, row.engine)
     try:
-        return without(row.fix, Target(station.release, row.engine))
-    except Trouble as trouble:
+        return without(row.fix, Target(checkpoint.release, row.engine))
+    except TargetUnavailable as trouble:
         return str(trouble)
 
 
 def _stops(
-    row: Row,
-    visited: Sequence[Station],
-    targets: dict[tuple[Fix, Station], Target | str],
-    answers: dict[tuple[Target, Proof], Answer],
+    row: ProofRow,
+    visited: Sequence[Checkpoint],
+    targets: dict[tuple[Fix, Checkpoint], Target | str],
+    answers: dict[tuple[Target, Proof], Result],
     exact: bool,
-) -> tuple[Stop, ...] | None:
-    """What was seen at all stations; None while an answer is missing."""
-    found: list[Stop] = []
-    for station in visited:
-        target = targets[row.fix, station]
+) -> tuple[CheckpointResult, ...] | None:
+    """The results at all checkpoints; None while one is missing."""
+    stops: list[CheckpointResult] = []
+    for checkpoint in visited:
+        target = targets[row.fix, checkpoint]
         if isinstance(target, str):
-            answer = Answer(status=None, text=target)
+            answer = Result(status=None, text=target)
         elif (target, row.proof) in answers:
             answer = answers[target, row.proof]
         else:
             return None
-        buggy = next((stop.answer.verdict for stop in found if stop.station.name == "buggy"), None)
-        like = buggy if exact and station.name == "without" else None
-        problem = _problem(station, row.proof, answer, like)
-        found.append(Stop(station=station, target=str(target), answer=answer, problem=problem))
-    return tuple(found)
+        buggy = next((stop.answer.verdict for stop in stops if stop.checkpoint.name == "buggy"), None)
+        like = buggy if exact and checkpoint.name == "without" else None
+        problem = _problem(checkpoint, row.proof, answer, like)
+        stops.append(CheckpointResult(checkpoint=checkpoint, target=str(target), answer=answer, problem=problem))
+    return tuple(stops)
 
 
-def _problem(station: Station, proof: Proof, answer: Answer, like: Verdict | None) -> str:
-    """Why this answer is not the wanted one; empty if it is. like: the failure that it is to be the same as."""
+def _problem(checkpoint: Checkpoint, proof: Proof, answer: Result, like: Verdict | None) -> str:
+    """Why this result is not the wanted one; empty if it is. like: the failure that it must equal."""
     if answer.status is None:
         return answer.text
-    if station.wanted is Status.PASS:
+    if checkpoint.wanted is Status.PASS:
         return "" if answer.status is Status.PASS else f"does not pass: {answer.text}"
     if answer.verdict is None:
         return f"{proof.oracle} does not fail: {answer.text}"
@@ -224,21 +222,21 @@ def replayed(
     judge: Judge,
     overall: Callable[[Sequence[Verdict]], Status],
     tries: int,
-) -> Answer:
-    """What the stored seed comes to on this target. BadSeed if it is none."""
+) -> Result:
+    """The stored seed's result on this target. BadSeed if the file is not a seed."""
     start = time.monotonic()
     case = read(SEEDS / proof.seed).case
     outcome = outcome_of(Path(proof.seed), case, target, run, judge, overall, tries)
     return answer_of(outcome, proof, time.monotonic() - start)
 
 
-def answer_of(outcome: Outcome, proof: Proof, seconds: float) -> Answer:
-    """What a stored case came to."""
+def answer_of(outcome: Outcome, proof: Proof, seconds: float) -> Result:
+    """A stored case's result."""
     failures = (v for run in outcome.runs for v in run if v.status is Status.FAIL and v.oracle == proof.oracle)
     verdict = next(failures, None)
     failing = {v.oracle for run in outcome.runs for v in run if v.status is Status.FAIL}
     others = outcome.status is Status.FAIL and failing <= set(proof.neighbours)
-    return Answer(
+    return Result(
         status=None if outcome.errors else Status.PASS if others else outcome.status,
         verdict=verdict,
         failed=outcome.failed(verdict) if verdict else 0,
@@ -248,24 +246,24 @@ def answer_of(outcome: Outcome, proof: Proof, seconds: float) -> Answer:
     )
 
 
-def answer_of_search(done: Campaign, proof: Proof) -> Answer:
-    """What a campaign came to that was to end with the first failure by the proof's oracle."""
-    own = next((found for found in done.findings if found.oracle == proof.oracle and found.failed), None)
-    found = own or next(iter(done.findings), None)
+def answer_of_search(done: Campaign, proof: Proof) -> Result:
+    """The result of a campaign that was to end with the first failure by the proof's oracle."""
+    matching = next((shown for shown in done.findings if shown.oracle == proof.oracle and shown.failed), None)
+    shown = matching or next(iter(done.findings), None)
     counts = f"{done.cases} cases, {done.judged} judged, in {done.seconds:.1f} s"
-    if found is None and (done.error or done.errors or _not_run(done) == done.cases):
+    if shown is None and (done.error or done.errors or _not_run(done) == done.cases):
         why = done.error or next(iter([*done.errors, *done.unsupported]), "no case was drawn")
-        return Answer(status=None, seconds=done.seconds, text=f"nothing could be run: {why}")
-    if found is None:
+        return Result(status=None, seconds=done.seconds, text=f"nothing could be run: {why}")
+    if shown is None:
         status = Status.PASS if done.judged else Status.UNKNOWN
-        return Answer(status=status, seconds=done.seconds, text=f"nothing found: {counts}")
-    return Answer(
+        return Result(status=status, seconds=done.seconds, text=f"nothing found: {counts}")
+    return Result(
         status=Status.FAIL,
-        verdict=_verdict(own) if own else None,
-        failed=found.failed,
-        tried=found.tried,
-        seconds=own.at_seconds if own else done.seconds,
-        text=f"{found.oracle} at {found.where}: {found.failed} of {found.tried} runs, case {found.at_case}; {counts}",
+        verdict=_verdict(matching) if matching else None,
+        failed=shown.failed,
+        tried=shown.tried,
+        seconds=matching.at_seconds if matching else done.seconds,
+        text=f"{shown.oracle} at {shown.where}: {shown.failed} of {shown.tried} runs, case {shown.at_case}; {counts}",
     )
 
 
@@ -273,31 +271,33 @@ def _not_run(done: Campaign) -> int:
     return sum(count for how, count in done.endings.items() if not How(how).took_place)
 
 
-def _verdict(found: Found) -> Verdict:
-    return Verdict(oracle=found.oracle, status=Status.FAIL, where=found.where, detail=found.detail, cell=found.cell)
+def _verdict(finding: Found) -> Verdict:
+    return Verdict(
+        oracle=finding.oracle, status=Status.FAIL, where=finding.where, detail=finding.detail, cell=finding.cell
+    )
 
 
-def exit_code(rows: Sequence[Row]) -> int:
+def exit_code(rows: Sequence[ProofRow]) -> int:
     """0 only if every row holds."""
     return severest([row.exit_code for row in rows])
 
 
-def totals(rows: Sequence[Row]) -> str:
-    """How many of all hold, and how many could not be given here, and why."""
-    held, here = sum(row.holds for row in rows), [row for row in rows if row.reason.startswith(NOT_HERE)]
-    reasons = ", ".join(dict.fromkeys(text for row in here for text in row.missing))
+def totals(rows: Sequence[ProofRow]) -> str:
+    """How many proofs hold, how many cannot be made on this host, and why."""
+    held, missing = sum(row.holds for row in rows), [row for row in rows if row.reason.startswith(NOT_HERE)]
+    reasons = ", ".join(dict.fromkeys(text for row in missing for text in row.missing))
     return f"{held} of {len(rows)} proofs hold" + (
-        f", {len(here)} {NOT_HERE}: not installed: {reasons}" if here else ""
+        f", {len(missing)} {NOT_HERE}: not installed: {reasons}" if missing else ""
     )
 
 
-def first_failures(rows: Sequence[Row]) -> str:
+def first_failures(rows: Sequence[ProofRow]) -> str:
     """Median and worst time to the first failure, where one was to be found; empty if none was."""
     times = [
         stop.answer.seconds
         for row in rows
         for stop in row.stops
-        if stop.station.wanted is Status.FAIL and stop.answer.verdict
+        if stop.checkpoint.wanted is Status.FAIL and stop.answer.verdict
     ]
     if not times:
         return ""
@@ -306,14 +306,14 @@ def first_failures(rows: Sequence[Row]) -> str:
     )
 
 
-def to_json(rows: Sequence[Row], *, fresh: bool, whole: bool) -> dict[str, object]:
+def to_json(rows: Sequence[ProofRow], *, fresh: bool, whole: bool) -> dict[str, object]:
     """All of it as plain dicts, lists, texts and numbers. whole: whether these are all rows; until then, there is no
     exit code."""
     code = exit_code(rows) if whole else None
     return {"exit_code": code, "fresh": fresh, "rows": [_row_to_json(row) for row in rows]}
 
 
-def _row_to_json(row: Row) -> dict[str, object]:
+def _row_to_json(row: ProofRow) -> dict[str, object]:
     return {
         "fix": row.fix.number,
         "title": row.fix.title,
@@ -330,15 +330,15 @@ def _row_to_json(row: Row) -> dict[str, object]:
     }
 
 
-def _stops_to_json(row: Row) -> Iterator[dict[str, object]]:
+def _stops_to_json(row: ProofRow) -> Iterator[dict[str, object]]:
     for stop in row.stops:
         answer = stop.answer
         verdict = answer.verdict
         yield {
-            "station": stop.station.name,
-            "sglang": stop.station.sglang,
+            "station": stop.checkpoint.name,
+            "sglang": stop.checkpoint.sglang,
             "target": stop.target,
-            "wanted": stop.station.wanted.name,
+            "wanted": stop.checkpoint.wanted.name,
             "status": answer.status.name if answer.status is not None else "ERROR",
             "holds": not stop.problem,
             "problem": stop.problem,

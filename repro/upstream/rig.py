@@ -77,14 +77,14 @@ def sighting(trace: Trace, verdicts: Sequence[Verdict], wanted: Wanted) -> Sight
     if not took_place(trace):
         return Sighting(bad=None, why=trouble(trace.ended))
     failures = [verdict for verdict in verdicts if verdict.status is Status.FAIL]
-    own = [v for v in failures if v.oracle == wanted.oracle and wanted.where in ("", v.where)]
-    others = frozenset(named(verdict) for verdict in failures if verdict not in own)
-    if own:
-        return Sighting(bad=True, others=others, verdict=own[0])
-    said = [verdict for verdict in verdicts if verdict.oracle == wanted.oracle]
-    if any(verdict.status is not Status.UNKNOWN for verdict in said):
+    matching = [v for v in failures if v.oracle == wanted.oracle and wanted.where in ("", v.where)]
+    others = frozenset(named(verdict) for verdict in failures if verdict not in matching)
+    if matching:
+        return Sighting(bad=True, others=others, verdict=matching[0])
+    judged = [verdict for verdict in verdicts if verdict.oracle == wanted.oracle]
+    if any(verdict.status is not Status.UNKNOWN for verdict in judged):
         return Sighting(bad=False, others=others)
-    doubt = (said[0].detail or said[0].where) if said else "it is not among the oracles"
+    doubt = (judged[0].detail or judged[0].where) if judged else "it is not among the oracles"
     more = f"; {', '.join(sorted(others))} failed" if others else ""
     return Sighting(bad=None, why=f"{wanted.oracle} could not judge: {doubt}{more}", others=others)
 

@@ -1,5 +1,5 @@
-"""A reproducer that needs nothing of ours: one readable file that builds a tiny model, drives the real runner through
-the calls of a seed and looks at what its graph is launched with."""
+"""A reproducer that needs no part of eagleeye: one readable file that builds a tiny model, drives the real runner
+through the calls of a seed and looks at what its graph is launched with."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ def script(seed: Seed, wanted: Wanted, releases: Sequence[str], checked: str = "
     raw = _joined("script_head", "preamble", "standins", "imports", "setup", "batch", "report")
     text = _filled(raw, seed, wanted, releases, checked=checked, where=_EITHER, absent="")
     used = ", ".join(_modules(text))
+    # One line for all modules keeps the script short.
     text = text.replace("$modules", f"import {used}  # noqa: E401")
     if (length := text.count("\n")) > LINES_MAX:
         raise Refused(f"the script would have {length} lines, {LINES_MAX} at most: it spans too many releases")
@@ -175,8 +176,8 @@ def _looked_at(parts: Parts, wanted: Wanted) -> tuple[str, list[str], str]:
 
 
 def _words(seed: Seed) -> str:
-    said = seed.about.get("fix", "")
-    return f"{said + '. ' if isinstance(said, str) and said else ''}{sentence(seed.case)}."
+    fix = seed.about.get("fix", "")
+    return f"{fix + '. ' if isinstance(fix, str) and fix else ''}{sentence(seed.case)}."
 
 
 def _data(setup: Setup) -> Iterator[str]:

@@ -63,7 +63,8 @@ def release(
 
 
 def _is_newer(version: str) -> bool:
-    """Than every release with adapters; what is no release number is a development tree."""
+    """Whether this version is newer than every release with adapters; a text that is not a release number is a
+    development tree."""
     try:
         return release_order(version) > release_order(NEWEST)
     except ValueError:

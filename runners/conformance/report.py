@@ -45,7 +45,7 @@ def summary(release: Release) -> list[str]:
     counts = ", ".join(f"{sum(row.state is state for row in release.rows)} {state.value}" for state in State)
     lines = [f"{release.name}: {counts}; {release.seconds:.0f} s"]
     if not release.adapted:
-        lines.append(f"{release.name} is newer than every adapter: the last one of each runner was tried")
+        lines.append(f"{release.name} is newer than every adapter: the newest adapter of each runner was tried")
     lines += [f"pinned otherwise: {text}" for text in release.moved]
     lines += [f"no adapter names these {kind}: {', '.join(names)}" for kind, names in release.unnamed.items() if names]
     return lines

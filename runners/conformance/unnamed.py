@@ -1,4 +1,4 @@
-"""What a release has and no adapter names: read off its sources and ours, without importing either."""
+"""What a release has and no adapter names: read from its sources and the adapters', without importing either."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _OF_OTHERS = re.compile(r"npu|musa|xpu|hip", re.IGNORECASE)
 
 def unnamed(path: Path) -> dict[str, tuple[str, ...]]:
     """By kind, sorted. path: an import path of sglang."""
-    ours = "\n".join(file.read_text() for file in sorted(_ADAPTERS.rglob("*.py")))
-    words = set(re.findall(r"\w+", ours))
+    adapters_text = "\n".join(file.read_text() for file in sorted(_ADAPTERS.rglob("*.py")))
+    words = set(re.findall(r"\w+", adapters_text))
     srt = path / "sglang" / "srt"
-    found = {
+    missing = {
         "graph runners": _runners(srt),
         "algorithms": _enumerated(srt / "speculative" / "spec_info.py", "SpeculativeAlgorithm"),
         "input buffers": _buffers(srt),
         "arguments": _arguments(srt),
     }
-    return {kind: tuple(sorted(set(names) - words)) for kind, names in found.items()}
+    return {kind: tuple(sorted(set(names) - words)) for kind, names in missing.items()}
 
 
 def _arguments(srt: Path) -> Iterator[str]:

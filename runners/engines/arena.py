@@ -44,7 +44,7 @@ class Arena:
         while self._dead:
             self._give_back(*self._dead.pop())
         offset = self._take(size)
-        # No longer than the tensor: what lies behind it, up to the next block, is nobody's to read.
+        # No longer than the tensor: what lies behind it, up to the next block, must not be read.
         block = self._bytes[offset : offset + max(1, reach) * like.element_size()].view(_Block)
         # Python may find a dead block at any time, in the middle of _take as well, so it is only noted here.
         weakref.finalize(block, self._dead.append, (offset, size)).atexit = False

@@ -48,12 +48,12 @@ def mark_host(tensor: torch.Tensor) -> None:
 
 
 def memory_seen() -> dict[str, Array]:
-    """Nothing: nobody stands between a kernel and memory."""
+    """Nothing: kernels access memory directly."""
     return {}
 
 
 def pad_into(rows: Iterable[torch.Tensor]) -> None:
-    """Nothing to say, as nobody asks."""
+    """Nothing: it is never asked."""
 
 
 def accept_literal_cuda() -> None:
@@ -83,13 +83,13 @@ def importing() -> Iterator[None]:
         (torch.cuda, "get_device_properties", lambda device=None: properties),
         (torch._C, "_get_accelerator", lambda *_: torch.device("cuda")),
     ]
-    kept = [(place, name, getattr(place, name)) for place, name, _ in answers]
+    originals = [(place, name, getattr(place, name)) for place, name, _ in answers]
     for place, name, answer in answers:
         setattr(place, name, answer)
     try:
         yield
     finally:
-        for place, name, original in kept:
+        for place, name, original in originals:
             setattr(place, name, original)
     _properties_by_a_child()
 

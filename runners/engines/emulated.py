@@ -265,7 +265,7 @@ class _HostGuard(TorchFunctionMode):
             place = _HOST_DATA[func]
             _refuse_host_data(name, args[place] if len(args) > place else kwargs.get("data", kwargs.get("obj")))
         if func is torch.Tensor.__setitem__ and _is_mask(args[1]) and isinstance(args[2], int | float):
-            # With a number for all of them nobody counts the true elements: CUDA fills under the mask.
+            # With one number for all of them the true elements are not counted: CUDA fills under the mask.
             tensor, mask, value = args
             tensor.masked_fill_(mask[(...,) + (None,) * (tensor.dim() - mask.dim())], value)
             return None
@@ -313,7 +313,7 @@ def synchronize(_: object = None) -> None:
 
 
 def importing() -> AbstractContextManager[None]:
-    """Nothing to keep from the device: there is none."""
+    """Nothing: there is no device."""
     return nullcontext()
 
 

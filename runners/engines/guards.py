@@ -65,13 +65,13 @@ class Guards(TorchFunctionMode):
         self._flats: dict[int, torch.Tensor] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if func not in _FACTORIES or not made.numel() or not made.is_contiguous() or self._capturing():
-            return made
-        flat = made.new_empty(made.numel() + 2 * BAND)
+        result = func(*args, **(kwargs or {}))
+        if func not in _FACTORIES or not result.numel() or not result.is_contiguous() or self._capturing():
+            return result
+        flat = result.new_empty(result.numel() + 2 * BAND)
         flat.view(torch.uint8).fill_(_FILL)
-        inner = flat[BAND:-BAND].view(made.shape)
-        inner.copy_(made)
+        inner = flat[BAND:-BAND].view(result.shape)
+        inner.copy_(result)
         self._flats[flat.untyped_storage().data_ptr()] = flat
         _note(flat)
         return inner
@@ -80,11 +80,11 @@ class Guards(TorchFunctionMode):
         """The bands around those of these tensors that are, or are views of, guarded ones; per device. All other
         guarded tensors are forgotten."""
         flats = {name: self._flats.get(tensor.untyped_storage().data_ptr()) for name, tensor in tensors.items()}
-        found = {name: flat for name, flat in flats.items() if flat is not None}
+        guarded = {name: flat for name, flat in flats.items() if flat is not None}
         self._flats = {}
-        devices = dict.fromkeys(flat.device for flat in found.values())
+        devices = dict.fromkeys(flat.device for flat in guarded.values())
         return [
-            Bands.around({name: flat for name, flat in found.items() if flat.device == device}) for device in devices
+            Bands.around({name: flat for name, flat in guarded.items() if flat.device == device}) for device in devices
         ]
 
 
@@ -109,5 +109,5 @@ def band_bytes(storage: torch.UntypedStorage) -> int:
 
 
 def untouched(count: int) -> Array:
-    """What bands hold as long as nobody runs past a buffer: `count` bytes."""
+    """What bands hold as long as nothing writes past a buffer: `count` bytes."""
     return np.full(count, _FILL, dtype=np.uint8)

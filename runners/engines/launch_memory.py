@@ -28,7 +28,7 @@ LAUNCHES = "launches"
 @dataclass(frozen=True, slots=True)
 class Span:
     """The memory behind an argument of a launch: addresses from `first` up to `end`. band: how many bytes at both ends
-    are guard bands: what is stored there shows as such, and nobody has anything to read there. start: where the
+    are guard bands: what is stored there shows as such, and a read there is a finding. start: where the
     argument itself begins; size: of an element, in bytes."""
 
     name: str
@@ -77,10 +77,10 @@ _dumps: list[tuple[int, int]] = []
 def taken() -> dict[str, Array]:
     """What was found since this was last asked, by name, and under LAUNCHES how many launches were watched."""
     global _launches
-    found = {**_seen, LAUNCHES: np.asarray(_launches)}
+    recorded = {**_seen, LAUNCHES: np.asarray(_launches)}
     _seen.clear()
     _launches = 0
-    return found
+    return recorded
 
 
 def report(name: str, *numbers: int) -> None:
@@ -89,13 +89,13 @@ def report(name: str, *numbers: int) -> None:
 
 
 def watched() -> None:
-    """Another launch is watched, of what is no Triton kernel."""
+    """Count another watched launch, of a kernel that is not Triton's."""
     global _launches
     _launches += 1
 
 
 def set_dumps(rows: Iterable[torch.Tensor]) -> None:
-    """Say which rows padding writes to, whatever it may be: what lies there is nobody's."""
+    """Say which rows padding writes to, whatever it writes: their contents belong to no request."""
     _dumps[:] = [(row.data_ptr(), row.data_ptr() + row.numel() * row.element_size()) for row in rows]
 
 
@@ -177,9 +177,9 @@ def _contradict(address: int, stores: Sequence[tuple[Any, Any, tuple[int, ...]]]
     what it stored before."""
     last: dict[tuple[int, ...], set[int]] = {}
     for addresses, bits, program in stores:
-        here = bits[addresses == np.uint64(address)]
-        if here.size:
-            last[program] = set(here.tolist())
+        stored = bits[addresses == np.uint64(address)]
+        if stored.size:
+            last[program] = set(stored.tolist())
     return len(set().union(*last.values())) > 1
 
 

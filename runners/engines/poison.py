@@ -29,10 +29,10 @@ class Poisoned(TorchDispatchMode):
         self._number = number
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if func in UNINITIALISED:
-            made.fill_(_garbage(made.dtype, self._number))
-        return made
+            result.fill_(_garbage(result.dtype, self._number))
+        return result
 
 
 def _garbage(dtype: torch.dtype, number: int) -> float | int | bool:

@@ -16,7 +16,7 @@ import torch
 
 from repro.traces.trace import Array
 from runners.recording.observer import HarnessError, Watch
-from runners.recording.packed import Entry, Sheet, sheet
+from runners.recording.packed import Entry, PackedLayout, sheet
 
 # Room for what a step of a small setup shows; it grows as needed.
 _ROOM = 1 << 16
@@ -36,12 +36,12 @@ def flats(tensors: Mapping[str, torch.Tensor]) -> Flats:
 
 
 @dataclass(slots=True)
-class Came:
+class HostArrays:
     """What came to the host, as arrays that are made when they are asked for."""
 
-    _sheets: list[tuple[Sheet, bytes]] = field(default_factory=list)
+    _sheets: list[tuple[PackedLayout, bytes]] = field(default_factory=list)
 
-    def add(self, what: Sheet, data: bytes) -> None:
+    def add(self, what: PackedLayout, data: bytes) -> None:
         self._sheets.append((what, data))
 
     def __getitem__(self, place: tuple[str, str]) -> Array:
@@ -67,13 +67,13 @@ class Tape:
         self._parts: list[bytes] = []  # their bytes
         self._pending: list[Entry] = []
         self._waiting: list[torch.Tensor] = []  # their bytes
-        # Those of them that are no arrays yet, and whether they are told: they are recorded as the indices at which a
-        # mask is true, or as float32, as numpy lacks bfloat16.
+        # Those of them that are not arrays yet, and whether they are recorded: they are recorded as the indices at
+        # which a mask is true, or as float32, as numpy lacks bfloat16.
         self._made: list[_Made] = []
-        self._held: list[tuple[Sheet, list[_Made]]] = []
+        self._held: list[tuple[PackedLayout, list[_Made]]] = []
         self._buffer = torch.empty(0, dtype=torch.uint8)
         self._used = 0
-        self._came = Came()
+        self._came = HostArrays()
 
     def see(
         self, path: str, name: str, value: object, *, rows: int = 0, as_slots: bool = False, tell: bool = True
@@ -117,26 +117,26 @@ class Tape:
         self._held.append((what, self._made))
         self._pending, self._made, self._waiting = [], [], []
 
-    def flush(self) -> Came:
+    def flush(self) -> HostArrays:
         """Bring everything to the host and record it. All that came since the last flush."""
         self.hold()
         if self._used:
             data = self._buffer[: self._used].cpu().numpy().tobytes()
             start = 0
-            for what, made in self._held:
+            for what, arrays in self._held:
                 part = data[start : start + what.size]
                 start += what.size
                 self._tell(what, part)
-                for raw, tell in made:
+                for raw, tell in arrays:
                     bits = what.array(part, raw.path, raw.name)
                     array = np.flatnonzero(bits) if raw.dtype == "|u1" else _wide(bits)
                     self._take(raw.path, raw.name, array, 0, tell)
             self._used, self._held = 0, []
             self.hold()
-        came, self._came = self._came, Came()
+        came, self._came = self._came, HostArrays()
         return came
 
-    def _tell(self, what: Sheet, data: bytes) -> None:
+    def _tell(self, what: PackedLayout, data: bytes) -> None:
         self._came.add(what, data)
         self._watch.see_all(self._step, what, data)
 

@@ -17,10 +17,10 @@ def cuda_error(text: str) -> str:
     """The CUDA error that a text speaks of, as "CUDA error: an illegal memory access"; empty if of none."""
     if _OUT_OF_MEMORY.search(text):
         return "CUDA error: out of memory"
-    found = _CUDA.search(text)
-    if not found:
+    match = _CUDA.search(text)
+    if not match:
         return ""
-    return "CUDA error: " + " ".join(found.group(1).replace(" was encountered", "").split())[:80]
+    return "CUDA error: " + " ".join(match.group(1).replace(" was encountered", "").split())[:80]
 
 
 def exception_name(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from runners.processes.pool import Pool
 from runners.processes.sanitizer import PROGRAM, Access
 
 
-def first_wrong(pool: Pool, case: Case, verdict: Verdict, judge: Judge) -> Blame:
+def locate_first(pool: Pool, case: Case, verdict: Verdict, judge: Judge) -> Blame:
     """What can be established about this failure of the case on the pool's target."""
 
     def run_waiting(case: Case) -> Trace:
@@ -26,12 +26,12 @@ def first_wrong(pool: Pool, case: Case, verdict: Verdict, judge: Judge) -> Blame
     return established(case, verdict, pool.run_fresh, judge, run_waiting if asynchronous else None)
 
 
-def said_besides(pool: Pool, outcome: Outcome, judge: Judge, accesses: Sequence[Access]) -> list[str]:
+def extra_notes(pool: Pool, outcome: Outcome, judge: Judge, accesses: Sequence[Access]) -> list[str]:
     """What there is to say of an outcome besides its verdicts: what a sanitizer reported, and what was wrong first."""
-    found = [f"{PROGRAM}: {access}" for access in accesses]
+    texts = [f"{PROGRAM}: {access}" for access in accesses]
     if not outcome.verdict:
-        return found
+        return texts
     # A sanitizer waits for every launch itself.
     crashed = outcome.ended.how is not How.DONE and pool.target.engine == "cuda" and not accesses
-    blame = first_wrong(pool, outcome.case, outcome.verdict, judge) if crashed else told(outcome)
-    return [*found, str(blame)] if str(blame) else found
+    blame = locate_first(pool, outcome.case, outcome.verdict, judge) if crashed else told(outcome)
+    return [*texts, str(blame)] if str(blame) else texts

@@ -52,13 +52,13 @@ def experiments(
     worker = Worker(lambda target: Pool(target, timeout_s=timeout_s, log=log, device=device))
 
     def run(target: Target, case: Case, tries: int) -> tuple[list[Sequence[Verdict]], str]:
-        made = list(attempts(worker.on(target).run, judge, case, tries))
-        reasons = [trouble(attempt.trace.ended) for attempt in made if not attempt.took_place]
-        return [attempt.verdicts for attempt in made if attempt.took_place], reasons[-1] if reasons else ""
+        finished = list(attempts(worker.on(target).run, judge, case, tries))
+        reasons = [trouble(attempt.trace.ended) for attempt in finished if not attempt.took_place]
+        return [attempt.verdicts for attempt in finished if attempt.took_place], reasons[-1] if reasons else ""
 
     try:
         yield (
-            Explainer(issues=issues, mend=mended, run=run, overall=overall, release_of=lambda one: release_under(one)),
+            Explainer(issues=issues, mend=mended, run=run, overall=overall, release_of=release_under),
             worker,
         )
     finally:

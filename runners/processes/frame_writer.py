@@ -13,7 +13,7 @@ import numpy as np
 from repro.traces.trace import Array, Ended
 from runners.processes.wire import packed, write_all
 from runners.recording.observer import HarnessError, Watch
-from runners.recording.packed import Sheet
+from runners.recording.packed import PackedLayout
 
 # A step that records more than this between two calls of at() is sent in parts, so that memory stays bounded.
 _PENDING_MAX = 8 << 20
@@ -56,7 +56,7 @@ class Recorder(Watch):
         self._add(array.tobytes())
         self._seconds["record"] += time.perf_counter() - start
 
-    def see_all(self, step: int, what: Sheet, data: bytes) -> None:
+    def see_all(self, step: int, what: PackedLayout, data: bytes) -> None:
         start = time.perf_counter()
         self._events.append(f'["sheet",{step},{what.text}]')
         self._add(what.told(data))

@@ -47,7 +47,7 @@ class Log:
         handle = other._file.fileno()
         length = os.fstat(handle).st_size
         if length > other._taken:
-            # A log that nobody can write any more is no reason to end what it tells of.
+            # A log that cannot be written any more is no reason to end the process that it is of.
             with contextlib.suppress(OSError):
                 os.write(self._file.fileno(), os.pread(handle, length - other._taken, other._taken))
             other._taken = length

@@ -21,7 +21,7 @@ from repro.traces.trace import Ended, How, Trace
 from runners.processes.causes import cuda_error, exit_name
 from runners.processes.log import Log
 from runners.processes.trace_reader import Intake
-from runners.processes.warm import Open, Standbys
+from runners.processes.warm import Open, WarmSessions
 from runners.processes.wire import BadFrame, CutShort, Frame, Silence, pack, read_exactly, receive, write_all
 from runners.processes.worker_handle import PROMPT_S, Worker, WorkerTrouble
 from runners.targets.environments import NotUsable, interpreter, waiting, worker_environment
@@ -76,7 +76,7 @@ class Pool:
         self._log = Log(log)
         self._worker: Worker | None = None
         self._session: Open | None = None
-        self._standbys = Standbys(standbys, self._open_ahead, self._dismiss)
+        self._standbys = WarmSessions(standbys, self._open_ahead, self._dismiss)
         self._crashed: set[Setup] = set()  # setups on which a run has ended badly
         self._next: Case | None = None
         self._change: Mapping[str, object] = {}
@@ -185,8 +185,8 @@ class Pool:
     def _session_for(self, case: Case, intake: Intake) -> Open:
         """The session that this case is run in: it has been sent there already, or it is the kept one, one that was
         opened ahead, or a new one."""
-        kept = self._session
-        if kept and (kept.setup != case.setup or (kept.sent and kept.sent[0] != case)):
+        current = self._session
+        if current and (current.setup != case.setup or (current.sent and current.sent[0] != case)):
             self._close_session()
         worker = self._worker_or_start()
         if self._session is None:

@@ -1,4 +1,4 @@
-"""Real targets for what repro/upstream asks of a rig: who judges and who is told is passed in."""
+"""Real targets for repro/upstream's rig; judging and reporting are passed in."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def _overlay(target: Target, change: str, contents: Contents) -> Target:
 
 def _alone(target: Target) -> tuple[Path, Mapping[str, str]]:
     path = os.pathsep.join(map(str, import_path(target)))
-    kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith(_KEPT_FAMILIES)}
-    return interpreter(target), {**kept, "PYTHONPATH": path}
+    variables = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith(_KEPT_FAMILIES)}
+    return interpreter(target), {**variables, "PYTHONPATH": path}
 
 
 def _named(target: Target) -> str:
@@ -88,7 +88,7 @@ def _named(target: Target) -> str:
 
 
 def _releases(engine: str) -> tuple[str, ...]:
-    found = {one.release for one in installed()}
+    releases = {installation.release for installation in installed()}
     if engine == "cuda":
-        found |= {one.release for one in own_environments()}
-    return tuple(sorted(found, key=release_order))
+        releases |= {installation.release for installation in own_environments()}
+    return tuple(sorted(releases, key=release_order))

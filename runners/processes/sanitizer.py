@@ -21,7 +21,7 @@ from runners.processes.warm import room_for
 from runners.targets.environments import NotUsable
 
 PROGRAM = "compute-sanitizer"
-# How many times as long a silence is none yet.
+# By which factor a silence may be longer than without the sanitizer.
 SLOWER = 20.0
 # Of each process; the first one is what counts.
 _REPORTS_MAX = 50
@@ -61,9 +61,9 @@ class Access:
 
 def program(environment: Mapping[str, str] = os.environ) -> Path:
     """Where compute-sanitizer is. NotUsable if it is nowhere."""
-    found = shutil.which(PROGRAM, path=environment.get("PATH"))
-    if found:
-        return Path(found)
+    on_path = shutil.which(PROGRAM, path=environment.get("PATH"))
+    if on_path:
+        return Path(on_path)
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         if environment.get(variable) and (path := Path(environment[variable]) / "bin" / PROGRAM).exists():
             return path
@@ -81,9 +81,9 @@ class Reports:
 
     def fresh(self) -> tuple[Access, ...]:
         """What was not there when this was last asked."""
-        found = [one for one in accesses(self._folder) if (one.what, one.kernel) not in self._told]
-        self._told |= {(one.what, one.kernel) for one in found}
-        return tuple(found)
+        unseen = [access for access in accesses(self._folder) if (access.what, access.kernel) not in self._told]
+        self._told |= {(access.what, access.kernel) for access in unseen}
+        return tuple(unseen)
 
 
 @contextmanager
@@ -124,22 +124,22 @@ def wrapper(tool: str, reports: Path) -> tuple[str, ...]:
 def accesses(reports: Path) -> tuple[Access, ...]:
     """What all reports in this folder say, each kind of access in each kernel once, in the order of the reports."""
     texts = [path.read_text(errors="replace") for path in sorted(reports.glob("*.txt"), key=_age)]
-    found: dict[tuple[str, str], Access] = {}
+    by_place: dict[tuple[str, str], Access] = {}
     for text in texts:
         for access in parse(text):
-            found.setdefault((access.what, access.kernel), access)
-    return tuple(found.values())
+            by_place.setdefault((access.what, access.kernel), access)
+    return tuple(by_place.values())
 
 
 def parse(text: str) -> tuple[Access, ...]:
     """The bad accesses in a report, in its order."""
-    found: list[dict[str, str]] = []
+    reports: list[dict[str, str]] = []
     for line in (match.group(1).strip() for match in _LINE.finditer(text)):
         if head := _HEAD.match(line):
-            found.append({"what": head["what"], "size": head["size"] or "0"})
-        elif found:
-            _add(found[-1], line)
-    return tuple(Access(size=int(one.pop("size")), **one) for one in found)
+            reports.append({"what": head["what"], "size": head["size"] or "0"})
+        elif reports:
+            _add(reports[-1], line)
+    return tuple(Access(size=int(report.pop("size")), **report) for report in reports)
 
 
 def _add(access: dict[str, str], line: str) -> None:

@@ -1,6 +1,6 @@
 """The session process: opens a session for one setup, then runs cases until the pool closes its end or one goes wrong.
 
-Asked for a setup alone, it opens the session ahead and waits: what that told lies in the channel until a case is run.
+Asked for a setup alone, it opens the session ahead and waits: its messages lie in the channel until a case is run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Changed = Callable[[Mapping[str, Any], OpenSession], OpenSession]
 
 def unchanging(change: Mapping[str, Any], open_session: OpenSession) -> OpenSession:
     """For sessions in which nothing can be changed."""
-    raise Unsupported(f"no change is possible here: {', '.join(change)}")
+    raise Unsupported(f"sessions of this kind cannot be changed: {', '.join(change)}")
 
 
 def session_process(channel: int, log: int, target: Target, open_session: OpenSession, changed: Changed) -> NoReturn:
@@ -96,8 +96,8 @@ def run(run_case: RunCase, case: Case, watch: Recorder) -> Ended:
 
 
 def not_opened(error: BaseException, watch: Recorder) -> Ended:
-    """How a session ended that could not be opened. It says what of sglang's it was at if the error is sglang's, and
-    otherwise the trouble is ours."""
+    """How a session ended that could not be opened: an error of sglang's, with the part that was being built, or an
+    error of the harness."""
     return _raised(error, watch) if watch.path != "build" else _not_run(error, watch)
 
 

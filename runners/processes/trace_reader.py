@@ -50,7 +50,7 @@ class Intake:
                                 places.append((step, path, name))
                                 forms.append(form_of(form))
                             case _:
-                                raise BadFrame(f"{str(entry)[:80]} is no entry of a sheet")
+                                raise BadFrame(f"{str(entry)[:80]} is not a field of a packed layout")
                 case ["at", int(step), str(path)]:
                     self.step, self.path, moved = step, path, True
                 case ["printed", int(length)]:

@@ -37,7 +37,7 @@ def room_for(engine: str, workers: int = 1, cores: int = 0) -> int:
 class Open:
     """A session process and the channel to it. Mutable: what was sent to it and has not been collected.
 
-    facts: what it has said about itself, which holds for all of its runs. sent: cases whose traces nobody has taken
+    facts: about the session, true for all of its runs. sent: cases whose traces have not been collected
     yet, in order. used: whether a case was sent to it.
     """
 
@@ -50,7 +50,7 @@ class Open:
     used: bool = False
 
 
-class Standbys:
+class WarmSessions:
     """Up to `room` sessions that wait. Mutable.
 
     begin: start to open a session for a setup. close: end one, without waiting for it.
@@ -74,18 +74,18 @@ class Standbys:
         was expected has come about."""
         if setup in self._expected:
             self._expected.remove(setup)
-        found = next((one for one in self._open if one.setup == setup), None)
-        if found:
-            self._open.remove(found)
-        return found
+        taken = next((session for session in self._open if session.setup == setup), None)
+        if taken:
+            self._open.remove(taken)
+        return taken
 
     def fill(self, urgent: Sequence[Setup] = ()) -> None:
         """Begin to open what is urgent or expected and not there, as far as there is room; others make room for it."""
         spare, missing = list(self._open), []
         for setup in [*urgent, *self._expected][: self.room]:
-            found = next((one for one in spare if one.setup == setup), None)
-            if found:
-                spare.remove(found)
+            session = next((open_session for open_session in spare if open_session.setup == setup), None)
+            if session:
+                spare.remove(session)
             else:
                 missing.append(setup)
         for setup in missing:
@@ -96,5 +96,5 @@ class Standbys:
             self._open.append(self._begin(setup))
 
     def pop(self) -> Open | None:
-        """One of them, which is the caller's from now on; None if there is none."""
+        """One of them, which is the caller's from now on; None if there is no session left."""
         return self._open.pop() if self._open else None

@@ -68,36 +68,36 @@ def _plain(text: str) -> np.dtype[np.generic]:
     try:
         dtype = np.dtype(text)
     except (TypeError, ValueError, SyntaxError) as error:
-        raise BadFrame(f"{text!r:.80} is no dtype") from error
+        raise BadFrame(f"{text!r:.80} is not a dtype") from error
     if dtype.kind not in "biuf":
         raise BadFrame(f"dtype {text!r:.80} is not one of plain numbers")
     return dtype
 
 
 def form_of(value: object) -> Form:
-    """Read a form out of a head. BadFrame if it is none, or names a dtype that is not plain numbers."""
+    """Read a form out of a head. BadFrame if it is invalid, or names a dtype that is not of plain numbers."""
     if not (isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], list)):
         raise BadFrame(f"{value!r:.80} describes no array")
     dtype, shape = value
     if not all(type(length) is int and 0 <= length <= BODY_MAX for length in shape) or len(shape) > 16:
-        raise BadFrame(f"{shape!r:.80} is no shape")
+        raise BadFrame(f"{shape!r:.80} is not a shape")
     _plain(dtype)
     return Form(dtype=dtype, shape=tuple(shape))
 
 
 def arrays(forms: Sequence[Form], body: bytes) -> list[Array]:
     """The arrays of a body, read-only views of it. BadFrame if the body is not exactly as long as they are."""
-    found: list[Array] = []
+    parsed: list[Array] = []
     offset = 0
     for form in forms:
         if form.size > len(body) - offset:
             raise BadFrame(f"arrays of more than the {len(body)} bytes that came with them")
         flat = np.frombuffer(body, dtype=_plain(form.dtype), count=math.prod(form.shape), offset=offset)
-        found.append(flat.reshape(form.shape))
+        parsed.append(flat.reshape(form.shape))
         offset += form.size
     if offset != len(body):
         raise BadFrame(f"{len(body) - offset} bytes beyond the arrays that were named")
-    return found
+    return parsed
 
 
 def pack(frame: Frame) -> bytes:
@@ -133,7 +133,7 @@ def receive(read: Callable[[int], bytes]) -> Frame | None:
     except (ValueError, RecursionError) as error:
         raise BadFrame(f"the frame's head is not JSON: {text[:80]!r}") from error
     if not isinstance(head, dict):
-        raise BadFrame(f"the frame's head is no object: {text[:80]!r}")
+        raise BadFrame(f"the frame's head is not an object: {text[:80]!r}")
     return Frame(head=head, body=body)
 
 
@@ -141,23 +141,23 @@ def read_exactly(handle: int, size: int, deadline: float = math.inf) -> bytes:
     """`size` bytes from a descriptor, or fewer where the other side has closed. Silence once time.monotonic()
     passes the deadline."""
     parts: list[bytes] = []
-    left = size
-    while left:
+    remaining = size
+    while remaining:
         _await(handle, select.POLLIN, deadline)
         try:
-            part = os.read(handle, min(left, _CHUNK))
+            part = os.read(handle, min(remaining, _CHUNK))
         except ConnectionResetError:
             # A socket says so when its peer died with bytes unread; for us that is the end, too.
             break
         if not part:
             break
         parts.append(part)
-        left -= len(part)
+        remaining -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def write_all(handle: int, data: bytes, deadline: float = math.inf) -> None:
-    """Write everything. Silence past the deadline; OSError (a broken pipe) if nobody is there to read."""
+    """Write everything. Silence past the deadline; OSError (a broken pipe) if the reader is gone."""
     rest = memoryview(data)
     while rest:
         _await(handle, select.POLLOUT, deadline)
@@ -174,6 +174,6 @@ def _await(handle: int, event: int, deadline: float) -> None:
         return
     poll = select.poll()
     poll.register(handle, event)
-    left = deadline - time.monotonic()
-    if left <= 0 or not poll.poll(left * 1000):
+    remaining = deadline - time.monotonic()
+    if remaining <= 0 or not poll.poll(remaining * 1000):
         raise Silence

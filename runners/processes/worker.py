@@ -96,7 +96,7 @@ class _Order:
 
 
 class Sessions:
-    """The session processes that are alive, and those that have ended and that nobody has asked about. Mutable."""
+    """The session processes that are alive, and those that have ended and whose end has not been reported. Mutable."""
 
     def __init__(self, control: socket.socket, target: Target, open_session: OpenSession, changed: Changed) -> None:
         self._control, self._target, self._open_session, self._changed = control, target, open_session, changed
@@ -129,7 +129,7 @@ class Sessions:
         """Hear the next word from the pool and act on it. False if the pool is gone."""
         try:
             word, handles, _, _ = socket.recv_fds(self._control, MESSAGE_MAX, 2)
-        except ConnectionResetError:  # it died with words of ours unread
+        except ConnectionResetError:  # it died with messages unread
             return False
         if not word:
             return False
@@ -163,7 +163,7 @@ class Sessions:
     def _notice(self, handle: int) -> None:
         """A session has ended. It stays unreaped until the pool asks, so that its number cannot be anyone else's."""
         self._poll.unregister(handle)
-        self._ended.add(next(number for number, one in self._handles.items() if one == handle))
+        self._ended.add(next(number for number, open_handle in self._handles.items() if open_handle == handle))
 
     def _look(self, number: int, order: _Order) -> None:
         """Whether what was ordered has come about, or its time has passed."""

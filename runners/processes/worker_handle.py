@@ -29,11 +29,11 @@ class Worker:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: int) -> None:
         """Start it; what it prints goes to the descriptor `log`. WorkerTrouble if the system refuses."""
         # Every message on this kind of socket arrives whole or not at all.
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            with theirs:
+            with child_end:
                 self._process = subprocess.Popen(
-                    command, stdin=theirs.fileno(), stdout=log, stderr=log, env=dict(environment), process_group=0
+                    command, stdin=child_end.fileno(), stdout=log, stderr=log, env=dict(environment), process_group=0
                 )
         except OSError as error:
             self._control.close()
@@ -48,23 +48,23 @@ class Worker:
 
     def open(self, log: int) -> tuple[socket.socket, int]:
         """Start a session process that prints to the descriptor `log`: the channel to it, and its number."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         # Reads and writes on our end wait in poll, where they can be given a deadline.
-        ours.setblocking(False)
+        parent_end.setblocking(False)
         try:
-            with theirs:
+            with child_end:
                 # As much as the system allows: a session goes on while what it says waits to be read.
-                theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
-                socket.send_fds(self._control, [b"{}"], [theirs.fileno(), log])
+                child_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
+                socket.send_fds(self._control, [b"{}"], [child_end.fileno(), log])
             number = int(self._hear(PROMPT_S, ("opened",))["pid"])
         except OSError as error:
-            ours.close()
+            parent_end.close()
             raise WorkerTrouble(f"the worker ended: {self._exit()}") from error
         except BaseException:
-            ours.close()
+            parent_end.close()
             raise
         self._sessions.add(number)
-        return ours, number
+        return parent_end, number
 
     def end_session(self, session: int, number: int, within_s: float) -> int | None:
         """Send its process group this signal (0: none), and wait for it to end. Its wait status; None if it has not
@@ -109,9 +109,9 @@ class Worker:
         try:
             data = self._control.recv(MESSAGE_MAX)
         except TimeoutError:
-            raise WorkerTrouble(f"the worker said nothing for {within_s:g} s") from None
+            raise WorkerTrouble(f"the worker sent nothing for {within_s:g} s") from None
         except OSError:
-            data = b""  # it died with words of ours unread
+            data = b""  # it died with messages unread
         finally:
             self._control.settimeout(None)
         if not data:
@@ -121,7 +121,7 @@ class Worker:
         except ValueError:
             message = None
         if not isinstance(message, dict) or message.get("say") not in expected:
-            raise WorkerTrouble(f"the worker answers what makes no sense: {data[:80]!r}")
+            raise WorkerTrouble(f"the worker sent an invalid message: {data[:80]!r}")
         return message
 
     def _exit(self) -> str:

@@ -1,4 +1,4 @@
-"""How the code that runs a case tells what it sees, and the exception by which it says that the trouble is ours."""
+"""How the code that runs a case reports what it sees, and the exception for failures of the harness."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 from repro.cases.case import Case, Setup, Target
 from repro.traces.trace import Array
-from runners.recording.packed import Sheet
+from runners.recording.packed import PackedLayout
 
 
 class Watch(Protocol):
@@ -19,7 +19,7 @@ class Watch(Protocol):
     def see(self, step: int, path: str, name: str, array: Array) -> None:
         """Record a copy of an array under the names of repro/traces/trace.py."""
 
-    def see_all(self, step: int, what: Sheet, data: bytes) -> None:
+    def see_all(self, step: int, what: PackedLayout, data: bytes) -> None:
         """The same for all that a sheet says is recorded, out of these bytes."""
         for path, name, array in what.recorded(data):
             self.see(step, path, name, array)

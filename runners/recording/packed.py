@@ -1,6 +1,6 @@
-"""How arrays lie one behind the other in one stretch of bytes: what is seen together is told together.
+"""How arrays lie one behind the other in one stretch of bytes: arrays seen together are sent together.
 
-A session sees the same arrays in the same order again and again, so what can be said of them without looking at them
+A session sees the same arrays in the same order again and again, so everything that does not depend on their contents
 is worked out once.
 """
 
@@ -31,7 +31,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class PackedLayout:
     """The arrays of one stretch. places: where each begins. size: bytes of all. runs: where those lie that are
     recorded. text: these as JSON."""
 
@@ -57,11 +57,11 @@ class Sheet:
 
 
 @functools.lru_cache(maxsize=4096)
-def sheet(entries: tuple[Entry, ...]) -> Sheet:
+def sheet(entries: tuple[Entry, ...]) -> PackedLayout:
     """What holds of these arrays whatever is in them."""
     sizes = [math.prod(entry.shape) * np.dtype(entry.dtype).itemsize for entry in entries]
     starts = [0, *itertools.accumulate(sizes)]
-    return Sheet(
+    return PackedLayout(
         places={(entry.path, entry.name): (start, entry) for start, entry in zip(starts, entries, strict=False)},
         size=starts[-1],
         runs=tuple(_runs(entries, starts)),
@@ -71,7 +71,7 @@ def sheet(entries: tuple[Entry, ...]) -> Sheet:
 
 def _runs(entries: tuple[Entry, ...], starts: list[int]) -> Iterator[slice]:
     """The stretches of neighbours that are recorded."""
-    for told, group in itertools.groupby(range(len(entries)), key=lambda number: entries[number].told):
+    for recorded, group in itertools.groupby(range(len(entries)), key=lambda number: entries[number].told):
         numbers = list(group)
-        if told:
+        if recorded:
             yield slice(starts[numbers[0]], starts[numbers[-1] + 1])

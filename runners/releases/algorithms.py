@@ -20,8 +20,8 @@ AUXILIARY = 3  # layers of the target whose hidden states EAGLE3's draft model i
 def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Of target and draft model."""
     if setup.algorithm == "EAGLE3":
-        own = {"draft_vocab_size": draft_vocab(setup)}
-        return model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle3") | own
+        draft_only = {"draft_vocab_size": draft_vocab(setup)}
+        return model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle3") | draft_only
     if setup.algorithm == "NEXTN":
         return deepseek(setup), deepseek(setup)
     return model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle")

@@ -79,7 +79,7 @@ def prepare(release: str, device: str) -> None:
 
 
 def load(release: str, runner: str) -> Adapter:
-    """The adapter for a runner that replays graphs. NotDriven if this release has none."""
+    """The adapter for a runner that replays graphs. NotDriven if this release has no such runner."""
     part = parts(release, runner)
     return Adapter(
         name=adapter_name(release, runner),
@@ -138,21 +138,22 @@ def _folder(runner: str) -> str:
 
 
 def load_all(release: str) -> dict[str, Adapter | NotDriven | HarnessError]:
-    """Per runner its adapter, or why there is none: what cannot be imported must not keep the others from running."""
-    found: dict[str, Adapter | NotDriven | HarnessError] = {}
+    """Per runner its adapter, or why it has none: a runner that cannot be imported must not keep the others from
+    running."""
+    adapters: dict[str, Adapter | NotDriven | HarnessError] = {}
     for runner, facts in RUNNER_FACTS.items():
         if not facts.graph or runner == TOY:
             continue
         try:
-            found[runner] = load(release, runner)
+            adapters[runner] = load(release, runner)
         except NotDriven as reason:
-            found[runner] = reason
+            adapters[runner] = reason
         except Exception as error:  # becomes the end of every run of this runner; the log has all of it
             traceback.print_exc()
             adapter = f"the {runner} runner's adapter {adapter_name(release, runner)}"
             text = f"{adapter} cannot be imported: {type(error).__name__}: {error}"
-            found[runner] = HarnessError(text)
-    return found
+            adapters[runner] = HarnessError(text)
+    return adapters
 
 
 def module_of(folder: str, first: str) -> ModuleType:

@@ -37,5 +37,5 @@ def _stand_in_for_experts(network: torch.nn.Module) -> None:
 def _experts(layer: Any, dispatch_output: Any) -> Any:
     """In the form of sglang's own methods."""
     tokens, chosen = dispatch_output.hidden_states, dispatch_output.topk_output
-    found = experts(tokens, layer.w13_weight, layer.w2_weight, chosen.topk_weights, chosen.topk_ids)
-    return StandardCombineInput(hidden_states=found)
+    output = experts(tokens, layer.w13_weight, layer.w2_weight, chosen.topk_weights, chosen.topk_ids)
+    return StandardCombineInput(hidden_states=output)

@@ -13,8 +13,8 @@ BACKEND = "sglang.srt.layers.attention.flashinfer_backend"
 
 
 def load_backend() -> None:
-    """Import the module as if flashinfer were there, again where it came with others (since 0.5.23). No other part of
-    sglang is told so: it would ask for more."""
+    """Import the module as if flashinfer were there, again where it came with others (since 0.5.23). The rest of
+    sglang sees no flashinfer: it would ask for more."""
     utils: Any = importlib.import_module("sglang.srt.utils")
     asked = utils.is_flashinfer_available
     utils.is_flashinfer_available = lambda: True

@@ -28,8 +28,8 @@ def plan(backend: Any, batch: Any) -> None:
 def forward_planned(model_runner: Any, batch: Any) -> Any:
     """The logits output of an eager pass over metadata that is made first."""
     plan(model_runner.attn_backend, batch)
-    told = {} if hasattr(batch, "mark_forward_metadata_ready") else {"skip_attn_backend_init": True}
-    return model_runner.forward(batch, **told).logits_output
+    options = {} if hasattr(batch, "mark_forward_metadata_ready") else {"skip_attn_backend_init": True}
+    return model_runner.forward(batch, **options).logits_output
 
 
 def accept(runner: Any, batch: Any) -> None:

@@ -114,26 +114,26 @@ class Rows:
 @functools.lru_cache(maxsize=1024)
 def _places(kinds: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]) -> dict[str, _Place]:
     """Where tensors of these names, dtypes and shapes lie."""
-    found, start = {}, 0
+    places, start = {}, 0
     for name, dtype, shape in kinds:
         strides = tuple(math.prod(shape[n + 1 :]) for n in range(len(shape)))
         size = math.prod(shape) * dtype.itemsize
         gap = bytes(-size % _ALIGNMENT)
-        found[name] = _Place(name, dtype, tuple(shape), strides, start // dtype.itemsize, start, size, gap)
+        places[name] = _Place(name, dtype, tuple(shape), strides, start // dtype.itemsize, start, size, gap)
         start += size + len(gap)
-    return found
+    return places
 
 
 def _unpacked(packed: torch.Tensor, places: Mapping[str, _Place]) -> dict[str, torch.Tensor]:
     """Views of the packed bytes."""
     bases: dict[torch.dtype, torch.Tensor] = {}
-    found = {}
+    unpacked = {}
     for name, place in places.items():
         base = bases.get(place.dtype)
         if base is None:
             base = bases[place.dtype] = packed.view(place.dtype)
-        found[name] = base.as_strided(place.shape, place.strides, place.offset)
-    return found
+        unpacked[name] = base.as_strided(place.shape, place.strides, place.offset)
+    return unpacked
 
 
 def _dtype(value: torch.Tensor | Array) -> torch.dtype:

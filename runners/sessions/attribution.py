@@ -16,10 +16,10 @@ from runners.engines.active import engine
 from runners.recording.observer import HarnessError, Unsupported, Watch
 from runners.releases.refusals import refused
 
-_OURS = str(Path(__file__).resolve().parents[1])
-_ENGINES = f"{_OURS}/engines/"
-_THEIRS = "/sglang/"
-# Of ours, and yet only on the way from sglang to torch.
+_HARNESS = str(Path(__file__).resolve().parents[1])
+_ENGINES = f"{_HARNESS}/engines/"
+_SGLANG = "/sglang/"
+# The harness's, and yet only on the way from sglang to torch.
 _PASSING = ("__torch_function__", "__torch_dispatch__")
 # What a stand-in raises by a mistake of its own. What else it raises, the real thing would.
 _MISTAKES = (AttributeError, TypeError, NameError, ImportError)
@@ -39,13 +39,13 @@ _STAGES = {
 }
 
 
-def unless_ours(error: Exception) -> None:
+def raise_harness_error(error: Exception) -> None:
     """Raise HarnessError or Unsupported where this is no error of sglang's."""
     cause = error.__cause__ if isinstance(error, InterpreterError) and error.__cause__ else error
-    innermost = next(filter(None, map(_whose, reversed(traceback.extract_tb(cause.__traceback__)))), "theirs")
+    innermost = next(filter(None, map(_whose, reversed(traceback.extract_tb(cause.__traceback__)))), "sglang")
     if innermost == "engines" and isinstance(cause, NotImplementedError):
         raise Unsupported(str(cause)) from error
-    mistake = innermost == "ours" or (innermost == "engines" and isinstance(cause, _MISTAKES))
+    mistake = innermost == "harness" or (innermost == "engines" and isinstance(cause, _MISTAKES))
     if mistake or _names_a_stand_in(cause):
         raise HarnessError(f"{type(cause).__name__}: {cause}") from error
 
@@ -55,28 +55,28 @@ def not_built(error: Exception, setup: Setup, watch: Watch) -> None:
     `watch` what it came out of."""
     if words := refused(setup, error):
         raise Unsupported(words) from error
-    unless_ours(error)
+    raise_harness_error(error)
     lacking = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] != "sglang"
     scarce = engine.device == "cuda" and _SCARCE.search(str(error))
     if lacking or scarce or isinstance(error, OSError | MemoryError):
         raise HarnessError(f"{type(error).__name__}: {error}") from error
     frames = traceback.extract_tb(error.__traceback__)
-    if not any(frame.name == "capture" and _whose(frame) == "ours" for frame in frames):
+    if not any(frame.name == "capture" and _whose(frame) == "harness" for frame in frames):
         watch.at(-1, f"building {_stage(error)}")
 
 
 def _whose(frame: traceback.FrameSummary) -> str:
-    """Of a frame: theirs, ours, or of our engines; empty if of neither's code."""
+    """Whose code a frame is: sglang's, the harness's, its engines'; empty for any other."""
     path = frame.filename
     if path.startswith(_ENGINES):
         return "" if frame.name in _PASSING else "engines"
-    if path.startswith(_OURS):
-        return "ours"
-    return "theirs" if _THEIRS in path else ""
+    if path.startswith(_HARNESS):
+        return "harness"
+    return "sglang" if _SGLANG in path else ""
 
 
 def _names_a_stand_in(error: BaseException) -> bool:
-    """Whether sglang asked a stand-in of ours for what it does not have."""
+    """Whether sglang asked a stand-in for what it does not have."""
     if isinstance(error, AttributeError):
         asked = error.obj
         if isinstance(asked, types.ModuleType):
@@ -86,13 +86,13 @@ def _names_a_stand_in(error: BaseException) -> bool:
     if isinstance(error, ImportError):
         return engine.device == "cpu" and (error.name or "").startswith(_STOOD_IN)
     called = _CALLED.match(str(error)) if isinstance(error, TypeError) else None
-    return called is not None and _is_ours(called[1].partition(".")[0])
+    return called is not None and _is_harness_code(called[1].partition(".")[0])
 
 
-def _is_ours(name: str) -> bool:
-    """Whether a module of ours defines this function or class."""
-    ours = [(path, vars(module)) for path, module in list(sys.modules.items()) if path.startswith("runners.")]
-    return any(getattr(names.get(name), "__module__", "") == path for path, names in ours)
+def _is_harness_code(name: str) -> bool:
+    """Whether a module of runners/ defines this function or class."""
+    modules = [(path, vars(module)) for path, module in list(sys.modules.items()) if path.startswith("runners.")]
+    return any(getattr(names.get(name), "__module__", "") == path for path, names in modules)
 
 
 def _stage(error: BaseException) -> str:
@@ -100,7 +100,7 @@ def _stage(error: BaseException) -> str:
     names = []
     at = error.__traceback__
     while at is not None:
-        if _THEIRS in at.tb_frame.f_code.co_filename:
+        if _SGLANG in at.tb_frame.f_code.co_filename:
             names.append(at.tb_frame.f_code.co_qualname)
         at = at.tb_next
     for name in reversed(names):

@@ -18,7 +18,7 @@ from runners.recording.observer import Watch
 from runners.releases import model
 from runners.releases.live import Adapter, Live, mha_cache
 from runners.sessions import memory
-from runners.sessions.errors import theirs
+from runners.sessions.errors import sglang_errors
 from runners.sessions.history import History
 from runners.sessions.planner import Planner, attention_backends
 from runners.sessions.third_opinion import ThirdOpinion
@@ -59,8 +59,8 @@ class Captured:
         self.fillings = [memory.Filling(kv, values) for kv in caches]
         self.snapshots = memory.Snapshots(self.kv)
         buffers = family.input_buffers(self.runner)
-        found = {name: getattr(buffers, name, None) for name in family.buffers}
-        self.buffers = {name: tensor for name, tensor in found.items() if tensor is not None}
+        tensors = {name: getattr(buffers, name, None) for name in family.buffers}
+        self.buffers = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         self.known = flats(self.buffers)
         static = self._static_tensors()
         self.owners = {"runner": self.runner, "target": self.live.target, "draft": self.live.draft}
@@ -104,20 +104,20 @@ class Captured:
         """What tokens stand for, moved: what a runner that is given nothing but tokens is nudged by."""
         parameters = self.model_runner.model.named_parameters()
         embeddings = [parameter.data for name, parameter in parameters if "embed" in name]
-        kept = memory.copied(embeddings)
+        unmoved = memory.copied(embeddings)
         for embedding in embeddings:
             embedding.mul_(factor)
         try:
             yield
         finally:
-            memory.restore(embeddings, kept)
+            memory.restore(embeddings, unmoved)
 
     @contextmanager
     def timed(self, stage: str, watch: Watch) -> Iterator[None]:
         """Run sglang's code: what it raises is a finding. An asynchronous error may surface later, in wait_for() at
         the latest."""
         start = time.perf_counter()
-        with theirs(wait=False):
+        with sglang_errors(wait=False):
             yield
         watch.spent(stage, time.perf_counter() - start)
 
@@ -129,8 +129,8 @@ class Captured:
 
     def launching(self, launched: Callable[[], None]) -> AbstractContextManager[None]:
         """While entered, `launched` is called just before every launch of a graph."""
-        own = self.adapter.family.launching
-        return own(self.runner, launched) if own else _graphs_say(launched)
+        hook = self.adapter.family.launching
+        return hook(self.runner, launched) if hook else _graphs_say(launched)
 
 
 @contextmanager

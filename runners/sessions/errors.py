@@ -1,4 +1,5 @@
-"""Whose error it is: what is raised under `theirs` is sglang's, what a session raises otherwise is our own."""
+"""Whose error it is: what is raised under `sglang_errors` is sglang's, what a session raises otherwise is the
+harness's."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ import torch
 from repro.cases.case import Case
 from runners.engines.active import engine
 from runners.recording.observer import HarnessError, RunCase, Unsupported, Watch
-from runners.sessions.attribution import unless_ours
+from runners.sessions.attribution import raise_harness_error
 
 
-class Theirs(Exception):
-    """Carries what sglang's code raised past what would take our own mistakes for it."""
+class SglangError(Exception):
+    """Carries an exception of sglang's code past the handlers of the session's own errors."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -22,7 +23,7 @@ class Theirs(Exception):
 
 
 @contextmanager
-def theirs(*, wait: bool = True) -> Iterator[None]:
+def sglang_errors(*, wait: bool = True) -> Iterator[None]:
     """Run sglang's code: what it raises is a finding. wait: for the device, so that an asynchronous error surfaces
     here; otherwise somebody else waits for it."""
     try:
@@ -32,17 +33,17 @@ def theirs(*, wait: bool = True) -> Iterator[None]:
     except (Unsupported, HarnessError):
         raise
     except Exception as error:
-        unless_ours(error)
-        raise Theirs(error) from error
+        raise_harness_error(error)
+        raise SglangError(error) from error
 
 
-def blaming(run: RunCase) -> RunCase:
+def attributed(run: RunCase) -> RunCase:
     """The same run, raising what sglang raised as it is, and HarnessError for a mistake of the session's."""
 
     def blamed(case: Case, watch: Watch) -> None:
         try:
             run(case, watch)
-        except Theirs as raised:
+        except SglangError as raised:
             raise raised.error from None
         # The last of a kernel before, wherever it surfaces.
         except (Unsupported, HarnessError, torch.AcceleratorError):

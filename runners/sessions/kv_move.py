@@ -19,7 +19,7 @@ from runners.releases import catalogue
 from runners.releases.kv_move.family import Batch, Move, Pools
 from runners.releases.stood_in import stood_in
 from runners.sessions import memory
-from runners.sessions.errors import blaming, theirs
+from runners.sessions.errors import attributed, sglang_errors
 from runners.sessions.step import see_memory
 
 
@@ -47,7 +47,7 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
             finally:
                 see_memory(moved.tape)
 
-    return blaming(run)
+    return attributed(run)
 
 
 class Moves:
@@ -74,9 +74,9 @@ class Moves:
             memory.restore(self.kv, before)
             batch = self._batch()
             self.watch.at(self.number, path)
-            with theirs(), poison:
-                given = self._moved(move, batch)
-            for name, tensor in given.items():
+            with sglang_errors(), poison:
+                inputs = self._moved(move, batch)
+            for name, tensor in inputs.items():
                 self._see(path, name, tensor)
             self._see_changes(before)
 
@@ -91,7 +91,7 @@ class Moves:
             size = len(self.kv[0])
             if all(0 <= slot < size for place in came for slot in came[place].tolist()):
                 real(self.pools.cache, tgt_loc, src_loc)
-            else:  # a move out of the cache would end the process, and nobody would learn more than is recorded
+            else:  # a move out of the cache would end the process, and nothing more would be recorded
                 self._see(self.path, "outside", 1)
                 self.tape.hold()
 
@@ -111,7 +111,7 @@ class Moves:
 
     def _batch(self) -> Batch:
         requests = self.requests
-        given = {
+        inputs = {
             "req_pool_indices": np.array([r.slot for r in requests], dtype=np.int64),
             "seq_lens": np.array([r.seq_len for r in requests], dtype=np.int64),
             "out_cache_loc": np.concatenate([verified(self.setup, self.table, r) for r in requests]),
@@ -119,7 +119,7 @@ class Moves:
             "num_correct_drafts": np.array([correct_drafts(self.setup, r) for r in requests], dtype=np.int32),
             "unfinished": np.array([n for n, r in enumerate(requests) if not finishes(r)], dtype=np.int64),
         }
-        return Batch(**{name: torch.from_numpy(array).to(engine.device) for name, array in given.items()})
+        return Batch(**{name: torch.from_numpy(array).to(engine.device) for name, array in inputs.items()})
 
     # Recording ---------------------------------------------------------------------------------------------------
 

@@ -61,13 +61,13 @@ class Filling:
     def fill(self, step: int, prefixes: Sequence[tuple[Request, Ints]], others: Ints) -> None:
         """Put each request's prefix into its KV slots, from its `data`, whatever ran before; and into other slots what
         differs from step to step, so that every write shows as a change."""
-        slots = np.concatenate([*(own for _, own in prefixes), others])
-        sizes = np.array([*(own.size for _, own in prefixes), others.size])
+        slots = np.concatenate([*(slots_of for _, slots_of in prefixes), others])
+        sizes = np.array([*(slots_of.size for _, slots_of in prefixes), others.size])
         # How far each slot is from the first one of its request.
         along = np.arange(slots.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         data = [request.data for request, _ in prefixes]
         begins = [
-            [*(window(one, prefix) for one in data), window(step, stale)]
+            [*(window(number, prefix) for number in data), window(step, stale)]
             for prefix, stale in zip(self._prefixes, self._stale, strict=True)
         ]
         rows = (np.repeat(np.array(begins), sizes, axis=1) + along * self._widths) & (NOISE_SIZE - 1)
@@ -87,10 +87,10 @@ def copy_slots(kv: Sequence[torch.Tensor], sources: Ints, targets: Ints) -> None
 
 def _alike(kv: Sequence[torch.Tensor], of: Callable[[torch.Tensor], Key]) -> dict[Key, list[int]]:
     """The numbers of those that are alike in this."""
-    found: dict[Key, list[int]] = {}
+    groups: dict[Key, list[int]] = {}
     for number, tensor in enumerate(kv):
-        found.setdefault(of(tensor), []).append(number)
-    return found
+        groups.setdefault(of(tensor), []).append(number)
+    return groups
 
 
 class Snapshots:
@@ -120,8 +120,8 @@ class Snapshots:
 
     def kept(self, moment: int) -> list[torch.Tensor]:
         """What is kept of this moment, in the cache's order."""
-        found = [one for parts in self._parts[moment] for one in parts]
-        return [found[place] for place in self._order]
+        snapshots = [snapshot for parts in self._parts[moment] for snapshot in parts]
+        return [snapshots[place] for place in self._order]
 
     def put_back(self, moment: int) -> None:
         """Have in the cache what it held then."""
@@ -148,11 +148,11 @@ def restore(tensors: Sequence[torch.Tensor], contents: Sequence[torch.Tensor]) -
     """Copy contents into tensors, those of a kind together, which takes a GPU one launch."""
     kinds: dict[tuple[torch.dtype, torch.device], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
     for tensor, values in zip(tensors, contents, strict=True):
-        ours, theirs = kinds.setdefault((tensor.dtype, tensor.device), ([], []))
-        ours.append(tensor)
-        theirs.append(values)
-    for ours, theirs in kinds.values():
-        torch._foreach_copy_(ours, theirs)
+        current, saved = kinds.setdefault((tensor.dtype, tensor.device), ([], []))
+        current.append(tensor)
+        saved.append(values)
+    for current, saved in kinds.values():
+        torch._foreach_copy_(current, saved)
 
 
 def changed_slots(kv: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -> torch.Tensor:

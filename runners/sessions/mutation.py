@@ -23,7 +23,7 @@ from triton.runtime.interpreter import InterpretedFunction
 from repro.cases.case import Case, Setup, Target
 from repro.traces.trace import Array
 from runners.recording.observer import OpenSession, RunCase, Unsupported, Watch
-from runners.recording.packed import Sheet
+from runners.recording.packed import PackedLayout
 
 # How deep a function may lie under decorators.
 _DEPTH_MAX = 8
@@ -134,8 +134,8 @@ def _reread(holder: Any, function: FunctionType, source: str) -> None:
 
 def _last_line(code: CodeType) -> int:
     """The last line of a function, those of functions within it included."""
-    own = max((line for _, _, line in code.co_lines() if line), default=code.co_firstlineno)
-    return max([own, *(_last_line(inner) for inner in code.co_consts if isinstance(inner, CodeType))])
+    last = max((line for _, _, line in code.co_lines() if line), default=code.co_firstlineno)
+    return max([last, *(_last_line(inner) for inner in code.co_consts if isinstance(inner, CodeType))])
 
 
 # Which lines run -------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class _Lines:
         return line
 
     def _name(self, path: str) -> str:
-        """The file relative to its import root; empty where nobody asked for it."""
+        """The file relative to its import root; empty if it was not asked for."""
         start = path.rfind("/sglang/")
         name = path[start + 1 :] if start >= 0 else ""
         return name if name.startswith(self._prefixes) else ""
@@ -214,7 +214,7 @@ class _Phases(Watch):
     def see(self, step: int, path: str, name: str, array: Array) -> None:
         self._watch.see(step, path, name, array)
 
-    def see_all(self, step: int, what: Sheet, data: bytes) -> None:
+    def see_all(self, step: int, what: PackedLayout, data: bytes) -> None:
         self._watch.see_all(step, what, data)
 
     def spent(self, stage: str, seconds: float) -> None:

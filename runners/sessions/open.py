@@ -67,8 +67,8 @@ def _opener(runner: str) -> OpenSession:
     facts = RUNNER_FACTS[runner]
     if facts.graph:
         return _replays
-    own: OpenSession = importlib.import_module(f"runners.sessions.{facts.session}").open_session
-    return own
+    opener: OpenSession = importlib.import_module(f"runners.sessions.{facts.session}").open_session
+    return opener
 
 
 def _replays(setup: Setup, target: Target, watch: Watch) -> RunCase:
@@ -84,10 +84,10 @@ def _facts(target: Target) -> dict[str, str]:
     overlay = overlay_at(Path(target.sglang)) if target.is_checkout else None
     if overlay and overlay.release != RELEASE:
         raise HarnessError(f"asked for sglang {overlay}, found {RELEASE} on the import path")
-    told = {"overlay": str(overlay)} if overlay else {}
+    facts = {"overlay": str(overlay)} if overlay else {}
     if os.environ.get("EAGLEEYE_PROBES", "0") not in ("", "0"):
-        told["probes"] = "on"
-    return told | {
+        facts["probes"] = "on"
+    return facts | {
         "sglang": RELEASE,
         "adapted": "yes" if catalogue.is_adapted(RELEASE) else "no: newer than every adapter",
         "engine": target.engine,

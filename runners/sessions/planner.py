@@ -37,7 +37,7 @@ See = Callable[[str, object], None]
 
 
 class Planner:
-    """Listens to the attention backends of a live sglang. Mutable: `told` is set while somebody listens."""
+    """Listens to the attention backends of a live sglang. Mutable: `told` is set while there is a listener."""
 
     def __init__(self, roots: list[Any]) -> None:
         self.told: Callable[[int, Mapping[str, object]], None] | None = None
@@ -81,13 +81,13 @@ class Planner:
 def view(arguments: Mapping[str, Any]) -> dict[str, object]:
     """Of a planning call's arguments what a batch says, under today's names; what is absent or None is left out."""
     batch = arguments.get("forward_batch")
-    found = {name: getattr(batch, name, None) for name in FIELDS}
-    own = {RENAMED.get(name, name): value for name, value in arguments.items()}
-    found |= {name: own[name] for name in FIELDS if own.get(name) is not None}
-    spec = own.get("spec_info", getattr(batch, "spec_info", None))
+    fields = {name: getattr(batch, name, None) for name in FIELDS}
+    renamed = {RENAMED.get(name, name): value for name, value in arguments.items()}
+    fields |= {name: renamed[name] for name in FIELDS if renamed.get(name) is not None}
+    spec = renamed.get("spec_info", getattr(batch, "spec_info", None))
     for name, names in SPEC_FIELDS.items():
-        found[name] = next((getattr(spec, old) for old in names if getattr(spec, old, None) is not None), None)
-    return {name: value for name, value in found.items() if _recordable(value)}
+        fields[name] = next((getattr(spec, old) for old in names if getattr(spec, old, None) is not None), None)
+    return {name: value for name, value in fields.items() if _recordable(value)}
 
 
 def _recordable(value: object) -> bool:
@@ -98,11 +98,11 @@ def _recordable(value: object) -> bool:
 
 def attention_backends(roots: list[Any]) -> list[Any]:
     """The attention backends of these workers and of the model runners that they hold, in lists as well."""
-    found: dict[int, Any] = {}
+    backends: dict[int, Any] = {}
     for root in roots:
         for held in [root, *(entry for entry in _held(root) if hasattr(entry, "attn_backend"))]:
-            found |= {id(entry): entry for entry in _held(held) if hasattr(type(entry), "init_forward_metadata")}
-    return list(found.values())
+            backends |= {id(entry): entry for entry in _held(held) if hasattr(type(entry), "init_forward_metadata")}
+    return list(backends.values())
 
 
 def _held(owner: Any) -> Iterator[Any]:

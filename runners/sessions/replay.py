@@ -15,11 +15,11 @@ from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.trace import Array
 from runners.engines.active import engine
 from runners.recording.observer import HarnessError, RunCase, Unsupported, Watch
-from runners.recording.packed import Sheet
+from runners.recording.packed import PackedLayout
 from runners.releases.live import Adapter
 from runners.releases.refusals import refused
 from runners.sessions.captured import Captured
-from runners.sessions.errors import Theirs
+from runners.sessions.errors import SglangError
 from runners.sessions.history import NOTHING, STALE
 from runners.sessions.step import Step
 from runners.sessions.third_opinion import is_drawn
@@ -59,7 +59,7 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
                 # Of the last step, so that a case stays the same case when those before it are taken away.
                 last = number == len(case.steps) - 1
                 Step(captured, number, step.requests, watch, drawn=drawn, twinned=last).run()
-            except Theirs as raised:
+            except SglangError as raised:
                 if words := refused(setup, raised.error):
                     raise Unsupported(words) from raised.error
                 raise raised.error from None
@@ -86,7 +86,7 @@ def learn_history(captured: Captured, watch: Watch) -> None:
     try:
         with captured.timed("graph", Silent()):
             captured.adapter.graph(captured.runner, captured.adapter.batch(captured.live, step.rows))
-    except Theirs as raised:
+    except SglangError as raised:
         captured.history = None
         watch.fact("history", f"no other is known: {raised.error}")
     else:
@@ -103,9 +103,9 @@ def bare_loop(captured: Captured, case: Case, watch: Watch) -> None:
     adapter = captured.adapter
     batches = []
     for number, step in enumerate(case.steps):
-        made = Step(captured, number, step.requests, Silent())
-        made.fill()
-        batches.append([adapter.batch(captured.live, made.rows.copied()) for _ in range(2)])
+        prepared = Step(captured, number, step.requests, Silent())
+        prepared.fill()
+        batches.append([adapter.batch(captured.live, prepared.rows.copied()) for _ in range(2)])
     engine.synchronize()
     watch.at(0, "bare")
     start = time.perf_counter()
@@ -125,7 +125,7 @@ class Silent(Watch):
     def see(self, step: int, path: str, name: str, array: Array) -> None:
         pass
 
-    def see_all(self, step: int, what: Sheet, data: bytes) -> None:
+    def see_all(self, step: int, what: PackedLayout, data: bytes) -> None:
         pass
 
     def spent(self, stage: str, seconds: float) -> None:

@@ -18,7 +18,7 @@ from repro.cases.layout import page_copies
 from repro.traces.trace import Array
 from runners.engines.active import engine
 from runners.engines.guards import untouched
-from runners.engines.staging import Came, Tape
+from runners.engines.staging import HostArrays, Tape
 from runners.recording.observer import HarnessError, Watch
 from runners.releases.live import Given, Outputs, Rows
 from runners.releases.reference.rounding import FORMATS
@@ -133,10 +133,10 @@ class Step:
 
     def _batch(self, rows: Rows) -> Any:
         captured = self.captured
-        made = captured.adapter.batch(captured.live, rows.copied())
+        batch = captured.adapter.batch(captured.live, rows.copied())
         if captured.unmirrored:
-            made.seq_lens_cpu = made.seq_lens_sum = None
-        return made
+            batch.seq_lens_cpu = batch.seq_lens_sum = None
+        return batch
 
     def fill(self) -> None:
         """Have memory and batch as the call finds them."""
@@ -186,7 +186,7 @@ class Step:
             outputs = captured.adapter.eager(captured.live, forward_batch)
         return forward_batch, self._see_outputs(path, outputs, rows.count)
 
-    def _all_came(self, stage: str) -> Came:
+    def _all_came(self, stage: str) -> HostArrays:
         self.captured.wait_for(stage, self.watch)
         return self.tape.flush()
 
@@ -194,7 +194,7 @@ class Step:
         """Graph and eager differ: measure how far eager differs from itself, then put its first result back. What it
         gave each time under these names."""
         captured = self.captured
-        kept = memory.copied(captured.kv)
+        saved = memory.copied(captured.kv)
         variants: list[dict[str, Array]] = []
         nudge = NUDGE[captured.dtype]
         noisy = self.family.noisy
@@ -214,10 +214,10 @@ class Step:
             came = self._all_came("eager")
             self._see_rows(path, came, captured.kv)
             variants.append({name: came[path, name] for name in names})
-        memory.restore(captured.kv, kept)
+        memory.restore(captured.kv, saved)
         return variants
 
-    def _apart(self, came: Came, names: list[str], variants: list[dict[str, Array]]) -> bool:
+    def _apart(self, came: HostArrays, names: list[str], variants: list[dict[str, Array]]) -> bool:
         """Whether graph and eager lie further apart than measured noise allows; in the KV, than a hint of rounding."""
         unit, snapshots = FORMATS[self.captured.dtype].unit, self.captured.snapshots
         graph, eager = ({name: came[path, name] for name in names} for path in ("graph", "eager"))
@@ -232,7 +232,7 @@ class Step:
         )
         return third_opinion.apart(of_graph, of_eager, [], unit)
 
-    def _ask_third(self, came: Came, names: list[str]) -> None:
+    def _ask_third(self, came: HostArrays, names: list[str]) -> None:
         """Record what the call should have given, and what the two left where it should have written. Where they made
         other choices, once as eager made them and once as the graph did."""
         captured, snapshots = self.captured, self.captured.snapshots
@@ -243,17 +243,17 @@ class Step:
         for path, claimed in (("reference", eager), ("reference_graph", graph)):
             if path == "reference_graph" and third_opinion.same_choices(graph, eager):
                 break
-            found = captured.third_opinion.on(self.requests, self.shown, captured.table, before, claimed)
-            if found is None:
+            opinion = captured.third_opinion.on(self.requests, self.shown, captured.table, before, claimed)
+            if opinion is None:
                 break
-            without = third_opinion.unlike(found, claimed)
+            without = third_opinion.unlike(opinion, claimed)
             if without:
                 self.watch.fact("reference", f"knows nothing of {', '.join(sorted(without))}")
             parts = {name + part for name in without for part in ("", *third_opinion.PARTS)}
-            found = {name: array for name, array in found.items() if name not in parts}
-            for name, array in found.items():
+            opinion = {name: array for name, array in opinion.items() if name not in parts}
+            for name, array in opinion.items():
                 self.tape.see(path, name, array)
-            slots = torch.from_numpy(found.get("kv_slots", np.empty(0, dtype=np.int64))).to(captured.device)
+            slots = torch.from_numpy(opinion.get("kv_slots", np.empty(0, dtype=np.int64))).to(captured.device)
             for name, moment in (("kv_graph", snapshots.GRAPH), ("kv_eager", snapshots.EAGER)):
                 self.tape.see(path, name, memory.contents(snapshots.kept(moment), slots))
             self.tape.flush()
@@ -283,22 +283,22 @@ class Step:
         self.tape.hold()
         self.watch.at(self.number, "prepare")
         with captured.timed("eager", self.watch):
-            made = captured.adapter.prepare(captured.live, self.rows.copied())
+            prepared = captured.adapter.prepare(captured.live, self.rows.copied())
         captured.wait_for("eager", self.watch)
-        for name, tensor in made.items():
+        for name, tensor in prepared.items():
             self.tape.see("input", name, tensor, rows=len(self.requests))
             self.shown[name] = tensor.view(len(self.requests), -1)
-        self.rows = self.rows.joined(made)
+        self.rows = self.rows.joined(prepared)
 
     def _fill_cache(self) -> None:
         captured = self.captured
         table = captured.table
         prefixes = [(r, table[r.slot, : self.family.prefix(self.setup, r)]) for r in self.requests]
         drafts = np.asarray(self.given.get("out_cache_loc", np.empty(0)), dtype=np.int64).reshape(-1)
-        own, *others = captured.fillings
+        first, *others = captured.fillings
         # Whatever lies there, a write of another step's contents shows.
         taken = np.concatenate([drafts, *(slots for _, slots in prefixes)])
-        own.fill(self.number, prefixes, np.concatenate([drafts, np.setdiff1d(captured.slots, taken)]))
+        first.fill(self.number, prefixes, np.concatenate([drafts, np.setdiff1d(captured.slots, taken)]))
         for filling in others:
             filling.fill(self.number, prefixes, drafts[:0])
         if self.family.drafts and BACKEND_FACTS[self.setup.backend].reads_pages:
@@ -321,9 +321,9 @@ class Step:
         bs, raw_bs = self.family.sizes(captured.runner)
         self.tape.see("launch", "bs", bs)
         self.tape.see("launch", "raw_bs", raw_bs)
-        own = self.family.launched
-        for name, tensor in (own(captured.runner) if own else captured.buffers).items():
-            self.tape.see("launch", name, tensor, rows=bs if own else self.setup.max_bs)
+        launched = self.family.launched
+        for name, tensor in (launched(captured.runner) if launched else captured.buffers).items():
+            self.tape.see("launch", name, tensor, rows=bs if launched else self.setup.max_bs)
         if not self.family.metadata_after(self.setup):
             self._see_metadata()
 
@@ -346,15 +346,15 @@ class Step:
         real = len(self.requests)
         for name, tensor in outputs.items():
             each = tensor.shape[0] // count
-            own = tensor if tensor.shape[0] == each * real else tensor[: each * real]
-            self.tape.see(path, name, own, rows=real if each > 1 else 0)
+            real_rows = tensor if tensor.shape[0] == each * real else tensor[: each * real]
+            self.tape.see(path, name, real_rows, rows=real if each > 1 else 0)
         return sorted(outputs)
 
     def _see_slots(self, path: str, before: list[torch.Tensor]) -> None:
         changed = memory.changed_slots(self.captured.kv, before)
         self.tape.see(path, "kv_slots", changed, as_slots=True)
 
-    def _see_rows(self, path: str, came: Came, kv: list[torch.Tensor]) -> None:
+    def _see_rows(self, path: str, came: HostArrays, kv: list[torch.Tensor]) -> None:
         """Record what lies in the changed KV slots."""
         slots = torch.tensor(came[path, "kv_slots"], device=self.captured.device)
         self.tape.see(path, "kv_rows", memory.contents(kv, slots))
@@ -364,7 +364,7 @@ class Step:
         for number, bands in enumerate(self.captured.bands):
             self.tape.see("guard", str(number), bands.read(), tell=False)
 
-    def _see_bands(self, came: Came) -> None:
+    def _see_bands(self, came: HostArrays) -> None:
         intact = 0
         for number, bands in enumerate(self.captured.bands):
             read = came["guard", str(number)]
@@ -378,11 +378,11 @@ class Step:
         self.tape.see("guard", "intact", intact)
 
 
-def see_memory(tape: Tape) -> None:
+def see_memory(staging: Tape) -> None:
     """Record what kernels did to memory since this was last asked."""
     for name, value in engine.memory_seen().items():
-        tape.see("memory", name, value)
-    tape.hold()
+        staging.see("memory", name, value)
+    staging.hold()
 
 
 def can_run(runner: Any, forward_batch: Any) -> bool:
@@ -391,7 +391,7 @@ def can_run(runner: Any, forward_batch: Any) -> bool:
     return bool(asked(forward_batch))
 
 
-def _equal(came: Came, outputs: Sequence[str]) -> bool:
+def _equal(came: HostArrays, outputs: Sequence[str]) -> bool:
     """Whether both paths gave the same in these outputs and left the same KV cache."""
     # Slot 0 is where padded rows write.
     return not np.any(came["eager", KV_DIFFERS]) and all(

@@ -27,8 +27,8 @@ from runners.releases.reference.rounding import Rounding
 # stand-in, a tenth of one in Triton's interpreter, and some five times one on a GPU. EAGLEEYE_REFERENCE has another
 # number, 0 for none.
 DRAWN = int(os.environ.get("EAGLEEYE_REFERENCE", {"cuda": "128", "cpu": "32"}[engine.device]))
-# What graph_equals_eager lets pass by noise alone, so that nobody need be asked: so many units in the last place of a
-# row's largest value, and so many times the noise, where that is no more than so many units. They are those of
+# What graph_equals_eager lets pass by noise alone, so that no third opinion is needed: so many units in the last place
+# of a row's largest value, and so many times the noise, where that is no more than so many units. They are those of
 # oracles/tolerance.py, as a test makes sure.
 UNITS, NOISES, NOISE_UNITS_MAX = 4.0, 4.0, 64.0
 
@@ -56,8 +56,8 @@ def apart(
             continue
         step = 2 * unit * np.abs(_flat(array)).max(axis=1, initial=0.0)
         noise = np.zeros(len(array))
-        for variant, own in zip(variants, calm, strict=True):
-            noise = np.where(own, np.maximum(noise, _distances(variant[name], array)), noise)
+        for variant, quiet in zip(variants, calm, strict=True):
+            noise = np.where(quiet, np.maximum(noise, _distances(variant[name], array)), noise)
         allowed = UNITS * step + np.where(noise <= NOISE_UNITS_MAX * step, NOISES * noise, 0.0)
         if not (_distances(graph[name], array) <= allowed).all():
             return True
@@ -76,10 +76,10 @@ def _flat(array: Array) -> npt.NDArray[np.float64]:
     return array.astype(np.float64).reshape(len(array), -1)
 
 
-def _distances(one: Array, other: Array) -> npt.NDArray[np.float64]:
+def _distances(left: Array, right: Array) -> npt.NDArray[np.float64]:
     """The largest distance in each row."""
-    found: npt.NDArray[np.float64] = np.abs(_flat(one) - _flat(other)).max(axis=1, initial=0.0)
-    return found
+    distances: npt.NDArray[np.float64] = np.abs(_flat(left) - _flat(right)).max(axis=1, initial=0.0)
+    return distances
 
 
 def same_choices(graph: Mapping[str, Array], eager: Mapping[str, Array]) -> bool:
@@ -90,28 +90,28 @@ def same_choices(graph: Mapping[str, Array], eager: Mapping[str, Array]) -> bool
 def recorded(question: Question, answer: Answer) -> Bounded:
     """The answer under the names of the trace: outputs with their bounds; and what the call should have written, as
     kv_slots, and kv_rows [slots, width] with its bounds."""
-    found: Bounded = {}
+    bounded: Bounded = {}
     for name, values in answer.floats.items():
         known = answer.known.get(name, torch.ones(values.shape[1], dtype=torch.bool))
-        found |= _bounded(name, values, known[:, None].expand(values.shape[1:3]))
+        bounded |= _bounded(name, values, known[:, None].expand(values.shape[1:3]))
     for name, (choice, sure) in answer.integers.items():
-        found[name] = choice.numpy()
-        found[f"{name}.bound"] = np.where(sure.numpy(), 0.0, np.inf)
+        bounded[name] = choice.numpy()
+        bounded[f"{name}.bound"] = np.where(sure.numpy(), 0.0, np.inf)
     if answer.writes:
-        found["kv_slots"], values, known = answer.left(question)
-        found |= _bounded("kv_rows", values[:, :, None], known[:, None])
-    return found
+        bounded["kv_slots"], values, known = answer.left(question)
+        bounded |= _bounded("kv_rows", values[:, :, None], known[:, None])
+    return bounded
 
 
-def unlike(found: Bounded, outputs: Mapping[str, Array]) -> set[str]:
-    """The outputs that a reference and a call do not both give, of one size: a release that nobody has adapted the
-    reference to."""
-    given = {name for name in found if not name.startswith("kv_") and f"{name}.bound" in found}
-    return {name for name in given | outputs.keys() if not _one_size(found.get(name), outputs.get(name))}
+def unlike(bounded: Bounded, outputs: Mapping[str, Array]) -> set[str]:
+    """The outputs that a reference and a call do not both give, of one size: a release for which the reference has
+    not been adapted."""
+    compared = {name for name in bounded if not name.startswith("kv_") and f"{name}.bound" in bounded}
+    return {name for name in compared | outputs.keys() if not _one_size(bounded.get(name), outputs.get(name))}
 
 
-def _one_size(one: Array | None, other: Array | None) -> bool:
-    return one is not None and other is not None and one.size == other.size
+def _one_size(left: Array | None, right: Array | None) -> bool:
+    return left is not None and right is not None and left.size == right.size
 
 
 def _bounded(name: str, values: torch.Tensor, known: torch.Tensor) -> Bounded:
@@ -121,14 +121,14 @@ def _bounded(name: str, values: torch.Tensor, known: torch.Tensor) -> Bounded:
     over its spread. What is not known has infinite bounds and spread."""
     rows = values.shape[1]
     spread = torch.where(known, bounds.spread(values), torch.inf)
-    found = {
+    bounded = {
         name: values[0],
         f"{name}.bound": torch.where(known[..., None], bounds.each(values), torch.inf),
         f"{name}.norm": torch.where(known, bounds.together(values), torch.inf),
         f"{name}.spread": spread,
         f"{name}.all": bounds.everything(values, spread)[None],
     }
-    return {part: tensor.reshape(rows if part != f"{name}.all" else 1, -1).numpy() for part, tensor in found.items()}
+    return {part: tensor.reshape(rows if part != f"{name}.all" else 1, -1).numpy() for part, tensor in bounded.items()}
 
 
 class ThirdOpinion:
@@ -151,8 +151,8 @@ class ThirdOpinion:
         claimed: Mapping[str, Array],
     ) -> Bounded | None:
         """given: the batch, one row a request. before: the KV cache that the call found. claimed: the integers that a
-        path gave, which is followed in what rounding can turn over. As recorded(); None where nobody has written a
-        reference for this runner."""
+        path gave, which is followed in what rounding can turn over. As recorded(); None if this runner has no
+        reference."""
         if self._reference is None:
             return None
         by = Rounding(self.dtype, on_gpu=engine.device == "cuda", seed=1)

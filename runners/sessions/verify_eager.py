@@ -19,7 +19,7 @@ from runners.releases.live import Live, mha_cache
 from runners.releases.stood_in import stood_in
 from runners.releases.verify_eager.family import Verified, verified, watched
 from runners.sessions import memory
-from runners.sessions.errors import blaming, theirs
+from runners.sessions.errors import attributed, sglang_errors
 from runners.sessions.step import see_memory
 
 
@@ -43,11 +43,12 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
         for number, step in enumerate(case.steps):
             Verify(part, live, number, verified(setup, step.requests, engine.device), watch).run()
 
-    return blaming(run)
+    return attributed(run)
 
 
 class Verify:
-    """One verify step. What happens is told in order, as columns: when, how many tokens and requests the batch had."""
+    """One verify step. What happens is recorded in order, as columns: when, how many tokens and requests the batch
+    had."""
 
     def __init__(self, part: Callable[..., Any], live: Live, number: int, batch: Verified, watch: Watch) -> None:
         self.part, self.live, self.number, self.batch, self.watch = part, live, number, batch, watch
@@ -55,22 +56,22 @@ class Verify:
         self.happened = 0
 
     def run(self) -> None:
-        tape = Tape(self.watch, self.number)
+        staging = Tape(self.watch, self.number)
         engine.memory_seen()
-        tape.see("input", "req_pool_indices", self.batch.req_pool_indices)
-        tape.see("input", "seq_lens", self.batch.seq_lens)
-        tape.see("input", "busiest", self.batch.busiest)
-        tape.flush()
+        staging.see("input", "req_pool_indices", self.batch.req_pool_indices)
+        staging.see("input", "seq_lens", self.batch.seq_lens)
+        staging.see("input", "busiest", self.batch.busiest)
+        staging.flush()
         self.watch.at(self.number, "verify")
         try:
-            with theirs(), engine.hosted(), watched(self.live, self.part("BATCH"), self._tell):
+            with sglang_errors(), engine.hosted(), watched(self.live, self.part("BATCH"), self._tell):
                 self.part("verify")(self.live, self.live.setup.runner, self.batch)
         finally:  # what happened before an error is what explains it
             for path, columns in self.columns.items():
                 for name, values in columns.items():
-                    tape.see(path, name, values)
-            see_memory(tape)
-            tape.flush()
+                    staging.see(path, name, values)
+            see_memory(staging)
+            staging.flush()
 
     def _tell(self, path: str, forward_batch: Any, query: torch.Tensor | None = None) -> None:
         columns = self.columns[path]

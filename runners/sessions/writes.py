@@ -52,9 +52,9 @@ class _Writes(TorchDispatchMode):
 
     def launched(self, launch: Callable[..., None], executor: Any, *args: Any, **kwargs: Any) -> None:
         """Launch an interpreted kernel, and note the rows of which it changed the contents."""
-        given = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
-        storages = {tensor.untyped_storage()._cdata for tensor in given} if self.listening else set()
-        before = [(name, b, b.clone()) for found in storages for name, b in self._buffers.get(found, ())]
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+        storages = {tensor.untyped_storage()._cdata for tensor in tensors} if self.listening else set()
+        before = [(name, b, b.clone()) for storage in storages for name, b in self._buffers.get(storage, ())]
         launch(executor, *args, **kwargs)
         for name, buffer, old in before:
             changed = (buffer != old).flatten(1).any(1) if buffer.dim() > 1 else buffer != old
@@ -100,8 +100,8 @@ def _launches(writes: _Writes) -> Iterator[None]:
 
 @contextmanager
 def noted(buffers: Mapping[str, torch.Tensor], number: int, watch: Watch) -> Iterator[Any]:
-    """While entered, writes into these buffers are noted, until the yielded object is told to stop listening. Told as a
-    fact of this call: [buffer, first row, last row, line], in their order."""
+    """While entered, writes into these buffers are noted, until the yielded object is asked to stop listening.
+    Recorded as a fact of this call: [buffer, first row, last row, line], in their order."""
     writes = _Writes(buffers)
     try:
         with writes, _launches(writes):

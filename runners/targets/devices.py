@@ -21,12 +21,12 @@ def gpus() -> tuple[str, ...]:
     if not tool:
         return ()
     try:
-        found = subprocess.run(
+        listed = subprocess.run(
             [tool, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=30, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ()  # a driver that does not answer is none that could be used
-    return tuple(line.strip() for line in found.stdout.splitlines() if line.strip()) if found.returncode == 0 else ()
+        return ()  # a driver that does not answer cannot be used
+    return tuple(line.strip() for line in listed.stdout.splitlines() if line.strip()) if listed.returncode == 0 else ()
 
 
 def visible(count: int, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
@@ -35,14 +35,14 @@ def visible(count: int, environment: Mapping[str, str] = os.environ) -> tuple[st
     listed = environment.get(VISIBLE)
     if listed is None:
         return tuple(map(str, range(count)))
-    found: list[str] = []
+    devices: list[str] = []
     for entry in map(str.strip, listed.split(",")):
         numbered = entry.isascii() and entry.isdecimal() and int(entry) < count
         if not (numbered or entry.startswith(_UNIQUE)):
             break
-        if entry not in found:
-            found.append(entry)
-    return tuple(found)
+        if entry not in devices:
+            devices.append(entry)
+    return tuple(devices)
 
 
 def spread(workers: int, devices: Sequence[str]) -> list[str]:

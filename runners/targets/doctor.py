@@ -31,10 +31,10 @@ _SHOWN = ("torch", "triton", "numpy", "transformers")
 
 def listing(cache: Path | None = None) -> Iterator[str]:
     """One line per installed release."""
-    for one in installed(cache):
-        _, size = contents(one.path)
-        note = "" if one.release in ADAPTED else "   (no adapter of its own: the nearest is used)"
-        yield f"{one.release:<14} {size >> 20:>4} MB  {one.path}{note}"
+    for release in installed(cache):
+        _, size = contents(release.path)
+        note = "" if release.release in ADAPTED else "   (no adapter for this release: the nearest is used)"
+        yield f"{release.release:<14} {size >> 20:>4} MB  {release.path}{note}"
 
 
 def examination(cache: Path | None = None) -> tuple[list[str], bool]:
@@ -43,14 +43,14 @@ def examination(cache: Path | None = None) -> tuple[list[str], bool]:
     lines = list(_machine(cache))
     lines.append("")
     usable = False
-    for one in releases:
-        line, fine = _release(one)
+    for release in releases:
+        line, fine = _release(release)
         lines.append(line)
         usable |= fine
-    for own in own_environments(cache):
-        why = engine_lacks("cuda", (), own.site)
-        state = f"cannot be used: {why}" if why else f"torch {versions(('torch',), (), own.site)['torch']}"
-        lines.append(f"{own.release:<14} own environment for cuda: {state}")
+    for environment in own_environments(cache):
+        why = engine_lacks("cuda", (), environment.site)
+        state = f"cannot be used: {why}" if why else f"torch {versions(('torch',), (), environment.site)['torch']}"
+        lines.append(f"{environment.release:<14} own environment for cuda: {state}")
         usable |= not why
     lines += [f"missing: {text}" for text in _missing(releases)]
     if why := other_cases(cache):
@@ -60,8 +60,10 @@ def examination(cache: Path | None = None) -> tuple[list[str], bool]:
 
 def _machine(cache: Path | None) -> Iterator[str]:
     yield f"python    {platform.python_version()}  {sys.executable}"
-    found = versions((*EMULATED_NEEDS, *CUDA_NEEDS))
-    yield "packages  " + (", ".join(f"{name} {found[name]}" for name in _SHOWN if name in found) or "none of sglang's")
+    versions_found = versions((*EMULATED_NEEDS, *CUDA_NEEDS))
+    yield "packages  " + (
+        ", ".join(f"{name} {versions_found[name]}" for name in _SHOWN if name in versions_found) or "none of sglang's"
+    )
     names = gpus()
     yield f"gpu       {len(names)} x {names[0]}" if names else "gpu       none"
     directory = cache_directory(cache)
@@ -69,24 +71,27 @@ def _machine(cache: Path | None) -> Iterator[str]:
     yield f"kernels   {kernels_directory(cache)}"
 
 
-def _release(one: Installed) -> tuple[str, bool]:
-    wrong = damage(one.path) if (one.path / MARKER).exists() else ""
+def _release(release: Installed) -> tuple[str, bool]:
+    wrong = damage(release.path) if (release.path / MARKER).exists() else ""
     if wrong:
-        return f"{one.release:<14} DAMAGED: {wrong}; to replace it: rm -r {one.path} and install it again", False
-    path = (one.path, one.base) if one.base else (one.path,)
+        return (
+            f"{release.release:<14} DAMAGED: {wrong}; to replace it: rm -r {release.path} and install it again",
+            False,
+        )
+    path = (release.path, release.base) if release.base else (release.path,)
     engines = [engine for engine in ("emulated", "cuda") if not engine_lacks(engine, path)]
-    note = "" if one.release in ADAPTED else "; no adapter of its own, the nearest is used"
-    return f"{one.release:<14} usable with: {', '.join(engines) or 'no engine here'}{note}", bool(engines)
+    note = "" if release.release in ADAPTED else "; no adapter for this release, the nearest is used"
+    return f"{release.release:<14} usable with: {', '.join(engines) or 'no engine here'}{note}", bool(engines)
 
 
 def _missing(releases: tuple[Installed, ...]) -> Iterator[str]:
-    """What is not there and the command that changes it. A missing GPU has none."""
-    bases = {one.base for one in releases if one.base}
+    """What is missing, and the command that installs it; for a GPU there is no command."""
+    bases = {installation.base for installation in releases if installation.base}
     for engine in ("emulated", "cuda"):
         why = engine_lacks(engine, tuple(bases))
         if why:
             yield f"{engine} engine: {why}"
-    have = {one.release for one in releases}
+    have = {installation.release for installation in releases}
     absent = [release for release in ADAPTED if release not in have]
     if absent:
         yield f"sglang {', '.join(absent)}; to install them: python -m runners install {' '.join(absent)}"

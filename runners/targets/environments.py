@@ -51,7 +51,7 @@ _ENGINES = {
     # the CUDA context that no fork survives.
     "cuda": {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
 }
-# What turns sglang's own probes on, before and after 0.5.13; and the variable of ours that asks for it.
+# What turns sglang's own probes on, before and after 0.5.13; and eagleeye's own variable for it.
 PROBES = "EAGLEEYE_PROBES"
 _PROBES_ON = {
     "SGLANG_SPEC_NAN_DETECTION": "1",
@@ -84,7 +84,7 @@ class Installed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Own:
+class ReleaseVenv:
     """A release's own Python environment."""
 
     release: str
@@ -100,10 +100,10 @@ class Own:
         return tuple(self.path.glob("lib/python3*/site-packages"))
 
 
-def cache_directory(given: Path | None = None) -> Path:
+def cache_directory(folder: Path | None = None) -> Path:
     """Where targets are kept: as given, else EAGLEEYE_CACHE, else ~/.cache/eagleeye."""
-    if given:
-        return given.expanduser().absolute()
+    if folder:
+        return folder.expanduser().absolute()
     named = os.environ.get("EAGLEEYE_CACHE", "")
     return Path(named or "~/.cache/eagleeye").expanduser().absolute()
 
@@ -149,47 +149,47 @@ def _absolute(text: str) -> Path:
 def checked_release(text: str) -> str:
     """The text, if it is a version number. NotUsable otherwise: it becomes a directory and an argument of pip."""
     if not _RELEASE.fullmatch(text):
-        raise NotUsable(f"{text!r} is no release of sglang: expected a version number such as {ADAPTED[0]}")
+        raise NotUsable(f"{text!r} is not a release of sglang: expected a version number such as {ADAPTED[0]}")
     return text
 
 
 def installed(cache: Path | None = None) -> tuple[Installed, ...]:
     """The whole releases in the cache, oldest first. Bundles unpacked there (DEST/sglang-X beside DEST/base, with
     the cache or its targets directory as DEST) count as well."""
-    found: dict[str, Installed] = {}
+    releases: dict[str, Installed] = {}
     for parent in (cache_directory(cache), targets_directory(cache)):
         for path in _directories(parent):
             release = path.name.removeprefix("sglang-")
             if _RELEASE.fullmatch(release) and is_whole(path, release):
                 base = parent / "base"
-                one = Installed(release=release, path=path, base=base if base.is_dir() else None)
+                entry = Installed(release=release, path=path, base=base if base.is_dir() else None)
                 # Of the two kinds, the one that was installed for this very Python goes first.
-                found[release] = found.get(release, one) if path.name != release else one
-    return tuple(sorted(found.values(), key=lambda one: release_order(one.release)))
+                releases[release] = releases.get(release, entry) if path.name != release else entry
+    return tuple(sorted(releases.values(), key=lambda entry: release_order(entry.release)))
 
 
-def own_environments(cache: Path | None = None) -> tuple[Own, ...]:
+def own_environments(cache: Path | None = None) -> tuple[ReleaseVenv, ...]:
     """The releases that have a whole environment of their own, oldest first."""
-    found = [
-        Own(release=path.name, path=path)
+    environments = [
+        ReleaseVenv(release=path.name, path=path)
         for path in _directories(environments_directory(cache))
         if _RELEASE.fullmatch(path.name) and is_whole(path, path.name)
     ]
-    return tuple(sorted(found, key=lambda one: release_order(one.release)))
+    return tuple(sorted(environments, key=lambda environment: release_order(environment.release)))
 
 
-def own_environment(target: Target, cache: Path | None = None) -> Own | None:
+def own_environment(target: Target, cache: Path | None = None) -> ReleaseVenv | None:
     """The environment that this target's worker runs in, if its release has one: the real engine's alone, as the
     emulated one needs other versions than a release pins."""
-    found = own_environments(cache) if target.engine == "cuda" else ()
-    release = release_under(target) if found else ""
-    return next((one for one in found if one.release == release), None)
+    environments = own_environments(cache) if target.engine == "cuda" else ()
+    release = release_under(target) if environments else ""
+    return next((environment for environment in environments if environment.release == release), None)
 
 
 def interpreter(target: Target, cache: Path | None = None) -> Path:
     """The Python that this target's worker runs in."""
-    own = own_environment(target, cache)
-    return own.python if own else Path(sys.executable)
+    environment = own_environment(target, cache)
+    return environment.python if environment else Path(sys.executable)
 
 
 def is_whole(path: Path, release: str) -> bool:
@@ -225,10 +225,10 @@ def import_path(target: Target, cache: Path | None = None) -> tuple[Path, ...]:
     if own_environment(target, cache):
         return ()
     release = checked_release(target.sglang)
-    for one in installed(cache):
-        if one.release == release:
-            front = (one.path, *_front(target, release, cache))
-            return (*front, one.base) if one.base else front
+    for installation in installed(cache):
+        if installation.release == release:
+            front = (installation.path, *_front(target, release, cache))
+            return (*front, installation.base) if installation.base else front
     if _own_sglang() == release:
         return ()
     raise NotUsable(f"sglang {release} is not installed; to install it: python -m runners install {release}")
@@ -246,16 +246,17 @@ def _front(target: Target, release: str, cache: Path | None) -> tuple[Path, ...]
             f"sglang {target.sglang} needs {' '.join(lacking)} in front, which is not in the cache; "
             f"to install it: python -m runners install {release if _RELEASE.fullmatch(release) else row.since}"
         )
-    return tuple(packages.directory(one, folder) for one in packages.overlay(release).requirements)
+    return tuple(packages.directory(requirement, folder) for requirement in packages.overlay(release).requirements)
 
 
 def sglang_path(target: Target, cache: Path | None = None) -> Path:
-    """The directory in which the worker of this target finds the package sglang. NotUsable if there is none."""
-    own = own_environment(target, cache)
+    """The directory in which the worker of this target finds the package sglang. NotUsable if it has no such
+    directory."""
+    environment = own_environment(target, cache)
     front = import_path(target, cache)
     if front:
         return front[0]
-    where = own.site if own else [Path(str(importlib.metadata.distribution("sglang").locate_file("")))]
+    where = environment.site if environment else [Path(str(importlib.metadata.distribution("sglang").locate_file("")))]
     for path in where:
         if (path / "sglang" / "srt").is_dir():
             return path
@@ -267,7 +268,7 @@ def _checkout(target: Target) -> Path:
     if (path / "sglang" / "srt").is_dir():
         return path
     hint = f"; did you mean {path / 'python'}?" if (path / "python" / "sglang" / "srt").is_dir() else ""
-    raise NotUsable(f"{path} is no import path of sglang: there is no sglang/srt in it{hint}")
+    raise NotUsable(f"{path} is not an import path of sglang: it has no sglang/srt{hint}")
 
 
 def _own_sglang() -> str:
@@ -280,20 +281,20 @@ def _own_sglang() -> str:
 def worker_environment(target: Target, cache: Path | None = None, *, device: str = "") -> dict[str, str]:
     """The environment of this target's worker. NotUsable if its release is not there. device: the one GPU that a
     worker of the cuda engine is to see, as CUDA_VISIBLE_DEVICES names it; without it, those that we see."""
-    ours = [*map(str, import_path(target, cache)), str(PROJECT)]
-    theirs = os.environ.get("PYTHONPATH", "")
-    path = os.pathsep.join([*ours, theirs] if theirs else ours)
+    imports = [*map(str, import_path(target, cache)), str(PROJECT)]
+    inherited_path = os.environ.get("PYTHONPATH", "")
+    path = os.pathsep.join([*imports, inherited_path] if inherited_path else imports)
     inherited = {name: value for name, value in os.environ.items() if name not in _EMULATED_ONLY}
-    found = {**_kernels(cache), **inherited, **_ALWAYS, **_ENGINES[target.engine], "PYTHONPATH": path}
+    variables = {**_kernels(cache), **inherited, **_ALWAYS, **_ENGINES[target.engine], "PYTHONPATH": path}
     if os.environ.get(PROBES, "0") not in ("", "0"):
-        found |= _PROBES_ON
+        variables |= _PROBES_ON
     if device and target.engine == "cuda":
-        found[VISIBLE] = device
-    own = own_environment(target, cache)
-    if own:
+        variables[VISIBLE] = device
+    environment = own_environment(target, cache)
+    if environment:
         # Kernels are compiled by programs that pip puts beside the interpreter.
-        found["PATH"] = os.pathsep.join([str(own.python.parent), os.environ.get("PATH", os.defpath)])
-    return found
+        variables["PATH"] = os.pathsep.join([str(environment.python.parent), os.environ.get("PATH", os.defpath)])
+    return variables
 
 
 def _kernels(cache: Path | None) -> dict[str, str]:
@@ -334,14 +335,14 @@ def versions(
     names: tuple[str, ...], path: tuple[Path, ...] = (), behind: tuple[Path, ...] | None = None
 ) -> dict[str, str]:
     """The installed versions of these distributions, for a worker with this in front; absent ones are left out.
-    behind: where its interpreter has its packages, if that is another than ours."""
+    behind: where its interpreter has its packages, if that is not this interpreter."""
     where = [*map(str, path), *(sys.path if behind is None else map(str, behind))]
-    found = {}
+    numbers = {}
     for name in names:
         for distribution in importlib.metadata.distributions(name=name, path=where):
-            found[name] = distribution.version
+            numbers[name] = distribution.version
             break
-    return found
+    return numbers
 
 
 def device_lacks(engine: str) -> str:
@@ -363,27 +364,29 @@ def engine_lacks(engine: str, path: tuple[Path, ...] = (), behind: tuple[Path, .
     if lack := device_lacks(engine):
         return lack
     needs = CUDA_NEEDS if engine == "cuda" else EMULATED_NEEDS
-    found = versions(needs, path, behind)
-    absent = [name for name in needs if name not in found]
+    numbers = versions(needs, path, behind)
+    absent = [name for name in needs if name not in numbers]
     command = "make setup-cuda" if engine == "cuda" else "make setup"
     if absent:
         offline = " or, without a package index, python -m runners unpack BUNDLE" if engine == "cuda" else ""
         return f"not installed: {', '.join(absent)}; to install them: {command}{offline}"
-    if engine == "cuda" and found["torch"].endswith("+cpu"):
-        return f"torch {found['torch']} has no CUDA; to install one that has: {command}"
-    numpy, triton = (release_order(found[name]).release[:2] if name in found else () for name in ("numpy", "triton"))
+    if engine == "cuda" and numbers["torch"].endswith("+cpu"):
+        return f"torch {numbers['torch']} has no CUDA; to install one that has: {command}"
+    numpy, triton = (
+        release_order(numbers[name]).release[:2] if name in numbers else () for name in ("numpy", "triton")
+    )
     if engine == "emulated" and numpy >= _NUMPY_TOO_NEW and triton <= _TRITON_OLD:
-        return f"numpy {found['numpy']} breaks Triton's interpreter (2.3 works); to install the pinned one: {command}"
+        return f"numpy {numbers['numpy']} breaks Triton's interpreter (2.3 works); to install the pinned one: {command}"
     return ""
 
 
 def lacks(target: Target, cache: Path | None = None) -> str:
-    """Why this target cannot be used here, and the command that helps; empty if it can, as far as can be told
+    """Why this target cannot be used here, and the command that helps; empty if it can, as far as can be seen
     without importing anything."""
     if lack := device_lacks(target.engine):
         return lack
     try:
-        own = own_environment(target, cache)
-        return engine_lacks(target.engine, import_path(target, cache), own.site if own else None)
+        environment = own_environment(target, cache)
+        return engine_lacks(target.engine, import_path(target, cache), environment.site if environment else None)
     except NotUsable as error:
         return str(error)

@@ -17,8 +17,8 @@ FOLDER = "parent"
 
 def other_python() -> str:
     """Why nothing compiled in a bundle can be imported here; empty if it can."""
-    ours = "{}.{}".format(*sys.version_info)
-    return f"a bundle is for Python {PYTHON}, and {sys.executable} is Python {ours}" if ours != PYTHON else ""
+    running = "{}.{}".format(*sys.version_info)
+    return f"a bundle is for Python {PYTHON}, and {sys.executable} is Python {running}" if running != PYTHON else ""
 
 
 def bundled(cache: Path | None = None) -> Path | None:
@@ -37,17 +37,17 @@ def export(path: Path) -> str:
 def other_cases(cache: Path | None = None) -> str:
     """Why cases drawn here are others than elsewhere, and the command that helps; empty if they are the same. Known
     without an import: by the version of the Hypothesis that an import would find."""
-    found = versions((NAME,)).get(NAME)
-    if found == PINNED:
+    version = versions((NAME,)).get(NAME)
+    if version == PINNED:
         return ""
     path = bundled(cache)
     helps = export(path) if path else "make setup or, without a package index, python -m runners unpack BUNDLE"
-    if not found:
+    if not version:
         return f"without Hypothesis no case is drawn; to have {PINNED}: {helps}"
-    return f"Hypothesis {found} draws other cases than the pinned {PINNED}, or none; to have that one: {helps}"
+    return f"Hypothesis {version} draws other cases than the pinned {PINNED}, or none; to install that one: {helps}"
 
 
-def warn_of_other_cases(cache: Path | None = None) -> None:
+def warn_of_hypothesis_version(cache: Path | None = None) -> None:
     """Say so in a line on standard error, for commands that draw: they refuse nothing."""
     if why := other_cases(cache):
         print(f"warning: {why}", file=sys.stderr, flush=True)

@@ -80,14 +80,14 @@ def newest(pip: Pip = run_pip) -> str:
 
 def _install_release(release: str, cache: Path | None, pip: Pip, say: Callable[[str], None]) -> bool:
     """Whether it was not there."""
-    if any(one.release == release for one in installed(cache)):
+    if any(entry.release == release for entry in installed(cache)):
         return False
     targets = targets_directory(cache)
     try:
         targets.mkdir(parents=True, exist_ok=True)
         with only_one(targets, say):
             # While this one waited, another may have installed the same release.
-            if any(one.release == release for one in installed(cache)):
+            if any(entry.release == release for entry in installed(cache)):
                 return False
             _remove_remains(targets, release)
             need_space(targets, SPACE_NEEDED)
@@ -140,7 +140,7 @@ def only_one(targets: Path, say: Callable[[str], None]) -> Iterator[None]:
 
 
 def _remove_remains(targets: Path, release: str) -> None:
-    """What interrupted installs left. Under the lock nobody else is at work, so all of it is dead."""
+    """What interrupted installs left. Under the lock no other process is at work, so all of it is dead."""
     for path in [*targets.glob(f"{_PART}*"), targets / release]:
         if path.exists():
             shutil.rmtree(path)

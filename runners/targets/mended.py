@@ -9,7 +9,7 @@ from pathlib import Path
 from repro.cases.case import Target
 from repro.ledger.explain import Mended
 from repro.upstream.backports import mends
-from repro.upstream.edits import NotThere
+from repro.upstream.edits import EditNotFound
 from runners.targets.environments import NotUsable, overlays_directory, release_under, sglang_path
 from runners.targets.overlay import CannotMake, Overlay, make_overlay
 
@@ -26,8 +26,8 @@ def mended(target: Target, names: Sequence[str], cache: Path | None = None) -> M
             return None
         which = hashlib.sha256("\n".join(edits).encode()).hexdigest()[:8]
         what = Overlay(release=release_under(target), change=f"mended {which}")
-        changes = [edit for made in edits.values() for edit in made]
+        changes = [edit for edits_of in edits.values() for edit in edits_of]
         path = make_overlay(source, what, changes, overlays_directory(target, cache))
-    except (NotUsable, CannotMake, NotThere):
+    except (NotUsable, CannotMake, EditNotFound):
         return None
     return Mended(target=Target(str(path), target.engine), names=tuple(edits))

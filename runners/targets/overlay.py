@@ -42,10 +42,10 @@ class Overlay:
 
 
 def overlay_at(path: Path) -> Overlay | None:
-    """What overlay this import path is; None if it is none."""
+    """The overlay at this import path, or None."""
     try:
-        told = json.loads((path / MARKER).read_text())
-        return Overlay(release=str(told["release"]), change=str(told["change"]))
+        marker = json.loads((path / MARKER).read_text())
+        return Overlay(release=str(marker["release"]), change=str(marker["change"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -54,12 +54,12 @@ def make_overlay(source: Path, what: Overlay, edits: Sequence[Edit], overlays: P
     """The overlay's import path, made under `overlays` if it is not there as these edits make it. source: the
     release's import path.
 
-    CannotMake if a file is missing, NotThere if the place of an edit is; OSError if the disk refuses.
+    CannotMake if a file is missing, EditNotFound if the place of an edit is; OSError if the disk refuses.
     """
     by_file: defaultdict[str, list[Edit]] = defaultdict(list)
     for edit in edits:
         by_file[edit.file].append(edit)
-    contents = {file: edited(_read(source / file, what), made) for file, made in by_file.items()}
+    contents = {file: edited(_read(source / file, what), edits_of) for file, edits_of in by_file.items()}
     return _made(
         source, what, contents, _marker(source, what, contents, edits=[asdict(edit) for edit in edits]), overlays
     )
@@ -98,15 +98,15 @@ def _read(path: Path, what: Overlay) -> str:
 
 def _marker(source: Path, what: Overlay, contents: Contents, **more: object) -> str:
     """Says what the overlay is, and changes with everything that it is made from."""
-    told: dict[str, object] = {
+    marker: dict[str, object] = {
         "release": what.release,
         "change": what.change,
         "source": str(source),
         "files": {file: hashlib.sha256((text or "").encode()).hexdigest() for file, text in contents.items()},
         "gone": sorted(file for file, text in contents.items() if text is None),
     }
-    told |= more
-    return json.dumps(told, indent=1) + "\n"
+    marker |= more
+    return json.dumps(marker, indent=1) + "\n"
 
 
 def _is(path: Path, marker: str) -> bool:
@@ -119,8 +119,8 @@ def _is(path: Path, marker: str) -> bool:
 def _lay(source: Path, to: Path, contents: Mapping[Path, str | None]) -> None:
     """A directory like `source`: links to all that is in it, but for these files, and for directories on the way."""
     to.mkdir(parents=True)
-    here = {entry.name for entry in source.iterdir()} if source.is_dir() else set()
-    for name in sorted((here | {path.parts[0] for path in contents}) - set(_NOT_LINKED)):
+    present = {entry.name for entry in source.iterdir()} if source.is_dir() else set()
+    for name in sorted((present | {path.parts[0] for path in contents}) - set(_NOT_LINKED)):
         inside = {Path(*path.parts[1:]): text for path, text in contents.items() if path.parts[0] == name}
         if Path() not in inside and inside:
             _lay(source / name, to / name, inside)

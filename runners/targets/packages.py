@@ -48,7 +48,8 @@ OVERLAYS = (
 
 
 def overlay(release: str) -> Overlay:
-    """What goes in front of this release; of what is no release number (a checkout's), of the newest."""
+    """The packages that go in front of this release; for a checkout, whose version is not a release number, the
+    newest's."""
     try:
         order = release_order(release)
     except ValueError:
@@ -63,7 +64,9 @@ def directory(requirement: str, packages: Path) -> Path:
 
 def absent(release: str, packages: Path) -> tuple[str, ...]:
     """What a release needs in front and the cache lacks."""
-    return tuple(one for one in overlay(release).requirements if not directory(one, packages).is_dir())
+    return tuple(
+        requirement for requirement in overlay(release).requirements if not directory(requirement, packages).is_dir()
+    )
 
 
 def checkout_release(path: Path) -> str:
@@ -90,11 +93,11 @@ def pins(path: Path) -> dict[str, str]:
 
 def moved(path: Path) -> list[str]:
     """In words, what this sglang pins otherwise than the last adapted release."""
-    own = pins(path)
+    pinned = pins(path)
     return [
-        f"{name} {own[name]} (the last adapted release: {version})"
+        f"{name} {pinned[name]} (the last adapted release: {version})"
         for name, version in LAST_PINS.items()
-        if own.get(name, version) != version
+        if pinned.get(name, version) != version
     ]
 
 

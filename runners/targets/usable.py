@@ -13,8 +13,8 @@ from runners.targets.install import Pip, install, run_pip
 
 def usable(engine: str, cache: Path | None = None) -> list[str]:
     """Oldest first."""
-    own = [one.release for one in own_environments(cache)] if engine == "cuda" else []
-    releases = {*own, *(one.release for one in installed(cache))}
+    environments = [environment.release for environment in own_environments(cache)] if engine == "cuda" else []
+    releases = {*environments, *(entry.release for entry in installed(cache))}
     return sorted((r for r in releases if not lacks(Target(r, engine), cache)), key=release_order)
 
 
@@ -23,8 +23,8 @@ def fetch(
 ) -> list[str]:
     """Install those that are not there, where there is an index; why those that cannot be had are not, a line each. The
     first that cannot be had ends it: without an index none can, and each try takes its time."""
-    here = {one.release for one in installed(cache)}
-    for release in sorted(set(releases) - here, key=release_order):
+    present = {entry.release for entry in installed(cache)}
+    for release in sorted(set(releases) - present, key=release_order):
         try:
             install(release, cache, pip=pip, say=say)
         except NotUsable as error:

@@ -16,7 +16,7 @@ from repro.cases.atomic_file import write_text
 from runners.targets.environments import (
     MARKER,
     NotUsable,
-    Own,
+    ReleaseVenv,
     checked_release,
     environments_directory,
     own_environments,
@@ -42,10 +42,10 @@ def make_environment(
     be done; what was begun is then gone, or will be at the next attempt."""
     checked_release(release)
     folder = environments_directory(cache)
-    own = Own(release=release, path=folder / release)
+    environment = ReleaseVenv(release=release, path=folder / release)
 
     def is_there() -> bool:
-        return any(one.release == release for one in own_environments(cache))
+        return any(other.release == release for other in own_environments(cache))
 
     if is_there():
         return False
@@ -55,32 +55,40 @@ def make_environment(
             # While this one waited, another may have made it.
             if is_there():
                 return False
-            if own.path.exists():
-                shutil.rmtree(own.path)
+            if environment.path.exists():
+                shutil.rmtree(environment.path)
             need_space(folder, SPACE_NEEDED)
-            _make(own, run)
+            _make(environment, run)
     except OSError as error:
         raise NotUsable(f"cannot make an environment in {folder}: {error.strerror or error}") from error
     return True
 
 
-def _make(own: Own, run: Run) -> None:
+def _make(environment: ReleaseVenv, run: Run) -> None:
     """Make it in its place, as environments cannot be moved, and write the marker last: without it, it is not whole."""
     whole = False
     try:
-        _need(run([sys.executable, "-m", "venv", str(own.path)]), own, "make an environment")
-        pip = [str(own.python), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--retries=2"]
-        _need(run([*pip, f"sglang=={own.release}"]), own, f"install sglang {own.release}")
-        if not any((site / "sglang" / "srt").is_dir() for site in own.site):
-            raise NotUsable(f"sglang {own.release} is not what was expected: it has no sglang/srt")
+        _need(run([sys.executable, "-m", "venv", str(environment.path)]), environment, "make an environment")
+        pip = [
+            str(environment.python),
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "--no-input",
+            "install",
+            "--retries=2",
+        ]
+        _need(run([*pip, f"sglang=={environment.release}"]), environment, f"install sglang {environment.release}")
+        if not any((site / "sglang" / "srt").is_dir() for site in environment.site):
+            raise NotUsable(f"sglang {environment.release} is not what was expected: it has no sglang/srt")
         os.sync()
-        write_text(own.path / MARKER, json.dumps({"release": own.release}) + "\n")
+        write_text(environment.path / MARKER, json.dumps({"release": environment.release}) + "\n")
         whole = True
     finally:
         if not whole:
-            shutil.rmtree(own.path, ignore_errors=True)
+            shutil.rmtree(environment.path, ignore_errors=True)
 
 
-def _need(ran: Ran, own: Own, deed: str) -> None:
+def _need(ran: Ran, environment: ReleaseVenv, deed: str) -> None:
     if ran.code:
-        raise NotUsable(reason(deed, own.path, ran.output))
+        raise NotUsable(reason(deed, environment.path, ran.output))

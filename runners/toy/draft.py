@@ -97,8 +97,8 @@ def draft(setup: Setup, model: Model, inputs: Inputs, segments: tuple[Segments, 
         hidden = hidden[parent_rows]
         beams = topk + i * topk * topk + order
     chosen = np.sort(_best(np.concatenate(all_scores, axis=1), setup.num_draft_tokens - 1), axis=1)
-    kept = np.take_along_axis(np.concatenate(all_tokens, axis=1), chosen, axis=1)
-    return Tree(parents=np.concatenate(parents, axis=1), scores_index=chosen, tokens=kept)
+    selected = np.take_along_axis(np.concatenate(all_tokens, axis=1), chosen, axis=1)
+    return Tree(parents=np.concatenate(parents, axis=1), scores_index=chosen, tokens=selected)
 
 
 def _forward(

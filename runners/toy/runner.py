@@ -101,8 +101,8 @@ class Guarded:
 
     def write(self, row: int, values: Ints) -> None:
         """Write from the start of a row on, whatever its width; the far end of memory swallows the rest."""
-        here = self.flat[GUARD + row * self.width :]
-        here[: values.size] = values[: here.size]
+        row_view = self.flat[GUARD + row * self.width :]
+        row_view[: values.size] = values[: row_view.size]
 
     def from_row(self, row: int) -> Ints:
         """What is read from the start of a row on, its end no limit."""
@@ -254,8 +254,8 @@ def _segments(session: Session, rows: Mapping[str, Array], i: int) -> Segments:
     for slot, seq_len in zip(rows["req_pool_indices"].tolist(), rows["seq_lens"].tolist(), strict=True):
         row, drafts = session.table[slot], draft_positions(setup, seq_len)
         for branch in range(setup.topk):
-            own = 0 if session.bug == "branches_overlap" else branch
-            pieces += [row[:seq_len], row[drafts[own, : i + 1]]]
+            segment = 0 if session.bug == "branches_overlap" else branch
+            pieces += [row[:seq_len], row[drafts[segment, : i + 1]]]
     lengths = rows["positions"].reshape(-1).astype(np.int64) + i + 1
     return Segments(indptr=np.concatenate([[0], np.cumsum(lengths)]), indices=np.concatenate(pieces))
 

@@ -60,8 +60,8 @@ def _bare_loop(session: Session, case: Case, watch: Watch) -> None:
     batches = []
     for step in case.steps:
         _fill_prefixes(session, step.requests)
-        given = _given(session, step.requests)
-        batches.append((given, copy.deepcopy(given)))
+        inputs = _given(session, step.requests)
+        batches.append((inputs, copy.deepcopy(inputs)))
     watch.at(0, "bare")
     begun = time.perf_counter()
     for graph_batch, eager_batch in batches:
@@ -71,14 +71,14 @@ def _bare_loop(session: Session, case: Case, watch: Watch) -> None:
 
 
 def _run_step(session: Session, watch: Watch, step: int, requests: tuple[Request, ...]) -> None:
-    given = _given(session, requests)
+    inputs = _given(session, requests)
     _fill_prefixes(session, requests)
-    _see(watch, step, "input", {name: getattr(given, name) for name in NEUTRAL})
-    _see(watch, step, "before", _fields(given))
+    _see(watch, step, "input", {name: getattr(inputs, name) for name in NEUTRAL})
+    _see(watch, step, "before", _fields(inputs))
     before = session.kv.copy()
 
     watch.at(step, "graph")
-    batch = copy.deepcopy(given)
+    batch = copy.deepcopy(inputs)
     begun = time.perf_counter()
     tree = run_graph(
         session,
@@ -93,7 +93,7 @@ def _run_step(session: Session, watch: Watch, step: int, requests: tuple[Request
     session.kv[...] = before
 
     watch.at(step, "eager")
-    batch = copy.deepcopy(given)
+    batch = copy.deepcopy(inputs)
     begun = time.perf_counter()
     tree = run_eager(session, batch)
     watch.spent("eager", time.perf_counter() - begun)
@@ -102,7 +102,7 @@ def _run_step(session: Session, watch: Watch, step: int, requests: tuple[Request
     _see(watch, step, "after_eager", _fields(batch))
     after = session.kv.copy()
     if _differ(session.setup, graph, eager):
-        _run_variants(session, watch, step, given, before)
+        _run_variants(session, watch, step, inputs, before)
     session.kv[...] = after
 
 
@@ -113,15 +113,15 @@ def _fill_prefixes(session: Session, requests: tuple[Request, ...]) -> None:
         session.kv[session.table[request.slot, : request.seq_len]] = prefix
 
 
-def _run_variants(session: Session, watch: Watch, step: int, given: Batch, before: Floats) -> None:
+def _run_variants(session: Session, watch: Watch, step: int, inputs: Batch, before: Floats) -> None:
     """Eager at the graph's padded shapes, and eager with the hidden states one bit up and down."""
-    up, down = (np.nextafter(given.hidden_states, np.float32(end)) for end in (np.inf, -np.inf))
-    padding = session.setup.bucket(given.batch_size) - given.batch_size
-    runs = (("eager_again", given.hidden_states, padding), ("eager_nudged_up", up, 0), ("eager_nudged_down", down, 0))
+    up, down = (np.nextafter(inputs.hidden_states, np.float32(end)) for end in (np.inf, -np.inf))
+    padding = session.setup.bucket(inputs.batch_size) - inputs.batch_size
+    runs = (("eager_again", inputs.hidden_states, padding), ("eager_nudged_up", up, 0), ("eager_nudged_down", down, 0))
     for path, hidden, padding_rows in runs:
         watch.at(step, path)
         session.kv[...] = before
-        batch = copy.deepcopy(given)
+        batch = copy.deepcopy(inputs)
         batch.hidden_states = hidden
         if padding_rows:
             for name in NEUTRAL:
@@ -129,7 +129,7 @@ def _run_variants(session: Session, watch: Watch, step: int, given: Batch, befor
                 neutral = np.full((padding_rows, *rows.shape[1:]), NEUTRAL[name], dtype=rows.dtype)
                 setattr(batch, name, np.concatenate([rows, neutral]))
         tree = run_eager(session, batch)
-        _see(watch, step, path, _outputs(session, first_rows(tree, given.batch_size), before))
+        _see(watch, step, path, _outputs(session, first_rows(tree, inputs.batch_size), before))
 
 
 def _given(session: Session, requests: tuple[Request, ...]) -> Batch:
@@ -166,10 +166,10 @@ def _outputs(session: Session, tree: Tree, before: Floats) -> dict[str, Array]:
 
 def _differ(setup: Setup, graph: Mapping[str, Array], eager: Mapping[str, Array]) -> bool:
     """Whether the two paths differ outside the reserved page, in which padded rows write."""
-    own = [np.asarray(outputs["kv_slots"], dtype=np.int64) >= setup.page_size for outputs in (graph, eager)]
+    unreserved = [np.asarray(outputs["kv_slots"], dtype=np.int64) >= setup.page_size for outputs in (graph, eager)]
     kv = ("kv_slots", "kv_rows")
     return any(
-        not np.array_equal(graph[name][own[0]], eager[name][own[1]])
+        not np.array_equal(graph[name][unreserved[0]], eager[name][unreserved[1]])
         if name in kv
         else not np.array_equal(graph[name], eager[name])
         for name in graph

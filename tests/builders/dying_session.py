@@ -11,7 +11,7 @@ import torch
 from repro.cases.case import Case, Setup, Target
 from repro.traces.trace import Array
 from runners.recording.observer import RunCase, Watch
-from runners.recording.packed import Sheet
+from runners.recording.packed import PackedLayout
 from runners.sessions import open
 from tests.builders.ways_to_die import WAYS, data_of
 
@@ -36,7 +36,7 @@ class _Tripwire(Watch):
     def see(self, step: int, path: str, name: str, array: Array) -> None:
         self._watch.see(step, path, name, array)
 
-    def see_all(self, step: int, what: Sheet, data: bytes) -> None:
+    def see_all(self, step: int, what: PackedLayout, data: bytes) -> None:
         self._watch.see_all(step, what, data)
 
     def spent(self, stage: str, seconds: float) -> None:

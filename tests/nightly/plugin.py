@@ -25,7 +25,7 @@ from repro.ledger.gate import Color, Judgement, changes, measured, summary
 from repro.ledger.known import BadIssues, Issue, load
 from repro.ledger.read import History, read
 from repro.ledger.rows import FindingRow
-from repro.ledger.run import Book, asked_for, new_run, same_run
+from repro.ledger.run import LedgerRun, asked_for, new_run, same_run
 from repro.ledger.schema import BadLedger
 from repro.ledger.states import State, measurements, states
 from repro.upstream.fixes import FIXES
@@ -67,7 +67,7 @@ class Nightly:
             # Where tests are only listed, nothing is run.
             self.listing = bool(config.getoption("collectonly"))
             path = None if self.listing else self.path
-            self.book: Book = self._stack.enter_context(
+            self.book: LedgerRun = self._stack.enter_context(
                 new_run(path, NIGHTLY) if self.is_first else same_run(path, self.told["run"])
             )
         except (BadLedger, BadIssues) as error:

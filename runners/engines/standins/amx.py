@@ -117,4 +117,4 @@ def scaled_decode_attention(
 
 
 def _refuse(*_: object) -> None:
-    raise NotImplementedError("extend_attention_cpu has no stand-in: no runner that is driven here extends")
+    raise NotImplementedError("extend_attention_cpu has no stand-in: no driven runner extends")

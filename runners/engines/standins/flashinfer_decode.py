@@ -51,7 +51,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         q_data_type: Any = "float16",
         kv_data_type: Any = None,
         data_type: Any = None,
-        **given: Any,
+        **options: Any,
     ) -> None:
         """Copy lengths and indices, into the fixed buffers if there are any."""
         self._check(indices, last_page_len)
@@ -62,7 +62,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         else:
             self._take(indptr, indices, last_page_len)
         self._plan_on_host(indptr)
-        self._planned(given, q_data_type or data_type, kv_data_type or data_type)
+        self._planned(options, q_data_type or data_type, kv_data_type or data_type)
 
     begin_forward = plan
 
@@ -88,9 +88,9 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         paged_kv_cache: Any,
         k_scale: float | None = None,
         v_scale: float | None = None,
-        **given: Any,
+        **options: Any,
     ) -> Any:
-        self._told(given)
+        self._told(options)
         return self.run(q, paged_kv_cache, k_scale=k_scale, v_scale=v_scale)
 
     def run(
@@ -124,11 +124,11 @@ def fast_decode_plan(
     kv_data_type: Any = None,
     data_type: Any = None,
     global_override_indptr_cpu: Tensor | None = None,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """A plan for fixed buffers that the caller has already written: it copies nothing."""
     self._check(indices, last_page_len)
     if not self._use_cuda_graph:
         self._take(indptr, indices, last_page_len)
     self._plan_on_host(indptr if global_override_indptr_cpu is None else global_override_indptr_cpu)
-    self._planned(given, q_data_type or data_type or "float16", kv_data_type or data_type)
+    self._planned(options, q_data_type or data_type or "float16", kv_data_type or data_type)

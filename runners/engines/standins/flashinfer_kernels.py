@@ -84,11 +84,11 @@ def _each(
         part = query[rows]
         if not part.shape[0]:
             continue
-        found = places(sequence)
-        if found is None:
+        read = places(sequence)
+        if read is None:
             out[rows] = math.nan
             continue
-        key, value = (cache[found] for cache in caches)
+        key, value = (cache[read] for cache in caches)
         seen = mask.of(sequence, part.shape[0], key.shape[0]) if mask else None
         out[rows], logs[rows] = _attention(part, key, value, variant, seen)
     return out, logs

@@ -41,7 +41,7 @@ class _Prefill(Wrapper):
 
 
 class Schedule:
-    """Of the compiled module, the part that divides the work among programs: it notes what it was told to divide."""
+    """Of the compiled module, the part that divides the work among programs: it notes what it is given to divide."""
 
     def __init__(self, planned: Callable[[Tensor, Tensor], None]) -> None:
         self._planned = planned
@@ -93,7 +93,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_Prefill):
         *,
         q_data_type: Any = "float16",
         kv_data_type: Any = None,
-        **given: Any,
+        **options: Any,
     ) -> None:
         """Copy lengths, indices and mask, into the fixed buffers if there are any."""
         self._check_rows(qo_indptr)
@@ -107,7 +107,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_Prefill):
                 raise ValueError("The length of paged_kv_indices exceeds the allocated buffer size.")
             for buffer, tensor in zip(self._buffers(), new, strict=True):
                 buffer[: len(tensor)].copy_(tensor)
-        self._planned(given, q_data_type, kv_data_type)
+        self._planned(options, q_data_type, kv_data_type)
         self._plan_on_host(paged_kv_indptr, qo_indptr)
         self._cached_module = Schedule(self._plan_on_host)
 
@@ -139,15 +139,15 @@ class BatchPrefillWithPagedKVCacheWrapper(_Prefill):
         return result(pair, v_scale, return_lse)
 
     def forward(
-        self, q: Tensor, paged_kv_cache: Any, k_scale: float | None = None, v_scale: float | None = None, **given: Any
+        self, q: Tensor, paged_kv_cache: Any, k_scale: float | None = None, v_scale: float | None = None, **options: Any
     ) -> Any:
-        self._told(given)
+        self._told(options)
         return self.run(q, paged_kv_cache, k_scale, v_scale)
 
     def forward_return_lse(
-        self, q: Tensor, paged_kv_cache: Any, k_scale: float | None = None, v_scale: float | None = None, **given: Any
+        self, q: Tensor, paged_kv_cache: Any, k_scale: float | None = None, v_scale: float | None = None, **options: Any
     ) -> Any:
-        self._told(given)
+        self._told(options)
         return self.run(q, paged_kv_cache, k_scale, v_scale, return_lse=True)
 
 
@@ -169,12 +169,12 @@ class BatchPrefillWithRaggedKVCacheWrapper(_Prefill):
         *,
         q_data_type: Any = "float16",
         kv_data_type: Any = None,
-        **given: Any,
+        **options: Any,
     ) -> None:
         self._check_rows(qo_indptr)
         self._starts = (qo_indptr, kv_indptr)
         self._put_mask(custom_mask, qo_indptr.diff() * kv_indptr.diff())
-        self._planned(given, q_data_type, kv_data_type)
+        self._planned(options, q_data_type, kv_data_type)
 
     begin_forward = plan
 
@@ -184,10 +184,10 @@ class BatchPrefillWithRaggedKVCacheWrapper(_Prefill):
         variant = self._variant(q, k, None)
         return result(ragged_attention(q, k, v, *self._starts, *mask, *variant), None, return_lse)
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Any:
-        self._told(given)
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+        self._told(options)
         return self.run(q, k, v)
 
-    def forward_return_lse(self, q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Any:
-        self._told(given)
+    def forward_return_lse(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+        self._told(options)
         return self.run(q, k, v, return_lse=True)

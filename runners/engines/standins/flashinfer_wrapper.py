@@ -39,12 +39,12 @@ class Wrapper:
     def end_forward(self) -> None:
         """Without effect, as in flashinfer."""
 
-    def _planned(self, given: dict[str, Any], q_data_type: Any, kv_data_type: Any) -> None:
-        """Keep what plan() was told. Only a kernel that is planned with a window or a cap looks at it."""
+    def _planned(self, options: dict[str, Any], q_data_type: Any, kv_data_type: Any) -> None:
+        """Keep the arguments of plan(). Only a kernel that is planned with a window or a cap looks at it."""
         self._cached_q_data_type, self._cached_kv_data_type = _dtype(q_data_type), _dtype(kv_data_type or q_data_type)
-        self._has_window = given.get("window_left", -1) >= 0
-        self._has_cap = (given.get("logits_soft_cap") or 0.0) > 0
-        self._told(given)
+        self._has_window = options.get("window_left", -1) >= 0
+        self._has_cap = (options.get("logits_soft_cap") or 0.0) > 0
+        self._told(options)
 
     def _plan_on_host(self, keys: Tensor, queries: Tensor | None = None) -> None:
         """Keep what the host made the plan for: a kernel does its work in parts that this says, whatever the device's
@@ -57,15 +57,15 @@ class Wrapper:
         if queries is not None and self._planned_queries is not None:
             self._planned_queries[: len(queries)].copy_(queries[: len(self._planned_queries)])
 
-    def _told(self, given: dict[str, Any]) -> None:
+    def _told(self, options: dict[str, Any]) -> None:
         """What plan() and, once more, forward() say."""
-        for name, value in given.items():
+        for name, value in options.items():
             if name not in _KNOWN and value not in _WITHOUT_EFFECT.get(name, (None,)):
                 raise NotImplementedError(f"the stand-in for flashinfer has no {name}={value!r}")
-        self._causal = bool(given.get("causal", False))
-        self._window_left = given.get("window_left", -1)
-        self._cap = given.get("logits_soft_cap") or 0.0
-        self._scale = given.get("sm_scale")
+        self._causal = bool(options.get("causal", False))
+        self._window_left = options.get("window_left", -1)
+        self._cap = options.get("logits_soft_cap") or 0.0
+        self._scale = options.get("sm_scale")
 
     def _variant(self, query: Tensor, key: Tensor, k_scale: float | None) -> tuple[bool, int, float, float]:
         planned = (self._cached_q_data_type, self._cached_kv_data_type)
@@ -109,8 +109,8 @@ def all_there(buffers: tuple[Any, ...]) -> tuple[Any, ...]:
     return buffers
 
 
-def _dtype(given: Any) -> torch.dtype:
-    return getattr(torch, given) if isinstance(given, str) else given
+def _dtype(dtype: Any) -> torch.dtype:
+    return getattr(torch, dtype) if isinstance(dtype, str) else dtype
 
 
 def unpacked(cache: Any) -> tuple[Tensor, Tensor]:

@@ -35,13 +35,13 @@ def build_tree_kernel_efficient(
         parents = _parents(selected_index[row].tolist(), parent_list[row].tolist(), topk)
         before = length if tree_mask_mode == FULL_MASK else 0
         size = draft_token_num * (before + draft_token_num)
-        own = tree_mask[start : start + size].view(draft_token_num, before + draft_token_num)[:, before:]
+        among_drafts = tree_mask[start : start + size].view(draft_token_num, before + draft_token_num)[:, before:]
         start += size
-        own.zero_()
-        own[:, 0] = 1
+        among_drafts.zero_()
+        among_drafts[:, 0] = 1
         for token in range(draft_token_num):
             line = _ancestors(parents, token)
-            own[token, line] = 1
+            among_drafts[token, line] = 1
             positions[row * draft_token_num + token] = length + len(line)
         retrieve_index[row] = torch.arange(draft_token_num) + row * draft_token_num
         for token in range(draft_token_num - 1, 0, -1):

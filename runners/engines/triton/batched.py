@@ -136,17 +136,17 @@ class BatchedBuilder(triton_interpreter.InterpreterBuilder):
     def create_masked_store(self, ptrs: Any, value: Any, mask: Any, cache_modifier: Any, eviction_policy: Any) -> None:
         shape = _common_shape(ptrs, value, mask)
         addresses, values, allowed = (_whole(part, shape) for part in (ptrs, value, mask))
-        kept = launch_memory.kept(addresses.data, values.data.itemsize)
-        if kept is None:
+        inside = launch_memory.kept(addresses.data, values.data.itemsize)
+        if inside is None:
             raise NotBatched
-        access = self._access(addresses, TensorHandle(allowed.data & kept, tl.int1), values.data.itemsize)
+        access = self._access(addresses, TensorHandle(allowed.data & inside, tl.int1), values.data.itemsize)
         if access:
             for earlier in (*self.memory.loads, *self.memory.stores):
                 _refuse_exchange(earlier, access)
             if not access.by_all:
                 _refuse_collision(access)
             self.memory.stores.append(access)
-            written = allowed.data & kept
+            written = allowed.data & inside
             before = triton_interpreter._interpreter.load(
                 addresses.data, written, np.zeros_like(values.data), values.data.dtype
             )

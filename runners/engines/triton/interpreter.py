@@ -95,8 +95,8 @@ def _bound(function: Any, constexprs: list[str], args: tuple, kwargs: dict) -> t
     if known is None:
         known = _signatures[function] = (inspect.signature(function), frozenset(constexprs))
     signature, constant = known
-    given = {name: value for name, value in kwargs.items() if name in signature.parameters}
-    binding = signature.bind(*args, **given)
+    named = {name: value for name, value in kwargs.items() if name in signature.parameters}
+    binding = signature.bind(*args, **named)
     binding.apply_defaults()
     return dict(binding.arguments), constant
 

@@ -70,10 +70,10 @@ def _np_dtype(triton_type: Any) -> Any:
     element = triton_type.element_ty if isinstance(triton_type, tl.block_type) else triton_type
     if isinstance(element, tl.pointer_type):
         return _UINT64
-    found = _np_types.get(element.name)
-    if found is None:
-        found = _np_types[element.name] = _slow_np_dtype(element)
-    return found
+    dtype = _np_types.get(element.name)
+    if dtype is None:
+        dtype = _np_types[element.name] = _slow_np_dtype(element)
+    return dtype
 
 
 _UINT64 = np.dtype(np.uint64)
@@ -111,10 +111,10 @@ _blocks: dict[tuple[str, tuple[int, ...]], Any] = {}
 def _block(element: Any, sizes: tuple[int, ...]) -> Any:
     """The one block type of this element and shape."""
     key = (element.name, sizes)
-    found = _blocks.get(key)
-    if found is None:
-        found = _blocks[key] = tl.block_type(element, sizes)
-    return found
+    block = _blocks.get(key)
+    if block is None:
+        block = _blocks[key] = tl.block_type(element, sizes)
+    return block
 
 
 def _spread(value: Any, sizes: tuple[int, ...]) -> Any:
@@ -183,7 +183,7 @@ _BARE = {tl.tensor, int, bool, float, str, type(None), tl.dtype, tl.block_type, 
 def _promotion_kept(slow: Callable[..., Any]) -> Callable[..., Any]:
     """How two types promote depends on the types alone, so it is worked out once; and small constants beside a
     signed or floating tensor take its type."""
-    kept: dict[tuple[Any, ...], Any] = {}
+    cache: dict[tuple[Any, ...], Any] = {}
 
     def check(
         self: Any,
@@ -199,12 +199,12 @@ def _promotion_kept(slow: Callable[..., Any]) -> Callable[..., Any]:
             if type(rhs) is tl.tensor:
                 right = rhs.dtype
                 key = (left.name, right.name, allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod)
-                if key not in kept:
+                if key not in cache:
                     self.check_ptr_type_impl(left, right, allow_lhs_ptr)
                     self.check_ptr_type_impl(right, left, allow_rhs_ptr)
                     promotes = arithmetic_check and not left.is_ptr() and not right.is_ptr()
-                    kept[key] = self.computation_type_impl(left, False, right, False, div_or_mod) if promotes else None
-                common = kept[key]
+                    cache[key] = self.computation_type_impl(left, False, right, False, div_or_mod) if promotes else None
+                common = cache[key]
                 if common is not None:
                     lhs, rhs = self.cast(lhs, common), self.cast(rhs, common)
                 return self.broadcast_impl_value(lhs, rhs)
@@ -269,12 +269,12 @@ _NUMPY_KINDS: dict[str, tuple[type, ...]] = {
 
 
 def _made(data: Any, element: Any, of_type: Any) -> Any:
-    made = tl.tensor.__new__(tl.tensor)
-    made.handle = triton_interpreter.TensorHandle(data, element)
-    made.type = of_type
-    made.dtype = element
-    made.shape, made.numel = of_type.wrapped
-    return made
+    tensor = tl.tensor.__new__(tl.tensor)
+    tensor.handle = triton_interpreter.TensorHandle(data, element)
+    tensor.type = of_type
+    tensor.dtype = element
+    tensor.shape, tensor.numel = of_type.wrapped
+    return tensor
 
 
 def _compared(operation: Callable[[Any, Any], Any], slow: Callable[..., Any]) -> Callable[..., Any]:

@@ -29,7 +29,7 @@ batch, eager = decode.batch, decode.eager
 
 
 class Runner(CPUGraphRunner):
-    """sglang's runner; nothing of ours stands in the way while it compiles, or Dynamo would compile that as well."""
+    """sglang's runner; no hook of the harness is in the way while it compiles, or Dynamo would compile that as well."""
 
     def capture(self) -> None:
         with ExitStack() as popped:

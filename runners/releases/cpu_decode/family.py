@@ -39,7 +39,7 @@ def launching(runner: Any, launched: Callable[[], None]) -> Iterator[None]:
 def sizes(runner: Any) -> tuple[int, int]:
     """The runner notes its sizes for a padded batch only."""
     bs = runner.launched_with.batch_size
-    padded = any(runner.launched_with is own for own in runner.captured_forward_batches.values())
+    padded = any(runner.launched_with is captured for captured in runner.captured_forward_batches.values())
     return bs, runner.raw_bs if padded else bs
 
 

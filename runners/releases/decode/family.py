@@ -55,10 +55,10 @@ def sliding(live: Live) -> Mapping[str, torch.Tensor]:
     theirs first."""
     if not live.setup.window or live.setup.backend == "fa3":
         return {}
-    own = backend(live)
-    if isinstance(own.kv_indptr, list):
-        return {"window_kv_indptr": own.kv_indptr[0], "window_kv_indices": own.cuda_graph_kv_indices[0]}
-    return {"window_kv_indptr": own.window_kv_indptr, "window_kv_indices": own.cuda_graph_window_kv_indices}
+    attention = backend(live)
+    if isinstance(attention.kv_indptr, list):
+        return {"window_kv_indptr": attention.kv_indptr[0], "window_kv_indices": attention.cuda_graph_kv_indices[0]}
+    return {"window_kv_indptr": attention.window_kv_indptr, "window_kv_indices": attention.cuda_graph_window_kv_indices}
 
 
 def only(buffer: Any) -> Any:
@@ -78,12 +78,12 @@ def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
         "mask_indptr": "mask_indptr",
         "custom_mask": "cuda_graph_custom_mask",
     }
-    found = {name: only(getattr(backend(live), attribute, None)) for name, attribute in names.items()}
+    tensors = {name: only(getattr(backend(live), attribute, None)) for name, attribute in names.items()}
     if live.setup.backend == "fa3":
-        found |= fa3_metadata.static([backend(live)])
-    found["next_token_logits"] = runner.buffers.next_token_logits_buffer
-    found |= sliding(live)
-    return {name: tensor for name, tensor in found.items() if isinstance(tensor, torch.Tensor)}
+        tensors |= fa3_metadata.static([backend(live)])
+    tensors["next_token_logits"] = runner.buffers.next_token_logits_buffer
+    tensors |= sliding(live)
+    return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
 
 
 def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:

@@ -37,8 +37,8 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
 
 
 def caller(forward_batch: Any) -> Mapping[str, Any]:
-    found = {name: getattr(forward_batch, name) for name in CALLER}
-    return found | {name: getattr(forward_batch.spec_info, name) for name in SPEC}
+    fields = {name: getattr(forward_batch, name) for name in CALLER}
+    return fields | {name: getattr(forward_batch.spec_info, name) for name in SPEC}
 
 
 def backend(live: Live) -> Any:
@@ -54,8 +54,8 @@ def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
         "kv_indices": "cuda_graph_kv_indices",
         "num_kv_splits": "cuda_graph_num_kv_splits",
     }
-    found = {name: getattr(backend(live), attribute, None) for name, attribute in names.items()}
-    return {name: tensor for name, tensor in found.items() if isinstance(tensor, torch.Tensor)}
+    tensors = {name: getattr(backend(live), attribute, None) for name, attribute in names.items()}
+    return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
 
 
 def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:

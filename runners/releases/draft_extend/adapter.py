@@ -30,11 +30,11 @@ KNOWN = inspect.signature(INPUT).parameters
 
 
 def build(setup: Setup, device: str, models: Folders) -> Live:
-    here = release_order(present_release())
-    if setup.topk > 1 and here < release_order(FACTS.branches_since):  # sglang falls back to the v1 worker
+    order = release_order(present_release())
+    if setup.topk > 1 and order < release_order(FACTS.branches_since):  # sglang falls back to the v1 worker
         raise Unsupported("this release's v2 worker extends drafts of topk 1 only: its runner has num_steps + 1 rows")
     since = FACTS.backend_since.get(setup.backend)
-    if since and here < release_order(since):
+    if since and order < release_order(since):
         raise Unsupported(f"before {since} sglang captures no draft-extend graph over {setup.backend}")
     return present.build(setup, device, models)
 
@@ -104,8 +104,8 @@ def graph(runner: Any, batch: Any) -> Outputs:
 
 def topk(runner: Any) -> int:
     """Since 0.5.17 the worker alone knows."""
-    found: int = runner.topk if hasattr(runner, "topk") else runner.eagle_worker.topk
-    return found
+    count: int = runner.topk if hasattr(runner, "topk") else runner.eagle_worker.topk
+    return count
 
 
 def eager(live: Live, batch: Any) -> Outputs:

@@ -66,22 +66,22 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
         "num_correct_drafts": accepted,
         "input_ids": integers_each(data, "input_ids", (width,), setup.vocab_size),
         "positions": positions,
-        "out_cache_loc": np.stack([table[r.slot, own] for r, own in zip(requests, positions, strict=True)]),
+        "out_cache_loc": np.stack([table[r.slot, columns] for r, columns in zip(requests, positions, strict=True)]),
         "hidden_states": floats_each(data, "hidden_states", (width, hidden)),
     }
 
 
 def caller(forward_batch: Any) -> Mapping[str, Any]:
-    found = {name: getattr(forward_batch, name) for name in CALLER}
-    return found | {"hidden_states": forward_batch.spec_info.hidden_states}
+    fields = {name: getattr(forward_batch, name) for name in CALLER}
+    return fields | {"hidden_states": forward_batch.spec_info.hidden_states}
 
 
 def input_buffers(runner: Any) -> Any:
     """Under today's names."""
-    found = {name: getattr(runner.buffers, name, None) for name in BUFFERS}
+    buffers = {name: getattr(runner.buffers, name, None) for name in BUFFERS}
     for name, names in RENAMED.items():
-        found[name] = next((getattr(runner.buffers, old) for old in names if hasattr(runner.buffers, old)), None)
-    return SimpleNamespace(**found)
+        buffers[name] = next((getattr(runner.buffers, old) for old in names if hasattr(runner.buffers, old)), None)
+    return SimpleNamespace(**buffers)
 
 
 def neutral_rows(setup: Setup, seq_len: int) -> Mapping[str, int]:
@@ -109,9 +109,9 @@ def indexing(live: Live) -> Mapping[str, Any]:
 
 def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
     paged = live.setup.backend == "fa3"
-    found: dict[str, Any] = dict(fa3_metadata.static([backend(live)]) if paged else indexing(live))
-    found["next_token_logits"] = runner.buffers.next_token_logits_buffer
-    return {name: tensor for name, tensor in found.items() if isinstance(tensor, torch.Tensor)}
+    tensors: dict[str, Any] = dict(fa3_metadata.static([backend(live)]) if paged else indexing(live))
+    tensors["next_token_logits"] = runner.buffers.next_token_logits_buffer
+    return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
 
 
 def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
@@ -120,8 +120,8 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
     used = int(given["seq_lens"].sum()) + live.setup.max_bs
     if live.setup.backend == "fa3":
         return paged_metadata(live, bs, used)
-    found = {name: buffer[None] for name, buffer in indexing(live).items()}
-    return found | {"kv_indices": found["kv_indices"][:, :used]}
+    indices = {name: buffer[None] for name, buffer in indexing(live).items()}
+    return indices | {"kv_indices": indices["kv_indices"][:, :used]}
 
 
 def paged_metadata(live: Live, bs: int, used: int) -> Mapping[str, torch.Tensor]:

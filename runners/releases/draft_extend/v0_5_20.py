@@ -1,4 +1,5 @@
-"""sglang 0.5.20: the graph is told which token of each request is drawn from, and gives that one's results alone."""
+"""sglang 0.5.20: the graph's inputs name the token of each request from which it draws, and its outputs are that
+token's alone."""
 
 from __future__ import annotations
 
@@ -31,9 +32,9 @@ def padded(setup: Setup) -> Ranges:
 
 
 def input_buffers(runner: Any) -> Any:
-    found = family.input_buffers(runner)
-    found.select_index = runner.buffers.select_index
-    return found
+    buffers = family.input_buffers(runner)
+    buffers.select_index = runner.buffers.select_index
+    return buffers
 
 
 FAMILY = replace(

@@ -27,9 +27,9 @@ def pools(setup: Setup) -> dict[str, Any]:
 
 
 def build(setup: Setup, device: str, models: Folders) -> Live:
-    given = server_args(setup, device, models) | pools(setup)
+    arguments = server_args(setup, device, models) | pools(setup)
     live = with_draft(
-        setup, device, given, worker_class(), lambda live: [FAMILY.model_runner(live)], target_pool_first=True
+        setup, device, arguments, worker_class(), lambda live: [FAMILY.model_runner(live)], target_pool_first=True
     )
     bind(setup, live.target)
     return live
@@ -52,15 +52,15 @@ def capture(live: Live) -> Any:
 
 
 def spec_input(rows: Rows, topk: int) -> Any:
-    made = FrozenKVMTPDraftInput(
+    draft_input = FrozenKVMTPDraftInput(
         topk_p=rows["topk_p"],
         topk_index=rows["topk_index"],
         hidden_states=rows["hidden_states"],
         bonus_tokens=rows["bonus_tokens"],
         capture_hidden_mode=CaptureHiddenMode.LAST,
     )
-    made.num_tokens_per_req = made.num_tokens_for_logprob_per_req = topk
-    return made
+    draft_input.num_tokens_per_req = draft_input.num_tokens_for_logprob_per_req = topk
+    return draft_input
 
 
 def batch(live: Live, rows: Rows) -> Any:

@@ -46,8 +46,8 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
 
 
 def caller(forward_batch: Any) -> Mapping[str, Any]:
-    found = {name: getattr(forward_batch, name) for name in CALLER}
-    return found | {name: getattr(forward_batch.spec_info, name) for name in SPEC}
+    fields = {name: getattr(forward_batch, name) for name in CALLER}
+    return fields | {name: getattr(forward_batch.spec_info, name) for name in SPEC}
 
 
 def input_buffers(runner: Any) -> Any:
@@ -70,25 +70,25 @@ def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
         "window_kv_indices": "cuda_graph_window_kv_indices",
         "window_num_kv_splits": "cuda_graph_window_num_kv_splits",
     }
-    found = {name: getattr(backend(live), attribute, None) for name, attribute in names.items()}
-    return {name: tensor for name, tensor in found.items() if isinstance(tensor, torch.Tensor)}
+    tensors = {name: getattr(backend(live), attribute, None) for name, attribute in names.items()}
+    return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
 
 
 def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
-    """One set for all draft steps, and one for its sliding layers, whose KV slots are told as the full layers' slots of
-    the same tokens. Of kv_indices, as much as this batch can use."""
+    """One set for all draft steps, and one for its sliding layers, whose KV slots are recorded as the full layers'
+    slots of the same tokens. Of kv_indices, as much as this batch can use."""
     setup = live.setup
     used = int(given["seq_lens"].sum()) + setup.topk * setup.max_bs
     sliding = backend(live).cuda_graph_window_kv_indices
     # Nothing but padding lies below.
     full = torch.where(sliding < 2 * setup.page_size, -sliding.sign(), sliding - setup.page_size)
-    found = {
+    indices = {
         "kv_indptr": backend(live).kv_indptr,
         "kv_indices": backend(live).cuda_graph_kv_indices[:used],
         "window_kv_indptr": backend(live).window_kv_indptr,
         "window_kv_indices": full,
     }
-    return {name: tensor[None] for name, tensor in found.items()}
+    return {name: tensor[None] for name, tensor in indices.items()}
 
 
 def shift(pool: Any, slots: int) -> None:

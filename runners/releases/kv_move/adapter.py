@@ -88,12 +88,12 @@ def _left(accept_filter: Filter, setup: Setup, batch: Batch, target: torch.Tenso
     """The slots of those requests that go on."""
     correct = batch.num_correct_drafts
     count = int((correct[batch.unfinished] + 1).sum())
-    left = torch.empty((count,), dtype=torch.int64, device=target.device)
-    kept = accept_filter(correct, batch.unfinished, batch.seq_lens.clone())
+    remaining = torch.empty((count,), dtype=torch.int64, device=target.device)
+    accepted = accept_filter(correct, batch.unfinished, batch.seq_lens.clone())
     spec_utils.filter_finished_cache_loc_kernel[(batch.size,)](
-        left, target, correct, kept, next_power_of_2(batch.size), next_power_of_2(setup.num_draft_tokens)
+        remaining, target, correct, accepted, next_power_of_2(batch.size), next_power_of_2(setup.num_draft_tokens)
     )
-    return left
+    return remaining
 
 
 def verifies(accept_filter: Filter) -> dict[str, Move]:
@@ -158,9 +158,9 @@ def on_pages(setup: Setup, move: Move) -> Mapping[str, Move]:
 
 def accept(pools: Pools, batch: Batch) -> dict[str, torch.Tensor]:
     """The accepted rows of a tree close up behind the prefix."""
-    given = batch.schedule_batch(pools), batch.accept_index, batch.num_correct_drafts
+    arguments = batch.schedule_batch(pools), batch.accept_index, batch.num_correct_drafts
     if hasattr(spec_utils, ACCEPT):  # since 0.5.14
-        getattr(spec_utils, ACCEPT)(*given, pools.allocator)
+        getattr(spec_utils, ACCEPT)(*arguments, pools.allocator)
         return {}
     worker = SimpleNamespace(
         device=batch.seq_lens.device,
@@ -168,18 +168,18 @@ def accept(pools: Pools, batch: Batch) -> dict[str, torch.Tensor]:
         req_to_token_pool=pools.requests,
         token_to_kv_pool_allocator=pools.allocator,
     )
-    getattr(EAGLEWorkerV2, ACCEPT)(worker, *given)
+    getattr(EAGLEWorkerV2, ACCEPT)(worker, *arguments)
     return {}
 
 
 def moves(setup: Setup) -> dict[str, Move]:
     """Those of this release: the first workers' verify, what is accepted by the second, and branches on pages."""
-    found: dict[str, Move] = {}
+    known: dict[str, Move] = {}
     if hasattr(EagleVerifyInput, "verify"):
-        found |= verifies(next(getattr(spec_utils, name) for name in FILTERS if hasattr(spec_utils, name)))
+        known |= verifies(next(getattr(spec_utils, name) for name in FILTERS if hasattr(spec_utils, name)))
     if hasattr(spec_utils, ACCEPT) or hasattr(EAGLEWorkerV2, ACCEPT):
-        found["accept"] = accept
-    return {**found, **on_pages(setup, branches_of_release())}
+        known["accept"] = accept
+    return {**known, **on_pages(setup, branches_of_release())}
 
 
 def branches_of_release() -> Move:

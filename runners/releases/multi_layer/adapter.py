@@ -18,8 +18,8 @@ from runners.releases.workers.present import server_args, with_draft
 
 
 def build(setup: Setup, device: str, models: Folders) -> Live:
-    given = server_args(setup, device, models) | ARGUMENTS
-    live = with_draft(setup, device, given, MultiLayerEagleDraftWorker, lambda live: list(runners(live)))
+    arguments = server_args(setup, device, models) | ARGUMENTS
+    live = with_draft(setup, device, arguments, MultiLayerEagleDraftWorker, lambda live: list(runners(live)))
     live.draft.init_attention_backend()  # once more, now that it may know that graphs are on
     return live
 

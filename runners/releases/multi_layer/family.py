@@ -64,8 +64,8 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
     if live.setup.backend == "fa3":
         return one_layer.paged_metadata(live, bs, used)
     first = backend(live, 0)
-    found = {name: getattr(first, attribute)[None] for name, attribute in METADATA.items()}
-    return found | {"kv_indices": found["kv_indices"][:, :used]}
+    indices = {name: getattr(first, attribute)[None] for name, attribute in METADATA.items()}
+    return indices | {"kv_indices": indices["kv_indices"][:, :used]}
 
 
 def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

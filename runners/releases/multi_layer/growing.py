@@ -22,7 +22,7 @@ from runners.releases.reference import layered
 
 def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
     """As for one layer, and rewritten: [n, layers - 1], the KV slots of the tokens before the new ones, which later
-    layers write again; 0 where there is none; hidden_pool: [n, layers - 1, hidden], their hidden states."""
+    layers write again; 0 where there is no such token; hidden_pool: [n, layers - 1, hidden], their hidden states."""
     more = setup.num_steps - 1
     before = np.array([[r.seq_len - back for back in range(1, more + 1)] for r in requests])
     slots = np.array([[r.slot] for r in requests])
@@ -35,13 +35,13 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
 
 def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
     """Also the buffers that one layer fills for the next, and the pool."""
-    found = {**family.static(live, runner), "hidden_pool": live.draft.req_to_hidden_states_pool}
-    for layer, one in enumerate(runner.runners):
+    tensors = {**family.static(live, runner), "hidden_pool": live.draft.req_to_hidden_states_pool}
+    for layer, layer_runner in enumerate(runner.runners):
         for name in ("hidden_states", "extend_seq_lens", "extend_start_loc", "next_token_logits_buffer"):
-            found[f"{name}.{layer}"] = getattr(one.buffers, name)
+            tensors[f"{name}.{layer}"] = getattr(layer_runner.buffers, name)
     for name in ("input_ids", "out_cache_loc", "positions"):
-        found[f"{name}.all"] = runner.cuda_graph_buffers[name]
-    return found
+        tensors[f"{name}.all"] = runner.cuda_graph_buffers[name]
+    return tensors
 
 
 def caller(forward_batch: Any) -> Mapping[str, Any]:
@@ -124,14 +124,14 @@ class Window:
         column = self.seq_lens - self.width - 1
         located = table[self.req_pool_indices, column.clamp(min=0)].to(torch.int64)
         located = torch.where(column >= 0, located, 0)
-        kept = pool_rows(pool, self.req_pool_indices)[:, -1 - self.layer]
+        earlier = pool_rows(pool, self.req_pool_indices)[:, -1 - self.layer]
         return replace(
             self,
             layer=self.layer + 1,
             input_ids=ids,
             positions=torch.cat(((self.positions[:, :1] - 1).clamp(min=0), self.positions), dim=1),
             out_cache_loc=torch.cat((located[:, None], self.out_cache_loc), dim=1),
-            hidden_states=torch.cat((kept[:, None], self.hidden_states), dim=1),
+            hidden_states=torch.cat((earlier[:, None], self.hidden_states), dim=1),
         )
 
 
@@ -159,14 +159,14 @@ def eager(live: Live, window: Window, run: Callable[[Any, Rows], torch.Tensor]) 
     pool = live.draft.req_to_hidden_states_pool
     table = family.all_layers(live).req_to_token_pool.req_to_token
     drawn = Drawn()
-    for one, is_last in _marking_last(family.runners(live)):
-        best = drawn.add_best(run(one, window.rows()), window.last)
+    for layer_runner, is_last in _marking_last(family.runners(live)):
+        best = drawn.add_best(run(layer_runner, window.rows()), window.last)
         if not is_last:
             window = window.grown(best, pool, table)
-    kept = pool.shape[1]
-    return {**drawn.outputs(), "hidden_pool": window.hidden_states[:, window.width - kept :].flatten(1)}
+    width = pool.shape[1]
+    return {**drawn.outputs(), "hidden_pool": window.hidden_states[:, window.width - width :].flatten(1)}
 
 
 def _marking_last(runners: Sequence[Any]) -> Iterator[tuple[Any, bool]]:
-    for number, one in enumerate(runners, start=1):
-        yield one, number == len(runners)
+    for number, runner in enumerate(runners, start=1):
+        yield runner, number == len(runners)

@@ -20,8 +20,8 @@ FAMILY = GROWING
 
 
 def capture(live: Live) -> Any:
-    """Up to 0.5.12 the graphs translate slots without asking whether the pool has a sliding window. Ours has none: each
-    slot is its own."""
+    """Up to 0.5.12 the graphs translate slots without asking whether the pool has a sliding window. This one does
+    not: each slot is its own."""
     for runner in runners(live):
         if not hasattr(runner.token_to_kv_pool, "translate_loc_from_full_to_swa"):
             runner.token_to_kv_pool.translate_loc_from_full_to_swa = _own

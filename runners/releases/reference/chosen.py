@@ -20,9 +20,9 @@ def largest(values: torch.Tensor, count: int, claimed: torch.Tensor | None = Non
     order = values[0].argsort(dim=-1, descending=True, stable=True)
     exact = order[:, :count]
     ranked = _at(values, exact)
-    left = _at(values, order[:, count:])
+    rejected = _at(values, order[:, count:])
     beyond = torch.cat(
-        (_beyond(ranked[..., :-1] - ranked[..., 1:]), _beyond(ranked[..., -1:] - left).all(-1, True)), -1
+        (_beyond(ranked[..., :-1] - ranked[..., 1:]), _beyond(ranked[..., -1:] - rejected).all(-1, True)), -1
     )
     known = beyond & torch.cat((torch.ones_like(beyond[:, :1]), beyond[:, :-1]), dim=-1)
     if claimed is None:

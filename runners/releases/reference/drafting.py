@@ -72,12 +72,12 @@ class Tree:
     def kept(self, claims: Claims) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
         """The outputs: parents, scores_index and tokens, as Answer has them."""
         picked, _ = largest_set(torch.cat(self.scores, dim=-1), claims.kept.shape[1], claims.kept)
-        found = {
+        outputs = {
             "parents": torch.cat(self.parents, dim=1),
             "scores_index": picked,
             "tokens": torch.cat(self.tokens, dim=1).gather(1, picked),
         }
-        return {name: (output, self.known[:, None].expand_as(output)) for name, output in found.items()}
+        return {name: (output, self.known[:, None].expand_as(output)) for name, output in outputs.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,9 @@ class Branches:
         requests, table = question.requests, question.table
         self.prefixes = [table[request.slot, : request.seq_len] for request in requests]
         places = [draft_positions(question.setup, request.seq_len) for request in requests]
-        self.slots = np.stack([table[r.slot, own] for r, own in zip(requests, places, strict=True)])  # [n, topk, steps]
+        self.slots = np.stack(
+            [table[r.slot, positions_of] for r, positions_of in zip(requests, places, strict=True)]
+        )  # [n, topk, steps]
 
     def attending(self, step: int, sure: torch.Tensor) -> Attend:
         """sure: bool [requests]."""
@@ -140,20 +142,20 @@ class Branches:
             self.values.append(values)
             known = sure.repeat_interleave(topk)
             self.answer.wrote(self.slots[:, :, step].reshape(-1), {0: keys, 1: values}, known)
-            found = []
+            outputs = []
             for row, (request, prefix) in enumerate(zip(question.requests, self.prefixes, strict=True)):
-                own = slice(row * topk, (row + 1) * topk)
+                branches = slice(row * topk, (row + 1) * topk)
                 along = torch.arange(request.seq_len, request.seq_len + step + 1).repeat_interleave(topk)
                 sees = torch.eye(topk, dtype=torch.bool).repeat(1, step + 1)
                 seen = op.Seen(
                     keys=question.rows(0, prefix),
                     values=question.rows(1, prefix),
-                    new_keys=torch.cat([one[:, own] for one in self.keys], dim=1),
-                    new_values=torch.cat([one[:, own] for one in self.values], dim=1),
+                    new_keys=torch.cat([cached[:, branches] for cached in self.keys], dim=1),
+                    new_values=torch.cat([cached[:, branches] for cached in self.values], dim=1),
                     mask=visible(len(prefix), along[-topk:], along, sees, heads.window),
                 )
-                found.append(op.attention(question.by, queries[:, own], seen, heads.scaling, heads.logit_cap))
-            return torch.cat(found, dim=1)
+                outputs.append(op.attention(question.by, queries[:, branches], seen, heads.scaling, heads.logit_cap))
+            return torch.cat(outputs, dim=1)
 
         return attend
 

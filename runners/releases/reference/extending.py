@@ -68,7 +68,7 @@ def draft_extend(live: Live) -> Reference | None:
         answer, by, reads = Answer(), question.by, read_behind(question)
         tokens = Tokens(
             ids=question.given["input_ids"].flatten(),
-            positions=torch.cat([one.positions for one in reads]),
+            positions=torch.cat([read.positions for read in reads]),
             hidden=question.exact("hidden_states").flatten(1, 2),
         )
         logits, hidden = model(by, tokens, attending(question, answer, reads))

@@ -70,7 +70,7 @@ class Layer:
         topk = question.setup.topk
         positions = torch.tensor([request.seq_len - 1 for request in question.requests]).repeat_interleave(topk)
         queries = op.rotated(by, queries, *op.angles(by, self.cos_sin, positions))
-        found = []
+        outputs = []
         for row, request in enumerate(question.requests):
             first = max(0, request.seq_len - self.window) if self.window else 0
             slots = question.table[request.slot, first : request.seq_len]
@@ -78,8 +78,8 @@ class Layer:
             nothing = keys.new_empty((len(queries), 0, *keys.shape[1:]))
             mask = torch.ones(topk, len(slots), dtype=torch.bool)
             seen = op.Seen(keys=keys, values=values, new_keys=nothing, new_values=nothing, mask=mask)
-            found.append(op.attention(by, queries[:, row * topk : (row + 1) * topk], seen, 1.0))
-        return op.linear(by, torch.cat(found, dim=1), self.out)
+            outputs.append(op.attention(by, queries[:, row * topk : (row + 1) * topk], seen, 1.0))
+        return op.linear(by, torch.cat(outputs, dim=1), self.out)
 
 
 def draft(live: Live, *, seeded: bool) -> Reference:

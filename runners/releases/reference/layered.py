@@ -68,8 +68,8 @@ def growing(live: Live) -> Reference | None:
             reads = [_behind(question, row, layer, width) for row in range(len(requests))]
             known = torch.tensor([request.seq_len >= layer for request in requests])
             picked = drawing.draw(layer, model, reads, ids, hidden, counts - 1 + layer, known)
-        kept = hidden[:, :, hidden.shape[2] - pool.shape[2] :]
-        drawing.answer.floats["hidden_pool"] = kept.flatten(2)[:, :, None]
+        window = hidden[:, :, hidden.shape[2] - pool.shape[2] :]
+        drawing.answer.floats["hidden_pool"] = window.flatten(2)[:, :, None]
         return drawing.answered()
 
     return run
@@ -115,18 +115,18 @@ class _Drawing:
         self.known = self.known if known is None else self.known & known
         tensors = (2 * layer, 2 * layer + 1)
         tokens = Tokens(
-            ids=ids.flatten(), positions=torch.cat([one.positions for one in reads]), hidden=hidden.flatten(1, 2)
+            ids=ids.flatten(), positions=torch.cat([read.positions for read in reads]), hidden=hidden.flatten(1, 2)
         )
         logits, _ = model(by, tokens, attending(question, self.answer, reads, tensors=tensors, known=self.known))
         logits = logits.unflatten(1, ids.shape)
-        own = logits[:, torch.arange(len(ids)), last]
+        last_logits = logits[:, torch.arange(len(ids)), last]
         claimed = question.claimed.get("topk_index")
-        picked, sure = largest(own, 1, None if claimed is None else claimed[:, layer : layer + 1])
+        picked, sure = largest(last_logits, 1, None if claimed is None else claimed[:, layer : layer + 1])
         name = f"next_token_logits.{layer}"
         self.answer.floats[name], self.answer.known[name] = logits, self.known
         self._picked.append(picked)
         self._sure.append(sure & self.known[:, None])
-        self._shares.append(op.shares(by, own).gather(-1, picked.expand(len(own), *picked.shape)))
+        self._shares.append(op.shares(by, last_logits).gather(-1, picked.expand(len(last_logits), *picked.shape)))
         self.known = self.known & sure[:, 0]
         return picked[:, 0]
 

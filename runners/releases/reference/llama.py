@@ -25,8 +25,8 @@ Activation = Callable[[Rounding, torch.Tensor], torch.Tensor]
 
 def weight(module: Any) -> torch.Tensor:
     """Of a layer of sglang's, float64 on the host."""
-    found: torch.Tensor = module.weight.detach().to("cpu", torch.float64)
-    return found
+    values: torch.Tensor = module.weight.detach().to("cpu", torch.float64)
+    return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,8 +203,8 @@ def eagle3(model: Any, vocab: int) -> Model:
         if hidden.shape[-1] != embedded.shape[-1]:
             hidden = op.linear(by, hidden, fused)
         x = torch.cat((before.run(by, embedded), own.run(by, hidden)), dim=-1)
-        left = llama.layer(by, x, tokens, attend, hidden)
-        return op.linear(by, norm.run(by, left), llama.head), left
+        output = llama.layer(by, x, tokens, attend, hidden)
+        return op.linear(by, norm.run(by, output), llama.head), output
 
     return run
 
@@ -230,8 +230,8 @@ def mimo(model: Any, vocab: int) -> Model:
         assert tokens.hidden is not None
         parts = (own.run(by, llama.embedded(by, tokens)), given.run(by, tokens.hidden))
         x = op.linear(by, torch.cat(parts, dim=-1), joined)
-        left = llama.layer(by, before.run(by, x), tokens, attend, x)
-        return op.linear(by, norm.run(by, left), llama.head), left
+        output = llama.layer(by, before.run(by, x), tokens, attend, x)
+        return op.linear(by, norm.run(by, output), llama.head), output
 
     return run
 

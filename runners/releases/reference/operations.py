@@ -37,7 +37,7 @@ def added(by: Rounding, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def rms_norm(by: Rounding, x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
-    """weight: [in], or None where there is none."""
+    """weight: [in], or None for a norm without a weight."""
     scale = (x.square().mean(dim=-1, keepdim=True) + eps).rsqrt()
     y = by.moved_together(x * scale, SINGLE * (math.sqrt(x.shape[-1]) + _TRANSCENDENTAL))
     y = by.rounded(y)
@@ -67,9 +67,9 @@ def rotated(by: Rounding, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor,
     """x [..., tokens, heads, size], turned by angles whose cos and sin are [samples, tokens, 1, n]: pairs are the two
     halves of the first 2 * n of a head, or, without neox, neighbours; what is behind them stays."""
     x, rest = x.split([2 * cos.shape[-1], x.shape[-1] - 2 * cos.shape[-1]], dim=-1)
-    one, other = x.chunk(2, dim=-1) if neox else (x[..., ::2], x[..., 1::2])
-    first = by.rounded(by.rounded(one * cos) - by.rounded(other * sin))
-    second = by.rounded(by.rounded(other * cos) + by.rounded(one * sin))
+    left, right = x.chunk(2, dim=-1) if neox else (x[..., ::2], x[..., 1::2])
+    first = by.rounded(by.rounded(left * cos) - by.rounded(right * sin))
+    second = by.rounded(by.rounded(right * cos) + by.rounded(left * sin))
     turned = torch.cat((first, second), dim=-1) if neox else torch.stack((first, second), dim=-1).flatten(-2)
     return torch.cat((turned, rest), dim=-1)
 
@@ -129,14 +129,14 @@ def attention(by: Rounding, queries: torch.Tensor, seen: Seen, scaling: float, l
         sums = by.moved(sums, TENSOR_FLOAT_32 * (norm + sums[0].abs()))
     # Parts of the sum may be kept in the model's type until they are merged; they are no larger than this.
     sums = by.moved(sums, by.reach(weighed(shares[0], values.abs(), new_values[0].abs())))
-    found = by.rounded(sums).unflatten(2, (heads // kv_heads, count))  # [s, kv heads, groups, n, size]
-    return found.permute(0, 3, 1, 2, 4).flatten(2)
+    heads_out = by.rounded(sums).unflatten(2, (heads // kv_heads, count))  # [s, kv heads, groups, n, size]
+    return heads_out.permute(0, 3, 1, 2, 4).flatten(2)
 
 
 def shares(by: Rounding, logits: torch.Tensor) -> torch.Tensor:
     """softmax in float32 over the last dimension."""
-    found = logits.softmax(dim=-1)
+    exact = logits.softmax(dim=-1)
     reach = SINGLE * (
         math.sqrt(logits.shape[-1]) + _TRANSCENDENTAL * (1 + (logits[0] - logits[0].amax(-1, keepdim=True)).abs())
     )
-    return by.moved(found, reach * found[0])
+    return by.moved(exact, reach * exact[0])

@@ -77,12 +77,12 @@ class Answer:
         values = question.by.exact(torch.cat(held, dim=1)).clone()
         known = torch.ones(len(slots), dtype=torch.bool)
         for write in self.writes:
-            own = np.flatnonzero(write.slots >= question.setup.page_size)
-            places = torch.from_numpy(np.searchsorted(slots, write.slots[own]))
+            unreserved = np.flatnonzero(write.slots >= question.setup.page_size)
+            places = torch.from_numpy(np.searchsorted(slots, write.slots[unreserved]))
             for tensor, rows in write.rows.items():
                 columns = slice(int(ends[tensor]) - held[tensor].shape[1], int(ends[tensor]))
-                values[:, places, columns] = rows[:, own].flatten(2)
-            known[places] &= write.known[own]
+                values[:, places, columns] = rows[:, unreserved].flatten(2)
+            known[places] &= write.known[unreserved]
         return slots, values, known
 
 

@@ -50,7 +50,7 @@ def attending(
     [requests]; all where it is not given."""
 
     def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, heads: Heads) -> torch.Tensor:
-        found, start = [], 0
+        outputs, start = [], 0
         for row, read in enumerate(reads):
             own = slice(start, start + len(read.own))
             start = own.stop
@@ -61,9 +61,9 @@ def attending(
                 new_values=values[:, own],
                 mask=visible(len(read.old), read.positions, read.positions, read.sees, heads.window),
             )
-            found.append(op.attention(question.by, queries[:, own], seen, heads.scaling, heads.logit_cap))
+            outputs.append(op.attention(question.by, queries[:, own], seen, heads.scaling, heads.logit_cap))
             rows = dict(zip(tensors, (keys[:, own], values[:, own]), strict=True))
             answer.wrote(read.own, rows, None if known is None else known[row].expand(len(read.own)))
-        return torch.cat(found, dim=1)
+        return torch.cat(outputs, dim=1)
 
     return attend

@@ -29,7 +29,7 @@ def decode(live: Live) -> Reference | None:
             )
             for request in question.requests
         ]
-        tokens = Tokens(ids=question.given["input_ids"], positions=torch.cat([one.positions for one in reads]))
+        tokens = Tokens(ids=question.given["input_ids"], positions=torch.cat([read.positions for read in reads]))
         logits, _ = model(question.by, tokens, attending(question, answer, reads))
         answer.floats["logits"] = logits[:, :, None]
         return answer
@@ -59,7 +59,7 @@ def verify(live: Live) -> Reference | None:
                 )
             )
         ids = torch.cat((given["bonus_tokens"][:, None], given["tokens"]), dim=1).flatten()
-        tokens = Tokens(ids=ids, positions=torch.cat([one.positions for one in reads]))
+        tokens = Tokens(ids=ids, positions=torch.cat([read.positions for read in reads]))
         logits, hidden = model(question.by, tokens, attending(question, answer, reads))
         shape = (len(reads), setup.num_draft_tokens)
         answer.floats |= {"logits": logits.unflatten(1, shape), "hidden_states": hidden.unflatten(1, shape)}

@@ -43,10 +43,10 @@ stand_in()
 
 def prepare(live: Live, rows: Rows) -> Mapping[str, torch.Tensor]:
     """An eager pass of the draft model, by the draft runner's adapter."""
-    own = {old: rows[name] for name, old in DRAFT.items()}
-    own["hidden_states"] = rows["hidden_states"].to(live.draft.draft_runner.dtype)
-    given = Rows(count=rows.count, tensors={**rows.tensors, **own})
-    drafted = draft.eager(live, draft.batch(live, given))
+    draft_rows = {old: rows[name] for name, old in DRAFT.items()}
+    draft_rows["hidden_states"] = rows["hidden_states"].to(live.draft.draft_runner.dtype)
+    batch_rows = Rows(count=rows.count, tensors={**rows.tensors, **draft_rows})
+    drafted = draft.eager(live, draft.batch(live, batch_rows))
     return {name: tensor.clone() for name, tensor in drafted.items()}
 
 

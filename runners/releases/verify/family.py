@@ -38,14 +38,14 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
 
 def mask_of(backend: Any) -> torch.Tensor:
     """The mask of the Triton backend, since 0.5.17 in an object with how it is laid out."""
-    kept = getattr(backend, "verify_mask", None)
-    mask: torch.Tensor = backend.cuda_graph_custom_mask if kept is None else kept.buffer
+    held_mask = getattr(backend, "verify_mask", None)
+    mask: torch.Tensor = backend.cuda_graph_custom_mask if held_mask is None else held_mask.buffer
     return mask
 
 
 def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
-    kept = getattr(decode.backend(live), "verify_mask", None)
-    return {**decode.static(live, runner), **({} if kept is None else {"custom_mask": kept.buffer})}
+    mask = getattr(decode.backend(live), "verify_mask", None)
+    return {**decode.static(live, runner), **({} if mask is None else {"custom_mask": mask.buffer})}
 
 
 def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:

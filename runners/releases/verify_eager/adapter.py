@@ -47,7 +47,7 @@ def spec_info(live: Live, verified: Verified) -> Any:
     tree = torch.zeros((verified.size, setup.num_draft_tokens), dtype=torch.int64, device=verified.tokens.device)
     spelling = verify_spelling()
     places: dict[str, Any] = {f"{spelling}_{place}": tree.clone() for place in ("index", "next_token", "next_sibling")}
-    found = EagleVerifyInput(
+    verify_input = EagleVerifyInput(
         draft_token=verified.tokens,
         custom_mask=verified.mask,
         positions=verified.positions,
@@ -60,14 +60,14 @@ def spec_info(live: Live, verified: Verified) -> Any:
         **places,
         **{f"{spelling}_cum_len": None},
     )
-    found.sample = end
-    return found
+    verify_input.sample = end
+    return verify_input
 
 
 def pose_as_cuda() -> None:
     """On a CPU sglang finds no KV slots for a tree, though the kernel that does is Triton's; and since 0.5.16 a batch
     asks the backend for a length that only a CPU's has."""
-    kernels: Any = next(found for found in map(_module, CACHE_LOCS) if found)
+    kernels: Any = next(module for module in map(_module, CACHE_LOCS) if module)
     kernels._is_cuda = True
     if kernels.__name__ == CACHE_LOCS[0]:
         as_on_gpus("sglang.srt.model_executor.forward_batch_info")
@@ -102,26 +102,26 @@ def worker(live: Live, kind: Any) -> Any:
     a multi-layer one's is that of a single layer: verify asks it for nothing."""
     module: Any = sys.modules[kind.__module__]
     drafting = DRAFTING[kind.__name__]
-    theirs = getattr(module, drafting)
+    draft_class = getattr(module, drafting)
     setattr(module, drafting, lambda *_, **__: live.draft)
     try:
-        made = construct(kind, live.args, **present.GENERATION.ranks(), target_worker=live.target)
+        verifier = construct(kind, live.args, **present.GENERATION.ranks(), target_worker=live.target)
     finally:
-        setattr(module, drafting, theirs)
+        setattr(module, drafting, draft_class)
     # Where construction is in phases, the pools come later.
     pools = zip(("req_to_token_pool", "token_to_kv_pool_allocator"), live.target.get_memory_pool(), strict=True)
     for name, pool in pools:
-        if name not in vars(made):
-            setattr(made, name, pool)
-    return made
+        if name not in vars(verifier):
+            setattr(verifier, name, pool)
+    return verifier
 
 
 def batch_class(kind: Any) -> Any:
     """The class of what a worker's verify is given, as its signature says."""
-    said = inspect.signature(kind.verify).parameters["batch"].annotation
-    return getattr(sys.modules[kind.__module__], said) if isinstance(said, str) else said
+    annotation = inspect.signature(kind.verify).parameters["batch"].annotation
+    return getattr(sys.modules[kind.__module__], annotation) if isinstance(annotation, str) else annotation
 
 
 def _ours(per_rank: Sequence[int]) -> int:
-    """Where in a list of all ranks ours stands."""
+    """The place of this rank in a list of all ranks."""
     return RANK

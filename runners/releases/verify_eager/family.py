@@ -17,10 +17,10 @@ from repro.cases.payload import integers_each
 from runners.recording.observer import HarnessError
 from runners.releases.live import Live
 
-RANK = 0  # ours, of two; the other one has the busiest batch of the group
+RANK = 0  # this process's, of two; the other rank has the busiest batch of the group
 
 
-# What a request has and these have none of: no adapter, no grammar, no classifier's or embedding's inputs.
+# What a request of sglang's has and these do not: no adapter, no grammar, no classifier's or embedding's inputs.
 _OF_REQUESTS = dict.fromkeys(("lora_id", "grammar", "token_type_ids", "multi_item_delimiter_indices", "dimensions"))
 
 
@@ -41,23 +41,23 @@ def _not_stood_in(what: str, name: str) -> NotStoodIn:
 
 def of_class(kind: Any, **given: Any) -> Any:
     """An object of sglang's own class, never constructed: the defaults of the class, None where it says that there may
-    be nothing, and what is given. Whatever else it is asked for is an error of ours."""
+    be nothing, and what is given. Whatever else it is asked for is an error of the harness."""
 
     def missing(self: Any, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         raise _not_stood_in(kind.__name__, name)
 
-    made: Any = object.__new__(type(kind.__name__, (kind,), {"__getattr__": missing}))
+    instance: Any = object.__new__(type(kind.__name__, (kind,), {"__getattr__": missing}))
     for entry in fields(kind):
         if entry.default is not MISSING:
-            vars(made)[entry.name] = entry.default
+            vars(instance)[entry.name] = entry.default
         elif entry.default_factory is not MISSING:
-            vars(made)[entry.name] = entry.default_factory()
+            vars(instance)[entry.name] = entry.default_factory()
         elif "Optional" in str(entry.type) or "None" in str(entry.type):
-            vars(made)[entry.name] = None
-    vars(made).update(given)
-    return made
+            vars(instance)[entry.name] = None
+    vars(instance).update(given)
+    return instance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

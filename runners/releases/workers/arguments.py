@@ -1,4 +1,4 @@
-"""What workers are told: the server's arguments for a setup, and the ranks of a single process."""
+"""The arguments of workers: the server's arguments for a setup, and the ranks of a single process."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _GONE = {"cuda_graph_bs", "cuda_graph_max_bs", "disable_piecewise_cuda_graph"}
 
 def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) -> dict[str, Any]:
     """Keyword arguments of ServerArgs. Graphs are off while the workers are built: the runner is built by `capture`.
-    spare_rows: how many rows of the request pool are nobody's, besides those that the pool has by itself."""
-    given = {
+    spare_rows: how many rows of the request pool belong to no request, besides those that the pool has by itself."""
+    arguments = {
         "model_path": str(models.target),
         "speculative_draft_model_path": str(models.draft),
         "load_format": "dummy",
@@ -49,7 +49,7 @@ def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) 
         "cuda_graph_max_bs": setup.max_bs,
     }
     known = inspect.signature(ServerArgs).parameters
-    return {name: value for name, value in given.items() if name in known or name not in _GONE}
+    return {name: value for name, value in arguments.items() if name in known or name not in _GONE}
 
 
 def ranks() -> dict[str, Any]:
@@ -68,8 +68,8 @@ def ranks() -> dict[str, Any]:
 
 @functools.cache
 def _own_port(process: int) -> int:
-    """A port that nobody listens on now: any fixed rule would give two of many processes the same. One for both workers
-    of a process, which join one group; another one after a fork."""
+    """A port that no process listens on now: any fixed rule would give two of many processes the same. One for both
+    workers of a process, which join one group; another one after a fork."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

@@ -21,7 +21,7 @@ _ASK = ("sglang.srt.speculative.", "sglang.kernels.ops.speculative.", "sglang.ke
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """How some releases are told their arguments and constructed."""
+    """How the workers of some releases take their arguments and are constructed."""
 
     # ServerArgs of these keyword arguments, which everything in the process may read from then on.
     published: Callable[[Mapping[str, Any]], Any]
@@ -31,14 +31,14 @@ class Generation:
     graphs_on: Callable[[Any, Setup], None]
     # Whether pools, attention backends and graphs are made after the workers, each in a phase of its own.
     phased: bool
-    # Rows of the request pool that are to be nobody's: 1 where row 0 is an ordinary one, so that 1..slots are left.
+    # Rows of the request pool that belong to no request: 1 where row 0 is an ordinary one, so that 1..slots are left.
     spare_rows: int = 0
     # Makes the one buffer in which the graphs' logits lie, which sglang makes only where graphs are on from the start.
     shared_output: Callable[[Any], Any] | None = None
 
 
 def as_on_gpus(*more: str) -> None:
-    """Have the Triton kernels launched that a GPU launches, also where there is none. more: further modules."""
+    """Have the Triton kernels launched that a GPU launches, also without a GPU. more: further modules."""
     for name, module in list(sys.modules.items()):
         if (name.startswith(_ASK) or name in more) and getattr(module, "_is_cpu", False):
             vars(module)["_is_cpu"] = False

@@ -24,8 +24,8 @@ def server_args(setup: Setup, device: str, models: Folders) -> dict[str, Any]:
 
 def build_target(setup: Setup, device: str, models: Folders) -> Live:
     """A target alone, which decodes token by token."""
-    given = arguments.without_speculation(server_args(setup, device, models))
-    return building.target_alone(GENERATION, setup, device, given)
+    named = arguments.without_speculation(server_args(setup, device, models))
+    return building.target_alone(GENERATION, setup, device, named)
 
 
 def with_draft(

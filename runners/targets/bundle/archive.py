@@ -39,7 +39,7 @@ class Member:
 
 def made_from(members: Iterable[Member]) -> str:
     """The identity of an archive's contents: 16 hex digits."""
-    lines = sorted(f"{one.name}\0{one.size}\0{one.mark}\0{one.executable}\n" for one in members)
+    lines = sorted(f"{member.name}\0{member.size}\0{member.mark}\0{member.executable}\n" for member in members)
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
 
 
@@ -92,7 +92,8 @@ class _Blocks:
 
 
 def read(path: Path, into: Path) -> None:
-    """Unpack an archive. tarfile.TarError, lzma.LZMAError, EOFError or OSError if it is none, or not whole."""
+    """Unpack an archive. tarfile.TarError, lzma.LZMAError, EOFError or OSError if it is not an archive, or
+    incomplete."""
     with tarfile.open(path, "r:xz") as tar:
         tar.extractall(into, filter="data")
 

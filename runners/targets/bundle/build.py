@@ -65,20 +65,20 @@ def bundle(
         wheels.mkdir(parents=True, exist_ok=True)
         with only_one(wheels, say):
             _write_script(out)
-            made = listed(out) if (out / LIST).exists() else {}
+            previous = listed(out) if (out / LIST).exists() else {}
             for name, texts in wanted.items():
                 pins = [Pin.parse(text) for text in texts]
-                entry = _archive(out, name, members(pins, fetch(pins, wheels, pip)), made.get(name), say)
-                made[name] = entry
+                entry = _archive(out, name, members(pins, fetch(pins, wheels, pip)), previous.get(name), say)
+                previous[name] = entry
                 write_text(
-                    out / LIST, json.dumps({"format": FORMAT, "python": PYTHON, "archives": made}, indent=1) + "\n"
+                    out / LIST, json.dumps({"format": FORMAT, "python": PYTHON, "archives": previous}, indent=1) + "\n"
                 )
     except OSError as error:
         raise NotUsable(f"cannot make a bundle in {out}: {error.strerror or error}") from error
 
 
 def listed(bundle: Path) -> dict[str, dict[str, Any]]:
-    """The archives of a bundle by name: sha256, bytes, unpacked, files, made_from. NotUsable if it is none."""
+    """The archives of a bundle by name: sha256, bytes, unpacked, files, made_from. NotUsable if it is not a bundle."""
     try:
         form = json.loads((bundle / LIST).read_text())
         archives = {name: dict(entry) for name, entry in form["archives"].items()}
@@ -86,11 +86,11 @@ def listed(bundle: Path) -> dict[str, dict[str, Any]]:
             raise NotUsable(f"{bundle / LIST} has format {form['format']!r:.20}; this version reads {FORMAT}")
         for entry in archives.values():
             if not isinstance(entry["sha256"], str) or not isinstance(entry["made_from"], str):
-                raise TypeError("a digest that is no text")
+                raise TypeError("a digest that is not text")
             if not isinstance(entry["bytes"], int) or not isinstance(entry["unpacked"], int):
-                raise TypeError("a size that is no number")
+                raise TypeError("a size that is not a number")
     except FileNotFoundError as error:
-        raise NotUsable(f"{bundle} is no whole bundle: it has no {LIST}") from error
+        raise NotUsable(f"{bundle} is not a complete bundle: it lacks {LIST}") from error
     except OSError as error:
         raise NotUsable(f"{bundle / LIST}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -99,37 +99,37 @@ def listed(bundle: Path) -> dict[str, dict[str, Any]]:
 
 
 def _archive(
-    out: Path, name: str, found: dict[str, Member], made: dict[str, Any] | None, say: Callable[[str], None]
+    out: Path, name: str, members: dict[str, Member], previous: dict[str, Any] | None, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Write one archive, unless it is there with the same contents. Its entry in the list."""
     if name == "base":
         stand_in = _text_member("xgrammar/__init__.py", _STAND_IN.read_text())
-        found[stand_in.name] = stand_in
-    elif name.startswith(RELEASE) and not any(path.startswith("sglang/srt/") for path in found):
+        members[stand_in.name] = stand_in
+    elif name.startswith(RELEASE) and not any(path.startswith("sglang/srt/") for path in members):
         raise NotUsable(f"the wheel of {name} is not what was expected: it has no sglang/srt")
-    identity = archive.made_from(found.values())
+    identity = archive.made_from(members.values())
     path = out / (name + SUFFIX)
-    if made and made["made_from"] == identity and path.exists() and path.stat().st_size == made["bytes"]:
+    if previous and previous["made_from"] == identity and path.exists() and path.stat().st_size == previous["bytes"]:
         say(f"{path}: already there")
-        return made
-    unpacked = sum(member.size for member in found.values())
-    marker = {"files": len(found), "bytes": unpacked, "made_from": identity}
+        return previous
+    unpacked = sum(member.size for member in members.values())
+    marker = {"files": len(members), "bytes": unpacked, "made_from": identity}
     if name.startswith(RELEASE):
         marker["release"] = name.removeprefix(RELEASE)
     part = path.with_name(f".part-{path.name}")
     try:
-        archive.write(part, [*_ordered(found), _text_member(MARKER, json.dumps(marker) + "\n")])
+        archive.write(part, [*_ordered(members), _text_member(MARKER, json.dumps(marker) + "\n")])
         sha256, size = archive.digest(part), part.stat().st_size
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-    say(f"{path}: {size / 1e6:.1f} MB, {len(found)} files of {unpacked / 1e6:.0f} MB")
-    return {"sha256": sha256, "bytes": size, "unpacked": unpacked, "files": len(found), "made_from": identity}
+    say(f"{path}: {size / 1e6:.1f} MB, {len(members)} files of {unpacked / 1e6:.0f} MB")
+    return {"sha256": sha256, "bytes": size, "unpacked": unpacked, "files": len(members), "made_from": identity}
 
 
-def _ordered(found: dict[str, Member]) -> list[Member]:
+def _ordered(members: dict[str, Member]) -> list[Member]:
     """By path: files that lie together are alike, and compress better together."""
-    return [found[name] for name in sorted(found)]
+    return [members[name] for name in sorted(members)]
 
 
 def _text_member(name: str, text: str) -> Member:

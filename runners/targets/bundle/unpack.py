@@ -45,8 +45,8 @@ def unpack(
             # Decompression lets go of the interpreter, so that threads are enough.
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 done = [pool.submit(_unpack, bundle, name, entry, targets) for name, entry in absent.items()]
-            for one in done:
-                one.result()
+            for archive in done:
+                archive.result()
     except OSError as error:
         raise NotUsable(f"cannot unpack {bundle} in {targets}: {error.strerror or error}") from error
     return list(absent)
@@ -59,7 +59,7 @@ def _asked_for(bundle: Path, releases: Sequence[str]) -> dict[str, Entry]:
     for release in releases:
         if release not in known:
             raise NotUsable(f"{bundle} has no sglang {release}; it has {', '.join(known) or 'no release'}")
-    left_out = {RELEASE + one for one in known if releases and one not in releases}
+    left_out = {RELEASE + missing_from for missing_from in known if releases and missing_from not in releases}
     return {name: entry for name, entry in entries.items() if name not in left_out}
 
 
@@ -70,11 +70,12 @@ def _need_whole(bundle: Path, entries: Mapping[str, Entry]) -> None:
         have = [name.removeprefix(RELEASE) for name in entries if name.startswith(RELEASE) and name not in missing]
         partly = have and all(name.startswith(RELEASE) for name in missing)
         helps = f"; for what it has: python -m runners unpack {bundle} {' '.join(have)}" if partly else ""
-        raise NotUsable(f"{bundle} is no whole bundle: it has no {', '.join(name + SUFFIX for name in missing)}{helps}")
+        lacking = ", ".join(name + SUFFIX for name in missing)
+        raise NotUsable(f"{bundle} is not a complete bundle: it lacks {lacking}{helps}")
     for name, entry in entries.items():
         path = bundle / (name + SUFFIX)
         if archive.digest(path) != entry["sha256"]:
-            raise NotUsable(f"{path} is not as it was made: copy the bundle again")
+            raise NotUsable(f"{path} differs from when the bundle was made: copy the bundle again")
 
 
 def _is_there(path: Path, entry: Entry) -> bool:
@@ -93,7 +94,7 @@ def _unpack(bundle: Path, name: str, entry: Entry, targets: Path) -> None:
     try:
         archive.read(path, part)
         if not _is_there(part, entry):
-            raise NotUsable(f"{path} holds something else than {bundle} says")
+            raise NotUsable(f"{path} does not hold what {bundle} lists")
         whole = targets / name
         if whole.exists():
             whole.rename(old)

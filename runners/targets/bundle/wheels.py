@@ -41,11 +41,11 @@ def fetch(pins: Sequence[Pin], folder: Path, pip: Pip) -> list[Path]:
     absent = [pin for pin in pins if find(pin, folder) is None]
     if absent:
         _download(absent, folder, pip)
-    found = [(pin, find(pin, folder)) for pin in pins]
-    for pin, wheel in found:
+    wheels = [(pin, find(pin, folder)) for pin in pins]
+    for pin, wheel in wheels:
         if wheel is None:
             raise NotUsable(f"pip says that it has downloaded {pin}, but no wheel of it is in {folder}")
-    return [wheel for _, wheel in found if wheel]
+    return [wheel for _, wheel in wheels if wheel]
 
 
 def find(pin: Pin, folder: Path) -> Path | None:
@@ -57,8 +57,8 @@ def find(pin: Pin, folder: Path) -> Path | None:
 def _fits(stem: str) -> bool:
     """Whether a wheel of this name can be installed there: NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM."""
     pythons, abi, platforms = stem.split("-")[-3:]
-    own = "cp" + PYTHON.replace(".", "")
-    python = abi == "abi3" or any(tag == own or tag.startswith("py") for tag in pythons.split("."))
+    interpreter = "cp" + PYTHON.replace(".", "")
+    python = abi == "abi3" or any(tag == interpreter or tag.startswith("py") for tag in pythons.split("."))
     return python and (platforms == "any" or any(tag in PLATFORMS for tag in platforms.split(".")))
 
 
@@ -84,15 +84,15 @@ def _download(pins: Sequence[Pin], folder: Path, pip: Pip) -> None:
 def members(pins: Sequence[Pin], wheels: Sequence[Path]) -> dict[str, Member]:
     """The files of these wheels by name, those left out apart; of files of one name, the last wheel's. NotUsable if
     one of the wheels is damaged."""
-    found = {}
+    by_name = {}
     for pin, wheel in zip(pins, wheels, strict=True):
         left_out = LEFT_OUT.get(pin.name, ())
         file = _open(wheel)  # stays open as long as a member of it is kept
         for entry in file.infolist():
             name = "" if entry.is_dir() else _installed_name(entry.filename)
             if name and not any(fnmatch.fnmatchcase(name, pattern) for pattern in left_out):
-                found[name] = _member(wheel, file, entry, name)
-    return found
+                by_name[name] = _member(wheel, file, entry, name)
+    return by_name
 
 
 def _installed_name(name: str) -> str:
@@ -123,4 +123,4 @@ def _member(wheel: Path, file: zipfile.ZipFile, entry: zipfile.ZipInfo, name: st
 
 
 def _damaged(wheel: Path, error: Exception) -> NotUsable:
-    return NotUsable(f"{wheel} is no whole wheel ({error}); to fetch it again, remove it and repeat the command")
+    return NotUsable(f"{wheel} is not a complete wheel ({error}); to fetch it again, remove it and repeat the command")

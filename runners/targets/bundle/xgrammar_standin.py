@@ -33,8 +33,8 @@ class _Submodules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        ours = fullname.startswith("xgrammar.")
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if ours else None
+        covered = fullname.startswith("xgrammar.")
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if covered else None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         module = types.ModuleType(spec.name)

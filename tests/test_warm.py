@@ -14,7 +14,7 @@ import pytest
 from repro.cases.case import Case, Setup, Target
 from repro.traces.trace import How, Trace
 from runners.processes.pool import Pool
-from runners.processes.warm import STANDBYS_MAX, Standbys, room_for
+from runners.processes.warm import STANDBYS_MAX, WarmSessions, room_for
 from tests.builders.misbehaving import OPENING_S, going
 from tests.test_pool import MODULE, TARGET, gone_within
 
@@ -29,7 +29,7 @@ class Opened:
         self.setup = setup
 
 
-def standbys(room: int) -> tuple[Standbys, list[Setup], list[Setup]]:
+def standbys(room: int) -> tuple[WarmSessions, list[Setup], list[Setup]]:
     """With what was opened and what was closed, in order."""
     opened: list[Setup] = []
     closed: list[Setup] = []
@@ -38,7 +38,7 @@ def standbys(room: int) -> tuple[Standbys, list[Setup], list[Setup]]:
         opened.append(setup)
         return Opened(setup)
 
-    return Standbys(room, begin, lambda one: closed.append(one.setup)), opened, closed
+    return WarmSessions(room, begin, lambda one: closed.append(one.setup)), opened, closed
 
 
 def test_what_is_expected_is_opened_as_far_as_there_is_room() -> None:

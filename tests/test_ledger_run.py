@@ -19,7 +19,7 @@ from repro.cases.case import Target
 from repro.cases.codec import BadSeed, Seed
 from repro.ledger.merge import check
 from repro.ledger.read import read
-from repro.ledger.run import Book, asked_for, check_of_finding, check_of_outcome, new_run, same_run, wanted
+from repro.ledger.run import LedgerRun, asked_for, check_of_finding, check_of_outcome, new_run, same_run, wanted
 from repro.ledger.unfinished import NOT_ENDED
 from repro.ledger.write import RUN_VARIABLE, VARIABLE
 from repro.shrinking.replay import Outcome
@@ -99,7 +99,7 @@ def test_without_a_ledger_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.Mo
     with new_run(None, "seeds") as book:
         book.outcome(outcome((FINE,)), ABOUT)
         book.finding(Finding(case=CASE, target=TARGET, verdict=PADDING, failed=1, tried=1))
-    assert isinstance(book, Book) and list(tmp_path.iterdir()) == []
+    assert isinstance(book, LedgerRun) and list(tmp_path.iterdir()) == []
 
 
 def test_a_command_can_be_a_part_of_another_ones_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,4 +262,4 @@ def test_a_campaign_on_a_bad_ledger_is_one_line_and_3(tmp_path: Path, capsys: py
     words = ["run", "--target", "clean/toy", "--cases", "1", "--out", str(tmp_path / "out")]
     assert fuzz.__main__.main([*words, "--ledger", str(tmp_path / "BAD")]) == 3
     said = capsys.readouterr()
-    assert "BAD: is no ledger" in said.err and said.err.count("\n") == 1
+    assert "BAD: not an eagleeye ledger" in said.err and said.err.count("\n") == 1

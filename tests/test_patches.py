@@ -1,4 +1,4 @@
-"""Repairs: what shows one, and that those in the table are some."""
+"""Candidate patches: the criteria, and that every entry of the table meets them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from repro.cases import codec
 from repro.cases.release_list import ADAPTED
 from repro.cases.releases import expected, release_order
 from repro.traces.finding import Status, Verdict
-from repro.upstream.edits import Edit, NotThere
+from repro.upstream.edits import Edit, EditNotFound
 from repro.upstream.fixes import SEEDS
-from repro.upstream.patches import REPAIRS, Repair, exit_code, lines, patch, problem
-from repro.upstream.prove import Answer
+from repro.upstream.patches import CANDIDATE_PATCHES, CandidatePatch, exit_code, lines, patch, problem
+from repro.upstream.prove import Result
 
-each_repair = pytest.mark.parametrize("repair", REPAIRS, ids=lambda repair: repair.seed)
+each_repair = pytest.mark.parametrize("repair", CANDIDATE_PATCHES, ids=lambda repair: repair.seed)
 
 FAILED = Verdict(oracle="staged", status=Status.FAIL, where="here")
-PUBLISHED = Answer(status=Status.FAIL, verdict=FAILED, failed=3, tried=3, text="FAIL staged")
-PASSED = Answer(status=Status.PASS, tried=3, text="PASS")
-BY_ANOTHER = Answer(status=Status.FAIL, tried=3, text="FAIL bucket")
-NOT_RUN = Answer(status=None, text="sglang 0.9 is not installed")
-UNKNOWN = Answer(status=Status.UNKNOWN, text="UNKNOWN")
-ONE = Repair(
+PUBLISHED = Result(status=Status.FAIL, verdict=FAILED, failed=3, tried=3, text="FAIL staged")
+PASSED = Result(status=Status.PASS, tried=3, text="PASS")
+BY_ANOTHER = Result(status=Status.FAIL, tried=3, text="FAIL bucket")
+NOT_RUN = Result(status=None, text="sglang 0.9 is not installed")
+UNKNOWN = Result(status=Status.UNKNOWN, text="UNKNOWN")
+ONE = CandidatePatch(
     seed="a-seed",
     oracle="staged",
     release="0.9",
@@ -48,7 +48,7 @@ ONE = Repair(
     ],
 )
 def test_a_repair_is_shown_by_a_failure_that_goes_away(
-    published: Answer, repaired: Answer, said: str, code: int
+    published: Result, repaired: Result, said: str, code: int
 ) -> None:
     assert problem(published, repaired) == said
     assert exit_code(published, repaired) == code
@@ -73,12 +73,12 @@ def test_a_repair_is_a_patch(tmp_path: Path) -> None:
     assert list(patch(ONE, tmp_path))[:2] == ["--- a/sglang/runner.py", "+++ b/sglang/runner.py"]
     assert list(patch(ONE, tmp_path))[4:6] == ["-    rows.append(0)", "+    rows.append(1)"]
     file.write_text("def replay(rows):\n    return rows\n")
-    with pytest.raises(NotThere, match="is 0 times in replay"):
+    with pytest.raises(EditNotFound, match="is 0 times in replay"):
         list(patch(ONE, tmp_path))
 
 
 @each_repair
-def test_a_repair_is_of_the_last_release_that_has_the_bug(repair: Repair) -> None:
+def test_a_repair_is_of_the_last_release_that_has_the_bug(repair: CandidatePatch) -> None:
     about = codec.read(SEEDS / f"{repair.seed}.json").about
     later = [release for release in ADAPTED if release_order(release) > release_order(repair.release)]
     assert expected(about, repair.release) == repair.oracle == about["oracle"]
@@ -90,11 +90,11 @@ def test_a_repair_is_of_the_last_release_that_has_the_bug(repair: Repair) -> Non
     [
         # Each takes two imports of sglang.
         pytest.param(one, marks=[pytest.mark.emulated(one.release), *([pytest.mark.exhaustive] if more else [])])
-        for more, one in enumerate(REPAIRS)
+        for more, one in enumerate(CANDIDATE_PATCHES)
     ],
-    ids=[one.seed for one in REPAIRS],
+    ids=[one.seed for one in CANDIDATE_PATCHES],
 )
-def test_on_real_sglang(repair: Repair, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_real_sglang(repair: CandidatePatch, capsys: pytest.CaptureFixture[str]) -> None:
     """As published it fails, with the change and nothing else it does not."""
     assert main(["repairs", repair.seed, "--diff"]) == 0, capsys.readouterr()
     said = capsys.readouterr().out.splitlines()
@@ -108,12 +108,12 @@ def test_bad_names_and_absent_releases_are_told(
     assert main(["repairs", "no-such"]) == 3
     assert "no-such: no such repair; there are multi-layer-stale-padding, " in capsys.readouterr().err
     monkeypatch.setenv("EAGLEEYE_CACHE", str(tmp_path))
-    assert main(["repairs", REPAIRS[0].seed]) == 3
+    assert main(["repairs", CANDIDATE_PATCHES[0].seed]) == 3
     assert "NOT SHOWN" in (said := capsys.readouterr().out) and "is not installed; to install it: " in said
 
 
 def test_an_edit_without_a_place_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(repro.__main__, "_ask", lambda options, target, proofs: [PUBLISHED])
-    monkeypatch.setattr("repro.upstream.patches.REPAIRS", (ONE,))
+    monkeypatch.setattr("repro.upstream.patches.CANDIDATE_PATCHES", (ONE,))
     assert main(["repairs"]) == 3
     assert "NOT SHOWN" in capsys.readouterr().out

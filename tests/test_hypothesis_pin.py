@@ -11,7 +11,7 @@ import pytest
 from runners import __main__ as command
 from runners.targets import hypothesis_pin
 from runners.targets.bundle.pins import PARENT
-from runners.targets.hypothesis_pin import PINNED, export, other_cases, warn_of_other_cases
+from runners.targets.hypothesis_pin import PINNED, export, other_cases, warn_of_hypothesis_version
 
 LOCK = Path(__file__).resolve().parent.parent / "requirements" / "emulated.txt"
 NO_BUNDLE = "make setup or, without a package index, python -m runners unpack BUNDLE"
@@ -49,14 +49,14 @@ def test_the_pinned_one_is_nothing_to_speak_of(
     monkeypatch.syspath_prepend(str(put_hypothesis(tmp_path / "front", "6.1")))
     assert other_cases(tmp_path).startswith("Hypothesis 6.1 draws other cases")
     monkeypatch.syspath_prepend(str(put_hypothesis(tmp_path / "parent", PINNED)))
-    warn_of_other_cases(tmp_path)
+    warn_of_hypothesis_version(tmp_path)
     assert capsys.readouterr() == ("", "")
 
 
 def test_another_one_and_none_are_named_with_the_command_that_helps(host: Path, tmp_path: Path) -> None:
     assert other_cases(tmp_path) == f"without Hypothesis no case is drawn; to have {PINNED}: {NO_BUNDLE}"
     put_hypothesis(host, "6.1")
-    said = f"Hypothesis 6.1 draws other cases than the pinned {PINNED}, or none; to have that one: "
+    said = f"Hypothesis 6.1 draws other cases than the pinned {PINNED}, or none; to install that one: "
     assert other_cases(tmp_path) == said + NO_BUNDLE
     put_hypothesis(tmp_path / "targets" / "parent", "6.2")
     assert other_cases(tmp_path) == said + NO_BUNDLE, "an older bundle's is of no use"
@@ -68,14 +68,14 @@ def test_what_was_unpacked_only_needs_to_be_put_in_front(
 ) -> None:
     put_hypothesis(host, "6.1")
     unpacked = put_hypothesis(tmp_path / folder, PINNED)
-    assert other_cases(tmp_path).endswith(f"; to have that one: {export(unpacked)}")
+    assert other_cases(tmp_path).endswith(f"; to install that one: {export(unpacked)}")
     monkeypatch.setattr(hypothesis_pin, "PYTHON", "3.99")
     assert other_cases(tmp_path).endswith(NO_BUNDLE), "this Python could not import it"
 
 
 def test_who_draws_says_it_in_a_line_aside(host: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put_hypothesis(host, "6.1")
-    warn_of_other_cases(tmp_path)
+    warn_of_hypothesis_version(tmp_path)
     assert capsys.readouterr() == ("", f"warning: {other_cases(tmp_path)}\n")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repro.upstream.edits import Edit, NotThere, edited
+from repro.upstream.edits import Edit, EditNotFound, edited
 
 TEXT = '''\
 """A file — with a comment kept."""
@@ -96,28 +96,28 @@ def test_ends_of_lines_stay() -> None:
         (edit("late", "x = 1", times=2), "'x = 1' is 1 times in late, expected 2"),
         (edit("Runner.execute", "pass"), "Runner.execute is defined 0 times, expected 1"),
         (edit("replay", "pass"), "replay is defined 0 times, expected 1"),
-        (edit("late", "x = 1", "return ("), "edited, it is no Python, line"),
+        (edit("late", "x = 1", "return ("), "not valid Python after the edit, line"),
     ],
 )
 def test_a_place_that_is_not_as_expected_is_refused(wrong: Edit, said: str) -> None:
-    with pytest.raises(NotThere) as refused:
+    with pytest.raises(EditNotFound) as refused:
         edited(TEXT, [wrong])
     assert str(refused.value).startswith(f"sglang/x.py: {said}")
     assert "\n" not in str(refused.value)
 
 
 def test_a_function_that_is_there_twice_is_refused() -> None:
-    with pytest.raises(NotThere, match=r"late is defined 2 times, expected 1"):
+    with pytest.raises(EditNotFound, match=r"late is defined 2 times, expected 1"):
         edited(TEXT + "def late():\n    x = 1\n", [edit("late", "x = 1")])
 
 
 def test_an_edit_within_another_is_refused() -> None:
     within = edit("Runner.replay", "batch.max_bs", "2")
     around = edit("Runner.replay", "width(batch.max_bs, self.topk)", "1")
-    with pytest.raises(NotThere, match="overlap"):
+    with pytest.raises(EditNotFound, match="overlap"):
         edited(TEXT, [within, around])
 
 
 def test_what_is_no_python_is_refused() -> None:
-    with pytest.raises(NotThere, match=r"sglang/x\.py: not Python, line 1"):
+    with pytest.raises(EditNotFound, match=r"sglang/x\.py: not Python, line 1"):
         edited("def (", [edit("late", "x = 1")])
