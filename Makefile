@@ -37,7 +37,7 @@ SUITE := $(PY) -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
 # What is started dozens of times is compiled once, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup setup-checks setup-cuda fuzz .hunt test test-more test-fast test-cuda lint measure report clean
+.PHONY: help setup setup-checks setup-cuda fuzz .hunt test test-more test-fast test-cuda coverage lint measure report clean
 .DEFAULT_GOAL := help
 
 help:
@@ -46,6 +46,7 @@ help:
 	@echo 'make test-more   the tests that are left: on further releases, and of every stored candidate patch'
 	@echo 'make test-fast   the tests that need neither sglang nor whole commands, in seconds'
 	@echo 'make test-cuda   the tests that need a GPU, on all visible GPUs [PYTEST_FLAGS="--workers-per-gpu 4"]'
+	@echo 'make coverage    branch coverage of fuzz, oracles and repro by the fast tests [COVERED="not cuda": by all]'
 	@echo 'make report      stored seeds, fixes, short campaigns on all releases, then out/report/report.html'
 	@echo '                 [LEDGERS="gpu-host.db"]; make measure ENGINE=cuda makes such a ledger on a GPU host'
 	@echo 'make lint        format, style, types, import contract'
@@ -117,6 +118,12 @@ test-more: setup
 test-fast: setup
 	$(SUITE) -m 'not emulated and not cuda and not slow'
 
+# Which tests are counted: COVERED='not cuda' for all of them.
+COVERED ?= not emulated and not cuda and not slow
+
+coverage: setup-checks
+	$(SUITE) --cov --cov-report=term -m '$(COVERED)'
+
 # Processes as there are GPUs, so JOBS plays no part.
 test-cuda: setup
 	$(PY) -m pytest -m cuda -n auto -rs $(PYTEST_FLAGS)
@@ -139,5 +146,5 @@ report: measure
 	$(PY) -m reports html --ledger $(LEDGER) --out $(dir $(LEDGER))report.html
 
 clean:
-	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv out .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

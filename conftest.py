@@ -41,6 +41,7 @@ ENGINES = {
 IMPORT_TORCH = (
     "test_amx.py",
     "test_arena.py",
+    "test_attribution.py",
     "test_emulated.py",
     "test_emulated_memory.py",
     "test_experts.py",
@@ -89,9 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "exhaustive: shows of every stored thing what another test shows of one; left out of make test"
     )
-    config.addinivalue_line(
-        "markers", "slow: runs whole commands in processes of their own; left out of make test-fast"
-    )
+    config.addinivalue_line("markers", "slow: takes seconds, as whole commands do; left out of make test-fast")
     config.addinivalue_line("markers", "nightly: part of a nightly run, and of no other")
     # What a shell starts in the background ignores Ctrl-C, and so would every command that a test interrupts.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
