@@ -54,8 +54,8 @@ class Told:
         self.said: list[str] = []
 
     def keep(self, finding: Finding) -> str:
-        self.kept.append((finding.verdict.where, finding.failed))
-        return f"{finding.verdict.where}.json"
+        self.kept.append((finding.verdict.fingerprint, finding.failed))
+        return f"{finding.verdict.fingerprint}.json"
 
     def note(self, row: CaseRow) -> None:
         self.rows.append(row.digest)

@@ -109,6 +109,9 @@ class Drive:
     def _take(self, event: Event) -> None:
         match event:
             case Joined():
+                if not self._slots:
+                    # What Ray and the agents need to start is no part of the campaign.
+                    self._start = self._office.clock()
                 self._schedule.join(event.node, event.slots)
                 self._slots = max(self._slots, self._schedule.slots)
             case Refused():

@@ -203,11 +203,10 @@ class LocalNodes:
 
 
 def _hush() -> None:
-    """Have Ray keep what its daemons complain of to its logs: what is lost is told by us, and done again."""
-    with contextlib.suppress(ImportError, AttributeError, KeyError):  # no part of what Ray promises
-        from ray._private.ray_logging import global_worker_stdstream_dispatcher as dispatcher
-
-        dispatcher.remove_handler("ray_print_logs")
+    """Have Ray leave what its daemons complain of in its logs: what is lost is told by us, and done again. No option
+    says so: what stands in the way is a function of its own."""
+    if hasattr(ray._private.worker, "print_to_stdstream"):
+        ray._private.worker.print_to_stdstream = lambda *arguments, **named: None
 
 
 @contextlib.contextmanager

@@ -66,7 +66,15 @@ def _stored(found: Found, whole: Campaign, keep: Callable[[Finding], str]) -> Fo
 
 def finding_of(found: Found, target: Target) -> Finding:
     """What is stored of it."""
-    verdict = Verdict(oracle=found.oracle, status=Status.FAIL, where=found.where, detail=found.detail, cell=found.cell)
+    verdict = Verdict(
+        oracle=found.oracle,
+        status=Status.FAIL,
+        where=found.where,
+        detail=found.detail,
+        cell=found.cell,
+        runner=found.case.setup.runner,
+        backend=found.case.setup.backend,
+    )
     return Finding(case=found.case, target=target, verdict=verdict, failed=found.failed, tried=found.tried)
 
 

@@ -17,10 +17,12 @@ from repro.cases.codec import digest
 from repro.ledger.rows import CaseRow
 from repro.ledger.schema import stored
 from repro.traces.campaign import Campaign, Found
+from repro.traces.finding import fingerprint
 
 PLAN = Plan(target=Target("simulated", "toy"), runner="toy", backend="triton", seed=5)
 A_ROUND = 3
 FAILURES = 4
+ORACLE = "staged"
 FAILING_ROUNDS = 3  # every third round shows a failure
 
 # A number from 0 to this one less 1.
@@ -34,7 +36,13 @@ def first_case(number: int) -> Case:
 
 def failure_of(number: int) -> str:
     """What the first case of this round shows; empty: nothing."""
-    return "" if number % FAILING_ROUNDS else f"failure{number // FAILING_ROUNDS % FAILURES}"
+    where = f"failure{number // FAILING_ROUNDS % FAILURES}"
+    return "" if number % FAILING_ROUNDS else fingerprint(PLAN.runner, PLAN.backend, ORACLE, where)
+
+
+def where_of(name: str) -> str:
+    wheres = (f"failure{number}" for number in range(FAILURES))
+    return next(where for where in wheres if fingerprint(PLAN.runner, PLAN.backend, ORACLE, where) == name)
 
 
 def result(chunk: Chunk, run: str = "") -> dict[str, Any]:
@@ -63,8 +71,8 @@ def _found(name: str, case: Case, *, settled: bool) -> Found:
     return Found(
         target=str(PLAN.target),
         fingerprint=name,
-        oracle="staged",
-        where=name,
+        oracle=ORACLE,
+        where=where_of(name),
         detail="",
         seed="",
         failed=5 * settled,
