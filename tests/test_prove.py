@@ -274,11 +274,11 @@ def test_a_search_ends_with_the_failure_that_it_is_for(tmp_path: Path) -> None:
 
 def test_another_failure_is_no_answer_but_no_pass_either(tmp_path: Path) -> None:
     start = time.monotonic()
-    answer = searched("stale_req_pool", "staged", 0.5, tmp_path)
+    answer = searched("stale_req_pool", "staged", 3, tmp_path)
     assert (answer.status, answer.verdict) == (Status.FAIL, None)
     # It is told, but neither confirmed nor shrunk: that would take far longer than the search.
     assert answer.text.startswith("slot0_padding at padded rows of req_pool_indices: 0 of 0 runs")
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 8
 
 
 def test_a_search_that_finds_nothing_passes(tmp_path: Path) -> None:
