@@ -18,7 +18,7 @@ from fuzz import __main__ as fuzz
 from fuzz.cluster.chunk import Chunk, Cutter, settling
 from fuzz.cluster.drive import ALONE_S, Drive, Office
 from fuzz.cluster.nodes import Answer, Event, Left, Refused
-from fuzz.cluster.schedule import LOSSES_MAX, Schedule
+from fuzz.cluster.schedule import LOSSES_MAX, LOSSES_SUSPECT, Schedule
 from fuzz.exits import exit_code
 from fuzz.stats import Plan
 from repro.cases.codec import digest
@@ -130,6 +130,21 @@ def test_only_what_had_begun_counts_as_lost() -> None:
     # Each time one was running and one waited behind it.
     assert sum(schedule.lost.values()) == number
     assert all(len(one.losses) == LOSSES_MAX for one in schedule.given_up)
+
+
+def test_what_was_lost_twice_waits_until_all_others_are_done() -> None:
+    fresh = iter([Piece(name) for name in "abcd"])
+    schedule: Schedule[Piece] = Schedule(lambda: next(fresh, None))
+    schedule.join("n", 1)
+    order = []
+    while sent := schedule.next():
+        piece = sent[1]
+        order.append(piece.id)
+        if piece.id == "a" and order.count("a") <= LOSSES_SUSPECT:
+            schedule.lose("n", piece, "SIGKILL")
+        else:
+            assert schedule.finish("n", piece)
+    assert order == ["a", "a", "b", "c", "d", "a"] and schedule.idle and not schedule.given_up
 
 
 # Chunks ----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from typing import Generic, Protocol, TypeVar
 IN_FLIGHT = 2
 # A chunk that was under way whenever so many slots, agents or nodes went down is not tried again.
 LOSSES_MAX = 4
+# One that was under way so often may be the cause: it waits until all others are done, which may be lost with it.
+LOSSES_SUSPECT = 2
 
 
 class Named(Hashable, Protocol):
@@ -39,6 +41,7 @@ class Schedule(Generic[C]):
     def __init__(self, fresh: Callable[[], C | None], losses_max: int = LOSSES_MAX) -> None:
         self._fresh, self._losses_max = fresh, losses_max
         self._waiting: deque[C] = deque()  # lost once, or asked for in between: before all fresh ones
+        self._suspects: deque[C] = deque()
         self._slots: dict[str, int] = {}
         self._at: dict[str, list[C]] = {}  # by node, in the order of sending
         self._losses: dict[str, list[str]] = {}
@@ -84,7 +87,7 @@ class Schedule(Generic[C]):
             if chunk.id not in self._known:
                 self._known.add(chunk.id)
                 return chunk
-        return None
+        return self._suspects.popleft() if self._suspects else None
 
     def lose(self, node: str, chunk: C, why: str) -> None:
         """A node says that it could not end this chunk: the process that ran it has died."""
@@ -101,6 +104,7 @@ class Schedule(Generic[C]):
         self._merged.add(chunk.id)
         # A node that seemed lost may answer after all, while another one has begun.
         self._waiting = deque(other for other in self._waiting if other.id != chunk.id)
+        self._suspects = deque(other for other in self._suspects if other.id != chunk.id)
         self.given_up = [other for other in self.given_up if other.chunk.id != chunk.id]
         return True
 
@@ -114,12 +118,14 @@ class Schedule(Generic[C]):
             if len(losses) >= self._losses_max:
                 self.given_up.append(GivenUp(chunk=chunk, losses=tuple(losses)))
                 return
-        if not any(other.id == chunk.id for other in self._waiting):
-            self._waiting.append(chunk)
+        suspect = len(self._losses.get(chunk.id, ())) >= LOSSES_SUSPECT
+        if not any(other.id == chunk.id for other in (*self._waiting, *self._suspects)):
+            (self._suspects if suspect else self._waiting).append(chunk)
 
     def forget_waiting(self) -> None:
         """Nothing that has not been sent will be."""
         self._waiting.clear()
+        self._suspects.clear()
 
     @property
     def nodes(self) -> int:
@@ -136,4 +142,4 @@ class Schedule(Generic[C]):
     @property
     def idle(self) -> bool:
         """Whether nothing is in flight or waits; fresh ones there may be."""
-        return not self._waiting and not self.in_flight
+        return not self._waiting and not self._suspects and not self.in_flight
