@@ -19,6 +19,7 @@ from repro.cases.case import Target
 from repro.commands.cli import BadInput, ended
 from repro.ledger.known import BadIssues
 from repro.ledger.run import asked_for, new_run
+from repro.traces.exit_codes import ExitCode
 from runners.processes.pool import Pool
 from runners.processes.warm import room_for
 from runners.targets.environments import PROBES, lacks, sglang_path
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return ended(partial(carry_out, arguments), BadIssues)
 
 
-def carry_out(arguments: Sequence[str] | None) -> int:
+def carry_out(arguments: Sequence[str] | None) -> ExitCode:
     options = options_of(arguments)
     if options.command == "shard":
         return shard.command()

@@ -39,7 +39,7 @@ def small_cases(runner: str, backend: str, seed: int, count: int) -> Iterator[Ca
 
 
 def small_round(runner: str, backend: str, seed: int, number: int, count: int) -> Iterator[Case]:
-    """Some of these, others for every number: what one of several workers takes at a time."""
+    """Some of these, others for every number: a round for one of several workers."""
     return different(f"bench {seed} {number}", cases(small_setup(runner, backend), EVERYTHING), count)
 
 
@@ -56,7 +56,7 @@ def enough(cases: int, workers: int, a_round: int) -> int:
 
 
 def measured(campaign: Campaign) -> bool:
-    """Whether there are figures: one that was ended from outside, or has run nothing, has none."""
+    """Whether the campaign gives figures: it was not ended from outside, and has run a case."""
     return campaign.stopped not in ("interrupted", "error") and campaign.cases > 0 and campaign.seconds > 0
 
 
@@ -66,7 +66,7 @@ def rate(campaign: Campaign) -> float:
 
 
 def speed_up(alone: Campaign, together: Campaign) -> list[str]:
-    """How many times as fast several workers were; nothing where one of the two was not measured."""
+    """How many times as fast several workers were; no line where one of the two was not measured."""
     if not (measured(alone) and measured(together)):
         return []
     return [f"  {together.workers} workers are {rate(together) / rate(alone):.2f} times as fast as one"]
@@ -79,20 +79,20 @@ def ratio(campaign: Campaign) -> float | None:
 
 
 def against_bare(campaign: Campaign, bare: float) -> list[str]:
-    """How fast this was, compared with a loop in one process that only replays the graph and runs eager; nothing
-    where one of the two was not measured.
+    """The speed, compared with a loop in one process that only replays the graph and runs eager; no line where one of
+    the two was not measured.
 
     bare: seconds that the loop takes for a batch, 0 if that is not known.
     """
     if not (bare and campaign.replays and measured(campaign)):
         return []
     times = bare * campaign.replays / campaign.seconds
-    who = f"{campaign.workers} workers" if campaign.workers > 1 else "one worker"
-    return [f"  bare loop of graph + eager: {1000 * bare:.2f} ms a batch; {who}: bare / whole = {times:.2f}"]
+    workers = f"{campaign.workers} workers" if campaign.workers > 1 else "one worker"
+    return [f"  bare loop of graph + eager: {1000 * bare:.2f} ms a batch; {workers}: bare / whole = {times:.2f}"]
 
 
 def figures(name: str, campaign: Campaign) -> list[str]:
-    """Cases a second, time per stage, the ratio; or that there are none, and why."""
+    """Cases a second, time per stage, the ratio; or why there are no figures."""
     if not measured(campaign):
         return [f"{name}: not measured: {campaign.error or campaign.stopped} after {campaign.cases} cases"]
     seconds, count = campaign.seconds, campaign.cases

@@ -183,7 +183,7 @@ class _Loop:
             return False
         self.attempts[fingerprint] += 1
         # What known issues leave was seen in a run of its own, not in this one.
-        triage.settle(case, led_up(in_use.history, case), None if elsewhere else trace)
+        triage.run(case, led_up(in_use.history, case), None if elsewhere else trace)
         self.hooks.expect(self.source.coming())
         self.hooks.tell(stats.progress("triaged"))
         return True

@@ -47,7 +47,9 @@ def summary(campaigns: Sequence[Campaign], replays: Sequence[Replay]) -> list[st
     """Which target has which finding, one line each."""
     lines = []
     for found in (found for campaign in campaigns for found in campaign.findings):
-        sure = f"failed {found.failed} of {found.tried} runs" if found.failed else "did not fail again on its own"
+        sure = (
+            f"failed {found.failed} of {found.tried} runs" if found.failed else "did not fail again in a fresh process"
+        )
         lines.append(
             f"{found.target} has {found.oracle} ({found.where}): {sure}, triaged in {found.done_seconds:.0f} s"
         )

@@ -1,5 +1,5 @@
-"""What a campaign does with a failing case where known issues are asked about: they are put to the test, and what they
-leave is settled where they are mended."""
+"""A failing case where known issues are given: an experiment shows whether they explain it, and a failure that they
+leave is triaged on the target in which their bugs are mended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 from fuzz.triage import Hooks, KnownIssues
 from repro.cases.case import Case, Setup, Target
 from repro.ledger.explain import Explainer
-from repro.shrinking.first_divergence import Blame
+from repro.shrinking.first_divergence import FirstDivergence
 from repro.traces.finding import Verdict
 from repro.traces.trace import Trace
 
@@ -28,24 +28,25 @@ class Worker(Protocol):
 def explain(
     explainer: Explainer,
     worker_on: Callable[[Target], Worker],
-    blame: Callable[[Worker, Case, Verdict], Blame],
+    locate: Callable[[Worker, Case, Verdict], FirstDivergence],
     target: Target,
     hooks: Hooks,
     case: Case,
     failures: Sequence[Verdict],
 ) -> KnownIssues:
-    """For Hooks.explain, all but the last two bound. What is left would elsewhere shrink towards the known issues."""
-    said = explainer.explain(case, target, failures)
-    known = KnownIssues(issues=tuple(map(str, said.issues)), left=said.left)
-    if not said.left or said.doubt or not said.mended:
+    """For Hooks.explain, with all but the last two parameters bound. On the target itself, a failure that is left would
+    shrink towards the known issues."""
+    explained = explainer.explain(case, target, failures)
+    known = KnownIssues(issues=tuple(map(str, explained.issues)), left=explained.left)
+    if not explained.left or explained.doubt or not explained.mended:
         return known
-    worker = worker_on(said.mended.target)
-    there = dataclasses.replace(
+    worker = worker_on(explained.mended.target)
+    mended = dataclasses.replace(
         hooks,
         run=worker.run,
         run_fresh=worker.run_fresh,
         expect=worker.expect,
         send=lambda case: None,
-        blame=lambda case, verdict: blame(worker, case, verdict),
+        locate=lambda case, verdict: locate(worker, case, verdict),
     )
-    return dataclasses.replace(known, hooks=there)
+    return dataclasses.replace(known, hooks=mended)

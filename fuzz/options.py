@@ -1,4 +1,4 @@
-"""The command line of python -m fuzz: what may be asked for, and what of it makes no sense."""
+"""The command line of python -m fuzz: its options, and combinations that it refuses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from hypothesis.database import ExampleDatabase
 from fuzz.draw.profiles import DEFAULT, PROFILES, BadExamples, database
 from repro.cases.case import BACKENDS, RUNNERS, Target
 from repro.cases.release_list import USES
-from repro.commands.cli import BadInput, Parser, count, positive, target, whole
+from repro.commands import cli
+from repro.commands.cli import BadInput, Parser, count, positive, whole
 from repro.ledger.known import KNOWN_ISSUES
 
 HUNTED = tuple(f"{release}/emulated" for release in USES["hunt"])
@@ -23,28 +24,24 @@ NIGHT_MINUTES_MIN = 2.5
 PLACE = re.compile(r"auto|local:[1-9][0-9]?|(?!local:)[^:/\s]+:[0-9]+")
 # Of a chunk: what a lost node costs at most, and long enough that the way there and back does not count.
 CHUNK_S = 20.0
-# Commands whose targets are no options.
+# Commands without --target.
 OWN_TARGETS = ("shard", "slot", "check")
 DESCRIPTION = """Draw cases, run them, judge them, keep what fails.
-Exit codes: 0 nothing found, 1 found, 2 nothing could be judged, 3 our own error or bad input."""
+Exit codes: 0 no failure, 1 a failure, 2 nothing judged, 3 an error of the harness or its input (docs/commands.md)."""
 
 
 def _parser() -> Parser:
     shared = Parser(add_help=False)
-    shared.add_argument(
-        "--target", type=target, action="append", default=[], help="RELEASE/ENGINE or PATH@ENGINE; may be repeated"
-    )
+    cli.add_targets(shared, required=False)
     shared.add_argument("--runner", choices=RUNNERS, help="default: draft, or toy on the toy engine")
     shared.add_argument("--backend", choices=BACKENDS, help="default: the first that the runner has")
-    shared.add_argument("--seed", type=whole, default=0, help="the number from which all cases are drawn")
-    shared.add_argument(
-        "--out", type=Path, help="folder for findings and logs; default: out/COMMAND-TIME, one for each process"
-    )
-    shared.add_argument("--json", type=Path, help="write what was done to this file")
+    cli.add_seed_number(shared, 0)
+    cli.add_out(shared, "findings and logs", "COMMAND")
+    cli.add_json(shared, "the record of the campaigns")
     shared.add_argument("--keep-traces", action="store_true", help="keep the trace of each finding beside its seed")
-    shared.add_argument("--ledger", type=Path, metavar="DB", help="add to this ledger; default: EAGLEEYE_LEDGER")
-    shared.add_argument("--probes", action="store_true", help="with sglang's own probes on (or EAGLEEYE_PROBES=1)")
-    shared.add_argument("--timeout", type=positive, default=120.0, help="seconds of silence that are a hang")
+    cli.add_ledger(shared)
+    cli.add_probes(shared)
+    cli.add_timeout(shared)
     shared.add_argument(
         "--standbys",
         type=whole,
@@ -61,14 +58,11 @@ def _parser() -> Parser:
     limit = run.add_mutually_exclusive_group()
     limit.add_argument("--minutes", type=positive, help="for each target; default: as the profile has it")
     limit.add_argument("--cases", type=count, help="for each target")
-    run.add_argument(
-        "--known-issues",
-        type=Path,
-        nargs="?",
-        const=KNOWN_ISSUES,
-        metavar="FILE",
-        help="a failing case is run again with what mends the known issues (default: repro/known_issues.toml); what "
-        "fails then is the finding",
+    cli.add_known_issues(
+        run,
+        KNOWN_ISSUES,
+        "run a failing case again where the known issues (default: repro/known_issues.toml) are mended; what fails "
+        "there is the finding",
     )
     run.add_argument(
         "--shard",
@@ -121,7 +115,7 @@ def _parser() -> Parser:
             help="processes that share the cases; on GPUs each has one, out of those in CUDA_VISIBLE_DEVICES in turn",
         )
     mutate = commands.add_parser("mutate", help="change sglang in one small place at a time: which oracle notices?")
-    mutate.add_argument("--target", type=target, action="append", default=[], help="RELEASE/ENGINE; may be repeated")
+    cli.add_targets(mutate, "RELEASE/ENGINE", required=False)
     mutate.add_argument(
         "--runner", choices=RUNNERS, help="only what this runner runs, killed by it alone; default: all"
     )
@@ -130,29 +124,30 @@ def _parser() -> Parser:
     mutate.add_argument("--seed", type=whole, default=0, help="which ones")
     mutate.add_argument("--cases", type=count, default=40, help="on which a mutant is tried, of each runner at most")
     mutate.add_argument("--limit", type=positive, default=180.0, help="seconds after which no further case is begun")
-    mutate.add_argument("--timeout", type=positive, default=30.0, help="seconds of silence that are a hang")
+    cli.add_timeout(mutate, 30.0)
     mutate.add_argument("--workers", type=count, default=2, metavar="N", help="processes that share the mutants")
     mutate.add_argument(
-        "--try-equivalent", action="store_true", help="also those kept as equivalent: red if one is not"
+        "--try-equivalent", action="store_true", help="also mutants kept as equivalent: red if one is killed"
     )
-    mutate.add_argument("--json", type=Path, help="write what became of each to this file")
-    mutate.add_argument("--markdown", type=Path, help="write figures, tables and survivors to this file")
-    mutate.add_argument("--out", type=Path, help="folder for logs; default: out/mutate-TIME")
-    check = commands.add_parser("check", help="a guard for a change of sglang: what it brings, within minutes")
+    cli.add_json(mutate, "the outcome of each mutant")
+    cli.add_markdown(mutate, "figures, tables and survivors")
+    cli.add_out(mutate, "logs", "mutate")
+    check = commands.add_parser("check", help="a guard for a change of sglang: the failures it brings, within minutes")
     check.add_argument(
         "checked", type=checkout, metavar="PATH|RELEASE", help="a checkout, its python folder, or a release"
     )
     check.add_argument(
-        "--base", type=checkout, metavar="RELEASE|PATH", help="what fails there as well is not the change's"
+        "--base", type=checkout, metavar="RELEASE|PATH", help="a failure that is there as well is not the change's"
     )
     check.add_argument("--minutes", type=positive, default=CHECK_MINUTES, help="in all (default: %(default)s)")
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     check.add_argument("--markdown", type=Path, metavar="F", default=summary, help="default: GITHUB_STEP_SUMMARY")
-    check.add_argument("--seed", type=whole, default=0, help="the number from which all cases are drawn")
-    check.add_argument("--out", type=Path, help="folder for what fails and logs; default: out/check-TIME")
-    check.add_argument("--timeout", type=positive, default=120.0, help="seconds of silence that are a hang")
+    cli.add_seed_number(check, 0)
+    cli.add_out(check, "findings and logs", "check")
+    cli.add_timeout(check)
+    # Processes of a campaign that several share, and of a node of a cluster: only other commands start them.
+    commands.add_parser("shard")
     commands.add_parser("slot")
-    commands.add_parser("shard")  # one process of a campaign that several share; started by run and bench alone
     return top
 
 
@@ -179,7 +174,7 @@ def minutes_of_a_night(text: str) -> float:
 
 
 def checkout(text: str) -> Target:
-    """A release on the emulated engine, or what lies at a path: an import path of sglang, or a repository of it."""
+    """A release on the emulated engine, or a path: an import path of sglang, or a repository of it."""
     path = Path(text).expanduser().absolute()
     if "/" not in text and not path.is_dir():
         return Target(text, "emulated")
@@ -188,7 +183,7 @@ def checkout(text: str) -> Target:
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options of the command line, sys.argv's if None is given. BadInput where they make no sense."""
+    """The options of the command line, sys.argv's if None is given. BadInput if they contradict each other."""
     options = _parser().parse_args(arguments)
     if options.command in OWN_TARGETS:
         return options
@@ -202,7 +197,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.command == "run":
         options.minutes = None if options.cases else options.minutes or profile.minutes
         if options.examples and options.workers > 1:
-            raise BadInput("--examples: not with --workers, whose cases are dealt by their number")
+            raise BadInput("--examples cannot be combined with --workers, which lease whole rounds of drawn cases")
         alone = {"workers": options.workers > 1, "shard": options.shard, "examples": options.examples}
         for name, asked in {**alone, "keep-traces": options.keep_traces}.items():
             if options.cluster and asked:
@@ -211,7 +206,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def examples(options: argparse.Namespace) -> ExampleDatabase | None:
-    """The example database that was asked for, or that the profile uses; None if there is none."""
+    """The example database of --examples, or of the profile; None if neither has one."""
     try:
         asked = options.command == "run" and (options.examples or PROFILES[options.profile].remembers)
         return database(options.examples) if asked and options.workers == 1 and not options.cluster else None

@@ -1,4 +1,4 @@
-"""A campaign for one failure: it ends once the oracle that is asked for has failed, and has failed again on its own."""
+"""A campaign for one failure: it ends once the wanted oracle has failed, and has failed again in a fresh process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from repro.upstream.fixes import Proof
 
 # What is spent on a failure once it is found: enough to be sure of it, and to leave a case that can be read.
 CONFIRM_TRIES, SHRINK_RUNS, SHRINK_SECONDS = 3, 20, 5.0
-# Few: whether a setup can show it at all (one without gaps between its buckets pads nothing) is soon seen.
+# Few: a setup soon shows whether it can fail at all (one without gaps between its buckets pads nothing).
 CASES_PER_SETUP = 6
 
 
@@ -29,22 +29,22 @@ def search(target: Target, proof: Proof, hooks: Hooks, *, seed: int, seconds: fl
     KeyboardInterrupt is raised again: half a search is no answer.
     """
     seen: set[str] = set()
-    own: set[str] = set()  # fingerprints of failures by the proof's oracle
+    wanted: set[str] = set()  # fingerprints of failures by the proof's oracle
 
     def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
         verdicts = tuple(hooks.judge(case, trace))
-        own.update(verdict.fingerprint for verdict in verdicts if verdict.oracle == proof.oracle)
+        wanted.update(verdict.fingerprint for verdict in verdicts if verdict.oracle == proof.oracle)
         return verdicts
 
     def claim(fingerprint: str) -> bool:
-        return fingerprint in own and proof.oracle not in seen
+        return fingerprint in wanted and proof.oracle not in seen
 
     def keep(finding: Finding) -> str:
         if finding.failed:
             seen.add(finding.verdict.oracle)
         return hooks.keep(finding)
 
-    def is_wanted(case: Case) -> bool:
+    def goes_on(case: Case) -> bool:
         return proof.oracle not in seen
 
     plan = Plan(
@@ -59,7 +59,7 @@ def search(target: Target, proof: Proof, hooks: Hooks, *, seed: int, seconds: fl
     )
     drawn = rounds(seed, proof.runner, proof.backend, CASES_PER_SETUP)
     fitting = (case for case in drawn if case.setup.topk == 1 or not proof.chains)
-    cases = itertools.takewhile(is_wanted, fitting)
+    cases = itertools.takewhile(goes_on, fitting)
     done = campaign(plan, CaseStream(cases), dataclasses.replace(hooks, keep=keep, judge=judge, claim=claim))
     if done.stopped == "interrupted":
         raise KeyboardInterrupt

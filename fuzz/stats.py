@@ -15,16 +15,16 @@ from repro.traces.campaign import Campaign, Covered, Found, Progress, Transition
 from repro.traces.finding import Status, Verdict, by_oracle
 from repro.traces.trace import How, Trace
 
-REASON_MAX = 200  # characters of a reason by which reasons are kept apart
+REASON_MAX = 200  # characters of a reason, which is counted by them
 FACTS_MAX = 5  # different values of one fact that are worth listing
 WORKER_STAGES = ("build", "graph", "eager", "record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a campaign is to do. cases and seconds: its limits; None is no limit. triage: whether a new failure is
+    """The task of a campaign. cases and seconds: its limits; None is no limit. triage: whether a new failure is
     confirmed and shrunk, or only kept. confirm_tries: fresh processes for the final count. shrink_runs and
-    shrink_seconds: what may be spent on making one case small."""
+    shrink_seconds: the budget for making one case small."""
 
     target: Target
     runner: str
@@ -40,7 +40,7 @@ class Plan:
 
 
 class CampaignStats:
-    """Mutable: one campaign adds to it and reads it out at the end."""
+    """Mutable: a campaign adds to it and reads it at the end."""
 
     def __init__(self, plan: Plan, clock: Callable[[], float]) -> None:
         self.plan = plan

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fuzz.stats import CampaignStats
 from repro.cases.case import STEPS_MAX, Case, Setup
 from repro.shrinking.confirm import Judge, Run
-from repro.shrinking.first_divergence import Blame
+from repro.shrinking.first_divergence import FirstDivergence
 from repro.shrinking.triage import Budget, Triage, TriageHooks
 from repro.traces.campaign import Found, Progress
 from repro.traces.excerpt import Excerpt, excerpts
@@ -52,7 +52,9 @@ class Hooks:
     send: Callable[[Case], None] = lambda case: None
     # Setups that will need a new session soon, each as often as it will, so that some can be opened ahead.
     expect: Callable[[Sequence[Setup]], None] = lambda setups: None
-    blame: Callable[[Case, Verdict], Blame] = lambda case, verdict: Blame()  # where a confirmed failure begins
+    locate: Callable[[Case, Verdict], FirstDivergence] = lambda case, verdict: (
+        FirstDivergence()
+    )  # where a confirmed failure begins
     keep_trace: Callable[[str, Case, Trace], None] = lambda seed, case, trace: None  # of the finding stored at a path
     explain: Callable[[Case, Sequence[Verdict]], KnownIssues] = lambda case, failures: KnownIssues(left=tuple(failures))
 
@@ -79,18 +81,18 @@ class CampaignTriage:
             keep=self._keep,
             say=self._say,
             each_run=lambda runs: self._say(f"shrinking {self._triage.name}, run {runs}"),
-            locate=hooks.blame,
+            locate=hooks.locate,
             expect=hooks.expect,
             stage=stats.stage,
             clock=hooks.clock,
         )
         self._triage = Triage(triage_hooks, plan.target, verdict, budget)
 
-    def settle(self, case: Case, lead_up: Case | None, trace: Trace | None = None) -> None:
+    def run(self, case: Case, lead_up: Case | None, trace: Trace | None = None) -> None:
         """Keep, check, shrink, confirm. lead_up: the same case behind those that its session had run before. trace: of
         the run that failed."""
         if self._stats.plan.triage:
-            self._triage.settle([case] if lead_up is None else [case, lead_up], trace)
+            self._triage.confirm_and_minimize([case] if lead_up is None else [case, lead_up], trace)
         else:
             self._keep(self._seen_once(case), trace)
 
@@ -123,27 +125,18 @@ class CampaignTriage:
         self._stats.findings[found.fingerprint] = dataclasses.replace(found, seed=seed)
 
     def _put(self, finding: Finding) -> Found:
-        verdict = finding.verdict
-        known = self._stats.findings.get(verdict.fingerprint)
-        found = Found(
-            target=str(finding.target),
-            fingerprint=verdict.fingerprint,
-            oracle=verdict.oracle,
-            where=verdict.where,
-            detail=verdict.detail,
-            seed=known.seed if known else "",
-            failed=finding.failed,
-            tried=finding.tried,
+        fingerprint = finding.verdict.fingerprint
+        known = self._stats.findings.get(fingerprint)
+        found = Found.of(
+            dataclasses.replace(finding, seed=known.seed if known else ""),
             cases=known.cases if known else 1,
             at_case=known.at_case if known else self._at_case,
             at_seconds=known.at_seconds if known else self._at_seconds,
             done_seconds=self._stats.seconds,
             shrink_runs=self._triage.runs,
-            case=finding.case,
-            cell=verdict.cell,
             excerpts=self._excerpts.get(finding.case, ()),
         )
-        self._stats.findings[verdict.fingerprint] = found
+        self._stats.findings[fingerprint] = found
         return found
 
     def _say(self, doing: str) -> None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from rich.console import Console
 
@@ -18,41 +18,40 @@ from reports.issue import CannotTell
 from reports.markdown import markdown
 from reports.records import read_records
 from reports.subjects import subjects
-from reports.wording import one_line, shortened
 from repro.cases.atomic_file import write_text
 from repro.cases.codec import BadSeed
+from repro.commands.cli import BadInput, Parser, ended
 from repro.ledger.known import BadIssues, Issue, load
 from repro.ledger.read import History, read
 from repro.ledger.schema import BadLedger
 from repro.traces.campaign import BadRecord
-
-TROUBLE = 3  # exit code for bad input and our own errors; 0, 1 and 2 are verdicts
+from repro.traces.exit_codes import ExitCode
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. 0: done, whatever the report says; 3: something could not be read or written."""
+    """The exit code of one command: PASS, whatever the report says, or ERROR."""
+    refusals = (BadRecord, BadLedger, BadIssues, CannotExport, BadSeed, CannotTell)
+    return ended(partial(carry_out, arguments), *refusals)
+
+
+def carry_out(arguments: Sequence[str] | None) -> ExitCode:
     options = _parser().parse_args(arguments)
-    try:
-        if options.command == "issue":
-            print(_issue(options), end="")
-            return 0
-        if bool(options.ledger) == bool(options.campaigns):
-            return _trouble("expected either --ledger DB or what python -m fuzz run --json wrote, and not both")
-        history = read(options.ledger) if options.ledger else read_records(options.campaigns)
-        cases = history.case_rows() if options.ledger else ()
-        issues = load()
-        if options.command == "html":
-            write_text(options.out, html.render(history, cases, issues))
-            print(options.out)
-        elif options.command == "site":
-            print(site.write(history, options.out, issues)[0])
-        else:
-            _summary(options, history, cases, issues)
-    except (BadRecord, BadLedger, BadIssues, CannotExport, BadSeed, CannotTell) as error:
-        return _trouble(str(error))
-    except OSError as error:
-        return _trouble(f"{error.filename or options.ledger or ''}: {error.strerror or error}".removeprefix(": "))
-    return 0
+    if options.command == "issue":
+        print(_issue(options), end="")
+        return ExitCode.PASS
+    if bool(options.ledger) == bool(options.campaigns):
+        raise BadInput("expected either --ledger DB or what python -m fuzz run --json wrote, and not both")
+    history = read(options.ledger) if options.ledger else read_records(options.campaigns)
+    cases = history.case_rows() if options.ledger else ()
+    issues = load()
+    if options.command == "html":
+        write_text(options.out, html.render(history, cases, issues))
+        print(options.out)
+    elif options.command == "site":
+        print(site.write(history, options.out, issues)[0])
+    else:
+        _summary(options, history, cases, issues)
+    return ExitCode.PASS
 
 
 def _issue(options: argparse.Namespace) -> str:
@@ -80,15 +79,9 @@ def _summary(
         terminal.show(Console(), history, issues)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """A wrong command line is bad input: exit 3, not argparse's 2, which here means UNKNOWN."""
-        raise SystemExit(_trouble(f"{message}; see python -m reports --help"))
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m reports", description="Report what was run and found.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parser = Parser(prog="python -m reports", description="Show what was run and found.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     page = commands.add_parser("html", help="write one self-contained HTML file")
     page.add_argument("--out", type=Path, required=True, metavar="FILE", help="where to write the report")
     pages = commands.add_parser("site", help="write a small static site: an index, a page a finding, badges")
@@ -116,11 +109,6 @@ def _parser() -> argparse.ArgumentParser:
             "campaigns", type=Path, nargs="*", metavar="CAMPAIGN.json", help="what python -m fuzz run --json wrote"
         )
     return parser
-
-
-def _trouble(text: str) -> int:
-    print(f"reports: {shortened(one_line(text), 500)}", file=sys.stderr)
-    return TROUBLE
 
 
 if __name__ == "__main__":

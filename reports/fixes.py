@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from repro.cases.json_parts import plain
-from repro.shrinking.replay import ERROR
+from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Status
-from repro.upstream.prove import NOT_COVERED, NOT_HELD, CheckpointResult, ProofRow
+from repro.upstream.prove import CheckpointResult, ProofRow
 
 STYLES = {"PASS": "green", "FAIL": "bold red", "UNKNOWN": "yellow", "ERROR": "bold magenta"}
 _CHARS_MAX = 400
@@ -63,11 +63,15 @@ def _stop_text(stop: CheckpointResult) -> Text:
 
 
 def _end(row: ProofRow) -> Text:
-    styles = {0: "green", NOT_HELD: "bold red", NOT_COVERED: "yellow", ERROR: "bold magenta"}
-    return Text(_conclusion(row), style=styles[row.exit_code])
+    return Text(_conclusion(row), style=STYLES[row.exit_code.name])
 
 
 def _conclusion(row: ProofRow) -> str:
     """An error of the harness says nothing about a fix."""
-    words = {0: "holds", NOT_HELD: "does not hold", NOT_COVERED: "not covered", ERROR: "could not be run"}
+    words = {
+        ExitCode.PASS: "holds",
+        ExitCode.FAIL: "does not hold",
+        ExitCode.UNKNOWN: "not covered",
+        ExitCode.ERROR: "could not be run",
+    }
     return words[row.exit_code]

@@ -41,7 +41,7 @@ def test_clean_target() -> None:
 
 
 def test_same_seed_same_cases_whatever_the_target_answers() -> None:
-    """Settling runs cases of its own, which are not the campaign's."""
+    """Triage runs cases of its own, which are not the campaign's."""
     clean, buggy = World(fails=lambda case: []), World()
     clean.go()
     plan = replace(PLAN, triage=False)
@@ -97,7 +97,7 @@ def test_two_failures_of_one_case_are_two_findings() -> None:
     assert len(World(fails=world.fails).go(replace(PLAN, stop_at_first=True)).findings) == 1
 
 
-def test_without_settling_only_the_first_form_is_kept() -> None:
+def test_without_triage_only_the_first_form_is_kept() -> None:
     world = World()
     done = world.go(replace(PLAN, triage=False))
     assert world.log.count("keep") == 1
@@ -182,7 +182,7 @@ def test_interrupted_between_findings(at: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("number", range(1, 7))
-def test_interrupted_while_settling_keeps_the_best_so_far(number: int) -> None:
+def test_interrupted_during_triage_keeps_the_best_so_far(number: int) -> None:
     """Whether in the check, in shrinking or in the last count: the finding is in the record and on disk."""
     for name in ("fresh", "keep"):
         world = World(interrupt_at=(name, number))
@@ -307,7 +307,7 @@ def toy_campaign(name: str, folder: Path, cases: int) -> Campaign:
             clock=lambda: 0.0,
             send=pool.send,
             expect=pool.expect,
-            blame=partial(locate_first, pool, judge=judge_all),
+            locate=partial(locate_first, pool, judge=judge_all),
         )
         return campaign(plan, CaseStream(drawn(plan)), hooks)
 

@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fuzz.draw.rounds import ROUNDS_TOLD, rounds
+from fuzz.draw.rounds import ROUNDS_ANNOUNCED, rounds
 from fuzz.in_flight import InFlight
 from fuzz.triage import Hooks
 from repro.cases import codec
@@ -41,7 +41,7 @@ def test_what_is_sent_ahead_is_the_next_case_on_a_setup_that_was_built() -> None
 
 
 def test_sending_ahead_changes_no_result() -> None:
-    """With failures that are settled in between, setups that are refused, and limits."""
+    """With failures that are triaged in between, setups that are refused, and limits."""
 
     def ends(case: Case) -> Trace:
         return trace_of(case, How.UNSUPPORTED, "no") if case.setup.topk % 2 else trace_of(case)
@@ -58,12 +58,12 @@ def test_sending_ahead_changes_no_result() -> None:
         assert (ahead.ran, ahead.log) == (plain.ran, plain.log)
 
 
-def test_the_setups_of_the_next_rounds_are_expected_and_again_after_settling() -> None:
+def test_the_setups_of_the_next_rounds_are_expected_and_again_after_triage() -> None:
     setups = [case.setup for case in itertools.islice(rounds(5, "toy", "triton", 1), 9)]
     cases = rounds(5, "toy", "triton", 2)
     world = Ahead(fails=lambda case: [], coming=cases.coming)
     world.go(replace(PLAN, cases=6), cases)
-    assert world.expected == [tuple(setups[n : n + ROUNDS_TOLD]) for n in (1, 2, 3)]
+    assert world.expected == [tuple(setups[n : n + ROUNDS_ANNOUNCED]) for n in (1, 2, 3)]
     failing = Ahead(fails=lambda case: [FAIL], coming=lambda: setups[:1])
     failing.go(replace(PLAN, cases=1))
     assert failing.expected[0] == failing.expected[-1] == (setups[0],)

@@ -11,17 +11,19 @@ import pytest
 
 from fuzz.check import guard
 from fuzz.check.guard import Check, Checked, Ways, stored_seeds
-from fuzz.check.summary import ERROR, PASSED, RED, UNSURE, exit_code, markdown
+from fuzz.check.summary import exit_code, markdown
 from fuzz.draw.directed import directed, places
 from fuzz.options import checkout
 from repro.cases.case import Case, Target, problems
 from repro.cases.codec import Seed
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.ledger.known import load
+from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.trace import Ended, How, Trace
 from repro.upstream.fixes import SEEDS
 
+DRAFT_BACKENDS = RUNNER_FACTS["draft"].backends
 BRANCH, BASE = Target("/src/branch", "emulated"), Target("0.5.23", "emulated")
 # What a target does with a case: how its run ended, and which oracle fails, if one does.
 Behaviour = Callable[[Case], tuple[How, str]]
@@ -104,42 +106,42 @@ class World:
 
 def test_a_good_change_is_green_and_every_runner_was_judged(tmp_path: Path) -> None:
     done = World(tmp_path).check()
-    assert exit_code(done) == PASSED
+    assert exit_code(done) == ExitCode.PASS
     assert set(done.judged) == set(places()) and not done.unjudged
     assert markdown(done).startswith("## eagleeye: nothing new fails\n")
 
 
 def test_what_a_change_breaks_is_red_with_buffer_row_and_the_command(tmp_path: Path) -> None:
     done = World(tmp_path, branch=failing("draft")).check(base=BASE)
-    assert exit_code(done) == RED
-    assert {failure.finding.case.setup.backend for failure in done.brought} == BACKENDS
+    assert exit_code(done) == ExitCode.FAIL
+    assert {failure.finding.case.setup.backend for failure in done.brought} == set(DRAFT_BACKENDS)
     text = markdown(done)
     assert "| draft | triton | slot0_padding | here | seq_lens | 2 | 1 | drawn |" in text
     stored = done.brought[0].finding.seed
     assert all(Path(failure.finding.seed).is_file() for failure in done.brought)
-    assert len({failure.finding.seed for failure in done.brought}) == len(BACKENDS)
+    assert len({failure.finding.seed for failure in done.brought}) == len(DRAFT_BACKENDS)
     assert f"python -m repro run {stored} --target {BRANCH}" in text
 
 
 def test_what_the_base_has_too_is_not_red(tmp_path: Path) -> None:
     world = World(tmp_path, branch=failing("draft"), base=failing("draft"))
     done = world.check(base=BASE)
-    assert exit_code(done) == PASSED
-    assert [failure.known for failure in done.known] == [f"{BASE} fails in the same way"] * len(BACKENDS)
+    assert exit_code(done) == ExitCode.PASS
+    assert [failure.known for failure in done.known] == [f"{BASE} fails in the same way"] * len(DRAFT_BACKENDS)
     # The base is asked about what failed and nothing else.
-    assert sum(target == BASE for target, _ in world.runs) == len(BACKENDS)
+    assert sum(target == BASE for target, _ in world.runs) == len(DRAFT_BACKENDS)
 
 
 def test_another_failure_on_the_base_does_not_excuse_it(tmp_path: Path) -> None:
     done = World(tmp_path, branch=failing("draft"), base=failing("draft", "staged")).check(base=BASE)
-    assert exit_code(done) == RED and not done.known
+    assert exit_code(done) == ExitCode.FAIL and not done.known
 
 
 def test_without_a_base_known_issues_of_its_release_are_not_red(tmp_path: Path) -> None:
     world = World(tmp_path, branch=failing("multi_layer"))
     done = world.check()
-    assert exit_code(done) == PASSED and "req_pool_indices" in done.known[0].known
-    assert exit_code(World(tmp_path, branch=failing("multi_layer", "kv_writes")).check()) == RED
+    assert exit_code(done) == ExitCode.PASS and "req_pool_indices" in done.known[0].known
+    assert exit_code(World(tmp_path, branch=failing("multi_layer", "kv_writes")).check()) == ExitCode.FAIL
 
 
 def test_a_failure_that_does_not_come_back_is_uncertain(tmp_path: Path) -> None:
@@ -150,25 +152,25 @@ def test_a_failure_that_does_not_come_back_is_uncertain(tmp_path: Path) -> None:
         return How.DONE, "staged" if len(seen) == 1 else ""
 
     done = World(tmp_path, branch=once).check()
-    assert (exit_code(done), done.brought) == (UNSURE, [])
+    assert (exit_code(done), done.brought) == (ExitCode.UNKNOWN, [])
     assert "failed once, not in a fresh process" in markdown(done)
 
 
 def test_what_a_release_does_not_have_is_no_doubt_and_what_we_cannot_run_is(tmp_path: Path) -> None:
     refused = World(tmp_path, branch=ending("frozen_kv_mtp", How.UNSUPPORTED)).check()
-    assert exit_code(refused) == PASSED
+    assert exit_code(refused) == ExitCode.PASS
     assert "frozen_kv_mtp triton: because" in markdown(refused)
     error = World(tmp_path, branch=ending("frozen_kv_mtp", How.ERROR)).check()
-    assert exit_code(error) == UNSURE
+    assert exit_code(error) == ExitCode.UNKNOWN
     assert "### Could not be run" in markdown(error)
     nothing = World(tmp_path, branch=lambda case: (How.ERROR, "")).check()
-    assert exit_code(nothing) == ERROR
+    assert exit_code(nothing) == ExitCode.ERROR
 
 
 def test_when_time_is_up_what_was_not_judged_is_named(tmp_path: Path) -> None:
     world = World(tmp_path)
     done = world.check(seconds=20.0)
-    assert exit_code(done) == UNSURE and done.unjudged
+    assert exit_code(done) == ExitCode.UNKNOWN and done.unjudged
     assert world.told[-1].startswith("out of time:")
     assert len(world.runs) <= 24
 
@@ -178,7 +180,7 @@ def test_a_seed_that_passes_where_it_failed_is_told(tmp_path: Path) -> None:
     done = World(tmp_path).check(seeds=[name])
     assert done.gone == [name] and done.seeds == 1
     still = World(tmp_path, branch=failing("multi_layer")).check(seeds=[name])
-    assert still.gone == [] and exit_code(still) == PASSED
+    assert still.gone == [] and exit_code(still) == ExitCode.PASS
 
 
 @pytest.mark.parametrize("number", range(4))

@@ -10,7 +10,8 @@ import pytest
 
 from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.shrinking.confirm import confirm, failure
-from repro.shrinking.replay import ERROR, Outcome, line, outcome_of, severest, to_json
+from repro.shrinking.replay import Outcome, line, outcome_of, to_json
+from repro.traces.exit_codes import severest
 from repro.traces.finding import Cell, Status, Verdict, worst
 from repro.traces.trace import Ended, How, Trace
 
@@ -116,7 +117,7 @@ def test_of_failures_seen_equally_often_the_first_oracle_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("codes", "worst_of_them"),
-    [([], 0), ([0, 0], 0), ([0, 2], 2), ([2, 1, 0], 1), ([1, 3], ERROR), ([3, 2, 1, 0], ERROR), ([2, 0, 2], 2)],
+    [([], 0), ([0, 0], 0), ([0, 2], 2), ([2, 1, 0], 1), ([1, 3], 3), ([3, 2, 1, 0], 3), ([2, 0, 2], 2)],
 )
 def test_our_own_error_outweighs_a_finding_and_a_finding_a_doubt(codes: list[int], worst_of_them: int) -> None:
     assert severest(codes) == worst_of_them

@@ -327,7 +327,7 @@ def test_what_the_recording_host_could_not_run_is_not_run(
     kept = str(tmp_path / "kept.npz")
     assert main(["fidelity", "--drawn", "2", "--targets", "unsupported/toy", "--record", kept]) == 2
     capsys.readouterr()
-    monkeypatch.setattr("repro.__main__._observed", lambda *arguments: pytest.fail("a case was run"))
+    monkeypatch.setattr("repro.commands.fidelity._observed", lambda *arguments: pytest.fail("a case was run"))
     assert main(["fidelity", "--against", kept, "--targets", "clean/toy"]) == 2
     assert "not compared: 2 cases" in capsys.readouterr().out
 
@@ -376,7 +376,7 @@ def test_interrupted_it_tells_of_what_was_compared(
             raise KeyboardInterrupt
         return seen(TRACE)
 
-    monkeypatch.setattr("repro.__main__._observed", impatient)
+    monkeypatch.setattr("repro.commands.fidelity._observed", impatient)
     assert main(["fidelity", "--drawn", "9", "--targets", "clean/toy", "clean/toy"]) == 3
     told = capsys.readouterr()
     assert told.err == "error: interrupted\n"

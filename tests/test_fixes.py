@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-import repro.__main__
 from repro.__main__ import main
 from repro.cases import codec
 from repro.cases.case import RUNNERS, Target
 from repro.cases.release_list import ADAPTED
 from repro.cases.releases import expected
+from repro.commands import fixes
 from repro.upstream.edits import EditNotFound, edited
 from repro.upstream.fixes import FIXES, NEWEST, SEEDS, Fix, Proof, not_covered
 from runners.targets.environments import NotUsable, sglang_path
@@ -202,7 +202,7 @@ def test_what_cannot_be_shown_is_listed(
         dataclasses.replace(fix, proofs=tuple(dataclasses.replace(proof, runner="walk") for proof in fix.proofs))
         for fix in FIXES
     )
-    monkeypatch.setattr(repro.__main__, "FIXES", nowhere)
+    monkeypatch.setattr(fixes, "FIXES", nowhere)
     out = tmp_path / "new" / "rows.json"
     assert main(["fixes", "--engine", "cuda", "--fresh", "--json", str(out)]) == 2
     said = capsys.readouterr().out.splitlines()

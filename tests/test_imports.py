@@ -56,6 +56,7 @@ VIOLATIONS = (
     ("runners/engines/planted_15.py", "import torch"),
     ("fuzz/planted_16.py", "import fuzz.commands.run"),
     ("fuzz/cluster/planted_17.py", "import ray"),
+    ("runners/planted_18.py", "import repro.commands.shrink"),
 )
 ALLOWED = {"repro.planted_14", "runners.engines.planted_15"}
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-import repro.__main__
 from repro.__main__ import main
 from repro.cases import codec
 from repro.cases.release_list import ADAPTED
 from repro.cases.releases import expected, release_order
+from repro.commands import repairs
 from repro.traces.finding import Status, Verdict
 from repro.upstream.edits import Edit, EditNotFound
 from repro.upstream.fixes import SEEDS
@@ -113,7 +113,7 @@ def test_bad_names_and_absent_releases_are_told(
 
 
 def test_an_edit_without_a_place_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(repro.__main__, "_ask", lambda options, target, proofs: [PUBLISHED])
+    monkeypatch.setattr(repairs, "answers", lambda options, target, proofs: [PUBLISHED])
     monkeypatch.setattr("repro.upstream.patches.CANDIDATE_PATCHES", (ONE,))
     assert main(["repairs"]) == 3
     assert "NOT SHOWN" in capsys.readouterr().out

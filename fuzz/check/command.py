@@ -1,4 +1,4 @@
-"""The command python -m fuzz check: what it checks, and where it writes what came of it."""
+"""The command python -m fuzz check: its target and base, and where it writes the results."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fuzz.check.summary import exit_code, markdown
 from repro.cases.case import Case, Target
 from repro.commands.cli import BadInput
 from repro.ledger.known import load
+from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Trace
 from repro.upstream.fixes import SEEDS
@@ -25,7 +26,7 @@ def command_check(
     lacks: Callable[[Target], str],
     judge: Callable[[Case, Trace], Sequence[Verdict]],
     overall: Callable[[Sequence[Verdict]], Status],
-) -> int:
+) -> ExitCode:
     """The exit code. pool: opens a worker on a target, for a with statement. lacks: why a target cannot be used."""
     for target in filter(None, (options.checked, options.base)):
         if lack := lacks(target):

@@ -1,6 +1,6 @@
 """A guard for a change of sglang: all stored seeds and a short directed campaign on every runner, within minutes.
 
-Red is what the change brings: what failed before, on its base or as the stored seeds and known issues say, is not.
+A failure that the change brings makes it red; one that was there before, on its base or by the known issues, does not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from repro.traces.trace import How, Trace
 SETUPS_EACH, CASES_EACH = 3, 4
 # Compiling its buckets takes longer than all else.
 SETUPS_COMPILED = 1
-# Of the time that there is, so much is kept for confirming and for the base.
+# The share of the time that is kept for confirming and for the base.
 RESERVE = 0.2
 # There is no time to make cases small.
 ONE_FRESH_RUN = Budget(runs=0, seconds=0.0, tries=0)
@@ -37,7 +37,7 @@ Identity = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
-    """How cases are run on one target. expect: say which setups come next."""
+    """How cases are run on one target. expect: the setups that come next."""
 
     run: Callable[[Case], Trace]
     run_fresh: Callable[[Case], Trace]
@@ -64,8 +64,9 @@ class Failure:
 
 @dataclass(slots=True, kw_only=True)
 class Checked:
-    """What a check came to. Mutable: it grows. judged: cases by runner and backend. refused: what this release does not
-    have, and errors: what we could not run, each with its reason. gone: seeds that pass where they used to fail."""
+    """The results of a check. Mutable: they gather. judged: cases by runner and backend. refused: runners that this
+    release does not have; errors: runs that the harness could not make, each with its reason. gone: seeds that pass
+    where they used to fail."""
 
     target: Target
     base: Target | None = None
@@ -89,7 +90,7 @@ class Checked:
 
     @property
     def unjudged(self) -> list[tuple[str, str]]:
-        """Runners of which nothing was judged, though they are not refused."""
+        """Runners and backends without a judged case that the release does not refuse."""
         return [place for place in places() if not self.judged.get(place) and place not in self.refused]
 
 
@@ -99,9 +100,9 @@ def identity(case: Case, verdict: Verdict) -> Identity:
 
 @dataclass(slots=True, kw_only=True)
 class Check:
-    """A check under way. Mutable.
+    """A running check. Mutable.
 
-    opened: runs cases on a target while it is entered. judge, overall: the oracles. issues: what is known.
+    opened: runs cases on a target while it is entered. judge, overall: the oracles. issues: known ones.
     """
 
     checked: Checked
@@ -188,7 +189,7 @@ class Check:
     def _failed(self, ways: Ways, case: Case, verdict: Verdict, origin: str) -> None:
         """A failure of its kind for the first time: confirm it, keep it, and see whether it is known."""
         hooks = TriageHooks(run=ways.run, run_fresh=ways.run_fresh, judge=self.judge, say=lambda doing: None)
-        finding = Triage(hooks, self.checked.target, verdict, ONE_FRESH_RUN).settle([case])
+        finding = Triage(hooks, self.checked.target, verdict, ONE_FRESH_RUN).confirm_and_minimize([case])
         if not finding.failed:
             self.checked.unsure.append(f"{' '.join(identity(case, verdict))}: failed once, not in a fresh process")
             return
@@ -209,7 +210,7 @@ class Check:
         return str(issue) if issue else ""
 
     def _ask_base(self, base: Target) -> None:
-        """Whether what failed fails on the base as well."""
+        """Whether the failures are on the base as well."""
         if not self.checked.failures:
             return
         with self.opened(base) as ways:

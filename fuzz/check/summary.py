@@ -1,22 +1,21 @@
-"""What a check came to: its exit code, and a summary in Markdown for a pull request's page."""
+"""The results of a check: its exit code, and a summary in Markdown for a pull request's page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from fuzz.check.guard import Checked, Failure
+from repro.traces.exit_codes import ExitCode
 
-PASSED, RED, UNSURE, ERROR = 0, 1, 2, 3
 
-
-def exit_code(checked: Checked) -> int:
-    """RED: the change brings a failure. UNSURE: a runner was not judged, or nobody knows of a failure whether it is
+def exit_code(checked: Checked) -> ExitCode:
+    """FAIL: the change brings a failure. UNKNOWN: a runner was not judged, or of a failure nobody knows whether it is
     the change's. ERROR: nothing could be run."""
     if checked.brought:
-        return RED
+        return ExitCode.FAIL
     if not checked.judged:
-        return ERROR
-    return UNSURE if checked.errors or checked.unjudged or checked.unsure else PASSED
+        return ExitCode.ERROR
+    return ExitCode.UNKNOWN if checked.errors or checked.unjudged or checked.unsure else ExitCode.PASS
 
 
 def markdown(checked: Checked) -> str:
@@ -26,10 +25,10 @@ def markdown(checked: Checked) -> str:
 def _lines(checked: Checked) -> Iterator[str]:
     brought = checked.brought
     head = {
-        PASSED: "nothing new fails",
-        RED: f"{len(brought)} new failure{'s' if len(brought) > 1 else ''}",
-        UNSURE: "not all of it could be judged",
-        ERROR: "nothing could be run",
+        ExitCode.PASS: "nothing new fails",
+        ExitCode.FAIL: f"{len(brought)} new failure{'s' if len(brought) > 1 else ''}",
+        ExitCode.UNKNOWN: "not all of it could be judged",
+        ExitCode.ERROR: "nothing could be run",
     }[exit_code(checked)]
     against = f" against {checked.base}" if checked.base else ""
     yield f"## eagleeye: {head}"
@@ -43,13 +42,13 @@ def _lines(checked: Checked) -> Iterator[str]:
         yield from ["", *_table(brought)]
         for failure in brought:
             yield from ["", failure.finding.verdict.detail, "", "```", failure.replay, "```"]
-    yield from _listed("Failed before as well", [f"{_name(one)}: {one.known}" for one in checked.known])
+    yield from _listed("Failed before as well", [f"{_name(failure)}: {failure.known}" for failure in checked.known])
     yield from _listed("Could not be run", [f"{' '.join(place)}: {why}" for place, why in checked.errors.items()])
     yield from _listed("Was not judged", [" ".join(place) for place in checked.unjudged if place not in checked.errors])
     yield from _listed("Uncertain", checked.unsure)
     yield from _listed("Seeds that pass now, where they failed in this release", checked.gone)
-    not_there = [place for place in checked.refused if not checked.judged.get(place)]
-    yield from _listed("Not in this release", [f"{' '.join(place)}: {checked.refused[place]}" for place in not_there])
+    refused = [place for place in checked.refused if not checked.judged.get(place)]
+    yield from _listed("Not in this release", [f"{' '.join(place)}: {checked.refused[place]}" for place in refused])
 
 
 def _table(failures: Sequence[Failure]) -> Iterator[str]:

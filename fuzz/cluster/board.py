@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from fuzz.campaign import ATTEMPTS_MAX, REFUSALS_MAX
 from fuzz.cluster.chunk import Chunk, settling
-from fuzz.parallel.merge import finding_of, merged
+from fuzz.parallel.merge import merged
 from fuzz.stats import Plan
 from repro.traces.campaign import Campaign, Found
 from repro.traces.finding import Finding
@@ -81,7 +81,7 @@ class Board:
         self._at_work.discard(chunk.settle)
 
     def _store(self, found: Found) -> None:
-        self._replace(dataclasses.replace(found, seed=self._keep(finding_of(found, self._plan.target))))
+        self._replace(dataclasses.replace(found, seed=self._keep(found.finding)))
 
     def _replace(self, found: Found) -> None:
         others = (found if one.fingerprint == found.fingerprint else one for one in self.total.findings)

@@ -19,6 +19,7 @@ from fuzz.stats import Plan
 from fuzz.triage import Hooks
 from repro.cases.case import Target
 from repro.traces.campaign import Campaign
+from repro.traces.exit_codes import ExitCode
 from runners.processes.pool import Pool
 from runners.targets.environments import bare_loop
 
@@ -34,7 +35,7 @@ class _Alone:
     bare_seconds: float = 0.0
 
 
-def command(context: CommandContext, targets: Sequence[Target]) -> int:
+def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:
     options = context.options
     if options.night:
         return night.command(context, targets)

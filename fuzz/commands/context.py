@@ -16,7 +16,7 @@ from fuzz.campaign import campaign
 from fuzz.case_source import CaseStream
 from fuzz.commands import cluster
 from fuzz.commands.session_hooks import Place, session_hooks
-from fuzz.draw.corpus import Remembered
+from fuzz.draw.corpus import SharedCorpus
 from fuzz.draw.rounds import EVERY, part, rounds
 from fuzz.options import examples
 from fuzz.parallel.coordinator import Coordinator
@@ -46,7 +46,7 @@ class CommandContext:
     def __init__(self, options: argparse.Namespace, display: Display, ledger: LedgerRun) -> None:
         self.options = options
         self.ledger = ledger
-        self.corpus = Remembered(examples(options), display.line)
+        self.corpus = SharedCorpus(examples(options), display.line)
         self.display = display
         self.out: Path = options.out or own_folder(Path("out"), options.command)
         self.out.mkdir(parents=True, exist_ok=True)

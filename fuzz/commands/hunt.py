@@ -12,9 +12,10 @@ from reports.html import render
 from reports.records import history_of
 from repro.cases.atomic_file import write_text
 from repro.cases.case import Target
+from repro.traces.exit_codes import ExitCode
 
 
-def command(context: CommandContext, targets: Sequence[Target]) -> int:
+def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:
     for target in targets:
         plan = context.plan(target, seconds=context.options.seconds, stop_at_first=True)
         if context.campaign(plan).stopped in ("interrupted", "error"):

@@ -14,10 +14,10 @@ from fuzz.footprint import FIRST_S, Watch, grown, table
 from reports.campaign import summary
 from repro.cases.case import Target
 from repro.commands.cli import complain
-from repro.shrinking.replay import ERROR
+from repro.traces.exit_codes import ExitCode
 
 
-def command(context: CommandContext, targets: Sequence[Target]) -> int:
+def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:
     """One campaign for each target. Growth is an error of the harness."""
     options, growth = context.options, []
     for target in targets:
@@ -33,4 +33,4 @@ def command(context: CommandContext, targets: Sequence[Target]) -> int:
         growth += [f"{target}: {text}" for text in grown(watch.taken)]
     for text in growth:
         complain(text)
-    return ERROR if growth else exit_code(context.campaigns)
+    return ExitCode.ERROR if growth else exit_code(context.campaigns)

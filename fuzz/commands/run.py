@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from fuzz.commands.context import CommandContext
 from fuzz.exits import exit_code
 from repro.cases.case import Target
+from repro.traces.exit_codes import ExitCode
 
 
-def command(context: CommandContext, targets: Sequence[Target]) -> int:
+def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:
     options = context.options
     seconds = 60 * options.minutes if options.minutes else None
     for target in targets:

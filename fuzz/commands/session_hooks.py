@@ -77,7 +77,7 @@ def session_hooks(
             run_fresh=in_flight.before(pool.run_fresh),
             send=in_flight.before(pool.send),
             expect=pool.expect,
-            blame=partial(locate_first, pool, judge=judge_all),
+            locate=partial(locate_first, pool, judge=judge_all),
             judge=judge_all,
             overall=overall,
             keep=store,
@@ -89,7 +89,7 @@ def session_hooks(
         if place.traces:
             hooks = dataclasses.replace(hooks, keep_trace=partial(keep_trace, target))
         if place.issues:
-            blame = partial(locate_first, judge=judge_all)
-            hooks = dataclasses.replace(hooks, explain=partial(explain, explainer, worker.on, blame, target, hooks))
+            locate = partial(locate_first, judge=judge_all)
+            hooks = dataclasses.replace(hooks, explain=partial(explain, explainer, worker.on, locate, target, hooks))
         yield hooks
     in_flight.clear()

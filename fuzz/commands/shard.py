@@ -20,18 +20,18 @@ from fuzz.stats import CampaignStats
 from repro.cases.case import Case
 from repro.ledger.known import load
 from repro.ledger.run import same_run
-from repro.shrinking.replay import ERROR
+from repro.traces.exit_codes import ExitCode
 
 
-def command() -> int:
+def command() -> ExitCode:
     reports = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # other prints of this process
     channel = Channel(sys.stdin, reports)
     try:
         run_shard(channel, channel.receive())
     except KeyboardInterrupt:
-        return ERROR  # before the campaign began, so that there is nothing to report
-    return 0
+        return ExitCode.ERROR  # before the campaign began, so that there is nothing to report
+    return ExitCode.PASS
 
 
 def run_shard(channel: Channel, task: Mapping[str, Any]) -> None:

@@ -16,15 +16,16 @@ from repro.cases.case import Target
 from repro.commands.cli import BadInput
 from repro.ledger.known import Issue, load
 from repro.ledger.run import LedgerRun
+from repro.traces.exit_codes import ExitCode
 from runners.processes.warm import room_for
 from runners.targets.environments import lacks
 
 
-def command() -> int:
+def command() -> ExitCode:
     results = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # other prints of this process
     Slot(sys.stdin, results, hooks_of).serve()
-    return 0
+    return ExitCode.PASS
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Failing cases that campaigns share, on any number of hosts: kept in Hypothesis's example database, as Hypothesis
 keeps what failed its property tests, and tried first the next time, on every target.
 
-What is kept is our seed file and not Hypothesis's bytes, which mean another case as soon as a strategy changes.
+The database keeps seed files and not Hypothesis's bytes, which mean another case as soon as a strategy changes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from repro.traces.finding import Finding
 TRIED_MAX = 64
 
 
-class Remembered:
+class SharedCorpus:
     """The shared cases. Mutable: it knows which form of a failure it has stored. Without a database it is empty and
-    forgets. complain: told once if the database fails later on, which costs the campaign nothing else."""
+    stores nothing. complain: called once if the database fails later on, which costs the campaign nothing else."""
 
     def __init__(self, database: ExampleDatabase | None, complain: Callable[[str], None]) -> None:
         self._database = database
@@ -30,11 +30,11 @@ class Remembered:
         self._stored: dict[str, bytes] = {}
 
     def cases(self, runner: str, backend: str) -> list[Case]:
-        """Those for this runner and backend, simplest first."""
+        """The cases for this runner and backend, simplest first."""
         texts: list[bytes] = []
         self._ask(lambda database: texts.extend(database.fetch(_key(runner, backend))))
-        found = {codec.digest(case): case for case in map(_case, texts) if case}
-        return sorted(found.values(), key=lambda case: (sort_key(case), codec.digest(case)))[:TRIED_MAX]
+        cases = {codec.digest(case): case for case in map(_case, texts) if case}
+        return sorted(cases.values(), key=lambda case: (sort_key(case), codec.digest(case)))[:TRIED_MAX]
 
     def remember(self, finding: Finding) -> None:
         """Store a confirmed finding; a better form replaces the one that was stored before it."""
@@ -55,7 +55,7 @@ class Remembered:
         try:
             question(self._database)
         except Exception as error:
-            # Whatever kind of database it is. Findings are safe elsewhere; this one only saves time.
+            # A database may raise anything. Findings are safe in their folder; the database only saves time.
             self._complain(f"examples are not shared from here on: {type(error).__name__}: {error}")
             self._database = None
 
@@ -65,7 +65,7 @@ def _key(runner: str, backend: str) -> bytes:
 
 
 def _case(text: bytes) -> Case | None:
-    """None if it cannot be read: another version of us, on another host, may have stored it."""
+    """None if it cannot be read: another version, on another host, may have stored it."""
     try:
         return codec.loads(text.decode()).case
     except (BadSeed, UnicodeDecodeError):

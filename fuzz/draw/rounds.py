@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 # Bytes for one example: twice what Hypothesis lets one use. Six calls of eight requests take about 500.
 BYTES = 1 << 14
-# Rounds at the start that are small whatever their swarm says: what they find is found, and shrunk, soonest.
+# Rounds at the start that are small whatever their swarm says: their failures are found, and shrunk, soonest.
 SMALL_ROUNDS = 3
 # The round with long contexts, and how many rounds there are for one with wide shapes, which cost seconds a case.
 LONG_ROUND, WIDE_ROUNDS = 4, 24
@@ -33,8 +33,8 @@ LONG_ROUND, WIDE_ROUNDS = 4, 24
 REPEATS_MAX = 50
 # The numbers of all rounds: more than will ever be run.
 EVERY = range(1 << 62)
-# How many rounds ahead a sequence of cases tells the setups of: more than are ever opened ahead.
-ROUNDS_TOLD = 6
+# How many rounds ahead a sequence of cases announces the setups of: more than are ever opened ahead.
+ROUNDS_ANNOUNCED = 6
 
 
 def examples(strategy: st.SearchStrategy[T]) -> Callable[[str], T]:
@@ -47,7 +47,7 @@ def examples(strategy: st.SearchStrategy[T]) -> Callable[[str], T]:
     def collect(value: T) -> None:
         drawn.append(value)
 
-    # Hypothesis hangs a handle on the test, which its types do not tell of.
+    # Hypothesis adds an attribute to the test, which its types do not have.
     feed = collect.hypothesis.fuzz_one_input  # type: ignore[attr-defined]
 
     def example(name: str) -> T:
@@ -97,7 +97,7 @@ class Rounds(Iterator[Case]):
         seed, runner, backend = self._source
         self._setups = {
             number: self._setups.get(number) or round_setup(seed, number, runner, backend)[1]
-            for number in self._ahead[:ROUNDS_TOLD]
+            for number in self._ahead[:ROUNDS_ANNOUNCED]
         }
         return tuple(self._setups.values())
 
@@ -122,15 +122,15 @@ def part(limit: int | None, cases_per_setup: int, index: int, count: int) -> ran
 
 def round_setup(seed: int, number: int, runner: str, backend: str) -> tuple[Swarm, Setup]:
     """A round's swarm, and the setup under it."""
-    here = f"eagleeye {seed} {number}"
-    swarm = examples(swarms())(f"{here} swarm")
+    name = f"eagleeye {seed} {number}"
+    swarm = examples(swarms())(f"{name} swarm")
     if number < SMALL_ROUNDS:
         swarm = replace(swarm, size=SMALL, unpadded=False)
     if number == LONG_ROUND:
         swarm = replace(swarm, size=LONG, lengths=("long", "limit"))
     if number % WIDE_ROUNDS == WIDE_ROUNDS - 1:
         swarm = replace(swarm, size=WIDE)
-    return swarm, examples(setups(runner, backend, swarm))(f"{here} setup")
+    return swarm, examples(setups(runner, backend, swarm))(f"{name} setup")
 
 
 def round_cases(seed: int, number: int, runner: str, backend: str, cases_per_setup: int) -> Iterator[Case]:

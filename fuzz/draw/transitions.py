@@ -16,24 +16,24 @@ def exercised(case: Case, replayed: Collection[int]) -> list[Transition]:
     so the next replay follows the last one that took place.
     """
     before = 0
-    found = []
+    transitions = []
     for number, step in enumerate(case.steps):
         if number in replayed:
             batch = len(step.requests)
             after = case.setup.bucket(batch)
-            found.append(_transition(case.setup, before, after, batch < after))
+            transitions.append(_transition(case.setup, before, after, batch < after))
             before = after
-    return found
+    return transitions
 
 
 def possible(setup: Setup) -> frozenset[Transition]:
     """All transitions that cases on this setup can make."""
-    found = set()
+    transitions = set()
     for below, after in itertools.pairwise((0, *setup.capture_bs)):
         # A bucket just above the next smaller one is always full when it is used.
         for padded in (False, True) if after - below > 1 and setup.padded else (False,):
-            found |= {_transition(setup, before, after, padded) for before in (0, *setup.capture_bs)}
-    return frozenset(found)
+            transitions |= {_transition(setup, before, after, padded) for before in (0, *setup.capture_bs)}
+    return frozenset(transitions)
 
 
 def missing(setup: Setup, covered: Iterable[Transition]) -> list[Transition]:

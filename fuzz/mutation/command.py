@@ -24,6 +24,7 @@ from repro.cases.case import Case, Target
 from repro.cases.codec import read
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
 from repro.commands.cli import BadInput, say
+from repro.traces.exit_codes import ExitCode, severest
 from repro.traces.trace import Trace
 from repro.upstream.fixes import SEEDS
 
@@ -47,7 +48,7 @@ class Tools:
     sources: Callable[[Target], Path]
 
 
-def mutate(options: argparse.Namespace, tools: Tools) -> int:
+def mutate(options: argparse.Namespace, tools: Tools) -> ExitCode:
     """One run for each target; the worst exit code."""
     options.out = options.out or Path("out") / f"mutate-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}"
     options.out.mkdir(parents=True, exist_ok=True)
@@ -61,7 +62,7 @@ def mutate(options: argparse.Namespace, tools: Tools) -> int:
         for line in report.to_markdown().splitlines() if not options.markdown else [summary.headline(report)]:
             say(line)
         codes.append(report.exit_code)
-    return max(codes)
+    return severest(codes)
 
 
 class _Run:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from fuzz.mutation.trial import EQUIVALENT, KILLED, SURVIVED, UNTRIED, Outcome
+from repro.traces.exit_codes import ExitCode
 
-# A survivor that nobody has explained makes a run red; one of a claimed equivalence that was killed, too.
-UNEXPLAINED, NOTHING_TRIED = 1, 2
 TEXT_MAX = 110
 
 
@@ -38,10 +37,11 @@ class Report:
         return killed / (killed + survived) if killed + survived else 0.0
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> ExitCode:
+        """A survivor without an explanation is a FAIL, as is a claimed equivalence that was killed."""
         if self.of(SURVIVED) or self.wrongly_claimed:
-            return UNEXPLAINED
-        return 0 if self.of(KILLED) else NOTHING_TRIED
+            return ExitCode.FAIL
+        return ExitCode.PASS if self.of(KILLED) else ExitCode.UNKNOWN
 
     def to_json(self) -> str:
         """`mutants` and what they come to."""

@@ -1,4 +1,4 @@
-"""One campaign out of those of several members who worked on it at the same time."""
+"""One campaign out of those of several shards that worked on it at the same time."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from repro.cases.case import Target
 from repro.cases.sort_key import sort_key
 from repro.traces.campaign import Campaign, Covered, Found, Transition
-from repro.traces.finding import Finding, Status, Verdict
+from repro.traces.finding import Finding
 
-# Why campaigns stopped, by how much it says about the whole: one member's error is the campaign's.
-_TOLD_FIRST = ("error", "interrupted", "first finding", "time", "cases", "cannot run")
+# Why campaigns stopped, by how much that means for the whole: one shard's error is the campaign's.
+_STOPPED_ORDER = ("error", "interrupted", "first finding", "time", "cases", "cannot run")
 
 
 def merged(parts: Sequence[Campaign]) -> Campaign:
-    """Counts are added, findings are one per fingerprint, and the time is that of the one who took longest."""
+    """Counts are added, findings are joined by fingerprint, and the time is that of the shard that took longest."""
     first = parts[0]
     covered: Counter[Transition] = Counter()
     for part in parts:
-        covered.update({one.transition: one.count for one in part.transitions})
-    # What a member can make and has not made, another may have.
+        covered.update({transitions.transition: transitions.count for transitions in part.transitions})
+    # A transition that one shard missed may have been made by another.
     missing = {transition for part in parts for transition in part.transitions_missing} - covered.keys()
     stopped = [part.stopped for part in parts]
     if "first finding" in stopped:
@@ -31,7 +30,7 @@ def merged(parts: Sequence[Campaign]) -> Campaign:
         first,
         started=min(part.started for part in parts),
         ended=max(part.ended for part in parts),
-        stopped=min(stopped, key=lambda reason: _TOLD_FIRST.index(reason) if reason in _TOLD_FIRST else 0),
+        stopped=min(stopped, key=lambda reason: _STOPPED_ORDER.index(reason) if reason in _STOPPED_ORDER else 0),
         error="; ".join(dict.fromkeys(part.error for part in parts if part.error)),
         seconds=max(part.seconds for part in parts),
         workers=sum(part.workers for part in parts),
@@ -56,32 +55,17 @@ def merged(parts: Sequence[Campaign]) -> Campaign:
 
 
 def with_seeds(whole: Campaign, keep: Callable[[Finding], str]) -> Campaign:
-    """Store what nobody has stored: the member that was to do it may have died before."""
-    return dataclasses.replace(whole, findings=tuple(_stored(found, whole, keep) for found in whole.findings))
-
-
-def _stored(found: Found, whole: Campaign, keep: Callable[[Finding], str]) -> Found:
-    return found if found.seed else dataclasses.replace(found, seed=keep(finding_of(found, whole.target)))
-
-
-def finding_of(found: Found, target: Target) -> Finding:
-    """What is stored of it."""
-    verdict = Verdict(
-        oracle=found.oracle,
-        status=Status.FAIL,
-        where=found.where,
-        detail=found.detail,
-        cell=found.cell,
-        runner=found.case.setup.runner,
-        backend=found.case.setup.backend,
+    """The campaign with every finding stored: the shard that was to store one may have died before."""
+    findings = (
+        found if found.seed else dataclasses.replace(found, seed=keep(found.finding)) for found in whole.findings
     )
-    return Finding(case=found.case, target=target, verdict=verdict, failed=found.failed, tried=found.tried)
+    return dataclasses.replace(whole, findings=tuple(findings))
 
 
 def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
-    for one in counts:
-        total.update(one)
+    for part in counts:
+        total.update(part)
     return dict(total)
 
 
@@ -94,20 +78,20 @@ def _verdicts(parts: Sequence[Campaign]) -> dict[str, dict[str, int]]:
     return {oracle: _added(part.verdicts.get(oracle, {}) for part in parts) for oracle in oracles}
 
 
-def _findings(found: Iterable[Found]) -> tuple[Found, ...]:
-    """Of each fingerprint the form that most is known of; when it was first seen, and in how many cases, by all."""
-    kinds: dict[str, list[Found]] = {}
-    for one in found:
-        kinds.setdefault(one.fingerprint, []).append(one)
-    return tuple(sorted(map(_finding, kinds.values()), key=lambda one: one.at_seconds))
+def _findings(findings: Iterable[Found]) -> tuple[Found, ...]:
+    """For each fingerprint the best known form, when the first shard saw it, and in how many cases all of them did."""
+    forms: dict[str, list[Found]] = {}
+    for found in findings:
+        forms.setdefault(found.fingerprint, []).append(found)
+    return tuple(sorted(map(_joined, forms.values()), key=lambda found: found.at_seconds))
 
 
-def _finding(forms: Sequence[Found]) -> Found:
-    earliest = min(forms, key=lambda one: one.at_seconds)
-    best = min(forms, key=lambda one: (one.failed == 0, one.tried == 0, not one.seed, sort_key(one.case)))
+def _joined(forms: Sequence[Found]) -> Found:
+    earliest = min(forms, key=lambda form: form.at_seconds)
+    best = min(forms, key=lambda form: (form.failed == 0, form.tried == 0, not form.seed, sort_key(form.case)))
     return dataclasses.replace(
         best,
-        cases=sum(one.cases for one in forms),
+        cases=sum(form.cases for form in forms),
         at_case=earliest.at_case,
         at_seconds=earliest.at_seconds,
     )

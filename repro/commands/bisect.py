@@ -14,16 +14,15 @@ from repro.cases.codec import Seed, read
 from repro.cases.releases import release_order
 from repro.commands.cli import BadInput, say
 from repro.shrinking.confirm import Run
+from repro.traces.exit_codes import ExitCode
 from repro.traces.trace import Trace
 from repro.upstream.bisect import Bisection, Candidate, Range, summary, to_json
 from repro.upstream.history import History, history, names
 from repro.upstream.rig import Refused, Rig, Wanted, took_place
 
-NOWHERE = 2  # exit code: the case passes wherever it can be run
 
-
-def go(options: argparse.Namespace, rig: Rig) -> int:
-    """0 if the range was found, NOWHERE if there is nothing to be found; BadInput, Refused, BadSeed."""
+def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
+    """PASS if the range was found, UNKNOWN if there is nothing to be found; BadInput, Refused, BadSeed."""
     seed = read(options.seed)
     if bool(options.repo) != bool(options.good and options.bad):
         raise BadInput("over commits, --repo, --good and --bad go together")
@@ -35,7 +34,7 @@ def go(options: argparse.Namespace, rig: Rig) -> int:
         say(text)
     if options.json:
         write_text(options.json, json.dumps(to_json(located, wanted, candidates), indent=1) + "\n")
-    return 0 if located.bad else NOWHERE
+    return ExitCode.PASS if located.bad else ExitCode.UNKNOWN
 
 
 def wanted_of(seed: Seed) -> Wanted:

@@ -1,4 +1,4 @@
-"""What the command lines of python -m fuzz and python -m repro share: what they refuse, how they speak and end."""
+"""What all command lines share: option types and their wording, what they refuse, how they speak and end."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 from repro.cases.case import Target
 from repro.cases.json_parts import plain
-from repro.shrinking.replay import ERROR
+from repro.traces.exit_codes import ExitCode
 
 _LINE_MAX = 2000
 
 
 class BadInput(Exception):
-    """What the user asked for cannot be done; the text, one line, says why."""
+    """The command line cannot be carried out; the text, one line, says why."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -56,6 +57,66 @@ def positive(text: str) -> float:
     return value
 
 
+ENGINES_DRIVEN = ("emulated", "cuda")
+TARGET = "RELEASE/ENGINE or PATH@ENGINE"
+
+
+def add_target(parser: Parser, meaning: str = TARGET, *, required: bool = True) -> None:
+    parser.add_argument("--target", type=target, required=required, metavar="T", help=meaning)
+
+
+def add_targets(parser: Parser, meaning: str = TARGET, *, required: bool = True) -> None:
+    meaning += "; may be repeated"
+    parser.add_argument(
+        "--target", type=target, action="append", default=[], required=required, metavar="T", help=meaning
+    )
+
+
+def add_engine(parser: Parser, meaning: str | None = None) -> None:
+    parser.add_argument("--engine", choices=ENGINES_DRIVEN, default=ENGINES_DRIVEN[0], help=meaning)
+
+
+def add_timeout(parser: Parser, default: float = 120.0) -> None:
+    meaning = "seconds of silence that are a hang (default: %(default)g)"
+    parser.add_argument("--timeout", type=positive, default=default, metavar="S", help=meaning)
+
+
+def add_ledger(parser: Parser) -> None:
+    meaning = "add to this ledger (default: EAGLEEYE_LEDGER)"
+    parser.add_argument("--ledger", type=Path, metavar="DB", help=meaning)
+
+
+def add_probes(parser: Parser) -> None:
+    meaning = "with sglang's own probes on (or EAGLEEYE_PROBES=1)"
+    parser.add_argument("--probes", action="store_true", help=meaning)
+
+
+def add_known_issues(parser: Parser, known: Path, meaning: str) -> None:
+    """--known-issues [FILE]; without FILE: `known`."""
+    parser.add_argument("--known-issues", type=Path, nargs="?", const=known, metavar="FILE", help=meaning)
+
+
+def add_tries(parser: Parser, default: int, meaning: str) -> None:
+    parser.add_argument("--tries", type=count, default=default, metavar="N", help=f"{meaning} (default: {default})")
+
+
+def add_seed_number(parser: Parser, default: int, condition: str = "") -> None:
+    meaning = f"{condition}the number from which all cases are drawn (default: {default})"
+    parser.add_argument("--seed", type=count if default else whole, default=default, metavar="N", help=meaning)
+
+
+def add_json(parser: Parser, content: str) -> None:
+    parser.add_argument("--json", type=Path, metavar="OUT", help=f"write {content} to this file")
+
+
+def add_markdown(parser: Parser, content: str) -> None:
+    parser.add_argument("--markdown", type=Path, metavar="OUT", help=f"write {content} to this file")
+
+
+def add_out(parser: Parser, content: str, command: str) -> None:
+    parser.add_argument("--out", type=Path, metavar="DIR", help=f"folder for {content} (default: out/{command}-TIME)")
+
+
 def say(text: str) -> None:
     print(plain(text, _LINE_MAX), flush=True)
 
@@ -64,10 +125,11 @@ def complain(text: str) -> None:
     print(f"error: {plain(text, _LINE_MAX)}", file=sys.stderr)
 
 
-def ended(work: Callable[[], int], *refusals: type[Exception]) -> int:
-    """The exit code of a command: its result, or ERROR and one line that says why there is none.
+def ended(work: Callable[[], int], *refusals: type[Exception], reader_left: ExitCode = ExitCode.ERROR) -> int:
+    """The exit code of a command: that of its work, or ERROR and one line that says why there is no result.
 
-    refusals: exceptions besides BadInput that the user can put right; their text says how.
+    refusals: exceptions besides BadInput that the user can put right; the text says how. reader_left: the exit code
+    where standard output was closed by its reader.
     """
     # A stopped job keeps what it found and ends its workers, as Ctrl-C does.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -77,12 +139,13 @@ def ended(work: Callable[[], int], *refusals: type[Exception]) -> int:
     except refused as error:
         complain(str(error))
     except BrokenPipeError:
-        # Whoever read our output has gone; what Python still has to flush goes nowhere.
+        # What Python still has to flush goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return reader_left
     except OSError as error:
         complain(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "))
     except KeyboardInterrupt:
         complain("interrupted")
     finally:
         signal.signal(signal.SIGTERM, before)
-    return ERROR
+    return ExitCode.ERROR

@@ -1,61 +1,55 @@
-"""python -m repro judge: judge stored traces with today's oracles, without running anything."""
+"""python -m repro judge: the verdicts of today's oracles on kept traces, without running anything."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
+from rich.console import Console
+
+from oracles.catalogue import judge_all, overall
+from reports.outcome import show_outcome
 from repro.cases.codec import digest
 from repro.commands.cli import complain, say
-from repro.shrinking.confirm import Judge
-from repro.shrinking.replay import ERROR, EXIT, Outcome, line, severest
-from repro.traces.finding import Status, Verdict
+from repro.shrinking.replay import Outcome, line
+from repro.traces.exit_codes import ExitCode, of_status, severest
 from repro.traces.trace_file import BadTrace, Kept, load
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
-    """judge, overall: the oracles, and what their verdicts come to. show: an outcome to a person."""
-
-    judge: Judge
-    overall: Callable[[Sequence[Verdict]], Status]
-    show: Callable[[Outcome], None]
-
-
-def go(options: argparse.Namespace, means: Means) -> int:
+def go(options: argparse.Namespace) -> ExitCode:
     """The exit code: of several, the worst. One bad file does not hold up the rest."""
+    console = Console()
     codes, forms = [], []
     for path in dict.fromkeys(options.traces):
         try:
-            outcome = _outcome(path, load(path), means)
+            outcome = _outcome(path, load(path))
         except BadTrace as error:
             complain(str(error))
-            codes.append(ERROR)
+            codes.append(ExitCode.ERROR)
             continue
-        codes.append(ERROR if outcome.status is None else EXIT[outcome.status])
+        codes.append(ExitCode.ERROR if outcome.status is None else of_status(outcome.status))
         forms.append(_to_json(outcome))
         if not options.json:
             say(line(outcome))
-            means.show(outcome)
+            show_outcome(console, outcome)
     code = severest(codes)
     if options.json:
         print(json.dumps({"exit_code": code, "traces": forms}, indent=1))
     return code
 
 
-def _outcome(path: Path, stored: Kept, means: Means) -> Outcome:
+def _outcome(path: Path, stored: Kept) -> Outcome:
     trace = stored.trace
     took_place = trace.ended.how.took_place
-    verdicts = (tuple(means.judge(stored.case, trace)),) if took_place else ()
+    verdicts = (tuple(judge_all(stored.case, trace)),) if took_place else ()
     return Outcome(
         seed=path,
         case=stored.case,
         target=stored.target,
         runs=verdicts,
-        statuses=tuple(map(means.overall, verdicts)),
+        statuses=tuple(map(overall, verdicts)),
         ended=trace.ended,
         facts=dict(trace.facts),
         seconds=dict(trace.seconds),

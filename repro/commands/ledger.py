@@ -13,13 +13,14 @@ from repro.ledger.merge import check, merge
 from repro.ledger.read import History, read
 from repro.ledger.rows import FINDING, FindingRow, Run
 from repro.ledger.states import CANNOT_RUN, PASSING, State, measurements, states
+from repro.traces.exit_codes import ExitCode
 
 RUNS_SHOWN = 20
 _LINE_MAX = 300
 
 
-def go(options: argparse.Namespace) -> int:
-    """0, or BadLedger."""
+def go(options: argparse.Namespace) -> ExitCode:
+    """PASS, or BadLedger."""
     match options.verb:
         case "merge":
             lines = _merged(options.out, options.sources)
@@ -29,7 +30,7 @@ def go(options: argparse.Namespace) -> int:
             lines = list(shown(read(options.ledger)))
     for line in lines:
         print(plain(line, _LINE_MAX))
-    return 0
+    return ExitCode.PASS
 
 
 def _merged(out: Path, sources: Sequence[Path]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The command line of python -m repro: what may be asked for, and what of it makes no sense."""
+"""The command line of python -m repro: its options, and combinations that it refuses."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repro.cases.case import BACKENDS, RUNNERS
-from repro.commands import upstream_options
+from repro.commands import cli, upstream_options
 from repro.commands.cli import BadInput, Parser, count, positive, target
 from repro.ledger.known import KNOWN_ISSUES
 
-DESCRIPTION = """What is done with a failing case.
-Exit codes: 0 pass, 1 fail, 2 unknown, 3 harness error or bad input."""
+DESCRIPTION = """Replay, shrink, explain and hand over failing cases.
+Exit codes: 0 pass, 1 fail, 2 unknown, 3 an error of the harness or its input (docs/commands.md)."""
 
 SANITIZERS = ("memcheck", "initcheck", "racecheck", "synccheck")
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options of the command line, sys.argv's if None is given. BadInput where they make no sense."""
+    """The options of the command line, sys.argv's if None is given. BadInput if they contradict each other."""
     options = _parser().parse_args(arguments)
     if options.command == "fidelity":
         _need_a_comparison(options)
@@ -39,33 +39,28 @@ def _need_a_comparison(options: argparse.Namespace) -> None:
 
 def _parser() -> Parser:
     watched = Parser(add_help=False)
-    watched.add_argument("--timeout", type=positive, default=120.0, metavar="S", help="seconds of silence: a hang")
+    cli.add_timeout(watched)
     watched.add_argument("--log", type=Path, help="append what the worker prints to this file")
-    booked = Parser(add_help=False)
-    booked.add_argument("--ledger", type=Path, metavar="DB", help="add to this ledger (default: EAGLEEYE_LEDGER)")
+    recorded = Parser(add_help=False)
+    cli.add_ledger(recorded)
     ran = Parser(add_help=False, parents=[watched])
     ran.add_argument("--fresh", action="store_true", help="a new session process for every run")
-    ran.add_argument("--probes", action="store_true", help="with sglang's own probes on (or EAGLEEYE_PROBES=1)")
+    cli.add_probes(ran)
     top = Parser(prog="python -m repro", description=DESCRIPTION)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
 
     run = commands.add_parser(
-        "run", parents=[ran, booked], help="run cases and say which oracle fails, where, and k of n"
+        "run", parents=[ran, recorded], help="run cases and say which oracle fails, where, and k of n"
     )
     run.add_argument("seeds", nargs="+", type=Path, metavar="SEED.json")
-    run.add_argument(
-        "--target", type=target, action="append", required=True, metavar="T", help="RELEASE/ENGINE or PATH@ENGINE"
-    )
-    run.add_argument("--tries", type=count, default=1, metavar="N", help="runs of each case on each target")
+    cli.add_targets(run)
+    cli.add_tries(run, 1, "runs of each case on each target")
     run.add_argument("--json", action="store_true", help="print all verdicts as JSON")
-    run.add_argument(
-        "--known-issues",
-        type=Path,
-        nargs="?",
-        const=KNOWN_ISSUES,
-        metavar="FILE",
-        help="say whether a failing case passes where the known issues (default: repro/known_issues.toml) are mended, "
-        "and what fails there still",
+    cli.add_known_issues(
+        run,
+        KNOWN_ISSUES,
+        "say whether a failing case passes where the known issues (default: repro/known_issues.toml) are mended, "
+        "and what still fails there",
     )
     run.add_argument("--quiet", action="store_true", help="no table of verdicts")
 
@@ -76,18 +71,16 @@ def _parser() -> Parser:
         help=f"under NVIDIA's compute-sanitizer: {', '.join(SANITIZERS)}; names the kernel of a bad access",
     )
 
-    judge = commands.add_parser("judge", help="judge stored traces with today's oracles, without running")
+    judge = commands.add_parser("judge", help="what today's oracles conclude from kept traces, without running")
     judge.add_argument("traces", nargs="+", type=Path, metavar="TRACE.npz")
     judge.add_argument("--json", action="store_true", help="print all verdicts as JSON")
 
     shrink = commands.add_parser("shrink", parents=[ran], help="make a failing case small, towards the same failure")
     shrink.add_argument("seed", type=Path, metavar="SEED.json")
-    shrink.add_argument("--target", type=target, required=True, metavar="T", help="RELEASE/ENGINE or PATH@ENGINE")
+    cli.add_target(shrink)
     shrink.add_argument("--runs", type=count, default=200, metavar="N", help="the most runs to spend")
     shrink.add_argument("--seconds", type=positive, default=300.0, metavar="S", help="the most seconds to spend")
-    shrink.add_argument(
-        "--tries", type=count, default=3, metavar="N", help="runs before and after it, in fresh processes"
-    )
+    cli.add_tries(shrink, 3, "runs before and after it, in fresh processes")
     shrink.add_argument(
         "--out",
         type=Path,
@@ -97,16 +90,16 @@ def _parser() -> Parser:
     )
 
     fixes = commands.add_parser(
-        "fixes", parents=[watched, booked], help="show what each known fix does, with and without it"
+        "fixes", parents=[watched, recorded], help="show what each known fix does, with and without it"
     )
     fixes.add_argument(
         "--fix", type=count, nargs="+", action="extend", metavar="PR", help="only these, by pull request number"
     )
-    fixes.add_argument("--engine", choices=("emulated", "cuda"), default="emulated")
-    fixes.add_argument("--tries", type=count, default=1, metavar="N", help="runs of each stored case on each target")
+    cli.add_engine(fixes)
+    cli.add_tries(fixes, 1, "runs of each stored case on each target")
     fixes.add_argument("--fresh", action="store_true", help="search for each failure anew, without stored seeds")
     fixes.add_argument("--seconds", type=positive, default=30.0, metavar="S", help="with --fresh: of each search")
-    fixes.add_argument("--seed", type=count, default=1, metavar="N", help="with --fresh: all cases are drawn from it")
+    cli.add_seed_number(fixes, 1, "with --fresh: ")
     fixes.add_argument(
         "--installed",
         action="store_true",
@@ -115,22 +108,22 @@ def _parser() -> Parser:
     fixes.add_argument(
         "--install", action="store_true", help="the same, but fetch missing ones where there is an index"
     )
-    fixes.add_argument("--json", type=Path, metavar="OUT", help="write the rows to this file")
-    fixes.add_argument("--out", type=Path, help="with --fresh: folder for what is found; default: out/fixes-TIME")
+    cli.add_json(fixes, "the rows")
+    cli.add_out(fixes, "findings, with --fresh", "fixes")
 
     repairs = commands.add_parser(
         "repairs", parents=[watched], help="show that a bug's seed passes once the place that is named is changed"
     )
     repairs.add_argument("names", nargs="*", metavar="SEED", help="only these, by the names of their seeds")
-    repairs.add_argument("--engine", choices=("emulated", "cuda"), default="emulated")
-    repairs.add_argument("--tries", type=count, default=1, metavar="N", help="runs of each case on each target")
+    cli.add_engine(repairs)
+    cli.add_tries(repairs, 1, "runs of each case on each target")
     repairs.add_argument("--diff", action="store_true", help="print each change as a patch")
     repairs.set_defaults(fresh=False)
 
     fidelity = commands.add_parser("fidelity", parents=[watched], help="how far two targets agree on the same cases")
     fidelity.add_argument("seeds", nargs="*", type=Path, metavar="SEED.json")
     fidelity.add_argument("--drawn", type=count, metavar="N", help="so many drawn cases instead of stored ones")
-    fidelity.add_argument("--seed", type=count, default=1, metavar="N", help="with --drawn: from which all are drawn")
+    cli.add_seed_number(fidelity, 1, "with --drawn: ")
     fidelity.add_argument("--runner", choices=(*RUNNERS, "all"), help="with --drawn; default: draft, toy on toys")
     fidelity.add_argument(
         "--backend", choices=(*BACKENDS, "all"), help="with --drawn; default: the runner's first, all for all runners"
@@ -152,8 +145,8 @@ def _parser() -> Parser:
         metavar="OUT.npz",
         help="run the recorded cases and compare with the recordings: files, or a folder of files",
     )
-    fidelity.add_argument("--json", type=Path, metavar="OUT", help="write the agreement to this file")
-    fidelity.add_argument("--out", type=Path, help="folder for cases that disagree; default: out/fidelity-TIME")
+    cli.add_json(fidelity, "the agreement")
+    cli.add_out(fidelity, "cases that disagree", "fidelity")
 
     upstream_options.add(commands, [watched])
 

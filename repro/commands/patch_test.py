@@ -13,13 +13,14 @@ from repro.cases.case import Target
 from repro.cases.codec import read
 from repro.commands.bisect import wanted_of
 from repro.commands.cli import BadInput, say
+from repro.traces.exit_codes import ExitCode
 from repro.upstream.fixes import SEEDS
 from repro.upstream.patch_file import applied
 from repro.upstream.patch_test import Question, compare, exit_code, table, to_json
 from repro.upstream.rig import Rig
 
 
-def go(options: argparse.Namespace, rig: Rig) -> int:
+def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
     """As exit_code of repro/upstream/patch_test.py; BadInput, Refused, BadSeed."""
     before, after, names = _sides(options, rig)
     for target in (before, after):

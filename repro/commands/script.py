@@ -15,6 +15,7 @@ from repro.cases.codec import Seed, read
 from repro.cases.releases import expected, release_order
 from repro.commands.bisect import wanted_of
 from repro.commands.cli import BadInput, complain, say
+from repro.traces.exit_codes import ExitCode
 from repro.upstream import patches
 from repro.upstream.edits import edited
 from repro.upstream.file_check import Checked, check
@@ -22,7 +23,6 @@ from repro.upstream.patch_file import applied
 from repro.upstream.rig import Contents, Rig, Wanted
 from repro.upstream.script import script, upstream_test
 
-NOT_SHOWN = 1
 _WIDTH = 130
 # An exception ends with the same exit code as a failed assertion; unittest and pytest tell them apart.
 _FAILED, _PASSED = r"AssertionError: Lists differ", r"^OK$|\b1 passed"
@@ -39,8 +39,8 @@ class Sides:
     releases: tuple[str, ...]
 
 
-def go(options: argparse.Namespace, rig: Rig) -> int:
-    """0: the file did what it says in every run; NOT_SHOWN: it did not, and is not handed over."""
+def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
+    """PASS: the file did what it says in every run; FAIL: it did not, and is not handed over."""
     sides = sides_of(options, rig)
     text = script(sides.seed, sides.wanted, sides.releases)
     results = list(checks(options, rig, sides, text))
@@ -48,16 +48,16 @@ def go(options: argparse.Namespace, rig: Rig) -> int:
         print(str(result), file=sys.stderr, flush=True)
     if any(result.right < result.tries for result in results):
         complain(f"not handed over: {wrong(results)}")
-        return NOT_SHOWN
+        return ExitCode.FAIL
     text = script(sides.seed, sides.wanted, sides.releases, said_of(results))
     if options.out:
         write_text(options.out, text)
     else:
         print(text, end="")
-    return 0
+    return ExitCode.PASS
 
 
-def export(options: argparse.Namespace, rig: Rig) -> int:
+def export(options: argparse.Namespace, rig: Rig) -> ExitCode:
     """As go(), for a test in the form of sglang's own suite: run by Python and by pytest."""
     sides = sides_of(options, rig)
     text = upstream_test(sides.seed, sides.wanted, sides.releases, options.target.engine)
@@ -69,10 +69,10 @@ def export(options: argparse.Namespace, rig: Rig) -> int:
                 print(f"{'pytest' if way else 'python'}: {results[-1]}", file=sys.stderr, flush=True)
                 if results[-1].right < results[-1].tries:
                     complain(f"not handed over: {wrong(results)}")
-                    return NOT_SHOWN
+                    return ExitCode.FAIL
     write_text(options.sglang_test, text)
     say(str(options.sglang_test))
-    return 0
+    return ExitCode.PASS
 
 
 def checks(options: argparse.Namespace, rig: Rig, sides: Sides, text: str) -> Iterator[Checked]:

@@ -9,10 +9,10 @@ from pathlib import Path
 from repro.cases.codec import BadSeed, Seed, digest, read
 from repro.cases.words import paragraph, sentence
 from repro.commands.cli import complain, say
-from repro.shrinking.replay import ERROR, severest
+from repro.traces.exit_codes import ExitCode, severest
 
 
-def show(options: argparse.Namespace) -> int:
+def show(options: argparse.Namespace) -> ExitCode:
     seeds, codes = stored(options.seeds)
     for path, seed in seeds:
         say(str(path))
@@ -21,14 +21,14 @@ def show(options: argparse.Namespace) -> int:
     return severest(codes)
 
 
-def check(options: argparse.Namespace) -> int:
+def check(options: argparse.Namespace) -> ExitCode:
     seeds, codes = stored(options.seeds)
     for path, seed in seeds:
         say(f"{path}: case {digest(seed.case)}, {sentence(seed.case)}")
     return severest(codes)
 
 
-def stored(paths: Sequence[Path]) -> tuple[list[tuple[Path, Seed]], list[int]]:
+def stored(paths: Sequence[Path]) -> tuple[list[tuple[Path, Seed]], list[ExitCode]]:
     """The seeds that can be read, and an exit code for each that cannot: one bad file does not hold up the rest."""
     seeds, codes = [], []
     for path in dict.fromkeys(paths):
@@ -36,5 +36,5 @@ def stored(paths: Sequence[Path]) -> tuple[list[tuple[Path, Seed]], list[int]]:
             seeds.append((path, read(path)))
         except BadSeed as error:
             complain(str(error))
-            codes.append(ERROR)
+            codes.append(ExitCode.ERROR)
     return seeds, codes

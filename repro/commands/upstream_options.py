@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from repro.commands.cli import Parser, count, positive, target
+from repro.commands import cli
+from repro.commands.cli import TARGET, Parser, count, positive, target
 
 Commands = argparse._SubParsersAction  # argparse has no public name for what add_subparsers returns
 
@@ -30,11 +31,11 @@ def _bisect(commands: Commands[Parser], watched: Sequence[Parser]) -> None:
     bisect.add_argument("--repo", type=Path, metavar="PATH", help="over the commits of this checkout of sglang")
     bisect.add_argument("--good", metavar="REV", help="with --repo: a commit that passes")
     bisect.add_argument("--bad", metavar="REV", help="with --repo: a later commit that fails")
-    bisect.add_argument("--engine", choices=("emulated", "cuda"), default="emulated")
-    bisect.add_argument("--tries", type=count, default=5, metavar="N", help="runs of the first look")
+    cli.add_engine(bisect)
+    cli.add_tries(bisect, 5, "runs of the first look")
     bisect.add_argument("--runs", type=count, default=1000, metavar="N", help="the most runs to spend")
     bisect.add_argument("--confidence", type=positive, default=0.99, metavar="P", help="posterior that is enough")
-    bisect.add_argument("--json", type=Path, metavar="OUT", help="write what was seen to this file")
+    cli.add_json(bisect, "the runs of each candidate")
     bisect.set_defaults(fresh=False)
 
 
@@ -42,7 +43,7 @@ def _first(commands: Commands[Parser], watched: Sequence[Parser]) -> None:
     meaning = "the first wrong value, and the line of sglang that it comes from"
     first = commands.add_parser("first", parents=list(watched), help=meaning)
     first.add_argument("seed", type=Path, metavar="SEED.json")
-    first.add_argument("--target", type=target, required=True, metavar="T", help="RELEASE/ENGINE or PATH@ENGINE")
+    cli.add_target(first)
     first.set_defaults(fresh=False)
 
 
@@ -52,13 +53,13 @@ def _test(commands: Commands[Parser], watched: Sequence[Parser]) -> None:
     )
     test.add_argument("seeds", nargs="+", type=Path, metavar="SEED.json")
     test.add_argument("--patch", type=Path, metavar="FILE.diff", help="applied to the target, as git diff writes it")
-    test.add_argument("--target", type=target, metavar="T", help="with --patch: RELEASE/ENGINE or PATH@ENGINE")
+    cli.add_target(test, f"with --patch: {TARGET}", required=False)
     test.add_argument("--pr-base", type=Path, metavar="PATH", help="import path of a checkout without the change")
     test.add_argument("--pr-head", type=Path, metavar="PATH", help="import path of a checkout with it")
-    test.add_argument("--engine", choices=("emulated", "cuda"), default="emulated", help="with --pr-base and --pr-head")
-    test.add_argument("--tries", type=count, default=3, metavar="N", help="runs of each seed on each side")
+    cli.add_engine(test, "with --pr-base and --pr-head")
+    cli.add_tries(test, 3, "runs of each seed on each side")
     test.add_argument("--no-guards", dest="guards", action="store_false", help="without all other stored seeds")
-    test.add_argument("--json", type=Path, metavar="OUT", help="write what was seen to this file")
+    cli.add_json(test, "the runs of each seed")
     test.set_defaults(fresh=False)
 
 
@@ -79,14 +80,10 @@ def _export(commands: Commands[Parser], watched: Sequence[Parser]) -> None:
 def _handed_over(command: Parser) -> None:
     """What is the same for every file that is checked before it is handed over."""
     command.add_argument("seed", type=Path, metavar="SEED.json")
-    command.add_argument(
-        "--target", type=target, required=True, metavar="T", help="has the bug: the file must fail there"
-    )
+    cli.add_target(command, "has the bug: the file must fail there")
     command.add_argument("--fixed", type=target, metavar="T", help="has not: it must pass there (default: by the seed)")
     command.add_argument(
         "--patch", type=Path, metavar="FILE.diff", help="instead of --fixed: the target with this patch"
     )
-    command.add_argument(
-        "--tries", type=count, default=3, metavar="N", help="runs on each side before it is handed over"
-    )
+    cli.add_tries(command, 3, "runs on each side before it is handed over")
     command.set_defaults(fresh=False)

@@ -19,8 +19,8 @@ from repro.ledger.rows import ERROR, STATUSES, UNSUPPORTED, CheckRow, FixRow
 from repro.ledger.states import CANNOT_RUN, KNOWN, NEW, PASSING, State, measurements, states
 from repro.ledger.unfinished import NOT_ENDED
 from repro.traces.campaign import Campaign, Found
+from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Status
-from repro.upstream.prove import NOT_COVERED
 
 # Changes of state, from and to, that are no news; "": there was none before.
 _NO_NEWS = frozenset({(NEW, KNOWN), (CANNOT_RUN, PASSING), ("", KNOWN), ("", PASSING), ("", CANNOT_RUN)})
@@ -108,7 +108,7 @@ def judge_fix(rows: Sequence[FixRow], code: int, error: str) -> Judgement:
     problems = [
         f"#{row.number} {row.runner}/{row.backend} on {row.target}: {row.problem}" for row in rows if row.problem
     ]
-    if problems or code not in (0, NOT_COVERED):
+    if problems or code not in (ExitCode.PASS, ExitCode.UNKNOWN):
         return Judgement(color=Color.RED, text="\n".join(problems) or f"the command ended with {code}: {error}")
     missing = [f"#{row.number} {row.runner}/{row.backend}: {row.detail}" for row in rows if not row.role]
     if len(missing) == len(rows):

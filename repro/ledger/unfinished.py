@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from repro.cases import codec
@@ -12,7 +12,7 @@ from repro.cases.case import Target
 from repro.cases.codec import BadSeed
 from repro.ledger.rows import ERROR, UNSUPPORTED, FindingRow
 from repro.traces.campaign import Campaign, Covered, Found, Transition
-from repro.traces.finding import Status, Verdict, by_oracle
+from repro.traces.finding import Finding, Status, Verdict, by_oracle
 from repro.traces.trace import How
 
 NOT_ENDED = "not ended"
@@ -120,20 +120,16 @@ def _found(row: FindingRow) -> Found:
         case = codec.loads(row.seed_text).case
     except BadSeed as error:
         raise ValueError(f"the seed of finding {row.fingerprint}: {error}") from error
-    return Found(
-        target=row.target,
-        fingerprint=row.fingerprint,
+    verdict = Verdict(
         oracle=row.oracle,
+        status=Status.FAIL,
         where=row.where,
         detail=row.detail,
-        seed="",
-        failed=row.failed,
-        tried=row.tried,
-        cases=1,
-        at_case=0,
-        at_seconds=0.0,
-        done_seconds=0.0,
-        shrink_runs=0,
-        case=case,
         cell=row.cell,
+        runner=row.runner,
+        backend=row.backend,
     )
+    target = Target.parse(row.target)
+    found = Found.of(Finding(case=case, target=target, verdict=verdict, failed=row.failed, tried=row.tried))
+    # By its name in the ledger, under which it is looked up.
+    return replace(found, fingerprint=row.fingerprint)

@@ -20,7 +20,7 @@ _FRAME = re.compile(r'File "[^"\n]*?/(sglang/[^"\n]+)", line (\d+),? in (\w+)')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blame:
+class FirstDivergence:
     """cell: the first wrong place, found by that oracle. error, step, path: how the run ended, if not well, and where
     it was. place: the innermost line of sglang that was then being executed. exact: whether every launch was waited
     for, so that the error cannot come from an earlier one."""
@@ -47,32 +47,34 @@ class Blame:
         return " ".join(parts)
 
 
-def blame(trace: Trace, verdicts: Sequence[Verdict], *, exact: bool = False) -> Blame:
-    """What this run establishes. Of several wrong places in a step the one that the first of the oracles found: they
-    come in the order in which a step goes, from what is staged to what comes out."""
-    cells = [
-        (one.cell.step, number, one) for number, one in enumerate(verdicts) if one.status is Status.FAIL and one.cell
+def of_run(trace: Trace, verdicts: Sequence[Verdict], *, exact: bool = False) -> FirstDivergence:
+    """What this run establishes. Of several wrong places in a step, that of the earliest oracle: oracles come in the
+    order in which a step goes, from staged inputs to outputs."""
+    failures = [
+        (verdict.cell.step, number, verdict)
+        for number, verdict in enumerate(verdicts)
+        if verdict.status is Status.FAIL and verdict.cell
     ]
-    first = min(cells, key=lambda found: found[:2])[2] if cells else None
-    found = Blame(cell=first.cell, oracle=first.oracle) if first else Blame()
+    verdict = min(failures, key=lambda failure: failure[:2])[2] if failures else None
+    first = FirstDivergence(cell=verdict.cell, oracle=verdict.oracle) if verdict else FirstDivergence()
     ended = trace.ended
     if not _ended_badly(trace):
-        return found
+        return first
     # The stack that a dying process writes has its innermost frame first, a traceback has it last.
     frames = _FRAME.findall(ended.detail)
     dying = "most recent call first" in ended.detail
     place = "{}:{} in {}".format(*frames[0 if dying else -1]) if frames else ""
     error = ended.what or ended.how.value
-    return dataclasses.replace(found, error=error, step=ended.step, path=ended.path, place=place, exact=exact)
+    return dataclasses.replace(first, error=error, step=ended.step, path=ended.path, place=place, exact=exact)
 
 
-def told(outcome: Outcome) -> Blame:
+def of_outcome(outcome: Outcome) -> FirstDivergence:
     """What the runs of an outcome establish: the first of them that failed."""
-    failed = next((run for run in outcome.runs if any(one.status is Status.FAIL for one in run)), ())
-    return blame(Trace(ended=outcome.ended), failed) if failed else Blame()
+    failed = next((run for run in outcome.runs if any(verdict.status is Status.FAIL for verdict in run)), ())
+    return of_run(Trace(ended=outcome.ended), failed) if failed else FirstDivergence()
 
 
-def established(case: Case, verdict: Verdict, run: Run, judge: Judge, run_waiting: Run | None = None) -> Blame:
+def locate(case: Case, verdict: Verdict, run: Run, judge: Judge, run_waiting: Run | None = None) -> FirstDivergence:
     """Run a failing case once more and see what it establishes about this failure; nothing if it does not fail so.
 
     run_waiting: runs it where every launch is waited for, in a process that was started for that; used where the run
@@ -82,21 +84,21 @@ def established(case: Case, verdict: Verdict, run: Run, judge: Judge, run_waitin
     exact = False
     if run_waiting and _ended_badly(trace):
         again = run_waiting(case)
-        # Waiting changes when things happen: a failure that it drives away is told as it was.
+        # Waiting changes when things happen: a failure that it drives away is reported as it was.
         if _ended_badly(again):
             trace, exact = again, True
     verdicts = judge(case, trace)
-    failing = {one.fingerprint for one in verdicts if one.status is Status.FAIL}
+    failing = {failed.fingerprint for failed in verdicts if failed.status is Status.FAIL}
     if verdict.fingerprint in failing or (exact and failing):
-        return blame(trace, verdicts, exact=exact)
-    return Blame()
+        return of_run(trace, verdicts, exact=exact)
+    return FirstDivergence()
 
 
 def _ended_badly(trace: Trace) -> bool:
     return trace.ended.how is not How.DONE and trace.ended.how.took_place
 
 
-def explained(verdict: Verdict, found: Blame) -> Verdict:
-    """The verdict with what was established in its detail."""
-    text = str(found)
+def annotate(verdict: Verdict, first: FirstDivergence) -> Verdict:
+    """The verdict with the first divergence in its detail."""
+    text = str(first)
     return dataclasses.replace(verdict, detail=f"{verdict.detail} {text}".strip()) if text else verdict

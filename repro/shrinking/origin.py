@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from repro.cases.case import Case
-from repro.shrinking.first_divergence import blame
+from repro.shrinking.first_divergence import of_run
 from repro.traces.finding import Cell, Verdict
 from repro.traces.trace import Array, Trace
 
@@ -45,17 +45,17 @@ class Origin:
 
 
 def origin(case: Case, trace: Trace, verdicts: Sequence[Verdict]) -> Origin | None:
-    """Of the first wrong value; None if no oracle has named one, or it lies in no buffer that was watched."""
-    found = blame(trace, verdicts)
-    cell = found.cell
+    """The origin of the first wrong value; None if no oracle named one, or if its buffer was not watched."""
+    first = of_run(trace, verdicts)
+    cell = first.cell
     if cell is None or trace.get(cell.step, "launch", cell.buffer) is None:
         return None
     raw_bs = trace.get(cell.step, "launch", "raw_bs")
     padded = raw_bs is not None and cell.row >= int(raw_bs)
-    here = tuple(write for write in writes(trace.facts, cell.step) if write.buffer == cell.buffer)
-    writer = _last_over(here, cell.row)
-    made = Origin(cell=cell, oracle=found.oracle, padded=padded, writes=here, writer=writer)
-    return made if writer else _left(made, case, trace)
+    of_call = tuple(write for write in writes(trace.facts, cell.step) if write.buffer == cell.buffer)
+    writer = _last_over(of_call, cell.row)
+    result = Origin(cell=cell, oracle=first.oracle, padded=padded, writes=of_call, writer=writer)
+    return result if writer else _with_earlier_call(result, case, trace)
 
 
 def writes(facts: Mapping[str, str], step: int) -> Iterator[Write]:
@@ -64,17 +64,17 @@ def writes(facts: Mapping[str, str], step: int) -> Iterator[Write]:
         yield Write(buffer=buffer, first=first, last=last, place=place)
 
 
-def _last_over(made: Sequence[Write], row: int) -> Write | None:
-    return next((write for write in reversed(made) if write.first <= row <= write.last), None)
+def _last_over(writes: Sequence[Write], row: int) -> Write | None:
+    return next((write for write in reversed(writes) if write.first <= row <= write.last), None)
 
 
-def _left(made: Origin, case: Case, trace: Trace) -> Origin:
-    """With the latest earlier call that wrote the row and launched with the value that is still there."""
-    cell = made.cell
+def _with_earlier_call(origin: Origin, case: Case, trace: Trace) -> Origin:
+    """The origin with the latest earlier call that wrote the row and launched with the value that is still there."""
+    cell = origin.cell
     now = _row(trace, cell.step, cell)
     for step in range(cell.step - 1, -1, -1):
-        own = (write for write in writes(trace.facts, step) if write.buffer == cell.buffer)
-        writer = _last_over(tuple(own), cell.row)
+        of_call = (write for write in writes(trace.facts, step) if write.buffer == cell.buffer)
+        writer = _last_over(tuple(of_call), cell.row)
         then = _row(trace, step, cell)
         if (
             writer is None
@@ -87,15 +87,15 @@ def _left(made: Origin, case: Case, trace: Trace) -> Origin:
         slot = requests[cell.row].slot if cell.row < len(requests) else -1
         return Origin(
             cell=cell,
-            oracle=made.oracle,
-            padded=made.padded,
-            writes=made.writes,
+            oracle=origin.oracle,
+            padded=origin.padded,
+            writes=origin.writes,
             writer=None,
             left_by=step,
             left_at=writer.place,
             left_slot=slot,
         )
-    return made
+    return origin
 
 
 def _row(trace: Trace, step: int, cell: Cell) -> Array | None:

@@ -1,4 +1,4 @@
-"""A case run several times on one target: what the verdicts come to, k of n, in one line."""
+"""A case run several times on one target: its verdicts, its status, k of n, in one line."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ from pathlib import Path
 from repro.cases.case import Case, Target
 from repro.cases.codec import digest
 from repro.shrinking.confirm import Judge, Run, attempts
+from repro.traces.exit_codes import ExitCode, of_status
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Ended, How
-
-ERROR = 3
-EXIT = {Status.PASS: 0, Status.FAIL: 1, Status.UNKNOWN: 2}
-_SEVERITY = (0, 2, 1, ERROR)  # rising: our own trouble outweighs a finding, a finding a doubt, a doubt a pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """seed: its path. runs: per run that took place, its verdicts. statuses: what each of those runs comes to. ended:
-    how the last run ended. facts and seconds: what it said about itself. errors: why other runs did not take place,
-    where that was our own trouble."""
+    """seed: its path. runs: the verdicts of each run that took place. statuses: the status of each of these. ended,
+    facts, seconds: of the last run. errors: why other runs did not take place, where the harness failed."""
 
     seed: Path
     case: Case
@@ -40,8 +36,8 @@ class Outcome:
         return max(self.statuses, default=None)
 
     @property
-    def exit_code(self) -> int:
-        return ERROR if self.errors else EXIT[Status.UNKNOWN if self.status is None else self.status]
+    def exit_code(self) -> ExitCode:
+        return ExitCode.ERROR if self.errors else of_status(self.status)
 
     @property
     def word(self) -> str:
@@ -86,11 +82,6 @@ def outcome_of(
         seconds=dict(last.seconds),
         errors=tuple(trouble(attempt.trace.ended) for attempt in made if attempt.trace.ended.how is How.ERROR),
     )
-
-
-def severest(codes: Sequence[int]) -> int:
-    """The exit code for all of these together; 0 if there are none."""
-    return max(codes, key=_SEVERITY.index, default=0)
 
 
 def line(outcome: Outcome) -> str:

@@ -22,24 +22,24 @@ from repro.traces.trace import Trace
 from repro.traces.trace_file import BadTrace, Kept, beside, save
 
 _SHRUNK_FROM = "shrunk_from"
-# What about() says of a finding; everything else in a seed file was written by a person.
+# The parts that about() states of a finding; a person wrote everything else in a seed file.
 STATED = ("found", "oracle", "where", "detail", "cell", "fingerprint", "failed", _SHRUNK_FROM)
 
 
 def keep(folder: Path, finding: Finding) -> Path:
     """Store this form of a finding and return its path, the same for every form. OSError if the disk refuses.
 
-    The caller need not know what is stored already. A simpler form, or the same one with more known about it, takes
-    its place; one that is less simple does too, as it is the one in hand, but the stored one is put beside it first.
+    The caller need not know what is stored already. Every form takes the place of the stored one; unless it is a
+    simpler form, or the same one with more known about it, the stored one is put beside it first.
     """
-    path = place(folder, finding.target, finding.verdict.oracle, finding.verdict.fingerprint)
+    path = finding_path(folder, finding.target, finding.verdict.oracle, finding.verdict.fingerprint)
     path.parent.mkdir(parents=True, exist_ok=True)
-    shrunk_from = _make_room(path, finding.case) if path.exists() else ""
+    shrunk_from = _archive_previous(path, finding.case) if path.exists() else ""
     codec.write(path, Seed(about=about(finding, shrunk_from=shrunk_from), case=finding.case))
     return path
 
 
-def place(folder: Path, target: Target, oracle: str, fingerprint: str) -> Path:
+def finding_path(folder: Path, target: Target, oracle: str, fingerprint: str) -> Path:
     """Where the best form of a finding is stored."""
     return folder / re.sub(r"[^A-Za-z0-9.]+", "-", str(target)).strip("-") / f"{oracle}-{fingerprint}.json"
 
@@ -67,12 +67,12 @@ def keep_disagreement(path: Path, case: Case, texts: Sequence[str]) -> None:
     codec.write(path, Seed(about={"disagree": tuple(plain(text, TEXT_MAX) for text in texts)}, case=case))
 
 
-def _make_room(path: Path, case: Case) -> str:
+def _archive_previous(path: Path, case: Case) -> str:
     """Put aside what the new case must not push out; the digest of the first form, if the new one came from it."""
     try:
         stored = codec.read(path)
     except BadSeed:
-        # Not ours to judge or to lose: somebody edited it, or a disk did.
+        # A person, or a disk, changed it: it must not be lost.
         path.replace(path.with_suffix(".unreadable"))
         return ""
     first = str(stored.about.get(_SHRUNK_FROM, ""))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from repro.cases.case import Case, Setup, Target
 from repro.shrinking.confirm import Attempt, Judge, Run, attempts, confirm
-from repro.shrinking.first_divergence import Blame, explained
+from repro.shrinking.first_divergence import FirstDivergence, annotate
 from repro.shrinking.shrink import NotFailing, shrink
 from repro.traces.finding import Finding, Verdict
 from repro.traces.trace import How, Trace
@@ -33,7 +33,9 @@ class TriageHooks:
     # Store a form of the finding, and the run that showed it, if that is at hand.
     keep: Callable[[Finding, Trace | None], None] = lambda finding, trace: None
     each_run: Callable[[int], None] = lambda runs: None  # the number of the shrinking run that begins
-    locate: Callable[[Case, Verdict], Blame] = lambda case, verdict: Blame()  # where a confirmed failure begins
+    locate: Callable[[Case, Verdict], FirstDivergence] = lambda case, verdict: (
+        FirstDivergence()
+    )  # where a confirmed failure begins
     expect: Callable[[Sequence[Setup]], None] = lambda setups: None  # setups that need a new session soon
     stage: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext()  # times confirm and shrink
     clock: Callable[[], float] = time.monotonic  # seconds, rising
@@ -62,7 +64,7 @@ class Triage:
         self._latest: tuple[Case, Trace] | None = None  # the case that failed last, and the run
         self._crashed = False
 
-    def settle(self, candidates: Sequence[Case], trace: Trace | None = None) -> Finding:
+    def confirm_and_minimize(self, candidates: Sequence[Case], trace: Trace | None = None) -> Finding:
         """Triage a failure that the first of these cases showed, in the run with this trace."""
         case = candidates[0]
         self._latest = (case, trace) if trace else None
@@ -104,11 +106,12 @@ class Triage:
         self.hooks.keep(finding, trace)
         return finding
 
-    def fails(self, case: Case, run: Run, tries: int = 1) -> bool:
-        """Whether one of up to so many runs shows the failure; if so, its verdict is remembered."""
-        return any(self._shows(case, attempt) for attempt in attempts(run, self.hooks.judge, case, tries))
+    def fails(self, case: Case, run: Run) -> bool:
+        """Whether a run of the case shows the failure."""
+        return any(self._shows(case, attempt) for attempt in attempts(run, self.hooks.judge, case, 1))
 
     def _shows(self, case: Case, attempt: Attempt) -> bool:
+        """Whether it shows the failure; if so, its verdict is that of the case from now on."""
         verdict = attempt.failure(self.verdict.fingerprint)
         if verdict is not None:
             self._verdicts[case] = verdict
@@ -122,20 +125,15 @@ class Triage:
 
     def _reproduced(self, candidates: Sequence[Case]) -> tuple[Case | None, int]:
         """The first candidate that fails in a fresh process, and how many runs in such processes took place."""
-        tried = 0
-
-        def run_fresh(case: Case) -> Trace:
-            nonlocal tried
-            trace = self.hooks.run_fresh(case)
-            tried += trace.ended.how.took_place
-            return trace
-
+        hooks, tried = self.hooks, 0
         for case in candidates:
-            self.hooks.say(f"checking {self.name} in a fresh process")
-            self.hooks.expect((case.setup,) * self.budget.first_tries)
-            with self.hooks.stage("confirm"):
-                if self.fails(case, run_fresh, self.budget.first_tries):
-                    return case, tried
+            hooks.say(f"checking {self.name} in a fresh process")
+            hooks.expect((case.setup,) * self.budget.first_tries)
+            with hooks.stage("confirm"):
+                for attempt in attempts(hooks.run_fresh, hooks.judge, case, self.budget.first_tries):
+                    tried += attempt.took_place
+                    if self._shows(case, attempt):
+                        return case, tried
         return None, tried
 
     def _shrunk(self, start: Case, run: Run, stop: float) -> Case | None:
@@ -186,4 +184,4 @@ class Triage:
         self.hooks.say(f"looking for what goes wrong first in {self.name}")
         verdict = self._verdicts.get(case, self.verdict)
         with self.hooks.stage("confirm"):
-            self._verdicts[case] = explained(verdict, self.hooks.locate(case, verdict))
+            self._verdicts[case] = annotate(verdict, self.hooks.locate(case, verdict))

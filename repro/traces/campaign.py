@@ -16,7 +16,7 @@ from repro.cases.case import Case, Target
 from repro.cases.codec import case_from_json, case_to_json
 from repro.traces.earlier import UNFIT, places, told_apart
 from repro.traces.excerpt import Excerpt
-from repro.traces.finding import Cell, Status, fingerprint
+from repro.traces.finding import Cell, Finding, Status, Verdict, fingerprint
 from repro.traces.trace import How
 
 Made = typing.TypeVar("Made")
@@ -82,10 +82,65 @@ class Found:
     cell: Cell | None = None
     excerpts: tuple[Excerpt, ...] = ()
 
+    @classmethod
+    def of(
+        cls,
+        finding: Finding,
+        *,
+        cases: int = 1,
+        at_case: int = 0,
+        at_seconds: float = 0.0,
+        done_seconds: float = 0.0,
+        shrink_runs: int = 0,
+        excerpts: tuple[Excerpt, ...] = (),
+    ) -> Found:
+        """A finding as part of a campaign."""
+        verdict = finding.verdict
+        return cls(
+            target=str(finding.target),
+            fingerprint=verdict.fingerprint,
+            oracle=verdict.oracle,
+            where=verdict.where,
+            detail=verdict.detail,
+            seed=finding.seed,
+            failed=finding.failed,
+            tried=finding.tried,
+            cases=cases,
+            at_case=at_case,
+            at_seconds=at_seconds,
+            done_seconds=done_seconds,
+            shrink_runs=shrink_runs,
+            case=finding.case,
+            cell=verdict.cell,
+            excerpts=excerpts,
+        )
+
+    @property
+    def finding(self) -> Finding:
+        """Without what the campaign counted."""
+        setup = self.case.setup
+        verdict = Verdict(
+            oracle=self.oracle,
+            status=Status.FAIL,
+            where=self.where,
+            detail=self.detail,
+            cell=self.cell,
+            runner=setup.runner,
+            backend=setup.backend,
+        )
+        return Finding(
+            case=self.case,
+            target=Target.parse(self.target),
+            verdict=verdict,
+            failed=self.failed,
+            tried=self.tried,
+            seed=self.seed,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A campaign under way: what it has done so far, the transitions covered of those possible, what it does now."""
+    """A running campaign: what it has done so far, the transitions covered of those possible, what it does now."""
 
     target: Target
     cases: int
@@ -124,7 +179,7 @@ class Campaign:
     run; judged: those whose verdicts came to more than UNKNOWN. replays: steps whose graph path was recorded.
     setups: captured setups drawn. skipped: cases drawn and not run, as their setup could not be built. verdicts:
     per oracle the number of pass, unknown and fail. endings: runs by how they ended. unsupported and errors: why runs
-    could not be made, and how often; errors also of runs that settle a failure. unknown: why oracles said UNKNOWN of
+    could not be made, and how often; errors also of runs that triage a failure. unknown: why oracles said UNKNOWN of
     the others, and how often, numbers made coarse.
     transitions_possible: how many transitions the setups drawn allow; transitions_missing: those of them that no
     replay made. stages: seconds spent on draw, build, graph, eager, record, pass (the rest of a run: process and

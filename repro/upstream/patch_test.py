@@ -9,10 +9,9 @@ from pathlib import Path
 from repro.cases.case import Target
 from repro.cases.codec import Seed
 from repro.shrinking.confirm import Run
-from repro.shrinking.replay import ERROR, severest
+from repro.traces.exit_codes import ExitCode, severest
 from repro.upstream.rig import Rig, Sighting, Wanted, runs_of
 
-NOT_FIXED, NOT_SHOWN = 1, 2
 _CELL_MAX = 300
 
 
@@ -88,16 +87,16 @@ class Answer:
         return "**not fixed**" if self.after.failed else "**fixed**"
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> ExitCode:
         if self.worse:
-            return NOT_FIXED
+            return ExitCode.FAIL
         if self.question.guard:
-            return 0
+            return ExitCode.PASS
         if self.before.why_not or self.after.why_not:
-            return ERROR
+            return ExitCode.ERROR
         if not self.before.failed:
-            return NOT_SHOWN
-        return NOT_FIXED if self.after.failed else 0
+            return ExitCode.UNKNOWN
+        return ExitCode.FAIL if self.after.failed else ExitCode.PASS
 
 
 def compare(rig: Rig, before: Target, after: Target, questions: Sequence[Question], tries: int) -> list[Answer]:
@@ -116,7 +115,7 @@ def _side(rig: Rig, run: Run, question: Question, tries: int) -> Side:
     return Side(runs=tuple(runs_of(rig, run, question.seed.case, question.wanted, 1 if question.guard else tries)))
 
 
-def exit_code(answers: Sequence[Answer]) -> int:
+def exit_code(answers: Sequence[Answer]) -> ExitCode:
     """0 if every named seed is fixed and nothing is worse."""
     return severest([answer.exit_code for answer in answers])
 

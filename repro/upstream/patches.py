@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from repro.shrinking.replay import ERROR
+from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Status
 from repro.upstream.edits import Edit, edited
-from repro.upstream.prove import NOT_HELD, Result
+from repro.upstream.prove import Result
 
 _SPECULATIVE = "sglang/srt/speculative/"
 _FLASH_ATTENTION = "sglang/srt/layers/attention/flashattention_backend.py"
@@ -39,10 +39,10 @@ def problem(published: Result, repaired: Result) -> str:
     return f"fails as before: {repaired.text}" if repaired.verdict else ""
 
 
-def exit_code(published: Result, repaired: Result) -> int:
+def exit_code(published: Result, repaired: Result) -> ExitCode:
     if published.status is None or repaired.status is None:
-        return ERROR
-    return NOT_HELD if problem(published, repaired) else 0
+        return ExitCode.ERROR
+    return ExitCode.FAIL if problem(published, repaired) else ExitCode.PASS
 
 
 def lines(repair: CandidatePatch, targets: tuple[str, str], published: Result, repaired: Result) -> Iterator[str]:

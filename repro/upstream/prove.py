@@ -13,13 +13,13 @@ from repro.cases.case import Target
 from repro.cases.codec import read
 from repro.cases.releases import release_order
 from repro.shrinking.confirm import Judge, Run
-from repro.shrinking.replay import ERROR, Outcome, line, outcome_of, severest
-from repro.traces.campaign import Campaign, Found
+from repro.shrinking.replay import Outcome, line, outcome_of
+from repro.traces.campaign import Campaign
+from repro.traces.exit_codes import ExitCode, severest
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import How
 from repro.upstream.fixes import SEEDS, Fix, Proof
 
-NOT_HELD, NOT_COVERED = 1, 2
 # How the reason begins of a proof for which this host lacks releases.
 NOT_HERE = "not possible here"
 
@@ -68,16 +68,16 @@ class ProofRow:
     missing: tuple[str, ...] = ()  # releases that this host lacks
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> ExitCode:
         if self.reason:
-            return NOT_COVERED
+            return ExitCode.UNKNOWN
         if any(stop.answer.status is None for stop in self.stops):
-            return ERROR
-        return NOT_HELD if any(stop.problem for stop in self.stops) else 0
+            return ExitCode.ERROR
+        return ExitCode.FAIL if any(stop.problem for stop in self.stops) else ExitCode.PASS
 
     @property
     def holds(self) -> bool:
-        return self.exit_code == 0
+        return self.exit_code is ExitCode.PASS
 
 
 class TargetUnavailable(Exception):
@@ -259,7 +259,7 @@ def answer_of_search(done: Campaign, proof: Proof) -> Result:
         return Result(status=status, seconds=done.seconds, text=f"nothing found: {counts}")
     return Result(
         status=Status.FAIL,
-        verdict=_verdict(matching) if matching else None,
+        verdict=matching.finding.verdict if matching else None,
         failed=shown.failed,
         tried=shown.tried,
         seconds=matching.at_seconds if matching else done.seconds,
@@ -271,13 +271,7 @@ def _not_run(done: Campaign) -> int:
     return sum(count for how, count in done.endings.items() if not How(how).took_place)
 
 
-def _verdict(finding: Found) -> Verdict:
-    return Verdict(
-        oracle=finding.oracle, status=Status.FAIL, where=finding.where, detail=finding.detail, cell=finding.cell
-    )
-
-
-def exit_code(rows: Sequence[ProofRow]) -> int:
+def exit_code(rows: Sequence[ProofRow]) -> ExitCode:
     """0 only if every row holds."""
     return severest([row.exit_code for row in rows])
 

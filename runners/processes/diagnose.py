@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repro.cases.case import Case
-from repro.shrinking.first_divergence import Blame, Judge, established, told
+from repro.shrinking.first_divergence import FirstDivergence, Judge, locate, of_outcome
 from repro.shrinking.replay import Outcome
 from repro.traces.finding import Verdict
 from repro.traces.trace import How, Trace
@@ -14,7 +14,7 @@ from runners.processes.pool import Pool
 from runners.processes.sanitizer import PROGRAM, Access
 
 
-def locate_first(pool: Pool, case: Case, verdict: Verdict, judge: Judge) -> Blame:
+def locate_first(pool: Pool, case: Case, verdict: Verdict, judge: Judge) -> FirstDivergence:
     """What can be established about this failure of the case on the pool's target."""
 
     def run_waiting(case: Case) -> Trace:
@@ -23,15 +23,15 @@ def locate_first(pool: Pool, case: Case, verdict: Verdict, judge: Judge) -> Blam
 
     # Elsewhere nothing is asynchronous.
     asynchronous = pool.target.engine == "cuda"
-    return established(case, verdict, pool.run_fresh, judge, run_waiting if asynchronous else None)
+    return locate(case, verdict, pool.run_fresh, judge, run_waiting if asynchronous else None)
 
 
 def extra_notes(pool: Pool, outcome: Outcome, judge: Judge, accesses: Sequence[Access]) -> list[str]:
-    """What there is to say of an outcome besides its verdicts: what a sanitizer reported, and what was wrong first."""
-    texts = [f"{PROGRAM}: {access}" for access in accesses]
+    """Notes on an outcome besides its verdicts: a sanitizer's reports, and the first divergence."""
+    notes = [f"{PROGRAM}: {access}" for access in accesses]
     if not outcome.verdict:
-        return texts
+        return notes
     # A sanitizer waits for every launch itself.
     crashed = outcome.ended.how is not How.DONE and pool.target.engine == "cuda" and not accesses
-    blame = locate_first(pool, outcome.case, outcome.verdict, judge) if crashed else told(outcome)
-    return [*texts, str(blame)] if str(blame) else texts
+    first = locate_first(pool, outcome.case, outcome.verdict, judge) if crashed else of_outcome(outcome)
+    return [*notes, str(first)] if str(first) else notes

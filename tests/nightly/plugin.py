@@ -28,13 +28,13 @@ from repro.ledger.rows import FindingRow
 from repro.ledger.run import LedgerRun, asked_for, new_run, same_run
 from repro.ledger.schema import BadLedger
 from repro.ledger.states import State, measurements, states
+from repro.traces.exit_codes import ExitCode
 from repro.upstream.fixes import FIXES
 from runners.targets.environments import lacks, release_under
 from runners.targets.usable import fetch
 
 NAME = "eagleeye-nightly"
 FOLDER = "nightly"
-ERROR = 3
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 # The findings seen last that are run again on every target. Older ones stay in the ledger, and in its states.
 FINDINGS_MAX = 40
@@ -71,7 +71,7 @@ class Nightly:
                 new_run(path, NIGHTLY) if self.is_first else same_run(path, self.told["run"])
             )
         except (BadLedger, BadIssues) as error:
-            pytest.exit(f"error: {error}", returncode=ERROR)
+            pytest.exit(f"error: {error}", returncode=ExitCode.ERROR)
 
     def _fetch(self) -> None:
         """The releases of named targets and of the proofs of fixes: on a GPU those have environments of their own, made

@@ -15,7 +15,7 @@ from repro.__main__ import main
 from repro.cases import codec
 from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.shrinking.confirm import failure
-from repro.shrinking.first_divergence import Blame, blame, established, explained
+from repro.shrinking.first_divergence import FirstDivergence, annotate, locate, of_run
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.trace import Ended, How, Trace
 from runners.processes.diagnose import locate_first
@@ -64,7 +64,7 @@ def ended(detail: str = "", how: How = How.RAISED) -> Trace:
 
 def test_the_earliest_step_and_in_it_the_earliest_oracle_is_first() -> None:
     verdicts = [CRASH, fail("staged", 2, "positions"), fail("kv_indices", 1, "kv_indices"), fail("kv_writes", 1, "kv")]
-    found = blame(Trace(ended=Ended(how=How.DONE)), verdicts)
+    found = of_run(Trace(ended=Ended(how=How.DONE)), verdicts)
     assert (found.oracle, found.cell) == ("kv_indices", verdicts[2].cell)
     assert str(found) == "First wrong: step 1 kv_indices[1,0] is 2, expected 0 (kv_indices)."
 
@@ -78,22 +78,22 @@ def test_the_earliest_step_and_in_it_the_earliest_oracle_is_first() -> None:
     ],
 )
 def test_a_crash_is_said_to_come_out_at_sglangs_innermost_line(detail: str, place: str) -> None:
-    found = blame(ended(detail), [CRASH], exact=True)
+    found = of_run(ended(detail), [CRASH], exact=True)
     assert found.place == place
     at = f", at {place}" if place else ""
     assert str(found) == (
         f"With every launch waited for, CUDA error: an illegal memory access came out in replay of step 2{at}."
     )
-    assert str(blame(ended(), [CRASH])).startswith("CUDA error")
+    assert str(of_run(ended(), [CRASH])).startswith("CUDA error")
 
 
 def test_what_establishes_nothing_says_nothing() -> None:
-    assert str(blame(Trace(ended=Ended(how=How.DONE)), [])) == ""
+    assert str(of_run(Trace(ended=Ended(how=How.DONE)), [])) == ""
     for how in (How.UNSUPPORTED, How.ERROR):
-        assert blame(Trace(ended=Ended(how=how, what="no memory")), []) == Blame()
+        assert of_run(Trace(ended=Ended(how=how, what="no memory")), []) == FirstDivergence()
     verdict = fail("staged", 0, "positions")
-    assert explained(verdict, Blame()) == verdict
-    text = explained(verdict, blame(Trace(ended=Ended(how=How.DONE)), [verdict]))
+    assert annotate(verdict, FirstDivergence()) == verdict
+    text = annotate(verdict, of_run(Trace(ended=Ended(how=How.DONE)), [verdict]))
     assert text.detail == "So it is. First wrong: step 0 positions[1,0] is 2, expected 0 (staged)."
     assert text.fingerprint == verdict.fingerprint
 
@@ -109,12 +109,12 @@ def test_after_a_crash_the_run_that_waits_counts() -> None:
         asked.append("waiting")
         return ended(TRACEBACK)
 
-    found = established(CASE, CRASH, run, lambda case, trace: [CRASH], waiting)
+    found = locate(CASE, CRASH, run, lambda case, trace: [CRASH], waiting)
     assert (asked, found.exact, "345" in found.place) == (["run", "waiting"], True, True)
-    gone = established(CASE, CRASH, run, lambda case, trace: [CRASH], lambda case: Trace(ended=Ended(how=How.DONE)))
+    gone = locate(CASE, CRASH, run, lambda case, trace: [CRASH], lambda case: Trace(ended=Ended(how=How.DONE)))
     assert not gone.exact, "waiting drove the failure away, so it is told as it was"
-    other = established(CASE, CRASH, lambda case: Trace(ended=Ended(how=How.DONE)), lambda case, trace: [], waiting)
-    assert other == Blame(), "the failure did not come back"
+    other = locate(CASE, CRASH, lambda case: Trace(ended=Ended(how=How.DONE)), lambda case, trace: [], waiting)
+    assert other == FirstDivergence(), "the failure did not come back"
     assert asked == ["run", "waiting", "run"]
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.database import InMemoryExampleDatabase
 
 import fuzz.__main__
-from fuzz.draw.corpus import TRIED_MAX, Remembered
+from fuzz.draw.corpus import TRIED_MAX, SharedCorpus
 from fuzz.draw.profiles import PROFILES, BadExamples, database
 from repro.cases.case import Case, Request, Step, Target
 from repro.traces.campaign import loads
@@ -62,7 +62,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 def test_what_one_campaign_found_another_tries(place: str) -> None:
     told: list[str] = []
-    one, other = Remembered(database(place), told.append), Remembered(database(place), told.append)
+    one, other = SharedCorpus(database(place), told.append), SharedCorpus(database(place), told.append)
     assert one.cases("toy", "triton") == []
     one.remember(finding(case(1, 2, 3)))
     one.remember(finding(case(4), where="elsewhere"))
@@ -75,7 +75,7 @@ def test_what_one_campaign_found_another_tries(place: str) -> None:
 
 
 def test_there_is_an_end_to_what_is_tried_again(tmp_path: Path) -> None:
-    one = Remembered(database(str(tmp_path)), print)
+    one = SharedCorpus(database(str(tmp_path)), print)
     for number in range(TRIED_MAX + 5):
         one.remember(finding(case(number), where=str(number)))
     assert len(one.cases("toy", "triton")) == TRIED_MAX
@@ -85,7 +85,7 @@ def test_what_cannot_be_read_is_left_alone(tmp_path: Path) -> None:
     shared = database(str(tmp_path))
     for text in (b"\xff", b"{}", b'{"format": 99}'):
         shared.save(b"eagleeye toy triton", text)
-    one = Remembered(shared, print)
+    one = SharedCorpus(shared, print)
     one.remember(finding(case(1)))
     assert one.cases("toy", "triton") == [case(1)]
     assert len(list(shared.fetch(b"eagleeye toy triton"))) == 4
@@ -97,7 +97,7 @@ def test_a_database_that_fails_later_is_told_of_once_and_costs_nothing() -> None
             raise ConnectionError("gone away")
 
     told: list[str] = []
-    one = Remembered(Gone(), told.append)
+    one = SharedCorpus(Gone(), told.append)
     one.remember(finding(case(1)))
     one.remember(finding(case(2)))
     assert told == ["examples are not shared from here on: ConnectionError: gone away"]
@@ -105,7 +105,7 @@ def test_a_database_that_fails_later_is_told_of_once_and_costs_nothing() -> None
 
 def test_without_a_database_nothing_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    one = Remembered(None, print)
+    one = SharedCorpus(None, print)
     one.remember(finding(case(1)))
     assert one.cases("toy", "triton") == [] and list(tmp_path.iterdir()) == []
 

@@ -1,0 +1,59 @@
+"""python -m repro shrink: a failing case made small, towards the same failure."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import nullcontext
+
+from oracles.catalogue import judge_all, overall
+from repro.cases.codec import Seed, read
+from repro.cases.own_place import own_file
+from repro.cases.words import sentence
+from repro.commands.cli import BadInput, complain, say
+from repro.commands.run import opened
+from repro.shrinking.confirm import failure
+from repro.shrinking.replay import Outcome, line, outcome_of
+from repro.shrinking.seed_file import SeedFile
+from repro.shrinking.triage import Budget, TriageHooks
+from repro.traces.exit_codes import ExitCode
+from repro.traces.finding import Verdict
+from runners.targets.environments import lacks
+
+
+def go(options: argparse.Namespace) -> ExitCode:
+    seed, target = read(options.seed), options.target
+    if lack := lacks(target):
+        raise BadInput(f"{target}: {lack}")
+    usual = options.seed.with_suffix(".small.json")
+    with nullcontext(options.out) if options.out else own_file(usual) as out, opened(options, target) as (pool, _):
+        if out.name != usual.name and not options.out:
+            say(f"{usual} is being written by another process; this one writes {out}")
+        pool.expect((seed.case.setup,) * options.tries)
+        first = outcome_of(options.seed, seed.case, target, pool.run_fresh, judge_all, overall, options.tries)
+        verdict = _wanted(first, seed)
+        if verdict is None:
+            (complain if first.errors else say)(line(first))
+            return first.exit_code
+        seen = f"{first.failed(verdict)} of {len(first.runs)} runs"
+        say(f"{verdict.oracle} at {verdict.where}: {seen}; shrinking towards it")
+        run = pool.run_fresh if options.fresh else pool.run
+        hooks = TriageHooks(run=run, run_fresh=pool.run_fresh, judge=judge_all, say=say, expect=pool.expect)
+        budget = Budget(runs=options.runs, seconds=options.seconds, tries=options.tries)
+        work = SeedFile(seed, target, verdict, out, hooks, budget)
+        try:
+            finding = work.shrink()
+        except KeyboardInterrupt:
+            complain(f"interrupted; the best so far is in {out}")
+            return first.exit_code
+    say(
+        f"FAIL {out} on {target}: {verdict.oracle} at {finding.verdict.where}: {finding.failed} of {finding.tried} runs"
+    )
+    say(f"{sentence(finding.case)}, from {sentence(seed.case)}, in {work.runs} runs")
+    return first.exit_code
+
+
+def _wanted(outcome: Outcome, seed: Seed) -> Verdict | None:
+    """The failure to shrink towards: the one the seed was stored for, if it is among those seen, else the usual one."""
+    stored = str(seed.about.get("fingerprint", ""))
+    verdicts = [verdict for run in outcome.runs for verdict in run]
+    return (failure(verdicts, stored) if stored else None) or outcome.verdict

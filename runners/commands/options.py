@@ -1,0 +1,65 @@
+"""The command line of python -m runners."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from repro.cases.release_list import ADAPTED, USES
+from repro.commands.cli import Parser, add_json, add_markdown
+
+
+def options_of(arguments: Sequence[str] | None, **functions: object) -> argparse.Namespace:
+    """The options of the command line, sys.argv's if None is given, and these functions. BadInput."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments, argparse.Namespace(**functions))
+    # argparse takes all positionals at the first of them: in `unpack BUNDLE --cache DIR RELEASE` it finds no release,
+    # and leaves over what stands behind the option. Its parse_intermixed_args does not work with commands.
+    if any(word.startswith("-") for word in rest) or (rest and "releases" not in options):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.releases = [*options.releases, *rest]
+    return options
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="python -m runners", description="Install, list, examine and find releases of sglang.")
+    parser.add_argument(
+        "--cache", type=Path, help="where releases are stored (default: EAGLEEYE_CACHE, else ~/.cache/eagleeye)"
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+    install = commands.add_parser("install", help="install releases of sglang into the cache")
+    install.add_argument("releases", nargs="+", metavar="RELEASE", help=f"adapted are {', '.join(ADAPTED)}")
+    commands.add_parser("list", help="the installed releases")
+    commands.add_parser("doctor", help="list what is installed, usable and missing, with the commands that help")
+    environment = commands.add_parser(
+        "environment", help="install releases for the cuda engine, each with its own torch"
+    )
+    environment.add_argument("releases", nargs="+", metavar="RELEASE")
+    bundle = commands.add_parser("bundle", help="pack releases for GPU hosts without a package index")
+    bundle.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
+    bundle.add_argument("releases", nargs="*", default=list(ADAPTED), metavar="RELEASE", help="default: all adapted")
+    unpack = commands.add_parser(
+        "unpack", help="unpack a bundle into the cache; the last line printed is a shell command"
+    )
+    unpack.add_argument("bundle", type=Path, metavar="BUNDLE")
+    unpack.add_argument("releases", nargs="*", metavar="RELEASE", help="only these, where not all were carried")
+    # Also behind the command; if it is not there, the option in front of the command holds.
+    unpack.add_argument("--cache", type=Path, default=argparse.SUPPRESS, help="put them there")
+    facts = commands.add_parser("facts", help="the table of runners, or the releases that are used for something")
+    facts.add_argument("--releases", choices=sorted(USES), help="the releases with this use, in one line")
+    conform = commands.add_parser(
+        "conform", help="whether releases can be driven: runner by runner, and buffers that no adapter names"
+    )
+    conform.add_argument(
+        "releases", nargs="+", metavar="RELEASE", help="a release, latest, or an import path of sglang"
+    )
+    add_json(conform, "the rows")
+    add_markdown(conform, "a table")
+    conform.add_argument(
+        "--log", type=Path, default=Path("out/conform.log"), help="what workers print (default: %(default)s)"
+    )
+    path = commands.add_parser("path", help="the import path of an installed release")
+    path.add_argument("release", metavar="RELEASE")
+    return parser

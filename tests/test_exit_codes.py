@@ -1,0 +1,73 @@
+"""Exit codes: one table names every command, the docs show it, and every command returns nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import typing
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fuzz import __main__ as fuzz
+from fuzz import options as fuzz_options
+from fuzz.check.command import command_check
+from fuzz.commands import night, shard, slot
+from fuzz.mutation.command import mutate
+from reports import __main__ as reports
+from repro import __main__ as repro
+from repro.commands import options as repro_options
+from repro.traces.exit_codes import MEANINGS, ExitCode, of_status, severest, table
+from repro.traces.finding import Status
+from runners import __main__ as runners
+from runners.commands import options as runners_options
+
+DOCS = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
+PARSERS = {
+    "fuzz": fuzz_options._parser,
+    "repro": repro_options._parser,
+    "reports": reports._parser,
+    "runners": runners_options._parser,
+}
+HIDDEN = {"fuzz shard", "fuzz slot"}  # only other commands start them
+
+
+def commands_of(parser: argparse.ArgumentParser) -> set[str]:
+    (choices,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return set(choices)
+
+
+def test_every_command_is_in_the_table() -> None:
+    commands = {f"{name} {command}" for name, parser in PARSERS.items() for command in commands_of(parser())}
+    assert commands - HIDDEN == set(MEANINGS)
+
+
+def test_the_docs_show_the_table() -> None:
+    assert table() in DOCS.read_text()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *fuzz.CAMPAIGNS.values(),
+        fuzz.carry_out,
+        night.command,
+        shard.command,
+        slot.command,
+        command_check,
+        mutate,
+        *repro.COMMANDS.values(),
+        *repro.RIGGED.values(),
+        *runners.COMMANDS.values(),
+        reports.carry_out,
+    ],
+    ids=lambda command: f"{command.__module__}.{command.__name__}",
+)
+def test_every_command_returns_an_exit_code_of_the_table(command: Callable[..., ExitCode]) -> None:
+    """That it does so is mypy's to check; here, that it says so."""
+    assert typing.get_type_hints(command)["return"] is ExitCode
+
+
+def test_codes_of_statuses() -> None:
+    assert [of_status(status) for status in (Status.PASS, Status.FAIL, Status.UNKNOWN, None)] == [0, 1, 2, 2]
+    assert severest([2, 1]) is ExitCode.FAIL and severest([1, 3]) is ExitCode.ERROR and severest([]) is ExitCode.PASS
