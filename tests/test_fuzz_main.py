@@ -137,7 +137,7 @@ def test_one_target_of_two_that_was_not_judged_is_2(tmp_path: Path) -> None:
         ("run --target clean", "target 'clean': expected RELEASE/ENGINE"),
         ("run --target 0.0.1/emulated", "python -m runners install 0.0.1"),
         ("run --target ../../etc/emulated", "a checkout is written PATH@ENGINE"),
-        ("run --target /nowhere@emulated", "no import path of sglang"),
+        ("run --target /nowhere@emulated", "is not an import path of sglang"),
         ("run --target clean/toy --cases 0", "expected a positive integer, got '0'"),
         ("run --target clean/toy --cases ٣٫٥", "expected a positive integer, got"),
         ("run --target clean/toy --minutes inf", "expected a number above 0, got 'inf'"),
