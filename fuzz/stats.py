@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from fuzz.draw import states
 from fuzz.draw.transitions import exercised, possible
 from repro.cases.case import Case, Setup, Target
 from repro.traces.campaign import Campaign, Covered, Found, Progress, Transition
@@ -52,6 +53,7 @@ class CampaignStats:
         self._setups: set[Setup] = set()
         self._possible: set[Transition] = set()
         self._transitions: Counter[Transition] = Counter()
+        self._states: Counter[str] = Counter()
         self._verdicts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._endings: Counter[str] = Counter()
         self._unknown: Counter[str] = Counter()
@@ -85,6 +87,7 @@ class CampaignStats:
         self._setups.add(case.setup)
         self._possible |= possible(case.setup)
         self._transitions.update(exercised(case, trace.replayed))
+        self._states.update(states.reached(case, trace.replayed))
         self._endings[trace.ended.how.value] += 1
         if not trace.ended.how.took_place:
             self._not_run[trace.ended.how][coarse(trace.ended.what or trace.ended.detail)] += 1
@@ -148,6 +151,8 @@ class CampaignStats:
             transitions=tuple(Covered(transition=t, count=n) for t, n in sorted(self._transitions.items())),
             transitions_possible=len(self._possible),
             transitions_missing=tuple(sorted(self._possible - self._transitions.keys())),
+            states=dict(sorted(self._states.items())),
+            states_missing=tuple(sorted(states.possible(self.plan.runner, self.plan.backend) - self._states.keys())),
             findings=tuple(self.findings.values()),
             known=dict(self.known.most_common()),
             stages=dict(self._stages),

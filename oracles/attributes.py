@@ -24,6 +24,7 @@ CHANGES = {
     "_ragged_graph_size": "its bucket in tokens, since 0.5.16",
     "_cached": "what it gave, layer by layer, since 0.5.16",
     "_prefilled_inputs": "the inputs that its graph reads where they lie, in 0.5.23",
+    "_kv_loc_plan": "which KV slots its iteration reads and writes, since 0.5.22",
     "_profile_trace_tag": "its name in profiles, since 0.5.22",
     "war_fastpath_read_done_event": "that its inputs have been read, from 0.5.14 to 0.5.17",
     "shared_read_done_event": "the same since 0.5.18",

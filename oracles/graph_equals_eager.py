@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from oracles.reference import Outside, Reference, References, references_of
+from oracles.reference import Outside, Reference, References, references_of, told_apart
 from oracles.tolerance import is_rounding, limit
 from oracles.trace_index import Record, Wrong, conclude, equal, first_difference, same, text
 from repro.cases.case import Case, Request, Setup
@@ -79,7 +79,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
     table = None if "refilled" in record.path(-1, "input") else record.path(-1, "input").get("req_to_token")
     for number, asked in enumerate(case.steps):
         _forget_prefixes(carried, table, asked.requests)
-        if record.scalar(number, "asked", "can_run") is not None:
+        if not asked.requests or record.is_refused(number):
             by_eager_alone += 1
             continue
         locs = record.path(number, "input").get("out_cache_loc")
@@ -115,7 +115,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
         where = TIE if compared + by_eager_alone == len(case.steps) else MISSING
         return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=where, detail=doubts[0])
     order = (ABSENT, SHAPE, SLOTS, TREE, OUTPUT, VALUES, BOTH_WRONG)
-    return conclude(ORACLE, wrongs, compared, nothing=MISSING, order=order)
+    return told_apart(case.setup, BOTH_WRONG, conclude(ORACLE, wrongs, compared, nothing=MISSING, order=order))
 
 
 def _forget_prefixes(carried: Contents, table: Array | None, requests: tuple[Request, ...]) -> None:

@@ -3,6 +3,8 @@ guard bands around the runner's buffers are untouched."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 
 from oracles.trace_index import Bools, Record, Wrong, conclude, equal, first_difference, text
@@ -18,6 +20,7 @@ ORACLE = "kv_indices"
 NARROW = "kv_indices row too narrow"
 REAL = "segment of a real row"
 PADDED = "segment of a padded row"
+GUARD = "guard band of"
 INTACT = "intact"  # how many bytes of guard bands were compared where they lie, and found as they were filled
 WANT = ".want"  # the suffix under which a guard band's filling is recorded
 
@@ -26,11 +29,11 @@ def judge(case: Case, trace: Trace) -> Verdict:
     """An overflowing row corrupts its neighbours and the guard as well, so a row that is too narrow is reported
     first, then guard bands, then single entries. A used entry outside the pool is a wrong entry."""
     record = Record(trace)
-    table = record.path(-1, "input").get("req_to_token")
     wrongs: list[Wrong] = []
     compared = 0
     for step in range(len(case.steps)):
         compared += bool(record.scalar(step, "guard", INTACT))
+        table = record.table(step)
         for name, band in record.path(step, "guard").items():
             filling = record.path(step, "guard").get(name + WANT)
             if filling is None:
@@ -41,14 +44,17 @@ def judge(case: Case, trace: Trace) -> Verdict:
         rows = _rows(case, record, step)
         for each in RUNNER_FACTS[case.setup.runner].reads:
             name = f"{each.prefix}kv_indices"
-            got = record.path(step, "metadata").get(name)
+            metadata = record.path(step, "metadata")
+            got, indptr = metadata.get(name), metadata.get(f"{each.prefix}kv_indptr")
             if got is None or table is None or not rows:
                 continue
             compared += 1
-            wrongs += _judge_step(case.setup, step, name, got, table, rows, len(case.steps[step].requests), each)
-    guards = sorted({wrong.where for wrong in wrongs} - {NARROW, REAL, PADDED})
+            read = _Read(name=name, got=got, lengths=None if indptr is None else np.diff(indptr), reads=each)
+            wrongs += _judge_step(case.setup, step, read, table, rows, len(case.steps[step].requests))
+    guards = sorted({wrong.where for wrong in wrongs if wrong.where.startswith(GUARD)})
     nothing = "neither kv_indices nor guard bands recorded"
-    return conclude(ORACLE, wrongs, compared, nothing=nothing, order=(NARROW, *guards, REAL, PADDED))
+    order = (NARROW, f"{NARROW}, window", *guards, REAL, PADDED)
+    return conclude(ORACLE, wrongs, compared, nothing=nothing, order=order)
 
 
 def _rows(case: Case, record: Record, step: int) -> list[Request]:
@@ -61,23 +67,42 @@ def _rows(case: Case, record: Record, step: int) -> list[Request]:
     return real + [Request(slot=0, seq_len=neutral, data=0)] * (bs - len(real)) if neutral is not None else real
 
 
-def _judge_step(
-    setup: Setup, step: int, name: str, got: Array, table: Array, rows: list[Request], real: int, reads: Reads
-) -> list[Wrong]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """What one kind of attention calls is given, and should be. lengths: of its sequences, by call; None where that is
+    not recorded."""
+
+    name: str
+    got: Array
+    lengths: Array | None
+    reads: Reads
+
+    def positions(self, setup: Setup, row: Request, number: int, call: int) -> Array:
+        """[sequences of the request, length]. Where more may be read than must be, as many as are."""
+        positions = self.reads.positions(setup, row, call)
+        length = positions.shape[1]
+        least = self.reads.least(setup, row, length)
+        if least == length or self.lengths is None:
+            return positions
+        return positions[:, length - min(length, max(least, int(self.lengths[call, number]))) :]
+
+
+def _judge_step(setup: Setup, step: int, read: _Read, table: Array, rows: list[Request], real: int) -> list[Wrong]:
     wrongs = []
-    width = got.shape[1]
-    for call in range(reads.calls(setup)):
-        blocks = [table[row.slot][reads.positions(setup, row, call)] for row in rows]
+    name, got, width = read.name, read.got, read.got.shape[1]
+    for call in range(read.reads.calls(setup)):
+        blocks = [table[row.slot][read.positions(setup, row, number, call)] for number, row in enumerate(rows)]
         want = np.concatenate([block.reshape(-1) for block in blocks])
         if want.size > width:
             cell = Cell(step=step, buffer=name, row=call, column=width, got="no room", want=text(want[width]))
             detail = f"Attention call {call} of step {step} needs {want.size} entries of a {name} row that has {width}."
-            wrongs.append(Wrong(where=NARROW, detail=detail, cell=cell))
+            wrongs.append(Wrong(where=NARROW + read.reads.whose, detail=detail, cell=cell))
         held = min(want.size, width)
         differs = np.flatnonzero((got[call, :held] != want[:held]) & ~_reserved(setup, blocks, real, got[call, :held]))
         if differs.size:
             column = int(differs[0])
-            wrongs.append(_entry_wrong(setup, step, name, call, column, int(got[call, column]), blocks, real))
+            wrong = _entry_wrong(setup, step, name, call, column, int(got[call, column]), blocks, real)
+            wrongs.append(replace(wrong, where=wrong.where + read.reads.whose))
     return wrongs
 
 
@@ -111,4 +136,4 @@ def _guard_wrong(step: int, name: str, band: Array, filling: Array) -> Wrong:
     cell = first_difference(step, f"{name} guard", band.reshape(1, -1), filling.reshape(1, -1))
     assert cell is not None  # the caller saw a difference
     detail = f"Entry {cell.column} of the guard band of {name} is {cell.got} after step {step}, not {cell.want}."
-    return Wrong(where=f"guard band of {name}", detail=detail, cell=cell)
+    return Wrong(where=f"{GUARD} {name}", detail=detail, cell=cell)

@@ -4,6 +4,7 @@ the request table, without a look at what sglang planned. Recorded by the emulat
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,17 +24,18 @@ PARTLY = ".partly"
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     """UNKNOWN where reads were not noted, and where nothing had to be read."""
     record = Record(trace)
-    table = record.path(-1, "input").get("req_to_token")
     wrongs: list[Wrong] = []
     compared = 0
     for step, asked in enumerate(case.steps):
-        found = record.path(step, PATH)
+        found, table = record.path(step, PATH), record.table(step)
         if not found or table is None:
             continue
-        kinds = RUNNER_FACTS[case.setup.runner].reads
+        facts = RUNNER_FACTS[case.setup.runner]
+        kinds = [reads for reads in facts.reads if not (reads.prefix and facts.windowed and not case.setup.window)]
         wanted = {reads: _slots(case, reads, asked.requests, table) for reads in kinds}
-        compared += max((want.size for want in wanted.values()), default=0)
-        wrongs += _wrongs(case, step, found, wanted, table)
+        compared += max((want.most.size for want in wanted.values()), default=0)
+        own = _wrongs(case, step, found, wanted, table)
+        wrongs += (replace(wrong, where=f"{wrong.where}, window") for wrong in own) if case.setup.window else own
     return conclude_each(ORACLE, wrongs, compared, nothing="no reads noted")
 
 
@@ -41,19 +43,32 @@ def recorded(trace: Trace) -> bool:
     return any(seen.path == PATH for seen in trace.seen)
 
 
-def _slots(case: Case, reads: Reads, requests: tuple[Request, ...], table: Array) -> Ints:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """The slots that must be read, and those that may be: kernels mask what a window hides."""
+
+    least: Ints
+    most: Ints
+
+    def holds(self, slots: Array) -> bool:
+        return bool(np.isin(self.least, slots).all() and np.isin(slots, self.most).all())
+
+
+def _slots(case: Case, reads: Reads, requests: tuple[Request, ...], table: Array) -> _Wanted:
     """What all attention calls of one kind read for a batch."""
-    rows = [
-        table[request.slot][reads.positions(case.setup, request, call).reshape(-1)]
-        for request in requests
-        for call in range(reads.calls(case.setup))
-    ]
-    slots = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *rows]))
-    return slots[slots >= case.setup.page_size]
+    least, most = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    for request in requests:
+        for call in range(reads.calls(case.setup)):
+            slots = table[request.slot][reads.positions(case.setup, request, call)]
+            count = reads.least(case.setup, request, slots.shape[1])
+            least.append(slots[:, slots.shape[1] - count :].reshape(-1))
+            most.append(slots.reshape(-1))
+    must, may = (np.unique(np.concatenate(parts)) for parts in (least, most))
+    return _Wanted(least=must[must >= case.setup.page_size], most=may[may >= case.setup.page_size])
 
 
 def _wrongs(
-    case: Case, step: int, found: Mapping[str, Array], wanted: Mapping[Reads, Ints], table: Array
+    case: Case, step: int, found: Mapping[str, Array], wanted: Mapping[Reads, _Wanted], table: Array
 ) -> Iterator[Wrong]:
     """A layer, of keys and values that are recorded by turns, reads as one of the kinds of attention calls does."""
     for name, whole in found.items():
@@ -62,10 +77,9 @@ def _wrongs(
                 yield _wrong(step, int(whole[0]), "read in part", "read whole or not at all", table)
             continue
         kinds = [want for reads, want in wanted.items() if reads.layer in (None, int(name) // 2)]
-        if any(np.array_equal(whole, want) for want in kinds):
+        if any(want.holds(whole) for want in kinds):
             continue
-        want = kinds[0]
-        missing, more = np.setdiff1d(want, whole), np.setdiff1d(whole, want)
+        missing, more = np.setdiff1d(kinds[0].least, whole), np.setdiff1d(whole, kinds[0].most)
         if missing.size:
             yield _wrong(step, int(missing[0]), "not read", "read", table)
         if more.size:

@@ -17,7 +17,6 @@ RESERVED = 0  # the one slot that padding writes to, also where a whole page is 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     record = Record(trace)
-    table = record.path(-1, "input").get("req_to_token")
     wrongs: list[Wrong] = []
     compared = 0
     for step in range(len(case.steps)):
@@ -33,7 +32,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
             compared += len(written) if allocated.size else 1
             astray = np.setdiff1d(written, allowed)
             if astray.size:
-                wrongs.append(_wrong(step, path, int(astray[0]), int(astray.size), table))
+                wrongs.append(_wrong(step, path, int(astray[0]), int(astray.size), record.table(step)))
     return conclude_each(ORACLE, wrongs, compared, label="slots not given,", nothing="no KV slot changed")
 
 

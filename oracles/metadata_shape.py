@@ -4,12 +4,13 @@ qo_indptr, where there is one, gives each row its queries."""
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from oracles.trace_index import Record, Wrong, conclude
-from repro.cases.case import Case, Request
+from repro.cases.case import Case, Request, Setup
 from repro.cases.reads import Reads
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Cell, Verdict
@@ -21,6 +22,7 @@ START = "kv_indptr does not start at 0"
 QUERIES = "queries of a row"
 REAL = "length of a real row"
 PADDED = "length of a padded row"
+_ANYBODY = Request(slot=0, seq_len=1, data=0)
 PAST = "last entry past the end of a kv_indices row"
 Ints = npt.NDArray[np.int64]
 
@@ -37,27 +39,39 @@ def judge(case: Case, trace: Trace) -> Verdict:
             continue
         compared += 1
         for call in range(reads.calls(case.setup)):
-            # [sequences, length] per request
-            real = [reads.positions(case.setup, request, call).shape for request in case.steps[step].requests]
+            real = [_Length.of(reads, case.setup, request, call) for request in case.steps[step].requests]
             padded = _padded_lengths(case, record, step, call, reads)
-            wrong = _judge_row(real, padded, step, call, bs, indptr[call].astype(np.int64))
+            branches = reads.positions(case.setup, _ANYBODY, call).shape[0]
+            wrong = _judge_row(branches, real, padded, step, call, bs, indptr[call].astype(np.int64))
             if reads.queries and "qo_indptr" in metadata:
                 wrong = _judge_queries(metadata["qo_indptr"][call], reads.queries(case.setup), step, call, bs) or wrong
             if wrong is None and indices is not None:
-                wrong = _judge_end(bs * real[0][0], step, call, indptr[call], indices.shape[1])
+                wrong = _judge_end(bs * branches, step, call, indptr[call], indices.shape[1])
             if wrong:
-                wrongs.append(wrong)
+                wrongs.append(replace(wrong, where=wrong.where + reads.whose))
     order = (SHORT, START, QUERIES, REAL, PADDED, PAST)
     return conclude(ORACLE, wrongs, compared, nothing="no kv_indptr recorded", order=order)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Length:
+    """Between which lengths a sequence of a request may be."""
+
+    least: int
+    most: int
+
+    @classmethod
+    def of(cls, reads: Reads, setup: Setup, request: Request, call: int) -> _Length:
+        length = reads.positions(setup, request, call).shape[1]
+        return cls(least=reads.least(setup, request, length), most=length)
+
+
 def _judge_row(
-    real: list[tuple[int, ...]], padded: list[int], step: int, call: int, bs: int, indptr: Ints
+    branches: int, real: list[_Length], padded: list[_Length], step: int, call: int, bs: int, indptr: Ints
 ) -> Wrong | None:
     """One attention call. A length is positive, so equal lengths mean a rising kv_indptr whose last used entry is
-    the number of entries used. real: per request its sequences and their length; padded: lengths that padding may
-    have, any if none is known."""
-    branches = real[0][0]
+    the number of entries used. branches: sequences of a request. padded: lengths that padding may have, any if none is
+    known."""
     queries = bs * branches
     if indptr.size < queries + 1:
         cell = Cell(step=step, buffer="kv_indptr", row=call, column=-1, got=str(indptr.size), want=str(queries + 1))
@@ -68,13 +82,17 @@ def _judge_row(
         detail = f"The kv_indptr of attention call {call} of step {step} starts at {indptr[0]}."
         return Wrong(where=START, detail=detail, cell=cell)
     got = np.diff(indptr[: queries + 1])
-    lengths = np.repeat([length for _, length in real], branches)
-    right = np.concatenate([got[: lengths.size] == lengths, np.isin(got[lengths.size :], padded) | (not padded)])
-    if right.all():
+    rows = np.arange(queries) // branches
+    allowed = [[length] for length in real] + [padded] * (bs - len(real))
+    right = [
+        not allowed[row] or any(length.least <= size <= length.most for length in allowed[row])
+        for row, size in zip(rows, got, strict=True)
+    ]
+    if all(right):
         return None
-    query = int(np.argmin(right))
+    query = right.index(False)
     row, branch = divmod(query, branches)
-    want = int(lengths[query]) if query < lengths.size else padded[0]
+    want = allowed[row][0].most if got[query] > allowed[row][0].most else allowed[row][0].least
     # The cell shows the entry that ends the row; what belonged there follows from where the row starts.
     end = int(indptr[query]) + want
     cell = Cell(step=step, buffer="kv_indptr", row=call, column=query + 1, got=str(indptr[query + 1]), want=str(end))
@@ -102,13 +120,13 @@ def _judge_queries(indptr: Ints, each: int, step: int, call: int, bs: int) -> Wr
     return Wrong(where=QUERIES, detail=detail, cell=cell)
 
 
-def _padded_lengths(case: Case, record: Record, step: int, call: int, reads: Reads) -> list[int]:
+def _padded_lengths(case: Case, record: Record, step: int, call: int, reads: Reads) -> list[_Length]:
     """Lengths that a padded row may have. For drafts, sglang lays out the indices by seq_lens and writes the row
     starts from positions; for a padded row their neutral values differ (1 and 0), and both delimit nothing but
     slot 0."""
     neutral = (record.scalar(step, "neutral", name) for name in ("seq_lens", "positions"))
     rows = [Request(slot=0, seq_len=length, data=0) for length in neutral if length is not None]
-    return [reads.positions(case.setup, row, call).shape[1] for row in rows]
+    return [_Length.of(reads, case.setup, row, call) for row in rows]
 
 
 def _judge_end(last: int, step: int, call: int, indptr: Array, width: int) -> Wrong | None:

@@ -93,7 +93,7 @@ def _judge_plan(
         detail = f"In step {step} attention's metadata is made with {eager}{name} {cell.got} in row {cell.row}"
         return Wrong(where=f"{eager}{name}", detail=f"{detail}, expected {cell.want}.", cell=cell)
 
-    rows = Rows(planned=bs * (real // requests), real=real)
+    rows = Rows(planned=bs * (real // requests if requests else 1), real=real)
     if "batch_size" in plan and (got := int(plan["batch_size"])) != rows.planned:
         cell = Cell(step=step, buffer="batch_size", row=0, column=0, got=str(got), want=str(rows.planned))
         yield wrong("batch_size", cell)

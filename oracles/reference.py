@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from oracles.trace_index import Record, text
+from repro.cases.case import Setup
+from repro.traces.finding import Verdict
 from repro.traces.trace import Array
 
 # Recorded of a step. The second where the graph made other choices than eager: what should have followed from those.
@@ -21,6 +23,14 @@ BOUND, NORM, SPREAD, ALL = ".bound", ".norm", ".spread", ".all"
 LEFT = {"graph": "kv_graph", "eager": "kv_eager"}  # what these left in the slots that should have been written
 
 Floats = npt.NDArray[np.float64]
+
+
+def told_apart(setup: Setup, where: str, verdict: Verdict) -> Verdict:
+    """The verdict; if it is of this `where`, with what few setups have as a part of it: a window or logit cap that both
+    paths have wrong is another failure than what they have wrong everywhere."""
+    if verdict.where != where:
+        return verdict
+    return replace(verdict, where=f"{where}{', window' * bool(setup.window)}{', logit cap' * bool(setup.logit_cap)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,6 +55,15 @@ class Record:
         array = self.path(step, path).get(name)
         return None if array is None else int(array.reshape(-1)[0])
 
+    def table(self, step: int) -> Array | None:
+        """req_to_token as it is in this step."""
+        found = (self.path(number, "input").get("req_to_token") for number in range(step, -2, -1))
+        return next((table for table in found if table is not None), None)
+
+    def is_refused(self, step: int) -> bool:
+        """Whether the runner was asked whether it replays a graph, and none was."""
+        return self.scalar(step, "asked", "can_run") is not None and not self.path(step, "graph")
+
     def buffers(self, step: int) -> dict[str, Array]:
         """The runner's buffers at launch; empty if no graph was launched in this step."""
         return {name: array for name, array in self.path(step, "launch").items() if name not in LAUNCH_SCALARS}

@@ -3,10 +3,13 @@ itself, at the position that its depth gives it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from oracles.trace_index import Record, Wrong, conclude, first_difference
-from repro.cases.case import Case
+from repro.cases.backend_facts import BACKEND_FACTS
+from repro.cases.case import Case, Setup
 from repro.cases.layout import Ints
 from repro.cases.tree import ancestors
 from repro.traces.finding import Verdict
@@ -26,16 +29,16 @@ def judge(case: Case, trace: Trace) -> Verdict:
     compared = 0
     for step in range(len(case.steps)):
         batch, metadata = record.path(step, "input"), record.path(step, "metadata")
-        # Where a window is no part of the mask, the mask is over the whole prefix.
-        prefix, window = ("window_", case.setup.window) if "window_custom_mask" in metadata else ("", 0)
+        # Of a backend whose window shows in what its queries read, the mask is of sliding layers.
+        prefix = "window_" if "window_custom_mask" in metadata else ""
         mask, starts = metadata.get(f"{prefix}custom_mask"), metadata.get(f"{prefix}mask_indptr")
         positions = record.path(step, "launch").get("positions")
         if mask is None or starts is None or positions is None or "scores_index" not in batch:
             continue
         compared += 1
         lengths = batch["seq_lens"].astype(np.int64)
-        keys = np.minimum(lengths, window or lengths)
-        bits = case.setup.num_draft_tokens * (keys + case.setup.num_draft_tokens)
+        columns = _columns(case.setup, lengths, metadata)
+        bits = case.setup.num_draft_tokens * columns
         ends = np.cumsum(bits)
         cell = first_difference(step, "mask_indptr", starts[: len(bits) + 1], np.append(0, ends))
         if cell:
@@ -45,23 +48,38 @@ def judge(case: Case, trace: Trace) -> Verdict:
         for row, (length, end) in enumerate(zip(lengths.tolist(), ends.tolist(), strict=True)):
             visible = mask[end - bits[row] : end].reshape(case.setup.num_draft_tokens, -1).astype(np.int64)
             tree = ancestors(case.setup, batch["scores_index"][row], batch["parents"][row])
-            wrongs += _judge_row(step, row, length, visible, positions[row], tree, window)
+            wrongs += _judge_row(
+                step, row, length, visible, positions[row], tree, case.setup.window, hides=bool(prefix)
+            )
     return conclude(ORACLE, wrongs, compared, nothing="no tree verified", order=(STARTS, TREE, PREFIX, POSITIONS))
 
 
-def _judge_row(step: int, row: int, length: int, mask: Array, positions: Array, tree: Ints, window: int) -> list[Wrong]:
-    """window: tokens before its own that each token attends to at most; 0: all."""
+def _columns(setup: Setup, lengths: Ints, metadata: Mapping[str, Array]) -> Ints:
+    """How many tokens the mask of each request is over: the prefix and the tree; of sliding layers, where a backend
+    names the tokens of the tree among those that it reads, as many as it reads."""
+    indptr = metadata.get("window_kv_indptr")
+    if indptr is None or not BACKEND_FACTS[setup.backend].indexes_queries:
+        return lengths + setup.num_draft_tokens
+    found: Ints = np.diff(indptr[0][: len(lengths) + 1].astype(np.int64))
+    return found
+
+
+def _judge_row(
+    step: int, row: int, length: int, mask: Array, positions: Array, tree: Ints, window: int, *, hides: bool
+) -> list[Wrong]:
+    """length: of the prefix, of which the mask may be over the end alone. window: tokens before its own that each token
+    attends to at most; 0: all. hides: whether the mask must hide the others; it may in any case."""
     wrongs = []
     depth = tree.sum(axis=1) - 1
-    held = mask.shape[1] - len(tree)
-    prefix = np.ones((len(tree), held), dtype=np.int64)
-    if window:
-        first = depth[:, None] - window  # of what a token attends to, counted from the root
-        prefix = (np.arange(-held, 0) >= first).astype(np.int64)
-        tree = tree * (depth >= first)
+    before = mask.shape[1] - len(tree)
+    away = depth[:, None] - np.concatenate([np.arange(-before, 0), depth])
+    seen = away <= window if window else np.ones_like(away, dtype=np.bool_)
+    full = np.concatenate([np.ones((len(tree), before), dtype=np.int64), tree], axis=1)
+    allowed = full * seen if hides else full
+    shown = mask if hides else np.where(seen, mask, full)
     for where, name, got, want in (
-        (PREFIX, "custom_mask", mask[:, :held], prefix),
-        (TREE, "custom_mask", mask[:, held:], tree),
+        (PREFIX, "custom_mask", shown[:, :before], allowed[:, :before]),
+        (TREE, "custom_mask", shown[:, before:], allowed[:, before:]),
         (POSITIONS, "positions", positions[:, None], (length + depth)[:, None]),
     ):
         cell = first_difference(step, name, got, want)

@@ -21,6 +21,8 @@ def summary(done: Campaign) -> list[str]:
     ]
     if done.skipped:
         lines.append(f"  {done.skipped:,} more cases were not run, as their setup could not be built")
+    if done.states_missing:
+        lines.append(f"  no replay had: {'; '.join(done.states_missing)}")
     lines += [f"  known: {counted(count, 'case')} of {issue}" for issue, count in done.known.items()]
     for name, reasons in (("ERROR", done.errors), ("unsupported", done.unsupported), ("unknown", done.unknown)):
         shown = list(reasons.items())[:REASONS_SHOWN]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,10 @@ from oracles.catalogue import judge_all
 from repro.cases import codec
 from repro.cases.case import Case, Request, Setup, Step, Target, problems, seq_len_max
 from repro.cases.codec import Seed, case_from_json, case_to_json
+from repro.cases.layout import req_to_token
+from repro.cases.sort_key import sort_key
 from repro.cases.words import paragraph
+from repro.shrinking.passes import PASSES
 from repro.traces.finding import Status
 from repro.traces.trace import How, Seen, Trace
 from runners.processes.pool import Pool
@@ -29,11 +33,22 @@ def batch(*lengths: int) -> Step:
     return Step(requests=tuple(Request(slot=n, seq_len=length, data=n) for n, length in enumerate(lengths, start=1)))
 
 
-@pytest.mark.parametrize("options", [{"window": 7}, {"padded": False}, {"mirrored": False}], ids=str)
+OPTIONS = [
+    {"window": 7},
+    {"window": 7, "swa": True},
+    {"logit_cap": 5},
+    {"deterministic": True},
+    {"returns_hidden": True},
+    {"padded": False},
+    {"mirrored": False},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_an_option_is_written_where_it_says_something(options: dict[str, Any]) -> None:
     plain, case = (Case(setup=setup, steps=(batch(3),)) for setup in (SETUP, replace(SETUP, **options)))
     setup = case_to_json(plain)["setup"]
-    assert isinstance(setup, dict) and not setup.keys() & {"window", "padded", "mirrored"}
+    assert isinstance(setup, dict) and not setup.keys() & codec.LATER
     assert case_from_json(case_to_json(case)) == case
     assert codec.loads(codec.dumps(Seed(about={}, case=case))).case == case
     assert codec.digest(case) != codec.digest(plain)
@@ -43,7 +58,15 @@ def test_an_option_is_written_where_it_says_something(options: dict[str, Any]) -
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"runner": "draft", "num_steps": 2, "num_draft_tokens": 3, "window": 7}, "has no window"),
+        ({"runner": "kv_move", "num_steps": 2, "num_draft_tokens": 3, "window": 7}, "has no window"),
+        (
+            {"runner": "draft", "num_steps": 2, "num_draft_tokens": 3, "backend": "flashinfer", "window": 7},
+            "drafts in no window",
+        ),
+        ({"swa": True}, "KV slots of their own in a target with a window"),
+        ({"runner": "draft", "num_steps": 2, "num_draft_tokens": 3, "returns_hidden": True}, "are not asked for"),
+        ({"overhang": 4}, "nothing behind its context"),
+        ({"runner": "frozen_kv_mtp", "num_steps": 2, "num_draft_tokens": 3, "logit_cap": 5}, "no logit cap"),
         ({"runner": "kv_move", "num_steps": 2, "num_draft_tokens": 3, "padded": False}, "leaves to eager"),
         ({"runner": "frozen_kv_mtp", "num_steps": 2, "num_draft_tokens": 3, "mirrored": False}, "lengths on the host"),
     ],
@@ -51,6 +74,66 @@ def test_an_option_is_written_where_it_says_something(options: dict[str, Any]) -
 def test_options_of_other_runners_are_refused(changes: dict[str, Any], said: str) -> None:
     case = Case(setup=replace(SETUP, **changes), steps=(batch(3),))
     assert any(said in problem for problem in problems(case))
+
+
+def test_idle_steps_and_steps_without_lengths_on_the_host_are_cases() -> None:
+    plain = Case(setup=SETUP, steps=(batch(3), batch(), batch(4, 5)))
+    half = replace(plain, steps=(batch(3), replace(batch(), mirrored=False), batch(4, 5)))
+    moved = replace(plain, steps=(*plain.steps[:2], replace(batch(4, 5), layout=7, hidden="full")))
+    for case in (plain, half, moved):
+        assert problems(case) == []
+        assert case_from_json(case_to_json(case)) == case
+        assert codec.loads(codec.dumps(Seed(about={}, case=case))).case == case
+    assert len({codec.digest(case) for case in (plain, half, moved, replace(plain, steps=plain.steps[::2]))}) == 4
+    assert any("0 requests in bucket 2, 2 padded rows, lengths on the device alone" in line for line in said(half))
+    assert problems(Case(setup=SETUP, steps=(batch(),))) == ["no step has a request"]
+    assert problems(replace(plain, setup=replace(SETUP, runner="cpu_decode", backend="intel_amx")))
+
+
+def said(case: Case) -> list[str]:
+    return list(paragraph(Seed(about={}, case=case)))
+
+
+def test_prefixes_end_before_the_context_and_drafts_behind_it() -> None:
+    drafting = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(2,), slots=2, context_len=32)
+    assert seq_len_max(drafting) == 32 - 2 * 3
+    assert seq_len_max(replace(drafting, overhang=8)) == 31
+    assert req_to_token(replace(drafting, overhang=8)).shape == (3, 40)
+    assert problems(Case(setup=replace(drafting, overhang=9), steps=(batch(31),)))
+
+
+def test_steps_keep_what_they_have_when_a_case_is_made_smaller() -> None:
+    """Idle steps and steps without lengths on the host go by passes of their own."""
+    case = Case(setup=SETUP, steps=(batch(3, 9), replace(batch(), mirrored=False), batch(4, 5)))
+
+    def fails(tried: Case) -> bool:
+        return any(not step.requests and not step.mirrored for step in tried.steps)
+
+    smallest = minimal(case, fails)
+    assert sorted((len(step.requests), step.mirrored) for step in smallest.steps) == [(0, False), (1, True)]
+
+
+def minimal(case: Case, fails: Callable[[Case], bool]) -> Case:
+    """As far as the passes get, each tried until it helps no more."""
+    for make in PASSES:
+        moves = make(case)
+        try:
+            tried = next(moves)
+            while True:
+                taken = not problems(tried) and sort_key(tried) < sort_key(case) and fails(tried)
+                tried = moves.send(taken)
+        except StopIteration as end:
+            case = end.value
+    return case
+
+
+def test_a_batch_that_asks_for_hidden_states_is_eagers_where_graphs_have_none() -> None:
+    asking = replace(batch(1, 2), hidden="last")
+    case = Case(setup=SETUP, steps=(asking,))
+    assert problems(case) == []
+    assert any("in no bucket, for eager, with hidden states: last" in line for line in said(case))
+    assert [replace(SETUP, returns_hidden=kept).replays(2, "last") for kept in (False, True)] == [False, True]
+    assert problems(replace(case, steps=(replace(asking, hidden="some"),)))
 
 
 def test_a_batch_beyond_the_largest_bucket_is_eagers() -> None:
@@ -93,6 +176,45 @@ def test_what_a_runner_says_of_a_batch_is_judged(size: int, can_run: int, where:
     assert (verdict.status is Status.FAIL, verdict.where) == (bool(where), where)
 
 
+ROUND = (batch(3, 20, 30), batch(), replace(batch(9, 31), mirrored=False, layout=1), batch(1, 2))
+DRAFTING: dict[str, Any] = {"topk": 2, "num_steps": 2, "num_draft_tokens": 4}
+STATES = {
+    "decode": SETUP,
+    "graphs with hidden states": replace(SETUP, returns_hidden=True),
+    "pool with sliding layers": replace(SETUP, runner="verify", window=7, swa=True, page_size=2, **DRAFTING),
+    "draft behind the context": replace(SETUP, runner="draft", context_len=32, overhang=8, logit_cap=5, **DRAFTING),
+    "a single draft step": replace(SETUP, runner="verify", topk=2, num_draft_tokens=3),
+    "a single layer": replace(SETUP, runner="multi_layer"),
+}
+
+
+@pytest.mark.emulated("0.5.23")
+@pytest.mark.parametrize("name", STATES)
+def test_states_that_the_newest_release_stands(name: str, newest: Pool) -> None:
+    """Idle batches and batches without lengths on the host between others, on setups of all kinds."""
+    asks = STATES[name].returns_hidden
+    steps = tuple(
+        replace(step, hidden=hidden if asks else "")
+        for step, hidden in zip(ROUND, ("", "full", "last", "full"), strict=True)
+    )
+    case = Case(setup=STATES[name], steps=steps)
+    assert problems(case) == []
+    trace = newest.run(case)
+    assert trace.ended.how is How.DONE, trace.ended
+    failed = {verdict.where for verdict in judge_all(case, trace) if verdict.status is Status.FAIL}
+    assert failed <= ({"padded rows of req_pool_indices"} if name == "a single layer" else set())
+    assert trace.replayed == {0, 1, 2, 3}
+    assert "seq_lens_sum" in trace.path(0, "planned")
+    assert "seq_lens_sum" not in trace.path(2, "planned")
+    assert trace.get(1, "launch", "raw_bs") == 0
+
+
+@pytest.fixture(scope="module")
+def newest() -> Iterator[Pool]:
+    with Pool(Target("0.5.23", "emulated")) as pool:
+        yield pool
+
+
 @pytest.mark.emulated("0.5.13")
 def test_states_that_a_release_stands() -> None:
     """A window, no lengths on the host, and eager between two graphs: nothing fails, and all of it was run."""
@@ -101,10 +223,12 @@ def test_states_that_a_release_stands() -> None:
     with Pool(Target("0.5.13", "emulated")) as pool:
         trace = pool.run(case)
     assert trace.ended.how is How.DONE, trace.ended
-    assert not [verdict for verdict in judge_all(case, trace) if verdict.status is Status.FAIL]
+    failed = {verdict.where for verdict in judge_all(case, trace) if verdict.status is Status.FAIL}
+    windows = ("length of a real row", "segment of a real row", "a slot is not read")
+    assert failed == {f"{where}, window" for where in windows}
     assert trace.replayed == {0, 2}
     assert trace.get(1, "asked", "can_run") == 0
     assert "seq_lens_sum" not in trace.path(0, "planned")
     window = trace.get(0, "metadata", "window_kv_indptr")
     assert window is not None
-    assert np.diff(window[0])[:3].tolist() == [3, 7, 7]
+    assert np.diff(window[0])[:3].tolist() == [3, 7, 7]  # a token short, as the oracles say

@@ -14,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from repro.cases.case import Request, Setup
+from repro.cases.case import Step as Asked
 from repro.cases.layout import pool_tokens, req_to_token
 from repro.cases.payload import NOISE_SIZE, noise, window
 from repro.traces.trace import Array
@@ -122,11 +123,12 @@ def captured(runner: Runner) -> Captured:
         neutral=lambda live: {"seq_lens": 1},
     )
     session = object.__new__(Captured)
-    session.planner, session.unmirrored = Planner([]), False
+    session.planner = Planner([])
     session.adapter, session.setup, session.runner = adapter, SETUP, runner
     session.live = Live(setup=SETUP, device="cpu", args=None, target=None, draft=None)
     session.device, session.dtype, session.table = torch.device("cpu"), torch.float32, req_to_token(SETUP)
     session.slots = np.unique(session.table[1:])
+    session.layout = 0
     session.kv, session.other_kv, session.neutral = runner.kv, [], {"seq_lens": 1}
     session.buffers, session.known = dict(runner.buffers), {}
     session.bands = runner.guards.bands(session.buffers)
@@ -148,7 +150,7 @@ class NoOpinion(ThirdOpinion):
 
 def told_of(session: Captured, number: int = 0) -> Told:
     told = Told()
-    Run(session, number, REQUESTS, told).run()
+    Run(session, number, Asked(requests=REQUESTS), told).run()
     return told
 
 

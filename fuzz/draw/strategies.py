@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fuzz.draw.swarm import EVERYTHING, WIDE, Size, Swarm
 from repro.cases.backend_facts import BACKEND_FACTS
-from repro.cases.case import PAGE_SIZES, Case, Request, Setup, Step, accepted_max, seq_len_max
+from repro.cases.case import HIDDEN, PAGE_SIZES, SPARE_POSITIONS, Case, Request, Setup, Step, accepted_max, seq_len_max
 from repro.cases.runner_facts import LATENT, RUNNER_FACTS, RunnerFacts
 
 HIDDEN_SIZES = (16, 32, 48, 64)
@@ -26,6 +26,8 @@ WIDE_TOKENS_MAX = 100
 SPARE_SLOTS_MAX = 4
 # Shorter than most prefixes, about as long, longer than some.
 WINDOWS = (1, 7, 7, 16, 31)
+# Below, about and above the size of most scores.
+LOGIT_CAPS = (1, 5, 30)
 DATA_MAX = 9999  # contents depend on every digit, and four of them are easy to read
 SHORT = 8  # tokens
 LIGHT_CONTEXT = 9 * 256  # a page of prefix and one for each of eight branches, of the largest size
@@ -76,6 +78,13 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     draft_tokens = num_steps + 1 if topk == 1 else draw(st.integers(2, tokens_max))
     capture_bs = draw(_buckets(size.max_bs, swarm.sparse, BUCKETS_COMPILED_MAX if domain.compiled else BUCKETS_MAX))
     heads = draw(st.integers(1, size.num_heads))
+    algorithm = draw(st.sampled_from(_algorithms(domain, backend)))
+    options = BACKEND_FACTS[backend].options
+    # flashinfer's kernels are planned without one, whatever the layer says (docs/findings).
+    capped = domain.capped and backend == "triton"
+    plain = algorithm not in LATENT  # neither windows nor caps are known for latent attention
+    windows = domain.windowed == "target" or BACKEND_FACTS[backend].drafts_in_windows or (num_steps == 1 and options)
+    window = draw(st.sampled_from(WINDOWS)) if domain.windowed and windows and swarm.windowed and plain else 0
     page_size, context_len = draw(_pages(runner, topk, num_steps, draft_tokens, size, swarm.paged))
     return Setup(
         runner=runner,
@@ -96,8 +105,12 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         dtype=draw(st.sampled_from(BACKEND_FACTS[backend].drawn_dtypes)),
         # Each split is one more program to interpret in every attention launch.
         kv_splits=draw(st.sampled_from((1, 1, 1, 2))),
-        algorithm=draw(st.sampled_from(_algorithms(domain, backend))),
-        window=draw(st.sampled_from(WINDOWS)) if domain.windows and swarm.windowed else 0,
+        algorithm=algorithm,
+        window=window,
+        swa=bool(window) and options and domain.windowed == "target" and draw(st.booleans()),
+        logit_cap=draw(st.sampled_from(LOGIT_CAPS)) if capped and swarm.capped and plain else 0,
+        returns_hidden=swarm.asking and domain.asks_hidden and draw(st.booleans()),
+        overhang=draft_tokens + SPARE_POSITIONS if swarm.overhanging and options and domain.overhangs else 0,
         padded=not (swarm.unpadded and domain.falls_back),
         mirrored=domain.host_lengths or not swarm.unmirrored,
     )
@@ -177,8 +190,17 @@ def _cases(draw: st.DrawFn, setup: Setup, swarm: Swarm) -> Case:
     steps = []
     for _ in range(calls):
         batch = next_batch(hand, batch)
-        steps.append(Step(requests=batch))
+        layout = hand.number(0, 2) if swarm.relocating and RUNNER_FACTS[setup.runner].relocates else 0
+        asks = swarm.asking and RUNNER_FACTS[setup.runner].asks_hidden
+        hidden = hand.pick(HIDDEN) if asks else ""
+        steps.append(Step(requests=batch, mirrored=_mirrored(hand), layout=layout, hidden=hidden))
     return Case(setup=setup, steps=tuple(steps))
+
+
+def _mirrored(hand: Hand) -> bool:
+    """Where some calls come without lengths on the host, half of them do."""
+    sometimes = hand.swarm.halfway and not RUNNER_FACTS[hand.setup.runner].host_lengths
+    return not sometimes or hand.number(0, 1) == 0
 
 
 def next_batch(hand: Hand, live: Requests) -> Requests:
@@ -188,6 +210,9 @@ def next_batch(hand: Hand, live: Requests) -> Requests:
         return added(hand, (), max(hand.number(1, hand.setup.max_bs), hand.number(1, hand.setup.max_bs)))
     if hand.swarm.crowded and _falls_back(hand.setup) and hand.number(0, 7) == 0:
         return added(hand, (), hand.number(hand.setup.max_bs + 1, hand.setup.slots))
+    idles = RUNNER_FACTS[hand.setup.runner].idles and BACKEND_FACTS[hand.setup.backend].options
+    if hand.swarm.idle and idles and hand.number(0, 3) == 0:
+        return ()
     if len(live) > hand.setup.max_bs:
         return added(hand, (), hand.number(1, hand.setup.max_bs))
     able = [name for name in hand.swarm.moves if POSSIBLE.get(name, _always)(hand, live)]

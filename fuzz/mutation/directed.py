@@ -15,7 +15,7 @@ from repro.cases.runner_facts import RUNNER_FACTS
 
 CASES_MAX = 40
 # Of each setup, besides those that are written here.
-DRAWN = 5
+DRAWN = 4
 # A long context, in which attention's loops over blocks of 512 tokens run twice.
 LONG = 640
 
@@ -52,6 +52,8 @@ def setups(runner: str, backend: str) -> list[Setup]:
             found.append(_drafting(replace(small, capture_bs=(3,), slots=4, algorithm=name), branches, 3, 4))
         if domain.branches and not domain.trees:
             found.append(_drafting(replace(small, capture_bs=(1, 4)), 1, 2, 3))
+    if whose := domain.windowed:
+        found.insert(1, replace(found[0], window=7, swa=whose == "target", returns_hidden=domain.asks_hidden))
     return [setup for setup in found if not setup_problems(setup)]
 
 
@@ -61,7 +63,8 @@ def _drafting(setup: Setup, topk: int, num_steps: int, num_draft_tokens: int) ->
 
 def written(setup: Setup) -> Iterator[Case]:
     """Everybody at the longest length with the largest bucket full, and a batch of one in what that leaves behind;
-    batches that grow, shrink and take each other's slots; batches of the shortest requests."""
+    batches that grow, shrink and take each other's slots; batches of the shortest requests; an idle batch, and
+    behind it one without lengths on the host in other KV slots."""
     limit, full = seq_len_max(setup), setup.max_bs
     page = setup.page_size
 
@@ -87,6 +90,10 @@ def written(setup: Setup) -> Iterator[Case]:
         steps=(step(1, [page + 1]), step(full, [3, page * 2, 7, 1], 1, 1), step(small, [limit, 4], 0, 2)),
     )
     yield Case(setup=setup, steps=(step(small, [1]), step(full, [1, 2], 2, 1), step(1, [limit], 3, 2)))
+    facts = RUNNER_FACTS[setup.runner]
+    idle = (Step(requests=()),) if facts.idles and BACKEND_FACTS[setup.backend].options else ()
+    unlike = replace(step(small, [9, 4], 1, 1), mirrored=facts.host_lengths, layout=int(facts.relocates))
+    yield Case(setup=setup, steps=(step(full, [limit, 6]), *idle, unlike, step(small, [limit], 2, 2)))
 
 
 def drawn(setup: Setup) -> Iterator[Case]:

@@ -47,6 +47,8 @@ def merged(parts: Sequence[Campaign]) -> Campaign:
         transitions=tuple(Covered(transition=t, count=n) for t, n in sorted(covered.items())),
         transitions_possible=len(missing) + len(covered),
         transitions_missing=tuple(sorted(missing)),
+        states=_added(part.states for part in parts),
+        states_missing=tuple(sorted(set.intersection(*(set(part.states_missing) for part in parts)))),
         findings=_findings(found for part in parts for found in part.findings),
         known=_most_first(_added(part.known for part in parts)),
         stages={name: sum(part.stages.get(name, 0.0) for part in parts) for part in parts for name in part.stages},

@@ -24,6 +24,11 @@ class BackendFacts:
     # Whether it reads whole pages by their numbers: each branch of a draft reads its own copy of the prefix's last
     # page, and a padded row any slots of the reserved one.
     reads_pages: bool = False
+    # Whether its backend of several draft steps has windows; flashinfer's asserts that there are none.
+    drafts_in_windows: bool = True
+    # Whether it is driven in what few setups have (pools with sliding layers, logit caps, deterministic inference,
+    # drafts behind the context) and with idle batches; nobody has tried them with FlashAttention's yet.
+    options: bool = True
     # The engines it can be driven on, and why the emulated one refuses a dtype.
     engines: tuple[str, ...] = ("emulated", "cuda", "toy")
     emulation_lacks: Mapping[str, str] = field(default_factory=dict)
@@ -48,6 +53,7 @@ BACKEND_FACTS = {
         head_dims=(64, 128, 256),
         without_dtypes=("float32",),
         indexes_queries=True,
+        drafts_in_windows=False,
         names_cuda=True,
     ),
     "fa3": BackendFacts(
@@ -58,6 +64,8 @@ BACKEND_FACTS = {
         without_dtypes=("float32",),
         indexes_queries=True,
         reads_pages=True,
+        drafts_in_windows=False,
+        options=False,
         names_cuda=True,
     ),
     "intel_amx": BackendFacts(

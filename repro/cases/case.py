@@ -10,7 +10,7 @@ import itertools
 from dataclasses import dataclass
 
 from repro.cases.backend_facts import BACKEND_FACTS
-from repro.cases.layout import row_pages
+from repro.cases.layout import row_pages, row_tokens
 from repro.cases.runner_facts import ALL_ALGORITHMS, LATENT, RUNNER_FACTS
 
 RUNNERS = tuple(RUNNER_FACTS)
@@ -29,6 +29,11 @@ CONTEXT_MAX = 8192
 VOCAB_MAX = 1 << 17
 HIDDEN_MAX = 4096
 STEPS_MAX = 64
+LOGIT_CAP_MAX = 100
+LAYOUTS_MAX = 1000
+# None, those of each request's last token, those of all tokens.
+HIDDEN = ("", "last", "full")
+SPARE_POSITIONS = 4  # of a row of req_to_token, behind context and draft tokens, in every release
 PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 DATA_MAX = 2**31 - 1
 
@@ -43,9 +48,15 @@ class Setup:
     slots: request slots; a request uses a row 1..slots of req_to_token, row 0 is the padding row.
     context_len: tokens a request may reach, drafts included. kv_splits: the Triton backend's
     triton_attention_num_kv_splits. algorithm: sglang's speculative_algorithm (ALGORITHMS), which says of what kind
-    target and draft model are. window: tokens before its own that a token of the target attends to, 0 for all.
-    padded: False where sglang is to replay a graph only for batches as large as a bucket. mirrored: whether a batch's
-    lengths and their sum come along on the host, too; False asks for batches without, where backend and release allow.
+    target and draft model are. window: tokens before its own that a token of the target, or of a runner's draft model,
+    attends to, 0 for all. swa: whether sliding layers have KV slots of their own, and the target a full layer behind
+    the sliding one. logit_cap: where attention's scores level off, 0 for nowhere.
+    deterministic: whether sglang is to give the same whatever the batch (enable_deterministic_inference).
+    returns_hidden: whether graphs are captured with hidden states (enable_return_hidden_states).
+    overhang: how many positions behind context_len drafts and trees may take, as sglang leaves room for them; prefixes
+    end before context_len. padded: False where sglang is to replay a graph only for batches as large as a bucket.
+    mirrored: whether a batch's lengths and their sum come along on the host, too; False asks for batches without, where
+    backend and release allow.
     """
 
     runner: str
@@ -66,6 +77,11 @@ class Setup:
     kv_splits: int = 1
     algorithm: str = "EAGLE"
     window: int = 0
+    swa: bool = False
+    logit_cap: int = 0
+    deterministic: bool = False
+    returns_hidden: bool = False
+    overhang: int = 0
     padded: bool = True
     mirrored: bool = True
 
@@ -81,9 +97,11 @@ class Setup:
                 return bs
         raise ValueError(f"a batch of {batch} fits no bucket of {self.capture_bs}")
 
-    def replays(self, batch: int) -> bool:
-        """Whether a graph is to be replayed for so many requests; eager runs all others."""
-        return batch <= self.max_bs and (self.padded or batch in self.capture_bs)
+    def replays(self, batch: int, hidden: str = "") -> bool:
+        """Whether a graph is to be replayed for so many requests, which ask for these hidden states; eager runs all
+        others. Graphs without hidden states hold no batch that asks for some."""
+        fits = batch <= self.max_bs and (self.padded or batch in self.capture_bs)
+        return fits and (self.returns_hidden or not hidden)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +118,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One call of the runner with a batch of requests, in row order."""
+    """One call of the runner with a batch of requests, in row order; without any it is idle, as a rank's is that has
+    none under data-parallel attention. mirrored: as of a Setup, of this call alone. layout: by which layout request
+    slots own KV slots; by another one all have been given up and given to others. hidden: which hidden states the batch
+    asks for besides its logits (HIDDEN)."""
 
     requests: tuple[Request, ...]
+    mirrored: bool = True
+    layout: int = 0
+    hidden: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +196,21 @@ def setup_problems(setup: Setup) -> list[str]:
     need(not needs_latent or kernels.latent, f"the {setup.algorithm} algorithm has no {setup.backend} backend")
     within("num_steps", domain.num_steps_min, domain.num_steps_max)
     within("window", 0, CONTEXT_MAX)
-    need(domain.windows or not setup.window, f"the {setup.runner} runner has no window")
+    need(bool(domain.windowed) or not setup.window, f"the {setup.runner} runner has no window")
+    need(not (needs_latent and setup.window), f"the {setup.algorithm} algorithm has no window")
+    drafts = domain.windowed == "draft" and (setup.num_steps > 1 or not kernels.options)
+    need(kernels.drafts_in_windows or not (drafts and setup.window), f"{setup.backend} drafts in no window")
+    needs_target = domain.windowed == "target" and setup.window
+    need(bool(needs_target) or not setup.swa, "sliding layers have KV slots of their own in a target with a window")
+    unlike = setup.swa or setup.logit_cap or setup.deterministic or setup.overhang
+    need(kernels.options or not unlike, f"nothing of that kind is driven over {setup.backend}")
+    within("logit_cap", 0, LOGIT_CAP_MAX)
+    need(domain.capped or not setup.logit_cap, f"the {setup.runner} runner has no logit cap")
+    need(not (needs_latent and setup.logit_cap), f"the {setup.algorithm} algorithm has no logit cap")
+    need(domain.graph or not setup.deterministic, f"the {setup.runner} runner has no deterministic inference")
+    need(domain.asks_hidden or not setup.returns_hidden, f"the {setup.runner} runner's hidden states are not asked for")
+    within("overhang", 0, SPARE_POSITIONS + setup.num_draft_tokens)
+    need(domain.overhangs or not setup.overhang, f"the {setup.runner} runner has nothing behind its context")
     need(domain.falls_back or setup.padded, f"the {setup.runner} runner has no batches that it leaves to eager")
     need(setup.mirrored or not domain.host_lengths, f"the {setup.runner} runner's batches have lengths on the host")
     need(domain.speculative or setup.topk == setup.num_steps == 1, "without drafts topk and num_steps are 1")
@@ -216,6 +254,8 @@ def setup_problems(setup: Setup) -> list[str]:
 def engine_refuses(setup: Setup, engine: str) -> str:
     """Why this engine cannot run the setup's backend, in whichever release; "" if it can."""
     kernels = BACKEND_FACTS[setup.backend]
+    if setup.deterministic and engine == "emulated":
+        return "sglang asks for an accelerator where inference is to be deterministic"
     if engine not in kernels.engines:
         return f"the {setup.backend} backend runs on a CPU, not on the {engine} engine"
     return kernels.emulation_lacks.get(setup.dtype, "") if engine == "emulated" else ""
@@ -232,11 +272,21 @@ def problems(case: Case) -> list[str]:
         return texts
     if not 1 <= len(case.steps) <= STEPS_MAX:
         texts.append(f"a case has 1..{STEPS_MAX} steps, not {len(case.steps)}")
+    if not any(step.requests for step in case.steps):
+        texts.append("no step has a request")
+    if RUNNER_FACTS[setup.runner].host_lengths and not all(step.mirrored for step in case.steps):
+        texts.append(f"the {setup.runner} runner's batches have lengths on the host")
     limit = seq_len_max(setup)
     most = accepted_max(setup)
+    layouts = LAYOUTS_MAX if RUNNER_FACTS[setup.runner].relocates else 0
     for number, step in enumerate(case.steps):
         place = f"step {number}"
-        if not 1 <= len(step.requests) <= (setup.slots if RUNNER_FACTS[setup.runner].falls_back else setup.max_bs):
+        if step.hidden not in (HIDDEN if RUNNER_FACTS[setup.runner].asks_hidden else ("",)):
+            texts.append(f"{place}: hidden {step.hidden!r} is nothing that the {setup.runner} runner is asked for")
+        if not 0 <= step.layout <= layouts:
+            texts.append(f"{place}: layout {step.layout} is outside 0..{layouts}")
+        fewest = 0 if RUNNER_FACTS[setup.runner].idles and BACKEND_FACTS[setup.backend].options else 1
+        if not fewest <= len(step.requests) <= (setup.slots if RUNNER_FACTS[setup.runner].falls_back else setup.max_bs):
             texts.append(f"{place}: {len(step.requests)} requests do not fit buckets {setup.capture_bs}")
         used = [request.slot for request in step.requests]
         if len(set(used)) != len(used):
@@ -261,12 +311,13 @@ def accepted_max(setup: Setup) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def seq_len_max(setup: Setup) -> int:
-    """The longest prefix, in tokens, such that its drafts and those of every shorter one fit context_len.
+    """The longest prefix, in tokens, such that its drafts and those of every shorter one fit context_len and overhang.
 
     Not the longest that fits at all: with branches on pages of their own, a prefix that ends late in its page
     needs more room than a longer one that ends early. Cached, as every validity check asks for it.
     """
-    limit = min(setup.context_len, row_pages(setup) * setup.page_size)
+    limit = min(row_tokens(setup), row_pages(setup) * setup.page_size)
     room = RUNNER_FACTS[setup.runner].room
-    fits = (room(setup, n) <= limit for n in range(1, limit + 1))
+    longest = setup.context_len - 1 if setup.overhang else limit
+    fits = (room(setup, n) <= limit for n in range(1, longest + 1))
     return sum(1 for _ in itertools.takewhile(bool, fits))

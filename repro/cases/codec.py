@@ -26,7 +26,7 @@ FORMATS_KNOWN = (1,)
 BYTES_MAX = 1 << 20
 TEXT_MAX = 1000
 NAME_MAX = 100
-LATER = frozenset({"window", "padded", "mirrored"})
+LATER = frozenset({"window", "padded", "mirrored", "logit_cap", "overhang", "swa", "deterministic", "returns_hidden"})
 _PROBLEMS_SHOWN = 8
 
 AboutValue = str | tuple[str, ...] | Mapping[str, str]
@@ -53,16 +53,30 @@ def digest(case: Case) -> str:
         for f in dataclasses.fields(case.setup)
         if getattr(case.setup, f.name) != f.default
     }
-    steps = [[tuple(_request_to_json(r).values()) for r in step.requests] for step in case.steps]
+    steps = [
+        [*(tuple(_request_to_json(r).values()) for r in step.requests), *filter(None, [_step_options(step)])]
+        for step in case.steps
+    ]
     text = json.dumps([FORMAT, setup, steps], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def options(case: Case) -> list[str]:
+    """What few cases have, by the names of the fields; "idle" where a step has no requests."""
+    fields = dataclasses.fields(case.setup)
+    found = [f.name for f in fields if f.name in LATER and getattr(case.setup, f.name) != f.default]
+    found += [name for step in case.steps for name in (*_step_options(step), *([] if step.requests else ["idle"]))]
+    return list(dict.fromkeys(found))
 
 
 def case_to_json(case: Case) -> dict[str, object]:
     """The case as plain dicts and lists, in the file's key order."""
     setup = {f.name: getattr(case.setup, f.name) for f in dataclasses.fields(case.setup) if _is_written(f, case.setup)}
     setup["capture_bs"] = list(case.setup.capture_bs)
-    steps = [{"requests": [_request_to_json(request) for request in step.requests]} for step in case.steps]
+    steps = [
+        {"requests": [_request_to_json(request) for request in step.requests], **_step_options(step)}
+        for step in case.steps
+    ]
     return {"setup": setup, "steps": steps}
 
 
@@ -168,13 +182,17 @@ def _setup(value: object) -> Setup:
 
 
 def _step(part: str, value: object) -> Step:
-    items = json_parts.as_list(f"{part}.requests", json_parts.as_fields(part, value, required={"requests"})["requests"])
+    fields = json_parts.as_fields(part, value, required={"requests"}, optional={"mirrored", "layout", "hidden"})
+    items = json_parts.as_list(f"{part}.requests", fields["requests"])
     requests = []
     for number, item in enumerate(items):
         place = f"{part}.requests[{number}]"
-        fields = json_parts.as_fields(place, item, required={"slot", "seq_len", "data"}, optional={"accepted"})
-        requests.append(Request(**{name: json_parts.as_integer(f"{place}.{name}", fields[name]) for name in fields}))
-    return Step(requests=tuple(requests))
+        held = json_parts.as_fields(place, item, required={"slot", "seq_len", "data"}, optional={"accepted"})
+        requests.append(Request(**{name: json_parts.as_integer(f"{place}.{name}", held[name]) for name in held}))
+    mirrored = json_parts.as_truth(f"{part}.mirrored", fields.get("mirrored", True))
+    layout = json_parts.as_integer(f"{part}.layout", fields.get("layout", 0))
+    hidden = json_parts.as_text(f"{part}.hidden", fields.get("hidden", ""), NAME_MAX)
+    return Step(requests=tuple(requests), mirrored=mirrored, layout=layout, hidden=hidden)
 
 
 def _about(value: object) -> dict[str, AboutValue]:
@@ -208,6 +226,12 @@ def _request_to_json(request: Request) -> dict[str, int]:
     return form | ({"accepted": request.accepted} if request.accepted else {})
 
 
+def _step_options(step: Step) -> dict[str, bool | int | str]:
+    """What few steps have."""
+    fields = (field for field in dataclasses.fields(step) if field.name != "requests")
+    return {f.name: getattr(step, f.name) for f in fields if getattr(step, f.name) != f.default}
+
+
 def _lines(about: Mapping[str, AboutValue], case: Mapping[str, typing.Any]) -> Iterator[str]:
     def text(value: object) -> str:
         return json.dumps(value, ensure_ascii=False)
@@ -224,7 +248,8 @@ def _lines(about: Mapping[str, AboutValue], case: Mapping[str, typing.Any]) -> I
     for number, step in enumerate(case["steps"]):
         yield '  {"requests": ['
         yield from _separated(f"   {text(request)}" for request in step["requests"])
-        yield "  ]}" if number + 1 == len(case["steps"]) else "  ]},"
+        options = "".join(f", {text(name)}: {text(value)}" for name, value in step.items() if name != "requests")
+        yield f"  ]{options}}}" + ("" if number + 1 == len(case["steps"]) else ",")
     yield " ]"
     yield "}"
 

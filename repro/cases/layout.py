@@ -1,7 +1,7 @@
 """Where tokens lie in the KV cache: req_to_token and the row positions of draft tokens, as plain arrays.
 
-Every request slot owns one row of req_to_token for ever; its pages are scattered over the pool, so that
-neighbouring tokens of a request are not neighbours in memory and a wrong index meets foreign data.
+Every request slot owns one row of req_to_token, for as long as the layout stays; its pages are scattered over the pool,
+so that neighbouring tokens of a request are not neighbours in memory and a wrong index meets foreign data.
 """
 
 from __future__ import annotations
@@ -35,11 +35,18 @@ class Paged(Protocol):
     def page_size(self) -> int: ...
     @property
     def context_len(self) -> int: ...
+    @property
+    def overhang(self) -> int: ...
+
+
+def row_tokens(setup: Paged) -> int:
+    """Positions of one request's row."""
+    return setup.context_len + setup.overhang
 
 
 def row_pages(setup: Paged) -> int:
     """Pages in one request's row."""
-    return -(-setup.context_len // setup.page_size)
+    return -(-row_tokens(setup) // setup.page_size)
 
 
 def pool_tokens(setup: Paged) -> int:
@@ -47,13 +54,14 @@ def pool_tokens(setup: Paged) -> int:
     return setup.slots * row_pages(setup) * setup.page_size
 
 
-def req_to_token(setup: Paged) -> Ints:
-    """The KV slot of each token: [slots + 1, context_len]. Row 0 is the padding row, all zero."""
+def req_to_token(setup: Paged, layout: int = 0) -> Ints:
+    """The KV slot of each token, by one of many layouts of the same slots: [slots + 1, row_tokens]. Row 0 is the
+    padding row, all zero."""
     pages = row_pages(setup)
-    order = shuffled(_LAYOUT_DATA, "pages", setup.slots * pages).reshape(setup.slots, pages)
+    order = shuffled(_LAYOUT_DATA + layout, "pages", setup.slots * pages).reshape(setup.slots, pages)
     tokens = (order[:, :, None] + 1) * setup.page_size + np.arange(setup.page_size)
-    table = np.zeros((setup.slots + 1, setup.context_len), dtype=np.int64)
-    table[1:] = tokens.reshape(setup.slots, -1)[:, : setup.context_len]
+    table = np.zeros((setup.slots + 1, row_tokens(setup)), dtype=np.int64)
+    table[1:] = tokens.reshape(setup.slots, -1)[:, : row_tokens(setup)]
     return table
 
 

@@ -20,6 +20,8 @@ class Sized(Protocol):
     @property
     def context_len(self) -> int: ...
     @property
+    def overhang(self) -> int: ...
+    @property
     def num_draft_tokens(self) -> int: ...
 
 
@@ -30,7 +32,7 @@ def all_reset(setup: Sized) -> Ranges:
 
 def earlier_tokens(setup: Sized) -> Ranges:
     """A padded row computes tokens of an earlier batch at their positions again, and writes them into KV slot 0."""
-    return {"input_ids": (0, setup.vocab_size), "positions": (0, setup.context_len)}
+    return {"input_ids": (0, setup.vocab_size), "positions": (0, setup.context_len + setup.overhang)}
 
 
 def extended_tokens(setup: Sized) -> Ranges:

@@ -44,6 +44,18 @@ class Reads:
     prefix: str = ""
     # The layer that reads so, where layers differ; None: any.
     layer: int | None = None
+    # How many of these positions must be read at least, the last ones, where a kernel masks the others; all of them
+    # where it is not given. It may be more than there are.
+    fewest: Callable[[Attending, Prefixed], int] | None = None
+
+    @property
+    def whose(self) -> str:
+        """What a failure of these reads alone is told from others by."""
+        return ", window" if self.prefix else ""
+
+    def least(self, setup: Attending, request: Prefixed, length: int) -> int:
+        """Of so many positions, how many of the last ones must be read."""
+        return min(length, self.fewest(setup, request)) if self.fewest else length
 
 
 def drafts(setup: Attending, request: Prefixed, call: int) -> Ints:
@@ -54,6 +66,11 @@ def drafts(setup: Attending, request: Prefixed, call: int) -> Ints:
     shared = np.broadcast_to(np.arange(request.seq_len - copied), (setup.topk, request.seq_len - copied))
     copies = drafted[:, :1] - np.arange(copied, 0, -1)
     return np.concatenate([shared, copies, drafted[:, : call + 1]], axis=1)
+
+
+def draft_in_reach(setup: Attending, request: Prefixed) -> int:
+    """How many of a branch's positions its last token sees: a window before it, and itself."""
+    return setup.window + 1
 
 
 def tokens(setup: Attending, request: Prefixed, call: int) -> Ints:
@@ -79,17 +96,18 @@ def windows(setup: Attending, request: Prefixed, call: int) -> Ints:
 
 
 def in_window(setup: Attending, request: Prefixed, call: int) -> Ints:
-    """The last tokens before the query's. Triton counts the query's own token among them, where that is in the cache;
-    flashinfer has it besides."""
-    queries = int(BACKEND_FACTS[setup.backend].indexes_queries)
-    return np.arange(max(0, request.seq_len - setup.window - queries), request.seq_len)[None, :]
+    """What a token sees that is decoded: itself, and as many before it as the window has."""
+    return np.arange(max(0, request.seq_len - setup.window - 1), request.seq_len)[None, :]
 
 
 def verified_in_window(setup: Attending, request: Prefixed, call: int) -> Ints:
-    """The last tokens before the tree's root; a backend that names the tree's tokens reads those besides. With branches
-    each query has a row of its own, and those of a padded tree are slot 0 throughout."""
-    tree = setup.num_draft_tokens if BACKEND_FACTS[setup.backend].indexes_queries else 0
-    if tree and setup.topk > 1 and not request.slot:
+    """As verified, of which kernels mask what is too far away. Of what reads whole pages the record has no more than
+    each query reads: the last tokens before the root and the tree; with branches each query has a row of its own, and
+    those of a padded tree are slot 0 throughout."""
+    if not BACKEND_FACTS[setup.backend].reads_pages:
+        return verified(setup, request, call)
+    tree = setup.num_draft_tokens
+    if setup.topk > 1 and not request.slot:
         return np.zeros((1, min(setup.window, tree) + 1), dtype=np.int64)
     return np.arange(max(0, request.seq_len - setup.window), request.seq_len + tree)[None, :]
 
@@ -111,6 +129,13 @@ def before_grown_tree(layer: int) -> Callable[[Attending, Prefixed, int], Ints]:
         return own[:, : max(0, own.shape[1] - layer)]
 
     return positions
+
+
+def in_reach(setup: Attending, request: Prefixed) -> int:
+    """How many of a verified or extended request's positions some token of its tree sees through the window; kernels
+    mask what the others do not."""
+    tree = setup.num_draft_tokens if BACKEND_FACTS[setup.backend].indexes_queries else 0
+    return setup.window + tree
 
 
 def one_call(setup: Attending) -> int:

@@ -48,12 +48,22 @@ class RunnerFacts:
     num_steps_min: int = 1
     # Most draft steps.
     num_steps_max: int = 6
-    # Whether its target may have a window (Setup.window).
-    windows: bool = False
+    # Which model's layers may have a window (Setup.window): "target" or "draft".
+    windowed: str = ""
+    # Whether its models' attention may have a logit cap (Setup.logit_cap).
+    capped: bool = False
     # Whether its batches have lengths on the host in every release.
     host_lengths: bool = False
     # Whether eager takes a batch that no graph holds, in the same session.
     falls_back: bool = False
+    # Whether its batches may ask for hidden states (Step.hidden).
+    asks_hidden: bool = False
+    # Whether request slots may own other KV slots from one call to the next (Step.layout).
+    relocates: bool = False
+    # Whether its drafts and trees may reach behind the context (Setup.overhang).
+    overhangs: bool = False
+    # Whether it is asked to replay a graph for a batch of no requests.
+    idles: bool = False
     # False where there is no draft, so that topk and num_steps are 1 and mean nothing.
     speculative: bool = True
     # False where topk is 1; trees: True where it is more.
@@ -86,6 +96,7 @@ class RunnerFacts:
 
 
 _DRAFTS = Reads(calls=reads.call_per_draft_step, positions=reads.drafts)
+_DRAFTS_IN_WINDOW = replace(_DRAFTS, prefix="window_", fewest=reads.draft_in_reach)
 _BEFORE_TREE = Reads(calls=reads.one_call, positions=reads.before_tree, queries=reads.tree_queries)
 # Of later layers no metadata is recorded, but what they read.
 _BEFORE_GROWN_TREES = tuple(
@@ -93,6 +104,11 @@ _BEFORE_GROWN_TREES = tuple(
     for layer in range(1, 6)
 )
 _IN_WINDOW = Reads(calls=reads.one_call, positions=reads.in_window, prefix="window_")
+_BEFORE_TREE_IN_WINDOW = replace(_BEFORE_TREE, prefix="window_", queries=None, fewest=reads.in_reach)
+_VERIFIED = Reads(calls=reads.one_call, positions=reads.verified, queries=reads.tree_queries)
+_VERIFIED_IN_WINDOW = Reads(
+    calls=reads.one_call, positions=reads.verified_in_window, prefix="window_", fewest=reads.in_reach
+)
 _VERIFIED_EAGERLY = RunnerFacts(
     what="`EAGLEWorkerV2.verify` without a graph up to sampling, in a group whose other rank is busier, so that MLP "
     "synchronisation pads the batch",
@@ -109,17 +125,23 @@ _VERIFIED_EAGERLY = RunnerFacts(
 RUNNER_FACTS = {
     "draft": RunnerFacts(
         falls_back=True,
+        relocates=True,
+        idles=True,
+        overhangs=True,
+        windowed="draft",
+        capped=True,
         num_steps_max=20,
         what="`EAGLEDraftCudaGraphRunner`: several draft steps in one graph",
         backends=("triton", "flashinfer", "fa3"),
         algorithms=ALL_ALGORITHMS,
         # sglang captures no draft graph for a single step: that step only samples.
         num_steps_min=2,
-        reads=(_DRAFTS,),
+        reads=(_DRAFTS, _DRAFTS_IN_WINDOW),
         row_buffers=_DRAFT,
     ),
     "draft_v1": RunnerFacts(
         falls_back=True,
+        relocates=True,
         what="the same on `EAGLEWorker`, the first of sglang's workers",
         algorithms=ALL_ALGORITHMS,
         until="0.5.12.post1",
@@ -129,7 +151,11 @@ RUNNER_FACTS = {
     ),
     "decode": RunnerFacts(
         falls_back=True,
-        windows=True,
+        relocates=True,
+        idles=True,
+        asks_hidden=True,
+        windowed="target",
+        capped=True,
         what="the target's `CudaGraphRunner`, from 0.5.14 on `DecodeCudaGraphRunner`: one token a request",
         backends=("triton", "flashinfer", "fa3"),
         speculative=False,
@@ -149,20 +175,17 @@ RUNNER_FACTS = {
     ),
     "verify": RunnerFacts(
         falls_back=True,
-        windows=True,
+        relocates=True,
+        idles=True,
+        overhangs=True,
+        windowed="target",
+        capped=True,
         num_steps_max=20,
         what="the target's runner in target-verify mode: before each call the draft worker's own eager draft proposes "
         "a tree and sglang's `build_tree_kernel_efficient` writes mask and positions",
         backends=("triton", "flashinfer", "fa3"),
-        num_steps_min=2,
         room=room.verify_room,
-        # flashinfer's mask is laid out for whole rows, so that it reads those, window or not.
-        reads=(
-            Reads(calls=reads.one_call, positions=reads.verified, queries=reads.tree_queries),
-            Reads(
-                calls=reads.one_call, positions=reads.verified_in_window, queries=reads.tree_queries, prefix="window_"
-            ),
-        ),
+        reads=(_VERIFIED, _VERIFIED_IN_WINDOW),
         own_oracles=("tree_mask",),
         row_buffers=_DECODE,
         padded=padding.earlier_tokens,
@@ -170,6 +193,7 @@ RUNNER_FACTS = {
     "frozen_kv_mtp": RunnerFacts(
         host_lengths=True,
         falls_back=True,
+        relocates=True,
         what="`FrozenKVMTPCudaGraphRunner`: a tiny Gemma-4 target and assistant; the batch is expanded by topk, no KV "
         "is written",
         since="0.5.12",
@@ -184,6 +208,11 @@ RUNNER_FACTS = {
     ),
     "draft_extend": RunnerFacts(
         falls_back=True,
+        relocates=True,
+        idles=True,
+        overhangs=True,
+        windowed="draft",
+        capped=True,
         what="`EAGLEDraftExtendCudaGraphRunner` in DRAFT_EXTEND_V2: num_draft_tokens tokens a request, of which the "
         "request's `accepted` picks the one from which the next draft is drawn",
         backends=("triton", "flashinfer", "fa3"),
@@ -192,19 +221,20 @@ RUNNER_FACTS = {
         branches_since="0.5.13",
         accepts=True,
         room=room.extend_room,
-        reads=(_BEFORE_TREE,),
+        reads=(_BEFORE_TREE, _BEFORE_TREE_IN_WINDOW),
         row_buffers=_EXTEND,
         padded=padding.extended_tokens,
     ),
     "multi_layer": RunnerFacts(
         falls_back=True,
-        what="`MultiLayerEagleDraftExtendCudaGraphRunner` and its composite: a Llama target, two to six tiny MiMo-V2 "
+        relocates=True,
+        idles=True,
+        overhangs=True,
+        what="`MultiLayerEagleDraftExtendCudaGraphRunner` and its composite: a Llama target, one to six tiny MiMo-V2 "
         "MTP layers, each of which draws one token",
         backends=("triton", "fa3"),
         # 0.5.10.post1 has it for FlashAttention 3 alone.
         since="0.5.11",
-        # With a single layer it is draft_extend.
-        num_steps_min=2,
         accepts=True,
         branches=False,
         room=room.extend_room,

@@ -8,7 +8,12 @@ from repro.cases.case import Case, Setup
 
 # What only makes the model larger or stranger goes back to its default, in these groups.
 MODEL = (
-    ("window",),
+    ("window", "swa"),
+    ("swa",),
+    ("logit_cap",),
+    ("deterministic",),
+    ("returns_hidden",),
+    ("overhang",),
     ("padded",),
     ("mirrored",),
     ("algorithm",),
@@ -28,6 +33,7 @@ def sort_key(case: Case) -> tuple[int, ...]:
     requests = [request for step in case.steps for request in step.requests]
     return (
         len(case.steps),
+        sum(not step.requests for step in case.steps),
         len(requests),
         setup.topk,
         setup.num_steps,
@@ -35,9 +41,13 @@ def sort_key(case: Case) -> tuple[int, ...]:
         len(setup.capture_bs),
         *setup.capture_bs,
         setup.page_size,
+        setup.overhang,
         setup.context_len,
         setup.slots,
         setup.kv_splits,
+        sum(not step.mirrored for step in case.steps),
+        *(step.layout for step in case.steps),
+        sum(len(step.hidden) for step in case.steps),
         sum(getattr(setup, name) != DEFAULTS[name] for group in MODEL for name in group),
         *sizes,
         sum(request.seq_len for request in requests),

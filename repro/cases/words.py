@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from repro.cases.case import Case, Setup
+from repro.cases.case import Case, Setup, Step
 from repro.cases.codec import AboutValue, Seed, digest
 
 
@@ -33,7 +33,10 @@ def paragraph(seed: Seed) -> Iterator[str]:
     )
     yield from _options(setup)
     for number, step in enumerate(case.steps):
-        yield f"step {number}: {_count(len(step.requests), 'request')} {_place(setup, len(step.requests))}"
+        where = _place(setup, step) + ("" if step.mirrored else ", lengths on the device alone")
+        where += f", with hidden states: {step.hidden}" if step.hidden else ""
+        where += f", KV slots by layout {step.layout}" if step.layout else ""
+        yield f"step {number}: {_count(len(step.requests), 'request')} {where}"
         for row, request in enumerate(step.requests):
             tokens = _count(request.seq_len, "token")
             accepted = f", {_count(request.accepted, 'draft')} accepted" if request.accepted else ""
@@ -46,6 +49,11 @@ def _options(setup: Setup) -> Iterator[str]:
     """What few setups have."""
     texts = [
         f"a window of {setup.window} tokens" if setup.window else "",
+        "KV slots of their own for sliding layers" if setup.swa else "",
+        "graphs with hidden states" if setup.returns_hidden else "",
+        "deterministic inference" if setup.deterministic else "",
+        f"a logit cap of {setup.logit_cap}" if setup.logit_cap else "",
+        f"{_count(setup.overhang, 'position')} behind the context" if setup.overhang else "",
         "" if setup.padded else "no batch padded",
         "" if setup.mirrored else "lengths on the device alone",
     ]
@@ -53,8 +61,9 @@ def _options(setup: Setup) -> Iterator[str]:
         yield f"options: {', '.join(text for text in texts if text)}"
 
 
-def _place(setup: Setup, batch: int) -> str:
-    if not setup.replays(batch):
+def _place(setup: Setup, step: Step) -> str:
+    batch = len(step.requests)
+    if not setup.replays(batch, step.hidden):
         return "in no bucket, for eager"
     padding = setup.bucket(batch) - batch
     return f"in bucket {setup.bucket(batch)}, {_count(padding, 'padded row') if padding else 'full'}"

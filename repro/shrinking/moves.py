@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 
-from repro.cases.case import Case, Request, Step, seq_len_max, setup_problems
+from repro.cases.case import Case, Request, seq_len_max, setup_problems
 
 # A generator of candidates, which is sent whether each was taken. It returns the case that it arrived at.
 Moves = Generator[Case, bool, Case]
@@ -54,9 +54,12 @@ def first(case: Case, candidates: Iterable[Case]) -> Moves:
 
 
 def with_steps(case: Case, batches: Iterable[Iterable[Request]]) -> Case:
-    """The case with these batches; empty ones are no steps."""
-    steps = tuple(Step(requests=tuple(batch)) for batch in batches)
-    return dataclasses.replace(case, steps=tuple(step for step in steps if step.requests))
+    """The case with these batches, one for each of its steps; a batch that becomes empty is no step."""
+    made = [
+        (step, dataclasses.replace(step, requests=tuple(batch)))
+        for step, batch in zip(case.steps, batches, strict=True)
+    ]
+    return dataclasses.replace(case, steps=tuple(new for old, new in made if new.requests or not old.requests))
 
 
 def batches(case: Case) -> list[tuple[Request, ...]]:

@@ -5,9 +5,10 @@ goes on from there. It may propose nonsense: shrink.py runs only what is valid, 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 
-from repro.cases.case import PAGE_SIZES, Case, Setup, seq_len_max
+from repro.cases.case import PAGE_SIZES, Case, Request, Setup, seq_len_max
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.sort_key import DEFAULTS, MODEL
 from repro.shrinking.moves import (
@@ -34,11 +35,33 @@ CONTEXT_MIN = 8
 
 
 def fewer_steps(case: Case) -> Moves:
-    return (
-        yield from drop(
-            case, len(case.steps), lambda c, start, stop: with_steps(c, [*batches(c)[:start], *batches(c)[stop:]])
-        )
-    )
+    def without(smaller: Case, start: int, stop: int) -> Case:
+        return dataclasses.replace(smaller, steps=smaller.steps[:start] + smaller.steps[stop:])
+
+    return (yield from drop(case, len(case.steps), without))
+
+
+def busy_steps(case: Case) -> Moves:
+    """A request in each idle step."""
+    for number, step in enumerate(case.steps):
+        slots = range(1, case.setup.slots + 1) if not step.requests else ()
+        made = (dataclasses.replace(step, requests=(Request(slot=slot, seq_len=1, data=0),)) for slot in slots)
+        before, after = case.steps[:number], case.steps[number + 1 :]
+        case = yield from first(case, [dataclasses.replace(case, steps=(*before, busy, *after)) for busy in made])
+    return case
+
+
+def plain_steps(case: Case) -> Moves:
+    """Lengths on the host and one layout in every step, or in one after the other; layouts numbered from 0."""
+    for numbers in (range(len(case.steps)), *([number] for number in range(len(case.steps)))):
+        for plain in ({"mirrored": True}, {"layout": 0}, {"hidden": ""}):
+            steps = tuple(
+                dataclasses.replace(step, **plain) if n in numbers else step for n, step in enumerate(case.steps)
+            )
+            case = yield from first(case, [dataclasses.replace(case, steps=steps)])
+    rank = ranked((step.layout for step in case.steps), 0)
+    steps = tuple(dataclasses.replace(step, layout=rank[step.layout]) for step in case.steps)
+    return (yield from first(case, [dataclasses.replace(case, steps=steps)]))
 
 
 def fewer_rows(case: Case) -> Moves:
@@ -187,7 +210,7 @@ def fewer_rows_and_buckets(case: Case) -> Moves:
     def put(smaller: Case, largest: int, change: Callable[..., Case] = refit) -> Case:
         rows = smaller.setup.max_bs - largest
         buckets = tuple(bs - rows for bs in smaller.setup.capture_bs if bs > rows)
-        kept = with_steps(smaller, (batch[: max(1, len(batch) - rows)] for batch in batches(smaller)))
+        kept = with_steps(smaller, (batch[: max(1, len(batch) - rows)] if batch else () for batch in batches(smaller)))
         return change(kept, capture_bs=buckets)
 
     case = yield from lower(case, 1, case.setup.max_bs, put)
@@ -240,6 +263,16 @@ def _number(name: str, low: Callable[[Setup], int]) -> Pass:
     return begin
 
 
+def within_context(case: Case) -> Moves:
+    """Nothing behind the context: one that is as much longer, or less, with every request as long as it allows."""
+    setup = case.setup
+    if not setup.overhang:
+        return case
+    lengths = range(setup.context_len, setup.context_len + setup.overhang + 1)
+    full = (filled(case, overhang=0, context_len=length) for length in lengths)
+    return (yield from first(case, itertools.chain([refit(case, overhang=0, context_len=lengths[-1])], full)))
+
+
 def smaller_pages(case: Case) -> Moves:
     sizes = [size for size in PAGE_SIZES if size < case.setup.page_size]
     return (yield from first(case, [refit(case, page_size=size) for size in sizes]))
@@ -261,8 +294,11 @@ PASSES: tuple[Pass, ...] = (
     merged_requests,
     shorter_lengths,
     fewer_accepted,
+    busy_steps,
+    plain_steps,
     smaller_data,
     lower_slots,
+    within_context,
     smallest_setup,
     fewer_rows_and_buckets,
     fewer_buckets,

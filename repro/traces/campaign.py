@@ -182,11 +182,11 @@ class Campaign:
     could not be made, and how often; errors also of runs that triage a failure. unknown: why oracles said UNKNOWN of
     the others, and how often, numbers made coarse.
     transitions_possible: how many transitions the setups drawn allow; transitions_missing: those of them that no
-    replay made. stages: seconds spent on draw, build, graph, eager, record, pass (the rest of a run: process and
-    transport), judge, store, confirm, shrink. facts: what the traces said about release, adapter, engine, torch,
-    machine. known: how many cases showed a known issue, by issue, where known issues were asked about; such failures
-    are no findings. workers: processes that ran cases at the same time; seconds is then the longest, stages are added
-    up.
+    replay made. states: cases with replays in each state; states_missing: those that none had. stages: seconds
+    spent on draw, build, graph, eager, record, pass (the rest of a run: process and transport), judge, store,
+    confirm, shrink. facts: what the traces said about release, adapter, engine, torch, machine. known: how many
+    cases showed a known issue, by issue, where known issues were asked about; such failures are no findings.
+    workers: processes that ran cases at the same time; seconds is then the longest, stages are added up.
     """
 
     target: Target
@@ -216,15 +216,16 @@ class Campaign:
     facts: Mapping[str, str] = field(default_factory=dict)
     workers: int = 1
     known: Mapping[str, int] = field(default_factory=dict)
+    states: Mapping[str, int] = field(default_factory=dict)
+    states_missing: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists, texts and numbers."""
         form = {name: getattr(self, name) for name in self.__slots__}
-        form["target"] = str(self.target)
-        form["transitions"] = [covered_to_json(covered) for covered in self.transitions]
+        form |= {"target": str(self.target), "transitions": list(map(covered_to_json, self.transitions))}
         form["transitions_missing"] = [asdict(transition) for transition in self.transitions_missing]
-        form["findings"] = [found_to_json(finding) for finding in self.findings]
-        for name in ("endings", "unknown", "unsupported", "errors", "stages", "facts", "known"):
+        form |= {"findings": list(map(found_to_json, self.findings)), "states_missing": list(self.states_missing)}
+        for name in ("endings", "unknown", "unsupported", "errors", "stages", "facts", "known", "states"):
             form[name] = dict(form[name])
         form["verdicts"] = {oracle: dict(counts) for oracle, counts in self.verdicts.items()}
         return form
@@ -241,6 +242,7 @@ class Campaign:
             parts["transitions_missing"] = tuple(
                 _typed(Transition(**part)) for part in parts.get("transitions_missing", ())
             )
+            parts["states_missing"] = tuple(parts.get("states_missing", ()))
             parts["findings"] = tuple(finding for part in parts["findings"] for finding in _founds(part))
             return _typed(cls(**parts))
         except BadRecord:

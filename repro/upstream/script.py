@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from repro.cases.case import Setup
-from repro.cases.codec import Seed
+from repro.cases.codec import Seed, options
 from repro.cases.releases import release_order
 from repro.cases.words import sentence
 from repro.upstream.rig import Refused, Wanted
@@ -120,6 +120,8 @@ def _filled(raw: str, seed: Seed, wanted: Wanted, releases: Sequence[str], **mor
     """With the pieces of the seed's runner in their places, for these releases alone."""
     setup = seed.case.setup
     parts = _parts(setup)
+    if more_than_plain := options(seed.case):
+        raise Refused(f"no script of a case with {', '.join(more_than_plain)}: there are no parts for that")
     look, data, expected = _looked_at(parts, wanted)
     orders = [release_order(release) for release in releases]
     texts = {
@@ -160,7 +162,8 @@ def can_show(seed: Seed, wanted: Wanted) -> bool:
     """Whether there is such a file for this failure at all."""
     setup = seed.case.setup
     shows = wanted.where == _LENGTH or _PADDED.fullmatch(wanted.where)
-    return setup.runner in PARTS and setup.backend == "triton" and setup.algorithm == "EAGLE" and bool(shows)
+    is_plain = setup.backend == "triton" and setup.algorithm == "EAGLE" and not options(seed.case)
+    return setup.runner in PARTS and is_plain and bool(shows)
 
 
 def _looked_at(parts: Parts, wanted: Wanted) -> tuple[str, list[str], str]:

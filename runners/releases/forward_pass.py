@@ -13,9 +13,14 @@ _CARRIED = ("req_to_token_pool", "token_to_kv_pool", "attn_backend")
 
 
 def forward_batch(model_runner: Any, fields: Mapping[str, Any]) -> Any:
-    """A ForwardBatch of these fields, for this model runner."""
+    """A ForwardBatch of these fields, for this model runner; since 0.5.22 with a plan of which KV slots it reads and
+    writes, as init_new makes one."""
     carried = {name: getattr(model_runner, name) for name in _CARRIED if name in ForwardBatch.__dataclass_fields__}
-    return ForwardBatch(**fields, **carried)
+    batch = ForwardBatch(**fields, **carried)
+    if "kv_loc_plan" in ForwardBatch.__dataclass_fields__:
+        translator = model_runner.kv_index_translator
+        translator.own_plan(batch).bind(batch, translator)
+    return batch
 
 
 def plan(backend: Any, batch: Any) -> None:

@@ -69,7 +69,7 @@ class Rows:
         """Bring tensors and arrays to a device, with one copy for all."""
         places = _places(tuple((name, _dtype(value), value.shape) for name, value in values.items()))
         on_host = b"".join([part for name, value in values.items() for part in (_raw(value), places[name].gap)])
-        packed = torch.frombuffer(bytearray(on_host), dtype=torch.uint8).to(device)
+        packed = _read(on_host, torch.uint8).to(device)
         return cls(count=count, tensors=_unpacked(packed, places), packed=packed, places=places, on_host=on_host)
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -80,8 +80,7 @@ class Rows:
         place = self.places.get(name)
         if place is None:
             return self.tensors[name].cpu()
-        part = bytearray(self.on_host[place.start : place.start + place.size])
-        return torch.frombuffer(part, dtype=place.dtype).view(place.shape)
+        return _read(self.on_host[place.start : place.start + place.size], place.dtype).view(place.shape)
 
     def copied(self) -> Rows:
         """The same contents in tensors of their own: a runner may change what it is given."""
@@ -136,6 +135,11 @@ def _unpacked(packed: torch.Tensor, places: Mapping[str, _Place]) -> dict[str, t
     return unpacked
 
 
+def _read(data: bytes, dtype: torch.dtype) -> torch.Tensor:
+    """As a tensor of its own; torch has no buffers of nothing."""
+    return torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
+
+
 def _dtype(value: torch.Tensor | Array) -> torch.dtype:
     return value.dtype if isinstance(value, torch.Tensor) else _DTYPES[value.dtype]
 
@@ -150,6 +154,8 @@ _DTYPES = {np.dtype(name): getattr(torch, name) for name in ("bool", "int32", "i
 # What a path returns: named tensors, as views that the next replay may overwrite; count rows or a multiple of it.
 Outputs = Mapping[str, torch.Tensor]
 Given = Mapping[str, Array]
+# Hidden states that come besides a target's logits; nobody's where nobody asked for them.
+RETURNED = "returned_hidden_states"
 
 
 def buffers_of(runner: Any) -> Any:

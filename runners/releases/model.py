@@ -41,11 +41,14 @@ def _write(folder: Path, config: Mapping[str, Any]) -> Path:
 
 
 def llama(setup: Setup, architecture: str = "LlamaForCausalLM") -> dict[str, Any]:
-    """The configuration of a Llama of one layer, or of a draft model of that kind."""
+    """The configuration of a Llama of one layer, or of a draft model of that kind; of two layers, a sliding
+    and a full one, where sliding layers have KV slots of their own."""
+    is_hybrid = setup.swa and architecture == "LlamaForCausalLM"
     return {
         "architectures": [architecture],
         "model_type": "llama",
-        "num_hidden_layers": 1,
+        "num_hidden_layers": 2 if is_hybrid else 1,
+        **({"is_hybrid_swa": True, "hybrid_layer_pattern": [1, 0]} if is_hybrid else {}),
         "hidden_size": setup.hidden_size,
         "intermediate_size": setup.hidden_size,
         "num_attention_heads": setup.num_heads,
@@ -63,27 +66,57 @@ def llama(setup: Setup, architecture: str = "LlamaForCausalLM") -> dict[str, Any
     }
 
 
+_ASKED = "get_attention_sliding_window_size"
+# Llama's classes by whose they are; the draft models derive from the target's.
+_WHOSE = {
+    "target": frozenset({"LlamaForCausalLM"}),
+    "draft": frozenset({"LlamaForCausalLMEagle", "LlamaForCausalLMEagle3"}),
+    "": frozenset[str](),
+}
+
+
 @contextmanager
-def windowed(window: int) -> Iterator[None]:
-    """While entered, a Llama target is built as one whose layers see so many tokens before their own; 0: all. sglang
-    asks the model for it, before it makes the attention backend. Drafts, which derive from it, see everything."""
+def windowed(window: int, whose: str) -> Iterator[None]:
+    """While entered, a Llama target or draft model is built as one whose layers see so many tokens before their own; 0:
+    all. sglang asks the model for it, before it makes the attention backend."""
     if not window:
         yield
         return
-    llama_model: Any = importlib.import_module("sglang.srt.models.llama").LlamaForCausalLM
+    # The second has an answer of its own since 0.5.23.
+    names = ("llama", "LlamaForCausalLM"), ("llama_eagle3", "LlamaForCausalLMEagle3")
+    kinds = [getattr(importlib.import_module(f"sglang.srt.models.{module}"), kind) for module, kind in names]
+    kept = {kind: vars(kind).get(_ASKED) for kind in kinds}
 
     def size(self: Any) -> int | None:
-        if type(self) is not llama_model:
+        if type(self).__name__ not in _WHOSE[whose]:
             return None
-        for layer in self.model.layers:
-            layer.self_attn.attn.sliding_window_size = window
+        pattern = getattr(self.config, "hybrid_layer_pattern", None)
+        for attention in attentions(self):
+            if pattern is None or pattern[attention.layer_id]:
+                attention.sliding_window_size = window
         return window
 
-    llama_model.get_attention_sliding_window_size = size
+    for kind in kinds:
+        setattr(kind, _ASKED, size)
     try:
         yield
     finally:
-        del llama_model.get_attention_sliding_window_size
+        for kind, own in kept.items():
+            if own is None:
+                delattr(kind, _ASKED)
+            else:
+                setattr(kind, _ASKED, own)
+
+
+def attentions(model: Any) -> Iterator[Any]:
+    """sglang's attention layers of a model."""
+    yield from (module for module in model.modules() if type(module).__name__ == "RadixAttention")
+
+
+def cap_logits(model: torch.nn.Module, cap: int) -> None:
+    """Have its attention's scores level off there; 0: nowhere."""
+    for attention in attentions(model):
+        attention.logit_cap = float(cap)
 
 
 def keep_sizes() -> None:

@@ -19,8 +19,8 @@ from runners.releases.refusals import refused
 _HARNESS = str(Path(__file__).resolve().parents[1])
 _ENGINES = f"{_HARNESS}/engines/"
 _SGLANG = "/sglang/"
-# The harness's, and yet only on the way from sglang to torch.
-_PASSING = ("__torch_function__", "__torch_dispatch__")
+# The harness's, and yet only on the way from sglang to torch, or from a kernel to Triton's language.
+_PASSING = ("__torch_function__", "__torch_dispatch__", "bound")
 # What a stand-in raises by a mistake of its own. What else it raises, the real thing would.
 _MISTAKES = (AttributeError, TypeError, NameError, ImportError)
 # Modules of others in which stand-ins lie, or that a release asks for something only a GPU's has.

@@ -11,6 +11,7 @@ import torch
 
 from repro.cases.case import Setup
 from repro.cases.layout import req_to_token
+from repro.cases.runner_facts import RUNNER_FACTS
 from runners.engines.active import engine
 from runners.engines.guards import Guards
 from runners.engines.staging import flats
@@ -31,12 +32,15 @@ class Captured:
         self.adapter, self.setup = adapter, setup
         family = adapter.family
         self.device = torch.device(engine.device)
-        self.table = req_to_token(setup)
+        self.layout = 0
+        self.table = self._first_table = req_to_token(setup)
         guards = Guards(engine.capturing)
-        with guards, model.windowed(setup.window), model.folders(*family.configs(setup)) as folders:
+        whose = RUNNER_FACTS[setup.runner].windowed
+        with guards, model.windowed(setup.window, whose), model.folders(*family.configs(setup)) as folders:
             self.live: Live = adapter.build(setup, engine.device, folders)
             self.model_runner = family.model_runner(self.live)
             model.fill_weights(self.model_runner.model)
+            model.cap_logits(self.model_runner.model, setup.logit_cap)
             self.dtype: torch.dtype = self.model_runner.dtype
             self.kv = family.kv(self.model_runner)
             memory.fill_table(self.req_to_token, self.table)
@@ -50,7 +54,6 @@ class Captured:
         engine.Graph.runner_is_captured = True
         self.planner = Planner([self.live.target, self.live.draft])
         self.third_opinion = ThirdOpinion(adapter, self.live, setup, self.dtype)
-        self.unmirrored = not setup.mirrored and not self.planner.needs_host_lengths
         self.slots = np.unique(self.table[1:])
         self.neutral = dict(adapter.neutral(self.live))
         caches = [self.kv, *self.other_kv]
@@ -98,6 +101,15 @@ class Captured:
     def reset(self) -> None:
         """Return to the state right after capture."""
         memory.restore(self._static, self._start)
+        self.layout, self.table = 0, self._first_table
+
+    def lay_out(self, layout: int) -> bool:
+        """Have request slots own KV slots by this layout; whether they did not before."""
+        if layout == self.layout:
+            return False
+        self.layout, self.table = layout, req_to_token(self.setup, layout)
+        memory.fill_table(self.req_to_token, self.table)
+        return True
 
     @contextmanager
     def embeddings_moved(self, factor: float) -> Iterator[None]:

@@ -19,8 +19,8 @@ from runners.releases import catalogue
 from runners.releases.kv_move.family import Batch, Move, Pools
 from runners.releases.stood_in import stood_in
 from runners.sessions import memory
+from runners.sessions.answers import see_memory
 from runners.sessions.errors import attributed, sglang_errors
-from runners.sessions.step import see_memory
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:

@@ -18,7 +18,8 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def fill_table(rows: torch.Tensor, table: Ints) -> None:
-    """Put the layout into req_to_token. HarnessError if it does not hold it."""
+    """Put the layout into req_to_token, whose rows are wider than a context by what sglang leaves for drafts.
+    HarnessError if it does not hold it."""
     height, width = table.shape
     if rows.shape[0] < height or rows.shape[1] < width:
         raise HarnessError(f"req_to_token is {tuple(rows.shape)}, the layout needs {table.shape}")

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from repro.cases.case import Case, Request, Setup, accepted_max, seq_len_max
+from repro.cases.case import Step as Asked
 from repro.cases.codec import digest
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.trace import Array
@@ -18,6 +19,7 @@ from runners.recording.observer import HarnessError, RunCase, Unsupported, Watch
 from runners.recording.packed import PackedLayout
 from runners.releases.live import Adapter
 from runners.releases.refusals import refused
+from runners.releases.sliding import reserved
 from runners.sessions.captured import Captured
 from runners.sessions.errors import SglangError
 from runners.sessions.history import NOTHING, STALE
@@ -33,7 +35,8 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
     engine.memory_seen()  # while workers are built, nothing is given that is captured
     captured = Captured(adapter, setup, watch)
     at_capture = engine.memory_seen()
-    engine.pad_into([*(tensor[: setup.page_size] for tensor in captured.every_kv), captured.req_to_token[0]])
+    pages = (tensor[: setup.page_size] for tensor in captured.every_kv)
+    engine.pad_into([*pages, *reserved(captured.live.target.model_runner.token_to_kv_pool), captured.req_to_token[0]])
     if BARE:
         return partial(bare_loop, captured)
 
@@ -58,7 +61,7 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
                 drawn = is_drawn(name_of_case, number)
                 # Of the last step, so that a case stays the same case when those before it are taken away.
                 last = number == len(case.steps) - 1
-                Step(captured, number, step.requests, watch, drawn=drawn, twinned=last).run()
+                Step(captured, number, step, watch, drawn=drawn, twinned=last).run()
             except SglangError as raised:
                 if words := refused(setup, raised.error):
                     raise Unsupported(words) from raised.error
@@ -81,7 +84,7 @@ def learn_history(captured: Captured, watch: Watch) -> None:
         Request(slot=setup.slots - n, seq_len=max(1, longest - n), data=_OTHER_DATA + n, accepted=accepted_max(setup))
         for n in range(setup.max_bs)
     ]
-    step = Step(captured, -1, requests, Silent())
+    step = Step(captured, -1, Asked(requests=tuple(requests)), Silent())
     step.fill()
     try:
         with captured.timed("graph", Silent()):
@@ -103,7 +106,7 @@ def bare_loop(captured: Captured, case: Case, watch: Watch) -> None:
     adapter = captured.adapter
     batches = []
     for number, step in enumerate(case.steps):
-        prepared = Step(captured, number, step.requests, Silent())
+        prepared = Step(captured, number, step, Silent())
         prepared.fill()
         batches.append([adapter.batch(captured.live, prepared.rows.copied()) for _ in range(2)])
     engine.synchronize()

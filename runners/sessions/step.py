@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from repro.cases import case
 from repro.cases.backend_facts import BACKEND_FACTS
-from repro.cases.case import Request
 from repro.cases.layout import page_copies
 from repro.traces.trace import Array
 from runners.engines.active import engine
-from runners.engines.guards import untouched
 from runners.engines.staging import HostArrays, Tape
 from runners.recording.observer import HarnessError, Watch
-from runners.releases.live import Given, Outputs, Rows
+from runners.releases.live import RETURNED, Given, Outputs, Rows
 from runners.releases.reference.rounding import FORMATS
 from runners.sessions import memory, third_opinion, writes
+from runners.sessions.answers import KV_DIFFERS, can_run, gave_the_same, see_bands, see_memory
 from runners.sessions.beside import Beside
 from runners.sessions.captured import Captured
 
@@ -31,9 +31,6 @@ WHOLE = os.environ.get("EAGLEEYE_RECORD") == "whole"
 
 # How far inputs are moved to see whether an output hangs on rounding: a few units in the last place.
 NUDGE = {torch.float32: 2.0**-21, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
-
-# The slots in which graph and eager left different bits; asked for, and not recorded.
-KV_DIFFERS = "kv_differs"
 
 
 class Step:
@@ -44,7 +41,7 @@ class Step:
         self,
         captured: Captured,
         number: int,
-        requests: Sequence[Request],
+        asked: case.Step,
         watch: Watch,
         *,
         drawn: bool = False,
@@ -52,10 +49,13 @@ class Step:
     ) -> None:
         self.captured, self.number, self.watch, self.drawn = captured, number, watch, drawn
         self.setup, self.family = captured.setup, captured.adapter.family
-        self.requests = requests
+        self.requests, self.hidden = asked.requests, asked.hidden
+        self.mirrored = (asked.mirrored and self.setup.mirrored) or captured.planner.needs_host_lengths
+        if captured.lay_out(asked.layout):
+            watch.see(number, "input", "req_to_token", captured.table)
         self.launches = 0
         self.tape = Tape(watch, number, captured.known)
-        self.beside = Beside(captured, number, self.tape, watch, whole=twinned)
+        self.beside = Beside(captured, number, self.tape, watch, whole=twinned and bool(self.requests))
         self.shown: dict[str, torch.Tensor] = {}  # the batch, one row a request
         self.given = self._given()
         self.rows = self._rows()
@@ -71,10 +71,14 @@ class Step:
         captured = self.captured
         self.fill()
         if not self._is_replayed():
-            self._run_without_graph()
+            if self.requests:
+                self._run_without_graph()
             return
         snapshots = captured.snapshots
         snapshots.take(snapshots.BEFORE)
+        if not self.requests:
+            self._run_idle()
+            return
         if self.beside.run_twin(lambda: self._batch(self.rows)):
             snapshots.put_back(snapshots.BEFORE)
         forward_batch = self._batch(self.rows)
@@ -98,8 +102,8 @@ class Step:
         self.tape.see("eager", "kv_slots", eager_slots, as_slots=True)
         self.tape.see("eager", KV_DIFFERS, between, as_slots=True, tell=False)
         came = self._all_came("eager")
-        self._see_bands(came)
-        if by_graph == by_eager and _equal(came, by_graph) and not WHOLE:
+        see_bands(self.tape, captured.bands, came)
+        if by_graph == by_eager and gave_the_same(came, by_graph) and not WHOLE:
             self.tape.see("eager", "kv_same", 1)
             asks = self.drawn
         else:
@@ -111,10 +115,23 @@ class Step:
         if asks and by_graph == by_eager:
             self._ask_third(came, by_eager)
 
+    def _run_idle(self) -> None:
+        """The graph goes over padding alone, and there is nothing for eager."""
+        forward_batch = self._batch(self.rows)
+        self._see_caller("before", forward_batch)
+        self.tape.hold()
+        self.watch.at(self.number, "graph")
+        self._graph(forward_batch)
+        self._ask_bands()
+        self._see_caller("after_graph", forward_batch)
+        snapshots = self.captured.snapshots
+        self._see_slots("graph", snapshots.kept(snapshots.BEFORE))
+        see_bands(self.tape, self.captured.bands, self._all_came("graph"))
+
     def _is_replayed(self) -> bool:
         """Whether a graph runs this batch. The runner is asked where that is more than a matter of course."""
-        held = self.setup.replays(len(self.requests))
-        if held and self.setup.padded:
+        held = self.setup.replays(len(self.requests), self.hidden)
+        if held and self.setup.padded and not self.hidden:
             return True
         self.watch.at(self.number, "asked")
         with self.captured.timed("graph", self.watch):
@@ -134,7 +151,11 @@ class Step:
     def _batch(self, rows: Rows) -> Any:
         captured = self.captured
         batch = captured.adapter.batch(captured.live, rows.copied())
-        if captured.unmirrored:
+        if not self.requests:
+            batch.forward_mode = type(batch.forward_mode).IDLE
+        if self.hidden:
+            batch.capture_hidden_mode = type(batch.capture_hidden_mode)[self.hidden.upper()]
+        if not self.mirrored:
             batch.seq_lens_cpu = batch.seq_lens_sum = None
         return batch
 
@@ -263,7 +284,11 @@ class Step:
 
     def _given(self) -> Given:
         """The batch as host arrays, one row per request."""
-        return self.family.given(self.setup, self.captured.table, self.requests)
+        table = self.captured.table
+        if self.requests:
+            return self.family.given(self.setup, table, self.requests)
+        anybody = self.family.given(self.setup, table, [case.Request(slot=1, seq_len=1, data=0)])
+        return {name: array[:0] for name, array in anybody.items()}
 
     def _rows(self) -> Rows:
         """The batch as sglang takes it, and recorded as such: what `input` says is what was handed over."""
@@ -278,7 +303,7 @@ class Step:
     def _prepare(self) -> None:
         """Add to the batch what other models make of it."""
         captured = self.captured
-        if captured.adapter.prepare is None:
+        if captured.adapter.prepare is None or not self.requests:
             return
         self.tape.hold()
         self.watch.at(self.number, "prepare")
@@ -287,7 +312,7 @@ class Step:
         captured.wait_for("eager", self.watch)
         for name, tensor in prepared.items():
             self.tape.see("input", name, tensor, rows=len(self.requests))
-            self.shown[name] = tensor.view(len(self.requests), -1)
+            self.shown[name] = tensor.view(len(self.requests), tensor.numel() // len(self.requests))
         self.rows = self.rows.joined(prepared)
 
     def _fill_cache(self) -> None:
@@ -301,7 +326,7 @@ class Step:
         first.fill(self.number, prefixes, np.concatenate([drafts, np.setdiff1d(captured.slots, taken)]))
         for filling in others:
             filling.fill(self.number, prefixes, drafts[:0])
-        if self.family.drafts and BACKEND_FACTS[self.setup.backend].reads_pages:
+        if self.requests and self.family.drafts and BACKEND_FACTS[self.setup.backend].reads_pages:
             pairs = [(r, *page_copies(self.setup, r.seq_len)) for r in self.requests]
             sources, copies = ([table[r.slot, pair[side]].reshape(-1) for r, *pair in pairs] for side in (0, 1))
             memory.copy_slots(captured.every_kv, np.concatenate(sources), np.concatenate(copies))
@@ -344,6 +369,8 @@ class Step:
         """The rows of real requests, of a pass over `count` requests: one over a padded batch gives more. Their
         names."""
         real = len(self.requests)
+        if not self.hidden:
+            outputs = {name: tensor for name, tensor in outputs.items() if name != RETURNED}
         for name, tensor in outputs.items():
             each = tensor.shape[0] // count
             real_rows = tensor if tensor.shape[0] == each * real else tensor[: each * real]
@@ -363,37 +390,3 @@ class Step:
     def _ask_bands(self) -> None:
         for number, bands in enumerate(self.captured.bands):
             self.tape.see("guard", str(number), bands.read(), tell=False)
-
-    def _see_bands(self, came: HostArrays) -> None:
-        intact = 0
-        for number, bands in enumerate(self.captured.bands):
-            read = came["guard", str(number)]
-            broken = bands.broken(read)
-            intact += 0 if broken else read.size
-            for name, contents in broken.items():
-                self.tape.see("guard", name, contents)
-                self.tape.see("guard", f"{name}.want", untouched(contents.size))
-            if broken:
-                bands.mend()
-        self.tape.see("guard", "intact", intact)
-
-
-def see_memory(staging: Tape) -> None:
-    """Record what kernels did to memory since this was last asked."""
-    for name, value in engine.memory_seen().items():
-        staging.see("memory", name, value)
-    staging.hold()
-
-
-def can_run(runner: Any, forward_batch: Any) -> bool:
-    """Whether the runner would replay a graph for this batch."""
-    asked = getattr(runner, "can_run_graph", None) or runner.can_run
-    return bool(asked(forward_batch))
-
-
-def _equal(came: HostArrays, outputs: Sequence[str]) -> bool:
-    """Whether both paths gave the same in these outputs and left the same KV cache."""
-    # Slot 0 is where padded rows write.
-    return not np.any(came["eager", KV_DIFFERS]) and all(
-        np.array_equal(came["graph", name], came["eager", name]) for name in outputs
-    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from runners.engines.launch_memory import report
+
 FULL_MASK, QLEN_ONLY = 0, 1
 
 
@@ -35,14 +37,16 @@ def build_tree_kernel_efficient(
         parents = _parents(selected_index[row].tolist(), parent_list[row].tolist(), topk)
         before = length if tree_mask_mode == FULL_MASK else 0
         size = draft_token_num * (before + draft_token_num)
-        among_drafts = tree_mask[start : start + size].view(draft_token_num, before + draft_token_num)[:, before:]
-        start += size
+        block = _block(tree_mask, start, size)
+        among_drafts = block.view(draft_token_num, before + draft_token_num)[:, before:]
         among_drafts.zero_()
         among_drafts[:, 0] = 1
         for token in range(draft_token_num):
             line = _ancestors(parents, token)
             among_drafts[token, line] = 1
             positions[row * draft_token_num + token] = length + len(line)
+        tree_mask[start : start + size] = block[: len(tree_mask) - start]
+        start += size
         retrieve_index[row] = torch.arange(draft_token_num) + row * draft_token_num
         for token in range(draft_token_num - 1, 0, -1):
             parent = parents[token]
@@ -50,6 +54,14 @@ def build_tree_kernel_efficient(
                 continue
             retrieve_next_sibling[row, token] = retrieve_next_token[row, parent]
             retrieve_next_token[row, parent] = token
+
+
+def _block(tree_mask: torch.Tensor, start: int, size: int) -> torch.Tensor:
+    """A copy of one request's part of the mask. What lies behind the mask is somebody else's memory on a GPU."""
+    held = tree_mask[start : start + size]
+    if len(held) < size:
+        report("store outside tree_mask in build_tree_kernel_efficient", len(tree_mask), len(tree_mask))
+    return torch.cat((held, tree_mask.new_zeros(size - len(held))))
 
 
 def _parents(selected: list[int], parent_list: list[int], topk: int) -> list[int]:

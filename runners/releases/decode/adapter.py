@@ -11,7 +11,7 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, Forw
 
 from runners.releases.decode.family import FAMILY, backend
 from runners.releases.forward_pass import forward_batch, replayed
-from runners.releases.live import Live, Outputs, Rows
+from runners.releases.live import RETURNED, Live, Outputs, Rows
 from runners.releases.workers import present
 
 _NEW = "sglang.srt.model_executor.runner.decode_cuda_graph_runner"
@@ -52,7 +52,9 @@ def batch(live: Live, rows: Rows) -> Any:
 
 
 def logits(returned: Any) -> Outputs:
-    return {"logits": returned.next_token_logits}
+    """returned_hidden_states: where there are any, asked for or not."""
+    hidden = returned.hidden_states
+    return {"logits": returned.next_token_logits} | ({} if hidden is None else {RETURNED: hidden})
 
 
 def graph(runner: Any, batch: Any) -> Outputs:

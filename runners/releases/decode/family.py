@@ -14,6 +14,7 @@ from repro.cases.payload import integers_each
 from runners.releases import fa3, fa3_metadata, model
 from runners.releases.live import Family, Given, Live
 from runners.releases.reference import target
+from runners.releases.sliding import any_cache, as_full
 
 CALLER = (
     "batch_size",
@@ -53,12 +54,20 @@ def backend(live: Live) -> Any:
 def sliding(live: Live) -> Mapping[str, torch.Tensor]:
     """What sliding layers read, where there are any: Triton has buffers of its own for them, flashinfer lists of two,
     theirs first."""
-    if not live.setup.window or live.setup.backend == "fa3":
+    setup = live.setup
+    if setup.backend == "fa3":
         return {}
-    attention = backend(live)
-    if isinstance(attention.kv_indptr, list):
-        return {"window_kv_indptr": attention.kv_indptr[0], "window_kv_indices": attention.cuda_graph_kv_indices[0]}
-    return {"window_kv_indptr": attention.window_kv_indptr, "window_kv_indices": attention.cuda_graph_window_kv_indices}
+    found = sliding_of(backend(live)) if setup.window else {}
+    if setup.swa:
+        found = {**found, "window_kv_indices": as_full(found["window_kv_indices"], setup.page_size)}
+    return found
+
+
+def sliding_of(backend: Any) -> Mapping[str, torch.Tensor]:
+    """The same of one attention backend."""
+    if isinstance(backend.kv_indptr, list):
+        return {"window_kv_indptr": backend.kv_indptr[0], "window_kv_indices": backend.cuda_graph_kv_indices[0]}
+    return {"window_kv_indptr": backend.window_kv_indptr, "window_kv_indices": backend.cuda_graph_window_kv_indices}
 
 
 def only(buffer: Any) -> Any:
@@ -109,5 +118,6 @@ FAMILY = Family(
     static=static,
     metadata=metadata,
     prefix=lambda setup, request: request.seq_len - 1,
+    kv=any_cache,
     reference=target.decode,
 )

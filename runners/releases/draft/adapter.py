@@ -63,7 +63,8 @@ def graph(runner: Any, batch: Any) -> Outputs:
 
 
 def eager(live: Live, batch: Any) -> Outputs:
-    plan(backend(live), batch)
+    if backend(live) is not None:  # a single step only samples
+        plan(backend(live), batch)
     return drafts(live.draft.draft_forward(batch))
 
 

@@ -79,7 +79,7 @@ def batch_for(runner: Any, rows: Rows) -> Any:
 def spec_input(rows: Rows) -> Any:
     """What the worker hands on: hidden states, and how many tokens and drafts of each request were accepted, under the
     names that this release has for them."""
-    width = rows["input_ids"].shape[0] // rows.count
+    width = rows["hidden_states"].shape[1]
     counts = {name: rows[today] for today, names in family.RENAMED.items() for name in names if name in KNOWN}
     return INPUT(
         hidden_states=rows["hidden_states"].flatten(0, 1),

@@ -14,7 +14,7 @@ from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
 from repro.cases.payload import floats_each, integers_each
 from runners.releases import algorithms, fa3, fa3_metadata
-from runners.releases.decode.family import only
+from runners.releases.decode.family import only, sliding_of
 from runners.releases.live import Family, Given, Live, Outputs
 from runners.releases.reference import extending
 
@@ -104,7 +104,9 @@ def indexing(live: Live) -> Mapping[str, Any]:
     fills another qo_indptr for graphs."""
     has = backend(live)
     queries = has.cuda_graph_qo_indptr if live.setup.backend == "flashinfer" else has.qo_indptr
-    return {"kv_indptr": only(has.kv_indptr), "kv_indices": only(has.cuda_graph_kv_indices), "qo_indptr": only(queries)}
+    found = {"kv_indptr": has.kv_indptr, "kv_indices": has.cuda_graph_kv_indices, "qo_indptr": queries}
+    window = sliding_of(has) if live.setup.window else {}
+    return {**{name: only(buffer) for name, buffer in found.items()}, **window}
 
 
 def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
@@ -121,7 +123,7 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
     if live.setup.backend == "fa3":
         return paged_metadata(live, bs, used)
     indices = {name: buffer[None] for name, buffer in indexing(live).items()}
-    return indices | {"kv_indices": indices["kv_indices"][:, :used]}
+    return {name: tensor[:, :used] if name.endswith("kv_indices") else tensor for name, tensor in indices.items()}
 
 
 def paged_metadata(live: Live, bs: int, used: int) -> Mapping[str, torch.Tensor]:
@@ -133,7 +135,7 @@ def paged_metadata(live: Live, bs: int, used: int) -> Mapping[str, torch.Tensor]
 def outputs(logits: torch.Tensor, hidden: torch.Tensor, accepted: torch.Tensor, topk: int) -> Outputs:
     """next_token_logits, hidden_states: of all tokens. topk_index, topk_p: what the worker draws from the last accepted
     token of each request, and next_hidden_states, which it hands on."""
-    last = last_accepted(accepted, logits.shape[0] // len(accepted))
+    last = last_accepted(accepted, logits.shape[0] // max(1, len(accepted)))
     return {"next_token_logits": logits, "hidden_states": hidden, **drawn(logits[last], hidden[last], topk)}
 
 

@@ -49,7 +49,7 @@ FAMILY = replace(
 
 def graph(runner: Any, forward_batch: Any) -> Outputs:
     counts = accepted(forward_batch)
-    width = forward_batch.input_ids.shape[0] // len(counts)
+    width = forward_batch.input_ids.shape[0] // max(1, len(counts))
     returned = replayed(runner, forward_batch, family.last_accepted(counts, width))
     drawn = family.drawn(returned.next_token_logits, returned.hidden_states, adapter.topk(runner))
     return {"next_token_logits": returned.next_token_logits, **drawn}

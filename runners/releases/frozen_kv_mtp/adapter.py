@@ -12,10 +12,10 @@ from sglang.srt.speculative.frozen_kv_mtp_info import FrozenKVMTPDraftInput
 
 from repro.cases.case import Setup
 from repro.cases.layout import pool_tokens
-from runners.releases import model
+from runners.releases import model, sliding
 from runners.releases.draft.adapter import drafts
 from runners.releases.forward_pass import forward_batch, replayed
-from runners.releases.frozen_kv_mtp.family import FAMILY, backend, shift
+from runners.releases.frozen_kv_mtp.family import FAMILY, backend
 from runners.releases.live import Live, Outputs, Rows
 from runners.releases.model import Folders
 from runners.releases.workers.present import GENERATION, server_args, with_draft
@@ -44,7 +44,7 @@ def worker_class() -> Any:
 def bind(setup: Setup, target: Any) -> None:
     """The assistant takes the target's embeddings and reads its KV cache."""
     model.fill_weights(target.model_runner.model)
-    shift(target.model_runner.token_to_kv_pool, pool_tokens(setup) + setup.page_size)
+    sliding.shift(target.model_runner.token_to_kv_pool, pool_tokens(setup) + setup.page_size)
 
 
 def capture(live: Live) -> Any:

@@ -14,6 +14,7 @@ import torch
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
 from repro.cases.payload import floats_each, integers_each
+from runners.releases import sliding
 from runners.releases.frozen_kv_mtp import models
 from runners.releases.live import Family, Given, Live
 from runners.releases.reference import gemma
@@ -79,9 +80,7 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
     slots of the same tokens. Of kv_indices, as much as this batch can use."""
     setup = live.setup
     used = int(given["seq_lens"].sum()) + setup.topk * setup.max_bs
-    sliding = backend(live).cuda_graph_window_kv_indices
-    # Nothing but padding lies below.
-    full = torch.where(sliding < 2 * setup.page_size, -sliding.sign(), sliding - setup.page_size)
+    full = sliding.as_full(backend(live).cuda_graph_window_kv_indices, setup.page_size)
     indices = {
         "kv_indptr": backend(live).kv_indptr,
         "kv_indices": backend(live).cuda_graph_kv_indices[:used],
@@ -91,22 +90,9 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
     return {name: tensor[None] for name, tensor in indices.items()}
 
 
-def shift(pool: Any, slots: int) -> None:
-    """Give the tokens of KV slots 0..slots-1 theirs in sliding layers: one page on, but slot 0 for slot 0, so that one
-    cannot stand for the other."""
-    mapping, page = pool.full_to_swa_index_mapping, pool.page_size
-    mapping[page:slots] = torch.arange(2 * page, slots + page, device=mapping.device)
-
-
 def kv(model_runner: Any) -> list[torch.Tensor]:
-    """The target's cache: keys and values of its full layers, then of its sliding ones, [kv slots, heads, size], by
-    the full layers' slots."""
-    pool = model_runner.model.kv_context.target_token_to_kv_pool
-    full, sliding, page = pool.full_kv_pool, pool.swa_kv_pool, pool.page_size
-    return [
-        *(tensor[:-page] for tensor in (*full.k_buffer, *full.v_buffer)),
-        *(tensor[page:] for tensor in (*sliding.k_buffer, *sliding.v_buffer)),
-    ]
+    """The target's cache."""
+    return sliding.cache(model_runner.model.kv_context.target_token_to_kv_pool)
 
 
 def reference(live: Live) -> Reference:

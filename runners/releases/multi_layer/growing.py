@@ -24,7 +24,7 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
     """As for one layer, and rewritten: [n, layers - 1], the KV slots of the tokens before the new ones, which later
     layers write again; 0 where there is no such token; hidden_pool: [n, layers - 1, hidden], their hidden states."""
     more = setup.num_steps - 1
-    before = np.array([[r.seq_len - back for back in range(1, more + 1)] for r in requests])
+    before = np.array([r.seq_len for r in requests])[:, None] - np.arange(1, more + 1)
     slots = np.array([[r.slot] for r in requests])
     return {
         **one_layer.given(setup, table, requests),

@@ -63,22 +63,33 @@ def into(live: Live) -> tuple[Any, ...]:
     return mask.mode, mask.buffer, mask.is_read
 
 
-def batch(live: Live, rows: Rows) -> Any:
-    """The trees are built into the attention backend's buffers, as after every draft."""
-    setup, runner = live.setup, FAMILY.model_runner(live)
-    lengths = rows["seq_lens"].cpu()
-    mask, positions, index, next_token, next_sibling, tokens = eagle_utils.build_tree_kernel_efficient(
+def trees(live: Live, rows: Rows, total: int) -> tuple[torch.Tensor, ...]:
+    """Mask, positions, the three ways through the tree and its tokens, built into the attention backend's buffers, as
+    after every draft. total: the sum of the lengths. An idle batch has empty ones (create_idle_input)."""
+    setup = live.setup
+    if not rows.count:
+        tokens = rows["seq_lens"].new_empty(0, dtype=torch.int64)
+        through = tokens.view(0, 1).expand(0, setup.num_draft_tokens)
+        return tokens.bool(), tokens, through, through, through, tokens
+    built: tuple[torch.Tensor, ...] = eagle_utils.build_tree_kernel_efficient(
         rows["bonus_tokens"],
         rows["parents"],
         rows["scores_index"],
         rows["tokens"],
         rows["seq_lens"],
-        int(lengths.sum()),
+        total,
         setup.topk,
         setup.num_steps,
         setup.num_draft_tokens,
         *into(live),
     )
+    return built
+
+
+def batch(live: Live, rows: Rows) -> Any:
+    setup, runner = live.setup, FAMILY.model_runner(live)
+    lengths = rows["seq_lens"].cpu()
+    mask, positions, index, next_token, next_sibling, tokens = trees(live, rows, int(lengths.sum()))
     spelling = verify_spelling()
     spec_info = EagleVerifyInput(
         draft_token=tokens,

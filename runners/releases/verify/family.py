@@ -17,6 +17,7 @@ from runners.releases.decode import family as decode
 from runners.releases.draft import family as draft
 from runners.releases.live import Family, Given, Live
 from runners.releases.reference import target
+from runners.releases.sliding import any_cache
 
 # What the draft is given, where the verify call has something else under that name.
 DRAFT = {"draft_out_cache_loc": "out_cache_loc", "draft_positions": "positions"}
@@ -52,7 +53,7 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
     """Of kv_indices and custom_mask, which are as long as the context allows, as much as this batch can use."""
     setup, backend = live.setup, decode.backend(live)
     if setup.backend == "flashinfer":
-        return flashinfer_metadata(backend, setup, given)
+        return flashinfer_metadata(live, given)
     lengths = int(given["seq_lens"].sum())
     if setup.backend == "fa3":
         each = setup.num_draft_tokens
@@ -65,27 +66,34 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
         "qo_indptr": backend.qo_indptr[None],
         "mask_indptr": backend.mask_indptr,
         "custom_mask": mask_of(backend)[:bits],
+        **{name: tensor[None, : lengths + setup.max_bs] for name, tensor in decode.sliding(live).items()},
     }
 
 
-def flashinfer_metadata(backend: Any, setup: Setup, given: Given) -> Mapping[str, torch.Tensor]:
+def flashinfer_metadata(live: Live, given: Given) -> Mapping[str, torch.Tensor]:
     """flashinfer attends to the tokens of the tree in the KV cache as well, and packs its mask: eight entries a byte,
     every row from a byte of its own on. Recorded as if it were not packed; a row that starts at a wrong byte starts
     at a wrong entry."""
-    lengths = given["seq_lens"].astype(np.int64)
-    entries = setup.num_draft_tokens * (lengths + setup.num_draft_tokens)
+    setup, backend = live.setup, decode.backend(live)
+    # Of sliding layers, if there are any, which may be planned with the ends of the sequences alone.
+    sliding, count = 0, len(given["seq_lens"])
+    lengths = given["seq_lens"].astype(np.int64) + setup.num_draft_tokens
+    if setup.window:
+        lengths = np.diff(backend.kv_indptr[sliding][: count + 1].cpu().numpy()).astype(np.int64)
+    entries = setup.num_draft_tokens * lengths
     first = 8 * np.append(0, np.cumsum(-(-entries // 8)))
-    places = np.concatenate([start + np.arange(count) for start, count in zip(first, entries, strict=False)])
-    # Of sliding layers, if there are any: those of the others are made of the same lengths.
-    sliding = 0
+    places = np.concatenate(
+        [start + np.arange(size) for start, size in zip(first, entries, strict=False)] or [np.empty(0, dtype=np.int64)]
+    )
     packed, starts = backend.cuda_graph_custom_mask, backend.cuda_graph_qk_indptr[sliding][: len(first)]
     place = torch.from_numpy(places).to(packed.device)
     wanted = torch.from_numpy(np.stack([first, np.append(0, np.cumsum(entries))])).to(packed.device)
-    used = int(lengths.sum()) + setup.max_bs * (1 + setup.num_draft_tokens)
+    used = int(given["seq_lens"].sum()) + (count + setup.max_bs) * (1 + setup.num_draft_tokens)
     return {
-        "kv_indptr": backend.kv_indptr[sliding][None],
-        "kv_indices": backend.cuda_graph_kv_indices[sliding][None, :used],
-        "qo_indptr": backend.cuda_graph_qo_indptr[sliding][None],
+        "kv_indptr": backend.kv_indptr[-1][None],
+        "kv_indices": backend.cuda_graph_kv_indices[-1][None, :used],
+        "qo_indptr": backend.cuda_graph_qo_indptr[-1][None],
+        **{name: tensor[None, :used] for name, tensor in decode.sliding(live).items()},
         "mask_indptr": wanted[1] + 8 * starts - wanted[0],
         "custom_mask": (packed[place // 8] >> (place % 8)).to(torch.uint8) & 1,
     }
@@ -102,6 +110,7 @@ FAMILY = Family(
     static=static,
     metadata=metadata,
     prefix=lambda setup, request: request.seq_len,
+    kv=any_cache,
     others=lambda live: [live.draft.draft_runner],
     drafts=True,
     reference=target.verify,

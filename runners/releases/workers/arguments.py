@@ -45,9 +45,14 @@ def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) 
         "disable_piecewise_cuda_graph": True,
         "random_seed": 1,
         "disable_cuda_graph_padding": not setup.padded,
+        "enable_return_hidden_states": setup.returns_hidden,
+        "enable_deterministic_inference": setup.deterministic,
         "cuda_graph_bs": list(setup.capture_bs),
         "cuda_graph_max_bs": setup.max_bs,
     }
+    if setup.swa:
+        # As many KV slots for sliding layers as for full ones, and a page more than requests own.
+        arguments |= {"swa_full_tokens_ratio": 1.0, "max_total_tokens": pool_tokens(setup) + setup.page_size}
     known = inspect.signature(ServerArgs).parameters
     return {name: value for name, value in arguments.items() if name in known or name not in _GONE}
 

@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from repro.cases.case import Setup
+from repro.cases.layout import pool_tokens
+from runners.recording.observer import Unsupported
+from runners.releases import sliding
 from runners.releases.catalogue import first_releases, latest, module_of, present_release
 from runners.releases.live import Live
 from runners.releases.model import Folders
@@ -25,7 +28,17 @@ def server_args(setup: Setup, device: str, models: Folders) -> dict[str, Any]:
 def build_target(setup: Setup, device: str, models: Folders) -> Live:
     """A target alone, which decodes token by token."""
     named = arguments.without_speculation(server_args(setup, device, models))
-    return building.target_alone(GENERATION, setup, device, named)
+    return _mapped(building.target_alone(GENERATION, setup, device, named))
+
+
+def _mapped(live: Live) -> Live:
+    """Where sliding layers have KV slots of their own, with a slot for each token."""
+    if live.setup.swa:
+        pool = live.target.model_runner.token_to_kv_pool
+        if not sliding.is_hybrid(pool):
+            raise Unsupported("this release makes a pool with sliding layers for a list of models alone")
+        sliding.shift(pool, pool_tokens(live.setup) + live.setup.page_size)
+    return live
 
 
 def with_draft(
@@ -50,4 +63,4 @@ def build(setup: Setup, device: str, models: Folders) -> Live:
     if GENERATION.phased:
         live.draft._rebuild_topk1_chain_buffers()  # sized by the largest bucket
     live.draft.init_attention_backend()  # once more, now that it may know that graphs are on
-    return live
+    return _mapped(live)

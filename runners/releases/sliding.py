@@ -1,0 +1,49 @@
+"""KV pools with slots of their own for sliding layers (sglang's SWAKVPool), seen through the full layers' slots of the
+same tokens: what the harness's layout names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from runners.releases.live import mha_cache
+
+
+def shift(pool: Any, slots: int) -> None:
+    """Give the tokens of KV slots 0..slots-1 theirs in sliding layers: one page on, but slot 0 for slot 0, so that one
+    cannot stand for the other."""
+    mapping, page = pool.full_to_swa_index_mapping, pool.page_size
+    mapping[page:slots] = torch.arange(2 * page, slots + page, device=mapping.device)
+
+
+def cache(pool: Any) -> list[torch.Tensor]:
+    """Keys and values of the full layers, then of the sliding ones, [kv slots, heads, size], by full layers' slots."""
+    full, sliding, page = pool.full_kv_pool, pool.swa_kv_pool, pool.page_size
+    return [
+        *(tensor[:-page] for tensor in (*full.k_buffer, *full.v_buffer)),
+        *(tensor[page:] for tensor in (*sliding.k_buffer, *sliding.v_buffer)),
+    ]
+
+
+def any_cache(model_runner: Any) -> list[torch.Tensor]:
+    """Of either kind of pool."""
+    pool = model_runner.token_to_kv_pool
+    return cache(pool) if is_hybrid(pool) else mha_cache(model_runner)
+
+
+def is_hybrid(pool: Any) -> bool:
+    return hasattr(pool, "swa_kv_pool")
+
+
+def reserved(pool: Any) -> list[torch.Tensor]:
+    """Where padding writes in sliding layers; what cache() gives begins behind it."""
+    if not is_hybrid(pool):
+        return []
+    sliding = pool.swa_kv_pool
+    return [tensor[: pool.page_size] for tensor in (*sliding.k_buffer, *sliding.v_buffer)]
+
+
+def as_full(slots: torch.Tensor, page_size: int) -> torch.Tensor:
+    """Slots of sliding layers as the full layers' slots of the same tokens; -1 for what lies below, but for slot 0."""
+    return torch.where(slots < 2 * page_size, -slots.sign(), slots - page_size)

@@ -1,0 +1,52 @@
+"""What a step asks besides its two paths: whether a runner takes a batch, whether both paths gave the same, and what
+kernels did to memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from runners.engines.active import engine
+from runners.engines.guards import untouched
+from runners.engines.staging import HostArrays, Tape
+
+# The slots in which graph and eager left different bits; asked for, and not recorded.
+KV_DIFFERS = "kv_differs"
+
+
+def see_memory(tape: Tape) -> None:
+    """Record what kernels did to memory since this was last asked."""
+    for name, value in engine.memory_seen().items():
+        tape.see("memory", name, value)
+    tape.hold()
+
+
+def can_run(runner: Any, forward_batch: Any) -> bool:
+    """Whether the runner would replay a graph for this batch."""
+    asked = getattr(runner, "can_run_graph", None) or runner.can_run
+    return bool(asked(forward_batch))
+
+
+def gave_the_same(came: HostArrays, outputs: Sequence[str]) -> bool:
+    """Whether both paths gave the same in these outputs and left the same KV cache."""
+    # Slot 0 is where padded rows write.
+    return not np.any(came["eager", KV_DIFFERS]) and all(
+        np.array_equal(came["graph", name], came["eager", name]) for name in outputs
+    )
+
+
+def see_bands(tape: Tape, every: Sequence[Any], came: HostArrays) -> None:
+    """Record the guard bands that were broken, and how much was intact."""
+    intact = 0
+    for number, bands in enumerate(every):
+        read = came["guard", str(number)]
+        broken = bands.broken(read)
+        intact += 0 if broken else read.size
+        for name, contents in broken.items():
+            tape.see("guard", name, contents)
+            tape.see("guard", f"{name}.want", untouched(contents.size))
+        if broken:
+            bands.mend()
+    tape.see("guard", "intact", intact)
