@@ -56,7 +56,7 @@ def _wrongs(record: Record, step: int, real: int) -> Iterator[Wrong]:
             continue
         if not LATER_LAYER.search(name) and _last(name) in indexing:
             continue
-        if _last(name) in OF_COUNTS and (places[:, 0] >= real).all():
+        if _last(name) in OF_COUNTS and all(int(row) >= real for row in places[:, 0]):
             continue
         if name == KV:
             slot = int(places[0])
