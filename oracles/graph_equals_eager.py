@@ -115,7 +115,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
         where = TIE if compared + by_eager_alone == len(case.steps) else MISSING
         return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=where, detail=doubts[0])
     order = (ABSENT, SHAPE, SLOTS, TREE, OUTPUT, VALUES, BOTH_WRONG)
-    return told_apart(case.setup, BOTH_WRONG, conclude(ORACLE, wrongs, compared, nothing=MISSING, order=order))
+    return told_apart(case.setup, order[3:], conclude(ORACLE, wrongs, compared, nothing=MISSING, order=order))
 
 
 def _forget_prefixes(carried: Contents, table: Array | None, requests: tuple[Request, ...]) -> None:

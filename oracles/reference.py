@@ -6,7 +6,7 @@ whose bound is infinite is not known: a choice before it hangs on rounding, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,12 +25,13 @@ LEFT = {"graph": "kv_graph", "eager": "kv_eager"}  # what these left in the slot
 Floats = npt.NDArray[np.float64]
 
 
-def told_apart(setup: Setup, where: str, verdict: Verdict) -> Verdict:
-    """The verdict; if it is of this `where`, with what few setups have as a part of it: a window or logit cap that both
-    paths have wrong is another failure than what they have wrong everywhere."""
-    if verdict.where != where:
+def told_apart(setup: Setup, where: Collection[str], verdict: Verdict) -> Verdict:
+    """The verdict; if it is of one of these places, with what few setups have as a part of it: values that are wrong
+    under a window or a logit cap are another failure than values that are wrong everywhere."""
+    if verdict.where not in where:
         return verdict
-    return replace(verdict, where=f"{where}{', window' * bool(setup.window)}{', logit cap' * bool(setup.logit_cap)}")
+    few = f"{', window' * bool(setup.window)}{', logit cap' * bool(setup.logit_cap)}"
+    return replace(verdict, where=f"{verdict.where}{few}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,19 @@ def crowded(setup: Setup) -> Case:
 
 def raw_sum(trace: Trace) -> set[str]:
     """What fails of a padded draft batch in this release, whatever it holds."""
-    return {"planned"} if release_order(trace.facts["sglang"]) <= RAW_SUM_UNTIL else set()
+    planned = {"planned"} if release_order(trace.facts["sglang"]) <= RAW_SUM_UNTIL else set()
+    return planned | both_wrong(trace)
+
+
+def both_wrong(trace: Trace) -> set[str]:
+    """What fails of drafts of several steps in this release, by graph and eager alike."""
+    return set() if has_fix_of("draft-positions-ahead", trace.facts["sglang"]) else {"graph_equals_eager"}
+
+
+def stale_rows(trace: Trace) -> set[str]:
+    """What may fail of padded rows in this release: what they hold, and what is read by it."""
+    fixed = has_fix_of("pr23037-stale-padding", trace.facts["sglang"])
+    return set() if fixed else {"slot0_padding", "kv_indices", "kv_reads", "history"}
 
 
 @pytest.mark.parametrize("changes", [{}, {"num_heads": 4, "num_kv_heads": 1, "head_dim": 128}], ids=str)
@@ -63,12 +75,11 @@ def test_a_crowded_batch(changes: dict[str, Any], pool: Pool) -> None:
     assert NARROW in found.pop("kv_indices") and PAST in found.pop("metadata_shape")
     # Attention goes on into the row of the next draft step, or into what lies behind the buffer: drafts are wrong.
     assert any(where.startswith("draft tree") for where in found.pop("graph_equals_eager"))
-    stale = set() if has_fix_of("pr23037-stale-padding", trace.facts["sglang"]) else {"slot0_padding"}
     if trace.facts["engine"] == "emulated":
         # The kernel writes past its row: over the next row's entries, and behind the last row outside the buffer.
         kernel = "kv_indices in generate_draft_decode_kv_indices"
         assert found.pop("memory") == {f"store outside {kernel}", f"two values stored to {kernel}"}
-    assert found.keys() <= stale | raw_sum(trace)
+    assert found.keys() <= stale_rows(trace) | raw_sum(trace) | {"kv_reads", "history"}
 
 
 def test_it_is_the_same_every_time(pool: Pool) -> None:
@@ -85,14 +96,15 @@ def test_a_sparse_batch_passes_everywhere(pool: Pool) -> None:
     assert pool.run(crowded(SETUP)).ended.how is How.DONE
     case = Case(setup=SETUP, steps=(step(SETUP, 9, 12, 7, 14), step(SETUP, 15, 20), step(SETUP, 6)))
     trace = pool.run(case)
-    assert failures(case, trace) == {}
+    assert failures(case, trace).keys() <= both_wrong(trace)
 
 
 def test_a_single_branch_never_overflows(pool: Pool) -> None:
     case = crowded(replace(SETUP, topk=1, num_draft_tokens=SETUP.num_steps + 1))
     trace = pool.run(case)
-    stale = set() if has_fix_of("pr23037-stale-padding", trace.facts["sglang"]) else {"slot0_padding", "kv_indices"}
-    assert failures(case, trace).keys() == stale | raw_sum(trace)
+    stale = stale_rows(trace)
+    found = failures(case, trace).keys()
+    assert stale & {"slot0_padding", "kv_indices"} <= found <= stale | raw_sum(trace)
 
 
 def test_a_runner_that_sglang_does_not_have_is_unsupported(pool: Pool) -> None:

@@ -122,7 +122,7 @@ def test_a_window_is_the_end_of_the_prefix() -> None:
     assert metadata_shape.judge(one, sound).status is Status.PASS
     one, early = window_trace([0, WINDOW], list(range(9 - WINDOW, 9)))
     verdict = kv_indices.judge(one, early)
-    assert (verdict.status, verdict.where) == (Status.FAIL, "segment of a real row")
+    assert (verdict.status, verdict.where) == (Status.FAIL, "segment of a real row, window")
     assert verdict.cell is not None
     assert (verdict.cell.buffer, verdict.cell.column) == ("window_kv_indices", 0)
     one, long = window_trace([0, WINDOW + 1], list(range(9 - WINDOW, 10)))

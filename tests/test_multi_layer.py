@@ -85,7 +85,7 @@ def test_the_record_has_these_shapes(trace: Trace, grows: bool) -> None:
 
 def test_it_has_branches_in_no_release() -> None:
     assert setup_problems(replace(SETUP, topk=2)) == ["setup: the multi_layer runner has topk 1 only"]
-    assert setup_problems(replace(SETUP, num_steps=1, num_draft_tokens=2)) != []
+    assert setup_problems(replace(SETUP, num_steps=1, num_draft_tokens=2)) == []
 
 
 # What is wrong in detail ------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ OPTIONAL = {
     "mrope_positions": "of models with positions in three dimensions",
     "input_embeds": "of batches with embeddings in place of tokens",
     "encoder_lens": "of models with an encoder",
+    "swa_out_cache_loc": "of target models on SWA pools",
     "global_num_tokens_gpu": "of several ranks",
     "global_num_tokens_for_logprob_gpu": "of several ranks",
     "temperatures": "of rejection sampling",

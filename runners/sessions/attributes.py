@@ -3,6 +3,7 @@ as short texts that two moments can be compared by."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import torch
 
 DEPTH = 4
 PATH = "attributes"
+_ADDRESS = re.compile(r" @[0-9a-f]+")
 # Objects whose contents are their own affair, by the end of their class's name.
 _OF_OTHERS = ("Pool", "Allocator", "Config", "Args", "Batch", "Coordinator", "Registry", "Tokenizer")
 _PLAIN = (int, float, str, bytes, type(None), torch.dtype, torch.device, Enum)
@@ -25,21 +27,25 @@ def attributes(roots: Mapping[str, Any]) -> dict[str, str]:
 
 
 def changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, bytes]:
-    """The attributes that differ, and in words what they were and are."""
+    """The attributes that differ, and in words what they were and are, without addresses: these differ from run to
+    run."""
     names = (name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-    return {name: f"{before.get(name, 'absent')} -> {after.get(name, 'absent')}".encode() for name in sorted(names)}
+    words = {name: [_ADDRESS.sub("", held.get(name, "absent")) for held in (before, after)] for name in sorted(names)}
+    return {
+        name: (f"{was} -> {now}" if was != now else f"another {now}").encode() for name, (was, now) in words.items()
+    }
 
 
 def _told(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, str]]:
     if isinstance(value, _PLAIN):
         yield path, str(value)[:80]
     elif isinstance(value, torch.Tensor):
-        yield path, f"tensor {tuple(value.shape)} {value.dtype} at {value.data_ptr():x}"
+        yield path, f"tensor {tuple(value.shape)} {value.dtype} @{value.data_ptr():x}"
     elif isinstance(value, list | tuple | dict | set):
         yield from _container(value, path, depth, seen)
     else:
         is_looked_into = _looked_into(value)
-        yield path, f"{type(value).__name__} {id(value):x}" if is_looked_into else type(value).__name__
+        yield path, f"{type(value).__name__} @{id(value):x}" if is_looked_into else type(value).__name__
         if depth and id(value) not in seen and is_looked_into:
             seen.add(id(value))
             for name, held in sorted(vars(value).items()):
