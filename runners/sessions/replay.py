@@ -75,11 +75,12 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
 
 
 def learn_history(captured: Captured, watch: Watch) -> None:
-    """Another history than any case's: the largest bucket, full of requests of other slots and lengths, the first of
-    them as long as can be. None is known where sglang fails at it, which is for a case to find."""
+    """Another history than any case's: the largest bucket, full of requests of other slots and lengths. None is known
+    where sglang fails at it, which is for a case to find. No request is so long that a buffer sized without branches
+    overflows: what a kernel would then destroy, no reset brings back, and some loop over it without end."""
     setup, history = captured.setup, captured.history
     assert history is not None
-    longest = seq_len_max(setup)
+    longest = max(1, seq_len_max(setup) // (2 * setup.topk))
     requests = [
         Request(slot=setup.slots - n, seq_len=max(1, longest - n), data=_OTHER_DATA + n, accepted=accepted_max(setup))
         for n in range(setup.max_bs)
