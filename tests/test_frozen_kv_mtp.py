@@ -126,7 +126,7 @@ def test_a_window_is_the_end_of_the_prefix() -> None:
     assert verdict.cell is not None
     assert (verdict.cell.buffer, verdict.cell.column) == ("window_kv_indices", 0)
     one, long = window_trace([0, WINDOW + 1], list(range(9 - WINDOW, 10)))
-    assert metadata_shape.judge(one, long).where == "length of a real row"
+    assert metadata_shape.judge(one, long).where == "length of a real row, window"
 
 
 def test_a_runner_that_is_given_no_slots_must_write_none() -> None:
