@@ -17,6 +17,6 @@ catalogue.first_releases = known
 catalogue.NEWEST = LAST  # type: ignore[attr-defined]  # imported there, and read under this name
 
 # Only now: it loads the adapters.
-from runners.sessions.open import open_session  # noqa: E402
+from runners.sessions.open import open_session  # noqa: E402 (after what is changed above)
 
 __all__ = ["open_session"]

@@ -38,7 +38,7 @@ def case(**changes: object) -> Case:
     """Three calls: a bucket that is not full, a prefix that ends with its page, and a full bucket."""
     batches = ([(1, 9), (2, 16), (3, 5)], [(2, 17)], [(1, 11), (4, 7), (2, 20), (3, 8)])
     steps = [Step(requests=tuple(Request(slot=s, seq_len=n, data=n) for s, n in batch)) for batch in batches]
-    found = Case(setup=replace(SETUP, **changes), steps=tuple(steps))  # type: ignore[arg-type]
+    found = Case(setup=replace(SETUP, **changes), steps=tuple(steps))  # type: ignore[arg-type]  # of any field
     assert problems(found) == []
     return found
 
@@ -49,7 +49,7 @@ def case(**changes: object) -> Case:
 def call(table: list[list[int]], lengths: list[int], starts: list[int], **more: object) -> Call:
     given: dict[str, object] = {"page_size": 2, "causal": False, "window": (-1, -1), "is_part": False, **more}
     numbers = [torch.tensor(part, dtype=torch.int32) for part in (table, lengths, starts)]
-    return Call(page_table=numbers[0], lengths=numbers[1], query_starts=numbers[2], **given)  # type: ignore[arg-type]
+    return Call(page_table=numbers[0], lengths=numbers[1], query_starts=numbers[2], **given)  # type: ignore[arg-type]  # of any field
 
 
 def test_a_table_of_pages_becomes_slots() -> None:

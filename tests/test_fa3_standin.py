@@ -246,7 +246,7 @@ def real() -> Any:
     """sgl_kernel's own module. Skipped where there is no GPU, or a package without these kernels."""
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
-    pytest.importorskip("sgl_kernel.flash_ops")
+    pytest.importorskip("sgl_kernel.flash_ops", reason="this sgl_kernel has no FlashAttention 3")
     return importlib.import_module(fa3.MODULE)
 
 

@@ -25,7 +25,7 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
         else:
             change_attribute(type(self.runner))
 
-    Captured.__init__ = init  # type: ignore[method-assign,assignment]
+    Captured.__init__ = init  # type: ignore[method-assign,assignment]  # plants what is wrong
     return open.open_session(setup, target, watch)
 
 
