@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,3 +49,33 @@ def test_every_runner_says_what_is_real() -> None:
     assert STOOD_IN.keys() <= RUNNER_FACTS.keys()
     for runner in RUNNER_FACTS:
         assert stood_in(runner).startswith("real: ") and "; by hand: " in stood_in(runner)
+
+
+def test_what_is_hidden_is_as_absent_as_if_it_were_not_installed(tmp_path: Path) -> None:
+    """On a GPU host sgl_kernel is installed, and does not load where no device is visible."""
+    package = tmp_path / "native"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('no device')")
+    (package / "part.py").write_text("")
+    (tmp_path / "native-1.dist-info").mkdir()
+    (tmp_path / "native-1.dist-info" / "METADATA").write_text("Name: native\nVersion: 1\n")
+    program = """if True:
+        import importlib.metadata, importlib.util
+        from runners.engines.standins import native_imports
+        assert importlib.util.find_spec("native")
+        native_imports.hide("native")
+        assert importlib.util.find_spec("native") is None
+        for name in ("native", "native.part"):
+            try:
+                __import__(name)
+            except ModuleNotFoundError as error:
+                assert error.name == "native", error
+            else:
+                raise AssertionError(name)
+        assert importlib.metadata.version("native") == "1"
+        native_imports.stand_in("native", "native.part")
+        import native.part
+        import json.tool
+        """
+    path = f"{tmp_path}:{Path(__file__).resolve().parents[1]}"
+    subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": path}, check=True)

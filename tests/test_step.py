@@ -353,3 +353,14 @@ def test_a_step_launches_little_besides_the_work_itself(layers: int, monkeypatch
     # One write for each tensor of the cache; everything else is done for all together.
     assert launches.counts.pop("index_put_") == 2 * layers
     assert sum(launches.counts.values()) <= LAUNCHES_MAX - 2, launches.counts
+
+
+def test_a_step_in_which_all_on_the_device_is_without_rows_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle batch: what has no bytes on the device is not copied there, whichever device that is, and is told."""
+    monkeypatch.setattr(staging, "waits", lambda tensor: True)
+    told = Told()
+    tape = staging.Tape(told, 3)
+    tape.see("given", "tokens", torch.empty(0, 4, dtype=torch.int64, device="meta"))
+    came = tape.flush()
+    assert told.seen[3, "given", "tokens"].shape == (0, 4)
+    assert came["given", "tokens"].dtype == np.int64

@@ -110,17 +110,18 @@ class Tape:
             return
         what = sheet(tuple(self._pending))
         end = self._used + what.size
-        if end > self._buffer.shape[0]:
-            self._grow(end, self._waiting[0].device)
-        torch.cat(self._waiting, out=self._buffer[self._used : end])
-        self._used = end
+        if what.size:  # nothing but arrays without rows, of an idle batch say, is nothing to copy
+            if end > self._buffer.shape[0]:
+                self._grow(end, self._waiting[0].device)
+            torch.cat(self._waiting, out=self._buffer[self._used : end])
+            self._used = end
         self._held.append((what, self._made))
         self._pending, self._made, self._waiting = [], [], []
 
     def flush(self) -> HostArrays:
         """Bring everything to the host and record it. All that came since the last flush."""
         self.hold()
-        if self._used:
+        if self._held:
             data = self._buffer[: self._used].cpu().numpy().tobytes()
             start = 0
             for what, arrays in self._held:

@@ -53,6 +53,20 @@ def stand_in(*names: str) -> None:
     sys.meta_path.insert(0, _Finder(names))
 
 
+def hide(*packages: str) -> None:
+    """Let these packages be as absent as on a machine without a GPU: their native parts cannot load where no device is
+    visible, and what is driven there must not depend on what is installed. What is stood in for can be imported."""
+
+    class PathsWithout(importlib.machinery.PathFinder):
+        @classmethod
+        def find_spec(
+            cls, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+        ) -> importlib.machinery.ModuleSpec | None:
+            return None if fullname.partition(".")[0] in packages else super().find_spec(fullname, path, target)
+
+    sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = PathsWithout
+
+
 def stand_in_if_absent(*names: str) -> None:
     """The same, but only where nothing else provides them."""
     sys.meta_path.append(_Finder(names))
