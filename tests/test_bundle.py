@@ -16,11 +16,14 @@ import pytest
 from runners.targets.bundle import archive
 from runners.targets.bundle.archive import Member
 from runners.targets.bundle.build import listed
+from runners.targets.bundle.fatbin import cut_down
+from runners.targets.bundle.flash_ops import is_carried
 from runners.targets.bundle.pins import BASE, LEFT_OUT, PARENT
 from runners.targets.bundle.unpack import unpack
 from runners.targets.bundle.wheels import Pin, fetch, find, members
 from runners.targets.environments import NotUsable
 from runners.targets.install import Ran
+from tests.builders.small_library import flash_ops
 from tests.builders.small_wheels import SMALL, Index, make, small_index, wheel
 
 pytestmark = pytest.mark.slow
@@ -57,6 +60,18 @@ def test_wheels_and_archives_that_are_there_are_not_made_again(tmp_path: Path, i
     (made / "base.tar.xz").write_bytes(b"cut short")
     assert "already there" not in make(tmp_path, index, "0.5.11")[1][0]
     assert unpack(made, tmp_path / "host") == ["base", "parent", "sglang-0.5.13", "sglang-0.5.11"]
+
+
+def test_a_bundle_with_flash_attention_3_has_its_library_where_the_package_looks_for_it(
+    tmp_path: Path, index: Index
+) -> None:
+    without, _ = make(tmp_path / "without", index, "0.5.13")
+    made, _ = make(tmp_path, index, "0.5.13", fa3=True)
+    assert listed(made)["base"]["made_from"] != listed(without)["base"]["made_from"]
+    unpack(made, tmp_path / "host")
+    there = tmp_path / "host" / "targets" / "base" / "sgl_kernel"
+    assert sorted(path.name for path in there.iterdir()) == ["__init__.py", "flash_ops.abi3.so"]
+    assert (there / "flash_ops.abi3.so").read_bytes() == cut_down(flash_ops(), is_carried)
 
 
 def test_what_pip_cannot_find_is_one_line_and_leaves_no_list(tmp_path: Path, index: Index) -> None:

@@ -19,6 +19,7 @@ from runners import __main__ as command
 from runners.targets import hypothesis_pin
 from runners.targets.bundle import archive, build
 from runners.targets.bundle.archive import Member
+from runners.targets.bundle.build import listed
 from runners.targets.bundle.unpack import unpack
 from runners.targets.environments import NotUsable, import_path, installed
 from runners.targets.install import damage
@@ -258,6 +259,9 @@ def test_the_commands(
     assert (code, out, err) == (3, "", f"error: {made} is not a complete bundle: it lacks base.tar.xz\n")
     code, _, err = call(tmp_path / "cache", "bundle", made, "latest")
     assert code == 3 and "'latest' is not a release of sglang" in err
+    # An option in front of the releases must not make it all of them.
+    code, out, err = call(tmp_path / "cache", "bundle", f"{made} 3", "--fa3", "0.5.11")
+    assert (code, err) == (0, "") and list(listed(Path(f"{made} 3"))) == ["base", "parent", "sglang-0.5.11"]
 
 
 def parent_of(host: Path) -> Path:

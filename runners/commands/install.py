@@ -47,7 +47,14 @@ def aside(text: str) -> None:
 def make_bundle(options: argparse.Namespace) -> ExitCode:
     for release in options.releases:
         checked_release(release)  # all of them, before the first is fetched
-    bundle(options.out, options.releases, options.cache, pip=options.pip, say=lambda text: print(text, flush=True))
+    bundle(
+        options.out,
+        options.releases,
+        options.cache,
+        fa3=options.fa3,
+        pip=options.pip,
+        say=lambda text: print(text, flush=True),
+    )
     return ExitCode.PASS
 
 

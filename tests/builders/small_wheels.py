@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,14 +12,19 @@ from runners.targets.bundle import build
 from runners.targets.bundle.pins import PARENT
 from runners.targets.hypothesis_pin import PINNED
 from runners.targets.install import Ran
+from tests.builders.small_library import flash_ops
 
 # A small base in place of the real one: one of its wheels is native, one has files for elsewhere.
 SMALL = ("sglang-kernel==0.4.3", "pure-eval==0.2.4")
 METADATA = f"Metadata-Version: 2.1\nName: hypothesis\nVersion: {PINNED}\n"
-WHEELS = {
+WHEELS: Mapping[str, tuple[str, Mapping[str, str | bytes]]] = {
     "sglang-kernel==0.4.3": (
         "sglang_kernel-0.4.3-cp310-abi3-manylinux2014_x86_64.whl",
-        {"sgl_kernel/__init__.py": "kernels", "sgl_kernel/flash_ops.abi3.so": "1 GB", "sgl_kernel/sm100/ops.so": "b"},
+        {
+            "sgl_kernel/__init__.py": "kernels",
+            "sgl_kernel/flash_ops.abi3.so": flash_ops(),
+            "sgl_kernel/sm100/ops.so": "b",
+        },
     ),
     "pure-eval==0.2.4": (
         "pure_eval-0.2.4-py3-none-any.whl",
@@ -74,9 +79,9 @@ def small_index(monkeypatch: pytest.MonkeyPatch) -> Index:
     return Index()
 
 
-def make(folder: Path, index: Index, *releases: str) -> tuple[Path, list[str]]:
+def make(folder: Path, index: Index, *releases: str, fa3: bool = False) -> tuple[Path, list[str]]:
     said: list[str] = []
-    build.bundle(folder / "bundle", releases, folder / "cache", pip=index, say=said.append)
+    build.bundle(folder / "bundle", releases, folder / "cache", fa3=fa3, pip=index, say=said.append)
     return folder / "bundle", said
 
 

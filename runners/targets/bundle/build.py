@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.cases.atomic_file import write_text
-from runners.targets.bundle import archive
+from runners.targets.bundle import archive, flash_ops
 from runners.targets.bundle.archive import Member
 from runners.targets.bundle.pins import BASE, PARENT, PYTHON
 from runners.targets.bundle.wheels import Pin, fetch, members
@@ -52,11 +52,13 @@ def bundle(
     releases: Sequence[str],
     cache: Path | None = None,
     *,
+    fa3: bool = False,
     pip: Pip = run_pip,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Make `out` a bundle of these releases, beside those that it has. NotUsable, in one line, if that cannot be
-    done; archives that were finished stay, and are not made again."""
+    """Make `out` a bundle of these releases, beside those that it has; with fa3, its base has FlashAttention 3's
+    kernels. NotUsable, in one line, if that cannot be done; archives that were finished stay, and are not made
+    again."""
     wheels = cache_directory(cache) / "wheels"
     of_releases = {f"{RELEASE}{checked_release(release)}": (f"sglang=={release}",) for release in releases}
     wanted = {"base": BASE, FOLDER: PARENT} | of_releases
@@ -68,7 +70,8 @@ def bundle(
             previous = listed(out) if (out / LIST).exists() else {}
             for name, texts in wanted.items():
                 pins = [Pin.parse(text) for text in texts]
-                entry = _archive(out, name, members(pins, fetch(pins, wheels, pip)), previous.get(name), say)
+                files = members(pins, fetch(pins, wheels, pip), also=(flash_ops.MEMBER,) if fa3 else ())
+                entry = _archive(out, name, files, previous.get(name), say)
                 previous[name] = entry
                 write_text(
                     out / LIST, json.dumps({"format": FORMAT, "python": PYTHON, "archives": previous}, indent=1) + "\n"
@@ -105,6 +108,8 @@ def _archive(
     if name == "base":
         stand_in = _text_member("xgrammar/__init__.py", _STAND_IN.read_text())
         members[stand_in.name] = stand_in
+        if flash_ops.MEMBER in members:
+            members[flash_ops.MEMBER] = flash_ops.carried(members[flash_ops.MEMBER])
     elif name.startswith(RELEASE) and not any(path.startswith("sglang/srt/") for path in members):
         raise NotUsable(f"the wheel of {name} is not what was expected: it has no sglang/srt")
     identity = archive.made_from(members.values())

@@ -82,8 +82,8 @@ BASE = (
 
 # Paths inside wheels that stay out, by distribution.
 LEFT_OUT = {
-    # FlashAttention-3 alone is 1 GB, so attention_backend="fa3" is not there; sm100 is another GPU's build. What lies
-    # beside sgl_kernel is for several GPUs or mixtures of experts.
+    # flash_ops is FlashAttention 3, 1 GB: only on demand, and cut down (flash_ops.py). sm100 is another GPU's build.
+    # What lies beside sgl_kernel is for several GPUs or mixtures of experts.
     "sglang-kernel": (
         *("sgl_kernel/sm100/*", "sgl_kernel/flash_ops*", "sgl_kernel/flashmla_ops*"),
         *("_mscclpp*", "include/*", "lib/*", "lib64/*", "triton_kernels/*"),

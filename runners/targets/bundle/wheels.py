@@ -7,7 +7,7 @@ import re
 import shutil
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,16 +81,16 @@ def _download(pins: Sequence[Pin], folder: Path, pip: Pip) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def members(pins: Sequence[Pin], wheels: Sequence[Path]) -> dict[str, Member]:
-    """The files of these wheels by name, those left out apart; of files of one name, the last wheel's. NotUsable if
-    one of the wheels is damaged."""
+def members(pins: Sequence[Pin], wheels: Sequence[Path], also: Collection[str] = ()) -> dict[str, Member]:
+    """The files of these wheels by name, those left out apart but for these; of files of one name, the last wheel's.
+    NotUsable if one of the wheels is damaged."""
     by_name = {}
     for pin, wheel in zip(pins, wheels, strict=True):
         left_out = LEFT_OUT.get(pin.name, ())
         file = _open(wheel)  # stays open as long as a member of it is kept
         for entry in file.infolist():
             name = "" if entry.is_dir() else _installed_name(entry.filename)
-            if name and not any(fnmatch.fnmatchcase(name, pattern) for pattern in left_out):
+            if name and (name in also or not any(fnmatch.fnmatchcase(name, pattern) for pattern in left_out)):
                 by_name[name] = _member(wheel, file, entry, name)
     return by_name
 
