@@ -59,6 +59,8 @@ finish() {
 together() {
   local release runner base minutes
   minutes=$(awk "BEGIN { print $SECONDS_EACH / 60 }")
+  # Every step is also compared with float64.
+  export EAGLEEYE_REFERENCE=1
   # The tests import the kernels themselves; of a bundle they lie in its base.
   base=$("$PYTHON" -c 'from runners.targets.environments import targets_directory; print(targets_directory() / "base")')
   begin tests 200 env PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$base" "$PYTHON" -m pytest -m cuda tests/test_fa3_standin.py \
@@ -79,6 +81,7 @@ together() {
 
 bench() {
   local backend
+  unset EAGLEEYE_REFERENCE
   for backend in fa3 triton flashinfer; do
     # One on each engine: the emulated one keeps the GPU free.
     begin "bench-cuda-$backend" 60 "$PYTHON" -m fuzz bench --target 0.5.13/cuda --backend "$backend" --mix small --cases 400 \
