@@ -12,9 +12,10 @@ from repro.cases.release_list import ADAPTED
 from repro.cases.releases import expected, release_order
 from repro.commands import repairs
 from repro.traces.finding import Status, Verdict
+from repro.upstream.candidate import CandidatePatch
 from repro.upstream.edits import Edit, EditNotFound
 from repro.upstream.fixes import SEEDS
-from repro.upstream.patches import CANDIDATE_PATCHES, CandidatePatch, exit_code, lines, patch, problem
+from repro.upstream.patches import CANDIDATE_PATCHES, exit_code, lines, patch, problem
 from repro.upstream.prove import Result
 
 each_repair = pytest.mark.parametrize("repair", CANDIDATE_PATCHES, ids=lambda repair: repair.seed)

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from repro.upstream.candidate import CandidatePatch
 from repro.upstream.edits import Edit, EditNotFound, edited
-from repro.upstream.patches import CANDIDATE_PATCHES, CandidatePatch
+from repro.upstream.length_patches import BEHIND, longer, one_key_more
+from repro.upstream.patches import CANDIDATE_PATCHES
 
 _SPECULATIVE = "sglang/srt/speculative/"
 _EXECUTOR = "sglang/srt/model_executor/"
@@ -106,38 +108,6 @@ def _verified_after_padding(file: str, worker: str) -> tuple[Edit, ...]:
     )
 
 
-def _one_key_more(*functions: str) -> tuple[Edit, ...]:
-    """A window of W is W tokens before a token and the token itself. functions: those that lay out what is read."""
-    return (
-        Edit(
-            file=_TRITON,
-            function="TritonAttnBackend.init_cuda_graph_state",
-            old="max_num_tokens * self.sliding_window_size",
-            new="max_num_tokens * (self.sliding_window_size + 1)",
-        ),
-        *(
-            Edit(
-                file=_TRITON,
-                function=function,
-                old="torch.tensor(sliding_window_size)",
-                new="torch.tensor(sliding_window_size + 1)",
-            )
-            for function in functions
-        ),
-    )
-
-
-# More than any draft or tree takes behind the context.
-_BEHIND = 128
-
-
-def _longer(file: str, function: str, times: int = 1) -> Edit:
-    """A buffer with as much for each token as a context and what may come behind it."""
-    old = "max_num_tokens * self.max_context_len"
-    new = f"max_num_tokens * (self.max_context_len + {_BEHIND})"
-    return Edit(file=file, function=function, old=old, new=new, times=times)
-
-
 _BACKPORTS = (
     Backport(
         name="#23037",
@@ -217,42 +187,6 @@ _BACKPORTS = (
         ),
     ),
     Backport(
-        name="decode-window-one-short",
-        why="a decoded token reads as many tokens before it as the window has, besides itself",
-        forms=(
-            _one_key_more("update_sliding_window_buffer", "update_sliding_window_buffer_cuda_graph"),
-            _one_key_more("update_sliding_window_buffer"),
-        ),
-    ),
-    Backport(
-        name="draft-rows-end-at-the-context",
-        why="rows of the draft's kv_indices have room for the drafts behind a context",
-        forms=(
-            (
-                Edit(
-                    file=f"{_SPECULATIVE}spec_utils.py",
-                    function="draft_kv_indices_buffer_width",
-                    old="return num_seqs * topk * max_context_len",
-                    new=f"return num_seqs * topk * (max_context_len + {_BEHIND})",
-                ),
-            ),
-            (
-                _longer(_TRITON, "TritonMultiStepDraftBackend.init_cuda_graph_state"),
-                Edit(
-                    file=_TRITON,
-                    function="TritonMultiStepDraftBackend.init_forward_metadata",
-                    old="forward_batch.batch_size * self.topk * self.max_context_len",
-                    new=f"forward_batch.batch_size * self.topk * (self.max_context_len + {_BEHIND})",
-                ),
-            ),
-        ),
-    ),
-    Backport(
-        name="verify-mask-ends-at-the-context",
-        why="the mask has room for trees behind a context",
-        forms=((_longer(_TRITON, "TritonAttnBackend.init_cuda_graph_state", times=2),),),
-    ),
-    Backport(
         name="#26244",
         why="attention's metadata is made from the padded batch",
         forms=(_verified_after_padding("eagle_worker_v2.py", "EAGLEWorkerV2"),),
@@ -295,6 +229,23 @@ _OTHER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
             ),
         ),
     ),
+    "draft-rows-end-at-the-context": (
+        (
+            longer(_TRITON, "TritonMultiStepDraftBackend.init_cuda_graph_state"),
+            Edit(
+                file=_TRITON,
+                function="TritonMultiStepDraftBackend.init_forward_metadata",
+                old="forward_batch.batch_size * self.topk * self.max_context_len",
+                new=f"forward_batch.batch_size * self.topk * (self.max_context_len + {BEHIND})",
+            ),
+        ),
+    ),
+    # Up to 0.5.14 each layer has a replay of its own.
+    "multi-layer-lengths-absent": tuple(
+        (replace(edit, function=f"MultiLayerEagleDraftExtendCudaGraphRunner.{name}"),)
+        for edit in _EDITS["multi-layer-lengths-absent"]
+        for name in ("execute", "replay")
+    ),
     # Up to 0.5.12 graphs have a method of their own.
     "draft-padded-branches-keep-slots": (
         tuple(
@@ -316,6 +267,10 @@ _OTHER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
 
 # What must be tried before the repair's own, whose places are there as well but do not suffice.
 _EARLIER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
+    # Graphs have a function of their own in some releases.
+    "decode-window-one-short": (
+        one_key_more("update_sliding_window_buffer", "update_sliding_window_buffer_cuda_graph"),
+    ),
     # The local that says how many tokens a request has is another one in almost every release; the input has them all.
     "verify-mask-not-padded": (
         tuple(

@@ -5,28 +5,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Status
+from repro.upstream.candidate import CandidatePatch
 from repro.upstream.edits import Edit, edited
+from repro.upstream.length_patches import LENGTH_PATCHES
 from repro.upstream.prove import Result
 
 _SPECULATIVE = "sglang/srt/speculative/"
 _FLASH_ATTENTION = "sglang/srt/layers/attention/flashattention_backend.py"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CandidatePatch:
-    """seed: a file in repro/seeds, without .json. oracle: the one that fails for it. release: the last one that has
-    the bug, of those that are driven. why: what the edits do."""
-
-    seed: str
-    oracle: str
-    release: str
-    why: str
-    edits: tuple[Edit, ...]
 
 
 def problem(published: Result, repaired: Result) -> str:
@@ -277,4 +266,5 @@ CANDIDATE_PATCHES = (
             )
         ),
     ),
+    *LENGTH_PATCHES,
 )

@@ -1,0 +1,256 @@
+"""Candidate patches for windows, for contexts at their end, for lengths and for batches without padding."""
+
+from __future__ import annotations
+
+from repro.upstream.candidate import CandidatePatch
+from repro.upstream.edits import Edit
+
+_SPECULATIVE = "sglang/srt/speculative/"
+_TRITON = "sglang/srt/layers/attention/triton_backend.py"
+_FLASHINFER = "sglang/srt/layers/attention/flashinfer_backend.py"
+# More than any draft or tree takes behind the context.
+BEHIND = 128
+
+
+def one_key_more(*functions: str) -> tuple[Edit, ...]:
+    """A window of W is W tokens before a token and the token itself. functions: those that lay out what is read."""
+    return (
+        Edit(
+            file=_TRITON,
+            function="TritonAttnBackend.init_cuda_graph_state",
+            old="max_num_tokens * self.sliding_window_size",
+            new="max_num_tokens * (self.sliding_window_size + 1)",
+        ),
+        *(
+            Edit(
+                file=_TRITON,
+                function=function,
+                old="torch.tensor(sliding_window_size)",
+                new="torch.tensor(sliding_window_size + 1)",
+            )
+            for function in functions
+        ),
+    )
+
+
+def longer(file: str, function: str, times: int = 1) -> Edit:
+    """A buffer with as much for each token as a context and what may come behind it."""
+    old = "max_num_tokens * self.max_context_len"
+    new = f"max_num_tokens * (self.max_context_len + {BEHIND})"
+    return Edit(file=file, function=function, old=old, new=new, times=times)
+
+
+def _asked_by_shape(file: str, runner: str, old: str, key: str) -> Edit:
+    """Graphs are kept by their shape, and asked for by it."""
+    return Edit(
+        file=file,
+        function=f"{runner}.can_run_graph",
+        old=f"self.backend.can_run(forward_batch, {old})",
+        new=f"self.backend.can_run(forward_batch, {key})",
+    )
+
+
+_VERIFY_PLANNED = """
+kv_indices, kv_indptr, qo_indptr, custom_mask = (
+    spec_info.generate_attn_arg_prefill(
+        req_pool_indices=req_pool_indices,
+        paged_kernel_lens=paged_kernel_lens,
+        paged_kernel_lens_sum=paged_kernel_lens_sum,
+        translator=translator,
+        plan=plan,
+        kind=read_kind,
+    )
+)
+"""
+# Indices and mask come for whole prefixes; what lies before the window is cut from both.
+_VERIFY_CUT = f"""
+if window_left >= 0:
+    paged_kernel_lens, paged_kernel_lens_sum = seq_lens, int(seq_lens.sum())
+{_VERIFY_PLANNED.strip()}
+if window_left >= 0:
+    width, device = spec_info.draft_token_num, seq_lens.device
+    lens = seq_lens.long() + width
+    column = torch.arange(kv_indices.numel(), device=device)
+    column = column - torch.repeat_interleave(kv_indptr[:-1].long(), lens)
+    kv_indices = kv_indices[column >= torch.repeat_interleave(kv_start_idx, lens)]
+    kv_indptr = torch.nn.functional.pad(torch.cumsum(lens - kv_start_idx, dim=0), (1, 0)).int()
+    rows = torch.repeat_interleave(lens, width)
+    column = torch.arange(int(rows.sum()), device=device)
+    column = column - torch.repeat_interleave(torch.cumsum(rows, dim=0) - rows, rows)
+    query = (seq_lens[:, None] + torch.arange(width, device=device)).flatten()
+    if spec_info.positions is not None:
+        given = spec_info.positions[: rows.numel()]
+        query[: given.numel()] = given
+    seen = custom_mask[: column.numel()] & (column + window_left >= torch.repeat_interleave(query, rows))
+    first = torch.repeat_interleave(torch.repeat_interleave(kv_start_idx, width), rows)
+    custom_mask, window_left = seen[column >= first], -1
+"""
+
+LENGTH_PATCHES = (
+    CandidatePatch(
+        seed="verify-window-reads-first-tokens",
+        oracle="graph_equals_eager",
+        release="0.5.23",
+        why="a verified token reads the last tokens of its prefix, as many as the window has",
+        edits=(
+            Edit(
+                file=_FLASHINFER,
+                function="FlashInferIndicesUpdaterPrefill.update_sliding_window",
+                old="wrapper_id == 0 and not use_ragged and spec_info is None",
+                new="wrapper_id == 0 and not use_ragged "
+                "and (spec_info is None or spec_info.spec_input_type == SpecInputType.EAGLE_VERIFY)",
+            ),
+            Edit(
+                file=_FLASHINFER,
+                function="FlashInferIndicesUpdaterPrefill.call_begin_forward",
+                old=_VERIFY_PLANNED,
+                new=_VERIFY_CUT,
+            ),
+            # Both wrappers of a graph had one buffer for their masks, which the second overwrote for the first.
+            Edit(
+                file=_FLASHINFER,
+                function="FlashInferAttnBackend._create_prefill_wrappers",
+                old="self.cuda_graph_custom_mask",
+                new="(torch.zeros_like(self.cuda_graph_custom_mask) if i else self.cuda_graph_custom_mask)",
+            ),
+        ),
+    ),
+    CandidatePatch(
+        seed="decode-window-one-short",
+        oracle="metadata_shape",
+        release="0.5.23",
+        why="a decoded token reads as many tokens before it as the window has, besides itself",
+        edits=one_key_more("update_sliding_window_buffer"),
+    ),
+    CandidatePatch(
+        seed="draft-window-not-planned",
+        oracle="kv_reads",
+        release="0.5.23",
+        why="a draft reads as many tokens before it as the window has, besides itself",
+        edits=(
+            Edit(
+                file=_TRITON,
+                function="TritonMultiStepDraftBackend.__init__",
+                old="self.sliding_window_size = model_runner.sliding_window_size",
+                new="""
+                    self.sliding_window_size = model_runner.sliding_window_size
+                    if self.sliding_window_size:
+                        self.sliding_window_size += 1
+                """,
+            ),
+        ),
+    ),
+    CandidatePatch(
+        seed="draft-extend-window-not-planned",
+        oracle="kv_reads",
+        release="0.5.22",
+        why="graphs of draft-extend have KV indices for layers with a window",
+        edits=(
+            Edit(
+                file=_TRITON,
+                function="TritonAttnBackend._update_draft_extend_buffers",
+                old="return qo_indptr, kv_indptr, num_tokens_per_req",
+                new="""
+                    if self.sliding_window_size is not None and self.sliding_window_size > 0:
+                        update_sliding_window_buffer(
+                            self.window_kv_indptr,
+                            self.kv_index_translator,
+                            plan,
+                            req_pool_indices,
+                            self.sliding_window_size,
+                            kv_lens,
+                            bs,
+                            token_to_kv_pool=self.token_to_kv_pool,
+                            window_kv_indices=self.cuda_graph_window_kv_indices,
+                        )
+                    return qo_indptr, kv_indptr, num_tokens_per_req
+                """,
+            ),
+            Edit(
+                file=_TRITON,
+                function="TritonAttnBackend._init_forward_metadata_out_graph",
+                old="""
+                    self.forward_metadata = self._build_cuda_graph_forward_metadata(
+                        bs,
+                        forward_mode,
+                        spec_info,
+                        swa_out_cache_loc,
+                    )
+                """,
+                new="""
+                    self.forward_metadata = self._build_cuda_graph_forward_metadata(
+                        bs,
+                        forward_mode,
+                        spec_info,
+                        swa_out_cache_loc,
+                    )
+                    if forward_mode.is_draft_extend_v2() and self.window_kv_indptr is not None:
+                        self.forward_metadata.window_kv_indptr = self.window_kv_indptr[: bs + 1]
+                        self.forward_metadata.window_kv_indices = self.cuda_graph_window_kv_indices
+                """,
+            ),
+        ),
+    ),
+    CandidatePatch(
+        seed="draft-rows-end-at-the-context",
+        oracle="metadata_shape",
+        release="0.5.23",
+        why="rows of the draft's kv_indices have room for the drafts behind a context",
+        edits=(
+            Edit(
+                file=f"{_SPECULATIVE}spec_utils.py",
+                function="draft_kv_indices_buffer_width",
+                old="return num_seqs * topk * max_context_len",
+                new=f"return num_seqs * topk * (max_context_len + {BEHIND})",
+            ),
+        ),
+    ),
+    CandidatePatch(
+        seed="verify-mask-ends-at-the-context",
+        oracle="memory",
+        release="0.5.16",
+        why="the mask has room for trees behind a context",
+        edits=(longer(_TRITON, "TritonAttnBackend.init_cuda_graph_state", times=2),),
+    ),
+    CandidatePatch(
+        seed="multi-layer-lengths-absent",
+        oracle="ended",
+        release="0.5.15.post1",
+        why="a sum of lengths that is not there is not added to",
+        edits=(
+            Edit(
+                file=f"{_SPECULATIVE}multi_layer_eagle_draft_extend_cuda_graph_runner.py",
+                function="MultiLayerEagleMultiStepDraftExtendCudaGraphRunner.prepare",
+                old="forward_batch.seq_lens_sum + (bs - raw_bs) * self.seq_len_fill_value",
+                new="None if forward_batch.seq_lens_sum is None else "
+                "forward_batch.seq_lens_sum + (bs - raw_bs) * self.seq_len_fill_value",
+            ),
+        ),
+    ),
+    CandidatePatch(
+        seed="no-replay-without-padding",
+        oracle="bucket",
+        release="0.5.15.post1",
+        why="a graph is asked for by the shape that it is kept by",
+        edits=(
+            _asked_by_shape(
+                f"{_SPECULATIVE}eagle_draft_cuda_graph_runner.py",
+                "EAGLEDraftCudaGraphRunner",
+                "cuda_graph_bs",
+                "self._make_graph_key(cuda_graph_bs)",
+            ),
+            _asked_by_shape(
+                f"{_SPECULATIVE}eagle_draft_extend_cuda_graph_runner.py",
+                "EAGLEDraftExtendCudaGraphRunner",
+                "cuda_graph_bs",
+                "self._make_graph_key(cuda_graph_bs)",
+            ),
+            _asked_by_shape(
+                "sglang/srt/model_executor/runner/decode_cuda_graph_runner.py",
+                "DecodeCudaGraphRunner",
+                "graph_key",
+                "self._make_graph_key(cuda_graph_bs, get_current_stream_idx() if self.enable_pdmux else None)",
+            ),
+        ),
+    ),
+)
