@@ -103,6 +103,9 @@ def _parser() -> Parser:
         metavar="MINUTES",
         help="instead: one campaign of so long, and what it takes of the machine after a minute and at its end",
     )
+    speed.add_argument(
+        "--openings", type=count, metavar="N", help="instead: open N sessions and say where the seconds of that go"
+    )
     hunt = commands.add_parser("hunt", parents=[shared], help="the main job: find, compare, report")
     hunt.add_argument("--seconds", type=positive, default=HUNT_SECONDS, help="for each target")
     hunt.set_defaults(workers=1)

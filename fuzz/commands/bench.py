@@ -11,7 +11,7 @@ from itertools import islice
 from fuzz import bench
 from fuzz.campaign import campaign
 from fuzz.case_source import CaseStream
-from fuzz.commands import night
+from fuzz.commands import night, openings
 from fuzz.commands.context import CommandContext
 from fuzz.draw.rounds import rounds
 from fuzz.exits import exit_code
@@ -39,6 +39,8 @@ def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:
     options = context.options
     if options.night:
         return night.command(context, targets)
+    if options.openings:
+        return openings.command(context, targets)
     count = bench.enough(options.cases, options.workers, options.cases_per_setup)
     for target in targets:
         plan = context.plan(target, cases=count, triage=False)

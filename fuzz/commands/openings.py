@@ -1,0 +1,51 @@
+"""python -m fuzz bench --openings: where the seconds of a session's opening go."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from itertools import islice
+
+from fuzz.commands.context import CommandContext
+from fuzz.draw.rounds import round_cases
+from fuzz.openings import Opening, table
+from fuzz.stats import Plan
+from repro.cases.atomic_file import write_text
+from repro.cases.case import Target
+from repro.traces.exit_codes import ExitCode
+from runners.processes.pool import Pool
+
+_SESSION = "runners.sessions.opening"
+
+
+def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:
+    """So many openings on each target, one after the other; openings.json beside the logs."""
+    told, worst = [], ExitCode.PASS
+    for target in targets:
+        plan = context.plan(target)
+        openings = _timed(context, plan)
+        name = f"{target} {plan.runner} {plan.backend}"
+        context.say(*table(name, openings))
+        told.append({"name": name, "openings": [opening.to_json() for opening in openings]})
+        write_text(context.out / "openings.json", json.dumps(told, indent=1))
+        if not any(opening.parts and opening.second for opening in openings):
+            worst = ExitCode.UNKNOWN
+    return worst
+
+
+def _timed(context: CommandContext, plan: Plan) -> list[Opening]:
+    """Setups of rounds, each with its first two cases in a session of its own; the first, which starts the worker and
+    may compile kernels, is not counted."""
+    options, openings = context.options, []
+    log = context.log(plan.target)
+    with Pool(plan.target, timeout_s=options.timeout, log=log, session=_SESSION) as pool:
+        for number in range(1 + options.openings):
+            cases = list(islice(round_cases(plan.seed, number, plan.runner, plan.backend, 2), 2))
+            start = time.monotonic()
+            trace = pool.run(cases[0])
+            whole = time.monotonic() - start
+            start = time.monotonic()
+            pool.run(cases[-1])
+            openings.append(Opening.of(str(cases[0].setup), trace, whole, time.monotonic() - start))
+    return openings[1:]

@@ -1,0 +1,45 @@
+"""Ordinary sessions that also say where the seconds of their opening and of each case go, as stages of the trace."""
+
+from __future__ import annotations
+
+from repro.cases.case import Case, Setup, Target
+from runners.recording.observer import RunCase, Watch
+from runners.recording.parts import Parts
+from runners.releases import opening
+from runners.releases.live import Adapter
+from runners.sessions import open as plain
+
+# What the names of stages begin with.
+OPENING, CASE = "opening: ", "case: "
+
+_parts: list[Parts] = []  # of this process, once it has opened a session
+
+
+def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
+    """As runners/sessions/open.py opens it."""
+    parts = _of_this_process()
+    run = plain.open_session(setup, target, watch)
+    _tell(OPENING, parts, watch)
+
+    def run_case(case: Case, watch: Watch) -> None:
+        parts.taken()
+        run(case, watch)
+        _tell(CASE, parts, watch)
+
+    return run_case
+
+
+def _of_this_process() -> Parts:
+    if not _parts:
+        _parts.append(parts := Parts())
+        opening.device_started(parts)
+        opening.timed(parts)
+        for runner, adapter in plain.ADAPTERS.items():
+            if isinstance(adapter, Adapter):
+                plain.ADAPTERS[runner] = opening.timed_adapter(parts, adapter)
+    return _parts[0]
+
+
+def _tell(prefix: str, parts: Parts, watch: Watch) -> None:
+    for name, seconds in parts.taken().items():
+        watch.spent(f"{prefix}{name}", seconds)
