@@ -16,6 +16,7 @@ import importlib
 import os
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,19 +39,8 @@ ENGINES = {
     "emulated": "drives sglang on CPU tensors; arguments: the releases that it needs",
     "cuda": "drives sglang on an NVIDIA GPU; arguments: the releases that it needs",
 }
-IMPORT_TORCH = (
-    "test_amx.py",
-    "test_arena.py",
-    "test_attribution.py",
-    "test_emulated.py",
-    "test_emulated_memory.py",
-    "test_experts.py",
-    "test_fa3.py",
-    "test_reference.py",
-    "test_stand_ins.py",
-    "test_step.py",
-    "test_unseen.py",
-)
+# The mark of a whole test module.
+WHOLE_MODULE = re.compile(r"^pytestmark = pytest\.mark\.(\w+)", re.MULTILINE)
 INSTALLED = "installed/"
 # Workers that may die before xdist gives up: a test that kills its own must not cost the others theirs.
 RESTARTS_MAX = 1000
@@ -179,10 +169,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Reading a module that imports torch takes seconds: not where all of its tests are left out anyway."""
     in_folder = nightly.FOLDER in collection_path.parts
-    if collection_path.name.startswith("test_") and nightly.asked(config) != in_folder:
+    if not collection_path.name.startswith("test_"):
+        return None
+    if nightly.asked(config) != in_folder:
         return True
-    left_out = "not emulated" in config.getoption("markexpr")
-    return True if left_out and collection_path.name in IMPORT_TORCH else None
+    mark = WHOLE_MODULE.search(collection_path.read_text(encoding="utf-8"))
+    return True if mark and f"not {mark[1]}" in config.getoption("markexpr").split(" and ") else None
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What leaves the tests of sglang out is to take seconds."""
+    if "not emulated" in session.config.getoption("markexpr") and "torch" in sys.modules:
+        raise pytest.UsageError("a test module imports torch; its mark must be: pytestmark = pytest.mark.emulated")
 
 
 # pytest keeps a fixture for as long as its parameter is the very same object, so these are made once.

@@ -20,6 +20,8 @@ from runners.processes.pool import Pool
 from runners.releases.fa3 import Call
 from runners.releases.fa3_metadata import FOREIGN, metadata
 
+pytestmark = pytest.mark.emulated
+
 SETUP = Setup(
     runner="draft",
     backend="fa3",

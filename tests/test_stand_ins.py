@@ -15,6 +15,8 @@ from runners.recording.observer import HarnessError
 from runners.releases.stood_in import STOOD_IN, stood_in
 from runners.releases.verify_eager.family import NotStoodIn, StandIn, of_class
 
+pytestmark = pytest.mark.emulated
+
 
 @dataclass
 class Batch:

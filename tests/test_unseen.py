@@ -14,6 +14,8 @@ from runners.conformance.jobs import jobs
 from runners.processes.pool import Pool
 from runners.releases.catalogue import UNKNOWN, is_adapted, numbered
 
+pytestmark = pytest.mark.emulated
+
 # One that is as it was, and some that have changed since.
 ASKED = ("kv_move", "decode", "draft", "verify_eager")
 

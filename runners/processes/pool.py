@@ -19,6 +19,7 @@ from repro.cases.case import Case, Setup, Target
 from repro.cases.codec import case_to_json
 from repro.traces.trace import Ended, How, Trace
 from runners.processes.causes import cuda_error, exit_name
+from runners.processes.fork_servers import forked
 from runners.processes.log import Log
 from runners.processes.trace_reader import Intake
 from runners.processes.warm import Open, WarmSessions
@@ -293,11 +294,14 @@ class Pool:
         self._failed_starts += 1
         try:
             environment = worker_environment(self.target, device=self._device) | self._variables
-            # -P: what lies in the current directory is not importable by being there.
-            command = [*self._wrapper, str(interpreter(self.target)), "-P", "-m", "runners.processes.worker"]
-            command += ["--target", str(self.target)]
-            command += ["--session", self._session_module] if self._session_module else []
-            self._worker = Worker(command, environment, self._log.fileno())
+            arguments = ["--target", str(self.target)]
+            arguments += ["--session", self._session_module] if self._session_module else []
+            if self.target.engine == "emulated" and not self._wrapper:
+                self._worker = forked(arguments, environment, self._log.fileno(), self._start_s)
+            else:
+                # -P: what lies in the current directory is not importable by being there.
+                command = [*self._wrapper, str(interpreter(self.target)), "-P", "-m", "runners.processes.worker"]
+                self._worker = Worker.started([*command, *arguments], environment, self._log.fileno())
             self._worker.wait_ready(self._start_s)
         except (NotUsable, WorkerTrouble) as error:
             self._trouble = str(error)

@@ -5,14 +5,11 @@ Asked for a setup alone, it opens the session ahead and waits: its messages lie 
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from repro.cases.case import Case, Target
 from repro.cases.codec import case_from_json
@@ -22,9 +19,6 @@ from runners.processes.frame_writer import Recorder
 from runners.processes.wire import read_exactly, receive
 from runners.recording.observer import HarnessError, OpenSession, RunCase, Unsupported
 
-_SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
-
-
 # Makes, of what a pool asks to be changed and what opens ordinary sessions, what opens sessions with that change.
 Changed = Callable[[Mapping[str, Any], OpenSession], OpenSession]
 
@@ -32,27 +26,6 @@ Changed = Callable[[Mapping[str, Any], OpenSession], OpenSession]
 def unchanging(change: Mapping[str, Any], open_session: OpenSession) -> OpenSession:
     """For sessions in which nothing can be changed."""
     raise Unsupported(f"sessions of this kind cannot be changed: {', '.join(change)}")
-
-
-def session_process(channel: int, log: int, target: Target, open_session: OpenSession, changed: Changed) -> NoReturn:
-    """Be a session process, right after the fork. channel: to the pool; log: where what it prints goes."""
-    status = 1
-    try:
-        worker = os.getppid()
-        os.setpgid(0, 0)
-        for number in (1, 2):
-            os.dup2(log, number)
-        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-        if os.getppid() == worker:  # else the worker died before the line above could notice
-            session(channel, target, open_session, changed)
-            status = 0
-    except BaseException:  # becomes the exit status; the pool reads the log
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # Not sys.exit: what the worker registered to run at exit is the worker's.
-        os._exit(status)
 
 
 def session(channel: int, target: Target, open_session: OpenSession, changed: Changed = unchanging) -> None:

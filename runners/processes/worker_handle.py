@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from runners.processes.causes import exit_name
 
@@ -23,22 +23,38 @@ class WorkerTrouble(Exception):
     """The worker does not start, is gone, or answers what makes no sense: our trouble, never sglang's bug."""
 
 
+class Process(Protocol):
+    """What is asked of a worker's process; a Popen has it."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
 class Worker:
     """A running worker (runners/processes/worker.py) and the control socket to it."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: int) -> None:
-        """Start it; what it prints goes to the descriptor `log`. WorkerTrouble if the system refuses."""
+    def __init__(self, process: Process, control: socket.socket) -> None:
+        self._process, self._control = process, control
+        self._sessions: set[int] = set()  # which it may have alive
+
+    @classmethod
+    def started(cls, command: Sequence[str], environment: Mapping[str, str], log: int) -> Worker:
+        """Start one; what it prints goes to the descriptor `log`. WorkerTrouble if the system refuses."""
         # Every message on this kind of socket arrives whole or not at all.
-        self._control, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        control, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with child_end:
-                self._process = subprocess.Popen(
+                process = subprocess.Popen(
                     command, stdin=child_end.fileno(), stdout=log, stderr=log, env=dict(environment), process_group=0
                 )
         except OSError as error:
-            self._control.close()
+            control.close()
             raise WorkerTrouble(f"the worker cannot be started: {error}") from error
-        self._sessions: set[int] = set()  # which it may have alive
+        return cls(process, control)
 
     def wait_ready(self, within_s: float) -> None:
         """Return once it has imported what it needs. WorkerTrouble, with its reason, if it could not."""
@@ -46,9 +62,9 @@ class Worker:
         if message["say"] == "failed":
             raise WorkerTrouble(f"the worker cannot import what it needs: {message.get('text')}")
 
-    def open(self, log: int) -> tuple[socket.socket, int]:
+    def open(self, log: int, kind: int = socket.SOCK_STREAM) -> tuple[socket.socket, int]:
         """Start a session process that prints to the descriptor `log`: the channel to it, and its number."""
-        parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        parent_end, child_end = socket.socketpair(socket.AF_UNIX, kind)
         # Reads and writes on our end wait in poll, where they can be given a deadline.
         parent_end.setblocking(False)
         try:

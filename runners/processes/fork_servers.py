@@ -1,0 +1,131 @@
+"""The parent's side of fork servers: one for all workers of this process whose imports are the same but for sglang."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from runners.processes.log import Log
+from runners.processes.worker_handle import PROMPT_S, Worker, WorkerTrouble
+
+# What only sessions, sglang or pytest read, so that it may differ between workers of one server.
+_NOT_COMMON = ("EAGLEEYE_", "SGLANG_", "PYTEST_")
+# As many at once: one without packages in front, one with those of the newest releases, one for somebody's variables.
+SERVERS_MAX = 3
+
+
+class ForkServer:
+    """A running fork server (runners/processes/fork_server.py). Mutable."""
+
+    def __init__(self, environment: Mapping[str, str], within_s: float) -> None:
+        """Start it. WorkerTrouble, with the reason, if it does not start."""
+        self._log = Log()
+        self._lock = threading.Lock()
+        self.alive: set[int] = set()
+        command = [sys.executable, "-P", "-m", "runners.processes.fork_server"]
+        self._server = Worker.started(command, environment, self._log.fileno())
+        try:
+            self._server.wait_ready(within_s)
+        except BaseException:
+            self.end()
+            raise
+
+    def fork(self, arguments: Sequence[str], environment: Mapping[str, str], log: int) -> Worker:
+        """A new worker. WorkerTrouble if the server is gone."""
+        with self._lock:
+            control, number = self._server.open(log, socket.SOCK_SEQPACKET)
+        self.alive.add(number)
+        control.setblocking(True)
+        try:
+            control.send(json.dumps({"arguments": list(arguments), "environment": dict(environment)}).encode())
+        except OSError as error:
+            control.close()
+            raise WorkerTrouble(f"the worker cannot be started: {error}") from error
+        return Worker(Forked(self, number), control)
+
+    def status(self, number: int, within_s: float) -> int | None:
+        """The exit status of a worker, once it has ended; None if it has not by then."""
+        with self._lock:
+            status = self._server.end_session(number, 0, within_s)
+        if status is not None:
+            self.alive.discard(number)
+        return status
+
+    def end(self) -> None:
+        self._server.end()
+        self._log.close()
+
+
+class Forked:
+    """A worker's process that is a fork server's child: what Popen is of one's own."""
+
+    def __init__(self, server: ForkServer, pid: int) -> None:
+        self._server = server
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        try:
+            return self.wait(0.0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            within_s = PROMPT_S if timeout is None else timeout
+            try:
+                status = self._server.status(self.pid, within_s)
+            except WorkerTrouble:
+                status = 9  # the server is gone, and its children were killed with it
+            if status is None:
+                raise subprocess.TimeoutExpired("the worker", within_s)
+            self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+_servers: dict[tuple[tuple[str, str], ...], ForkServer] = {}  # the one that was used last stands last
+_lock = threading.Lock()
+
+
+def forked(arguments: Sequence[str], environment: Mapping[str, str], log: int, within_s: float) -> Worker:
+    """A worker with these arguments in this environment. WorkerTrouble if there is none to be had."""
+    common = common_environment(environment)
+    key = (("", str(os.getpid())), *sorted(common.items()))
+    with _lock:
+        server = _servers.pop(key, None) or ForkServer(common, within_s)
+        try:
+            worker = server.fork(arguments, environment, log)
+        except WorkerTrouble:  # it was killed, perhaps
+            server.end()
+            server = ForkServer(common, within_s)
+            worker = server.fork(arguments, environment, log)
+        _servers[key] = server
+        idle = [key for key, server in _servers.items() if not server.alive]
+        for surplus in idle[: max(0, len(_servers) - SERVERS_MAX)]:
+            _servers.pop(surplus).end()
+    return worker
+
+
+def common_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of it counts for everything but sglang: without what only sessions read, and without the folders that hold
+    a sglang on the import path."""
+    common = {name: value for name, value in environment.items() if not name.startswith(_NOT_COMMON)}
+    path = environment.get("PYTHONPATH", "").split(os.pathsep)
+    common["PYTHONPATH"] = os.pathsep.join(place for place in path if not (Path(place) / "sglang").is_dir())
+    return common
+
+
+def _end_all() -> None:
+    for key in list(_servers):
+        if key[0] == ("", str(os.getpid())):
+            _servers.pop(key).end()
+
+
+atexit.register(_end_all)
