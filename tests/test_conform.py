@@ -11,9 +11,12 @@ import pytest
 
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case, Target, problems
+from repro.cases.codec import read
 from repro.cases.runner_facts import RUNNER_FACTS
+from repro.ledger.known import load
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Ended, How, Trace
+from repro.upstream.fixes import SEEDS
 from runners.conformance import conform, report
 from runners.conformance.jobs import jobs
 from runners.conformance.report import Release
@@ -90,6 +93,26 @@ def test_what_is_known_to_raise_in_a_release_is_no_fault_of_its_adapter() -> Non
     assert (known.state, known.fails) == (State.GREEN, ("ended: raised RuntimeError in verify",))
     error = row(JOB, ended(How.ERROR, "x"), (), overall, known=lambda case, verdict: True)
     assert error.state is State.RED
+
+
+def test_the_line_at_fault_is_none_that_every_call_of_torch_passes() -> None:
+    passed = """  File "/x/runners/engines/cuda_to_cpu.py", line 21, in __torch_function__
+    return func(*args, **(kwargs or {}))
+IndexError: index 41 is out of bounds
+"""
+    detail = TRACEBACK.rpartition("AttributeError")[0] + passed
+    assert (
+        culprit("", detail)
+        == "sglang/srt/speculative/runner.py:7 in __getattr__: IndexError: index 41 is out of bounds"
+    )
+
+
+def test_what_a_finding_raises_is_known_by_its_place() -> None:
+    """Else the adapter would be blamed."""
+    stored = read(SEEDS / "verify-tree-indexes-behind-mask.json")
+    failed = verdict("ended", Status.FAIL, str(stored.about["where"]))
+    setup = (stored.case.setup.runner, stored.case.setup.backend)
+    assert any(issue.names(setup, failed) for issue in load() if issue.holds_on("0.5.23", "emulated"))
 
 
 def test_without_a_traceback_the_words_are_what_there_is() -> None:

@@ -11,11 +11,13 @@ from repro.cases.case import Case
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import How, Trace
 from runners.conformance.jobs import Job
+from runners.recording.observer import PASSING
 
 _FRAME = re.compile(r'^ +File "([^"]+)", line (\d+), in (.+)$', re.MULTILINE)
 _ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Unsupported|Refused|Interrupt|Exit)\b.*)$", re.MULTILINE)
 # Where a frame is sglang's, or an adapter's: what comes before is where it happens to lie.
 _PLACES = re.compile(r".*?((?:sglang|runners/releases|runners/engines|runners/sessions)/.*)")
+_ENGINES = "runners/engines/"
 _WORDS_MAX = 300
 
 
@@ -118,7 +120,7 @@ def culprit(what: str, detail: str) -> str:
     places = [
         (match.group(1), line, function)
         for path, line, function in _FRAME.findall(detail)
-        if (match := _PLACES.match(path))
+        if (match := _PLACES.match(path)) and not (function in PASSING and _ENGINES in path)
     ]
     if not places:
         return _one_line(message)

@@ -31,6 +31,10 @@ class Watch(Protocol):
         """Note a short text about the run: release, adapter, engine, versions."""
 
 
+# Functions of the harness that are only on the way from sglang to torch, or from a kernel to Triton's language: what is
+# raised below them is not theirs.
+PASSING = ("__torch_function__", "__torch_dispatch__", "bound")
+
 RunCase = Callable[[Case, Watch], None]
 OpenSession = Callable[[Setup, Target, Watch], RunCase]
 

@@ -13,14 +13,12 @@ from triton.runtime.errors import InterpreterError
 
 from repro.cases.case import Setup
 from runners.engines.active import engine
-from runners.recording.observer import HarnessError, Unsupported, Watch
+from runners.recording.observer import PASSING, HarnessError, Unsupported, Watch
 from runners.releases.refusals import refused
 
 _HARNESS = str(Path(__file__).resolve().parents[1])
 _ENGINES = f"{_HARNESS}/engines/"
 _SGLANG = "/sglang/"
-# The harness's, and yet only on the way from sglang to torch, or from a kernel to Triton's language.
-_PASSING = ("__torch_function__", "__torch_dispatch__", "bound")
 # What a stand-in raises by a mistake of its own. What else it raises, the real thing would.
 _MISTAKES = (AttributeError, TypeError, NameError, ImportError)
 # Modules of others in which stand-ins lie, or that a release asks for something only a GPU's has.
@@ -69,7 +67,7 @@ def _whose(frame: traceback.FrameSummary) -> str:
     """Whose code a frame is: sglang's, the harness's, its engines'; empty for any other."""
     path = frame.filename
     if path.startswith(_ENGINES):
-        return "" if frame.name in _PASSING else "engines"
+        return "" if frame.name in PASSING else "engines"
     if path.startswith(_HARNESS):
         return "harness"
     return "sglang" if _SGLANG in path else ""
