@@ -11,7 +11,7 @@ import pytest
 from fuzz.mutation import equivalents
 from fuzz.mutation.directed import CASES_MAX, plan
 from fuzz.mutation.mutant import Mutant, sampled
-from fuzz.mutation.scope import lines_of, mutants_of, traced_cases
+from fuzz.mutation.scope import lines_of, mutants_of, ordered, traced_cases
 from fuzz.mutation.sites import mutants
 from repro.cases.case import BACKENDS, problems, seq_len_max
 from repro.cases.runner_facts import RUNNER_FACTS
@@ -121,8 +121,23 @@ def test_only_what_ran_is_mutated() -> None:
         ended=Ended(how=How.DONE),
         seen=(seen("built_lines", backend, 8), seen("built_lines", runner, 8), seen("lines", runner, 18)),
     )
-    groups = mutants_of({"draft/triton": lines_of([trace])}, lambda file: SOURCE)
+    groups = mutants_of({"draft/triton": {plan("draft", "triton")[0].setup: lines_of([trace])}}, lambda file: SOURCE)
     assert {(mutant.file, mutant.lines[0]) for mutant in groups["draft/triton"]} == {(backend, 8), (runner, 18)}
+
+
+def test_cases_on_setups_that_run_the_line_come_first(everything: list[Mutant]) -> None:
+    mutant = next(mutant for mutant in everything if mutant.function == "kernel")
+    plans = {name: plan(name, "triton") for name in ("draft", "decode")}
+    setups = {name: list(traced_cases(cases)) for name, cases in plans.items()}
+    nowhere, there = {mutant.file: frozenset({1})}, {mutant.file: frozenset({mutant.lines[0]})}
+    ran = {name: {setup: there if n == 1 else nowhere for n, setup in enumerate(own)} for name, own in setups.items()}
+    tried = ordered(mutant, plans, ran)
+    assert len(tried) == sum(len(cases) for cases in plans.values())
+    reaching = [(name, case.setup) for name, case in tried[:4]]
+    assert reaching == [("draft", setups["draft"][1])] * 2 + [("decode", setups["decode"][1])] * 2
+    others = [case.setup for _, case in tried[4:]]
+    last = max(n for n, setup in enumerate(others) if setup in (setups["draft"][1], setups["decode"][1]))
+    assert last < len([case for _, case in tried[4:] if case.setup in (setups["draft"][1], setups["decode"][1])])
 
 
 @pytest.mark.parametrize("runner", [name for name in RUNNER_FACTS if name != "toy"])
@@ -136,7 +151,7 @@ def test_each_runner_has_directed_cases(runner: str) -> None:
         # The full bucket with everybody at the longest length, and then fewer.
         assert {r.seq_len for r in first.steps[0].requests} == {seq_len_max(first.setup)}
         assert [len(step.requests) for step in first.steps][:2] == [first.setup.max_bs, 1]
-        assert len({case.setup for case in traced_cases(cases)}) == len({case.setup for case in cases}) >= 3
+        assert len({case.setup for case in cases}) == len(traced_cases(cases)) >= 3
         assert max(seq_len_max(case.setup) for case in cases) > 512
 
 

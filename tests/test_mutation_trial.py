@@ -15,6 +15,7 @@ from fuzz.mutation import equivalents
 from fuzz.mutation.command import Tools, mutate
 from fuzz.mutation.directed import plan
 from fuzz.mutation.mutant import Mutant
+from fuzz.mutation.scope import Ran
 from fuzz.mutation.sites import mutants
 from fuzz.mutation.summary import Report, alone
 from fuzz.mutation.trial import KILLED, SESSION, SURVIVED, UNTRIED, Clean, Outcome, Trial
@@ -53,8 +54,16 @@ class World:
 
     def outcome(self, limit_s: float = 100.0) -> Outcome:
         plans = {"draft/triton": CASES[:2], "verify/triton": CASES[2:]}
-        trial = Trial(plans=plans, clean=Clean(self.judge), judge=self.judge, clock=lambda: self.time, limit_s=limit_s)
-        return trial.of(MUTANT, plans, self.run)
+        ran: Ran = {name: {case.setup: {FILE: frozenset({2})} for case in cases} for name, cases in plans.items()}
+        trial = Trial(
+            plans=plans,
+            ran=ran,
+            clean=Clean(self.judge),
+            judge=self.judge,
+            clock=lambda: self.time,
+            limit_s=limit_s,
+        )
+        return trial.of(MUTANT, list(plans), self.run)
 
 
 def test_killed_by_the_first_failure_of_its_own() -> None:

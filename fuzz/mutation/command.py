@@ -17,10 +17,10 @@ from typing import Protocol, TypeVar
 from fuzz.mutation import equivalents, summary
 from fuzz.mutation.directed import plan
 from fuzz.mutation.mutant import Mutant, sampled
-from fuzz.mutation.scope import PREFIXES, Lines, lines_of, mutants_of, traced_cases
+from fuzz.mutation.scope import PREFIXES, Lines, Ran, lines_of, mutants_of, traced_cases
 from fuzz.mutation.trial import EQUIVALENT, KILLED, Clean, Judge, Outcome, Run, Trial
 from repro.cases.atomic_file import write_text
-from repro.cases.case import Case, Target
+from repro.cases.case import Case, Setup, Target
 from repro.cases.codec import read
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
 from repro.commands.cli import BadInput, say
@@ -83,7 +83,8 @@ class _Run:
 
     def report(self) -> summary.Report:
         start, cpu = time.monotonic(), _cpu_seconds()
-        groups = mutants_of(self._ran(), self._source)
+        ran = self._ran()
+        groups = mutants_of(ran, self._source)
         if not any(groups.values()):
             raise BadInput(f"{self.target}: no code of its runners was run; {self.options.out} has the workers' logs")
         say(", ".join(f"{runner}: {len(mutants)}" for runner, mutants in groups.items()) + " sites")
@@ -93,6 +94,7 @@ class _Run:
                 homes.setdefault(mutant.id, []).append(runner)
         trial = Trial(
             plans=self.plans,
+            ran=ran,
             clean=Clean(self.tools.judge),
             judge=self.tools.judge,
             clock=time.monotonic,
@@ -147,17 +149,22 @@ class _Run:
             f"{mutant.file}:{mutant.line} {mutant.function}: {mutant.operator}: {mutant.old} -> {mutant.new}"
         )
 
-    def _ran(self) -> dict[str, Lines]:
+    def _ran(self) -> Ran:
         """Which lines each runner runs. Those that this release does not have are left out."""
-        ran: dict[str, Lines] = {}
+        ran: dict[str, dict[Setup, Lines]] = {}
 
         def trace(runner: str, run: Run) -> None:
-            traces = [run(case, {"trace": list(PREFIXES)}) for case in traced_cases(self.plans[runner])]
-            lines = lines_of(traces)
-            if lines:
-                ran[runner] = lines
+            own: dict[Setup, Lines] = {}
+            said = "no cases"
+            for setup, cases in traced_cases(self.plans[runner]).items():
+                traces = [run(case, {"trace": list(PREFIXES)}) for case in cases]
+                said = traces[0].ended.what
+                if lines := lines_of(traces):
+                    own[setup] = lines
+            if own:
+                ran[runner] = own
             else:
-                say(f"{runner}: left out: {traces[0].ended.what if traces else 'no cases'}")
+                say(f"{runner}: left out: {said}")
 
         self._shared_out(self.plans, trace)
         return {runner: ran[runner] for runner in self.plans if runner in ran}

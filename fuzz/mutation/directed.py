@@ -9,22 +9,35 @@ from itertools import chain, islice
 from fuzz.draw.rounds import different
 from fuzz.draw.strategies import cases
 from repro.cases.backend_facts import BACKEND_FACTS
-from repro.cases.case import Case, Request, Setup, Step, accepted_max, problems, seq_len_max, setup_problems
+from repro.cases.case import (
+    HIDDEN,
+    SPARE_POSITIONS,
+    Case,
+    Request,
+    Setup,
+    Step,
+    accepted_max,
+    problems,
+    seq_len_max,
+    setup_problems,
+)
 from repro.cases.codec import digest
 from repro.cases.runner_facts import RUNNER_FACTS
 
 CASES_MAX = 40
-# Of each setup, besides those that are written here.
-DRAWN = 4
+# Of each setup, before any setup has more; and how many are drawn for it besides those that are written here.
+FIRST, DRAWN = 3, 2
 # A long context, in which attention's loops over blocks of 512 tokens run twice.
 LONG = 640
 
 
 def plan(runner: str, backend: str, seeds: Iterable[Case] = (), count: int = CASES_MAX) -> list[Case]:
     """So many cases at most. seeds: stored ones, of which this runner's and backend's take part."""
-    first, *others = setups(runner, backend)
+    every = [(list(written(setup)), setup) for setup in setups(runner, backend)]
     own = [case for case in seeds if (case.setup.runner, case.setup.backend) == (runner, backend)]
-    ordered = chain(written(first), own, drawn(first), *(chain(written(s), drawn(s)) for s in others))
+    first = (case for own_cases, _ in every for case in own_cases[:FIRST])
+    rest = (chain(own_cases[FIRST:], drawn(setup)) for own_cases, setup in every)
+    ordered = chain(first, own, *rest)
     unique = {digest(case): case for case in ordered if not problems(case)}
     return list(islice(unique.values(), count))
 
@@ -39,7 +52,7 @@ def setups(runner: str, backend: str) -> list[Setup]:
     if backend == "triton":
         # A KV row of 32 bytes: less than one tile of the kernel that copies rows.
         paged = replace(paged, dtype="float16", num_kv_heads=1)
-    long = replace(small, context_len=LONG, capture_bs=(2,), slots=3, vocab_size=600)
+    long = replace(small, context_len=LONG, capture_bs=(2,), slots=3, vocab_size=600, kv_splits=2)
     found = [small, paged, long]
     if domain.speculative:
         branches = 2 if domain.branches else 1
@@ -54,6 +67,13 @@ def setups(runner: str, backend: str) -> list[Setup]:
             found.append(_drafting(replace(small, capture_bs=(1, 4)), 1, 2, 3))
     if whose := domain.windowed:
         found.insert(1, replace(found[0], window=7, swa=whose == "target", returns_hidden=domain.asks_hidden))
+    odd = {
+        "padded": not domain.falls_back,
+        "logit_cap": 5 * (domain.capped and backend == "triton"),
+        "overhang": domain.overhangs * (found[0].num_draft_tokens + SPARE_POSITIONS),
+    }
+    unlike = (replace(found[0], **{name: value}) for name, value in odd.items())
+    found += [setup for setup in unlike if setup != found[0]]
     return [setup for setup in found if not setup_problems(setup)]
 
 
@@ -64,7 +84,8 @@ def _drafting(setup: Setup, topk: int, num_steps: int, num_draft_tokens: int) ->
 def written(setup: Setup) -> Iterator[Case]:
     """Everybody at the longest length with the largest bucket full, and a batch of one in what that leaves behind;
     batches that grow, shrink and take each other's slots; batches of the shortest requests; an idle batch, and
-    behind it one without lengths on the host in other KV slots."""
+    behind it one without lengths on the host in other KV slots; batches that ask for hidden states, and one that no
+    bucket holds, where there are such."""
     limit, full = seq_len_max(setup), setup.max_bs
     page = setup.page_size
 
@@ -94,6 +115,12 @@ def written(setup: Setup) -> Iterator[Case]:
     idle = (Step(requests=()),) if facts.idles and BACKEND_FACTS[setup.backend].options else ()
     unlike = replace(step(small, [9, 4], 1, 1), mirrored=facts.host_lengths, layout=int(facts.relocates))
     yield Case(setup=setup, steps=(step(full, [limit, 6]), *idle, unlike, step(small, [limit], 2, 2)))
+    asking = [
+        replace(step(1, [5], turn, turn), hidden=hidden) for turn, hidden in enumerate(HIDDEN) if facts.asks_hidden
+    ]
+    beyond = [step(full + 1, [3, limit])] if facts.falls_back and full < setup.slots else []
+    if asking or beyond:
+        yield Case(setup=setup, steps=(*asking, *beyond, step(small, [limit, 2], 1, 3)))
 
 
 def drawn(setup: Setup) -> Iterator[Case]:

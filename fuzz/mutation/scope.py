@@ -26,14 +26,16 @@ TRACED = 2
 
 # The lines that ran, by file.
 Lines = Mapping[str, frozenset[int]]
+# For each runner and backend, those of each setup.
+Ran = Mapping[str, Mapping[Setup, Lines]]
 
 
-def traced_cases(plan: Sequence[Case]) -> list[Case]:
-    """The first cases of each setup, setup after setup."""
+def traced_cases(plan: Sequence[Case]) -> dict[Setup, list[Case]]:
+    """The first cases of each setup."""
     by_setup: dict[Setup, list[Case]] = {}
     for case in plan:
         by_setup.setdefault(case.setup, []).append(case)
-    return [case for own in by_setup.values() for case in own[:TRACED]]
+    return {setup: own[:TRACED] for setup, own in by_setup.items()}
 
 
 def lines_of(traces: Iterable[Trace]) -> Lines:
@@ -47,16 +49,37 @@ def lines_of(traces: Iterable[Trace]) -> Lines:
     return {file: frozenset(numbers) for file, numbers in lines.items()}
 
 
-def mutants_of(ran: Mapping[str, Lines], source: Callable[[str], str]) -> dict[str, list[Mutant]]:
+def mutants_of(ran: Ran, source: Callable[[str], str]) -> dict[str, list[Mutant]]:
     """For each runner and backend the mutants of code that it runs. source: the text of a file."""
-    files = sorted({file for lines in ran.values() for file in lines})
+    together = {runner: _joined(by_setup.values()) for runner, by_setup in ran.items()}
+    files = sorted({file for lines in together.values() for file in lines})
     everything = {file: mutants(file, source(file)) for file in files}
     return {
-        runner: [m for file, numbers in sorted(lines.items()) for m in everything[file] if _runs(m, numbers)]
-        for runner, lines in ran.items()
+        runner: [m for file in sorted(lines) for m in everything[file] if runs(m, lines)]
+        for runner, lines in together.items()
     }
 
 
-def _runs(mutant: Mutant, numbers: frozenset[int]) -> bool:
+def ordered(mutant: Mutant, plans: Mapping[str, Sequence[Case]], ran: Ran) -> list[tuple[str, Case]]:
+    """The cases on which a mutant is tried, with the runner that each belongs to, those that reach most first: of each
+    setup that runs its line the first cases, runner after runner; then the others of these setups; then the rest.
+    plans: of the runners that may try it, in their order."""
+    every = [(runner, case) for runner, cases in plans.items() for case in cases]
+    reaching = {setup for runner in plans for setup, lines in ran[runner].items() if runs(mutant, lines)}
+    first = {id(case) for cases in plans.values() for own in traced_cases(cases).values() for case in own}
+    return sorted(every, key=lambda entry: (entry[1].setup not in reaching, id(entry[1]) not in first))
+
+
+def runs(mutant: Mutant, lines: Lines) -> bool:
+    """Whether its statement is among these lines."""
     first, last = mutant.lines
+    numbers = lines.get(mutant.file, frozenset())
     return any(number in numbers for number in range(first, last + 1))
+
+
+def _joined(every: Iterable[Lines]) -> Lines:
+    together: dict[str, frozenset[int]] = {}
+    for lines in every:
+        for file, numbers in lines.items():
+            together[file] = together.get(file, frozenset()) | numbers
+    return together

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from fuzz.mutation.mutant import Mutant
+from fuzz.mutation.scope import Ran, ordered
 from repro.cases.case import Case
 from repro.cases.codec import digest
 from repro.traces.finding import Status, Verdict
@@ -84,48 +85,47 @@ class Clean:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """plans: for each runner and backend its cases, in order. limit_s: after so long no further case is begun."""
+    """plans: for each runner and backend its cases, in order. ran: the lines that each of their setups runs. limit_s:
+    after so long no further case is begun."""
 
     plans: Mapping[str, Sequence[Case]]
+    ran: Ran
     clean: Clean
     judge: Judge
     clock: Callable[[], float]
     limit_s: float
 
-    def of(self, mutant: Mutant, runners: Iterable[str], run: Run) -> Outcome:
+    def of(self, mutant: Mutant, runners: Sequence[str], run: Run) -> Outcome:
         """Try a mutant on these runners, in their order. run: of the calling thread."""
         start, count = self.clock(), 0
         late = ""
         change = {"edit": mutant.change()}
-        own = ""
-        for runner in runners:
-            own = own or runner
-            for case in self.plans[runner]:
-                if self.clock() - start > self.limit_s:
-                    late = f"not tried on all cases: {self.limit_s:g} s were over"
-                    break
-                trace = run(case, change)
-                count += 1
-                if _not_swapped(trace):
-                    return Outcome(mutant=mutant, runner=own, state=UNTRIED, reason=trace.ended.what)
-                suspects = self._failures(case, trace)
-                seconds = self.clock() - start
-                failure = self._of_the_mutant(case, suspects, run) if suspects else None
-                if failure:
-                    return Outcome(
-                        mutant=mutant,
-                        runner=runner,
-                        state=KILLED,
-                        oracle=failure.oracles[0],
-                        oracles=failure.oracles,
-                        where=failure.where,
-                        case=digest(case),
-                        cases=count,
-                        seconds=round(seconds, 2),
-                    )
+        for runner, case in ordered(mutant, {name: self.plans[name] for name in runners}, self.ran):
+            if self.clock() - start > self.limit_s:
+                late = f"not tried on all cases: {self.limit_s:g} s were over"
+                break
+            trace = run(case, change)
+            count += 1
+            if _not_swapped(trace):
+                return Outcome(mutant=mutant, runner=runners[0], state=UNTRIED, reason=trace.ended.what)
+            suspects = self._failures(case, trace)
+            seconds = self.clock() - start
+            failure = self._of_the_mutant(case, suspects, run) if suspects else None
+            if failure:
+                return Outcome(
+                    mutant=mutant,
+                    runner=runner,
+                    state=KILLED,
+                    oracle=failure.oracles[0],
+                    oracles=failure.oracles,
+                    where=failure.where,
+                    case=digest(case),
+                    cases=count,
+                    seconds=round(seconds, 2),
+                )
         return Outcome(
             mutant=mutant,
-            runner=own,
+            runner=runners[0],
             state=SURVIVED,
             cases=count,
             seconds=round(self.clock() - start, 2),

@@ -44,5 +44,10 @@ class Unsupported(Exception):
     the stand-in."""
 
 
+class Refused(Exception):
+    """The captured runner has no graph for this batch: what it said when it was asked. Whether it should have one is for
+    an oracle to say."""
+
+
 class HarnessError(Exception):
     """The harness, an adapter or the environment failed: trouble of our own, and not a bug of sglang's."""

@@ -8,6 +8,8 @@ from typing import Any
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 from sglang.srt.speculative.eagle_info import EagleVerifyInput
 
+from runners.recording.observer import Refused
+
 # What a batch carried of its model runner up to 0.5.12.
 _CARRIED = ("req_to_token_pool", "token_to_kv_pool", "attn_backend")
 
@@ -38,10 +40,10 @@ def forward_planned(model_runner: Any, batch: Any) -> Any:
 
 
 def accept(runner: Any, batch: Any) -> None:
-    """RuntimeError where the runner's graphs refuse this batch. The question was another up to 0.5.13."""
+    """Refused where the runner has no graph for this batch. The question was another up to 0.5.13."""
     question = "can_run_graph" if hasattr(runner, "can_run_graph") else "can_run"
     if not getattr(runner, question)(batch):
-        raise RuntimeError(f"{question} refused a batch of {batch.batch_size}")
+        raise Refused(f"{question} refused a batch of {batch.batch_size}")
 
 
 def launch(runner: Any, batch: Any, *more: Any, **named: Any) -> Any:

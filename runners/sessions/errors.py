@@ -10,7 +10,7 @@ import torch
 
 from repro.cases.case import Case
 from runners.engines.active import engine
-from runners.recording.observer import HarnessError, RunCase, Unsupported, Watch
+from runners.recording.observer import HarnessError, Refused, RunCase, Unsupported, Watch
 from runners.sessions.attribution import raise_harness_error
 
 
@@ -30,7 +30,7 @@ def sglang_errors(*, wait: bool = True) -> Iterator[None]:
         yield
         if wait:
             engine.synchronize()
-    except (Unsupported, HarnessError):
+    except (Unsupported, HarnessError, Refused):
         raise
     except Exception as error:
         raise_harness_error(error)

@@ -97,13 +97,15 @@ class History:
         held = list(self.tensors.values())
         kept, launches = memory.copied(held), []
         memory.restore(held, self.other)
-        outputs = run(lambda: launches.append(memory.copied(held)))
-        self._twin = _Twin(
-            launches=launches,
-            outputs={name: tensor.clone() for name, tensor in outputs.items()},
-            kv=memory.copied(self._kv),
-        )
-        memory.restore(held, kept)
+        try:
+            outputs = run(lambda: launches.append(memory.copied(held)))
+            self._twin = _Twin(
+                launches=launches,
+                outputs={name: tensor.clone() for name, tensor in outputs.items()},
+                kv=memory.copied(self._kv),
+            )
+        finally:
+            memory.restore(held, kept)
 
     def watching(self) -> Any:
         """While entered, what kernels touch is noted."""

@@ -13,6 +13,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
@@ -25,6 +26,9 @@ from repro.traces.trace import Array
 from runners.recording.observer import OpenSession, RunCase, Unsupported, Watch
 from runners.recording.packed import PackedLayout
 
+# A function that ran so often in a row without a line that is new is not looked at any more: a kernel's program, which
+# an interpreter runs a thousand times.
+_QUIET = 40
 # How deep a function may lie under decorators.
 _DEPTH_MAX = 8
 
@@ -162,6 +166,15 @@ def _traced(
     return run
 
 
+@dataclass(slots=True)
+class _Calls:
+    """Of one function. Mutable. known: how many lines were at its last call; quiet: how many calls in a row added none."""
+
+    lines: set[int] = field(default_factory=set)
+    known: int = -1
+    quiet: int = 0
+
+
 class _Lines:
     """While entered, notes the lines that run. Mutable."""
 
@@ -170,6 +183,7 @@ class _Lines:
         self._names: dict[str, str] = {}
         self.phase = "built_lines"
         self.seen: dict[str, dict[str, set[int]]] = {"built_lines": {}, "lines": {}}
+        self._calls: dict[tuple[str, CodeType], _Calls] = {}
 
     def __enter__(self) -> None:
         sys.settrace(self._called)
@@ -184,11 +198,18 @@ class _Lines:
             name = self._names[path] = self._name(path)
         if not name:
             return None
-        seen = self.seen[self.phase].setdefault(name, set())
+        calls = self._calls.setdefault((self.phase, frame.f_code), _Calls())
+        calls.quiet = calls.quiet + 1 if len(calls.lines) == calls.known else 0
+        calls.known = len(calls.lines)
+        if calls.quiet > _QUIET:
+            return None
+        seen, own = self.seen[self.phase].setdefault(name, set()), calls.lines
         seen.add(frame.f_lineno)
 
         def line(frame: FrameType, event: str, argument: object) -> Any:
-            seen.add(frame.f_lineno)
+            if frame.f_lineno not in own:
+                own.add(frame.f_lineno)
+                seen.add(frame.f_lineno)
             return line
 
         return line

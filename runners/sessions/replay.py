@@ -15,12 +15,11 @@ from repro.cases.codec import digest
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.trace import Array
 from runners.engines.active import engine
-from runners.recording.observer import HarnessError, RunCase, Unsupported, Watch
+from runners.recording.observer import HarnessError, Refused, RunCase, Unsupported, Watch
 from runners.recording.packed import PackedLayout
 from runners.releases.live import Adapter
 from runners.releases.refusals import refused
 from runners.releases.sliding import reserved
-from runners.sessions.answers import can_run
 from runners.sessions.captured import Captured
 from runners.sessions.errors import SglangError
 from runners.sessions.history import NOTHING, STALE
@@ -88,19 +87,12 @@ def learn_history(captured: Captured, watch: Watch) -> None:
     ]
     step = Step(captured, -1, Asked(requests=tuple(requests)), Silent())
     step.fill()
-    batch = captured.adapter.batch(captured.live, step.rows)
-    # Without padding a release may refuse every batch: oracles/bucket.py says so of the case's own.
-    if not (setup.padded or can_run(captured.runner, batch)):
-        captured.history = None
-        watch.fact("history", f"no other is known: the runner refuses a batch of {setup.max_bs}")
-        captured.reset()
-        return
     try:
         with captured.timed("graph", Silent()):
-            captured.adapter.graph(captured.runner, batch)
-    except SglangError as raised:
+            captured.adapter.graph(captured.runner, captured.adapter.batch(captured.live, step.rows))
+    except (SglangError, Refused) as raised:
         captured.history = None
-        watch.fact("history", f"no other is known: {raised.error}")
+        watch.fact("history", f"no other is known: {getattr(raised, 'error', raised)}")
     else:
         history.learn()
     for bands in captured.bands:

@@ -18,7 +18,7 @@ from repro.cases.layout import page_copies
 from repro.traces.trace import Array
 from runners.engines.active import engine
 from runners.engines.staging import HostArrays, Tape
-from runners.recording.observer import HarnessError, Watch
+from runners.recording.observer import HarnessError, Refused, Watch
 from runners.releases.live import RETURNED, Given, Outputs, Rows
 from runners.releases.reference.rounding import FORMATS
 from runners.sessions import memory, third_opinion, writes
@@ -74,11 +74,20 @@ class Step:
             if self.requests:
                 self._run_without_graph()
             return
-        snapshots = captured.snapshots
-        snapshots.take(snapshots.BEFORE)
-        if not self.requests:
-            self._run_idle()
-            return
+        captured.snapshots.take(captured.snapshots.BEFORE)
+        try:
+            if self.requests:
+                self._run_both()
+            else:
+                self._run_idle()
+        except Refused:
+            # It was not asked, as a matter of course, and refuses all the same: the call of the graph fell out.
+            self.tape.see("asked", "can_run", 0)
+            self.tape.flush()
+
+    def _run_both(self) -> None:
+        """By graph, then by eager in the same memory."""
+        captured, snapshots = self.captured, self.captured.snapshots
         if self.beside.run_twin(lambda: self._batch(self.rows)):
             snapshots.put_back(snapshots.BEFORE)
         forward_batch = self._batch(self.rows)

@@ -16,7 +16,7 @@ from torch.overrides import _pop_mode_temporarily
 from repro.cases.case import Setup
 from repro.cases.releases import release_order
 from runners.engines.standins import amx
-from runners.recording.observer import HarnessError, Unsupported
+from runners.recording.observer import HarnessError, Refused, Unsupported
 from runners.releases.catalogue import present_release
 from runners.releases.decode import adapter as decode
 from runners.releases.decode.family import FAMILY, backend
@@ -109,7 +109,7 @@ def graph(runner: Any, batch: Any) -> Outputs:
     finally:
         setattr(model_runner, attribute, None)
     if not output.can_run_graph:
-        raise RuntimeError(f"the runner refused a batch of {batch.batch_size}")
+        raise Refused(f"the runner refused a batch of {batch.batch_size}")
     return decode.logits(output.logits_output)
 
 
