@@ -25,6 +25,7 @@ from oracles import (
     slot0_padding,
     staged,
     tree_mask,
+    verified,
 )
 from oracles.trace_index import Judge
 from repro.cases.case import Case
@@ -49,6 +50,7 @@ ALL: tuple[Judge, ...] = (
     attributes.judge,
     memory.judge,
     metadata_once.judge,
+    verified.judge,
     probes.judge,
     graph_equals_eager.judge,
     callers_batch.judge,

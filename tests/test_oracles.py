@@ -38,7 +38,7 @@ def test_each_verdict_carries_its_module_name() -> None:
         ("draft", {"probes": "on"}, {"probes"}),
         ("verify", {}, {"tree_mask"}),
         ("kv_move", {}, {"kv_moves"}),
-        ("verify_eager", {}, {"metadata_once"}),
+        ("verify_eager", {}, {"metadata_once", "verified"}),
     ],
 )
 def test_each_runner_is_asked_what_its_record_can_hold(runner: str, facts: dict[str, str], others: set[str]) -> None:

@@ -1,5 +1,5 @@
-"""What history, kv_reads and attributes alone see: sglang changed so that graph and eager still agree and every watched
-buffer holds what it should."""
+"""What history, kv_reads, attributes, bucket and verified alone see: sglang changed so that graph and eager still agree
+and every watched buffer holds what it should."""
 
 from __future__ import annotations
 
@@ -45,6 +45,30 @@ def test_a_mutant_that_kv_reads_sees() -> None:
         pool.change(narrow)
         seen = failing(pool, DECODE)
         assert ("kv_reads", "a slot is read in part") in seen and {oracle for oracle, _ in seen} == {"kv_reads"}
+
+
+def test_mutants_that_bucket_and_verified_see() -> None:
+    """A runner that takes no full batch any more, though it was captured for one; a verify without a graph whose result
+    keeps one row of each request, in a batch that is padded."""
+    refusing = edit(
+        "sglang/srt/model_executor/cuda_graph_runner.py",
+        "CudaGraphRunner.can_run",
+        "is_bs_supported = graph_key in self.graphs if self.disable_padding else cuda_graph_bs <= self.max_bs",
+        "is_bs_supported = graph_key in self.graphs if self.disable_padding else cuda_graph_bs <= self.max_bs - 1",
+    )
+    short = edit(
+        "sglang/srt/model_executor/forward_batch_info.py",
+        "ForwardBatch.post_forward_mlp_sync_batch",
+        "num_tokens = bs * self.spec_info.draft_token_num",
+        "num_tokens = bs",
+    )
+    eager = case_of(setup_of("verify_eager", backend="fa3", head_dim=64, dtype="float16", capture_bs=(4,)), PAIR)
+    with Pool(TARGET, timeout_s=120) as pool:
+        assert failing(pool, eager) == set()
+        pool.change(refusing)
+        assert failing(pool, DECODE) == {("bucket", "a batch refused that a graph holds")}
+        pool.change(short)
+        assert failing(pool, eager) == {("verified", "rows of an output")}
 
 
 def test_what_a_session_forgets(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from oracles import metadata_once
+from oracles import metadata_once, verified
 from oracles.catalogue import judge_all, overall
 from repro.cases import codec
 from repro.cases.case import Case, Request, Setup, Step, setup_problems
@@ -84,6 +84,37 @@ def test_no_metadata_at_all() -> None:
 def test_metadata_made_twice() -> None:
     trace = changed(sound(), 0, "metadata", "at", lambda _: np.array([1, 1]))
     assert told(trace) == (Status.FAIL, metadata_once.AGAIN)
+
+
+def given_and_got(**changed: object) -> Trace:
+    """A request whose tree of four tokens has the KV slots 20 to 23, with what came of it."""
+    arrays: dict[str, dict[str, object]] = {
+        "input": {"out_cache_loc": [[20, 21, 22, 23]]},
+        "eager": {"kv_slots": [0, 20, 21, 22, 23], "logits": np.ones((4, 2), dtype=np.float32)},
+        "reference": {"logits": np.ones((1, 8)), "logits.bound": np.full((1, 8), 0.1), "logits.norm": np.ones((1, 4))},
+    }
+    arrays["eager"].update(changed)
+    seen = (
+        Seen(step=0, path=path, name=name, array=np.asarray(values))
+        for path, names in arrays.items()
+        for name, values in names.items()
+    )
+    return Trace(ended=Ended(how=How.DONE), seen=tuple(seen))
+
+
+def test_a_pass_gives_its_tokens_what_the_reference_says_and_writes_their_slots() -> None:
+    case = Case(setup=SETUP, steps=(Step(requests=(Request(slot=1, seq_len=9, data=1),)),))
+
+    def wheres(**changed: object) -> list[str]:
+        return [verdict.where for verdict in verified.judge(case, given_and_got(**changed))]
+
+    assert [verdict.status for verdict in verified.judge(case, given_and_got())] == [Status.PASS]
+    assert wheres(kv_slots=[20, 21, 22]) == [verified.SLOTS]
+    assert wheres(kv_slots=[20, 21, 22, 23, 40]) == [verified.SLOTS]
+    assert wheres(logits=np.ones((1, 8), dtype=np.float32)) == [verified.ROWS]
+    assert wheres(logits=np.full((4, 2), 1.2, dtype=np.float32)) == [verified.OUTPUT]
+    nothing = Trace(ended=Ended(how=How.DONE), seen=())
+    assert [verdict.status for verdict in verified.judge(case, nothing)] == [Status.UNKNOWN]
 
 
 @pytest.mark.parametrize("name", ["planned_tokens", "planned_requests"])

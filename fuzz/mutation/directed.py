@@ -67,13 +67,13 @@ def setups(runner: str, backend: str) -> list[Setup]:
             found.append(_drafting(replace(small, capture_bs=(1, 4)), 1, 2, 3))
     if whose := domain.windowed:
         found.insert(1, replace(found[0], window=7, swa=whose == "target", returns_hidden=domain.asks_hidden))
-    odd = {
-        "padded": not domain.falls_back,
-        "logit_cap": 5 * (domain.capped and backend == "triton"),
-        "overhang": domain.overhangs * (found[0].num_draft_tokens + SPARE_POSITIONS),
-    }
-    unlike = (replace(found[0], **{name: value}) for name, value in odd.items())
-    found += [setup for setup in unlike if setup != found[0]]
+    first = found[0]
+    found += [
+        replace(first, padded=not domain.falls_back),
+        replace(first, logit_cap=5 if domain.capped and backend == "triton" else 0),
+        replace(first, overhang=first.num_draft_tokens + SPARE_POSITIONS if domain.overhangs else 0),
+    ]
+    found = list(dict.fromkeys(found))
     return [setup for setup in found if not setup_problems(setup)]
 
 

@@ -119,7 +119,7 @@ _VERIFIED_EAGERLY = RunnerFacts(
     session="verify_eager",
     adapters="verify_eager",
     worker="EAGLEWorkerV2",
-    own_oracles=("metadata_once",),
+    own_oracles=("metadata_once", "verified"),
 )
 
 RUNNER_FACTS = {

@@ -45,8 +45,8 @@ class Unsupported(Exception):
 
 
 class Refused(Exception):
-    """The captured runner has no graph for this batch: what it said when it was asked. Whether it should have one is for
-    an oracle to say."""
+    """The captured runner has no graph for this batch: what it said when it was asked. Whether it should have one is
+    for an oracle to say."""
 
 
 class HarnessError(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 import numpy as np
 import torch
@@ -53,7 +54,7 @@ class Captured:
             self.runner = adapter.capture(self.live)
         engine.Graph.runner_is_captured = True
         self.planner = Planner([self.live.target, self.live.draft])
-        self.third_opinion = ThirdOpinion(adapter, self.live, setup, self.dtype)
+        self.third_opinion = ThirdOpinion(partial(family.reference, self.live), setup, self.dtype)
         self.slots = np.unique(self.table[1:])
         self.neutral = dict(adapter.neutral(self.live))
         caches = [self.kv, *self.other_kv]

@@ -168,7 +168,8 @@ def _traced(
 
 @dataclass(slots=True)
 class _Calls:
-    """Of one function. Mutable. known: how many lines were at its last call; quiet: how many calls in a row added none."""
+    """Of one function. Mutable. known: how many lines were at its last call; quiet: how many calls in a row added
+    none."""
 
     lines: set[int] = field(default_factory=set)
     known: int = -1

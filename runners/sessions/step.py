@@ -81,8 +81,7 @@ class Step:
             else:
                 self._run_idle()
         except Refused:
-            # It was not asked, as a matter of course, and refuses all the same: the call of the graph fell out.
-            self.tape.see("asked", "can_run", 0)
+            self.tape.see("asked", "can_run", 0)  # though it was not asked, as a matter of course
             self.tape.flush()
 
     def _run_both(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,6 @@ from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
 from repro.traces.trace import Array
 from runners.engines.active import engine
-from runners.releases.live import Adapter, Live
 from runners.releases.reference import bounds
 from runners.releases.reference.question import Answer, Question, Reference
 from runners.releases.reference.rounding import Rounding
@@ -132,11 +131,10 @@ def _bounded(name: str, values: torch.Tensor, known: torch.Tensor) -> Bounded:
 
 
 class ThirdOpinion:
-    """Of one captured runner. Its weights are read once, when it is first asked."""
+    """Of one runner. make: reads its weights, once, when it is first asked."""
 
-    def __init__(self, adapter: Adapter, live: Live, setup: Setup, dtype: torch.dtype) -> None:
-        self.setup, self.dtype = setup, dtype
-        self._make = functools.partial(adapter.family.reference, live)
+    def __init__(self, make: Callable[[], Reference | None], setup: Setup, dtype: torch.dtype) -> None:
+        self.setup, self.dtype, self._make = setup, dtype, make
 
     @functools.cached_property
     def _reference(self) -> Reference | None:

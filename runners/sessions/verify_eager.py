@@ -1,26 +1,30 @@
 """A verify step without a CUDA graph, in a batch that is padded for data-parallel attention: when attention's
-metadata is made, with which shapes, and with which shapes attention then runs."""
+metadata is made, with which shapes, with which shapes attention then runs, and what comes of it, beside a reference."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
-from repro.cases.case import Case, Setup, Target
-from repro.cases.layout import req_to_token
+from repro.cases.case import Case, Request, Setup, Target
+from repro.cases.layout import Ints, req_to_token
 from runners.engines.active import engine
 from runners.engines.staging import Tape
 from runners.recording.observer import RunCase, Watch
 from runners.releases import catalogue, model
 from runners.releases.live import Live, mha_cache
+from runners.releases.reference.target import verify_chain
 from runners.releases.stood_in import stood_in
 from runners.releases.verify_eager.family import Verified, verified, watched
 from runners.sessions import memory
 from runners.sessions.answers import see_memory
 from runners.sessions.errors import attributed, sglang_errors
+from runners.sessions.third_opinion import ThirdOpinion
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
@@ -39,28 +43,67 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     if engine.device == "cpu":
         part("pose_as_cuda")()
 
+    cache = _Cache(live, setup, table)
+
     def run(case: Case, watch: Watch) -> None:
         for number, step in enumerate(case.steps):
-            Verify(part, live, number, verified(setup, step.requests, engine.device), watch).run()
+            batch = verified(setup, step.requests, engine.device)
+            Verify(part, live, number, step.requests, batch, cache, watch).run()
 
     return attributed(run)
+
+
+class _Cache:
+    """The target's KV cache, and what a verify should leave in it and give."""
+
+    def __init__(self, live: Live, setup: Setup, table: Ints) -> None:
+        self.setup, self.table, self.kv = setup, table, mha_cache(live.target.model_runner)
+        dtype: torch.dtype = live.target.model_runner.dtype
+        self.opinion = ThirdOpinion(partial(verify_chain, live), setup, dtype)
+        values = memory.filled_from(self.kv[0][0].numel(), self.kv[0].device, dtype)
+        self._filling = memory.Filling(self.kv, values)
+
+    def own(self, request: Request) -> Ints:
+        """The KV slots of a request's tree."""
+        own: Ints = self.table[request.slot, request.seq_len : request.seq_len + self.setup.num_draft_tokens]
+        return own
+
+    def fill(self, step: int, requests: tuple[Request, ...]) -> list[torch.Tensor]:
+        """Put the requests' prefixes there, and elsewhere what differs from step to step. What is there then."""
+        prefixes = [(r, self.table[r.slot, : r.seq_len]) for r in requests]
+        taken = np.concatenate([slots for _, slots in prefixes])
+        self._filling.fill(step, prefixes, np.setdiff1d(np.unique(self.table[1:]), taken))
+        return memory.copied(self.kv)
 
 
 class Verify:
     """One verify step. What happens is recorded in order, as columns: when, how many tokens and requests the batch
     had."""
 
-    def __init__(self, part: Callable[..., Any], live: Live, number: int, batch: Verified, watch: Watch) -> None:
-        self.part, self.live, self.number, self.batch, self.watch = part, live, number, batch, watch
+    def __init__(
+        self,
+        part: Callable[..., Any],
+        live: Live,
+        number: int,
+        requests: tuple[Request, ...],
+        batch: Verified,
+        cache: _Cache,
+        watch: Watch,
+    ) -> None:
+        self.part, self.live, self.number, self.watch = part, live, number, watch
+        self.requests, self.batch, self.cache = requests, batch, cache
         self.columns: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         self.happened = 0
+        self.outputs: dict[str, torch.Tensor] = {}
 
     def run(self) -> None:
         staging = Tape(self.watch, self.number)
+        before = self.cache.fill(self.number, self.requests)
         engine.memory_seen()
         staging.see("input", "req_pool_indices", self.batch.req_pool_indices)
         staging.see("input", "seq_lens", self.batch.seq_lens)
         staging.see("input", "busiest", self.batch.busiest)
+        staging.see("input", "out_cache_loc", np.stack([self.cache.own(request) for request in self.requests]))
         staging.flush()
         self.watch.at(self.number, "verify")
         try:
@@ -72,8 +115,35 @@ class Verify:
                     staging.see(path, name, values)
             see_memory(staging)
             staging.flush()
+        self._see_results(staging, before)
+
+    def _see_results(self, staging: Tape, before: list[torch.Tensor]) -> None:
+        """What the pass gave and wrote, and what it should have."""
+        cache = self.cache
+        for name, tensor in self.outputs.items():
+            staging.see("eager", name, tensor)
+        staging.see("eager", "kv_slots", memory.changed_slots(cache.kv, before), as_slots=True)
+        staging.flush()
+        self.watch.at(self.number, "reference")
+        given = {"tokens": self.batch.tokens.view(len(self.requests), -1)}
+        opinion = cache.opinion.on(self.requests, given, cache.table, before, {}) or {}
+        for name, array in opinion.items():
+            staging.see("reference", name, array)
+        if opinion:
+            slots = torch.from_numpy(opinion["kv_slots"]).to(cache.kv[0].device)
+            staging.see("reference", "kv_eager", memory.contents(cache.kv, slots))
+        staging.flush()
+
+    def _sampling(self, output: Any) -> None:
+        """Keep what would be sampled from."""
+        names = {"logits": "next_token_logits", "hidden_states": "hidden_states"}
+        found = {name: getattr(output, attribute, None) for name, attribute in names.items()}
+        self.outputs = {name: tensor.clone() for name, tensor in found.items() if isinstance(tensor, torch.Tensor)}
 
     def _tell(self, path: str, forward_batch: Any, query: torch.Tensor | None = None) -> None:
+        if path == "sampling":
+            self._sampling(forward_batch)
+            return
         columns = self.columns[path]
         columns["at"].append(self.happened)
         columns["requests"].append(int(forward_batch.batch_size))

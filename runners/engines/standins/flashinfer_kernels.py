@@ -119,6 +119,7 @@ def _paged(
     """Over a paged cache: key and value [pages, page size, key heads, dim], pages a view of page numbers. planned: the
     starts of keys and queries that the host made its plan for, which is a finding where they are others."""
     launch_memory.watched()
+    _need_one_index_type(query_starts, page_starts, pages, last_page_len, mask_starts)
     touched.reads(query_starts, page_starts, last_page_len, mask_starts)
     _compare_plan("kv_indptr", planned_keys, page_starts)
     _compare_plan("qo_indptr", planned_queries, query_starts)
@@ -147,6 +148,14 @@ def _paged(
     return _each(query, caches, whole(query_starts), places, variant, _mask(mask, mask_starts), zeroed)
 
 
+def _need_one_index_type(*numbers: torch.Tensor | None) -> None:
+    """Kernels are compiled for 32-bit indices, and take whatever they are given for such: of wider ones every other
+    number would be a half of one. ValueError where that would be."""
+    for tensor in numbers:
+        if tensor is not None and tensor.dtype != torch.int32:
+            raise ValueError(f"flashinfer's kernels read {tensor.dtype} indices as torch.int32")
+
+
 def _compare_plan(name: str, planned: torch.Tensor | None, starts: torch.Tensor) -> None:
     """A kernel does its work in parts that the host planned: keys that are on the device alone are not read."""
     if planned is None:
@@ -172,6 +181,8 @@ def _ragged(
     scale: float,
 ) -> Pair:
     """Over keys and values that lie one sequence behind the other: [keys, key heads, dim]."""
+    _need_one_index_type(query_starts, key_starts, mask_starts)
+    touched.reads(query_starts, key_starts, mask_starts)
     starts = whole(key_starts)
 
     def places(sequence: int) -> torch.Tensor | None:

@@ -1,6 +1,8 @@
-"""The target's calls: one token a request, or a tree of them."""
+"""The target's calls: one token a request, a tree of them, or a chain."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 
@@ -38,17 +40,38 @@ def decode(live: Live) -> Reference | None:
 
 
 def verify(live: Live) -> Reference | None:
-    """logits, hidden_states: of all tokens of the trees."""
+    """logits, hidden_states: of all tokens of the trees, their roots first."""
+
+    def ids(question: Question) -> torch.Tensor:
+        given = question.given
+        return torch.cat((given["bonus_tokens"][:, None], given["tokens"]), dim=1).flatten()
+
+    return _verified(live, ids, tree)
+
+
+def verify_chain(live: Live) -> Reference | None:
+    """The same of trees that are chains, whose tokens, [n, num_draft_tokens], are given as such."""
+    size = live.setup.num_draft_tokens
+
+    def chain(question: Question, row: int) -> torch.Tensor:
+        return torch.ones(size, size).tril().bool()
+
+    return _verified(live, lambda question: question.given["tokens"].flatten(), chain)
+
+
+def _verified(
+    live: Live, ids: Callable[[Question], torch.Tensor], sees_of: Callable[[Question, int], torch.Tensor]
+) -> Reference | None:
+    """ids: of all tokens. sees_of: which tokens of a row's tree each of them attends to."""
     setup = live.setup
     model = read(live.target.model_runner.model, setup.vocab_size)
     if model is None:
         return None
 
     def run(question: Question) -> Answer:
-        answer, given = Answer(), question.given
-        reads = []
+        answer, reads = Answer(), []
         for row, request in enumerate(question.requests):
-            sees = tree(question, row)
+            sees = sees_of(question, row)
             slots: Ints = question.table[request.slot]
             reads.append(
                 Read(
@@ -58,8 +81,7 @@ def verify(live: Live) -> Reference | None:
                     sees=sees,
                 )
             )
-        ids = torch.cat((given["bonus_tokens"][:, None], given["tokens"]), dim=1).flatten()
-        tokens = Tokens(ids=ids, positions=torch.cat([read.positions for read in reads]))
+        tokens = Tokens(ids=ids(question), positions=torch.cat([read.positions for read in reads]))
         logits, hidden = model(question.by, tokens, attending(question, answer, reads))
         shape = (len(reads), setup.num_draft_tokens)
         answer.floats |= {"logits": logits.unflatten(1, shape), "hidden_states": hidden.unflatten(1, shape)}

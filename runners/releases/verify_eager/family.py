@@ -126,23 +126,28 @@ def schedule_batch(live: Live, verified: Verified, kind: Any, spec_info: Any, fo
 
 
 class Forwarded(BaseException):
-    """The target has run and its logits were probed: what a verify samples from them is another matter. Nothing on
-    the way may catch it."""
+    """The target has run and its logits were probed: what a verify samples from them, `output`, is another matter.
+    Nothing on the way may catch it."""
+
+    def __init__(self, output: Any = None) -> None:
+        super().__init__()
+        self.output = output
 
 
-def end(*_: Any, **__: Any) -> Any:
+def end(*given: Any, **named: Any) -> Any:
     """Stands where a verify samples."""
-    raise Forwarded
+    raise Forwarded(next((value for value in (*given, *named.values()) if hasattr(value, "next_token_logits")), None))
 
 
-# Called with what happens: "metadata" or "padding" with the ForwardBatch, or "attention" with it and the query.
+# Called with what happens: "metadata" or "padding" with the ForwardBatch, "attention" with it and the query, and
+# "sampling" with what is sampled from.
 Tell = Callable[..., None]
 
 
 @contextmanager
 def watched(live: Live, forward_batch: Any, tell: Tell) -> Iterator[None]:
     """Tell of every initialisation of metadata, every padding and every attention call, just before it (padding:
-    just after it), until the verify would sample. forward_batch: sglang's class."""
+    just after it), until the verify would sample, and of that. forward_batch: sglang's class."""
     backend = live.target.model_runner.attn_backend
     pads = forward_batch.prepare_mlp_sync_batch
 
@@ -163,8 +168,8 @@ def watched(live: Live, forward_batch: Any, tell: Tell) -> Iterator[None]:
     forward_batch.prepare_mlp_sync_batch = padded
     try:
         yield
-    except Forwarded:
-        pass
+    except Forwarded as ended:
+        tell("sampling", ended.output)
     finally:
         forward_batch.prepare_mlp_sync_batch = pads
         del backend.init_forward_metadata, backend.forward_extend

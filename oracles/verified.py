@@ -1,0 +1,67 @@
+"""A pass without a graph to compare with gives, for every token of the batch and no others, what a reference says, and
+writes the KV slots of these tokens and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from oracles.reference import Outside, references_of
+from oracles.trace_index import Record, Wrong, conclude_each
+from repro.cases.case import Case
+from repro.traces.finding import Cell, Verdict
+from repro.traces.trace import Array, Trace
+
+ORACLE = "verified"
+PATH = "eager"
+SLOTS, ROWS, OUTPUT, VALUES = "KV slots written", "rows of an output", "values of an output", "KV values written"
+KV_SLOTS = "kv_slots"
+
+
+def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
+    """UNKNOWN where no pass came to its end."""
+    record = Record(trace)
+    wrongs: list[Wrong] = []
+    compared = 0
+    for step, asked in enumerate(case.steps):
+        found = record.path(step, PATH)
+        given = record.path(step, "input").get("out_cache_loc")
+        if given is None or KV_SLOTS not in found:
+            continue
+        compared += 1
+        wrongs += _wrong_slots(case, step, found[KV_SLOTS], given)
+        count, held = len(asked.requests), {}
+        for name in found.keys() - {KV_SLOTS}:
+            got, want = len(found[name]), count * case.setup.num_draft_tokens
+            if got == want:
+                held[name] = found[name].reshape(count, -1)
+                continue
+            cell = Cell(step=step, buffer=name, row=0, column=0, got=str(got), want=str(want))
+            detail = f"In step {step} {name} has rows for {got} tokens, and the batch has {want}."
+            wrongs.append(Wrong(where=ROWS, detail=detail, cell=cell))
+        if (references := references_of(record, step, count)) is None:
+            continue
+        outside = [references.eager.outside(PATH, held, row) for row in range(count)]
+        outside.append(references.eager.whole_outside(PATH, held))
+        wrongs += [_wrong(step, place) for place in outside if place]
+    return conclude_each(ORACLE, wrongs, compared, nothing="no pass came to its end")
+
+
+def _wrong_slots(case: Case, step: int, written: Array, given: Array) -> Iterator[Wrong]:
+    """Padding writes into the reserved page."""
+    own = written.astype(np.int64)
+    own = own[own >= case.setup.page_size]
+    for slots, said in ((np.setdiff1d(given, own), "untouched"), (np.setdiff1d(own, given), "written")):
+        if slots.size:
+            want = "written" if said == "untouched" else "untouched"
+            cell = Cell(step=step, buffer="kv", row=int(slots[0]), column=0, got=said, want=want)
+            yield Wrong(where=SLOTS, detail=f"Step {step} left KV slot {slots[0]} {said}.", cell=cell)
+
+
+def _wrong(step: int, outside: Outside) -> Wrong:
+    cell = Cell(
+        step=step, buffer=outside.buffer, row=outside.row, column=outside.column, got=outside.got, want=outside.want
+    )
+    where = VALUES if outside.buffer == "kv" else OUTPUT
+    return Wrong(where=where, detail=f"In step {step} row {outside.row}: {outside}.", cell=cell)
