@@ -42,14 +42,14 @@ class Sides:
 def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
     """PASS: the file did what it says in every run; FAIL: it did not, and is not handed over."""
     sides = sides_of(options, rig)
-    text = script(sides.seed, sides.wanted, sides.releases)
+    text = script(options.seed.stem, sides.seed, sides.wanted, sides.releases)
     results = list(checks(options, rig, sides, text))
     for result in results:
         print(str(result), file=sys.stderr, flush=True)
     if any(result.right < result.tries for result in results):
         complain(f"not handed over: {wrong(results)}")
         return ExitCode.FAIL
-    text = script(sides.seed, sides.wanted, sides.releases, said_of(results))
+    text = script(options.seed.stem, sides.seed, sides.wanted, sides.releases, said_of(results))
     if options.out:
         write_text(options.out, text)
     else:
@@ -60,7 +60,7 @@ def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
 def export(options: argparse.Namespace, rig: Rig) -> ExitCode:
     """As go(), for a test in the form of sglang's own suite: run by Python and by pytest."""
     sides = sides_of(options, rig)
-    text = upstream_test(sides.seed, sides.wanted, sides.releases, options.target.engine)
+    text = upstream_test(options.seed.stem, sides.seed, sides.wanted, sides.releases, options.target.engine)
     results = []
     for way in ([], ["-m", "pytest", "-q", "-p", "no:cacheprovider"]):
         for side, code, says in ((sides.buggy, 1, _FAILED), (sides.clean, 0, _PASSED)):

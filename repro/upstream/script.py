@@ -27,6 +27,10 @@ _EITHER = """\
 sys.excepthook = lambda *error: (sys.__excepthook__(*error), os._exit(3))
 CPU = "--cpu" in sys.argv or shutil.which("nvidia-smi") is None
 DEVICE = "cpu" if CPU else "cuda\""""
+_STANDINS = r"(?s)class Graph:.*# -+ end of the stand-ins -+\n"
+_IN_ONE_LINE = "import {}  # noqa: E401"
+# What sglang's own suite has installed, and what is only named here.
+_NAMED_ONLY = ', *["datasets"] * (importlib.util.find_spec("datasets") is None)'
 _STANDARD = (
     "contextlib",
     "importlib.machinery",
@@ -54,46 +58,88 @@ _PADDED = re.compile(r"padded rows of (\w+(?:, \w+)*)")
 _LENGTH = "length of a real row"
 
 
-def script(seed: Seed, wanted: Wanted, releases: Sequence[str], checked: str = "") -> str:
-    """The file's text. releases: on which it is to run. checked: how often it was run before it is handed over, and
-    what came of it. Refused, with the reason, for failures that such a file cannot show."""
+def script(name: str, seed: Seed, wanted: Wanted, releases: Sequence[str], checked: str = "") -> str:
+    """The file's text. name: the seed's. releases: on which it is to run. checked: how often it was run before it is
+    handed over, and what came of it. Refused, with the reason, for failures that such a file cannot show."""
+    if _own(name):
+        return _of_one_function(name, "script_head", seed, wanted, releases, checked=checked, where=_EITHER, absent="")
     raw = _joined("script_head", "preamble", "standins", "imports", "setup", "batch", "report")
     text = _filled(raw, seed, wanted, releases, checked=checked, where=_EITHER, absent="")
-    used = ", ".join(_modules(text))
     # One line for all modules keeps the script short.
-    text = text.replace("$modules", f"import {used}  # noqa: E401")
+    text = text.replace("$modules", _IN_ONE_LINE.format(", ".join(_modules(text))))
     if (length := text.count("\n")) > LINES_MAX:
         raise Refused(f"the script would have {length} lines, {LINES_MAX} at most: it spans too many releases")
     return text
 
 
-def upstream_test(seed: Seed, wanted: Wanted, releases: Sequence[str], engine: str) -> str:
+def upstream_test(name: str, seed: Seed, wanted: Wanted, releases: Sequence[str], engine: str) -> str:
     """A test in the form of sglang's own suite. engine: emulated: for its CPU suite, with the stand-ins in the file;
     cuda: for a GPU, without any. Refused as by script()."""
+    where = 'CPU = True\nDEVICE = "cpu"' if engine == "emulated" else 'DEVICE = "cuda"'
+    if _own(name):
+        more = {"where": where, "absent": _NAMED_ONLY, **_REGISTERED[engine]}
+        text = _of_one_function(name, "test_head", seed, wanted, releases, **more)
+        return _in_their_suite(text, engine)
     pieces = ("preamble", "standins", "imports") if engine == "emulated" else ("preamble", "imports")
-    name = _parts(seed.case.setup).name.split()[0]
+    driven = _parts(seed.case.setup).name.split()[0]
     text = _filled(
         _joined("test_head", *pieces, "batch", "test_body"),
         seed,
         wanted,
         releases,
         setup=_joined("setup").rstrip(),
-        test_class=f"Test{re.sub(r'[^A-Za-z0-9]', '', name)}",
+        test_class=f"Test{re.sub(r'[^A-Za-z0-9]', '', driven)}",
         test_name=re.sub(r"\W+", "_", wanted.where),
-        where='CPU = True\nDEVICE = "cpu"' if engine == "emulated" else 'DEVICE = "cuda"',
-        # What its own suite has installed, and what is only named here.
-        absent=', *["datasets"] * (importlib.util.find_spec("datasets") is None)',
+        where=where,
+        absent=_NAMED_ONLY,
         **_REGISTERED[engine],
     )
-    # sglang's own test module takes its first character for a number.
-    text = text.replace(', "CUDA_VISIBLE_DEVICES": ""', "")
-    text = text if engine == "emulated" else _without_cpu(text)
+    text = _in_their_suite(text, engine)
     return text.replace("$modules", "\n".join(f"import {module}" for module in _modules(text)))
+
+
+def _own(name: str) -> str:
+    """What the seed of this name is shown by, if one function of sglang is enough for it; else empty."""
+    file = _FOLDER / "own" / f"{name}.txt"
+    return file.read_text() if file.is_file() else ""
+
+
+def _of_one_function(name: str, head: str, seed: Seed, wanted: Wanted, releases: Sequence[str], **more: str) -> str:
+    """A file that calls this one function as its caller does. Its first line names the function."""
+    title, _, own = _own(name).partition("\n")
+    function = title.removeprefix("# ")
+    tail = ("own_test",) if head == "test_head" else ("own_report",)
+    middle = "" if head == "test_head" else own
+    raw = _joined(head, "own_preamble", "standins") + middle + _joined(*tail)
+    texts = {
+        **more,
+        "title": f"{function}: {wanted.where}",
+        "words": _words(seed),
+        "releases": ", ".join(releases),
+        "own": own.rstrip(),
+        "test_class": f"Test{re.sub(r'[^A-Za-z0-9]', '', function.rpartition('.')[2].title())}",
+        "test_name": re.sub(r"\W+", "_", wanted.where),
+    }
+    for _ in range(2):
+        raw = _PLACE.sub(lambda match: _placed(match, texts), raw)
+    text = raw if "CPU" in more["where"] else re.sub(_STANDINS, "", raw)
+    text = re.sub(r"\n{3,}", "\n\n", text)
+    compile(text.replace("$modules", ""), "repro.py", "exec")
+    lines = _IN_ONE_LINE.format(", ".join(_modules(text)))
+    if head == "test_head":
+        lines = "\n".join(f"import {module}" for module in _modules(text))
+    return text.replace("$modules", lines)
 
 
 def _modules(text: str) -> list[str]:
     """The modules of the standard library that the file names."""
     return [module for module in _STANDARD if re.search(rf"(?<![\w.]){re.escape(module)}\.", text)]
+
+
+def _in_their_suite(text: str, engine: str) -> str:
+    # sglang's own test module takes its first character for a number.
+    text = text.replace(', "CUDA_VISIBLE_DEVICES": ""', "")
+    return text if engine == "emulated" else _without_cpu(text)
 
 
 def _without_cpu(text: str) -> str:
@@ -158,8 +204,10 @@ def _placed(match: re.Match[str], texts: Mapping[str, str]) -> str:
     return "\n".join(line and indent + line for line in texts[name].splitlines())
 
 
-def can_show(seed: Seed, wanted: Wanted) -> bool:
+def can_show(name: str, seed: Seed, wanted: Wanted) -> bool:
     """Whether there is such a file for this failure at all."""
+    if _own(name):
+        return True
     setup = seed.case.setup
     shows = wanted.where == _LENGTH or _PADDED.fullmatch(wanted.where)
     is_plain = setup.backend == "triton" and setup.algorithm == "EAGLE" and not options(seed.case)

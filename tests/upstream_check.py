@@ -1,0 +1,228 @@
+"""What docs/upstream.md says of every stored seed, measured: python -m tests.upstream_check --jobs N --out DIR.
+
+Side by side, one process a row: bisection over all releases, candidate patches, scripts, exported tests, first
+divergences, and the seeds themselves on every release. A table in Markdown last; exit code 1 if a row is not right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from repro.cases import codec
+from repro.cases.release_list import ADAPTED, has_runner
+from repro.cases.releases import expected, release_order
+from repro.commands.bisect import wanted_of
+from repro.upstream.fixes import FIXES, SEEDS
+from repro.upstream.patches import CANDIDATE_PATCHES
+from repro.upstream.script import can_show
+
+PARTS = ("script", "export", "bisect", "repairs", "first", "seeds")
+BISECT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One process. judge: what came of it in a few words, from its exit code and what it printed; empty words in front
+    of a colon mean that it is not right."""
+
+    part: str
+    name: str
+    command: Sequence[str]
+    judge: Callable[[int, str], tuple[bool, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    row: Row
+    right: bool
+    said: str
+    seconds: float
+
+
+def stored() -> list[tuple[str, codec.Seed]]:
+    return [(path.stem, codec.read(path)) for path in sorted(SEEDS.glob("*.json"))]
+
+
+def failing(seed: codec.Seed) -> list[str]:
+    """The releases on which the seed's own failure is said to show, oldest first; of one that expects another oracle
+    there, which fails beside its own, those on which it does."""
+    having = [release for release in ADAPTED if has_runner(release, seed.case.setup.runner)]
+    wanted = {release: expected(seed.about, release) for release in having}
+    own = [release for release in having if wanted[release] == seed.about["oracle"]]
+    return own or [release for release in having if wanted[release]]
+
+
+def last_line(pattern: str) -> Callable[[int, str], tuple[bool, str]]:
+    """Right by its exit code; said: the last line with the pattern."""
+
+    def judge(code: int, output: str) -> tuple[bool, str]:
+        lines = [line for line in output.splitlines() if re.search(pattern, line)] or output.splitlines()[-1:]
+        return code == 0, "".join(lines[-1:])
+
+    return judge
+
+
+def rows(parts: Sequence[str], names: Sequence[str], out: Path, tries: int) -> Iterator[Row]:
+    seeds = [(name, seed) for name, seed in stored() if not names or name in names]
+    shown = [(name, seed) for name, seed in seeds if can_show(name, seed, wanted_of(seed))]
+    makers: dict[str, Callable[[], Iterator[Row]]] = {
+        "script": lambda: (script(name, seed, out, tries) for name, seed in shown),
+        "export": lambda: (export(name, seed, out) for name, seed in shown),
+        "bisect": lambda: (
+            bisect(name, seed, out) for name, seed in seeds if not str(seed.about["found"]).endswith("/cuda")
+        ),
+        "repairs": lambda: (repair(one.seed) for one in CANDIDATE_PATCHES if not names or one.seed in names),
+        "first": lambda: (
+            first(name, seed) for name, seed in seeds if f"{name}.json" in {p.seed for f in FIXES for p in f.proofs}
+        ),
+        "seeds": lambda: (everywhere(release) for release in ADAPTED),
+    }
+    for part in parts:
+        yield from makers[part]()
+
+
+def repro(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "repro", *arguments]
+
+
+def script(name: str, seed: codec.Seed, out: Path, tries: int) -> Row:
+    target = f"{failing(seed)[-1]}/emulated"
+    file = str(out / f"{name}.repro.py")
+    command = repro("script", str(SEEDS / f"{name}.json"), "--target", target, "--tries", str(tries), "--out", file)
+
+    def judge(code: int, output: str) -> tuple[bool, str]:
+        told = re.findall(r"^(?:shows the bug|passes) in .*", output, re.MULTILINE)
+        return code == 0 and len(told) == 2, "; ".join(told) or output[-200:]
+
+    return Row(part="script", name=name, command=command, judge=judge)
+
+
+def export(name: str, seed: codec.Seed, out: Path) -> Row:
+    target = f"{failing(seed)[-1]}/emulated"
+    file = str(out / f"test_{name.replace('-', '_')}.py")
+    command = repro("export", str(SEEDS / f"{name}.json"), "--target", target, "--tries", "1", "--sglang-test", file)
+
+    def judge(code: int, output: str) -> tuple[bool, str]:
+        told = re.findall(r"^(?:python|pytest): .*", output, re.MULTILINE)
+        return code == 0 and len(told) == 4, "; ".join(told) or output[-200:]
+
+    return Row(part="export", name=name, command=command, judge=judge)
+
+
+def bisect(name: str, seed: codec.Seed, out: Path) -> Row:
+    file = out / f"{name}.range.json"
+    wanted = failing(seed)
+
+    def judge(code: int, output: str) -> tuple[bool, str]:
+        if not file.is_file():
+            return False, output[-200:]
+        found = json.loads(file.read_text())
+        skipped = {one["name"] for one in found["candidates"] if one["skipped"]}
+        own = [release for release in wanted if release not in skipped]
+        other = [release for release in ADAPTED if release not in skipped and release not in wanted]
+        order = release_order
+        ends = {
+            "first_bad": own[0] if own else "",
+            "last_bad": own[-1] if own else "",
+            "last_good": next((r for r in reversed(other) if own and order(r) < order(own[0])), ""),
+            "first_fixed": next((r for r in other if own and order(r) > order(own[-1])), ""),
+        }
+        wrong = [
+            f"{key} {found[key] or 'none'}, expected {end or 'none'}" for key, end in ends.items() if found[key] != end
+        ]
+        found = {key: end or "none" for key, end in found.items() if key in ends}
+        pair = "good {last_good}, bad {first_bad} to {last_bad}, fixed {first_fixed}".format_map(found)
+        return not wrong and bool(own), "; ".join([pair, *wrong])
+
+    command = repro("bisect", str(SEEDS / f"{name}.json"), "--json", str(file))
+    return Row(part="bisect", name=name, command=command, judge=judge)
+
+
+def repair(name: str) -> Row:
+    return Row(part="repairs", name=name, command=repro("repairs", name), judge=last_line("shown|fails as"))
+
+
+def first(name: str, seed: codec.Seed) -> Row:
+    """Right if the buffer is the one that the seed's own first wrong cell names."""
+    cell = str(seed.about.get("cell", ""))
+    buffer = match.group(1) if (match := re.search(r"step \d+ (\S+)\[", cell)) else ""
+
+    def judge(code: int, output: str) -> tuple[bool, str]:
+        line = next((line for line in output.splitlines() if line.startswith("first wrong")), output[-200:])
+        return code == 0 and bool(buffer) and f" {buffer}[" in line, line
+
+    command = repro("first", str(SEEDS / f"{name}.json"), "--target", f"{failing(seed)[-1]}/emulated")
+    return Row(part="first", name=name, command=command, judge=judge)
+
+
+def everywhere(release: str) -> Row:
+    tests = ["tests/test_seeds.py", "-k", "does_what", "-q", "-n", "0", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *tests, "--target", f"{release}/emulated"]
+    return Row(part="seeds", name=release, command=command, judge=last_line(r"\d+ (passed|failed)"))
+
+
+def run(row: Row, out: Path, ends: float) -> Ended:
+    start = time.monotonic()
+    left = ends - start
+    if left < 5:
+        return Ended(row=row, right=False, said="not run: no time left", seconds=0.0)
+    # One thread each: N processes share N cores.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
+    try:
+        done = subprocess.run(
+            row.command, env=environment, capture_output=True, timeout=left, check=False, text=True, errors="replace"
+        )
+        code, output = done.returncode, done.stdout + done.stderr
+        right, said = row.judge(code, output)
+    except subprocess.TimeoutExpired as error:
+        right, said, output = False, "not ended: no time left", str(error.stdout)
+    seconds = time.monotonic() - start
+    (out / f"{row.part}-{row.name}.log").write_text(f"{' '.join(row.command)}\n{output}")
+    if right and row.part == "bisect" and seconds > BISECT_S:
+        right, said = False, f"{said}; took {seconds:.0f} s"
+    print(f"{'ok ' if right else 'NOT'} {row.part} {row.name} {seconds:.0f} s: {said}", flush=True)
+    return Ended(row=row, right=right, said=said, seconds=seconds)
+
+
+def table(done: Sequence[Ended]) -> Iterator[str]:
+    yield "| part | seed or release | right | s | seen |"
+    yield "|---|---|---|---|---|"
+    for one in done:
+        said = one.said.replace("|", "\\|")[:300]
+        yield f"| {one.row.part} | {one.row.name} | {'yes' if one.right else 'NO'} | {one.seconds:.0f} | {said} |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
+    parser.add_argument("--out", type=Path, default=Path("out/upstream-check"))
+    parser.add_argument("--limit", type=float, default=7200.0, help="seconds; what is left then is not run")
+    parser.add_argument("--parts", default=",".join(PARTS), help="of " + ",".join(PARTS))
+    parser.add_argument("--tries", type=int, default=10, help="runs of each script on each side")
+    parser.add_argument("seeds", nargs="*", help="names of seeds; without any: all")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    ends = time.monotonic() + options.limit
+    out = options.out.resolve()
+    todo = list(rows(options.parts.split(","), options.seeds, out, options.tries))
+    with ThreadPoolExecutor(options.jobs) as workers:
+        done = list(workers.map(lambda row: run(row, out, ends), todo))
+    text = "\n".join(table(done))
+    (out / "table.md").write_text(text + "\n")
+    print(text)
+    print(f"{sum(one.right for one in done)} of {len(done)} rows are right")
+    return 0 if all(one.right for one in done) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
