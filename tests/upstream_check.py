@@ -128,8 +128,9 @@ def bisect(name: str, seed: codec.Seed, out: Path) -> Row:
             return False, output[-200:]
         found = json.loads(file.read_text())
         skipped = {one["name"] for one in found["candidates"] if one["skipped"]}
-        own = [release for release in wanted if release not in skipped]
-        other = [release for release in ADAPTED if release not in skipped and release not in wanted]
+        there = [one["name"] for one in found["candidates"] if one["name"] not in skipped]
+        own = [release for release in wanted if release in there]
+        other = [release for release in there if release not in wanted]
         order = release_order
         ends = {
             "first_bad": own[0] if own else "",
