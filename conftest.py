@@ -39,6 +39,8 @@ ENGINES = {
     "emulated": "drives sglang on CPU tensors; arguments: the releases that it needs",
     "cuda": "drives sglang on an NVIDIA GPU; arguments: the releases that it needs",
 }
+# Their tests wait for what others do, for most of half a minute.
+SLEEPY = ("test_warm.py", "test_pool.py")
 # The mark of a whole test module.
 WHOLE_MODULE = re.compile(r"^pytestmark = pytest\.mark\.(\w+)", re.MULTILINE)
 INSTALLED = "installed/"
@@ -255,8 +257,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         why = missing(item)
         if why:
             item.add_marker(pytest.mark.skip(reason=why))
-    # The cheap ones first: a mistake in the line shows before the first release is imported.
-    items.sort(key=lambda item: any(item.get_closest_marker(engine) for engine in ENGINES))
+    # The cheap ones first: a mistake in the line shows before the first release is imported. Of these, what sleeps and
+    # keeps to one worker begins at once, so that no other waits for it in the end.
+    items.sort(key=lambda item: (any(map(item.get_closest_marker, ENGINES)), item.path.name not in SLEEPY))
 
 
 def target_of(item: pytest.Item) -> Target | None:

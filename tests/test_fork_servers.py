@@ -21,7 +21,7 @@ from runners.processes.fork_server import places
 from runners.processes.fork_servers import common_environment
 from runners.processes.pool import Pool
 from tests.builders.misbehaving import going
-from tests.test_pool import MODULE, PROJECT, gone_within
+from tests.test_pool import MODULE, PROJECT, TARGET, gone_within
 
 OLD, NEW = Target("0.5.13", "emulated"), Target("0.5.23", "emulated")
 TELLING = "tests.builders.telling_session"
@@ -84,7 +84,6 @@ def test_a_worker_has_its_own_environment_import_path_and_log(tmp_path: Path) ->
     assert again["drawn"] != told["drawn"], "two workers would draw the same ports"
 
 
-@pytest.mark.emulated("0.5.13")
 @pytest.mark.parametrize(
     ("way", "why"),
     [
@@ -93,13 +92,12 @@ def test_a_worker_has_its_own_environment_import_path_and_log(tmp_path: Path) ->
     ],
 )
 def test_a_worker_that_cannot_start_says_why(way: str, why: str) -> None:
-    with Pool(OLD, session=TELLING, variables={"EAGLEEYE_X": way}) as pool:
+    with Pool(TARGET, session=TELLING, variables={"EAGLEEYE_X": way}) as pool:
         assert pool.run(going("well")).ended.what == why
 
 
-@pytest.mark.emulated("0.5.13")
 def test_a_killed_server_is_replaced_and_its_workers_end() -> None:
-    with pool_of(OLD) as pool:
+    with pool_of(TARGET) as pool:
         session, worker, server = running(pool)
         os.kill(server, signal.SIGKILL)
         assert gone_within(worker, 5) and gone_within(session, 5)
@@ -110,7 +108,7 @@ def test_a_killed_server_is_replaced_and_its_workers_end() -> None:
 class Server:
     """In place of a running one."""
 
-    def __init__(self, environment: Mapping[str, str], within_s: float) -> None:
+    def __init__(self, preloaded: str, environment: Mapping[str, str], within_s: float) -> None:
         self.environment, self.alive, self.ended = environment, set[int](), False
 
     def fork(self, arguments: Sequence[str], environment: Mapping[str, str], log: int) -> Server:
@@ -126,24 +124,23 @@ def test_servers_without_workers_are_few_and_the_oldest_ends_first(monkeypatch: 
     monkeypatch.setattr(fork_servers, "_servers", {})
 
     def asked(name: str) -> Any:
-        return fork_servers.forked([], {"NAME": name}, 0, 1.0)
+        return fork_servers.forked("toy", [], {"NAME": name}, 0, 1.0)
 
-    made = [asked(name) for name in "abc"]
-    assert asked("a") is made[0] and asked("d") is not made[0]
-    assert [server.ended for server in made] == [False] * 3, "all of them have workers"
+    made = [asked(name) for name in "abcd"]
+    assert asked("a") is made[0] and asked("e") is not made[0]
+    assert [server.ended for server in made] == [False] * 4, "all of them have workers"
     for server in made[:2]:
         server.alive.clear()
-    asked("e")
-    assert [server.ended for server in made] == [True, True, False]
+    asked("f")
+    assert [server.ended for server in made] == [True, True, False, False]
 
 
-@pytest.mark.emulated("0.5.13")
 def test_nothing_is_left_of_a_parent_that_is_killed() -> None:
     script = """
         import json
         from tests.builders.misbehaving import going
-        from tests.test_fork_servers import OLD, pool_of, running
-        with pool_of(OLD) as pool:
+        from tests.test_fork_servers import TARGET, pool_of, running
+        with pool_of(TARGET) as pool:
             print(json.dumps(running(pool)), flush=True)
             pool.run(going("hang"))
     """

@@ -7,6 +7,7 @@ one pool share the memory of their intermediates (arena.py). sglang's own code r
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -323,8 +324,10 @@ def accept_literal_cuda() -> None:
     LiteralCuda().__enter__()
 
 
+@functools.cache
 def install() -> None:
-    """Put the emulation where sglang looks for CUDA graphs: torch.cuda and torch.cpu. Needs TRITON_INTERPRET=1."""
+    """Put the emulation where sglang looks for CUDA graphs: torch.cuda and torch.cpu; once in a process. Needs
+    TRITON_INTERPRET=1."""
     for module in (torch.cuda, torch.cpu):
         module.CUDAGraph = Graph
         module.graph = graph

@@ -21,19 +21,18 @@ from runners.processes import worker
 from runners.processes.causes import one_line
 from runners.processes.children import Children, live_quietly, take_over_standard_input, tell
 
-# A module's name, since this process is to know no session: its function `load` does the imports.
-PRELOADED = "runners.sessions.preloaded"
 ORDER_MAX = 1 << 20
 # For workers whose pools are gone to end their sessions, and whatever those have started.
 _END_S = 20.0
 
 
-def main() -> int:
-    """Serve the process that started this one until it closes its end. Standard input is the control socket."""
+def main(preloaded: str) -> int:
+    """Import the module of this name, and serve the process that started this one until it closes its end. Standard
+    input is the control socket."""
     control = take_over_standard_input()
     live_quietly()
     try:
-        importlib.import_module(PRELOADED).load()
+        importlib.import_module(preloaded)
     except BaseException as error:  # becomes the "failed" message
         traceback.print_exc()
         tell(control, say="failed", text=one_line(error))
@@ -71,4 +70,4 @@ def places(path: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1]))

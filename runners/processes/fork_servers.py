@@ -17,19 +17,21 @@ from runners.processes.worker_handle import PROMPT_S, Worker, WorkerTrouble
 
 # What only sessions, sglang or pytest read, so that it may differ between workers of one server.
 _NOT_COMMON = ("EAGLEEYE_", "SGLANG_", "PYTEST_")
-# As many at once: one without packages in front, one with those of the newest releases, one for somebody's variables.
-SERVERS_MAX = 3
+# What workers of an engine have in common, by its module; engines that are absent have workers of their own making.
+PRELOADED = {"emulated": "runners.sessions.preloaded", "toy": "runners.toy.session"}
+# As many at once: two without packages in front, one with those of the newest releases, one for somebody's variables.
+SERVERS_MAX = 4
 
 
 class ForkServer:
     """A running fork server (runners/processes/fork_server.py). Mutable."""
 
-    def __init__(self, environment: Mapping[str, str], within_s: float) -> None:
-        """Start it. WorkerTrouble, with the reason, if it does not start."""
+    def __init__(self, preloaded: str, environment: Mapping[str, str], within_s: float) -> None:
+        """Start it. preloaded: the module that it imports. WorkerTrouble, with the reason, if it does not start."""
         self._log = Log()
         self._lock = threading.Lock()
         self.alive: set[int] = set()
-        command = [sys.executable, "-P", "-m", "runners.processes.fork_server"]
+        command = [sys.executable, "-P", "-m", "runners.processes.fork_server", preloaded]
         self._server = Worker.started(command, environment, self._log.fileno())
         try:
             self._server.wait_ready(within_s)
@@ -90,21 +92,21 @@ class Forked:
         return self.returncode
 
 
-_servers: dict[tuple[tuple[str, str], ...], ForkServer] = {}  # the one that was used last stands last
+_servers: dict[tuple[int, str, object], ForkServer] = {}  # the one that was used last stands last
 _lock = threading.Lock()
 
 
-def forked(arguments: Sequence[str], environment: Mapping[str, str], log: int, within_s: float) -> Worker:
-    """A worker with these arguments in this environment. WorkerTrouble if there is none to be had."""
-    common = common_environment(environment)
-    key = (("", str(os.getpid())), *sorted(common.items()))
+def forked(engine: str, arguments: Sequence[str], environment: Mapping[str, str], log: int, within_s: float) -> Worker:
+    """A worker of this engine with these arguments in this environment. WorkerTrouble if there is none to be had."""
+    preloaded, common = PRELOADED[engine], common_environment(environment)
+    key = (os.getpid(), preloaded, tuple(sorted(common.items())))
     with _lock:
-        server = _servers.pop(key, None) or ForkServer(common, within_s)
+        server = _servers.pop(key, None) or ForkServer(preloaded, common, within_s)
         try:
             worker = server.fork(arguments, environment, log)
         except WorkerTrouble:  # it was killed, perhaps
             server.end()
-            server = ForkServer(common, within_s)
+            server = ForkServer(preloaded, common, within_s)
             worker = server.fork(arguments, environment, log)
         _servers[key] = server
         idle = [key for key, server in _servers.items() if not server.alive]
@@ -124,7 +126,7 @@ def common_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _end_all() -> None:
     for key in list(_servers):
-        if key[0] == ("", str(os.getpid())):
+        if key[0] == os.getpid():
             _servers.pop(key).end()
 
 

@@ -19,7 +19,7 @@ from repro.cases.case import Case, Setup, Target
 from repro.cases.codec import case_to_json
 from repro.traces.trace import Ended, How, Trace
 from runners.processes.causes import cuda_error, exit_name
-from runners.processes.fork_servers import forked
+from runners.processes.fork_servers import PRELOADED, forked
 from runners.processes.log import Log
 from runners.processes.trace_reader import Intake
 from runners.processes.warm import Open, WarmSessions
@@ -296,8 +296,8 @@ class Pool:
             environment = worker_environment(self.target, device=self._device) | self._variables
             arguments = ["--target", str(self.target)]
             arguments += ["--session", self._session_module] if self._session_module else []
-            if self.target.engine == "emulated" and not self._wrapper:
-                self._worker = forked(arguments, environment, self._log.fileno(), self._start_s)
+            if self.target.engine in PRELOADED and not self._wrapper:
+                self._worker = forked(self.target.engine, arguments, environment, self._log.fileno(), self._start_s)
             else:
                 # -P: what lies in the current directory is not importable by being there.
                 command = [*self._wrapper, str(interpreter(self.target)), "-P", "-m", "runners.processes.worker"]

@@ -19,14 +19,15 @@ import torch
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup, Target, engine_refuses
 from repro.cases.runner_facts import RUNNER_FACTS
+from runners.engines.active import engine
 from runners.recording.observer import HarnessError, OpenSession, RunCase, Unsupported, Watch
 from runners.releases import catalogue, fa3, model
 from runners.releases.stood_in import stood_in
 from runners.sessions import mutation, replay
 from runners.sessions.attribution import not_built
-from runners.sessions.preloaded import engine
 from runners.targets.overlay import overlay_at
 
+engine.install()
 # A session of a sglang that is changed in one place, or whose lines are noted: what the worker asks for by this name.
 changed = mutation.changed
 

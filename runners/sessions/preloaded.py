@@ -1,4 +1,4 @@
-"""What all releases of sglang have in common: the engine, and the packages that they import."""
+"""What all releases of sglang have in common, imported with this module: the engine, and their packages."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import contextlib
 import importlib
 
 from runners.engines.active import engine
-
-__all__ = ["engine", "load"]
 
 # What releases import and takes long to import, with all that is below it. What is not installed is left out.
 PACKAGES = (
@@ -19,11 +17,8 @@ PACKAGES = (
     *("transformers.models.auto.tokenization_auto", "transformers.models.llama.modeling_llama"),
 )
 
+# As for sessions: before Dynamo makes its table of functions, and torchvision looks for its operators.
 engine.install()
-
-
-def load() -> None:
-    """Import them, as sessions would: behind the engine."""
-    for name in PACKAGES:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+for name in PACKAGES:
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
