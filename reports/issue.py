@@ -11,6 +11,7 @@ from typing import Any
 from reports.subjects import Subject, range_of
 from repro.cases.case import Case, Setup
 from repro.cases.codec import AboutValue, loads, read
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.words import sentence
 
 # Runners in sglang's own words: what is launched, and how a server gets there.
@@ -155,6 +156,16 @@ def _configuration(setup: Setup) -> Iterator[str]:
     yield "```"
     heads = f"{setup.num_heads} heads, {setup.num_kv_heads} of them for keys and values, of {setup.head_dim}"
     yield f"hidden size {setup.hidden_size}, {heads}, vocabulary {setup.vocab_size}; dummy weights do."
+    whose = "target" if RUNNER_FACTS[setup.runner].windowed == "target" else "draft model"
+    if setup.window:
+        seen = f"a token attends to {setup.window} tokens before it and itself"
+        yield f"The {whose}'s layers have a sliding window: {seen}."
+    if setup.logit_cap:
+        yield f"Attention's logits level off at {setup.logit_cap} (attn_logit_softcapping)."
+    if setup.overhang:
+        yield "The requests are near the end of the context; their drafts reach behind it."
+    if not setup.mirrored:
+        yield "No attention backend asks for lengths on the host."
 
 
 def flags(setup: Setup) -> list[str]:
@@ -169,6 +180,8 @@ def flags(setup: Setup) -> list[str]:
     arguments.append(f"--context-length {setup.context_len}")
     if setup.backend == "triton":
         arguments.append(f"--triton-attention-num-kv-splits {setup.kv_splits}")
+    if not setup.padded:
+        arguments.append("--disable-cuda-graph-padding")
     return arguments + ([special] if (special := RUNNERS.get(setup.runner, ("", ""))[1]) else [])
 
 

@@ -81,6 +81,22 @@ def test_every_seed_is_an_issue(path: Path) -> None:
     assert ("--speculative-algorithm" in said) == (setup.runner not in ("decode", "cpu_decode"))
 
 
+@pytest.mark.parametrize(
+    ("seed", "said"),
+    [
+        ("decode-window-one-short", "The target's layers have a sliding window: a token attends to 7 tokens before it"),
+        ("draft-window-not-planned", "The draft model's layers have a sliding window"),
+        ("flashinfer-logit-cap-not-planned", "Attention's logits level off at 1 (attn_logit_softcapping)."),
+        ("draft-rows-end-at-the-context", "their drafts reach behind it"),
+        ("multi-layer-lengths-absent", "No attention backend asks for lengths on the host."),
+        ("no-replay-without-padding", "--disable-cuda-graph-padding"),
+    ],
+)
+def test_what_few_cases_have_is_said(seed: str, said: str) -> None:
+    text = issue(material(str(SEEDS / f"{seed}.json"), [], None))
+    assert said in told(text)["Smallest configuration"]
+
+
 def test_a_finding_of_a_ledger_is_an_issue_too() -> None:
     found = stale_found()
     history = history_of([campaign(findings=(found,))], [])

@@ -156,10 +156,10 @@ def repair(name: str) -> Row:
 def first(name: str, seed: codec.Seed) -> Row:
     """Right if the buffer is the one that the seed's own first wrong cell names."""
     cell = str(seed.about.get("cell", ""))
-    buffer = match.group(1) if (match := re.search(r"step \d+ (\S+)\[", cell)) else ""
+    buffer = match.group(1) if (match := re.search(r"step \d+ (.+?)\[", cell)) else ""
 
     def judge(code: int, output: str) -> tuple[bool, str]:
-        line = next((line for line in output.splitlines() if line.startswith("first wrong")), output[-200:])
+        line = next((line for line in output.splitlines() if line.lower().startswith("first wrong")), output[-200:])
         return code == 0 and bool(buffer) and f" {buffer}[" in line, line
 
     command = repro("first", str(SEEDS / f"{name}.json"), "--target", f"{failing(seed)[-1]}/emulated")
