@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import types
 from collections.abc import Callable
@@ -94,6 +95,21 @@ def test_the_innermost_frame_tells(files: tuple[str, ...], error: str, ours: boo
             raise_harness_error(found)
     else:
         raise_harness_error(found)
+
+
+def test_what_a_kernel_does_with_an_absent_argument_is_sglangs_mistake() -> None:
+    """On its way the error passes what wraps Triton's language, and AttributeErrors out of that are ours otherwise."""
+    semantic = code("/lib/triton/language/semantic.py", "def f(x):\n    return x.type")
+    for argument, ours in (None, False), (0, True):
+        bound = code(
+            f"{ENGINE.rpartition('/')[0]}/triton/language.py",
+            "def f():\n    return inner(x)",
+            inner=semantic,
+            x=argument,
+        )
+        found = raised(code(SGLANG, CALLS, inner=bound))
+        with pytest.raises(HarnessError) if ours else contextlib.nullcontext():
+            raise_harness_error(found)
 
 
 def test_a_constructor_that_takes_other_arguments_is_the_adapters_mistake() -> None:

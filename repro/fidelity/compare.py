@@ -1,9 +1,10 @@
 """How far two targets agree on the same cases: verdict by verdict, and output by output.
 
 Outputs are compared path by path, request by request. Integers (trees, tokens) are equal, or differ where rounding
-noise turns them over on one of the targets by itself: a tie. Other outputs and KV values of requests with equal
-integers lie within a tolerance, or as far apart as noise moves them. What a runner without a graph records is equal.
-Everything else is a disagreement.
+noise turns them over on one of the targets by itself, or the reference in float64 says that it may: a tie. A request
+whose tokens an eager draft chose otherwise before the call was another call, and is counted as such. Other outputs and
+KV values of requests with equal integers lie within a tolerance, or as far apart as noise moves them. What a runner
+without a graph records is equal. Everything else is a disagreement.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import numpy as np
 
 from repro.cases.case import Setup
 from repro.cases.codec import digest
-from repro.fidelity.observation import KV, PATHS, Observation, Outputs, Seen, apart, distance, turned
+from repro.fidelity.observation import KV, PATHS, Observation, Outputs, Seen, apart, distance, turned, unlike
 from repro.traces.finding import Status, Verdict
 
 OVERALL, CHOICES, SLOTS, VALUES = "overall", "trees and tokens", "KV slots written", "KV values"
 OUTPUT, LISTED = "other outputs", "lists and events"
+DRAFTED = "drafted before the call"
 # In Agreement.pairs, beside the kinds.
 CASES = "cases"
 # The `where` of an oracle's doubt about what noise turns over on one target by itself.
@@ -158,6 +160,11 @@ class _Comparison:
 
     def _row(self, mine: Seen, other: Seen, path: str, row: int) -> Iterator[tuple[str, str]]:
         a, b = mine.paths[path], other.paths[path]
+        if mine.drafted and other.drafted:
+            other_call = unlike(mine.drafted, other.drafted, row)
+            self._count(DRAFTED, "not recorded" if other_call else "agree")
+            if other_call:
+                return
         if turned(a, b, row):
             tie = mine.turned[row] or other.turned[row]
             self._count(CHOICES, "tie" if tie else "differ")

@@ -20,6 +20,9 @@ PATHS = ("graph", "eager")
 VARIANTS = ("eager_again", "eager_nudged_up", "eager_nudged_down")
 # What is recorded of runners without a graph: the moves of kv_move, the events of a verify call without a graph.
 LISTED = ("verify", "verify_tail", "accept", "branches", "padding", "metadata", "attention")
+# What a batch is given that an eager draft chose just before, on the same target: where rounding turned a choice over
+# there, the call itself was another one.
+DRAFTED = ("parents", "scores_index", "tokens")
 # Under which name the noise of KV values is kept, beside that of each output.
 KV = "kv"
 _KV_NAMES = ("kv_slots", "kv_rows", "kv_same", "kv_differs")
@@ -43,15 +46,17 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One step. paths: by name. given: the KV slots that each request may write. turned: for each request whether noise
-    changed its integers on this target; noise: by output, and KV, how far each request's values then moved, at most.
-    listed: what a runner without a graph recorded, by path and name."""
+    """One step. paths: by name. given: the KV slots that each request may write. turned: for each request whether
+    rounding may change its integers: noise did on this target, or the reference in float64, where it was asked, is not
+    sure of them; noise: by output, and KV, how far each request's values then moved, at most. listed: what a runner
+    without a graph recorded, by path and name. drafted: what was chosen before the call, one row per request."""
 
     paths: Mapping[str, Outputs]
     given: tuple[frozenset[int], ...]
     turned: tuple[bool, ...]
     noise: Mapping[str, tuple[float, ...]]
     listed: Arrays = field(default_factory=dict)
+    drafted: Arrays = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,16 +113,28 @@ def _step(case: Case, arrays: Mapping[tuple[int, str], Arrays], number: int) -> 
         return _outputs(arrays.get((number, path), {}), case.setup.page_size)
 
     rows = len(case.steps[number].requests)
-    locations = arrays.get((number, "input"), {}).get("out_cache_loc")
+    inputs = arrays.get((number, "input"), {})
+    reference = arrays.get((number, "reference"), {})
+    locations = inputs.get("out_cache_loc")
     slots_of_rows = tuple(frozenset[int]() if locations is None else _numbers(locations[row]) for row in range(rows))
     eager = outputs("eager")
     variants = [variant for path in VARIANTS if (variant := outputs(path))]
     return Seen(
         paths={path: left for path in PATHS if (left := outputs(path))},
         given=slots_of_rows,
-        turned=tuple(eager is not None and any(turned(one, eager, row) for one in variants) for row in range(rows)),
+        turned=tuple(
+            eager is not None and (any(turned(one, eager, row) for one in variants) or _unsure(reference, eager, row))
+            for row in range(rows)
+        ),
         noise={} if eager is None else _noise(eager, variants, slots_of_rows),
+        drafted={name: inputs[name] for name in DRAFTED if name in inputs},
     )
+
+
+def _unsure(reference: Arrays, eager: Outputs, row: int) -> bool:
+    """Whether the reference says of one of a request's integers that rounding decides."""
+    bounds = (reference.get(f"{name}.bound") for name in eager.integers)
+    return any(bound is not None and len(bound) > row and np.isinf(bound[row]).any() for bound in bounds)
 
 
 def _noise(
@@ -162,8 +179,12 @@ def _numbers(array: Array) -> frozenset[int]:
 
 def turned(eager: Outputs, variant: Outputs, row: int) -> bool:
     """Whether two paths gave this request different integers: another tree, other tokens."""
-    names = eager.integers.keys() | variant.integers.keys()
-    return any(not _same_row(eager.integers.get(name), variant.integers.get(name), row) for name in names)
+    return unlike(eager.integers, variant.integers, row)
+
+
+def unlike(some: Arrays, others: Arrays, row: int) -> bool:
+    """Whether these arrays, by name, differ in a request's row."""
+    return any(not _same_row(some.get(name), others.get(name), row) for name in some.keys() | others.keys())
 
 
 def _same_row(a: Array | None, b: Array | None, row: int) -> bool:

@@ -40,6 +40,8 @@ _STAGES = {
 def raise_harness_error(error: Exception) -> None:
     """Raise HarnessError or Unsupported where this is no error of sglang's."""
     cause = error.__cause__ if isinstance(error, InterpreterError) and error.__cause__ else error
+    if _reads_an_absent_argument(cause):
+        return
     innermost = next(filter(None, map(_whose, reversed(traceback.extract_tb(cause.__traceback__)))), "sglang")
     if innermost == "engines" and isinstance(cause, NotImplementedError):
         raise Unsupported(str(cause)) from error
@@ -71,6 +73,14 @@ def _whose(frame: traceback.FrameSummary) -> str:
     if path.startswith(_HARNESS):
         return "harness"
     return "sglang" if _SGLANG in path else ""
+
+
+def _reads_an_absent_argument(error: BaseException) -> bool:
+    """Whether a kernel computes with an argument that its caller left out, which no compiler takes."""
+    if not (isinstance(error, AttributeError) and error.obj is None):
+        return False
+    frames = traceback.extract_tb(error.__traceback__)
+    return "/triton/language/" in frames[-1].filename and any(_SGLANG in frame.filename for frame in frames)
 
 
 def _names_a_stand_in(error: BaseException) -> bool:

@@ -50,6 +50,7 @@ WAYS = (
     "print",
     "hang",
     "hang-with-children",
+    "compile",
     "chatter-without-end",
     "slow-steps",
     "many-arrays",
@@ -173,6 +174,9 @@ def _go_wrong(how: str, watch: Watch) -> None:
         if how.startswith("crash"):
             os.abort()
         time.sleep(600)
+    elif how == "compile":
+        watch.at(1, "graph")
+        subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 2: pass"], check=True)
     elif how == "chatter-without-end":
         while True:
             watch.see(1, "graph", "again", np.zeros(1 << 17))

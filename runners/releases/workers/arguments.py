@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
@@ -12,10 +13,13 @@ from sglang.srt.server_args import ServerArgs
 
 from repro.cases.case import Setup
 from repro.cases.layout import pool_tokens
+from runners.recording.observer import HarnessError
 from runners.releases.model import Folders
 
 # How the buckets of graphs are given up to 0.5.13; since then they are in cuda_graph_config.
 _GONE = {"cuda_graph_bs", "cuda_graph_max_bs", "disable_piecewise_cuda_graph"}
+# Where a process looks for a port of its own, and how far apart two that were forked one after the other begin.
+_PORTS, _STRIDE = range(15000, 32000), 5
 
 
 def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) -> dict[str, Any]:
@@ -73,11 +77,14 @@ def ranks() -> dict[str, Any]:
 
 @functools.cache
 def _own_port(process: int) -> int:
-    """A port that no process listens on now: any fixed rule would give two of many processes the same. One for both
-    workers of a process, which join one group; another one after a fork."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    """A port that no process listens on now, one for both workers of a process, which join one group; another one after
+    a fork. Processes begin to look at different ports, below those that the system gives away by itself: of many that
+    start together no two find the same one free."""
+    for port in range(_PORTS.start + process * _STRIDE % len(_PORTS), _PORTS.stop):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
+    raise HarnessError("no port is free")
 
 
 def construct(kind: Any, *args: Any, **given: Any) -> Any:
