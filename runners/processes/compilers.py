@@ -1,4 +1,4 @@
-"""Whether the processes that a session started are at work: a compiler may take longer than a session may be silent."""
+"""Patience with a session whose compilers are at work: they may take longer than it may be silent."""
 
 from __future__ import annotations
 
@@ -7,9 +7,30 @@ import os
 import time
 from pathlib import Path
 
+from runners.processes.wire import Silence, await_answer
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 # Who uses less than this part of a core is idle: a pool of compilers that waits for work, say.
 _IDLE = 0.2
+
+
+# For how long they may go on behind the end of the session's patience: kernels of flashinfer take minutes where many
+# sessions compile side by side. And how long it may then be silent before they are looked at again.
+_COMPILING_S, _AGAIN_S = 900.0, 30.0
+
+
+def patient(handle: int, pid: int, deadline: float) -> float:
+    """Wait until a session says something; the deadline for the rest of it. Silence past the deadline, unless what the
+    session started works."""
+    latest = deadline + _COMPILING_S
+    while True:
+        try:
+            await_answer(handle, deadline)
+            return deadline
+        except Silence:
+            if deadline >= latest or not at_work(pid):
+                raise
+            deadline = min(latest, time.monotonic() + _AGAIN_S)
 
 
 def at_work(pid: int, seconds: float = 1.0) -> bool:

@@ -19,30 +19,17 @@ from repro.cases.case import Case, Setup, Target
 from repro.cases.codec import case_to_json
 from repro.traces.trace import Ended, How, Trace
 from runners.processes.causes import cuda_error, exit_name
-from runners.processes.compilers import at_work
+from runners.processes.compilers import patient
 from runners.processes.fork_servers import PRELOADED, forked
 from runners.processes.log import Log
 from runners.processes.trace_reader import Intake
 from runners.processes.warm import Open, WarmSessions
-from runners.processes.wire import (
-    BadFrame,
-    CutShort,
-    Frame,
-    Silence,
-    await_answer,
-    pack,
-    read_exactly,
-    receive,
-    write_all,
-)
+from runners.processes.wire import BadFrame, CutShort, Frame, Silence, pack, read_exactly, receive, write_all
 from runners.processes.worker_handle import PROMPT_S, Worker, WorkerTrouble
 from runners.targets.environments import NotUsable, interpreter, waiting, worker_environment
 
 # A worker that could not be started this often in a row is not tried again: a campaign would wait for it at each case.
 STARTS_MAX = 2
-# For how long compilers that a session started may go on behind the end of its patience: kernels of flashinfer take
-# minutes where many sessions compile side by side.
-_COMPILING_S = 900.0
 # Silence while importing and building after which something is wrong: with cold caches much is compiled.
 START_S = 300.0
 # Time for a hanging session to write its stack into the log before it is killed.
@@ -224,7 +211,7 @@ class Pool:
             self._fill(case.setup)
             deadline = self._deadline(intake)
             while intake.ended is None:
-                deadline = self._heard(session, deadline)
+                deadline = patient(channel, session.pid, deadline)
                 frame = receive(partial(read_exactly, channel, deadline=deadline))
                 if frame is None:
                     return self._died(session, intake)
@@ -261,18 +248,6 @@ class Pool:
             crashed = setup in self._crashed
             twins = max(crashed, min(1 + crashed, room - 1))
             self._standbys.fill((setup,) * twins if not self._fresh else ())
-
-    def _heard(self, session: Open, deadline: float) -> float:
-        """Wait until the session says something. Past the deadline it has hung, unless compilers work for it."""
-        latest = deadline + _COMPILING_S
-        while True:
-            try:
-                await_answer(session.channel.fileno(), deadline)
-                return deadline
-            except Silence:
-                if deadline >= latest or not at_work(session.pid):
-                    raise
-                deadline = min(latest, time.monotonic() + PROMPT_S)
 
     def _deadline(self, intake: Intake) -> float:
         building = (intake.step, intake.path) == _BUILDING
