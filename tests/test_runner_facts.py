@@ -118,7 +118,7 @@ def test_the_docs_have_the_table() -> None:
     [
         ("draft", ADAPTED),
         ("draft_v1", ("0.5.10.post1", "0.5.11", "0.5.12.post1")),
-        ("multi_layer", ADAPTED[1:]),
+        ("multi_layer", ADAPTED),
         ("frozen_kv_mtp", ADAPTED[2:]),
     ],
 )

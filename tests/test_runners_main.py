@@ -57,6 +57,10 @@ def test_install_then_list_then_path(runners: Call, tmp_path: Path) -> None:
     assert runners("path", "0.5.13") == (0, f"{tmp_path / 'targets' / '0.5.13'}\n", "")
 
 
+def test_facts_name_the_releases_of_a_use(runners: Call) -> None:
+    assert runners("facts", "--releases", "adapted") == (0, " ".join(ADAPTED) + "\n", "")
+
+
 def test_one_bad_release_does_not_keep_the_others_away(runners: Call) -> None:
     code, out, err = runners("install", "0.5.11", "0.5.99", "0.5.13")
     assert (code, out) == (3, "sglang 0.5.11: installed\nsglang 0.5.13: installed\n")

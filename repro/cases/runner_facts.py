@@ -234,7 +234,7 @@ RUNNER_FACTS = {
         "MTP layers, each of which draws one token",
         backends=("triton", "fa3"),
         # 0.5.10.post1 has it for FlashAttention 3 alone.
-        since="0.5.11",
+        backend_since={"triton": "0.5.11"},
         accepts=True,
         branches=False,
         room=room.extend_room,

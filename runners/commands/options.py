@@ -18,7 +18,8 @@ def options_of(arguments: Sequence[str] | None, **functions: object) -> argparse
     # and leaves over what stands behind the option. Its parse_intermixed_args does not work with commands.
     if any(word.startswith("-") for word in rest) or (rest and "releases" not in options):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    options.releases = [*options.releases, *rest] if "releases" in options else []
+    if rest:
+        options.releases = [*options.releases, *rest]
     if options.command == "bundle":
         options.releases = options.releases or list(ADAPTED)
     return options
