@@ -121,6 +121,9 @@ def issue(material: Material) -> str:
 
 
 def title(material: Material) -> str:
+    """The seed's own, if it has one; else the runner and the place."""
+    if own := material.said("title"):
+        return f"[Bug] {own}"
     return f"[Bug] {RUNNERS.get(material.case.setup.runner, (material.case.setup.runner, ''))[0]}: {_where(material)}"
 
 

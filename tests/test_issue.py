@@ -64,6 +64,11 @@ def test_all_that_is_known_stands_in_an_issue(tmp_path: Path, capsys: pytest.Cap
     assert "chance: it failed in 3 of 3 runs" in found["Ruled out"]
 
 
+def test_a_seed_may_say_its_own_title() -> None:
+    text = issue(Material(case=STORED.case, about={"title": "rows are stale", "where": "padded rows"}))
+    assert text.startswith("# [Bug] rows are stale\n") and "padded rows" not in text
+
+
 def test_what_is_not_known_has_no_section() -> None:
     text = issue(Material(case=STORED.case, about={}))
     assert set(told(text)) == {"", "Smallest configuration", "Steps", "Ruled out"}
