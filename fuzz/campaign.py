@@ -118,12 +118,13 @@ class _Loop:
         if in_use.built:
             self._send_ahead(case)
         trace, failures = self._run(case)
+        past = self.hooks.past()
         in_use.count(trace)
         # A run that did not end well may have cost the session its life; triage may have run anything in it.
         same_session = trace.ended.how is How.DONE
         known = self._known(case, failures)
         for verdict in known.left:
-            if self._failure(in_use, case, trace, verdict, known.hooks):
+            if self._failure(in_use, case, trace, verdict, known.hooks, past):
                 same_session = False
                 if plan.stop_at_first and stats.findings[verdict.fingerprint].failed:
                     return True
@@ -164,10 +165,17 @@ class _Loop:
         return known
 
     def _failure(
-        self, in_use: _SetupInUse, case: Case, trace: Trace, verdict: Verdict, elsewhere: Hooks | None
+        self,
+        in_use: _SetupInUse,
+        case: Case,
+        trace: Trace,
+        verdict: Verdict,
+        elsewhere: Hooks | None,
+        past: tuple[Setup, ...],
     ) -> bool:
         """Count a failure; triage it if it is new, and say whether that was done. It counts as new while it has never
-        failed in a fresh process. elsewhere: how it is run where known issues are mended, if they left it."""
+        failed in a fresh process. elsewhere: how it is run where known issues are mended, if they left it. past: setups
+        that its process had served before."""
         stats, fingerprint = self.stats, verdict.fingerprint
         found = stats.findings.get(fingerprint)
         if found is not None:
@@ -176,7 +184,7 @@ class _Loop:
                 return False
             if found.failed or not stats.plan.triage or self.attempts[fingerprint] >= ATTEMPTS_MAX:
                 return False
-        triage = CampaignTriage(elsewhere or self.hooks, stats, verdict)
+        triage = CampaignTriage(elsewhere or self.hooks, stats, verdict, past)
         if found is None and not self.hooks.claim(fingerprint):
             self.others.add(fingerprint)
             triage.note(case)

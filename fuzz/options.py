@@ -48,6 +48,13 @@ def _parser() -> Parser:
         metavar="N",
         help="sessions that may be open ahead of their use; default: as many as this machine has cores for",
     )
+    shared.add_argument(
+        "--setups-per-session",
+        type=count,
+        metavar="N",
+        help="setups that a session process may serve, one after the other; 1: a process for each; default: several "
+        "where that was shown to change nothing",
+    )
     shared.add_argument("--cases-per-setup", type=count, help="default: as the profile has it")
     shared.add_argument("--confirm", type=count, default=5, help="fresh processes that confirm a finding")
     shared.add_argument("--shrink-runs", type=count, default=60)
@@ -96,6 +103,7 @@ def _parser() -> Parser:
     )
     speed = commands.add_parser("bench", parents=[shared], help="cases per second and time per stage")
     speed.add_argument("--cases", type=count, default=30, help="on each of the two mixes")
+    speed.add_argument("--seconds", type=positive, metavar="S", help="random setups for so long, however many cases")
     speed.add_argument("--mix", choices=("small", "rounds"), default="", help="only one setup, or only random ones")
     speed.add_argument(
         "--night",

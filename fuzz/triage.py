@@ -21,6 +21,8 @@ from repro.traces.trace import Trace
 
 # Fresh processes in which a new failure must fail once before any time is spent on making it small.
 FIRST_TRIES = 2
+# What begins the flag of a failure that no fresh process showed.
+AFTER_OTHERS = "Only after other setups"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,8 @@ class Hooks:
     locate: Callable[[Case, Verdict], FirstDivergence] = lambda case, verdict: (
         FirstDivergence()
     )  # where a confirmed failure begins
+    # Setups that the process of the last run had served before the case's own.
+    past: Callable[[], tuple[Setup, ...]] = tuple
     keep_trace: Callable[[str, Case, Trace], None] = lambda seed, case, trace: None  # of the finding stored at a path
     explain: Callable[[Case, Sequence[Verdict]], KnownIssues] = lambda case, failures: KnownIssues(left=tuple(failures))
 
@@ -62,8 +66,9 @@ class Hooks:
 class CampaignTriage:
     """One failure in a campaign. Mutable; every better form goes to the statistics, then to disk."""
 
-    def __init__(self, hooks: Hooks, stats: CampaignStats, verdict: Verdict) -> None:
-        self._hooks, self._stats = hooks, stats
+    def __init__(self, hooks: Hooks, stats: CampaignStats, verdict: Verdict, past: tuple[Setup, ...] = ()) -> None:
+        """past: setups that the process had served before, in which the failure was seen."""
+        self._hooks, self._stats, self._past = hooks, stats, past
         self._at_case, self._at_seconds = stats.cases, stats.seconds
         self._excerpts: dict[Case, tuple[Excerpt, ...]] = {}
         plan = stats.plan
@@ -115,6 +120,8 @@ class CampaignTriage:
 
     def _keep(self, finding: Finding, trace: Trace | None) -> None:
         """Store this form: in the statistics first, so that it counts whatever happens next, then on disk."""
+        if self._past and finding.tried and not finding.failed:
+            finding = after_others(finding, self._past)
         if trace is not None:
             self._excerpts[finding.case] = excerpts(trace, finding.verdict.cell)
         found = self._put(finding)
@@ -141,6 +148,14 @@ class CampaignTriage:
 
     def _say(self, doing: str) -> None:
         self._hooks.tell(self._stats.progress(doing))
+
+
+def after_others(finding: Finding, past: tuple[Setup, ...]) -> Finding:
+    """A failure that showed in a process that had served other setups, and in no fresh one: it may be real, as a server
+    that was reconfigured has a past as well, and it says so."""
+    text = f"{AFTER_OTHERS}, {len(past)} of them in the same process, and in none of {finding.tried} fresh ones."
+    verdict = dataclasses.replace(finding.verdict, detail=f"{finding.verdict.detail} {text}".strip())
+    return dataclasses.replace(finding, verdict=verdict, after=past)
 
 
 def led_up(history: Sequence[Case], case: Case) -> Case | None:

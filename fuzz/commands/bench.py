@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from fuzz import bench
@@ -43,6 +43,7 @@ def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:
         return openings.command(context, targets)
     count = bench.enough(options.cases, options.workers, options.cases_per_setup)
     for target in targets:
+        # Cases of the small setup are counted all the same: the bare loop beside them has as many.
         plan = context.plan(target, cases=count, triage=False)
         alone = _Alone()
         with context.hooks(target) as hooks, _bare_loop(context, plan) as bare:
@@ -73,8 +74,14 @@ def _measure_alone(context: CommandContext, plan: Plan, hooks: Hooks, bare: Bare
         context.say(*bench.against_bare(alone.campaigns["small"], alone.bare_seconds))
     if options.mix in ("", "rounds"):
         random = rounds(plan.seed, plan.runner, plan.backend, options.cases_per_setup)
-        return _measure(context, plan, hooks, "rounds", CaseStream(random, random.coming), alone)
+        return _measure(context, _timed(context, plan), hooks, "rounds", CaseStream(random, random.coming), alone)
     return True
+
+
+def _timed(context: CommandContext, plan: Plan) -> Plan:
+    """For as long as --seconds says, if it is given."""
+    seconds = context.options.seconds
+    return replace(plan, cases=None, seconds=seconds) if seconds else plan
 
 
 def _measure(context: CommandContext, plan: Plan, hooks: Hooks, mix: str, cases: CaseStream, alone: _Alone) -> bool:
@@ -85,7 +92,7 @@ def _measure(context: CommandContext, plan: Plan, hooks: Hooks, mix: str, cases:
 
 def _measure_together(context: CommandContext, plan: Plan, alone: _Alone) -> None:
     for mix, single in alone.campaigns.items():
-        together = context.shared_campaign(plan, mix, warm=True)
+        together = context.shared_campaign(_timed(context, plan) if mix == "rounds" else plan, mix, warm=True)
         figures = bench.figures(f"{plan.target} {bench.NAMES[mix]}", together)
         context.say(*figures, *bench.speed_up(single, together))
         context.say(*bench.against_bare(together, alone.bare_seconds if mix == "small" else 0.0))

@@ -62,6 +62,7 @@ def _job(options: argparse.Namespace, plan: Plan, run: str) -> dict[str, Any]:
         "target": str(plan.target),
         "timeout": options.timeout,
         "standbys": options.standbys,
+        "setups_per_session": options.setups_per_session,
         "known_issues": known.read_text() if known else "",
         "run": run,
     }

@@ -31,7 +31,8 @@ from runners.processes.pool import Pool
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Where a campaign's cases are run and what it leaves. out: folder of findings. log: what workers print. timeout_s:
-    seconds of silence that are a hang. standbys: sessions that may be open ahead. device: the GPU; empty: any. issues:
+    seconds of silence that are a hang. standbys: sessions that may be open ahead. setups_per_session: how many setups
+    a session process may serve. device: the GPU; empty: any. issues:
     known ones, with which failures are explained. traces: whether those of findings are kept."""
 
     target: Target
@@ -39,6 +40,7 @@ class Place:
     log: Path
     timeout_s: float
     standbys: int = 0
+    setups_per_session: int = 1
     device: str = ""
     issues: Sequence[Issue] = ()
     traces: bool = False
@@ -61,11 +63,20 @@ def session_hooks(
         return str(keep(place.out, finding))
 
     def note(case: Case, trace: Trace, verdicts: Sequence[Verdict], status: Status) -> None:
+        if status is Status.FAIL:
+            pool.renew()
         ledger.case(target, case, trace, verdicts, status, exercised(case, trace.replayed))
 
     in_flight = InFlight(place.out, f"{log.stem}-{os.getpid()}")
     with (
-        Pool(target, timeout_s=place.timeout_s, log=log, device=place.device, standbys=place.standbys) as pool,
+        Pool(
+            target,
+            timeout_s=place.timeout_s,
+            log=log,
+            device=place.device,
+            standbys=place.standbys,
+            setups_per_session=place.setups_per_session,
+        ) as pool,
         experiments(place.issues, judge_all, overall, timeout_s=place.timeout_s, log=log, device=place.device) as (
             explainer,
             worker,
@@ -77,6 +88,7 @@ def session_hooks(
             run_fresh=in_flight.before(pool.run_fresh),
             send=in_flight.before(pool.send),
             expect=pool.expect,
+            past=lambda: pool.past,
             locate=partial(locate_first, pool, judge=judge_all),
             judge=judge_all,
             overall=overall,

@@ -43,6 +43,7 @@ def run_shard(channel: Channel, task: Mapping[str, Any]) -> None:
         log=Path(task["log"]),
         timeout_s=task["timeout"],
         standbys=task["standbys"],
+        setups_per_session=task["setups_per_session"],
         device=task["device"],
         issues=load(Path(task["known_issues"])) if task["known_issues"] else (),
         traces=task["keep_traces"],

@@ -7,6 +7,7 @@ stay beside it under their digests.
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 from repro.cases import codec
 from repro.cases.atomic_file import write_text
 from repro.cases.case import Case, Target
-from repro.cases.codec import TEXT_MAX, AboutValue, BadSeed, Seed
+from repro.cases.codec import TEXT_MAX, AboutValue, BadSeed, Seed, case_to_json
 from repro.cases.json_parts import plain
 from repro.cases.sort_key import sort_key
 from repro.traces.finding import Finding
@@ -22,6 +23,8 @@ from repro.traces.trace import Trace
 from repro.traces.trace_file import BadTrace, Kept, beside, save
 
 _SHRUNK_FROM = "shrunk_from"
+# Beside the seed of a failure that showed only in a process with a past: the setups that it had served, in order.
+AFTER = ".after.txt"
 # The parts that about() states of a finding; a person wrote everything else in a seed file.
 STATED = ("found", "oracle", "where", "detail", "cell", "fingerprint", "failed", _SHRUNK_FROM)
 
@@ -36,6 +39,9 @@ def keep(folder: Path, finding: Finding) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     shrunk_from = _archive_previous(path, finding.case) if path.exists() else ""
     codec.write(path, Seed(about=about(finding, shrunk_from=shrunk_from), case=finding.case))
+    if finding.after:
+        setups = [case_to_json(Case(setup=setup, steps=()))["setup"] for setup in finding.after]
+        write_text(path.with_suffix(AFTER), json.dumps(setups, indent=1) + "\n")
     return path
 
 

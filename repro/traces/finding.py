@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from repro.cases.case import Case, Target
+from repro.cases.case import Case, Setup, Target
 
 
 class Status(IntEnum):
@@ -73,7 +73,8 @@ def by_oracle(verdicts: Iterable[Verdict]) -> dict[str, Status]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A failing case on a target: `failed` of `tried` runs in fresh processes ended in this verdict."""
+    """A failing case on a target: `failed` of `tried` runs in fresh processes ended in this verdict. after: of one that
+    showed in none of them, the setups that the process in which it did had served before."""
 
     case: Case
     target: Target
@@ -81,3 +82,4 @@ class Finding:
     failed: int
     tried: int
     seed: str = ""
+    after: tuple[Setup, ...] = ()

@@ -60,6 +60,19 @@ def accept_literal_cuda() -> None:
     """Nothing to do: that is the device's name."""
 
 
+def forget() -> None:
+    """No runner is captured any more: the next graphs are those of another one."""
+    Graph.runner_is_captured, Graph.before_replay = False, None
+
+
+def memory_reserved() -> int:
+    """Bytes of the device that this process keeps for tensors and graphs, once what is free was given back."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    reserved: int = torch.cuda.memory_reserved()
+    return reserved
+
+
 def synchronize() -> None:
     """Wait for the device, so that an asynchronous error surfaces here."""
     torch.cuda.synchronize()

@@ -36,11 +36,13 @@ __all__ = [
     "Touched",
     "capturing",
     "device",
+    "forget",
     "graph",
     "hosted",
     "importing",
     "install",
     "mark_host",
+    "memory_reserved",
     "memory_seen",
     "noted",
     "pad_into",
@@ -313,11 +315,24 @@ def synchronize(_: object = None) -> None:
         raise CaptureRefused(f"{REFUSAL}: synchronize waits for the device")
 
 
+def forget() -> None:
+    """No runner is captured any more: the next graphs are those of another one, and nobody knows where padding goes."""
+    Graph.runner_is_captured, Graph.before_replay = False, None
+    pad_into(())
+    memory_seen()
+
+
+def memory_reserved() -> int:
+    """Nothing: tensors are the host's, and what holds them is seen without counting."""
+    return 0
+
+
 def importing() -> AbstractContextManager[None]:
     """Nothing: there is no device."""
     return nullcontext()
 
 
+@functools.cache
 def accept_literal_cuda() -> None:
     """From here on, what code asks for on "cuda" by that name is made here, where the device has another name."""
     torch.cuda.Stream = torch.cpu.Stream

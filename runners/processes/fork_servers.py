@@ -12,8 +12,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from repro.cases.case import Target
 from runners.processes.log import Log
 from runners.processes.worker_handle import PROMPT_S, Worker, WorkerTrouble
+from runners.targets.environments import interpreter
 
 # What only sessions, sglang or pytest read, so that it may differ between workers of one server.
 _NOT_COMMON = ("EAGLEEYE_", "SGLANG_", "PYTEST_")
@@ -94,6 +96,22 @@ class Forked:
 
 _servers: dict[tuple[int, str, object], ForkServer] = {}  # the one that was used last stands last
 _lock = threading.Lock()
+
+
+def started(
+    target: Target,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    log: int,
+    within_s: float,
+    wrapper: Sequence[str] = (),
+) -> Worker:
+    """A worker of this target, forked where its engine is preloaded. wrapper: words in front of its command line."""
+    if target.engine in PRELOADED and not wrapper:
+        return forked(target.engine, arguments, environment, log, within_s)
+    # -P: what lies in the current directory is not importable by being there.
+    command = [*wrapper, str(interpreter(target)), "-P", "-m", "runners.processes.worker"]
+    return Worker.started([*command, *arguments], environment, log)
 
 
 def forked(engine: str, arguments: Sequence[str], environment: Mapping[str, str], log: int, within_s: float) -> Worker:

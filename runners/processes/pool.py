@@ -20,13 +20,15 @@ from repro.cases.codec import case_to_json
 from repro.traces.trace import Ended, How, Trace
 from runners.processes.causes import cuda_error, exit_name
 from runners.processes.compilers import patient
-from runners.processes.fork_servers import PRELOADED, forked
+from runners.processes.fork_servers import started
 from runners.processes.log import Log
+from runners.processes.served import Idle
 from runners.processes.trace_reader import Intake
+from runners.processes.unsaid import BUILDING, CLOSING, WAITING, NeverBegun, is_opening, lacked_room, unsaid
 from runners.processes.warm import Open, WarmSessions
 from runners.processes.wire import BadFrame, CutShort, Frame, Silence, pack, read_exactly, receive, write_all
 from runners.processes.worker_handle import PROMPT_S, Worker, WorkerTrouble
-from runners.targets.environments import NotUsable, interpreter, waiting, worker_environment
+from runners.targets.environments import NotUsable, waiting, worker_environment
 
 # A worker that could not be started this often in a row is not tried again: a campaign would wait for it at each case.
 STARTS_MAX = 2
@@ -36,13 +38,6 @@ START_S = 300.0
 _ABORT_S = 3.0
 # A longer request is not sent before its turn: in the channel there is room for some of this length for certain.
 _AHEAD_MAX = 32 << 10
-# Where a session is before it has said so itself (runners/processes/session_process.py says the same).
-_BUILDING = (-1, "build")
-_WAITING = (-1, "opened")
-
-
-class _NeverBegun(Exception):
-    """The session ended, or fell silent, without having begun the case."""
 
 
 class Pool:
@@ -54,6 +49,7 @@ class Pool:
     prints is appended there (OSError if it cannot be opened). session: the module to take open_session from,
     instead of the engine's. device: the GPU for a worker of the cuda engine. variables: more for its environment.
     standbys: how many sessions may be open ahead of their use (runners/processes/warm.py says how many are worth it).
+    setups_per_session: how many setups a session process may serve, one after the other; 1: a fork for each.
     wrapper: words to put in front of the worker's command line.
     """
 
@@ -69,16 +65,22 @@ class Pool:
         device: str = "",
         variables: Mapping[str, str] | None = None,
         standbys: int = 0,
+        setups_per_session: int = 1,
         wrapper: Sequence[str] = (),
     ) -> None:
         self.target = target
-        self._log_path = log
+        self._like = partial(
+            Pool, target, timeout_s=timeout_s, log=log, start_s=start_s, session=session, device=device
+        )
         self._device, self._variables, self._wrapper = device, dict(variables or {}), tuple(wrapper)
         self._timeout_s, self._start_s, self._fresh, self._session_module = timeout_s, start_s, fresh, session
         self._log = Log(log)
         self._worker: Worker | None = None
         self._session: Open | None = None
         self._standbys = WarmSessions(standbys, self._open_ahead, self._dismiss)
+        self._idle = Idle(setups_per_session)
+        self.past: tuple[Setup, ...] = ()  # what the process of the last run had served before
+        self._pastless = False  # whether the run under way must be the first of its process
         self._crashed: set[Setup] = set()  # setups on which a run has ended badly
         self._next: Case | None = None
         self._change: Mapping[str, object] = {}
@@ -101,20 +103,17 @@ class Pool:
 
     def waiting(self) -> Pool:
         """Another pool like this one, in whose worker every launch is waited for."""
-        return Pool(
-            self.target,
-            timeout_s=self._timeout_s,
-            log=self._log_path,
-            start_s=self._start_s,
-            session=self._session_module,
-            device=self._device,
-            variables=self._variables | waiting(self.target),
-        )
+        return self._like(variables=self._variables | waiting(self.target))
 
     @property
     def session_pid(self) -> int | None:
         """The process in which the kept session lives, if there is one."""
         return self._session.pid if self._session else None
+
+    def renew(self) -> None:
+        """Have the process of the kept session serve no further setup: what failed in it may have left its mark."""
+        if self._session:
+            self._session.spent = True
 
     def expect(self, setups: Sequence[Setup]) -> None:
         """Say what sessions will be needed next, the most urgent first; a setup as often as it will need a new one.
@@ -136,7 +135,11 @@ class Pool:
     def run_fresh(self, case: Case) -> Trace:
         """As run, in a session process of its own, whatever the pool does otherwise."""
         self._close_session()
-        trace = self.run(case)
+        self._pastless = True
+        try:
+            trace = self.run(case)
+        finally:
+            self._pastless = False
         self._close_session()
         return trace
 
@@ -144,7 +147,7 @@ class Pool:
         """What happened when this case was run."""
         upcoming, self._next = self._next, None
         trace = self._attempt(case, upcoming)
-        if self._standbys.room and _lacked_room(trace.ended):
+        if self._standbys.room and lacked_room(trace.ended):
             # Others took memory, perhaps, that this one lacked: what is said of a case must not depend on them.
             self._end_standbys()
             trace = self._attempt(case, None, alone=True)
@@ -155,7 +158,7 @@ class Pool:
     def _attempt(self, case: Case, upcoming: Case | None, *, alone: bool = False) -> Trace:
         """Run the case. alone: without opening other sessions meanwhile."""
         mark, self._alone = self._log.mark(), alone
-        intake = Intake(facts={}, step=_BUILDING[0], path=_BUILDING[1])
+        intake = Intake(facts={}, step=BUILDING[0], path=BUILDING[1])
         try:
             ended = self._ended(case, upcoming, intake)
             if ended.how is not How.DONE:
@@ -175,10 +178,9 @@ class Pool:
         """Run the case in the kept session if that has its setup, else in a new one."""
         try:
             return self._converse(self._session_for(case, intake), case, upcoming, intake)
-        except _NeverBegun as gone:
-            # It died between two cases, or while it waited for its first. Nobody knows of what, and it is said so,
-            # but this case is not it.
-            intake.begin_again(*_BUILDING)
+        except NeverBegun as gone:
+            # Nobody knows of what it died, and it is said so, but this case is not it.
+            intake.begin_again(*BUILDING)
             self._end_standbys()
             ended = self._converse(self._session_for(case, intake), case, None, intake)
             intake.facts["sessions lost"] = str(gone)
@@ -189,14 +191,19 @@ class Pool:
         opened ahead, or a new one."""
         current = self._session
         if current and (current.setup != case.setup or (current.sent and current.sent[0] != case)):
-            self._close_session()
+            self._leave_session()
         worker = self._worker_or_start()
         if self._session is None:
-            self._session = self._standbys.take(case.setup) or self._open(worker, case.setup)
+            ready = self._standbys.take(case.setup, fresh=self._pastless)
+            self._session = ready or self._reopened(case.setup) or self._open(worker, case.setup)
         if self._session.used:
-            intake.step, intake.path = _WAITING
+            intake.step, intake.path = WAITING
             intake.mark = self._session.log.mark()
+        elif self._session.past:
+            intake.step, intake.path = CLOSING
+            intake.mark = self._session.mark
         self._session.used = True
+        self.past = self._session.past
         intake.facts = self._session.facts
         return self._session
 
@@ -245,13 +252,14 @@ class Pool:
         if room and not self._alone:
             # The case after a crash should not have to wait, and where one has crashed, the next may at once. What is
             # expected keeps a place, but where there is one place only, it goes first until a run has ended badly.
+            # Where processes serve many setups, a twin that was not needed would cost one its place.
             crashed = setup in self._crashed
-            twins = max(crashed, min(1 + crashed, room - 1))
+            twins = max(crashed, min(1 + crashed, room - 1)) if not self._idle.wanted else int(crashed)
             self._standbys.fill((setup,) * twins if not self._fresh else ())
 
     def _deadline(self, intake: Intake) -> float:
-        building = (intake.step, intake.path) == _BUILDING
-        return time.monotonic() + (max(self._start_s, self._timeout_s) if building else self._timeout_s)
+        patience = max(self._start_s, self._timeout_s) if is_opening(intake) else self._timeout_s
+        return time.monotonic() + patience
 
     # How runs end that do not say so ------------------------------------------------------------------------------
 
@@ -273,18 +281,9 @@ class Pool:
         return self._unsaid(How.HUNG, "no answer", "nothing was heard of the session for too long", session, intake)
 
     def _unsaid(self, how: How, what: str, detail: str, session: Open, intake: Intake) -> Ended:
-        """An end that the session could not tell: named by a CUDA error where the log speaks of one."""
         printed = session.log.since(intake.mark)
         self._log.take_over(session.log)
-        if (intake.step, intake.path) == _WAITING:
-            raise _NeverBegun(f"one while it waited for a case: {what}")
-        if (intake.step, intake.path) == _BUILDING:
-            # As with an exception there: what fails before sglang captures is our trouble (no memory, a kernel that
-            # does not compile), not a finding.
-            return intake.end(How.ERROR, f"{what} while building", f"{detail}\n{printed}")
-        if how is How.CRASHED:
-            what = cuda_error(printed) or what
-        return intake.end(how, what, f"{detail}\n{printed}")
+        return unsaid(how, what, detail, printed, intake)
 
     # Worker and sessions ------------------------------------------------------------------------------------------
 
@@ -298,12 +297,8 @@ class Pool:
             environment = worker_environment(self.target, device=self._device) | self._variables
             arguments = ["--target", str(self.target)]
             arguments += ["--session", self._session_module] if self._session_module else []
-            if self.target.engine in PRELOADED and not self._wrapper:
-                self._worker = forked(self.target.engine, arguments, environment, self._log.fileno(), self._start_s)
-            else:
-                # -P: what lies in the current directory is not importable by being there.
-                command = [*self._wrapper, str(interpreter(self.target)), "-P", "-m", "runners.processes.worker"]
-                self._worker = Worker.started([*command, *arguments], environment, self._log.fileno())
+            log = self._log.fileno()
+            self._worker = started(self.target, arguments, environment, log, self._start_s, self._wrapper)
             self._worker.wait_ready(self._start_s)
         except (NotUsable, WorkerTrouble) as error:
             self._trouble = str(error)
@@ -320,14 +315,28 @@ class Pool:
             raise
         return Open(setup=setup, channel=channel, pid=pid, log=log)
 
+    def _reopened(self, setup: Setup) -> Open | None:
+        """A session of this setup in a process that has served others; None if there is none, or none is wanted."""
+        return None if self._pastless or self._change else self._idle.reopened(setup)
+
     def _open_ahead(self, setup: Setup) -> Open:
-        session = self._open(self._worker_or_start(), setup)
+        session = self._reopened(setup) or self._open(self._worker_or_start(), setup)
         nothing = case_to_json(Case(setup=setup, steps=()))
         request = pack(Frame(head={"case": nothing, "change": dict(self._change), "ahead": True}))
         # If it has died, whoever takes it will see.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, Silence):
             write_all(session.channel.fileno(), request, time.monotonic() + PROMPT_S)
         return session
+
+    def _leave_session(self) -> None:
+        """End the kept session, or keep its process for another setup."""
+        session = self._session
+        if session is None or session.sent or self._fresh or self._change or not self._idle.wanted:
+            self._close_session()
+            return
+        self._session = None
+        if left := self._idle.put(session):
+            self._dismiss(left)
 
     def _close_session(self) -> None:
         """End the kept session, if there is one."""
@@ -346,8 +355,8 @@ class Pool:
                 self._drop_worker()  # what the run gave is whole all the same
 
     def _end_standbys(self) -> None:
-        """End the standbys, and have their memory back."""
-        while session := self._standbys.pop():
+        """End the standbys and what is idle, and have their memory back."""
+        while session := self._standbys.pop() or self._idle.pop():
             try:
                 self._end(session, signal.SIGKILL, PROMPT_S)
             except WorkerTrouble:
@@ -380,15 +389,10 @@ class Pool:
     def _drop_worker(self) -> None:
         open_sessions = [self._session] if self._session else []
         self._session = None
-        while session := self._standbys.pop():
+        while session := self._standbys.pop() or self._idle.pop():
             open_sessions.append(session)
         for session in open_sessions:
             self._shut(session)
         if self._worker:
             worker, self._worker = self._worker, None
             worker.end()
-
-
-def _lacked_room(ended: Ended) -> bool:
-    """Whether this may have ended as it did for the memory or the ports that other sessions held."""
-    return ended.how is not How.DONE and (ended.step < 0 or "out of memory" in ended.what)

@@ -1,17 +1,19 @@
 """The session process: opens a session for one setup, then runs cases until the pool closes its end or one goes wrong.
 
-Asked for a setup alone, it opens the session ahead and waits: its messages lie in the channel until a case is run.
+Asked for another setup, it closes the session and opens one for that, where this kind of session can be closed. Asked
+for a setup alone, it opens the session ahead and waits: its messages lie in the channel until a case is run.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from repro.cases.case import Case, Target
+from repro.cases.case import Case, Setup, Target
 from repro.cases.codec import case_from_json
 from repro.traces.trace import Ended, How
 from runners.processes.causes import exception_detail, exception_name, one_line
@@ -19,6 +21,8 @@ from runners.processes.frame_writer import Recorder
 from runners.processes.wire import read_exactly, receive
 from runners.recording.observer import HarnessError, OpenSession, RunCase, Unsupported
 
+# Lets go of the session that was opened, so that another can be opened. It raises where something stayed.
+Close = Callable[[], None]
 # Makes, of what a pool asks to be changed and what opens ordinary sessions, what opens sessions with that change.
 Changed = Callable[[Mapping[str, Any], OpenSession], OpenSession]
 
@@ -28,22 +32,40 @@ def unchanging(change: Mapping[str, Any], open_session: OpenSession) -> OpenSess
     raise Unsupported(f"sessions of this kind cannot be changed: {', '.join(change)}")
 
 
-def session(channel: int, target: Target, open_session: OpenSession, changed: Changed = unchanging) -> None:
-    """Open a session for the setup that is asked for first and run cases.
+def unclosable() -> None:
+    """Of sessions that cannot be closed."""
+    raise HarnessError("sessions of this kind serve one setup")
+
+
+def session(
+    channel: int,
+    target: Target,
+    open_session: OpenSession,
+    changed: Changed = unchanging,
+    close: Close = unclosable,
+) -> None:
+    """Open a session for the setup that is asked for first and run cases; close it where another is asked for.
 
     It ends with the first one that does not end well: after a CUDA error, say, the context would blame the next
-    case, and that one may already wait in the channel.
+    case, and that one may already wait in the channel. It also ends where a session cannot be closed.
     """
     watch = Recorder(channel)
     run_case: RunCase | None = None
+    setup: Setup | None = None
     while (frame := receive(partial(read_exactly, channel))) is not None:
         case = case_from_json(frame.head["case"])
+        if run_case is not None and case.setup != setup:
+            watch.at(-1, "close")
+            start = time.perf_counter()
+            run_case = None
+            close()
+            watch.spent("close", time.perf_counter() - start)
         try:
             if run_case is None:
                 watch.at(-1, "build")
                 change = frame.head.get("change")
                 opening = changed(change, open_session) if change else open_session
-                run_case = opening(case.setup, target, watch)
+                setup, run_case = case.setup, opening(case.setup, target, watch)
         except BaseException as error:  # becomes the trace's end
             watch.ended(not_opened(error, watch))
             return

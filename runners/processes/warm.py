@@ -37,14 +37,18 @@ def room_for(engine: str, workers: int = 1, cores: int = 0) -> int:
 class Open:
     """A session process and the channel to it. Mutable: what was sent to it and has not been collected.
 
-    facts: about the session, true for all of its runs. sent: cases whose traces have not been collected
-    yet, in order. used: whether a case was sent to it.
+    past: setups that its process has served before. mark: how much it had printed until then. spent: whether it is to
+    serve no further one. facts: about the session, true for all of its runs. sent: cases whose traces have not been
+    collected yet, in order. used: whether a case was sent to it.
     """
 
     setup: Setup
     channel: socket.socket
     pid: int
     log: Log
+    past: tuple[Setup, ...] = ()
+    mark: int = 0
+    spent: bool = False
     facts: dict[str, str] = field(default_factory=dict)
     sent: list[Case] = field(default_factory=list)
     used: bool = False
@@ -69,12 +73,13 @@ class WarmSessions:
         """What will be needed next, the most urgent first; a setup as often as it will be needed."""
         self._expected = list(setups)
 
-    def take(self, setup: Setup) -> Open | None:
+    def take(self, setup: Setup, *, fresh: bool = False) -> Open | None:
         """The standby for this setup that was opened first, if there is one. It is the caller's from now on, and what
-        was expected has come about."""
+        was expected has come about. fresh: not one whose process has a past."""
         if setup in self._expected:
             self._expected.remove(setup)
-        taken = next((session for session in self._open if session.setup == setup), None)
+        fitting = (session for session in self._open if session.setup == setup)
+        taken = next((session for session in fitting if not (fresh and session.past)), None)
         if taken:
             self._open.remove(taken)
         return taken

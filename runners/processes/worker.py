@@ -16,7 +16,7 @@ from functools import partial
 from repro.cases.case import Target
 from runners.processes.causes import one_line
 from runners.processes.children import Children, live_quietly, take_over_standard_input, tell
-from runners.processes.session_process import session, unchanging
+from runners.processes.session_process import session, unchanging, unclosable
 from runners.recording.observer import OpenSession
 
 
@@ -43,8 +43,9 @@ def main(arguments: list[str]) -> int:
     # What was imported lives as long as this process: keep the collector of every session from touching its pages.
     gc.freeze()
     tell(control, say="ready")
-    changed = getattr(module, "changed", unchanging)
-    sessions = Children(control, partial(session, target=options.target, open_session=open_session, changed=changed))
+    changed, close = getattr(module, "changed", unchanging), getattr(module, "close_session", unclosable)
+    opened = partial(session, target=options.target, open_session=open_session, changed=changed, close=close)
+    sessions = Children(control, opened)
     try:
         # What is said to a pool that is gone.
         with contextlib.suppress(ConnectionError):

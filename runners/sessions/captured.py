@@ -91,6 +91,11 @@ class Captured:
         """The tensors of all KV caches."""
         return [tensor for kv in (self.kv, *self.other_kv) for tensor in kv]
 
+    @property
+    def every_tensor(self) -> list[torch.Tensor]:
+        """What must be gone when nobody needs this any more: weights, and all that outlives a call."""
+        return [*self.model_runner.model.parameters(), *self._static, *self.every_kv]
+
     def _static_tensors(self) -> dict[str, torch.Tensor]:
         """Everything that outlives a call: runner buffers, metadata buffers, the KV cache and its index."""
         caches = {f"kv_cache.{number}": tensor for number, tensor in enumerate(self.kv)}

@@ -23,13 +23,15 @@ from runners.engines.active import engine
 from runners.recording.observer import HarnessError, OpenSession, RunCase, Unsupported, Watch
 from runners.releases import catalogue, fa3, model
 from runners.releases.stood_in import stood_in
-from runners.sessions import mutation, replay
+from runners.sessions import mutation, replay, serving
 from runners.sessions.attribution import not_built
 from runners.targets.overlay import overlay_at
 
 engine.install()
 # A session of a sglang that is changed in one place, or whose lines are noted: what the worker asks for by this name.
 changed = mutation.changed
+# Closes the session that was opened, so that another can be opened in this process.
+close_session = serving.close_session
 
 with engine.importing():
     RELEASE = catalogue.present_release()

@@ -9,6 +9,7 @@ from runners.releases import opening
 from runners.releases.live import Adapter
 from runners.sessions import open as plain
 
+changed, close_session = plain.changed, plain.close_session
 # What the names of stages begin with.
 OPENING, CASE = "opening: ", "case: "
 

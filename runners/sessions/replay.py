@@ -20,6 +20,7 @@ from runners.recording.packed import PackedLayout
 from runners.releases.live import Adapter
 from runners.releases.refusals import refused
 from runners.releases.sliding import reserved
+from runners.sessions import serving
 from runners.sessions.captured import Captured
 from runners.sessions.errors import SglangError
 from runners.sessions.history import NOTHING, STALE
@@ -34,6 +35,7 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
     """Build workers and capture graphs."""
     engine.memory_seen()  # while workers are built, nothing is given that is captured
     captured = Captured(adapter, setup, watch)
+    serving.holds(captured.every_tensor)
     at_capture = engine.memory_seen()
     pages = (tensor[: setup.page_size] for tensor in captured.every_kv)
     engine.pad_into([*pages, *reserved(captured.live.target.model_runner.token_to_kv_pool), captured.req_to_token[0]])

@@ -55,6 +55,10 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     return run_case
 
 
+def close_session() -> None:
+    """Nothing stays: another setup can be opened in this process."""
+
+
 def _bare_loop(session: Session, case: Case, watch: Watch) -> None:
     """Both paths of every step and nothing else, as the stage `bare`."""
     batches = []

@@ -59,6 +59,7 @@ WAYS = (
     "print-and-crash",
     "print-cuda-error",
     "needs-room",
+    "stays",
 )
 
 
@@ -84,8 +85,16 @@ class AcceleratorError(RuntimeError):
     """Named as torch names it."""
 
 
+_open = [""]  # how the session behaves that is open
+
+
+def close_session() -> None:
+    if _open[0] == "stays":
+        raise HarnessError("the last setup was not freed")
+
+
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
-    how = WAYS[setup.vocab_size - 100]
+    how = _open[0] = WAYS[setup.vocab_size - 100]
     watch.fact("way", how)
     if how.startswith(("slow-to-open", "needs-room")):
         watch.fact("pid", str(os.getpid()))

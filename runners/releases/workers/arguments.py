@@ -87,6 +87,11 @@ def _own_port(process: int) -> int:
     raise HarnessError("no port is free")
 
 
+def forget_port() -> None:
+    """Take another one for the next group of this process: the system keeps the last one's for a while."""
+    _own_port.cache_clear()
+
+
 def construct(kind: Any, *args: Any, **given: Any) -> Any:
     """Call a constructor with those keyword arguments that it knows."""
     known = inspect.signature(kind.__init__).parameters

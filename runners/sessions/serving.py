@@ -1,0 +1,41 @@
+"""One process, setup after setup: what the last one held is let go of before the next is built, and it is checked that
+the memory has come back."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from runners.engines.active import engine
+from runners.recording.observer import HarnessError
+from runners.releases.serving import let_go
+
+# Of device memory, what may stay beyond what stayed behind the first setup: workspaces of libraries.
+_SLACK = 64 << 20
+
+_held: list[StorageWeakRef] = []  # the memory of the setup that is served
+_stayed: list[int] = []  # bytes of the device that stayed behind the first setup
+
+
+def holds(tensors: Iterable[torch.Tensor]) -> None:
+    """Say what must be gone when the setup is closed."""
+    _held.extend(StorageWeakRef(tensor.untyped_storage()) for tensor in tensors)
+
+
+def close_session() -> None:
+    """Free what the last session held, which nobody refers to any more but cycles, sglang and engines. HarnessError if
+    it did not all come back: then this process must not go on."""
+    engine.forget()
+    let_go()
+    gc.collect()
+    left = sum(not storage.expired() for storage in _held)
+    if left:
+        raise HarnessError(f"the last setup was not freed: {left} of {len(_held)} tensors are still there")
+    _held.clear()
+    stayed = engine.memory_reserved()
+    _stayed[:] = _stayed or [stayed]
+    if stayed > _stayed[0] + _SLACK:
+        raise HarnessError(f"the last setup was not freed: {stayed} bytes of the device, {_stayed[0]} at first")
