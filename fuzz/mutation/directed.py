@@ -53,6 +53,8 @@ def setups(runner: str, backend: str) -> list[Setup]:
         # A KV row of 32 bytes: less than one tile of the kernel that copies rows.
         paged = replace(paged, dtype="float16", num_kv_heads=1)
     long = replace(small, context_len=LONG, capture_bs=(2,), slots=3, vocab_size=600, kv_splits=2)
+    if kernels.head_dims is None:
+        long = replace(long, head_dim=24)  # less than a kernel's block
     found = [small, paged, long]
     if domain.speculative:
         branches = 2 if domain.branches else 1
@@ -64,7 +66,13 @@ def setups(runner: str, backend: str) -> list[Setup]:
         for name in domain.algorithms[1:]:
             found.append(_drafting(replace(small, capture_bs=(3,), slots=4, algorithm=name), branches, 3, 4))
         if domain.branches and not domain.trees:
-            found.append(_drafting(replace(small, capture_bs=(1, 4)), 1, 2, 3))
+            # As many slots as the largest bucket has rows: what is sized by one must do for the other.
+            found.append(_drafting(replace(small, capture_bs=(1, 4), slots=4), 1, 2, 3))
+            if domain.num_steps_min == 1:
+                found.append(_drafting(small, 2, 1, 3))
+        if backend == "triton" and domain.branches and (domain.light or any(read.queries for read in domain.reads)):
+            # More tokens a request than attention has in a block, and than a loop over KV slots takes at once.
+            found.append(_drafting(replace(small, capture_bs=(2,), slots=2, context_len=256), 5, 4, 70))
     if whose := domain.windowed:
         found.insert(1, replace(found[0], window=7, swa=whose == "target", returns_hidden=domain.asks_hidden))
     first = found[0]
@@ -83,9 +91,9 @@ def _drafting(setup: Setup, topk: int, num_steps: int, num_draft_tokens: int) ->
 
 def written(setup: Setup) -> Iterator[Case]:
     """Everybody at the longest length with the largest bucket full, and a batch of one in what that leaves behind;
-    batches that grow, shrink and take each other's slots; batches of the shortest requests; an idle batch, and
-    behind it one without lengths on the host in other KV slots; batches that ask for hidden states, and one that no
-    bucket holds, where there are such."""
+    an idle batch, and behind it one without lengths on the host in other KV slots; batches that ask for hidden states,
+    and one that no bucket holds, where there are such; batches that grow, shrink and take each other's slots; batches
+    of the shortest requests."""
     limit, full = seq_len_max(setup), setup.max_bs
     page = setup.page_size
 
@@ -106,11 +114,6 @@ def written(setup: Setup) -> Iterator[Case]:
 
     small = max(1, full - 1)
     yield Case(setup=setup, steps=(step(full, [limit]), step(1, [2], 1, 1), step(small, [5, 9, page], 2, 2)))
-    yield Case(
-        setup=setup,
-        steps=(step(1, [page + 1]), step(full, [3, page * 2, 7, 1], 1, 1), step(small, [limit, 4], 0, 2)),
-    )
-    yield Case(setup=setup, steps=(step(small, [1]), step(full, [1, 2], 2, 1), step(1, [limit], 3, 2)))
     facts = RUNNER_FACTS[setup.runner]
     idle = (Step(requests=()),) if facts.idles and BACKEND_FACTS[setup.backend].options else ()
     unlike = replace(step(small, [9, 4], 1, 1), mirrored=facts.host_lengths, layout=int(facts.relocates))
@@ -118,9 +121,14 @@ def written(setup: Setup) -> Iterator[Case]:
     asking = [
         replace(step(1, [5], turn, turn), hidden=hidden) for turn, hidden in enumerate(HIDDEN) if facts.asks_hidden
     ]
-    beyond = [step(full + 1, [3, limit])] if facts.falls_back and full < setup.slots else []
+    beyond = [step(setup.slots, [3, limit])] if facts.falls_back and full < setup.slots else []
     if asking or beyond:
         yield Case(setup=setup, steps=(*asking, *beyond, step(small, [limit, 2], 1, 3)))
+    yield Case(
+        setup=setup,
+        steps=(step(1, [page + 1]), step(full, [3, page * 2, 7, 1], 1, 1), step(small, [limit, 4], 0, 2)),
+    )
+    yield Case(setup=setup, steps=(step(small, [1]), step(full, [1, 2], 2, 1), step(1, [limit], 3, 2)))
 
 
 def drawn(setup: Setup) -> Iterator[Case]:

@@ -174,15 +174,20 @@ def masks(node: ast.expr, names: frozenset[str]) -> Iterator[Slip]:
     if not isinstance(node, ast.Call) or _called(node) not in ("load", "store"):
         return
     for index, keyword in enumerate(node.keywords):
-        if keyword.arg in ("mask", "other"):
+        # Lanes that a mask keeps from loading hold zero as it is, by Triton's compiler and by its interpreter.
+        if keyword.arg == "mask" or (keyword.arg == "other" and not _is_zero(keyword.value)):
             rest = [*node.keywords[:index], *node.keywords[index + 1 :]]
             kept = [k for k in rest if k.arg != "other"] if keyword.arg == "mask" else rest
             yield "mask", ast.Call(node.func, node.args, kept)
 
 
+def _is_zero(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == 0
+
+
 def arguments(node: ast.expr, names: frozenset[str]) -> Iterator[Slip]:
     """Two neighbouring arguments in each other's place."""
-    if not isinstance(node, ast.Call) or _called(node) in ("getattr", "isinstance", "hasattr", "cdiv"):
+    if not isinstance(node, ast.Call) or _called(node) in ("getattr", "isinstance", "hasattr", "cdiv", *EXTREMES):
         return
     for index, (left, right) in enumerate(zip(node.args, node.args[1:], strict=False)):
         if all(isinstance(arg, ast.Name | ast.Attribute | ast.Subscript) for arg in (left, right)):

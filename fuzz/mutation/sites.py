@@ -12,6 +12,8 @@ from fuzz.mutation.mutant import Mutant
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 # What does not change what a runner gives: messages, checks that only ever raise, and sglang's own canaries.
 _TALK = ("log", "logger", "warnings", "print", "rank0_log", "log_info_on_rank0", "maybe_detect", "async_assert")
+# What tells Triton's compiler what it may rely on.
+_HINTS = ("tl.multiple_of", "tl.max_contiguous", "tl.max_constancy", "tl.assume")
 _SILENT = (ast.Raise, ast.Assert, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal, ast.Pass)
 
 
@@ -104,7 +106,8 @@ def _only_speaks(node: ast.stmt) -> bool:
 def _talks(node: ast.stmt) -> bool:
     if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
         return False
-    return ast.unparse(node.value.func).split(".")[0].startswith(_TALK)
+    called = ast.unparse(node.value.func)
+    return called in _HINTS or called.split(".")[0].startswith(_TALK)
 
 
 def _slips(

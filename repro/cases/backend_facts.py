@@ -13,7 +13,7 @@ class BackendFacts:
     # What cases draw, a value as often as it is named here.
     drawn_head_dims: tuple[int, ...]
     drawn_dtypes: tuple[str, ...]
-    # All head dims that it has kernels for; None: any power of two.
+    # All head dims that it has kernels for; None: any multiple of 8.
     head_dims: tuple[int, ...] | None = None
     # Dtypes that it has no kernels for.
     without_dtypes: tuple[str, ...] = ()
@@ -40,8 +40,8 @@ class BackendFacts:
 
 BACKEND_FACTS = {
     "triton": BackendFacts(
-        # Triton's dot wants at least 16.
-        drawn_head_dims=(16, 32),
+        # Triton's dot wants at least 16; of 24 a block's last eight are masked.
+        drawn_head_dims=(16, 32, 24),
         drawn_dtypes=("float32", "float32", "float32", "float16"),
         latent=True,
         emulation_lacks={"bfloat16": "Triton's interpreter has no bfloat16 arithmetic"},

@@ -232,7 +232,7 @@ def setup_problems(setup: Setup) -> list[str]:
     need(setup.num_heads % setup.num_kv_heads == 0, "num_heads is not a multiple of num_kv_heads")
     # transformers refuses such a Llama configuration.
     need(setup.hidden_size % setup.num_heads == 0, "hidden_size is not a multiple of num_heads")
-    need(setup.head_dim & (setup.head_dim - 1) == 0, "head_dim is not a power of two")
+    need(setup.head_dim % 8 == 0, "head_dim is not a multiple of 8")
     need(setup.dtype not in kernels.without_dtypes, f"{setup.backend} has no {setup.dtype} kernels")
     if kernels.head_dims is not None:
         need(setup.head_dim in kernels.head_dims, f"head_dim is not one of {setup.backend}'s {kernels.head_dims}")

@@ -62,7 +62,8 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         else:
             self._take(indptr, indices, last_page_len)
         self._plan_on_host(indptr)
-        self._planned(options, q_data_type or data_type, kv_data_type or data_type)
+        heads = (num_qo_heads, num_kv_heads, head_dim)
+        self._planned(options, q_data_type or data_type, kv_data_type or data_type, heads)
 
     begin_forward = plan
 
@@ -131,4 +132,5 @@ def fast_decode_plan(
     if not self._use_cuda_graph:
         self._take(indptr, indices, last_page_len)
     self._plan_on_host(indptr if global_override_indptr_cpu is None else global_override_indptr_cpu)
-    self._planned(options, q_data_type or data_type or "float16", kv_data_type or data_type)
+    heads = (num_qo_heads, num_kv_heads, head_dim)
+    self._planned(options, q_data_type or data_type or "float16", kv_data_type or data_type, heads)

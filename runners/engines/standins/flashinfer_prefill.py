@@ -107,7 +107,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_Prefill):
                 raise ValueError("The length of paged_kv_indices exceeds the allocated buffer size.")
             for buffer, tensor in zip(self._buffers(), new, strict=True):
                 buffer[: len(tensor)].copy_(tensor)
-        self._planned(options, q_data_type, kv_data_type)
+        self._planned(options, q_data_type, kv_data_type, (num_qo_heads, num_kv_heads, head_dim_qk))
         self._plan_on_host(paged_kv_indptr, qo_indptr)
         self._cached_module = Schedule(self._plan_on_host)
 
@@ -174,7 +174,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(_Prefill):
         self._check_rows(qo_indptr)
         self._starts = (qo_indptr, kv_indptr)
         self._put_mask(custom_mask, qo_indptr.diff() * kv_indptr.diff())
-        self._planned(options, q_data_type, kv_data_type)
+        self._planned(options, q_data_type, kv_data_type, (num_qo_heads, num_kv_heads, head_dim_qk))
 
     begin_forward = plan
 

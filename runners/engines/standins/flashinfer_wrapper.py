@@ -39,8 +39,12 @@ class Wrapper:
     def end_forward(self) -> None:
         """Without effect, as in flashinfer."""
 
-    def _planned(self, options: dict[str, Any], q_data_type: Any, kv_data_type: Any) -> None:
-        """Keep the arguments of plan(). Only a kernel that is planned with a window or a cap looks at it."""
+    def _planned(
+        self, options: dict[str, Any], q_data_type: Any, kv_data_type: Any, heads: tuple[int, int, int]
+    ) -> None:
+        """Keep the arguments of plan(). Only a kernel that is planned with a window or a cap looks at it. heads: of
+        queries and of keys, and their size."""
+        self._planned_heads = heads
         self._cached_q_data_type, self._cached_kv_data_type = _dtype(q_data_type), _dtype(kv_data_type or q_data_type)
         self._has_window = options.get("window_left", -1) >= 0
         self._has_cap = (options.get("logits_soft_cap") or 0.0) > 0
@@ -68,6 +72,11 @@ class Wrapper:
         self._scale = options.get("sm_scale")
 
     def _variant(self, query: Tensor, key: Tensor, k_scale: float | None) -> tuple[bool, int, float, float]:
+        heads = (query.shape[1], key.shape[-2], query.shape[2])
+        if heads != self._planned_heads:
+            raise ValueError(
+                f"planned for {self._planned_heads} heads of queries and keys, and their size, not {heads}"
+            )
         planned = (self._cached_q_data_type, self._cached_kv_data_type)
         if (query.dtype, key.dtype) != planned:
             raise ValueError(f"planned for q and kv of {planned}, not {query.dtype} and {key.dtype}")
