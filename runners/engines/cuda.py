@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import types
@@ -14,6 +15,8 @@ import torch
 from repro.traces.trace import Array
 
 device = "cuda"
+# How often a function may be traced in a process that serves many setups.
+TRACED_MAX = 1024
 
 
 class Graph(torch.cuda.CUDAGraph):
@@ -61,7 +64,10 @@ def accept_literal_cuda() -> None:
 
 
 def forget() -> None:
-    """No runner is captured any more: the next graphs are those of another one."""
+    """No runner is captured any more: the next graphs are those of another one. Functions are traced anew for each kind
+    of its inputs; past a limit Dynamo would give up, and run them as they are."""
+    dynamo: Any = importlib.import_module("torch._dynamo.config")
+    dynamo.recompile_limit = dynamo.accumulated_recompile_limit = TRACED_MAX
     Graph.runner_is_captured, Graph.before_replay = False, None
 
 

@@ -13,6 +13,9 @@ from runners.engines.active import engine
 from runners.recording.observer import HarnessError
 from runners.releases.serving import let_go
 
+# As it is before runners/sessions/open.py has the collector keep off what is frozen.
+_freeze = gc.freeze
+
 # Of device memory, what may stay beyond what stayed behind the first setup: workspaces of libraries.
 _SLACK = 64 << 20
 
@@ -28,6 +31,8 @@ def holds(tensors: Iterable[torch.Tensor]) -> None:
 def close_session() -> None:
     """Free what the last session held, which nobody refers to any more but cycles, sglang and engines. HarnessError if
     it did not all come back: then this process must not go on."""
+    # Graphs go before the process groups that were there when they were captured.
+    gc.collect()
     engine.forget()
     let_go()
     gc.collect()
@@ -35,6 +40,8 @@ def close_session() -> None:
     if left:
         raise HarnessError(f"the last setup was not freed: {left} of {len(_held)} tensors are still there")
     _held.clear()
+    # What is left stays: modules imported since, functions traced. Each capture collects, and need not look at them.
+    _freeze()
     stayed = engine.memory_reserved()
     _stayed[:] = _stayed or [stayed]
     if stayed > _stayed[0] + _SLACK:
