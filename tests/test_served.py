@@ -75,6 +75,12 @@ def test_traces_say_nothing_of_the_past(pool: Pool) -> None:
             assert plain(pool.run(case)) == plain(fresh.run(case))
 
 
+def test_setups_of_two_kinds_take_turns_in_two_processes(pool: Pool) -> None:
+    first, second = setups(2)
+    other, another = (replace(case, setup=replace(case.setup, algorithm="NEXTN")) for case in (first, second))
+    assert processes(pool, [first, other, second, another]) == [0, 1, 0, 1]
+
+
 def test_what_was_not_freed_costs_the_process_and_no_case(pool: Pool) -> None:
     stays, well = going("stays"), setups(2)[1]
     pool.run(stays)

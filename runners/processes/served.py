@@ -37,30 +37,30 @@ def may_serve(session: Open, setup: Setup, setups_per_session: int) -> bool:
 
 
 class Idle:
-    """The process that the last setup was left in: each setup leaves one behind, and the next one opens in it. Mutable.
-    wanted: whether one may serve several."""
+    """The processes that setups were left in, one of each kind: each setup leaves one behind, and the next one of its
+    kind opens in it. Mutable. wanted: whether one may serve several."""
 
     def __init__(self, setups_per_session: int) -> None:
         self.wanted = setups_per_session > 1
         self._setups_per_session = setups_per_session
-        self._left: Open | None = None
+        self._left: dict[object, Open] = {}
 
     def put(self, session: Open) -> Open | None:
-        """Have this one; the one before, if it was not used, is the caller's."""
-        before, self._left = self._left, session
+        """Have this one; the one before of its kind, if it was not used, is the caller's."""
+        before = self._left.pop(kind(session.setup), None)
+        self._left[kind(session.setup)] = session
         return before
 
     def pop(self) -> Open | None:
-        """The session that was left, which is the caller's from now on."""
-        left, self._left = self._left, None
-        return left
+        """One that was left, which is the caller's from now on."""
+        return self._left.popitem()[1] if self._left else None
 
     def reopened(self, setup: Setup) -> Open | None:
         """A session of this setup that is to be opened in that process; None if there is none that may."""
-        left = self._left
+        left = self._left.get(kind(setup))
         if left is None or not may_serve(left, setup, self._setups_per_session):
             return None
-        self._left = None
+        del self._left[kind(setup)]
         past, mark = (*left.past, left.setup), left.log.mark()
         return Open(setup=setup, channel=left.channel, pid=left.pid, log=left.log, past=past, mark=mark)
 

@@ -12,6 +12,12 @@ _NONE_AT_FIRST = {
     # Its size depends on the model; a second setup would go on with the first one's.
     "sglang.srt.layers.attention.flashinfer_backend": ("global_workspace_buffer", "global_override_indptr_cpu"),
     "sglang.srt.layers.attention.flashinfer_mla_backend": ("global_workspace_buffer",),
+    # Of a model with experts; whoever finds one refuses to make another.
+    "sglang.srt.eplb.expert_location": ("_global_expert_location_metadata",),
+    "sglang.srt.state_capturer.routed_experts": ("_global_expert_capturer",),
+    "sglang.srt.state_capturer.indexer_topk": ("_global_indexer_capturer",),
+    # Where process groups meet, which were destroyed.
+    "sglang.srt.distributed.utils": ("_global_tcp_store",),
     # Graphs of one pool share memory: it would never be given back.
     "sglang.srt.model_executor.cuda_graph_runner": ("global_graph_memory_pool",),
     "sglang.srt.model_executor.cpu_graph_runner": ("global_graph_memory_pool",),
