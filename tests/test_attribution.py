@@ -22,9 +22,11 @@ from runners.engines.staging import Tape
 from runners.engines.standins import native_imports
 from runners.processes.pool import Pool
 from runners.recording.observer import HarnessError, Unsupported, Watch
+from runners.releases import catalogue
 from runners.releases.refusals import refused
 from runners.sessions import attribution
 from runners.sessions.attribution import not_built, raise_harness_error
+from runners.sessions.errors import Misshapen, SglangError, unreadable
 
 pytestmark = pytest.mark.emulated
 RUNNERS = Path(attribution.__file__).resolve().parents[1]
@@ -194,6 +196,23 @@ def test_a_package_that_is_left_out_is_no_finding(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(importlib.util, "find_spec", lambda name, found=found: found)
         assert refused(drafts, ValueError(words)) == said
     assert refused(SETUP, ValueError(words)) == ""
+
+
+def test_what_is_left_in_another_shape_is_sglangs_where_shapes_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    short = RuntimeError("The expanded size of the tensor (3) must match the existing size (4)")
+    for release, error, ours in (
+        ("0.5.13", short, False),
+        ("0.5.13", IndexError("4"), False),
+        ("0.5.13", RuntimeError("planted"), True),
+        ("0.5.13", AttributeError("shape"), True),
+        ("99.0.0", short, True),
+    ):
+        monkeypatch.setattr(catalogue, "present_release", lambda release=release: release)
+        raised = unreadable(error, "not read")
+        assert isinstance(raised, HarnessError) is ours, (release, error)
+        if not ours:
+            assert isinstance(raised, SglangError) and isinstance(raised.error, Misshapen)
+            assert str(raised) == f"not read: {type(error).__name__}: {error}"
 
 
 def test_a_buffer_that_is_too_short_is_recorded_as_it_is() -> None:

@@ -64,7 +64,9 @@ class Calls:
         self._open: tuple[int, list[Call]] | None = None
 
     def of(self, queries: int) -> list[Call]:
-        """Of the graph with so many queries. KeyError if there is none."""
+        """Of the graph with so many queries. IndexError if none was captured."""
+        if queries not in self._graphs:
+            raise IndexError(f"no graph of {queries} queries: {sorted(self._graphs)}")
         return self._graphs[queries]
 
     def listened(self, kernel: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,6 +3,7 @@ harness's."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,6 +12,7 @@ import torch
 from repro.cases.case import Case
 from runners.engines.active import engine
 from runners.recording.observer import HarnessError, Refused, RunCase, Unsupported, Watch
+from runners.releases import catalogue
 from runners.sessions.attribution import raise_harness_error
 
 
@@ -20,6 +22,26 @@ class SglangError(Exception):
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+class Misshapen(Exception):
+    """What sglang left cannot be read as what this release leaves: a buffer or a result is of another shape."""
+
+
+# What torch says of shapes and places that do not fit.
+_SHAPES = re.compile(r"shape|size|dimension|broadcast|out of (bounds|range)", re.IGNORECASE)
+
+
+def unreadable(error: Exception, doing: str) -> Exception:
+    """The error to raise where reading what sglang left came to this one. doing: what was not done, in words. In a
+    release that an adapter was written for, shapes are known, and others are sglang's; anything else is a mistake of
+    ours."""
+    text = f"{doing}: {type(error).__name__}: {error}"
+    about_shapes = isinstance(error, IndexError) or (
+        isinstance(error, RuntimeError | ValueError) and _SHAPES.search(str(error)) is not None
+    )
+    known = about_shapes and catalogue.is_adapted(catalogue.present_release())
+    return SglangError(Misshapen(text)) if known else HarnessError(text)
 
 
 @contextmanager

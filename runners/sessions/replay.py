@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -22,7 +23,7 @@ from runners.releases.refusals import refused
 from runners.releases.sliding import reserved
 from runners.sessions import serving
 from runners.sessions.captured import Captured
-from runners.sessions.errors import SglangError
+from runners.sessions.errors import SglangError, unreadable
 from runners.sessions.history import NOTHING, STALE
 from runners.sessions.step import Step
 from runners.sessions.third_opinion import is_drawn
@@ -63,17 +64,22 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
                 drawn = is_drawn(name_of_case, number)
                 # Of the last step, so that a case stays the same case when those before it are taken away.
                 last = number == len(case.steps) - 1
-                Step(captured, number, step, watch, drawn=drawn, twinned=last).run()
+                _run_step(partial(Step, captured, number, step, watch, drawn=drawn, twinned=last))
             except SglangError as raised:
                 if words := refused(setup, raised.error):
                     raise Unsupported(words) from raised.error
                 raise raised.error from None
-            except torch.AcceleratorError:  # of the graph or of a kernel before it, wherever it surfaces
-                raise
-            except Exception as error:
-                raise HarnessError(f"the session failed: {type(error).__name__}: {error}") from error
 
     return run
+
+
+def _run_step(made: Callable[[], Step]) -> None:
+    try:
+        made().run()
+    except (SglangError, Unsupported, HarnessError, torch.AcceleratorError):  # the last wherever it surfaces
+        raise
+    except Exception as error:
+        raise unreadable(error, "what the step left could not be read") from error
 
 
 def learn_history(captured: Captured, watch: Watch) -> None:

@@ -18,13 +18,14 @@ from repro.cases.layout import page_copies
 from repro.traces.trace import Array
 from runners.engines.active import engine
 from runners.engines.staging import HostArrays, Tape
-from runners.recording.observer import HarnessError, Refused, Watch
+from runners.recording.observer import Refused, Watch
 from runners.releases.live import RETURNED, Given, Outputs, Rows
 from runners.releases.reference.rounding import FORMATS
 from runners.sessions import memory, third_opinion, writes
 from runners.sessions.answers import KV_DIFFERS, can_run, gave_the_same, see_bands, see_memory
 from runners.sessions.beside import Beside
 from runners.sessions.captured import Captured
+from runners.sessions.errors import unreadable
 
 # Record KV contents and eager's noise even where both paths agree: what two engines are compared by.
 WHOLE = os.environ.get("EAGLEEYE_RECORD") == "whole"
@@ -184,7 +185,7 @@ class Step:
             except torch.AcceleratorError:
                 raise
             except Exception as error:
-                raise HarnessError(f"the launch could not be recorded: {type(error).__name__}: {error}") from error
+                raise unreadable(error, "the launch could not be recorded") from error
             self.watch.at(self.number, "replay")
             self.watch.spent("graph", start - time.perf_counter())  # recording is no part of the path
 
@@ -362,9 +363,8 @@ class Step:
 
     def _see_metadata(self) -> None:
         """What attention reads in this call."""
-        captured = self.captured
-        bs, _ = self.family.sizes(captured.runner)
-        for name, tensor in self.family.metadata(captured.live, captured.runner, bs, self.given).items():
+        live, runner = self.captured.live, self.captured.runner
+        for name, tensor in self.family.metadata(live, runner, self.family.sizes(runner)[0], self.given).items():
             self.tape.see("metadata", name, tensor)
 
     def _see_plan(self, path: str, call: int, batch: Mapping[str, object]) -> None:

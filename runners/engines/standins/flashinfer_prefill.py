@@ -16,14 +16,14 @@ class _Prefill(Wrapper):
     """Several queries a sequence."""
 
     def _check_rows(self, qo_indptr: Tensor) -> None:
-        self._qo_indptr_last = int(qo_indptr[-1])
+        last = self._qo_indptr_last = int(qo_indptr[-1])
         if not self._use_cuda_graph:
             return
         if self._max_total_num_rows is None:
-            self._max_total_num_rows = self._qo_indptr_last
-        if self._qo_indptr_last > self._max_total_num_rows:
+            self._max_total_num_rows = last
+        if last > self._max_total_num_rows:
             raise ValueError(
-                f"The total number of rows in qo_indptr {self._qo_indptr_last} in cuda graph mode cannot exceed the "
+                f"The total number of rows in qo_indptr {last} in cuda graph mode cannot exceed the "
                 f"number of rows set during initialization {self._max_total_num_rows}."
             )
         if len(qo_indptr) - 1 != self._fixed_batch_size:
@@ -33,6 +33,7 @@ class _Prefill(Wrapper):
             )
 
     _max_total_num_rows: int | None = None
+    _qo_indptr_last: int | None = None
     _fixed_batch_size = 0
 
     def _check_query(self, q: Tensor) -> None:

@@ -25,6 +25,7 @@ class Wrapper:
         self._use_cuda_graph = use_cuda_graph
         self._custom_mask_buf: Tensor | None = None
         self._mask_indptr_buf: Tensor | None = None
+        self._planned_heads: tuple[int, int, int] | None = None
         # What the plan in use was made for, on the host: where each sequence begins, in keys and in queries.
         self._planned_keys: Tensor | None = None
         self._planned_queries: Tensor | None = None
@@ -73,6 +74,8 @@ class Wrapper:
 
     def _variant(self, query: Tensor, key: Tensor, k_scale: float | None) -> tuple[bool, int, float, float]:
         heads = (query.shape[1], key.shape[-2], query.shape[2])
+        if self._planned_heads is None:
+            raise RuntimeError("run() before plan()")
         if heads != self._planned_heads:
             raise ValueError(
                 f"planned for {self._planned_heads} heads of queries and keys, and their size, not {heads}"
