@@ -234,9 +234,10 @@ def _range(material: Material) -> Iterator[str]:
             if candidate["runs"]
         ]
         yield f"- failed runs of all: {', '.join(runs)}"
-        for candidate in span["candidates"]:
-            if candidate["skipped"]:
-                yield f"- {candidate['name']} was not measured: {candidate['skipped']}"
+        reasons = dict.fromkeys(candidate["skipped"] for candidate in span["candidates"] if candidate["skipped"])
+        for reason in reasons:
+            names = [candidate["name"] for candidate in span["candidates"] if candidate["skipped"] == reason]
+            yield f"- {', '.join(names)} {'was' if len(names) == 1 else 'were'} not measured: {reason}"
     elif material.subject:
         for engine in ("emulated", "cuda"):
             if span_text := range_of(material.subject, engine):

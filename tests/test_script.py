@@ -181,3 +181,13 @@ def test_on_real_sglang(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     arguments = ["script", str(SEEDS / "pr26292-decode.json"), "--target", "0.5.12.post1/emulated", "--tries", "1"]
     assert main([*arguments, "--out", str(tmp_path / "repro.py")]) == 0, capsys.readouterr()
     assert "shows the bug in 1 of 1 runs on sglang 0.5.12.post1" in (tmp_path / "repro.py").read_text()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.emulated("0.5.23")
+def test_a_function_on_real_sglang(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As published it shows the bug; with the candidate patch it does not."""
+    seed_file = str(SEEDS / "draft-padded-branches-keep-pages.json")
+    arguments = ["script", seed_file, "--target", "0.5.23/emulated", "--tries", "1"]
+    assert main([*arguments, "--out", str(tmp_path / "repro.py")]) == 0, capsys.readouterr()
+    assert "with the candidate patch" in (tmp_path / "repro.py").read_text()

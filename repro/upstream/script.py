@@ -223,7 +223,9 @@ def _looked_at(parts: Parts, wanted: Wanted) -> tuple[str, list[str], str]:
     if wanted.where == _LENGTH:
         look = PREFIXES.replace("$backend", parts.backend)
         return look, [], "attention reads of every request the tokens before the new ones, which it is given besides"
-    raise Refused(f"no script shows {wanted}: there are some for padded rows and for lengths of real rows")
+    raise Refused(
+        f"no script shows {wanted}: there are some for padded rows, lengths of real rows and what one function shows"
+    )
 
 
 def _words(seed: Seed) -> str:
