@@ -29,7 +29,8 @@ def test_there_are_seeds() -> None:
 def test_a_seed_is_small_and_says_what_it_expects_everywhere(path: Path) -> None:
     seed = codec.read(path)
     assert codec.dumps(seed) == path.read_text(), "written as the codec writes it"
-    having = [release for release in ADAPTED if has_runner(release, seed.case.setup.runner)]
+    setup = seed.case.setup
+    having = [release for release in ADAPTED if has_runner(release, setup.runner, setup.backend)]
     wanted = {release: expected(seed.about, release) for release in having}
     assert None not in wanted.values(), wanted
     assert {oracle for oracle in wanted.values() if oracle} <= ORACLES

@@ -56,7 +56,8 @@ def stored() -> list[tuple[str, codec.Seed]]:
 def failing(seed: codec.Seed) -> list[str]:
     """The releases on which the seed's own failure is said to show, oldest first; of one that expects another oracle
     there, which fails beside its own, those on which it does."""
-    having = [release for release in ADAPTED if has_runner(release, seed.case.setup.runner)]
+    setup = seed.case.setup
+    having = [release for release in ADAPTED if has_runner(release, setup.runner, setup.backend)]
     wanted = {release: expected(seed.about, release) for release in having}
     own = [release for release in having if wanted[release] == seed.about["oracle"]]
     return own or [release for release in having if wanted[release]]

@@ -26,9 +26,11 @@ USES = {
 }
 
 
-def has_runner(release: str, runner: str) -> bool:
-    """Whether this release has this runner, as far as the table of runners says."""
+def has_runner(release: str, runner: str, backend: str = "") -> bool:
+    """Whether this release has this runner, over this backend if one is named, as far as the table of runners says."""
     facts, order = RUNNER_FACTS[runner], release_order(release)
+    if (since := facts.backend_since.get(backend)) and order < release_order(since):
+        return False
     return (not facts.since or order >= release_order(facts.since)) and (
         not facts.until or order <= release_order(facts.until)
     )
