@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 
+from reports.page_table import TableRow, has_pages, table_rows
 from repro.cases.case import Case, Request, Setup, Step
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Cell
@@ -179,6 +180,8 @@ def _panel(case: Case, number: int, cell: Cell | None) -> Panel:
     _draw_grid(drawing, columns, lines, in_grid)
     if mine and (mine.buffer in METADATA or "guard" in mine.buffer):
         _draw_strip(drawing, case.setup, mine, len(columns) * _COLUMN)
+    if mine and has_pages(case):
+        _draw_pages(drawing, table_rows(case, number, _bucket(case, number), mine))
     if mine:
         place = f"[{mine.row},{mine.column}]" if mine.row >= 0 else ""
         drawing.label(_GUTTER, _short(f"{mine.buffer}{place}: {mine.got}, not {mine.want}"), "wrong", base=15)
@@ -255,6 +258,22 @@ def _draw_strip(drawing: _Drawing, setup: Setup, cell: Cell, width: float) -> No
         if row == cell.row:
             drawing.box(_GUTTER + width / 2, _COLUMN, "wrong", top=1, height=_ROW - 2)
             drawing.label(_GUTTER + width + 6, f"column {cell.column}", "row", base=15)
+        drawing.y += _ROW
+    drawing.y += 4
+
+
+def _draw_pages(drawing: _Drawing, lines: tuple[TableRow, ...]) -> None:
+    """Page by page what each row's page table names; the last page as wide as it is full."""
+    drawing.y += 20
+    drawing.label(_GUTTER, "page table: pages of each row", "row", base=0)
+    drawing.y += 6
+    most = max(len(line.pages) for line in lines)
+    for line in lines:
+        drawing.label(_GUTTER - 6, line.name, "index", base=15)
+        for place, page in enumerate(line.pages):
+            width = max(4.0, _COLUMN * page.filled)
+            drawing.box(_GUTTER + place * _COLUMN, width, page.kind, top=1, height=_ROW - 2)
+        drawing.label(_GUTTER + most * _COLUMN + 6, line.text, "muted", base=15)
         drawing.y += _ROW
     drawing.y += 4
 

@@ -136,3 +136,46 @@ def test_what_captures_nothing_has_neither_bucket_nor_padding() -> None:
     assert (one.title, two.title) == ("Step 0: batch of 2", "Step 1: batch of 1")
     assert {box.kind for panel in (one, two) for box in panel.boxes} == {"real", "guard"}
     assert [panel.title for panel in picture.draw(of_runner("decode"), None)][1] == "Step 1: batch of 1 in bucket 2"
+
+
+# Page tables -----------------------------------------------------------------------------------------------------
+
+
+def on_pages(cell: Cell | None, page_size: int = 4) -> picture.Panel:
+    case = stale_case()
+    setup = replace(case.setup, backend="fa3", page_size=page_size, head_dim=64, dtype="float16")
+    return picture.draw(replace(case, setup=setup), cell)[1]
+
+
+def test_a_page_table_shows_the_pages_of_each_row() -> None:
+    request = stale_case().steps[1].requests[0]
+    panel = on_pages(STALE.cell)
+    pages = -(-request.seq_len // 4)
+    grid = picture.draw(stale_case(), STALE.cell)[1]
+    assert len(panel.boxes) == len(grid.boxes) + pages + 1, "one box a page, and one for padding"
+    last = panel.boxes[-2]  # of the request; behind it lies padding's
+    whole = picture._COLUMN
+    assert last.width == pytest.approx(max(4.0, whole * ((request.seq_len - 1) % 4 + 1) / 4) - 2)
+    said = [label.text for label in panel.labels]
+    assert f"{pages} pages, {request.seq_len} tokens" in said or f"1 page, {request.seq_len} tokens" in said
+    assert "page 0" in said
+
+
+def test_a_row_that_is_too_long_has_a_page_without_room() -> None:
+    cell = Cell(step=1, buffer="page table 0", row=5, column=8, got="9", want="8")
+    panel = on_pages(cell)
+    [wrong] = [box for box in panel.boxes if box.kind == "wrong"]
+    [row] = [label for label in panel.labels if label.text == "5"]
+    assert wrong.x == picture._GUTTER + 2 * picture._COLUMN and wrong.y < row.y < wrong.y + wrong.height
+    assert "9 tokens in room for 8" in [label.text for label in panel.labels]
+
+
+@pytest.mark.parametrize("page_size", [2, 4, 64])
+def test_page_tables_lie_inside_the_picture(page_size: int) -> None:
+    panel = on_pages(Cell(step=1, buffer="page table 0", row=5, column=640, got="641", want="640"), page_size)
+    assert all(box.x + box.width <= panel.width and box.y + box.height <= panel.height for box in panel.boxes)
+    assert all(label.y <= panel.height for label in panel.labels)
+
+
+def test_without_pages_there_is_no_page_table() -> None:
+    assert not any("page table" in label.text for label in on_pages(STALE.cell, page_size=1).labels)

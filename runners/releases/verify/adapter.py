@@ -50,17 +50,19 @@ def prepare(live: Live, rows: Rows) -> Mapping[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in drafted.items()}
 
 
-def into(live: Live) -> tuple[Any, ...]:
-    """The last arguments of the function that builds trees: the mode of the mask, and where mask and positions go.
+def into(live: Live, count: int) -> tuple[Any, ...]:
+    """The last arguments of the function that builds trees: the mode of the mask, and where mask and positions go, for
+    so many requests.
 
     Up to 0.5.16 two buffers of the attention backend; since then its mask and how it is laid out come in one object,
-    and positions have no buffer, as build_eagle_verify_input has it (eagle_worker_common.py)."""
+    which is asked whether the batch fits, and positions have no buffer, as build_eagle_verify_input has it
+    (eagle_worker_common.py)."""
     if hasattr(backend(live), "get_verify_buffers_to_fill_after_draft"):
         return live.draft.tree_mask_mode, *backend(live).get_verify_buffers_to_fill_after_draft()
     mask = backend(live).verify_mask
     if mask is None:  # flashinfer packs it into a buffer of its own
         return live.draft.tree_mask_mode, None, True
-    return mask.mode, mask.buffer, mask.is_read
+    return mask.mode, mask.buffer if mask.fits(count) else None, mask.is_read
 
 
 def trees(live: Live, rows: Rows, total: int) -> tuple[torch.Tensor, ...]:
@@ -81,7 +83,7 @@ def trees(live: Live, rows: Rows, total: int) -> tuple[torch.Tensor, ...]:
         setup.topk,
         setup.num_steps,
         setup.num_draft_tokens,
-        *into(live),
+        *into(live, rows.count),
     )
     return built
 
