@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from repro.upstream.candidate import CandidatePatch
 from repro.upstream.edits import Edit, EditNotFound, edited
-from repro.upstream.length_patches import BEHIND, longer, one_key_more
+from repro.upstream.length_patches import BEHIND, longer, one_key_more, planned_by_the_bucket
 from repro.upstream.patches import CANDIDATE_PATCHES
 
 _SPECULATIVE = "sglang/srt/speculative/"
@@ -239,6 +239,11 @@ _OTHER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
                 new=f"forward_batch.batch_size * self.topk * (self.max_context_len + {BEHIND})",
             ),
         ),
+    ),
+    # Up to 0.5.12 with a method of its own.
+    "draft-sum-of-raw-batch": tuple(
+        (planned_by_the_bucket(f"{backend}.init_forward_metadata_replay_cuda_graph(forward_batch, bs)"),)
+        for backend in ("draft_attn_backend", "model_runner.draft_attn_backend")
     ),
     # Up to 0.5.14 each layer has a replay of its own.
     "multi-layer-lengths-absent": tuple(

@@ -40,6 +40,22 @@ def longer(file: str, function: str, times: int = 1) -> Edit:
     return Edit(file=file, function=function, old=old, new=new, times=times)
 
 
+def planned_by_the_bucket(call: str) -> Edit:
+    """call: a method of the attention backend, from `self.` on, with which a draft's replay plans."""
+    return Edit(
+        file=f"{_SPECULATIVE}eagle_draft_cuda_graph_runner.py",
+        function="EAGLEDraftCudaGraphRunner.replay",
+        old=f"self.{call}",
+        new=f"""
+            raw_seq_lens_sum = forward_batch.seq_lens_sum
+            if raw_seq_lens_sum is not None:
+                forward_batch.seq_lens_sum = raw_seq_lens_sum + (bs - raw_bs) * self.seq_len_fill_value
+            self.{call}
+            forward_batch.seq_lens_sum = raw_seq_lens_sum
+        """,
+    )
+
+
 def _asked_by_shape(file: str, runner: str, old: str, key: str) -> Edit:
     """Graphs are kept by their shape, and asked for by it."""
     return Edit(
@@ -211,6 +227,13 @@ LENGTH_PATCHES = (
         release="0.5.16",
         why="the mask has room for trees behind a context",
         edits=(longer(_TRITON, "TritonAttnBackend.init_cuda_graph_state", times=2),),
+    ),
+    CandidatePatch(
+        seed="draft-sum-of-raw-batch",
+        oracle="planned",
+        release="0.5.13.post1",
+        why="a padded batch is planned with the sum of its padded lengths",
+        edits=(planned_by_the_bucket("draft_attn_backend.init_forward_metadata_out_graph(forward_batch)"),),
     ),
     CandidatePatch(
         seed="multi-layer-lengths-absent",
