@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from oracles.trace_index import Record, Wrong, conclude_each, first_difference
+from repro.cases.buffer_facts import OF_RANKS, TOKENS_SECOND
 from repro.cases.case import Case
-from repro.traces.finding import Verdict
+from repro.traces.finding import Cell, Verdict
 from repro.traces.trace import Array, Trace
 
 ORACLE = "staged"
+ROOM = "room"  # the shapes of all input buffers, from before the first step
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     record = Record(trace)
-    wrongs: list[Wrong] = []
+    wrongs = list(_too_short(case, record.path(-1, ROOM)))
     compared = 0
     for step, asked in enumerate(case.steps):
         if not asked.requests:
@@ -40,6 +44,20 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
                 detail = f"Row {cell.row} of {name} was launched with {cell.got} in step {step}, given {cell.want}."
                 wrongs.append(Wrong(where=name, detail=detail, cell=cell))
     return conclude_each(ORACLE, wrongs, compared, label="real rows of", nothing="no graph launched")
+
+
+def _too_short(case: Case, shapes: Mapping[str, Array]) -> Iterator[Wrong]:
+    """As many rows, or tokens, to a request for every request of the largest bucket."""
+    for name, shape in shapes.items():
+        if name in OF_RANKS or not shape.size:
+            continue
+        dimension = 1 if name in TOKENS_SECOND else 0
+        got, most = int(shape[dimension]), case.setup.max_bs
+        if got % most:
+            want = str(-(-got // most) * most)
+            cell = Cell(step=-1, buffer=name, row=got, column=0, got=str(got), want=want)
+            detail = f"{name} has room for {got} entries, which does not come out even for {most} requests."
+            yield Wrong(where=f"{name}, too few", detail=detail, cell=cell)
 
 
 def _by_request(flat: Array, each: int) -> Array:

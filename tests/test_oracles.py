@@ -193,6 +193,27 @@ def test_padding_without_a_known_neutral_value_is_unknown() -> None:
 # staged ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "fails"),
+    [
+        ("seq_lens", (-1,), True),
+        ("hidden_states", (-1, 32), True),
+        ("mrope_positions", (3, -1), True),
+        ("mrope_positions", (3, 0), False),
+        ("global_num_tokens_gpu", (-1,), False),
+        ("topk_p", (0, 2), False),
+    ],
+)
+def test_staged_sees_a_buffer_that_is_too_short(name: str, shape: tuple[int, ...], fails: bool) -> None:
+    """0 and -1 stand for as many entries as there are for the largest bucket, and one less."""
+    most = 3 * CASE.setup.max_bs
+    assert CASE.setup.max_bs > 1
+    sizes = np.array([most + size if size <= 0 else size for size in shape])
+    room = Seen(step=-1, path="room", name=name, array=sizes)
+    verdicts = staged.judge(CASE, replace(SOUND, seen=(*SOUND.seen, room)))
+    assert [v.where for v in verdicts if v.status is FAIL] == [f"real rows of {name}, too few"] * fails
+
+
 def test_staged_compares_every_real_row() -> None:
     verdict = only(staged.judge, CASE, changed(SOUND, PADDED, "launch", "topk_p", put((RAW - 1, 1), 0.5)))
     assert told(verdict) == (FAIL, "real rows of topk_p")

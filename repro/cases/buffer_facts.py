@@ -23,6 +23,10 @@ OPTIONAL = {
     "temperatures": "of rejection sampling",
     "top_ks": "of rejection sampling",
 }
+# With an entry a rank, whatever the batch.
+OF_RANKS = frozenset({"num_token_non_padded", "global_num_tokens_gpu", "global_num_tokens_for_logprob_gpu"})
+# Whose tokens are the second dimension.
+TOKENS_SECOND = frozenset({"mrope_positions"})
 # Which no graph of this runner reads, whatever the batch says.
 UNUSED = {
     ("frozen_kv_mtp", "topk_p"): "the graph makes the first drafts itself, since 0.5.13",

@@ -58,6 +58,8 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
                 watch.see(-1, "range", name, np.asarray(ranges[name]))
             else:
                 watch.see(-1, "neutral", name, np.asarray(captured.neutral.get(name.removesuffix("_cpu"), 0)))
+        for name, tensor in {**captured.buffers, **captured.further}.items():
+            watch.see(-1, "room", name, np.asarray(tensor.shape))
         name_of_case = digest(case)
         for number, step in enumerate(case.steps):
             try:
