@@ -16,8 +16,10 @@ from repro.cases.layout import draft_positions, page_copies
 from repro.cases.reads import drafts
 from repro.traces.finding import Status
 from repro.traces.trace import Ended, How, Seen, Trace
+from runners.engines.active import engine
+from runners.engines.standins import fa3 as standin
 from runners.processes.pool import Pool
-from runners.releases.fa3 import Call
+from runners.releases.fa3 import Call, Calls
 from runners.releases.fa3_metadata import FOREIGN, metadata
 
 pytestmark = pytest.mark.emulated
@@ -52,6 +54,28 @@ def call(table: list[list[int]], lengths: list[int], starts: list[int], **more: 
     given: dict[str, object] = {"page_size": 2, "causal": False, "window": (-1, -1), "is_part": False, **more}
     numbers = [torch.tensor(part, dtype=torch.int32) for part in (table, lengths, starts)]
     return Call(page_table=numbers[0], lengths=numbers[1], query_starts=numbers[2], **given)  # type: ignore[arg-type]  # of any field
+
+
+def test_graphs_with_as_many_queries_are_told_apart_by_their_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the layers of a draft are, each of which goes over one token more, and the last of which is captured first."""
+    heard = Calls()
+    kernel = heard.listened(standin.flash_attn_with_kvcache)
+    for sequences, each in ((2, 3), (3, 2)):
+        cache = torch.zeros(4, 2, 1, 64, dtype=torch.float16)
+        given = {
+            "q": torch.zeros(6, 1, 64, dtype=torch.float16),
+            "k_cache": cache,
+            "v_cache": cache,
+            "page_table": torch.zeros(sequences, 2, dtype=torch.int32),
+            "cache_seqlens": torch.full((sequences,), 4, dtype=torch.int32),
+            "cu_seqlens_q": torch.arange(0, 7, each, dtype=torch.int32),
+        }
+        for captured in (False, True):
+            monkeypatch.setattr(engine, "capturing", lambda captured=captured: captured)
+            kernel(**given)
+    assert [len(heard.of(6, count)[0].lengths) for count in (3, 2, 5)] == [3, 2, 2]
+    with pytest.raises(IndexError, match="no graph of 7 queries"):
+        heard.of(7, 1)
 
 
 def test_a_table_of_pages_becomes_slots() -> None:

@@ -56,18 +56,20 @@ class Call:
 
 
 class Calls:
-    """The calls of a session's graphs, by how many queries a graph has; of several graphs with as many, those of the
-    first. Mutable: graphs are captured one after the other."""
+    """The calls of a session's graphs, by how many queries a graph has. Mutable: graphs are captured one after the
+    other."""
 
     def __init__(self) -> None:
-        self._graphs: dict[int, list[Call]] = {}
+        self._graphs: dict[int, list[list[Call]]] = {}
         self._open: tuple[int, list[Call]] | None = None
 
-    def of(self, queries: int) -> list[Call]:
-        """Of the graph with so many queries. IndexError if none was captured."""
+    def of(self, queries: int, sequences: int) -> list[Call]:
+        """Of the graph with so many queries; of several, the first with so many sequences, if one has: layers that go
+        over other numbers of tokens have as many queries in other buckets. IndexError if none was captured."""
         if queries not in self._graphs:
             raise IndexError(f"no graph of {queries} queries: {sorted(self._graphs)}")
-        return self._graphs[queries]
+        graphs = self._graphs[queries]
+        return next((calls for calls in graphs if calls[0].lengths.numel() == sequences), graphs[0])
 
     def listened(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
         """The kernel, whose captured calls are noted. Before each capture sglang runs what is to be captured."""
@@ -88,7 +90,7 @@ class Calls:
         queries = len(given["q"])
         if self._open is None or self._open[0] != queries:
             self._open = (queries, [])
-            self._graphs.setdefault(*self._open)
+            self._graphs.setdefault(queries, []).append(self._open[1])
         call = Call(
             page_table=given["page_table"],
             lengths=given["cache_seqlens"],

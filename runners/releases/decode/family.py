@@ -99,7 +99,7 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
     """Of kv_indices, which is as long as the context allows, as much as this batch can use."""
     used = int(given["seq_lens"].sum()) + live.setup.max_bs
     if live.setup.backend == "fa3":
-        return fa3_metadata.metadata(fa3.calls.of(bs), queries=bs, each=1, used=used)
+        return fa3_metadata.metadata(fa3.calls.of(bs, bs), queries=bs, each=1, used=used)
     return {
         "kv_indptr": only(backend(live).kv_indptr)[None],
         "kv_indices": only(backend(live).cuda_graph_kv_indices)[None, :used],

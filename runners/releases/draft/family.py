@@ -64,7 +64,7 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
     used = setup.topk * (int(given["seq_lens"].sum()) + setup.max_bs * (setup.num_steps + 1))
     if setup.backend == "fa3":
         queries = bs * setup.topk
-        return fa3_metadata.metadata(fa3.calls.of(queries), queries=queries, each=1, used=used)
+        return fa3_metadata.metadata(fa3.calls.of(queries, bs), queries=queries, each=1, used=used)
     return {"kv_indptr": backend(live).kv_indptr, "kv_indices": backend(live).cuda_graph_kv_indices[:, :used]}
 
 

@@ -129,7 +129,7 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
 def paged_metadata(live: Live, bs: int, used: int) -> Mapping[str, torch.Tensor]:
     """Of the backend that reads page tables."""
     each = live.setup.num_draft_tokens
-    return fa3_metadata.metadata(fa3.calls.of(bs * each), queries=bs * each, each=each, used=used)
+    return fa3_metadata.metadata(fa3.calls.of(bs * each, bs), queries=bs * each, each=each, used=used)
 
 
 def outputs(logits: torch.Tensor, hidden: torch.Tensor, accepted: torch.Tensor, topk: int) -> Outputs:

@@ -58,7 +58,7 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
     if setup.backend == "fa3":
         each = setup.num_draft_tokens
         used = lengths + setup.max_bs * (1 + each)
-        return fa3_metadata.metadata(fa3.calls.of(bs * each), queries=bs * each, each=each, used=used)
+        return fa3_metadata.metadata(fa3.calls.of(bs * each, bs), queries=bs * each, each=each, used=used)
     bits = setup.num_draft_tokens * (lengths + len(given["seq_lens"]) * setup.num_draft_tokens)
     return {
         "kv_indptr": backend.kv_indptr[None],
