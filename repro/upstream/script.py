@@ -230,7 +230,8 @@ def _looked_at(parts: Parts, wanted: Wanted) -> tuple[str, list[str], str]:
 
 def _words(seed: Seed) -> str:
     fix = seed.about.get("fix", "")
-    return f"{fix + '. ' if isinstance(fix, str) and fix else ''}{sentence(seed.case)}."
+    fix = fix.removeprefix("not fixed: ") if isinstance(fix, str) else ""
+    return f"{fix + '. ' if fix else ''}{sentence(seed.case)}."
 
 
 def _data(setup: Setup) -> Iterator[str]:
