@@ -201,7 +201,15 @@ class Check:
             known=self._known(case, verdict) if self.checked.base is None else "",
         )
         self.checked.failures[failure.identity] = failure
-        self.tell(f"{'known' if failure.known else 'FAIL'} {' '.join(failure.identity)}: {path}")
+        # With a base, whether the change brings it is asked at the end.
+        word = (
+            "known"
+            if failure.known
+            else "FAIL"
+            if self.checked.base is None
+            else f"fails, {self.checked.base} is to be asked:"
+        )
+        self.tell(f"{word} {' '.join(failure.identity)}: {path}")
 
     def _known(self, case: Case, verdict: Verdict) -> str:
         place = (case.setup.runner, case.setup.backend)
