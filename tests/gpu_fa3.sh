@@ -9,7 +9,9 @@
 # --fa3. The emulated engine needs a NumPy below 2.4.
 #
 # PYTHON: the interpreter (default: .venv/bin/python if it is there, else python3). OUT: a folder for logs and records
-# (out/gpu-fa3). SECONDS_EACH: of a campaign (210). DRAWN: cases of each runner on both engines (50). SEED: of all (0).
+# (out/gpu-fa3). RUNNERS: in one word each (all). SECONDS_EACH: of a campaign (210), of which opening the first session on a host that
+# has compiled nothing takes 100 and more. STANDBYS: sessions that each opens ahead (1). DRAWN: cases of each runner on
+# both engines (50; 0: none). SEED: of all (0).
 # Exit code: 1 if a part ended with an error of the harness or out of time; what oracles found is in the table.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 3
@@ -18,9 +20,10 @@ PYTHON=${PYTHON:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo pyth
 OUT=${OUT:-out/gpu-fa3}
 SECONDS_EACH=${SECONDS_EACH:-210}
 DRAWN=${DRAWN:-50}
+STANDBYS=${STANDBYS:-1}
 SEED=${SEED:-0}
 RELEASES=(0.5.13 0.5.15.post1)
-RUNNERS=(draft decode verify multi_layer)
+read -ra RUNNERS <<<"${RUNNERS:-draft decode verify multi_layer verify_eager}"
 
 mkdir -p "$OUT"
 declare -A jobs begun
@@ -66,13 +69,14 @@ together() {
   begin tests 200 env PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$base" "$PYTHON" -m pytest -m cuda tests/test_fa3_standin.py \
     -n 0 --target 0.5.13/emulated,0.5.13/cuda -rfs -p no:cacheprovider
   for release in "${RELEASES[@]}"; do
-    for runner in "${RUNNERS[@]}" verify_eager; do
+    for runner in "${RUNNERS[@]}"; do
       begin "campaign-$release-$runner" $((SECONDS_EACH + 90)) "$PYTHON" -m fuzz run --target "$release/cuda" \
-        --runner "$runner" --backend fa3 --minutes "$minutes" --seed "$SEED" --standbys 2 --confirm 3 --shrink-runs 30 \
+        --runner "$runner" --backend fa3 --minutes "$minutes" --seed "$SEED" --standbys "$STANDBYS" --confirm 3 --shrink-runs 30 \
         --shrink-seconds 10 --json "$OUT/$release-$runner.json" --out "$OUT/$release-$runner"
     done
   done
   for runner in "${RUNNERS[@]}"; do
+    [ "$DRAWN" -gt 0 ] && [ "$runner" != verify_eager ] || continue
     begin "fidelity-0.5.13-$runner" 300 "$PYTHON" -m repro fidelity --targets 0.5.13/cuda 0.5.13/emulated --runner "$runner" \
       --backend fa3 --drawn "$DRAWN" --seed "$SEED" --json "$OUT/fidelity-$runner.json" --out "$OUT/fidelity-$runner"
   done

@@ -78,6 +78,14 @@ def test_graphs_with_as_many_queries_are_told_apart_by_their_sequences(monkeypat
         heard.of(7, 1)
 
 
+def test_what_an_older_library_lacks_is_left_out_where_nothing_is_asked_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "capturing", lambda: False)
+    kernel = Calls().listened(lambda q, *, causal=False: (q, causal))
+    assert kernel(1, causal=True, only_qv=False, sinks=None) == (1, True)
+    with pytest.raises(TypeError, match="only_qv"):
+        kernel(1, only_qv=True)
+
+
 def test_a_table_of_pages_becomes_slots() -> None:
     found = metadata([call([[3, 1], [2, 5]], [3, 4], [0, 1, 2])], queries=2, each=1, used=9)
     assert found["kv_indptr"].tolist() == [[0, 3, 7]]

@@ -75,7 +75,9 @@ class Calls:
         """The kernel, whose captured calls are noted. Before each capture sglang runs what is to be captured."""
         signature = inspect.signature(kernel)
 
-        def flash_attn_with_kvcache(*args: Any, **kwargs: Any) -> Any:
+        def flash_attn_with_kvcache(*args: Any, **given: Any) -> Any:
+            # A release names what its own library has since; where nothing is asked of it, an older one serves.
+            kwargs = {name: value for name, value in given.items() if name in signature.parameters or value}
             if engine.capturing():
                 self._note(signature.bind(*args, **kwargs))
             else:
