@@ -187,8 +187,9 @@ def test_the_tolerance_grows_with_noise_and_scale() -> None:
 
 
 def test_real_engines_are_asked_for_all_and_for_whole_products() -> None:
-    assert whole_record(Target("0.5.13", "emulated")) == {"EAGLEEYE_RECORD": "whole"}
-    assert whole_record(Target("0.5.13", "cuda")) == {"EAGLEEYE_RECORD": "whole", "TRITON_F32_DEFAULT": "ieee"}
+    emulated = {"EAGLEEYE_RECORD": "whole", "EAGLEEYE_REFERENCE": "1"}
+    assert whole_record(Target("0.5.13", "emulated")) == emulated
+    assert whole_record(Target("0.5.13", "cuda")) == emulated | {"TRITON_F32_DEFAULT": "ieee"}
 
 
 def test_other_outputs_lie_within_what_is_allowed_or_not() -> None:

@@ -40,3 +40,25 @@ def test_a_call_whose_tokens_were_drafted_otherwise_is_another_call() -> None:
     assert outputs(agreement) == []
     assert of_kind(agreement, DRAFTED) == {"agree": 2, "not recorded": 2 * (len(CASE.steps[1].requests) - 1)}
     assert len(outputs(compared(given([1, 2], TRACE), given([1, 2], other)))) == 2
+
+
+@pytest.mark.parametrize("wrong", [None, 2, 1])
+def test_choices_that_are_right_on_both_targets_are_a_tie(wrong: int | None) -> None:
+    """The reference follows each target's own choice as far as rounding explains it, but in row `wrong`."""
+
+    def told(trace: Trace) -> Trace:
+        mine = []
+        for name in ("tokens", "parents", "scores_index"):
+            choice = trace.get(1, "eager", name)
+            assert choice is not None
+            choice = choice.copy()
+            if wrong is not None:
+                choice[wrong, 0] += 1
+            for more, array in (("", choice), (".bound", np.zeros(choice.shape))):
+                mine.append(Seen(step=1, path="reference", name=name + more, array=array))
+        return replace(trace, seen=(*trace.seen, *mine))
+
+    other = both_paths(1, "tokens", put((2, 0), 99))(TRACE)
+    agreement = compared(told(TRACE), told(other))
+    assert of_kind(agreement, CHOICES).items() >= {("differ" if wrong == 2 else "tie", 2)}
+    assert of_kind(compared(told(TRACE), other), CHOICES)["differ"] == 2

@@ -1,7 +1,8 @@
 """How far two targets agree on the same cases: verdict by verdict, and output by output.
 
 Outputs are compared path by path, request by request. Integers (trees, tokens) are equal, or differ where rounding
-noise turns them over on one of the targets by itself, or the reference in float64 says that it may: a tie. A request
+noise turns them over on one of the targets by itself, or the reference in float64 says that it may, or that both are
+right as far as rounding goes: a tie. A request
 whose tokens an eager draft chose otherwise before the call was another call, and is counted as such. Other outputs and
 KV values of requests with equal integers lie within a tolerance, or as far apart as noise moves them. What a runner
 without a graph records is equal. Everything else is a disagreement.
@@ -166,7 +167,8 @@ class _Comparison:
             if other_call:
                 return
         if turned(a, b, row):
-            tie = mine.turned[row] or other.turned[row]
+            right = all(path in seen.right and seen.right[path][row] for seen in (mine, other))
+            tie = right or mine.turned[row] or other.turned[row]
             self._count(CHOICES, "tie" if tie else "differ")
             if not tie:
                 yield CHOICES, self._versus(*_first_difference(a, b, row))

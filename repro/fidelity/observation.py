@@ -16,6 +16,8 @@ from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Array, How, Trace
 
 PATHS = ("graph", "eager")
+# What was asked of the reference, of graph only where it made other choices than eager.
+REFERENCES = {"graph": "reference_graph", "eager": "reference"}
 # Eager passes that show what rounding alone moves.
 VARIANTS = ("eager_again", "eager_nudged_up", "eager_nudged_down")
 # What is recorded of runners without a graph: the moves of kv_move, the events of a verify call without a graph.
@@ -49,7 +51,8 @@ class Seen:
     """One step. paths: by name. given: the KV slots that each request may write. turned: for each request whether
     rounding may change its integers: noise did on this target, or the reference in float64, where it was asked, is not
     sure of them; noise: by output, and KV, how far each request's values then moved, at most. listed: what a runner
-    without a graph recorded, by path and name. drafted: what was chosen before the call, one row per request."""
+    without a graph recorded, by path and name. drafted: what was chosen before the call, one row per request. right: by
+    path, for each request, whether the reference was asked and can have chosen the same, as far as rounding goes."""
 
     paths: Mapping[str, Outputs]
     given: tuple[frozenset[int], ...]
@@ -57,6 +60,7 @@ class Seen:
     noise: Mapping[str, tuple[float, ...]]
     listed: Arrays = field(default_factory=dict)
     drafted: Arrays = field(default_factory=dict)
+    right: Mapping[str, tuple[bool, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,10 +121,11 @@ def _step(case: Case, arrays: Mapping[tuple[int, str], Arrays], number: int) -> 
     reference = arrays.get((number, "reference"), {})
     locations = inputs.get("out_cache_loc")
     slots_of_rows = tuple(frozenset[int]() if locations is None else _numbers(locations[row]) for row in range(rows))
-    eager = outputs("eager")
+    paths = {path: left for path in PATHS if (left := outputs(path))}
+    eager = paths.get("eager")
     variants = [variant for path in VARIANTS if (variant := outputs(path))]
     return Seen(
-        paths={path: left for path in PATHS if (left := outputs(path))},
+        paths=paths,
         given=slots_of_rows,
         turned=tuple(
             eager is not None and (any(turned(one, eager, row) for one in variants) or _unsure(reference, eager, row))
@@ -128,6 +133,10 @@ def _step(case: Case, arrays: Mapping[tuple[int, str], Arrays], number: int) -> 
         ),
         noise={} if eager is None else _noise(eager, variants, slots_of_rows),
         drafted={name: inputs[name] for name in DRAFTED if name in inputs},
+        right={
+            path: tuple(_right(arrays.get((number, REFERENCES[path]), reference), left, row) for row in range(rows))
+            for path, left in paths.items()
+        },
     )
 
 
@@ -171,6 +180,13 @@ def _outputs(recorded: Arrays, page_size: int) -> Outputs | None:
         slots=frozenset(slot for slot in slots if slot >= page_size),
         kv={slot: row for slot, row in kv.items() if slot >= page_size},
     )
+
+
+def _right(reference: Arrays, path: Outputs, row: int) -> bool:
+    """Whether a reference that follows a path's choices as far as rounding explains them made all of a request's."""
+    names = path.integers.keys()
+    known = names <= reference.keys() and all(f"{name}.bound" in reference for name in names)
+    return bool(names) and known and all(_same_row(reference[name], path.integers[name], row) for name in names)
 
 
 def _numbers(array: Array) -> frozenset[int]:

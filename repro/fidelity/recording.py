@@ -152,6 +152,7 @@ def _step_to_json(step: Seen, store: _Store) -> dict[str, Any]:
         "noise": {name: [str(number) for number in numbers] for name, numbers in step.noise.items()},
         "listed": {name: store.put(array) for name, array in step.listed.items()},
         "drafted": {name: store.put(array) for name, array in step.drafted.items()},
+        "right": {path: list(rows) for path, rows in step.right.items()},
     }
 
 
@@ -164,8 +165,9 @@ def _step_from_json(form: Mapping[str, Any], arrays: Sequence[Array]) -> Seen:
         turned=tuple(map(bool, form["turned"])),
         noise={name: tuple(map(float, numbers)) for name, numbers in form["noise"].items()},
         listed={name: arrays[number] for name, number in form["listed"].items()},
-        # Absent from recordings made before it was kept.
+        # Absent from recordings made before they were kept.
         drafted={name: arrays[number] for name, number in form.get("drafted", {}).items()},
+        right={path: tuple(map(bool, rows)) for path, rows in form.get("right", {}).items()},
     )
 
 
