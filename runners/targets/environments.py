@@ -311,8 +311,8 @@ def existing(path: Path) -> Path:
 
 def whole_record(target: Target) -> dict[str, str]:
     """More variables for a worker whose record is compared with another target's: KV contents and the noise of eager
-    are recorded of every step, and the reference in float64 is asked there; dot products of float32 are computed as such,
-    not in Triton's shorter format."""
+    are recorded and the reference in float64 is asked in every step; dot products of float32 are computed as such, not
+    in Triton's shorter format."""
     variables = {"EAGLEEYE_RECORD": "whole", "EAGLEEYE_REFERENCE": "1"}
     return variables | {"TRITON_F32_DEFAULT": "ieee"} if target.engine == "cuda" else variables
 
