@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from oracles.row_width import ROWS
 from oracles.trace_index import Bools, Record, Wrong, conclude, equal, first_difference, text
-from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Request, Setup
 from repro.cases.layout import pool_tokens
 from repro.cases.reads import Reads
@@ -49,7 +49,8 @@ def judge(case: Case, trace: Trace) -> Verdict:
             if got is None or table is None or not rows:
                 continue
             compared += 1
-            read = _Read(name=name, got=got, lengths=None if indptr is None else np.diff(indptr), reads=each)
+            lengths = None if indptr is None else np.diff(indptr)
+            read = _Read(name=name, got=got, lengths=lengths, paged=ROWS in metadata, reads=each)
             wrongs += _judge_step(case.setup, step, read, table, rows, len(case.steps[step].requests))
     guards = sorted({wrong.where for wrong in wrongs if wrong.where.startswith(GUARD)})
     nothing = "neither kv_indices nor guard bands recorded"
@@ -70,11 +71,12 @@ def _rows(case: Case, record: Record, step: int) -> list[Request]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
     """What one kind of attention calls is given, and should be. lengths: of its sequences, by call; None where that is
-    not recorded."""
+    not recorded. paged: whether it comes from page tables."""
 
     name: str
     got: Array
     lengths: Array | None
+    paged: bool
     reads: Reads
 
     def positions(self, setup: Setup, row: Request, number: int, call: int) -> Array:
@@ -98,7 +100,10 @@ def _judge_step(setup: Setup, step: int, read: _Read, table: Array, rows: list[R
             detail = f"Attention call {call} of step {step} needs {want.size} entries of a {name} row that has {width}."
             wrongs.append(Wrong(where=NARROW + read.reads.whose, detail=detail, cell=cell))
         held = min(want.size, width)
-        differs = np.flatnonzero((got[call, :held] != want[:held]) & ~_reserved(setup, blocks, real, got[call, :held]))
+        wrong_ones = got[call, :held] != want[:held]
+        if read.paged:
+            wrong_ones &= ~_reserved(setup, blocks, real, got[call, :held])
+        differs = np.flatnonzero(wrong_ones)
         if differs.size:
             column = int(differs[0])
             wrong = _entry_wrong(setup, step, name, call, column, int(got[call, column]), blocks, real)
@@ -110,8 +115,7 @@ def _reserved(setup: Setup, blocks: list[Array], real: int, found: Array) -> Boo
     """Entries of padded rows that are right whatever they are: what reads whole pages reads any slots of page 0."""
     got = found.astype(np.int64)
     padded = np.arange(got.size) >= sum(block.size for block in blocks[:real])
-    reserved = padded & (got >= 0) & (got < setup.page_size)
-    return np.asarray(reserved & BACKEND_FACTS[setup.backend].reads_pages, dtype=np.bool_)
+    return np.asarray(padded & (got >= 0) & (got < setup.page_size), dtype=np.bool_)
 
 
 def _entry_wrong(

@@ -11,6 +11,7 @@ import numpy as np
 
 from oracles.trace_index import Record, Wrong, conclude_each, first_difference
 from repro.cases.case import Case, Setup
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.trace import Array, Trace
 
@@ -24,17 +25,6 @@ BY_REQUEST = ("seq_lens", "req_pool_indices", "num_accept_tokens", "num_correct_
 OF_ALL_LAYERS = frozenset({"seq_lens", "req_pool_indices"})
 # Per token: only those of the batch are planned with, whatever lies behind them.
 BY_TOKEN = ("out_cache_loc", "positions", "input_ids", "spec_positions")
-
-# Fields that no release reads, by runner and backend. The Triton backend of several draft steps uses the sum only to
-# cut the indices of the eager path (triton_backend.py, common_template); up to 0.5.13 the graphs' is that of the batch
-# and not of the bucket. FlashAttention's takes it as an argument up to 0.5.18 and reads it nowhere. Of a compiled
-# batch the CPU runner leaves the sum as it was captured; intel_amx asks for none.
-UNREAD = {
-    ("draft", "triton"): frozenset({"seq_lens_sum"}),
-    ("draft", "fa3"): frozenset({"seq_lens_sum"}),
-    ("draft_v1", "triton"): frozenset({"seq_lens_sum"}),
-    ("cpu_decode", "intel_amx"): frozenset({"seq_lens_sum"}),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +55,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
 
 
 def _is_read(setup: Setup, where: str) -> bool:
-    return where not in UNREAD.get((setup.runner, setup.backend), ())
+    return where not in RUNNER_FACTS[setup.runner].unread.get(setup.backend, ())
 
 
 def _plans(record: Record, step: int, path: str) -> Iterator[Mapping[str, Array]]:

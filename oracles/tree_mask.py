@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from oracles.trace_index import Record, Wrong, conclude, first_difference
-from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Setup
 from repro.cases.layout import Ints
+from repro.cases.reads import names_tree
 from repro.cases.tree import ancestors
 from repro.traces.finding import Verdict
 from repro.traces.trace import Array, Trace
@@ -58,7 +58,7 @@ def _columns(setup: Setup, lengths: Ints, metadata: Mapping[str, Array]) -> Ints
     """How many tokens the mask of each request is over: the prefix and the tree; of sliding layers, where a backend
     names the tokens of the tree among those that it reads, as many as it reads."""
     indptr = metadata.get("window_kv_indptr")
-    if indptr is None or not BACKEND_FACTS[setup.backend].indexes_queries:
+    if indptr is None or not names_tree(setup):
         return lengths + setup.num_draft_tokens
     found: Ints = np.diff(indptr[0][: len(lengths) + 1].astype(np.int64))
     return found

@@ -58,6 +58,11 @@ class Reads:
         return min(length, self.fewest(setup, request)) if self.fewest else length
 
 
+def names_tree(setup: Attending) -> bool:
+    """Whether attention is given the tokens of a tree among those that it reads, rather than besides."""
+    return BACKEND_FACTS[setup.backend].indexes_queries
+
+
 def drafts(setup: Attending, request: Prefixed, call: int) -> Ints:
     """Every branch: the prefix, then its own drafts up to this draft step. What reads whole pages reads of the prefix's
     last one the branch's own copy, which lies on the page where its drafts begin."""
@@ -80,7 +85,7 @@ def tokens(setup: Attending, request: Prefixed, call: int) -> Ints:
 
 def verified(setup: Attending, request: Prefixed, call: int) -> Ints:
     """The prefix, and the tokens of the tree where the backend names those in kv_indices as well."""
-    tree = setup.num_draft_tokens if BACKEND_FACTS[setup.backend].indexes_queries else 0
+    tree = setup.num_draft_tokens if names_tree(setup) else 0
     return np.arange(request.seq_len + tree, dtype=np.int64)[None, :]
 
 
@@ -116,7 +121,7 @@ def before_tree(setup: Attending, request: Prefixed, call: int) -> Ints:
     """What lies before the tokens of the tree that was verified. A padded row is nothing but such tokens. A backend
     that names its queries' own tokens is given them as well, and of a padded row its whole length."""
     count = request.seq_len if request.slot else 0
-    if BACKEND_FACTS[setup.backend].indexes_queries:
+    if names_tree(setup):
         count = request.seq_len + (setup.num_draft_tokens if request.slot else 0)
     return np.arange(count, dtype=np.int64)[None, :]
 
@@ -134,7 +139,7 @@ def before_grown_tree(layer: int) -> Callable[[Attending, Prefixed, int], Ints]:
 def in_reach(setup: Attending, request: Prefixed) -> int:
     """How many of a verified or extended request's positions some token of its tree sees through the window; kernels
     mask what the others do not."""
-    tree = setup.num_draft_tokens if BACKEND_FACTS[setup.backend].indexes_queries else 0
+    tree = setup.num_draft_tokens if names_tree(setup) else 0
     return setup.window + tree
 
 

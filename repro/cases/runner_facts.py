@@ -87,6 +87,8 @@ class RunnerFacts:
     worker: str = ""
     # What the metadata of its attention calls must say; empty where none is recorded.
     reads: tuple[Reads, ...] = ()
+    # Fields that attention's metadata is made of and no release reads, by backend.
+    unread: Mapping[str, frozenset[str]] = field(default_factory=dict)
     # The oracles that judge nothing but this runner and its kin. Without a graph a pass rests on them.
     own_oracles: tuple[str, ...] = ()
     # Buffers with one row a request, as pictures show them.
@@ -109,6 +111,11 @@ _VERIFIED = Reads(calls=reads.one_call, positions=reads.verified, queries=reads.
 _VERIFIED_IN_WINDOW = Reads(
     calls=reads.one_call, positions=reads.verified_in_window, prefix="window_", fewest=reads.in_reach
 )
+# The Triton backend of several draft steps uses the sum only to cut the indices of the eager path (triton_backend.py,
+# common_template); up to 0.5.13 the graphs' is that of the batch and not of the bucket. FlashAttention's takes it as an
+# argument up to 0.5.18 and reads it nowhere. Of a compiled batch the CPU runner leaves the sum as it was captured;
+# intel_amx asks for none.
+_SUM_UNREAD = frozenset({"seq_lens_sum"})
 _VERIFIED_EAGERLY = RunnerFacts(
     what="`EAGLEWorkerV2.verify` without a graph up to sampling, in a group whose other rank is busier, so that MLP "
     "synchronisation pads the batch",
@@ -137,6 +144,7 @@ RUNNER_FACTS = {
         # sglang captures no draft graph for a single step: that step only samples.
         num_steps_min=2,
         reads=(_DRAFTS, _DRAFTS_IN_WINDOW),
+        unread={"triton": _SUM_UNREAD, "fa3": _SUM_UNREAD},
         row_buffers=_DRAFT,
     ),
     "draft_v1": RunnerFacts(
@@ -147,6 +155,7 @@ RUNNER_FACTS = {
         until="0.5.12.post1",
         num_steps_min=2,
         reads=(_DRAFTS,),
+        unread={"triton": _SUM_UNREAD},
         row_buffers=_DRAFT,
     ),
     "decode": RunnerFacts(
@@ -170,6 +179,7 @@ RUNNER_FACTS = {
         speculative=False,
         compiled=True,
         room=room.decode_room,
+        unread={"intel_amx": _SUM_UNREAD},
         row_buffers=_DECODE,
         padded=padding.earlier_tokens,
     ),
