@@ -9,6 +9,11 @@ import pytest
 from repro.__main__ import main
 from repro.cases import codec
 from repro.cases.codec import Seed
+from repro.commands import first
+from repro.commands.options import options_of
+from repro.traces.finding import Cell, Status, Verdict
+from repro.traces.trace import Ended, How, Trace
+from tests.builders import rigs
 from tests.test_repro_main import CASE
 
 
@@ -23,6 +28,31 @@ def test_the_first_wrong_value_is_named(seed: str, capsys: pytest.CaptureFixture
     assert main(["first", seed, "--target", "stale_req_pool/toy"]) == 1
     # The last batch is one short of its bucket, and the row behind it points to the request that was there before.
     assert "req_pool_indices[3" in capsys.readouterr().out
+
+
+def test_an_earlier_failure_does_not_hide_the_seeds_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failed(oracle: str, where: str, step: int) -> Verdict:
+        cell = Cell(step=step, buffer=oracle, row=0, column=0, got="1", want="0")
+        return Verdict(oracle=oracle, status=Status.FAIL, where=where, cell=cell)
+
+    both = [failed("metadata_shape", "earlier", 0), failed("slot0_padding", "rows", 1)]
+    done = Trace(ended=Ended(how=How.DONE))
+    used = rigs.rig(lambda target, case: (done, both))
+    path = tmp_path / "seed.json"
+    for about, told in (
+        (
+            {"oracle": "slot0_padding", "where": "rows"},
+            ["metadata_shape[0,0]", "was stored for:", "slot0_padding[0,0]"],
+        ),
+        ({"oracle": "metadata_shape", "where": "earlier"}, ["metadata_shape[0,0]"]),
+        ({}, ["metadata_shape[0,0]"]),
+    ):
+        codec.write(path, Seed(about=about, case=CASE))
+        assert first.go(options_of(["first", str(path), "--target", "0.5.13/emulated"]), used) == 1
+        said = capsys.readouterr().out.splitlines()
+        assert len(said) == len(told) and all(text in line for text, line in zip(told, said, strict=True))
 
 
 def test_a_case_that_passes_has_none(seed: str, capsys: pytest.CaptureFixture[str]) -> None:

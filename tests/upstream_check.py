@@ -160,8 +160,10 @@ def first(name: str, seed: codec.Seed) -> Row:
     buffer = match.group(1) if (match := re.search(r"step \d+ (.+?)\[", cell)) else ""
 
     def judge(code: int, output: str) -> tuple[bool, str]:
-        line = next((line for line in output.splitlines() if line.lower().startswith("first wrong")), output[-200:])
-        return code == 0 and bool(buffer) and f" {buffer}[" in line, line
+        named = [line for line in output.splitlines() if line.lower().startswith("first wrong")]
+        return code == 1 and bool(buffer) and any(f" {buffer}[" in line for line in named), "; ".join(named) or output[
+            -200:
+        ]
 
     command = repro("first", str(SEEDS / f"{name}.json"), "--target", f"{failing(seed)[-1]}/emulated")
     return Row(part="first", name=name, command=command, judge=judge)

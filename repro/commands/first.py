@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
 
-from repro.cases.codec import read
+from repro.cases.case import Case
+from repro.cases.codec import Seed, read
 from repro.commands.cli import BadInput, say
 from repro.shrinking.first_divergence import of_run
 from repro.shrinking.origin import lines, origin
 from repro.shrinking.replay import trouble
 from repro.traces.exit_codes import ExitCode, of_status
-from repro.traces.finding import Status
+from repro.traces.finding import Status, Verdict
+from repro.traces.trace import Trace
 from repro.upstream.rig import Rig
 
 
 def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
     """The exit code of the run's status. BadInput, BadSeed."""
-    case = read(options.seed).case
+    seed = read(options.seed)
+    case = seed.case
     if lack := rig.lacks(options.target):
         raise BadInput(f"{options.target}: {lack}")
     with rig.noting(options.target) as run:
@@ -25,12 +29,32 @@ def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
             raise BadInput(f"{options.target}: the case could not be run: {trouble(trace.ended)}")
         verdicts = rig.judge(case, trace)
     status = rig.overall(verdicts)
-    source = origin(case, trace, verdicts) if status is Status.FAIL else None
-    if source:
-        for text in lines(source):
+    if status is Status.FAIL:
+        said = list(_told(case, trace, verdicts))
+        own = [verdict for verdict in verdicts if _is_own(seed, verdict)]
+        for text in said or ["it fails, and no oracle names a first wrong value"]:
             say(text)
-    elif status is Status.FAIL:
-        say(str(of_run(trace, verdicts)) or "it fails, and no oracle names a first wrong value")
+        # An earlier one may be of another bug that the same release has.
+        of_own = list(_told(case, trace, own)) if own else []
+        if of_own and of_own[0] != said[0]:
+            say("of the failure that the seed was stored for:")
+            for text in of_own:
+                say(text)
     else:
         say(f"{options.seed} on {options.target}: {status.name}: there is no wrong value to be named")
     return of_status(status)
+
+
+def _told(case: Case, trace: Trace, verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """The first wrong value of these failures, and where it comes from if that is known."""
+    source = origin(case, trace, verdicts)
+    if source:
+        yield from lines(source)
+    elif text := str(of_run(trace, verdicts)):
+        yield text
+
+
+def _is_own(seed: Seed, verdict: Verdict) -> bool:
+    """Whether this is the failure that the seed says it was stored for."""
+    is_named = (verdict.oracle, verdict.where) == (seed.about.get("oracle"), seed.about.get("where"))
+    return verdict.status is Status.FAIL and is_named
