@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from runners.engines.active import engine
 from runners.engines.guards import untouched
 from runners.engines.staging import HostArrays, Tape
+from runners.sessions.errors import Misshapen, SglangError
 
 # The slots in which graph and eager left different bits; asked for, and not recorded.
 KV_DIFFERS = "kv_differs"
@@ -27,6 +29,13 @@ def can_run(runner: Any, forward_batch: Any) -> bool:
     """Whether the runner would replay a graph for this batch."""
     asked = getattr(runner, "can_run_graph", None) or runner.can_run
     return bool(asked(forward_batch))
+
+
+def rows_each(name: str, tensor: torch.Tensor, count: int) -> int:
+    """How many rows of an output each of so many requests has. Misshapen, as sglang's, where some have none."""
+    if tensor.shape[0] < count:
+        raise SglangError(Misshapen(f"{name} has {tensor.shape[0]} rows for {count} requests"))
+    return tensor.shape[0] // count
 
 
 def gave_the_same(came: HostArrays, outputs: Sequence[str]) -> bool:

@@ -22,7 +22,7 @@ from runners.recording.observer import Refused, Watch
 from runners.releases.live import RETURNED, Given, Outputs, Rows
 from runners.releases.reference.rounding import FORMATS
 from runners.sessions import memory, third_opinion, writes
-from runners.sessions.answers import KV_DIFFERS, can_run, gave_the_same, see_bands, see_memory
+from runners.sessions.answers import KV_DIFFERS, can_run, gave_the_same, rows_each, see_bands, see_memory
 from runners.sessions.beside import Beside
 from runners.sessions.captured import Captured
 from runners.sessions.errors import unreadable
@@ -380,7 +380,7 @@ class Step:
         if not self.hidden:
             outputs = {name: tensor for name, tensor in outputs.items() if name != RETURNED}
         for name, tensor in outputs.items():
-            each = tensor.shape[0] // count
+            each = rows_each(name, tensor, count)
             real_rows = tensor if tensor.shape[0] == each * real else tensor[: each * real]
             self.tape.see(path, name, real_rows, rows=real if each > 1 else 0)
         return sorted(outputs)

@@ -34,7 +34,8 @@ def build_tree_kernel_efficient(
     lengths = verified_seq_len.tolist()
     start = 0
     for row, length in enumerate(lengths):
-        parents = _parents(selected_index[row].tolist(), parent_list[row].tolist(), topk)
+        selected = _row("selected_index", selected_index, row, draft_token_num - 1)
+        parents = _parents(selected, _row("parent_list", parent_list, row, topk * (depth - 1) + 1), topk)
         before = length if tree_mask_mode == FULL_MASK else 0
         size = draft_token_num * (before + draft_token_num)
         block = _block(tree_mask, start, size)
@@ -54,6 +55,14 @@ def build_tree_kernel_efficient(
                 continue
             retrieve_next_sibling[row, token] = retrieve_next_token[row, parent]
             retrieve_next_token[row, parent] = token
+
+
+def _row(name: str, table: torch.Tensor, row: int, width: int) -> list[int]:
+    """A row as the kernel finds it, which knows how wide rows have to be and not how wide they are."""
+    found: list[int] = table.reshape(-1)[row * width : (row + 1) * width].tolist()
+    if len(found) < width and table.numel():  # no rows at all: nothing but roots, whose parents nobody looks up
+        report(f"load outside {name} in build_tree_kernel_efficient", table.numel(), table.numel())
+    return found + [-1] * (width - len(found))
 
 
 def _block(tree_mask: torch.Tensor, start: int, size: int) -> torch.Tensor:
