@@ -52,4 +52,4 @@ def test_the_table_has_means_of_sessions_that_ran_their_case() -> None:
     lines = table("draft", [*done, refused])
     assert lines[0].startswith("draft: 2 of 3 sessions")
     assert "model                          2.000   3.000" in "\n".join(lines)
-    assert table("draft", [refused]) == ["draft: none of 1 sessions ran its first case"]
+    assert table("draft", [refused]) == ["draft: none of 1 sessions ran its first case", "  unsupported: "]
