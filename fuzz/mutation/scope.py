@@ -21,8 +21,9 @@ PREFIXES = (
 )
 # Where what runs before the capture counts, too: backends and runners, which allocate what is replayed on.
 BUILT = ("sglang/srt/layers/attention/", "sglang/srt/speculative/")
-# Cases of each setup that lines are traced with.
-TRACED = 2
+# Cases of a plan's first setup that lines are traced with; of every other one the first alone, as tracing takes longer
+# than running.
+TRACED = 3
 
 # The lines that ran, by file.
 Lines = Mapping[str, frozenset[int]]
@@ -35,7 +36,7 @@ def traced_cases(plan: Sequence[Case]) -> dict[Setup, list[Case]]:
     by_setup: dict[Setup, list[Case]] = {}
     for case in plan:
         by_setup.setdefault(case.setup, []).append(case)
-    return {setup: own[:TRACED] for setup, own in by_setup.items()}
+    return {setup: own[: 1 if number else TRACED] for number, (setup, own) in enumerate(by_setup.items())}
 
 
 def lines_of(traces: Iterable[Trace]) -> Lines:
