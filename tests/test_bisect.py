@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -233,6 +234,27 @@ def test_ends_that_are_none_are_told(repository: Path, capsys: pytest.CaptureFix
         git(repository, "commit-tree", "-m", "x", "-p", "main", git(repository, "mktree")),
     )
     assert main([*options[:-1], "bare"]) == 3 and "holds no sglang: " in capsys.readouterr().err
+
+
+def test_what_is_no_range_is_refused_with_its_reason(repository: Path, tmp_path: Path) -> None:
+    tree = git(repository, "rev-parse", "main^{tree}")
+    git(repository, "branch", "--force", "side", git(repository, "commit-tree", "-m", "x", tree))
+    (tmp_path / "file").write_text("")
+    for place, good, bad, why in (
+        (repository, "main", "main", "--good main and --bad main are the same commit"),
+        (repository, "side", "main", "side does not lie before main: they are on different branches"),
+        (repository, "--all", "main", "'--all' is not a revision"),
+        (tmp_path / "file", "a", "b", "no such folder"),
+        (tmp_path, "a", "b", "not a git repository"),
+    ):
+        with pytest.raises(Refused, match=re.escape(why)), history(place, good, bad):
+            pass
+
+
+def test_without_git_it_says_so(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Refused, match="git is not installed"), history(repository, "main~9", "main"):
+        pass
 
 
 def test_a_search_may_run_out_of_runs() -> None:

@@ -71,6 +71,25 @@ def test_a_patch_is_applied_wherever_its_paths_begin(release: Path, tmp_path: Pa
     assert (release / "sglang" / "srt" / "runner.py").read_text() == RUNNER
 
 
+def test_what_cannot_be_read_is_refused_by_its_name(
+    release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binary, large = tmp_path / "binary.diff", tmp_path / "large.diff"
+    binary.write_bytes(DIFF.encode() + b"\xff")
+    with large.open("wb") as file:
+        file.truncate((64 << 20) + 1)
+    for path, why in (
+        (tmp_path / "absent.diff", "No such file or directory"),
+        (binary, f"not UTF-8 text, from byte {len(DIFF)} on"),
+        (large, "too large for a patch"),
+    ):
+        with pytest.raises(Refused, match=f"{path.name}: .*{why}"):
+            applied(path, release)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Refused, match="git is not installed, which applies patches"):
+        applied(patch(tmp_path, DIFF), release)
+
+
 def test_new_files_come_and_what_is_not_sglangs_own_is_left_out(release: Path, tmp_path: Path) -> None:
     found = applied(patch(tmp_path, DIFF + NEW_FILE + OTHER), release)
     assert set(found.contents) == {"sglang/srt/runner.py", "sglang/srt/fresh.py"}
