@@ -20,7 +20,7 @@ from repro.cases.case import (
     engine_refuses,
     problems,
 )
-from repro.cases.codec import Seed
+from repro.cases.codec import AboutValue, Seed
 from repro.cases.words import paragraph
 
 SETUP = Setup(runner="decode", topk=1, num_steps=1, num_draft_tokens=2, capture_bs=(2, 4), slots=6)
@@ -109,7 +109,7 @@ def test_a_seed_in_words_says_all_that_is_unusual() -> None:
     setup = replace(SETUP, window=7, swa=True, returns_hidden=True, deterministic=True, logit_cap=30, padded=False)
     setup = replace(setup, mirrored=False, overhang=1)
     steps = (Step(requests=ROWS, mirrored=False, hidden="last", layout=2), Step(requests=ROWS[:1]))
-    about = {"oracle": "bucket", "seen": ("once", "twice"), "expected": {"0.5.13": "PASS"}}
+    about: dict[str, AboutValue] = {"oracle": "bucket", "seen": ("once", "twice"), "expected": {"0.5.13": "PASS"}}
     lines = list(paragraph(Seed(about=about, case=Case(setup=setup, steps=steps))))
     options = next(line for line in lines if line.startswith("options: "))
     for text in (

@@ -169,6 +169,22 @@ def test_a_summary_escapes_what_it_tells() -> None:
     assert "nightly: green" in next(summary(history("p"), "1", [], []))
 
 
+def test_a_summary_says_which_fixes_hold() -> None:
+    rows = [
+        fix_row("1"),
+        fix_row("1", role="fixed"),
+        fix_row("1", number=26292, problem="it still fails"),
+        fix_row("1", number=26292, role="fixed"),
+        fix_row("1", number=27338, role="", target=""),
+        fix_row("2", number=26335, problem="in another run"),
+    ]
+    told = "\n".join(summary(History(path=Path("l.db"), fixes=tuple(rows)), "1", [], []))
+    for number, holds in ((23037, "yes"), (26292, "no"), (27338, "not covered")):
+        (line,) = (line for line in told.splitlines() if f"{number} stale rows" in line)
+        assert line.endswith(f"| emulated | {holds} |")
+    assert "26335" not in told
+
+
 # Whole runs ------------------------------------------------------------------------------------------------------
 
 STALE = fingerprint("toy", "triton", "slot0_padding", "padded rows of req_pool_indices")
