@@ -240,6 +240,12 @@ _OTHER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
             ),
         ),
     ),
+    "decode-last-hidden-refused": (
+        tuple(
+            replace(edit, file=f"{_EXECUTOR}cuda_graph_runner.py", function="CudaGraphRunner.can_run")
+            for edit in _EDITS["decode-last-hidden-refused"]
+        ),
+    ),
     # Up to 0.5.12 with a method of its own.
     "draft-sum-of-raw-batch": tuple(
         (planned_by_the_bucket(f"{backend}.init_forward_metadata_replay_cuda_graph(forward_batch, bs)"),)

@@ -251,6 +251,20 @@ LENGTH_PATCHES = (
         ),
     ),
     CandidatePatch(
+        seed="decode-last-hidden-refused",
+        oracle="bucket",
+        release="0.5.16",
+        why="a graph with all hidden states holds a batch that asks for the last ones",
+        edits=(
+            Edit(
+                file="sglang/srt/model_executor/runner/decode_cuda_graph_runner.py",
+                function="DecodeCudaGraphRunner.can_run_graph",
+                old="requested_capture_hidden_mode == self.capture_hidden_mode",
+                new="requested_capture_hidden_mode <= self.capture_hidden_mode",
+            ),
+        ),
+    ),
+    CandidatePatch(
         seed="no-replay-without-padding",
         oracle="bucket",
         release="0.5.15.post1",
