@@ -126,6 +126,8 @@ def test_servers_without_workers_are_few_and_the_oldest_ends_first(monkeypatch: 
     def asked(name: str) -> Any:
         return fork_servers.forked("toy", [], {"NAME": name}, 0, 1.0)
 
+    costly: Any = fork_servers.forked("emulated", [], {"NAME": "a"}, 0, 1.0)
+    costly.alive.clear()
     made = [asked(name) for name in "abcd"]
     assert asked("a") is made[0] and asked("e") is not made[0]
     assert [server.ended for server in made] == [False] * 4, "all of them have workers"
@@ -133,6 +135,7 @@ def test_servers_without_workers_are_few_and_the_oldest_ends_first(monkeypatch: 
         server.alive.clear()
     asked("f")
     assert [server.ended for server in made] == [True, True, False, False]
+    assert not costly.ended, "it is of another kind"
 
 
 def test_nothing_is_left_of_a_parent_that_is_killed() -> None:

@@ -21,8 +21,9 @@ from runners.targets.environments import interpreter
 _NOT_COMMON = ("EAGLEEYE_", "SGLANG_", "PYTEST_")
 # What workers of an engine have in common, by its module; engines that are absent have workers of their own making.
 PRELOADED = {"emulated": "runners.sessions.preloaded", "toy": "runners.toy.session"}
-# As many at once: two without packages in front, one with those of the newest releases, one for somebody's variables.
-SERVERS_MAX = 4
+# As many at once of a kind: one without packages in front, one with those of the newest releases, one for somebody's
+# variables.
+SERVERS_MAX = 3
 
 
 class ForkServer:
@@ -127,8 +128,10 @@ def forked(engine: str, arguments: Sequence[str], environment: Mapping[str, str]
             server = ForkServer(preloaded, common, within_s)
             worker = server.fork(arguments, environment, log)
         _servers[key] = server
-        idle = [key for key, server in _servers.items() if not server.alive]
-        for surplus in idle[: max(0, len(_servers) - SERVERS_MAX)]:
+        # Of its own kind: those of the toy cost nothing, and must not end one that took seconds.
+        alike = {key: server for key, server in _servers.items() if key[1] == preloaded}
+        idle = [key for key, server in alike.items() if not server.alive]
+        for surplus in idle[: max(0, len(alike) - SERVERS_MAX)]:
             _servers.pop(surplus).end()
     return worker
 
