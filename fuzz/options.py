@@ -51,9 +51,9 @@ def _parser() -> Parser:
     shared.add_argument(
         "--setups-per-session",
         type=count,
+        default=1,
         metavar="N",
-        help="setups that a session process may serve, one after the other; 1: a process for each; default: several "
-        "where that was shown to change nothing",
+        help="setups that a session process may serve, one after the other; default: a process for each",
     )
     shared.add_argument("--cases-per-setup", type=count, help="default: as the profile has it")
     shared.add_argument("--confirm", type=count, default=5, help="fresh processes that confirm a finding")

@@ -21,7 +21,7 @@ from repro.shrinking.store import AFTER, keep
 from repro.traces.campaign import dumps, loads
 from repro.traces.trace import How, Trace
 from runners.processes.pool import Pool
-from runners.processes.served import kind, may_serve, setups_per_session
+from runners.processes.served import kind, may_serve
 from runners.processes.warm import Open
 from tests.builders.campaign_world import FAIL, PLAN, World
 from tests.builders.cases import setup_of
@@ -166,12 +166,6 @@ def test_which_setups_a_process_may_serve() -> None:
     assert not may_serve(served_by(eagle, past=(eagle,)), eagle, 2)
     assert not may_serve(served_by(eagle, spent=True), eagle, 2)
     assert kind(eagle) == kind(replace(eagle, num_steps=1))
-
-
-def test_what_was_not_shown_to_change_nothing_is_only_done_when_asked_for() -> None:
-    assert setups_per_session("cuda", 8) == 8
-    assert setups_per_session("emulated", 1) == 1
-    assert setups_per_session("toy", None) > 1
 
 
 # A failure that shows only after other setups --------------------------------------------------------------------

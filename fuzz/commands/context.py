@@ -36,7 +36,6 @@ from repro.ledger.known import Issue, load
 from repro.ledger.run import LedgerRun
 from repro.shrinking.store import keep
 from repro.traces.campaign import Campaign, Replay, dumps
-from runners.processes.served import setups_per_session
 from runners.processes.warm import room_for
 from runners.targets.devices import gpus, spread, visible
 
@@ -77,7 +76,7 @@ class CommandContext:
             log=self.log(target),
             timeout_s=self.options.timeout,
             standbys=self.standbys(target, 1),
-            setups_per_session=setups_per_session(target.engine, self.options.setups_per_session),
+            setups_per_session=self.options.setups_per_session,
             issues=self.issues,
             traces=self.options.keep_traces,
         )
@@ -156,7 +155,7 @@ class CommandContext:
                 "log": str(self.log(plan.target, number)),
                 "device": device,
                 "standbys": self.standbys(plan.target, options.workers),
-                "setups_per_session": setups_per_session(plan.target.engine, options.setups_per_session),
+                "setups_per_session": options.setups_per_session,
                 "ledger": str(self.ledger.path or ""),
                 "run": self.ledger.run,
                 "keep_traces": options.keep_traces,

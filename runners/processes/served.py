@@ -6,21 +6,9 @@ from __future__ import annotations
 from repro.cases.case import Setup
 from runners.processes.warm import Open
 
-# A process that has served so many is renewed, whatever it could do: few enough that what only shows in one with a past
-# has a short one, many enough that starting it does not count.
-SETUPS_PER_SESSION = 16
 # Runners and backends whose traces were compared, bit by bit, with those of fresh processes (tests/test_served.py).
 RUNNERS = frozenset({"draft", "decode", "verify", "draft_extend", "toy"})
 BACKENDS = frozenset({"triton", "flashinfer", "toy"})
-
-
-# Engines on which that was done, and where it is done unless somebody asks otherwise.
-ENGINES: frozenset[str] = frozenset({"toy"})
-
-
-def setups_per_session(engine: str, asked: int | None) -> int:
-    """As asked for; else what was shown to change nothing."""
-    return asked or (SETUPS_PER_SESSION if engine in ENGINES else 1)
 
 
 def may_serve(session: Open, setup: Setup, setups_per_session: int) -> bool:

@@ -3,6 +3,7 @@ they are. Asked for by `fuzz bench --openings`; otherwise nothing here is run.""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from dataclasses import replace
@@ -13,6 +14,8 @@ from runners.recording.parts import Parts
 from runners.releases.live import Adapter
 
 _RUNNER = "sglang.srt.model_executor.model_runner:ModelRunner"
+# Packages that are imported only once something is compiled.
+_LATE = ("torch.", "tvm_ffi")
 _DRAFT = "sglang.srt.speculative.eagle_worker_v2:EagleDraftWorker"
 # By part: functions that not every release has.
 _PARTS: dict[str, tuple[str, ...]] = {
@@ -36,6 +39,8 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "triton compile": ("triton.runtime.jit:JITFunction._do_compile",),
     "triton load": ("triton.compiler.compiler:CompiledKernel._init_handles",),
     "flashinfer modules": ("flashinfer.jit.core:JitSpec.build_and_load",),
+    # Built by the first that asks, and kept on disk.
+    "sglang's kernels": ("tvm_ffi.cpp:load_inline", "tvm_ffi.cpp:load", "tvm_ffi:load_module"),
     "collector": ("gc:collect",),
 }
 
@@ -51,9 +56,11 @@ def timed(parts: Parts) -> None:
 
 def _time(parts: Parts, part: str, place: str) -> None:
     module, _, path = place.partition(":")
-    if module not in sys.modules and not (module.startswith("torch.") and engine.device == "cuda"):
-        return  # this release or this engine does without it
-    owner: Any = importlib.import_module(module)
+    if module.startswith(_LATE) and engine.device == "cuda":
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    # What is not there now, this release or this engine does without.
+    owner: Any = sys.modules.get(module)
     *classes, name = path.split(".")
     for inner in classes:
         owner = getattr(owner, inner, None)
