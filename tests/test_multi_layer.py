@@ -42,7 +42,7 @@ WHOLE = case(FULL, PADDED, ONE, TWO)
 
 @pytest.fixture(scope="module")
 def trace(target: Target, pool: Pool) -> Trace:
-    if not target.is_checkout and not has_runner(target.sglang, "multi_layer"):
+    if not target.is_checkout and not has_runner(target.sglang, "multi_layer", SETUP.backend):
         pytest.skip(f"{target.sglang} has this runner for FlashAttention 3 alone")
     return pool.run(WHOLE)
 

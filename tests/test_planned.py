@@ -8,8 +8,7 @@ import pytest
 
 from oracles import planned
 from repro.cases.case import Case, Request, Setup, Step
-from repro.cases.releases import release_order
-from repro.cases.runner_facts import RUNNER_FACTS
+from repro.cases.release_list import has_runner
 from repro.traces.finding import Status
 from runners.processes.pool import Pool
 from tests.builders.only_verdict import only
@@ -62,9 +61,8 @@ def test_every_graph_runner_shows_its_plans(pool: Pool, runner: str) -> None:
     if runner == "decode":
         setup = replace(setup, topk=1, num_steps=1, num_draft_tokens=2)
     trace = pool.run(replace(CASE, setup=setup))
-    since = RUNNER_FACTS[runner].since
-    if since and release_order(pool.target.sglang) < release_order(since):
-        pytest.skip(f"{pool.target.sglang} is older than {since}, the first release with this runner")
+    if not has_runner(pool.target.sglang, runner, setup.backend):
+        pytest.skip(f"{pool.target.sglang} has no {runner} runner on {setup.backend}")
     plan = trace.path(1, "planned")
     assert {"batch_size", "seq_lens", "seq_lens_sum", "seq_lens_cpu", "req_pool_indices"} <= plan.keys()
     assert {"batch_size", "seq_lens", "seq_lens_sum"} <= trace.path(1, "planned_eager").keys()
