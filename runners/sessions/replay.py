@@ -16,6 +16,7 @@ from repro.cases.codec import digest
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.trace import Array
 from runners.engines.active import engine
+from runners.engines.staging import Tape
 from runners.recording.observer import HarnessError, Refused, RunCase, Unsupported, Watch
 from runners.recording.packed import PackedLayout
 from runners.releases.live import Adapter
@@ -58,8 +59,10 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
                 watch.see(-1, "range", name, np.asarray(ranges[name]))
             else:
                 watch.see(-1, "neutral", name, np.asarray(captured.neutral.get(name.removesuffix("_cpu"), 0)))
+        tape = Tape(watch, -1)
         for name, tensor in {**captured.buffers, **captured.further}.items():
-            watch.see(-1, "room", name, np.asarray(tensor.shape))
+            tape.see("room", name, np.asarray(tensor.shape))
+        tape.hold()
         name_of_case = digest(case)
         for number, step in enumerate(case.steps):
             try:
