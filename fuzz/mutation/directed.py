@@ -67,7 +67,7 @@ def setups(runner: str, backend: str) -> list[Setup]:
             found.append(_drafting(replace(small, capture_bs=(3,), slots=4, algorithm=name), branches, 3, 4))
         if domain.branches and not domain.trees:
             # As many slots as the largest bucket has rows: what is sized by one must do for the other.
-            found.append(_drafting(replace(small, capture_bs=(1, 4), slots=4), 1, 2, 3))
+            found.append(_drafting(replace(small, capture_bs=(1, 4), slots=4), 1, 3, 4))
             if domain.num_steps_min == 1:
                 found.append(_drafting(small, 2, 1, 3))
         if backend == "triton" and domain.branches and (domain.light or any(read.queries for read in domain.reads)):
