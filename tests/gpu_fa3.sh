@@ -9,9 +9,9 @@
 # --fa3. The emulated engine needs a NumPy below 2.4.
 #
 # PYTHON: the interpreter (default: .venv/bin/python if it is there, else python3). OUT: a folder for logs and records
-# (out/gpu-fa3). RUNNERS: in one word each (all). SECONDS_EACH: of a campaign (210), of which opening the first session on a host that
-# has compiled nothing takes 100 and more. STANDBYS: sessions that each opens ahead (1). DRAWN: cases of each runner on
-# both engines (50; 0: none). SEED: of all (0).
+# (out/gpu-fa3). RUNNERS: in one word each (all that there are). SECONDS_EACH: of a campaign (210); on a host that has
+# compiled nothing yet, opening the first session takes 100 of them and more. STANDBYS: sessions that each opens ahead
+# (1). DRAWN: cases of each runner on both engines (50; 0: none). SEED: of all (0).
 # Exit code: 1 if a part ended with an error of the harness or out of time; what oracles found is in the table.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 3
