@@ -63,6 +63,11 @@ def failing(seed: codec.Seed) -> list[str]:
     return own or [release for release in having if wanted[release]]
 
 
+def _on_a_gpu_alone(seed: codec.Seed) -> bool:
+    """Whether its own failure is a crash that only a GPU has."""
+    return str(seed.about["found"]).endswith("/cuda") and seed.about["oracle"] == "ended"
+
+
 def last_line(pattern: str) -> Callable[[int, str], tuple[bool, str]]:
     """Right by its exit code; said: the last line with the pattern."""
 
@@ -79,9 +84,7 @@ def rows(parts: Sequence[str], names: Sequence[str], out: Path, tries: int) -> I
     makers: dict[str, Callable[[], Iterator[Row]]] = {
         "script": lambda: (script(name, seed, out, tries) for name, seed in shown),
         "export": lambda: (export(name, seed, out) for name, seed in shown),
-        "bisect": lambda: (
-            bisect(name, seed, out) for name, seed in seeds if not str(seed.about["found"]).endswith("/cuda")
-        ),
+        "bisect": lambda: (bisect(name, seed, out) for name, seed in seeds if not _on_a_gpu_alone(seed)),
         "repairs": lambda: (repair(one.seed) for one in CANDIDATE_PATCHES if not names or one.seed in names),
         "first": lambda: (
             first(name, seed) for name, seed in seeds if f"{name}.json" in {p.seed for f in FIXES for p in f.proofs}
