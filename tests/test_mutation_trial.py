@@ -71,14 +71,14 @@ def test_killed_by_the_first_failure_of_its_own() -> None:
     world = World({0: [known], 1: [known, new, other]}, {0: [known], 1: [known]})
     outcome = world.outcome()
     assert (outcome.state, outcome.oracle, outcome.oracles) == (KILLED, "kv_writes", ("kv_writes", "ended"))
-    assert (outcome.runner, outcome.cases, outcome.where) == ("draft/triton", 2, "slots")
-    assert world.ran == [(0, True), (0, False), (1, True), (1, False)]
-    assert outcome.seconds == 3.0  # until it failed, not until that was compared
+    assert (outcome.runner, outcome.cases, outcome.where) == ("draft/triton", 3, "slots")
+    assert world.ran == [(0, True), (0, False), (2, True), (1, True), (1, False)], "the runners take turns"
+    assert outcome.seconds == 4.0  # until it failed, not until that was compared
 
 
 def test_killed_by_another_runner() -> None:
     outcome = World({2: [verdict("staged", "row 1")]}, {}).outcome()
-    assert (outcome.state, outcome.runner, outcome.cases) == (KILLED, "verify/triton", 3)
+    assert (outcome.state, outcome.runner, outcome.cases) == (KILLED, "verify/triton", 2)
 
 
 def test_survives_what_fails_without_it_as_well_and_is_not_tried_for_ever() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from fuzz.mutation.mutant import Mutant
@@ -63,12 +64,18 @@ def mutants_of(ran: Ran, source: Callable[[str], str]) -> dict[str, list[Mutant]
 
 def ordered(mutant: Mutant, plans: Mapping[str, Sequence[Case]], ran: Ran) -> list[tuple[str, Case]]:
     """The cases on which a mutant is tried, with the runner that each belongs to, those that reach most first: of each
-    setup that runs its line the first cases, runner after runner; then the others of these setups; then the rest.
+    setup that runs its line the first cases, the runners in turn; then the others of these setups; then the rest.
     plans: of the runners that may try it, in their order."""
-    every = [(runner, case) for runner, cases in plans.items() for case in cases]
     reaching = {setup for runner in plans for setup, lines in ran[runner].items() if runs(mutant, lines)}
     first = {id(case) for cases in plans.values() for own in traced_cases(cases).values() for case in own}
-    return sorted(every, key=lambda entry: (entry[1].setup not in reaching, id(entry[1]) not in first))
+    ranked: list[tuple[tuple[bool, bool, int], str, Case]] = []
+    for runner, cases in plans.items():
+        places: Counter[tuple[bool, bool]] = Counter()
+        for case in cases:
+            rank = (case.setup not in reaching, id(case) not in first)
+            ranked.append(((*rank, places[rank]), runner, case))
+            places[rank] += 1
+    return [(runner, case) for _, runner, case in sorted(ranked, key=lambda entry: entry[0])]
 
 
 def runs(mutant: Mutant, lines: Lines) -> bool:
