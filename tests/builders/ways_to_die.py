@@ -6,7 +6,7 @@ from __future__ import annotations
 WAYS = {
     "device assert": (900_001, "raised", "CUDA error: device-side assert triggered"),
     # A full device says nothing about sglang.
-    "out of memory": (900_002, "error", "the session failed: HarnessError: OutOfMemoryError: "),
+    "out of memory": (900_002, "error", "OutOfMemoryError: "),
     "abort": (900_003, "crashed", "SIGABRT"),
     "hang": (900_004, "hung", "no answer"),
 }
