@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fuzz.check import guard
+from fuzz.check.command import published
 from fuzz.check.guard import Check, Checked, Ways, stored_seeds
 from fuzz.check.summary import exit_code, markdown
 from fuzz.draw.directed import directed, places
@@ -74,6 +75,7 @@ class World:
         self.out = out
         self.behaviours = {BRANCH: behaviours.get("branch", good), BASE: behaviours.get("base", good)}
         self.release = "0.5.23"
+        self.published: Target | None = BASE
         self.runs: list[tuple[Target, Case]] = []
         self.now = 0.0
         self.told: list[str] = []
@@ -99,6 +101,7 @@ class World:
             issues=load(),
             out=self.out,
             seconds=seconds,
+            published=lambda release: self.published,
             clock=lambda: self.now,
             tell=self.told.append,
         ).run(stored)
@@ -138,10 +141,30 @@ def test_another_failure_on_the_base_does_not_excuse_it(tmp_path: Path) -> None:
 
 
 def test_without_a_base_known_issues_of_its_release_are_not_red(tmp_path: Path) -> None:
-    world = World(tmp_path, branch=failing("multi_layer"))
-    done = world.check()
+    stale = failing("multi_layer")
+    done = World(tmp_path, branch=stale, base=stale).check()
     assert exit_code(done) == ExitCode.PASS and "req_pool_indices" in done.known[0].known
     assert exit_code(World(tmp_path, branch=failing("multi_layer", "kv_writes")).check()) == ExitCode.FAIL
+
+
+def test_a_known_issues_place_that_the_release_as_published_does_not_fail_in_is_red(tmp_path: Path) -> None:
+    world = World(tmp_path, branch=failing("multi_layer"))
+    assert exit_code(world.check()) == ExitCode.FAIL
+    assert any(line.startswith("FAIL multi_layer") and "passes the same case" in line for line in world.told)
+    world.published = None
+    done = world.check()
+    assert exit_code(done) == ExitCode.UNKNOWN and "known by name alone" in done.unsure[0]
+
+
+def test_a_checkout_is_held_against_the_newest_release_that_is_here_and_not_newer() -> None:
+    def lacks(target: Target) -> str:
+        return "" if target.sglang in ("0.5.13", "0.5.16") else "is not installed"
+
+    found = {
+        version: published(version, "emulated", lacks) for version in ("0.5.15", "0.5.16+gabc", "0.0.0.dev0", "0.5.12")
+    }
+    assert found["0.5.15"] == Target("0.5.13", "emulated") and found["0.5.12"] is None
+    assert found["0.5.16+gabc"] == found["0.0.0.dev0"] == Target("0.5.16", "emulated")
 
 
 def test_a_failure_that_does_not_come_back_is_uncertain(tmp_path: Path) -> None:
@@ -179,7 +202,8 @@ def test_a_seed_that_passes_where_it_failed_is_told(tmp_path: Path) -> None:
     name = "multi-layer-stale-padding.json"
     done = World(tmp_path).check(seeds=[name])
     assert done.gone == [name] and done.seeds == 1
-    still = World(tmp_path, branch=failing("multi_layer")).check(seeds=[name])
+    stale = failing("multi_layer")
+    still = World(tmp_path, branch=stale, base=stale).check(seeds=[name])
     assert still.gone == [] and exit_code(still) == ExitCode.PASS
 
 

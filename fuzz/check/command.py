@@ -12,12 +12,24 @@ from typing import Any
 from fuzz.check.guard import Check, Checked, Ways, stored_seeds
 from fuzz.check.summary import exit_code, markdown
 from repro.cases.case import Case, Target
+from repro.cases.release_list import ADAPTED
+from repro.cases.releases import release_order
 from repro.commands.cli import BadInput
 from repro.ledger.known import load
 from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Trace
 from repro.upstream.fixes import SEEDS
+
+
+def published(release: str, engine: str, lacks: Callable[[Target], str]) -> Target | None:
+    """The newest release that is here and no newer than this version; of all, if a tree does not know its version."""
+    try:
+        order = release_order(ADAPTED[-1] if release.startswith("0.0.0") else release.partition("+")[0])
+    except ValueError:
+        order = release_order(ADAPTED[-1])
+    older = [Target(name, engine) for name in ADAPTED if release_order(name) <= order]
+    return next((target for target in reversed(older) if not lacks(target)), None)
 
 
 def command_check(
@@ -45,6 +57,7 @@ def command_check(
         judge=judge,
         overall=overall,
         issues=load(),
+        published=lambda release: published(release, options.checked.engine, lacks),
         out=out,
         seconds=60 * options.minutes,
         seed=options.seed,

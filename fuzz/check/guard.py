@@ -102,7 +102,8 @@ def identity(case: Case, verdict: Verdict) -> Identity:
 class Check:
     """A running check. Mutable.
 
-    opened: runs cases on a target while it is entered. judge, overall: the oracles. issues: known ones.
+    opened: runs cases on a target while it is entered. judge, overall: the oracles. issues: known ones. published: the
+    release as published that a checkout of this version is held against where no base is given; None if none is here.
     """
 
     checked: Checked
@@ -112,6 +113,7 @@ class Check:
     issues: Sequence[Issue]
     out: Path
     seconds: float
+    published: Callable[[str], Target | None] = lambda release: None
     seed: int = 0
     clock: Callable[[], float] = time.monotonic
     tell: Callable[[str], None] = print
@@ -129,6 +131,8 @@ class Check:
                     self._case(ways, case, "drawn")
         if self.checked.base:
             self._ask_base(self.checked.base)
+        elif self.checked.target.is_checkout and self.checked.known:
+            self._ask_published()
         self.checked.seconds = self.clock() - start
         return self.checked
 
@@ -219,16 +223,39 @@ class Check:
 
     def _ask_base(self, base: Target) -> None:
         """Whether the failures are on the base as well."""
-        if not self.checked.failures:
+        for failure in self._shared(base, list(self.checked.failures.values())):
+            self.checked.failures[failure.identity] = replace(failure, known=f"{base} fails in the same way")
+
+    def _ask_published(self) -> None:
+        """A known issue names a place, and a change may break the same place: what the release as published does not
+        show in the same case is the change's."""
+        known = self.checked.known
+        release = self.published(self.checked.release)
+        if release is None:
+            self.checked.unsure.append(
+                f"{len(known)} failures are known by name alone: no release is here to hold them against"
+            )
+            return
+        shared = {failure.identity for failure in self._shared(release, known)}
+        for failure in known:
+            if failure.identity not in shared:
+                self.checked.failures[failure.identity] = replace(failure, known="")
+                self.tell(f"FAIL {' '.join(failure.identity)}: {release} passes the same case: {failure.finding.seed}")
+
+    def _shared(self, base: Target, failures: Sequence[Failure]) -> Iterator[Failure]:
+        """Those of these failures that the base shows in the same case, in a fresh process; what it cannot be
+        asked about is said."""
+        if not failures:
             return
         with self.opened(base) as ways:
-            for name, failure in list(self.checked.failures.items()):
+            for failure in failures:
                 case, fingerprint = failure.finding.case, failure.finding.verdict.fingerprint
                 for attempt in attempts(ways.run_fresh, self.judge, case, 1):
                     if attempt.failure(fingerprint):
-                        self.checked.failures[name] = replace(failure, known=f"{base} fails in the same way")
+                        yield failure
                     elif not attempt.took_place:
-                        self.checked.unsure.append(f"{' '.join(name)}: not run on {base}: {attempt.trace.ended.what}")
+                        name = " ".join(failure.identity)
+                        self.checked.unsure.append(f"{name}: not run on {base}: {attempt.trace.ended.what}")
 
 
 def stored_seeds(folder: Path) -> list[tuple[str, Seed]]:

@@ -198,7 +198,7 @@ CANDIDATE_PATCHES = (
                     self.draft_extend_attn_backend_list.append(
                         draft_backend_factory.create_draft_extend_backend()
                     )
-                    if self.draft_extend_attn_backend_list[-1] is not None:
+                    if hasattr(self.draft_extend_attn_backend_list[-1], "num_draft_tokens"):
                         self.draft_extend_attn_backend_list[-1].num_draft_tokens += step
                 """,
             ),

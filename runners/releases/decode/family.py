@@ -63,6 +63,11 @@ def sliding(live: Live) -> Mapping[str, torch.Tensor]:
     return found
 
 
+def sliding_used(live: Live, used: int) -> Mapping[str, torch.Tensor]:
+    """The same as a call's: so many indices, and of every row where it begins, in an idle batch as well."""
+    return {name: tensor[None, : None if name.endswith("indptr") else used] for name, tensor in sliding(live).items()}
+
+
 def sliding_of(backend: Any) -> Mapping[str, torch.Tensor]:
     """The same of one attention backend."""
     if isinstance(backend.kv_indptr, list):
@@ -103,7 +108,7 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
     return {
         "kv_indptr": only(backend(live).kv_indptr)[None],
         "kv_indices": only(backend(live).cuda_graph_kv_indices)[None, :used],
-        **{name: tensor[None, :used] for name, tensor in sliding(live).items()},
+        **sliding_used(live, used),
     }
 
 

@@ -66,7 +66,7 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
         "qo_indptr": backend.qo_indptr[None],
         "mask_indptr": backend.mask_indptr,
         "custom_mask": mask_of(backend)[:bits],
-        **{name: tensor[None, : lengths + setup.max_bs] for name, tensor in decode.sliding(live).items()},
+        **decode.sliding_used(live, lengths + setup.max_bs),
     }
 
 
@@ -93,7 +93,7 @@ def flashinfer_metadata(live: Live, given: Given) -> Mapping[str, torch.Tensor]:
         "kv_indptr": backend.kv_indptr[-1][None],
         "kv_indices": backend.cuda_graph_kv_indices[-1][None, :used],
         "qo_indptr": backend.cuda_graph_qo_indptr[-1][None],
-        **{name: tensor[None, :used] for name, tensor in decode.sliding(live).items()},
+        **decode.sliding_used(live, used),
         "mask_indptr": wanted[1] + 8 * starts - wanted[0],
         "custom_mask": (packed[place // 8] >> (place % 8)).to(torch.uint8) & 1,
     }
