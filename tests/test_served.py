@@ -196,7 +196,7 @@ def test_without_a_past_or_in_fresh_processes_there_is_no_flag(tmp_path: Path, f
 
 # On sglang -------------------------------------------------------------------------------------------------------
 
-ROUNDS, EACH = 3, 2
+ROUNDS, EACH = 5, 1
 
 
 def drawn(runner: str, backend: str) -> list[Case]:
