@@ -19,6 +19,7 @@ from oracles.catalogue import judge_all
 from repro.cases.case import Case, Setup, Target
 from repro.shrinking.store import AFTER, keep
 from repro.traces.campaign import dumps, loads
+from repro.traces.finding import Verdict
 from repro.traces.trace import How, Trace
 from runners.processes.pool import Pool
 from runners.processes.served import kind, may_serve
@@ -152,7 +153,7 @@ def test_processes_end_with_the_pool() -> None:
 
 
 def served_by(setup: Setup, **past: object) -> Open:
-    return Open(setup=setup, channel=None, pid=0, log=None, **past)  # type: ignore[arg-type]
+    return Open(setup=setup, channel=None, pid=0, log=None, **past)  # type: ignore[arg-type]  # no session is behind it
 
 
 def test_which_setups_a_process_may_serve() -> None:
@@ -185,7 +186,9 @@ def test_a_failure_that_only_a_past_shows_is_flagged_and_kept_with_it(tmp_path: 
 
 
 @pytest.mark.parametrize("fresh", [lambda case: [FAIL], lambda case: []])
-def test_without_a_past_or_in_fresh_processes_there_is_no_flag(tmp_path: Path, fresh: Callable[[Case], list]) -> None:  # type: ignore[type-arg]
+def test_without_a_past_or_in_fresh_processes_there_is_no_flag(
+    tmp_path: Path, fresh: Callable[[Case], list[Verdict]]
+) -> None:
     past = (WELL.setup,) if fresh(WELL) else ()
     world = World(fails=lambda case: [FAIL], fails_fresh=fresh)
     hooks = replace(world.hooks(), past=lambda: past, keep=lambda finding: str(keep(tmp_path, finding)))

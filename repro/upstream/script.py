@@ -28,7 +28,7 @@ sys.excepthook = lambda *error: (sys.__excepthook__(*error), os._exit(3))
 CPU = "--cpu" in sys.argv or shutil.which("nvidia-smi") is None
 DEVICE = "cpu" if CPU else "cuda\""""
 _STANDINS = r"(?s)class Graph:.*# -+ end of the stand-ins -+\n"
-_IN_ONE_LINE = "import {}  # noqa: E401"
+_IN_ONE_LINE = "import {}  # noqa: E401 - a script for reports is short"
 # What sglang's own suite has installed, and what is only named here.
 _NAMED_ONLY = ', *["datasets"] * (importlib.util.find_spec("datasets") is None)'
 _STANDARD = (

@@ -5,7 +5,7 @@ Needs sglang and torch, and without a GPU triton and numpy below 2.4 besides. No
     PYTHONPATH=IMPORT_PATH_OF_SGLANG python THIS_FILE    exit code 1: the bug shows, 0: it does not, 3: no run
 Checked before it was handed over: shows the bug in 10 of 10 runs on sglang 0.5.23 without a GPU; passes in 10 of 10 runs on
 sglang 0.5.23 with the candidate patch of draft-padded-branches-keep-pages without a GPU."""
-import contextlib, importlib.machinery, os, platform, shutil, sys, types  # noqa: E401
+import contextlib, importlib.machinery, os, platform, shutil, sys, types  # noqa: E401 - a script for reports is short
 sys.excepthook = lambda *error: (sys.__excepthook__(*error), os._exit(3))
 CPU = "--cpu" in sys.argv or shutil.which("nvidia-smi") is None
 DEVICE = "cpu" if CPU else "cuda"
