@@ -133,6 +133,12 @@ def _parser() -> Parser:
     mutate.add_argument("--backend", choices=BACKENDS, help="only with this attention backend")
     mutate.add_argument("--sample", type=count, metavar="N", help="so many, over all runners; default: all there are")
     mutate.add_argument("--seed", type=whole, default=0, help="which ones")
+    mutate.add_argument(
+        "--only",
+        action="append",
+        metavar="ID|FILE[:LINE]",
+        help="these mutants; repeatable; the end of a file's name does",
+    )
     mutate.add_argument("--cases", type=count, default=40, help="on which a mutant is tried, of each runner at most")
     mutate.add_argument("--limit", type=positive, default=180.0, help="seconds after which no further case is begun")
     cli.add_timeout(mutate, 30.0)

@@ -20,6 +20,7 @@ from fuzz.mutation.sites import mutants
 from fuzz.mutation.summary import Report, alone
 from fuzz.mutation.trial import KILLED, SESSION, SURVIVED, UNTRIED, Clean, Outcome, Trial
 from repro.cases.case import Case, Target
+from repro.commands.cli import BadInput
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Ended, How, Seen, Trace
 
@@ -150,6 +151,7 @@ def command(folder: Path, **changed: object) -> argparse.Namespace:
         "backend": "triton",
         "sample": None,
         "seed": 0,
+        "only": None,
         "cases": 2,
         "limit": 9.0,
         "timeout": 9.0,
@@ -186,6 +188,18 @@ def test_an_unexplained_survivor_makes_it_red_and_a_reason_green(
     monkeypatch.setattr(equivalents, "read", lambda: wrong)
     assert mutate(command(tmp_path), tools) == 0
     assert mutate(command(tmp_path, try_equivalent=True), tools) == 1
+
+
+@pytest.mark.parametrize("asked", [MUTANT.id, "x.py:2", "speculative/x.py"])
+def test_only_those_that_are_asked_for(tmp_path: Path, asked: str) -> None:
+    (tmp_path / FILE).parent.mkdir(parents=True)
+    (tmp_path / FILE).write_text(SOURCE)
+    tools = Tools(sessions=opened, judge=judge, sources=lambda target: tmp_path)
+    mutate(command(tmp_path, only=[asked]), tools)
+    record = json.loads((tmp_path / "out.json").read_text())
+    assert len(record["mutants"]) == (1 if asked == MUTANT.id else 3)
+    with pytest.raises(BadInput, match="--only y.py: no mutant"):
+        mutate(command(tmp_path, only=[asked, "y.py"]), tools)
 
 
 def test_figures() -> None:

@@ -87,6 +87,8 @@ class _Run:
         groups = mutants_of(ran, self._source)
         if not any(groups.values()):
             raise BadInput(f"{self.target}: no code of its runners was run; {self.options.out} has the workers' logs")
+        if self.options.only:
+            groups = _chosen(groups, self.options.only)
         say(", ".join(f"{runner}: {len(mutants)}" for runner, mutants in groups.items()) + " sites")
         homes: dict[str, list[str]] = {}
         for runner, mutants in groups.items():
@@ -146,7 +148,7 @@ class _Run:
         by = f" by {', '.join(outcome.oracles)}" if outcome.oracles else ""
         say(
             f"{len(self.outcomes)} {outcome.state}{by} {outcome.runner} {outcome.cases} cases {outcome.seconds:.1f} s: "
-            f"{mutant.file}:{mutant.line} {mutant.function}: {mutant.operator}: {mutant.old} -> {mutant.new}"
+            f"{mutant.file}:{mutant.line} {mutant.function}: {mutant.operator}: {mutant.old} -> {mutant.new} ({mutant.id})"
         )
 
     def _ran(self) -> Ran:
@@ -210,6 +212,15 @@ def _runners(asked: str | None) -> list[str]:
     """Those whose mutants are drawn: all but the toy, and, unless it is asked for by name, one that compiles its
     functions, which takes every session minutes."""
     return [asked] if asked else [name for name, facts in RUNNER_FACTS.items() if name != TOY and not facts.compiled]
+
+
+def _chosen(groups: Mapping[str, Sequence[Mutant]], asked: Sequence[str]) -> dict[str, list[Mutant]]:
+    """Those that were asked for. BadInput if there are none for one of them."""
+    found = {name: [m for m in mutants if any(m.meant(one) for one in asked)] for name, mutants in groups.items()}
+    for one in asked:
+        if not any(mutant.meant(one) for mutants in found.values() for mutant in mutants):
+            raise BadInput(f"--only {one}: no mutant of what these runners run")
+    return found
 
 
 def running(sessions: Sessions) -> Run:

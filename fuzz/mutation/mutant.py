@@ -40,6 +40,11 @@ class Mutant:
         """12 hex digits. The line is part of it: a function may hold the same statement twice."""
         return hashlib.sha256("\n".join([*self.key, str(self.start)]).encode()).hexdigest()[:12]
 
+    def meant(self, asked: str) -> bool:
+        """Whether it is asked for by its id, by the end of its file's name, or by that and its line (FILE:LINE)."""
+        file, _, line = asked.partition(":")
+        return asked == self.id or (self.file.endswith(file) and line in ("", str(self.line)))
+
     def change(self) -> dict[str, object]:
         """What a session that is opened with this mutant is sent."""
         sent = asdict(self)
