@@ -148,7 +148,8 @@ class _Run:
         by = f" by {', '.join(outcome.oracles)}" if outcome.oracles else ""
         say(
             f"{len(self.outcomes)} {outcome.state}{by} {outcome.runner} {outcome.cases} cases {outcome.seconds:.1f} s: "
-            f"{mutant.file}:{mutant.line} {mutant.function}: {mutant.operator}: {mutant.old} -> {mutant.new} ({mutant.id})"
+            f"{mutant.file}:{mutant.line} {mutant.function}: {mutant.operator}: {mutant.old} -> {mutant.new} "
+            f"({mutant.id})"
         )
 
     def _ran(self) -> Ran:
