@@ -140,6 +140,17 @@ def test_cases_on_setups_that_run_the_line_come_first(everything: list[Mutant]) 
     assert last < len([case for _, case in tried[2:] if case.setup in (setups["draft"][1], setups["decode"][1])])
 
 
+def test_what_several_runners_run_is_soon_tried_on_different_setups(everything: list[Mutant]) -> None:
+    mutant = next(mutant for mutant in everything if mutant.function == "kernel")
+    plans = {name: plan(name, "triton") for name in ("draft", "decode", "verify")}
+    there = {mutant.file: frozenset({mutant.lines[0]})}
+    ran = {name: {case.setup: there for case in cases} for name, cases in plans.items()}
+    setups = {name: list(traced_cases(cases)) for name, cases in plans.items()}
+    tried = ordered(mutant, plans, ran)
+    assert [setups[name].index(case.setup) for name, case in tried[:6]] == [0, 1, 2, 1, 2, 3]
+    assert len({id(case) for _, case in tried}) == sum(len(cases) for cases in plans.values())
+
+
 @pytest.mark.parametrize("runner", [name for name in RUNNER_FACTS if name != "toy"])
 def test_each_runner_has_directed_cases(runner: str) -> None:
     for backend in RUNNER_FACTS[runner].backends:

@@ -54,9 +54,13 @@ class World:
         return self.failing[mutated].get(number, ())
 
     def outcome(self, limit_s: float = 100.0) -> Outcome:
+        trial = self.trial(limit_s)
+        return trial.of(MUTANT, list(trial.plans), self.run)
+
+    def trial(self, limit_s: float = 100.0) -> Trial:
         plans = {"draft/triton": CASES[:2], "verify/triton": CASES[2:]}
         ran: Ran = {name: {case.setup: {FILE: frozenset({2})} for case in cases} for name, cases in plans.items()}
-        trial = Trial(
+        return Trial(
             plans=plans,
             ran=ran,
             clean=Clean(self.judge),
@@ -64,7 +68,6 @@ class World:
             clock=lambda: self.time,
             limit_s=limit_s,
         )
-        return trial.of(MUTANT, list(plans), self.run)
 
 
 def test_killed_by_the_first_failure_of_its_own() -> None:
@@ -80,6 +83,15 @@ def test_killed_by_the_first_failure_of_its_own() -> None:
 def test_killed_by_another_runner() -> None:
     outcome = World({2: [verdict("staged", "row 1")]}, {}).outcome()
     assert (outcome.state, outcome.runner, outcome.cases) == (KILLED, "verify/triton", 2)
+
+
+def test_where_the_unchanged_sglang_stops_comes_last_once_that_is_known() -> None:
+    stops = [verdict("ended", "raised")]
+    world = World({0: stops}, {0: stops})
+    trial = world.trial()
+    for _ in range(2):
+        trial.of(MUTANT, list(trial.plans), world.run)
+    assert [number for number, mutated in world.ran if mutated] == [0, 2, 1, 2, 1, 0]
 
 
 def test_survives_what_fails_without_it_as_well_and_is_not_tried_for_ever() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from fuzz.mutation.mutant import Mutant
@@ -64,18 +63,20 @@ def mutants_of(ran: Ran, source: Callable[[str], str]) -> dict[str, list[Mutant]
 
 def ordered(mutant: Mutant, plans: Mapping[str, Sequence[Case]], ran: Ran) -> list[tuple[str, Case]]:
     """The cases on which a mutant is tried, with the runner that each belongs to, those that reach most first: of each
-    setup that runs its line the first cases, the runners in turn; then the others of these setups; then the rest.
-    plans: of the runners that may try it, in their order."""
+    setup that runs its line the first case, then the others of these setups, then the rest. The runners take turns, and
+    each begins with another setup than the one before it: what several of them run (a kernel) is soon tried with
+    windows, pages, long prefixes and odd heads. plans: of the runners that may try it, in their order."""
     reaching = {setup for runner in plans for setup, lines in ran[runner].items() if runs(mutant, lines)}
-    first = {id(case) for cases in plans.values() for own in traced_cases(cases).values() for case in own}
-    ranked: list[tuple[tuple[bool, bool, int], str, Case]] = []
-    for runner, cases in plans.items():
-        places: Counter[tuple[bool, bool]] = Counter()
+    ranked: list[tuple[int, int, str, Case]] = []
+    for turn, (runner, cases) in enumerate(plans.items()):
+        first = {id(own[0]) for own in traced_cases(cases).values()}
+        groups: tuple[list[Case], ...] = ([], [], [])
         for case in cases:
-            rank = (case.setup not in reaching, id(case) not in first)
-            ranked.append(((*rank, places[rank]), runner, case))
-            places[rank] += 1
-    return [(runner, case) for _, runner, case in sorted(ranked, key=lambda entry: entry[0])]
+            groups[2 if case.setup not in reaching else int(id(case) not in first)].append(case)
+        begin = turn % max(1, len(groups[0]))
+        for rank, own in enumerate((groups[0][begin:] + groups[0][:begin], *groups[1:])):
+            ranked += [(rank, place, runner, case) for place, case in enumerate(own)]
+    return [(runner, case) for _, _, runner, case in sorted(ranked, key=lambda entry: entry[:2])]
 
 
 def runs(mutant: Mutant, lines: Lines) -> bool:

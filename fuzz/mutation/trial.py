@@ -82,6 +82,11 @@ class Clean:
         with self._lock:
             return self._failures.setdefault(name, failures)
 
+    def stops(self, case: Case) -> bool:
+        """Whether it is known that the unchanged sglang does not come to the end of this case."""
+        failures = self._failures.get(digest(case), frozenset())
+        return failures is None or any(oracle == ENDED for oracle, _ in failures)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
@@ -100,7 +105,8 @@ class Trial:
         start, count = self.clock(), 0
         late = ""
         change = {"edit": mutant.change()}
-        for runner, case in ordered(mutant, {name: self.plans[name] for name in runners}, self.ran):
+        cases = ordered(mutant, {name: self.plans[name] for name in runners}, self.ran)
+        for runner, case in sorted(cases, key=lambda entry: self.clean.stops(entry[1])):
             if self.clock() - start > self.limit_s:
                 late = f"not tried on all cases: {self.limit_s:g} s were over"
                 break
