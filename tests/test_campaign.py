@@ -312,6 +312,7 @@ def toy_campaign(name: str, folder: Path, cases: int) -> Campaign:
         return campaign(plan, CaseStream(drawn(plan)), hooks)
 
 
+@pytest.mark.slow
 def test_toy_stale_padding_from_draw_to_seed_file(tmp_path: Path) -> None:
     done = toy_campaign("stale_padding", tmp_path, 24)
     buffers = ("req_pool_indices", "topk_p", "topk_index", "hidden_states")
@@ -329,6 +330,7 @@ def test_toy_stale_padding_from_draw_to_seed_file(tmp_path: Path) -> None:
     assert done.judged == done.cases == 24
 
 
+@pytest.mark.slow
 def test_toy_clean_gives_no_alarm(tmp_path: Path) -> None:
     done = toy_campaign("clean", tmp_path, 48)
     assert (done.findings, done.judged, done.endings) == ((), 48, {"done": 48})

@@ -75,6 +75,7 @@ class Piece:
     id: str
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False), st.integers(1, 30), st.integers(0, 25))
 def test_every_chunk_is_merged_once_or_given_up(choices: random.Random, count: int, losses: int) -> None:
     fresh = iter([Piece(str(number)) for number in range(count)])
@@ -177,6 +178,7 @@ def test_a_failure_is_settled_behind_what_its_session_had_run() -> None:
 # The driver ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False), st.integers(1, 60), st.integers(0, 20))
 def test_no_loss_costs_or_doubles_a_case_or_a_finding(choices: random.Random, limit: int, losses: int) -> None:
     # No chunk is lost so often that it is given up: that is another test.
@@ -193,6 +195,7 @@ def test_no_loss_costs_or_doubles_a_case_or_a_finding(choices: random.Random, li
     assert Counter(told.kept) == Counter({(name, failed): 1 for name in failures for failed in (0, 5)})
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False), st.integers(20, 60))
 def test_many_losses_cost_at_most_what_is_given_up(choices: random.Random, losses: int) -> None:
     nodes = SimulatedNodes(choices.randrange, losses)

@@ -73,6 +73,7 @@ ABOUT = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @unhurried
 @given(case=cases(), about=ABOUT)
 def test_a_seed_comes_back_as_it_was(case: Case, about: dict[str, Any]) -> None:

@@ -353,6 +353,7 @@ def test_what_was_found_before_an_interruption_was_told(error: type[BaseExceptio
     assert stale_padding(better[-1])
 
 
+@pytest.mark.slow
 @given(case=setups().flatmap(cases))
 @settings(max_examples=30, deadline=None)
 def test_no_pass_proposes_without_end_or_breaks_on_any_answer(case: Case) -> None:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+# In one process, which parses each file once.
+pytestmark = pytest.mark.xdist_group("tidy")
+
 PROJECT = Path(__file__).resolve().parent.parent
 PACKAGES = ("fuzz", "oracles", "repro", "reports", "runners")
 MODULES = sorted(path for package in PACKAGES for path in (PROJECT / package).rglob("*.py"))
