@@ -20,6 +20,7 @@ from repro.commands.cli import BadInput, ended
 from repro.ledger.known import BadIssues
 from repro.ledger.run import asked_for, new_run
 from repro.traces.exit_codes import ExitCode
+from runners.processes.fork_servers import processor_seconds
 from runners.processes.pool import Pool
 from runners.processes.warm import room_for
 from runners.targets.environments import PROBES, lacks, sglang_path
@@ -48,7 +49,9 @@ def carry_out(arguments: Sequence[str] | None) -> ExitCode:
             raise BadInput(f"{target}: {lack}")
     warn_of_hypothesis_version()
     if options.command == "mutate":
-        return mutate(options, Tools(sessions=_mutable, judge=judge_all, sources=sglang_path))
+        return mutate(
+            options, Tools(sessions=_mutable, judge=judge_all, sources=sglang_path, processor_seconds=processor_seconds)
+        )
     kind = "campaign" if options.command == "run" else options.command
     with new_run(asked_for(options.ledger), kind) as ledger, Display(Screen()) as display:
         return CAMPAIGNS[options.command](CommandContext(options, display, ledger), targets)

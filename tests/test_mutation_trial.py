@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -181,7 +182,7 @@ def test_an_unexplained_survivor_makes_it_red_and_a_reason_green(
 ) -> None:
     (tmp_path / FILE).parent.mkdir(parents=True)
     (tmp_path / FILE).write_text(SOURCE)
-    tools = Tools(sessions=opened, judge=judge, sources=lambda target: tmp_path)
+    tools = Tools(sessions=opened, judge=judge, sources=lambda target: tmp_path, processor_seconds=time.process_time)
     assert mutate(command(tmp_path), tools) == 1
     record = json.loads((tmp_path / "out.json").read_text())
     states = {mutant["new"]: mutant["state"] for mutant in record["mutants"]}
@@ -206,7 +207,7 @@ def test_an_unexplained_survivor_makes_it_red_and_a_reason_green(
 def test_only_those_that_are_asked_for(tmp_path: Path, asked: str) -> None:
     (tmp_path / FILE).parent.mkdir(parents=True)
     (tmp_path / FILE).write_text(SOURCE)
-    tools = Tools(sessions=opened, judge=judge, sources=lambda target: tmp_path)
+    tools = Tools(sessions=opened, judge=judge, sources=lambda target: tmp_path, processor_seconds=time.process_time)
     mutate(command(tmp_path, only=[asked]), tools)
     record = json.loads((tmp_path / "out.json").read_text())
     assert len(record["mutants"]) == (1 if asked == MUTANT.id else 3)

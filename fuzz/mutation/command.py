@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import queue
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,11 +40,12 @@ class Sessions(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
     """What is passed in. sessions: opens a worker for a target, a limit on its silence in seconds and its log. sources:
-    where the target's sglang lies."""
+    where the target's sglang lies. processor_seconds: what this process and those that it started have spent."""
 
     sessions: Callable[[Target, float, Path], AbstractContextManager[Sessions]]
     judge: Judge
     sources: Callable[[Target], Path]
+    processor_seconds: Callable[[], float]
 
 
 def mutate(options: argparse.Namespace, tools: Tools) -> ExitCode:
@@ -82,7 +82,7 @@ class _Run:
         self.wrongly_claimed: list[Outcome] = []
 
     def report(self) -> summary.Report:
-        start, cpu = time.monotonic(), _cpu_seconds()
+        start, cpu = time.monotonic(), self.tools.processor_seconds()
         ran = self._ran()
         groups = mutants_of(ran, self._source)
         if not any(groups.values()):
@@ -118,7 +118,7 @@ class _Run:
             sites={runner: len(mutants) for runner, mutants in groups.items()},
             outcomes=tuple(sorted(self.outcomes, key=lambda o: (o.mutant.file, o.mutant.start, o.mutant.id))),
             seconds=time.monotonic() - start,
-            cpu_seconds=_cpu_seconds() - cpu,
+            cpu_seconds=self.tools.processor_seconds() - cpu,
             workers=self.options.workers,
             wrongly_claimed=tuple(self.wrongly_claimed),
         )
@@ -236,9 +236,3 @@ def running(sessions: Sessions) -> Run:
         return sessions.run(case)
 
     return run
-
-
-def _cpu_seconds() -> float:
-    """Of this process and of those that have ended."""
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -145,10 +146,19 @@ def common_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return common
 
 
-def _end_all() -> None:
+def end_all() -> None:
+    """The servers of this process, and whatever workers they still have."""
     for key in list(_servers):
         if key[0] == os.getpid():
             _servers.pop(key).end()
 
 
-atexit.register(_end_all)
+def processor_seconds() -> float:
+    """Of this process and of all that it started and that have ended. Ends the fork servers: what their workers spent
+    is known only when they have."""
+    end_all()
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+atexit.register(end_all)
