@@ -53,6 +53,14 @@ def fill_by_program(pointer, step, same):
     tl.store(pointer + program // step, tl.where(same > 0, same, program))
 
 
+@triton.jit
+def sum_of_row(pointer, kv_indptr, kv_indices, SIZE: tl.constexpr):
+    row = tl.program_id(0)
+    start, end = tl.load(kv_indptr + row), tl.load(kv_indptr + row + 1)
+    offsets = start + tl.arange(0, SIZE)
+    tl.store(pointer + row, tl.sum(tl.load(kv_indices + offsets, mask=offsets < end, other=0)))
+
+
 def main() -> None:
     memory = np.zeros(32, dtype=np.int32)
     middle = torch.from_numpy(memory[8:24])  # whose storage begins and ends with it
@@ -67,6 +75,16 @@ def main() -> None:
     note("past both ends")
     fill[(1,)](middle[4:8], -8, -100, 16)
     note("past a view")
+    fill[(1,)](middle[4:8], -4, -100, 8)
+    note("beside a view, of the same storage")
+    fill_both[(1,)](middle[4:8], middle, 8)
+    note("beside a view, in another one")
+    starts, indices = torch.tensor([0, 3, 6, 6], dtype=torch.int32), torch.arange(8, dtype=torch.int32)
+    for name, rows in (("one short", starts[:2]), ("right", starts[:3]), ("one too many", starts)):
+        sum_of_row[(2,)](middle, rows, indices, 4)
+        note(f"row starts, {name}")
+    sum_of_row[(2,)](middle, starts[:3], indices[:5], 4)
+    note("a view of too few indices")
     fill[(1,)](middle, 0, 12, 32)
     note("masked")
     fill_both[(1,)](middle, torch.from_numpy(memory[:4]), 8)

@@ -1,5 +1,5 @@
 """Loads and stores of interpreted kernels: what lies outside of the memory that the kernel was given is neither read
-nor written, and is a finding; so are two values for one place."""
+nor written, and is a finding; so are what lies beside a view, two values for one place, and rows without a program."""
 
 from __future__ import annotations
 
@@ -64,6 +64,24 @@ def test_stores_that_are_lost_are_seen(memory: dict[str, Any]) -> None:
     assert seen(memory, "masked") == {"store outside pointer in fill": [16, 16]}
     assert seen(memory, "of two, one too small") == {"store outside other in fill_both": [4, 4]}
     assert seen(memory, "by address") == {}
+
+
+def test_what_lies_beside_a_view_is_seen_though_it_is_in_the_same_memory(memory: dict[str, Any]) -> None:
+    beside = "beside a view, of the same storage"
+    assert seen(memory, beside) == {"store outside the view of pointer in fill": [-4, 4]}
+    assert memory[beside][8:16] == [-4, -3, -2, -1, 0, 1, 2, 3], "it is what a kernel would do"
+    assert seen(memory, "beside a view, in another one") == {}, "who was given both may take either"
+    few = "a view of too few indices"
+    assert seen(memory, few) == {}, "it is as long as the batch of the capture needed"
+    assert memory[few][8:10] == [3, 12]
+
+
+def test_a_launch_has_as_many_programs_as_rows_that_begin(memory: dict[str, Any]) -> None:
+    name = "another number of row starts than programs: kv_indptr in sum_of_row"
+    assert seen(memory, "row starts, right") == {}
+    assert seen(memory, "row starts, one too many") == {name: [4, 3]}
+    short = {name: [2, 3], "load outside the view of kv_indptr in sum_of_row": [2, 2]}
+    assert seen(memory, "row starts, one short") == short
 
 
 def test_loads_past_the_end_are_seen_and_give_nothing(memory: dict[str, Any]) -> None:

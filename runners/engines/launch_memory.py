@@ -1,5 +1,6 @@
 """What an interpreted kernel may touch: loads and stores outside of the memory that its launch was given are findings,
-and so are two programs that store different values to one address.
+also where it was given a view and touches what lies beside it; and so are two programs that store different values to
+one address, and row starts of more or fewer rows than there are programs.
 
 On a GPU the first read or overwrite foreign memory, or end the process, and of the last nobody knows which one stays.
 Here such lanes are masked off: they would land in the heap of the interpreter, whose own crash says nothing.
@@ -21,6 +22,10 @@ from runners.engines import touched
 from runners.engines.guards import band_bytes
 
 LOAD, STORE, RACE = "load outside", "store outside", "two values stored to"
+BESIDE = {LOAD: "load outside the view of", STORE: "store outside the view of"}
+STARTS = "another number of row starts than programs:"
+# Views of these are as long as the batch that a graph was captured with needs, and its replays need more.
+_GROWING = "kv_indices"
 # How many launches were watched, among what was seen.
 LAUNCHES = "launches"
 
@@ -28,14 +33,15 @@ LAUNCHES = "launches"
 @dataclass(frozen=True, slots=True)
 class Span:
     """The memory behind an argument of a launch: addresses from `first` up to `end`. band: how many bytes at both ends
-    are guard bands: what is stored there shows as such, and a read there is a finding. start: where the
-    argument itself begins; size: of an element, in bytes."""
+    are guard bands: what is stored there shows as such, and a read there is a finding. start, stop: where the
+    argument itself begins and ends, which may be a view of a part; size: of an element, in bytes."""
 
     name: str
     first: int
     end: int
     band: int
     start: int
+    stop: int
     size: int
 
     def within(self, kind: str) -> tuple[int, int]:
@@ -62,7 +68,22 @@ def _span(name: str, tensor: torch.Tensor) -> Span:
     storage = tensor.untyped_storage()
     first = storage.data_ptr()
     end = first + storage.nbytes()
-    return Span(name, first, end, band_bytes(storage), tensor.data_ptr(), tensor.element_size())
+    start, size = tensor.data_ptr(), tensor.element_size()
+    band = band_bytes(storage)
+    reach = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return Span(name, first, end, band, start, end - band if _GROWING in name else start + reach * size, size)
+
+
+def check_starts(kernel: str, arguments: Mapping[str, object], programs: int) -> None:
+    """Where rows begin and the last one ends, for as many rows as there are programs in the first dimension."""
+    for name, value in arguments.items():
+        if (
+            name.endswith("indptr")
+            and isinstance(value, torch.Tensor)
+            and value.dim() == 1
+            and len(value) != programs + 1
+        ):
+            report(f"{STARTS} {name} in {kernel}", len(value), programs + 1)
 
 
 # Findings --------------------------------------------------------------------------------------------------------
@@ -114,11 +135,14 @@ class _Launch:
     def allowed(self, ptrs: Any, mask: Any, size: int, kind: str) -> Any:
         """The mask without the lanes that lie outside of all memory; those are a finding."""
         addresses = ptrs.data
-        if not addresses.size or self._within_one(addresses, size, kind):
+        if not addresses.size or self._within_one(addresses, size, kind, views=True):
             return mask
         lanes = np.broadcast_to(mask.data, addresses.shape).astype(np.bool_)
         used = addresses[lanes]
-        if not used.size or self._within_one(used, size, kind):
+        if not used.size or self._within_one(used, size, kind, views=True):
+            return mask
+        if self._within_one(used, size, kind):
+            self._see_beside(used, size, kind)
             return mask
         outside = lanes & ~self.inside(addresses, size, kind)
         if not outside.any():
@@ -126,25 +150,39 @@ class _Launch:
         self._report(kind, int(addresses[outside].reshape(-1)[0]))
         return triton_interpreter.TensorHandle(lanes & ~outside, mask.dtype)
 
-    def _within_one(self, addresses: Any, size: int, kind: str) -> bool:
+    def _within_one(self, addresses: Any, size: int, kind: str, *, views: bool = False) -> bool:
         first, last = int(addresses.min()), int(addresses.max()) + size
-        bounds = (span.within(kind) for span in self.spans or ())
-        return any(low <= first and last <= high for low, high in bounds)
+        return any(low <= first and last <= high for low, high in self._bounds(kind, views=views))
 
-    def inside(self, addresses: Any, size: int, kind: str) -> Any:
+    def _bounds(self, kind: str, *, views: bool = False) -> list[tuple[int, int]]:
+        return [(span.start, span.stop) if views else span.within(kind) for span in self.spans or ()]
+
+    def _see_beside(self, addresses: Any, size: int, kind: str) -> None:
+        """These lie within one argument's memory, maybe not within what it is a view of, nor any other argument."""
+        beside = ~self.inside(addresses, size, kind, views=True)
+        if beside.any():
+            self._report(BESIDE[kind], int(addresses[beside].reshape(-1)[0]))
+
+    def inside(self, addresses: Any, size: int, kind: str, *, views: bool = False) -> Any:
         inside = np.zeros(addresses.shape, dtype=np.bool_)
-        for low, high in (span.within(kind) for span in self.spans or ()):
+        for low, high in self._bounds(kind, views=views):
             if high - low >= size:
                 inside |= (addresses >= np.uint64(low)) & (addresses <= np.uint64(high - size))
         return inside
 
     def _report(self, kind: str, address: int) -> None:
         """Of an address; the argument that it belongs to is taken to be the nearest."""
-        nearest = min(self.spans or (), key=lambda span: max(span.first - address, address - span.end, 0), default=None)
+        views = kind in BESIDE.values()
+
+        def distance(span: Span) -> int:
+            first, end = (span.start, span.stop) if views else (span.first, span.end)
+            return max(first - address, address - end, 0)
+
+        nearest = min(self.spans or (), key=distance, default=None)
         if nearest is None:
             report(f"{kind} everything in {self.kernel}", address)
             return
-        length = (nearest.end - nearest.band - nearest.start) // nearest.size
+        length = ((nearest.stop if views else nearest.end - nearest.band) - nearest.start) // nearest.size
         index = (address - nearest.start) // nearest.size
         report(f"{kind} {nearest.name} in {self.kernel}", index, length)
 

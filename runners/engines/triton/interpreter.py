@@ -54,6 +54,7 @@ class Launch:
         builder.set_grid_dim(*self.grid)
         function = self.function
         launch_memory.begin(function.__name__, self.memory or launch_memory.spans(self.arguments))
+        launch_memory.check_starts(function.__name__, self.arguments, self.grid[0])
         try:
             with np.errstate(all="ignore"):
                 if function not in _one_by_one and self.programs > 1:
