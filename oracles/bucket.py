@@ -1,22 +1,26 @@
-"""The graph that is launched is the smallest captured one that holds the batch; one that none holds is eager's."""
+"""The graph that is launched is the smallest captured one that holds the batch; one that none holds is eager's. And
+sglang would capture the right ones in servers of other sizes."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
 
 from oracles.trace_index import Record, Wrong, conclude
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Verdict
-from repro.traces.trace import Trace
+from repro.traces.trace import Array, Trace
 
 ORACLE = "bucket"
 RAW = "size of the batch"
 BUCKET = "bucket used"
 TAKEN = "a batch taken that no graph holds"
 REFUSED = "a batch refused that a graph holds"
+CAPTURED = "batch sizes to capture"
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
     record = Record(trace)
-    wrongs: list[Wrong] = []
+    wrongs = list(_wrongly_captured(case, record.path(-1, "buckets")))
     compared = 0
     for step, asked in enumerate(case.steps):
         requests = len(asked.requests)
@@ -44,4 +48,22 @@ def judge(case: Case, trace: Trace) -> Verdict:
                     f"of the buckets {case.setup.capture_bs}."
                 )
                 wrongs.append(Wrong(where=where, detail=detail, cell=cell))
-    return conclude(ORACLE, wrongs, compared, nothing="no graph launched", order=(TAKEN, REFUSED, RAW, BUCKET))
+    return conclude(
+        ORACLE, wrongs, compared, nothing="no graph launched", order=(TAKEN, REFUSED, RAW, BUCKET, CAPTURED)
+    )
+
+
+def _wrongly_captured(case: Case, buckets: Mapping[str, Array]) -> Iterator[Wrong]:
+    """For each server the buckets that were asked for up to the most requests that it takes, and where more were asked
+    for that number itself; all of them a multiple of the batches at once, up to which the number is rounded up."""
+    asked = case.setup.capture_bs
+    for server, captured in buckets.items():
+        size, at_once = (int(word.split()[0]) for word in server.split(", "))
+        most = -(-size // at_once) * at_once
+        want = sorted(
+            {b for b in (*asked, most) if b % at_once == 0 and b <= most and (b in asked or max(asked) > most)}
+        )
+        if captured.tolist() != want:
+            cell = Cell(step=-1, buffer="capture_bs", row=size, column=0, got=str(captured.tolist()), want=str(want))
+            detail = f"Of buckets {list(asked)} {cell.got} are captured where {size} requests may run, expected {want}."
+            yield Wrong(where=CAPTURED, detail=detail, cell=cell)

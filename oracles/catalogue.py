@@ -10,6 +10,7 @@ from oracles import (
     bucket,
     callers_batch,
     ended,
+    extents,
     graph_equals_eager,
     history,
     kv_indices,
@@ -39,6 +40,7 @@ ALL: tuple[Judge, ...] = (
     staged.judge,
     slot0_padding.judge,
     planned.judge,
+    extents.judge,
     metadata_shape.judge,
     row_width.judge,
     tree_mask.judge,
@@ -76,6 +78,7 @@ _WHERE_RECORDED = {
     history.judge: history.recorded,
     kv_reads.judge: kv_reads.recorded,
     attributes.judge: attributes.recorded,
+    extents.judge: extents.recorded,
 }
 
 # The `where` of an oracle that raised: it is broken, or the record is not what it reads.

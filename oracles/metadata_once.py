@@ -1,5 +1,5 @@
 """Attention's metadata is made exactly once for a forward pass, after the batch was padded, and speaks of as many
-tokens and requests as attention then runs with."""
+tokens and requests as attention then runs with. Parallel layers are told of the tokens that each rank has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ REQUESTS = "a batch of requests that its tokens do not make up"
 NONE = "no metadata made after padding"
 AGAIN = "metadata made more than once"
 SHAPES = "metadata and attention of different shapes"
-ORDER = (REQUESTS, NONE, AGAIN, SHAPES)
+RANKS = "tokens of all ranks"
+ORDER = (REQUESTS, NONE, AGAIN, SHAPES, RANKS)
 UNTOLD = -1  # metadata that does not say
 
 
@@ -27,6 +28,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
         attention, padding = record.path(step, "attention"), record.path(step, "padding")
         each = case.setup.num_draft_tokens
         wrongs += _wrong_requests(step, "padding", padding, each)
+        wrongs += _wrong_ranks(step, case, record.path(step, "ranks"))
         if not attention:
             continue
         compared += len(attention["at"])
@@ -63,6 +65,29 @@ def _wrong_requests(step: int, path: str, seen: Mapping[str, Array], each: int) 
                 f"In step {step}, at {path}, there are {tokens} tokens, which are {tokens // each} requests of {each},"
             )
             yield Wrong(where=REQUESTS, detail=f"{detail} but the batch says {requests}.", cell=cell)
+
+
+def _wrong_ranks(step: int, case: Case, ranks: Mapping[str, Array]) -> Iterator[Wrong]:
+    """This rank comes first of two; the other one is the busiest, and full: buckets are sized for it."""
+    if not ranks:
+        return
+    each, requests = case.setup.num_draft_tokens, len(case.steps[step].requests)
+    real = [each * requests, each * case.setup.bucket(requests)]
+    tokens = [real[1]] * 2 if ranks["padded to the busiest"][0] else real
+    wanted = {
+        "global_num_tokens_cpu": tokens,
+        "global_num_tokens_gpu": tokens,
+        "global_num_tokens_for_logprob_gpu": real,
+        "global_dp_buffer_len": [sum(tokens)],
+        "gathered": [sum(tokens)],
+        "own": tokens[:1],
+        "each": tokens,
+    }
+    for name, want in wanted.items():
+        if name in ranks and ranks[name].tolist() != want:
+            cell = Cell(step=step, buffer=name, row=0, column=0, got=str(ranks[name].tolist()), want=str(want))
+            detail = f"In step {step} {name} says {cell.got} of two ranks with {real} tokens, expected {cell.want}."
+            yield Wrong(where=RANKS, detail=detail, cell=cell)
 
 
 def _wrong_shapes(step: int, attention: Mapping[str, Array]) -> Iterator[Wrong]:

@@ -193,3 +193,49 @@ def test_what_is_kept_as_equivalent_is_whole_and_has_reasons(tmp_path: Path) -> 
     bad.write_text(2 * (entry + 'reason = "because"\n'))
     with pytest.raises(equivalents.BadEquivalents, match="twice"):
         equivalents.read(bad)
+
+
+FEATURES = """
+def replay(self, batch, raw_bs):
+    if self.pp_size > 1:
+        batch.x = raw_bs
+    if self.padded and batch.encoder_lens is not None:
+        pass_on(batch)
+    lens = batch.encoder_lens[:raw_bs] if batch.is_encoder_decoder else None
+    batch.rids_int = lens
+    torch.cuda.synchronize()
+"""
+
+
+def test_code_that_is_about_a_feature_of_no_setup_alone_is_not_mutated() -> None:
+    made = {(mutant.line, mutant.operator, mutant.text.strip()) for mutant in mutants("x.py", FEATURES)}
+    assert {line for line, *_ in made} == {4, 5, 6}
+    # A condition that is half about it can still be true or false as a whole.
+    assert {text for line, _, text in made if line == 5} == {"(True)", "(False)", "(batch.encoder_lens is not None)"}
+
+
+def test_expressions_that_are_never_evaluated_are_not_mutated() -> None:
+    source = "def f(self, a, b):\n    x = self.y[a + 1] if self.on else a + b\n"
+    every = {mutant.part for mutant in mutants("x.py", source)}
+    assert {"a + 1", "a + b"} <= every
+    setup = plan("draft", "triton")[0].setup
+    ran = {"draft/triton": {setup: {"x.py": frozenset({2})}}}
+    line = source.splitlines()[1]
+    first, last = line.index("a + b"), len(line)
+    places = {"x.py": frozenset({(2, line.index("self.on"), 2, line.index(" else")), (2, first, 2, last)})}
+    kept = {mutant.part for mutant in mutants_of(ran, lambda file: source, places)["draft/triton"]}
+    assert kept == {"a + b", line.removeprefix("    x = ")}
+    assert {mutant.part for mutant in mutants_of(ran, lambda file: source)["draft/triton"]} == every
+
+
+def test_a_family_gives_its_reason_for_each_of_its_mutants(tmp_path: Path, everything: list[Mutant]) -> None:
+    none, families = tmp_path / "none.toml", tmp_path / "families.toml"
+    none.write_text("")
+    families.write_text("[[family]]\noperator = 'dtype'\npart = 'torch\\.int64'\nreason = 'why'\n")
+    kept = equivalents.read(none, families)
+    assert {mutant.operator for mutant in everything if kept.reason(mutant) == "why"} == {"dtype"}
+    for text, problem in (("operator = 'dtype'", "needs a reason"), ("reason = 'why'\nplace = 'x'", "asks for some")):
+        families.write_text(f"[[family]]\n{text}\n")
+        with pytest.raises(equivalents.BadEquivalents, match=problem):
+            equivalents.read(none, families)
+    assert all(family.reason.endswith(".") for family in equivalents.read().families)

@@ -126,6 +126,27 @@ def test_what_was_not_run_is_no_failure(how: How) -> None:
 # bucket ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("server", "captured", "status"),
+    [
+        ("7, 1 at once", [2, 4, 6], PASS),
+        ("5, 1 at once", [2, 4, 5], PASS),
+        ("5, 1 at once", [2, 4], FAIL),
+        ("5, 1 at once", [2, 4, 6], FAIL),
+        ("3, 2 at once", [2, 4], PASS),
+        ("3, 2 at once", [2], FAIL),
+        ("6, 1 at once", [2, 4], FAIL),
+    ],
+)
+def test_bucket_says_what_is_captured_in_servers_of_other_sizes(
+    server: str, captured: list[int], status: Status
+) -> None:
+    case = replace(CASE, setup=replace(CASE.setup, capture_bs=(2, 4, 6), slots=7))
+    told_of = Seen(step=-1, path="buckets", name=server, array=np.array(captured))
+    sizes = bucket.judge(case, replace(SOUND, seen=(told_of,)))
+    assert (sizes.where == bucket.CAPTURED) == (status is FAIL)
+
+
 def test_bucket_names_the_first_wrong_launch() -> None:
     verdict = bucket.judge(CASE, changed(SOUND, PADDED, "launch", "bs", lambda _: np.array(6)))
     assert told(verdict) == (FAIL, "bucket used")

@@ -47,7 +47,7 @@ class OneByOne:
 
 def listened(worker: Any, call: Any) -> list[tuple[int, Mapping[str, object]]]:
     planner, told = Planner([worker]), []
-    with planner.listened(lambda number, batch: told.append((number, batch))):
+    with planner.listened(lambda number, batch, counts: told.append((number, batch))):
         call()
         call()
     call()  # nobody listens any more

@@ -66,6 +66,16 @@ def test_without_attention_it_does_not_know() -> None:
     assert told(Trace(ended=Ended(how=How.DONE))) == (Status.UNKNOWN, "no attention recorded")
 
 
+@pytest.mark.parametrize("name", ["global_num_tokens_gpu", "global_num_tokens_for_logprob_gpu", "gathered", "own"])
+def test_layers_are_told_of_the_tokens_of_all_ranks(name: str) -> None:
+    told_of = {"padded to the busiest": [1], "global_num_tokens_gpu": [16, 16], "gathered": [32], "own": [16]}
+    told_of["global_num_tokens_for_logprob_gpu"] = [12, 16]
+    seen = (Seen(step=0, path="ranks", name=key, array=np.array(value)) for key, value in told_of.items())
+    trace = replace(sound(), seen=(*sound().seen, *seen))
+    assert told(trace) == (Status.PASS, "")
+    assert told(changed(trace, 0, "ranks", name, lambda array: array - 1)) == (Status.FAIL, metadata_once.RANKS)
+
+
 def test_metadata_made_before_padding() -> None:
     trace = changed(sound(), 0, "metadata", "at", lambda _: np.array([-1]))
     trace = changed(trace, 0, "metadata", "tokens", lambda _: np.array([12]))

@@ -6,6 +6,7 @@ import argparse
 import queue
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Protocol, TypeVar
 from fuzz.mutation import equivalents, summary
 from fuzz.mutation.directed import plan
 from fuzz.mutation.mutant import Mutant, sampled
-from fuzz.mutation.scope import PREFIXES, Lines, Ran, lines_of, mutants_of, traced_cases
+from fuzz.mutation.scope import PREFIXES, Lines, Places, Ran, lines_of, mutants_of, places_of, traced_cases
 from fuzz.mutation.trial import EQUIVALENT, KILLED, Clean, Judge, Outcome, Run, Trial
 from repro.cases.atomic_file import write_text
 from repro.cases.case import Case, Setup, Target
@@ -83,8 +84,8 @@ class _Run:
 
     def report(self) -> summary.Report:
         start, cpu = time.monotonic(), self.tools.processor_seconds()
-        ran = self._ran()
-        groups = mutants_of(ran, self._source)
+        ran, places = self._ran()
+        groups = mutants_of(ran, self._source, places)
         if not any(groups.values()):
             raise BadInput(f"{self.target}: no code of its runners was run; {self.options.out} has the workers' logs")
         if self.options.only:
@@ -152,9 +153,12 @@ class _Run:
             f"({mutant.id})"
         )
 
-    def _ran(self) -> Ran:
-        """Which lines each runner runs. Those that this release does not have are left out."""
+    def _ran(self) -> tuple[Ran, Places]:
+        """Which lines each runner runs, and which parts of lines any does. Those that this release does not have are
+        left out."""
         ran: dict[str, dict[Setup, Lines]] = {}
+        places: defaultdict[str, frozenset[tuple[int, int, int, int]]] = defaultdict(frozenset)
+        lock = threading.Lock()
 
         def trace(runner: str, run: Run) -> None:
             own: dict[Setup, Lines] = {}
@@ -164,13 +168,16 @@ class _Run:
                 said = traces[0].ended.what
                 if lines := lines_of(traces):
                     own[setup] = lines
+                with lock:
+                    for file, more in places_of(traces).items():
+                        places[file] |= more
             if own:
                 ran[runner] = own
             else:
                 say(f"{runner}: left out: {said}")
 
         self._shared_out(self.plans, trace)
-        return {runner: ran[runner] for runner in self.plans if runner in ran}
+        return {runner: ran[runner] for runner in self.plans if runner in ran}, places
 
     def _source(self, file: str) -> str:
         return (self.tools.sources(self.target) / file).read_text()

@@ -1,10 +1,12 @@
-"""Mutants that change nothing that could be seen, each with its reason: a file that people add to.
+"""Mutants that change nothing that could be seen, each with its reason: two files that people add to.
 
 An entry names file, function, the old and the new statement, so that it holds in every release that has the same code.
+A family names what its mutants have in common, as regular expressions, where one reason holds for all of them.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,25 +15,55 @@ from pathlib import Path
 from fuzz.mutation.mutant import Mutant
 
 FILE = Path(__file__).with_name("equivalents.toml")
+FAMILIES = Path(__file__).with_name("families.toml")
 Key = tuple[str, str, str, str]
+# What a family may ask of a mutant, each the whole of it: `part` is what is replaced, `text` what stands in its place.
+ASKED = ("file", "function", "operator", "part", "text", "old")
 
 
 class BadEquivalents(ValueError):
-    """The file does not hold what it should. The text names the entry."""
+    """A file does not hold what it should. The text names the entry."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """asked: a regular expression for each attribute of a mutant that is asked."""
+
+    asked: Mapping[str, re.Pattern[str]]
+    reason: str
+
+    def has(self, mutant: Mutant) -> bool:
+        return all(pattern.fullmatch(getattr(mutant, name).strip()) for name, pattern in self.asked.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equivalents:
     reasons: Mapping[Key, str]
+    families: tuple[Family, ...] = ()
 
     def reason(self, mutant: Mutant) -> str:
         """Why this one is equivalent; empty if nobody says so."""
-        return self.reasons.get(mutant.key, "")
+        of_families = (family.reason for family in self.families if family.has(mutant))
+        return self.reasons.get(mutant.key) or next(of_families, "")
 
 
-def read(path: Path = FILE) -> Equivalents:
-    """BadEquivalents if an entry lacks a part, gives no reason or stands there twice."""
-    return Equivalents(reasons=_reasons(tomllib.loads(path.read_text()).get("equivalent", ())))
+def read(path: Path = FILE, families: Path = FAMILIES) -> Equivalents:
+    """BadEquivalents if an entry lacks a part, gives no reason or stands there twice, or if a family asks for nothing
+    that a mutant has."""
+    return Equivalents(
+        reasons=_reasons(tomllib.loads(path.read_text()).get("equivalent", ())),
+        families=tuple(_family(entry) for entry in tomllib.loads(families.read_text()).get("family", ())),
+    )
+
+
+def _family(entry: Mapping[str, str]) -> Family:
+    asked = {name: text for name, text in entry.items() if name != "reason"}
+    if not entry.get("reason") or not asked or asked.keys() - set(ASKED):
+        raise BadEquivalents(f"{entry}: a family needs a reason, and asks for some of {', '.join(ASKED)}")
+    try:
+        return Family(asked={n: re.compile(t, re.DOTALL) for n, t in asked.items()}, reason=entry["reason"])
+    except re.error as error:
+        raise BadEquivalents(f"{entry}: {error}") from error
 
 
 def _reasons(entries: Iterable[Mapping[str, str]]) -> dict[Key, str]:

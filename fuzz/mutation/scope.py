@@ -27,6 +27,8 @@ TRACED = 3
 
 # The lines that ran, by file.
 Lines = Mapping[str, frozenset[int]]
+# Of functions that are not kernels, also which parts of a line: first line and column, last line and column.
+Places = Mapping[str, frozenset[tuple[int, int, int, int]]]
 # For each runner and backend, those of each setup.
 Ran = Mapping[str, Mapping[Setup, Lines]]
 
@@ -50,11 +52,24 @@ def lines_of(traces: Iterable[Trace]) -> Lines:
     return {file: frozenset(numbers) for file, numbers in lines.items()}
 
 
-def mutants_of(ran: Ran, source: Callable[[str], str]) -> dict[str, list[Mutant]]:
-    """For each runner and backend the mutants of code that it runs. source: the text of a file."""
+def places_of(traces: Iterable[Trace]) -> Places:
+    """Which parts of lines ran in these traced sessions."""
+    places: dict[str, set[tuple[int, int, int, int]]] = {}
+    for trace in traces:
+        for path in ("built_places", "places"):
+            for file, rows in trace.path(-1, path).items():
+                if path == "places" or file.startswith(BUILT):
+                    places.setdefault(file, set()).update((a, b, c, d) for a, b, c, d in rows.tolist())
+    return {file: frozenset(own) for file, own in places.items()}
+
+
+def mutants_of(ran: Ran, source: Callable[[str], str], places: Places | None = None) -> dict[str, list[Mutant]]:
+    """For each runner and backend the mutants of code that it runs. source: the text of a file. places: what any of
+    them ran; an expression that none ever evaluates (one branch of a conditional, what follows an `and`) is as code
+    that does not run."""
     together = {runner: _joined(by_setup.values()) for runner, by_setup in ran.items()}
     files = sorted({file for lines in together.values() for file in lines})
-    everything = {file: mutants(file, source(file)) for file in files}
+    everything = {file: _evaluated(mutants(file, source(file)), (places or {}).get(file, ())) for file in files}
     return {
         runner: [m for file in sorted(lines) for m in everything[file] if runs(m, lines)]
         for runner, lines in together.items()
@@ -84,6 +99,20 @@ def runs(mutant: Mutant, lines: Lines) -> bool:
     first, last = mutant.lines
     numbers = lines.get(mutant.file, frozenset())
     return any(number in numbers for number in range(first, last + 1))
+
+
+def _evaluated(every: Iterable[Mutant], places: Iterable[tuple[int, int, int, int]]) -> list[Mutant]:
+    """Those whose place was evaluated; all of a statement of which nothing is known but its lines."""
+    by_line: dict[int, list[tuple[tuple[int, int], tuple[int, int]]]] = {}
+    for first, begin, last, end in places:
+        by_line.setdefault(first, []).append(((first, begin), (last, end)))
+    kept = []
+    for mutant in every:
+        first, last = mutant.lines
+        known = [place for line in range(first, last + 1) for place in by_line.get(line, ())]
+        if not known or any(mutant.start <= begin and end <= mutant.end for begin, end in known):
+            kept.append(mutant)
+    return kept
 
 
 def _joined(every: Iterable[Lines]) -> Lines:

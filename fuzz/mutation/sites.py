@@ -6,6 +6,7 @@ import ast
 import copy
 from collections.abc import Iterator
 
+from fuzz.mutation import features
 from fuzz.mutation.expressions import OPERATORS, Slip, renamed
 from fuzz.mutation.mutant import Mutant
 
@@ -49,7 +50,8 @@ class _Module:
                 continue
             arms = _arms(statement)
             for operator, node, new in _slips(statement, names, siblings):
-                yield self._mutant(name, first, statement, arms.get(id(node)), operator, node, new)
+                if not features.alone(node, new):
+                    yield self._mutant(name, first, statement, arms.get(id(node)), operator, node, new)
 
     def _mutant(
         self,
@@ -78,6 +80,7 @@ class _Module:
             start=start,
             end=end,
             text=text,
+            part=_header(node) if isinstance(node, ast.stmt) else ast.unparse(node),
             old=_header(statement),
             new=_header(_replaced(statement, node, new)),
         )

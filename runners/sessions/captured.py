@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup
 from repro.cases.layout import req_to_token
 from repro.cases.runner_facts import RUNNER_FACTS
@@ -17,10 +18,11 @@ from runners.engines.active import engine
 from runners.engines.guards import Guards
 from runners.engines.staging import flats
 from runners.recording.observer import Watch
-from runners.releases import model
+from runners.releases import attention_calls, buckets, model
 from runners.releases.live import Adapter, Live, mha_cache
 from runners.sessions import memory
 from runners.sessions.errors import sglang_errors
+from runners.sessions.extents import Extents
 from runners.sessions.history import History
 from runners.sessions.planner import Planner, attention_backends
 from runners.sessions.third_opinion import ThirdOpinion
@@ -51,8 +53,12 @@ class Captured:
                 model.fill_weights(other.model)
                 memory.fill_cache(kv, self.table)
             watch.at(-1, "capture")
-            self.runner = adapter.capture(self.live)
+            self.extents = Extents()
+            with attention_calls.heard(self.extents.note):
+                self.runner = adapter.capture(self.live)
         engine.Graph.runner_is_captured = True
+        on_cpu = BACKEND_FACTS[setup.backend].on_cpu
+        self.buckets = {} if on_cpu else dict(buckets.asked(self.model_runner.server_args, setup.capture_bs))
         self.planner = Planner([self.live.target, self.live.draft])
         self.third_opinion = ThirdOpinion(partial(family.reference, self.live), setup, self.dtype)
         self.slots = np.unique(self.table[1:])

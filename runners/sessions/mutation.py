@@ -29,6 +29,8 @@ from runners.recording.packed import PackedLayout
 # A function that ran so often in a row without a line that is new is not looked at any more: a kernel's program, which
 # an interpreter runs a thousand times.
 _QUIET = 40
+# What the code of a kernel names: Triton's language.
+_KERNELS = "tl"
 # How deep a function may lie under decorators.
 _DEPTH_MAX = 8
 
@@ -149,7 +151,8 @@ def _traced(
     prefixes: tuple[str, ...], open_session: OpenSession, setup: Setup, target: Target, watch: Watch
 ) -> RunCase:
     """An ordinary session that also records which lines of files under these prefixes it ran: under path `lines`, by
-    file; those that ran before capture under `built_lines`."""
+    file; those that ran before capture under `built_lines`. Under `places` and `built_places` which parts of lines: of
+    each instruction its first line and column and its last; not of kernels, which an interpreter rewrites."""
     lines = _Lines(prefixes)
     with lines:
         run_case = open_session(setup, target, _Phases(watch, lines))
@@ -162,16 +165,20 @@ def _traced(
             for path, files in lines.seen.items():
                 for file, numbers in files.items():
                     watch.see(-1, path, file, np.array(sorted(numbers)))
+            for path, places in lines.places().items():
+                for file, rows in places.items():
+                    watch.see(-1, path, file, np.array(sorted(rows)))
 
     return run
 
 
 @dataclass(slots=True)
 class _Calls:
-    """Of one function. Mutable. known: how many lines were at its last call; quiet: how many calls in a row added
-    none."""
+    """Of one function. Mutable. offsets: of the instructions that ran. known: how many lines and instructions were at
+    its last call; quiet: how many calls in a row added none."""
 
     lines: set[int] = field(default_factory=set)
+    offsets: set[int] = field(default_factory=set)
     known: int = -1
     quiet: int = 0
 
@@ -200,20 +207,36 @@ class _Lines:
         if not name:
             return None
         calls = self._calls.setdefault((self.phase, frame.f_code), _Calls())
-        calls.quiet = calls.quiet + 1 if len(calls.lines) == calls.known else 0
-        calls.known = len(calls.lines)
+        count = len(calls.lines) + len(calls.offsets)
+        calls.quiet = calls.quiet + 1 if count == calls.known else 0
+        calls.known = count
         if calls.quiet > _QUIET:
             return None
-        seen, own = self.seen[self.phase].setdefault(name, set()), calls.lines
+        seen, own, offsets = self.seen[self.phase].setdefault(name, set()), calls.lines, calls.offsets
         seen.add(frame.f_lineno)
+        frame.f_trace_opcodes = _KERNELS not in frame.f_code.co_names
 
         def line(frame: FrameType, event: str, argument: object) -> Any:
-            if frame.f_lineno not in own:
+            if event == "opcode":
+                offsets.add(frame.f_lasti)
+            elif frame.f_lineno not in own:
                 own.add(frame.f_lineno)
                 seen.add(frame.f_lineno)
             return line
 
         return line
+
+    def places(self) -> dict[str, dict[str, set[tuple[int, int, int, int]]]]:
+        """By phase and file, where the instructions that ran stand in the text."""
+        found: dict[str, dict[str, set[tuple[int, int, int, int]]]] = {"built_places": {}, "places": {}}
+        for (phase, code), calls in self._calls.items():
+            of_phase = found["places" if phase == "lines" else "built_places"]
+            own = of_phase.setdefault(self._names[code.co_filename], set()) if calls.offsets else set()
+            for number, (first, last, begin, end) in enumerate(code.co_positions()):
+                at = (first, begin, last, end)
+                if 2 * number in calls.offsets and None not in at:
+                    own.add(at)  # type: ignore[arg-type]
+        return found
 
     def _name(self, path: str) -> str:
         """The file relative to its import root; empty if it was not asked for."""

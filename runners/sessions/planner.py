@@ -33,14 +33,14 @@ SPEC_FIELDS = {
 }
 # Releases before 0.5.13 hand them over one by one.
 RENAMED = {"bs": "batch_size"}
-See = Callable[[str, object], None]
+Told = Callable[[int, Mapping[str, object], Mapping[str, Any]], None]
 
 
 class Planner:
     """Listens to the attention backends of a live sglang. Mutable: `told` is set while there is a listener."""
 
     def __init__(self, roots: list[Any]) -> None:
-        self.told: Callable[[int, Mapping[str, object]], None] | None = None
+        self.told: Told | None = None
         self.calls = self._depth = 0
         backends = attention_backends(roots)
         # As sglang decides it for a deployment: as soon as one of them does. Before 0.5.13 all did.
@@ -51,8 +51,9 @@ class Planner:
                     setattr(backend, name, self._listening(getattr(backend, name)))
 
     @contextmanager
-    def listened(self, told: Callable[[int, Mapping[str, object]], None]) -> Iterator[None]:
-        """While entered, `told` is given the number of each call that plans, and what it is given."""
+    def listened(self, told: Told) -> Iterator[None]:
+        """While entered, `told` is given the number of each call that plans, what the call is given under today's
+        names, and all of it as it is."""
         self.told, self.calls = told, 0
         try:
             yield
@@ -67,7 +68,8 @@ class Planner:
             if self.told is None:
                 return plan(*args, **kwargs)
             if not self._depth:
-                self.told(self.calls, view(signature.bind(*args, **kwargs).arguments))
+                arguments = signature.bind(*args, **kwargs).arguments
+                self.told(self.calls, view(arguments), arguments | getattr(batch_of(arguments), "__dict__", {}))
                 self.calls += 1
             self._depth += 1
             try:
@@ -80,7 +82,7 @@ class Planner:
 
 def view(arguments: Mapping[str, Any]) -> dict[str, object]:
     """Of a planning call's arguments what a batch says, under today's names; what is absent or None is left out."""
-    batch = arguments.get("forward_batch")
+    batch = batch_of(arguments)
     fields = {name: getattr(batch, name, None) for name in FIELDS}
     renamed = {RENAMED.get(name, name): value for name, value in arguments.items()}
     fields |= {name: renamed[name] for name in FIELDS if renamed.get(name) is not None}
@@ -88,6 +90,11 @@ def view(arguments: Mapping[str, Any]) -> dict[str, object]:
     for name, names in SPEC_FIELDS.items():
         fields[name] = next((getattr(spec, old) for old in names if getattr(spec, old, None) is not None), None)
     return {name: value for name, value in fields.items() if _recordable(value)}
+
+
+def batch_of(arguments: Mapping[str, Any]) -> Any:
+    """None where a batch's fields are handed over one by one."""
+    return arguments.get("forward_batch")
 
 
 def _recordable(value: object) -> bool:

@@ -60,6 +60,12 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
             else:
                 watch.see(-1, "neutral", name, np.asarray(captured.neutral.get(name.removesuffix("_cpu"), 0)))
         tape = Tape(watch, -1)
+        for (size, at_once), sizes in captured.buckets.items():
+            tape.see("buckets", f"{size}, {at_once} at once", np.asarray(sizes))
+        for name, pairs in captured.extents.met.items():
+            tape.see("extents_captured", name, pairs)
+        for name, width in captured.extents.widths.items():
+            tape.see("widths_captured", name, width)
         for name, tensor in {**captured.buffers, **captured.further}.items():
             tape.see("room", name, np.asarray(tensor.shape))
         tape.hold()

@@ -26,6 +26,7 @@ from runners.sessions.answers import KV_DIFFERS, can_run, gave_the_same, rows_ea
 from runners.sessions.beside import Beside
 from runners.sessions.captured import Captured
 from runners.sessions.errors import unreadable
+from runners.sessions.extents import of_plan
 
 # Record KV contents and eager's noise even where both paths agree: what two engines are compared by.
 WHOLE = os.environ.get("EAGLEEYE_RECORD") == "whole"
@@ -133,8 +134,7 @@ class Step:
         self._graph(forward_batch)
         self._ask_bands()
         self._see_caller("after_graph", forward_batch)
-        snapshots = self.captured.snapshots
-        self._see_slots("graph", snapshots.kept(snapshots.BEFORE))
+        self._see_slots("graph", self.captured.snapshots.kept(self.captured.snapshots.BEFORE))
         see_bands(self.tape, self.captured.bands, self._all_came("graph"))
 
     def _is_replayed(self) -> bool:
@@ -325,8 +325,7 @@ class Step:
         self.rows = self.rows.joined(prepared)
 
     def _fill_cache(self) -> None:
-        captured = self.captured
-        table = captured.table
+        captured, table = self.captured, self.captured.table
         prefixes = [(r, table[r.slot, : self.family.prefix(self.setup, r)]) for r in self.requests]
         drafts = np.asarray(self.given.get("out_cache_loc", np.empty(0)), dtype=np.int64).reshape(-1)
         first, *others = captured.fillings
@@ -367,10 +366,11 @@ class Step:
         for name, tensor in self.family.metadata(live, runner, self.family.sizes(runner)[0], self.given).items():
             self.tape.see("metadata", name, tensor)
 
-    def _see_plan(self, path: str, call: int, batch: Mapping[str, object]) -> None:
+    def _see_plan(self, path: str, call: int, batch: Mapping[str, object], given: Mapping[str, Any]) -> None:
         """What a call that plans is given, as it is at that moment. A runner of several graphs plans more than once."""
-        for name, value in batch.items():
-            self.tape.see(f"{path}.{call}" if call else path, name, value)
+        for of, named in ((path, batch), of_plan(path, given)):
+            for name, value in named.items():
+                self.tape.see(f"{of}.{call}" if call else of, name, value)
         self.tape.hold()
 
     def _see_outputs(self, path: str, outputs: Outputs, count: int) -> list[str]:

@@ -21,6 +21,7 @@ from runners.releases.live import Live, mha_cache
 from runners.releases.reference.target import verify_chain
 from runners.releases.stood_in import stood_in
 from runners.releases.verify_eager.family import Verified, verified, watched
+from runners.releases.verify_eager.ranks import ranks_told
 from runners.sessions import memory
 from runners.sessions.answers import see_memory
 from runners.sessions.errors import attributed, sglang_errors
@@ -95,6 +96,7 @@ class Verify:
         self.columns: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         self.happened = 0
         self.outputs: dict[str, torch.Tensor] = {}
+        self.ranks: dict[str, list[int]] = {}
 
     def run(self) -> None:
         staging = Tape(self.watch, self.number)
@@ -113,6 +115,8 @@ class Verify:
             for path, columns in self.columns.items():
                 for name, values in columns.items():
                     staging.see(path, name, values)
+            for name, counts in self.ranks.items():
+                staging.see("ranks", name, counts)
             see_memory(staging)
             staging.flush()
         self._see_results(staging, before)
@@ -150,6 +154,8 @@ class Verify:
         columns["tokens"].append(len(forward_batch.input_ids) if query is None else len(query))
         if query is not None:
             self._tell_metadata(columns)
+        if path == "padding":
+            self.ranks = ranks_told(forward_batch)
         self.happened += 1
 
     def _tell_metadata(self, columns: dict[str, list[int]]) -> None:

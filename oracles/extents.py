@@ -1,0 +1,130 @@
+"""Every tensor of a batch is as long as the batch is large: in each captured bucket in proportion to the largest one,
+and in each call as the batch, its bucket or the largest bucket, the same in all calls. Its integers are as wide in
+captures as in eager passes."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from oracles.trace_index import Record, Wrong, conclude_each
+from repro.cases.buffer_facts import OF_RANKS
+from repro.cases.case import Case
+from repro.traces.finding import Cell, Verdict
+from repro.traces.trace import Array, Trace
+
+ORACLE = "extents"
+CAPTURED, PLANNED = "extents_captured", "extents"
+# What is not so long as a batch: of all ranks, of the sequences' lengths, and what each call makes for itself.
+_OTHERWISE = OF_RANKS | {"global_num_tokens_cpu", "global_num_tokens_for_logprob_cpu"}
+WIDTHS_CAPTURED, WIDTHS = "widths_captured", "widths"
+# Lengths and counts: kernels take either, and in some releases graphs have them in 32 bits and schedulers in 64.
+_EITHER = frozenset(
+    [
+        "seq_lens",
+        "seq_lens_cpu",
+        "orig_seq_lens",
+        "extend_seq_lens",
+        "extend_prefix_lens",
+        "extend_start_loc",
+        "num_accept_tokens",
+        "num_correct_drafts",
+        "num_accepted_tokens",
+        "num_accepted_drafts",
+        "accept_length",
+        "extend_seq_lens_tensor",
+    ]
+)
+_OTHERWISE_PARTS = ("mask", "indptr", "kv_indices", "last_page_len", "window_")
+
+
+def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
+    """UNKNOWN where only one bucket was captured and no call was planned."""
+    record = Record(trace)
+    captured = {name: pairs for name, pairs in record.path(-1, CAPTURED).items() if not _otherwise(name)}
+    wrongs = list(_out_of_proportion(captured, case.setup.max_bs))
+    calls = _calls(case, record)
+    wrongs += [wrong for (_, name), own in calls.items() for wrong in _unlike(name, own)]
+    wrongs += _otherwise_wide(case, record)
+    compared = len(captured) * (len(case.setup.capture_bs) > 1) + len(calls)
+    return conclude_each(ORACLE, wrongs, compared, label="length of", nothing="no lengths recorded")
+
+
+def recorded(trace: Trace) -> bool:
+    """Whether this trace is of a session that looks at them."""
+    return any(seen.path == CAPTURED for seen in trace.seen)
+
+
+def _otherwise(name: str) -> bool:
+    field = name.rpartition(".")[2]
+    return field in _OTHERWISE or any(part in field for part in _OTHERWISE_PARTS)
+
+
+def _out_of_proportion(captured: Mapping[str, Array], largest: int) -> Iterator[Wrong]:
+    for name, pairs in captured.items():
+        most = {int(count) for size, count in pairs if size == largest}
+        for size, count in pairs.tolist():
+            if most and (count % size or count // size * largest not in most):
+                want = " or ".join(str(other * size // largest) for other in sorted(most))
+                cell = Cell(step=-1, buffer=name, row=count, column=0, got=str(count), want=want)
+                detail = (
+                    f"{name} of a captured batch of {size} has {count} entries; of one of {largest} {sorted(most)}."
+                )
+                yield Wrong(where=f"{name}, captured", detail=detail, cell=cell)
+                break
+
+
+def _otherwise_wide(case: Case, record: Record) -> Iterator[Wrong]:
+    captured = record.path(-1, WIDTHS_CAPTURED)
+    for step in range(len(case.steps)):
+        for name, width in record.path(step, WIDTHS).items():
+            if name.rpartition(".")[2] in _EITHER or name not in captured or int(captured[name]) == int(width):
+                continue
+            got, want = (f"int{8 * int(bytes_each)}" for bytes_each in (captured[name], width))
+            cell = Cell(step=step, buffer=name, row=-1, column=-1, got=got, want=want)
+            detail = f"{name} is {got} where graphs are captured, and {want} in the eager pass of step {step}."
+            yield Wrong(where=f"{name}, integers", detail=detail, cell=cell)
+
+
+# A call: its step, how many entries a field has, and how many requests the batch, its bucket and the largest one have.
+Call = tuple[int, int, tuple[int, int, int]]
+
+
+def _calls(case: Case, record: Record) -> dict[tuple[int, str], list[Call]]:
+    """By which of a step's plans it was given to, and by field."""
+    found: defaultdict[tuple[int, str], list[Call]] = defaultdict(list)
+    for step, asked in enumerate(case.steps):
+        bs = record.scalar(step, "launch", "bs")
+        if not asked.requests or bs is None:
+            continue
+        sizes = (len(asked.requests), bs, case.setup.max_bs)
+        for call in itertools.count():
+            plan = record.path(step, f"{PLANNED}.{call}" if call else PLANNED)
+            if not plan:
+                break
+            for name, count in plan.items():
+                if not _otherwise(name):
+                    found[call, name].append((step, int(count), sizes))
+    return found
+
+
+def _unlike(name: str, calls: Sequence[Call]) -> Iterator[Wrong]:
+    """Of all calls together, the first one after which no one size explains them."""
+    for last in range(len(calls)):
+        if not any(_explained(calls[: last + 1], kind) for kind in range(3)):
+            step, count, sizes = calls[last]
+            cell = Cell(step=step, buffer=name, row=count, column=0, got=str(count), want=str(sizes[1]))
+            detail = (
+                f"In step {step} {name} is planned with {count} entries: a batch of {sizes[0]} in a bucket of "
+                f"{sizes[1]}, the largest is {sizes[2]}."
+            )
+            yield Wrong(where=name, detail=detail, cell=cell)
+            return
+
+
+def _explained(calls: Sequence[Call], kind: int) -> bool:
+    """Whether each has the same whole number of entries for every request of this size."""
+    _, first, sizes = calls[0]
+    each = first // sizes[kind]
+    return each > 0 and all(count == each * sizes[kind] for _, count, sizes in calls)

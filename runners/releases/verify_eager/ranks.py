@@ -1,0 +1,33 @@
+"""What parallel layers are told of all ranks once a batch is padded: how many tokens each has, and how much room the
+buffers need in which they are gathered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sglang.srt.layers import dp_attention
+
+# Of the batch: one entry a rank.
+_OF_THE_BATCH = ("global_num_tokens_cpu", "global_num_tokens_gpu", "global_num_tokens_for_logprob_gpu")
+# What layers ask, and what they are told it by.
+_ASKED = {
+    "gathered": "get_global_dp_buffer_len",
+    "own": "get_local_dp_buffer_len",
+    "each": "get_dp_global_num_tokens",
+    "padded to the busiest": "is_dp_max_padding",
+}
+
+
+def ranks_told(batch: Any) -> dict[str, list[int]]:
+    """By name, numbers; what this release does not have, or nobody was told, is left out."""
+    told = {name: getattr(batch, name, None) for name in _OF_THE_BATCH}
+    told["global_dp_buffer_len"] = getattr(batch, "global_dp_buffer_len", None)
+    told |= {name: getattr(dp_attention, asked)() for name, asked in _ASKED.items() if hasattr(dp_attention, asked)}
+    return {name: _numbers(value) for name, value in told.items() if value is not None}
+
+
+def _numbers(value: Any) -> list[int]:
+    if isinstance(value, torch.Tensor):
+        value = value.tolist()
+    return [int(entry) for entry in value] if isinstance(value, list | tuple) else [int(value)]

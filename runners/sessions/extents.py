@@ -1,0 +1,73 @@
+"""How many entries the tensors of a batch have and how wide their integers are, of all that there are: as attention
+meets them while graphs are captured, and as what plans is given them. Nothing is listed by name but what has its
+tokens in the second dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from repro.cases.buffer_facts import TOKENS_SECOND
+from repro.traces.trace import Array
+
+SPEC = "spec_info"
+INTEGERS = (torch.int32, torch.int64)
+
+
+class Extents:
+    """What attention met in captures. Mutable: each batch size and width once."""
+
+    def __init__(self) -> None:
+        self._met: dict[str, set[tuple[int, int]]] = {}
+        self._sizes: set[tuple[int, int]] = set()
+        self.widths: dict[str, int] = {}
+
+    def note(self, batch: Any, tokens: int) -> None:
+        """Look at the batch of a call of attention, if it is the first of its batch size and width."""
+        size = int(batch.batch_size)
+        if (size, tokens) not in self._sizes:
+            self._sizes.add((size, tokens))
+            for name, count in extents(vars(batch)).items():
+                self._met.setdefault(name, set()).add((size, count))
+            self.widths |= widths(vars(batch))
+
+    @property
+    def met(self) -> dict[str, Array]:
+        """By field, rows of a batch size and how many entries the field had."""
+        return {name: np.array(sorted(pairs)) for name, pairs in self._met.items()}
+
+
+def extents(fields: Mapping[str, Any]) -> dict[str, int]:
+    """Of each tensor and each list of numbers its length; what speculation adds is among them, with SPEC in front."""
+    return {name: count for name, value in _every(fields) if (count := _entries(name, value)) is not None}
+
+
+def of_plan(path: str, given: Mapping[str, Any]) -> tuple[str, dict[str, int]]:
+    """What is told of a plan under this path: by a graph's how long everything is, by eager's how wide integers are."""
+    return ("widths", widths(given)) if path.endswith("_eager") else ("extents", extents(given))
+
+
+def widths(fields: Mapping[str, Any]) -> dict[str, int]:
+    """Of each tensor of integers on a device how many bytes one has."""
+    return {
+        name: value.dtype.itemsize
+        for name, value in _every(fields)
+        if isinstance(value, torch.Tensor) and value.ndim and value.dtype in INTEGERS
+    }
+
+
+def _every(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield from fields.items()
+    for name, value in getattr(fields.get(SPEC), "__dict__", {}).items():
+        yield f"{SPEC}.{name}", value
+
+
+def _entries(name: str, value: object) -> int | None:
+    if isinstance(value, list):
+        return len(value) if value and all(isinstance(entry, int) for entry in value) else None
+    if not isinstance(value, torch.Tensor) or not value.ndim:
+        return None
+    return value.shape[1] if name in TOKENS_SECOND and value.ndim > 1 else value.shape[0]

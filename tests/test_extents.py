@@ -1,0 +1,97 @@
+"""How long the tensors of a batch are: the oracle on records made by hand, and what a session tells."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from oracles import extents
+from repro.cases.case import Case, Request, Setup, Step
+from repro.traces.finding import Status
+from repro.traces.trace import Array, Ended, How, Seen, Trace
+from runners.processes.pool import Pool
+from runners.sessions.extents import Extents, widths
+from runners.sessions.extents import extents as lengths
+from tests.builders.only_verdict import only
+
+SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2, 4), slots=5)
+CASE = Case(
+    setup=SETUP,
+    steps=tuple(
+        Step(requests=tuple(Request(slot=slot, seq_len=9, data=slot) for slot in range(1, 1 + count)))
+        for count in (4, 1, 3)
+    ),
+)
+BUCKETS = (4, 1, 4)
+
+
+def trace(*, captured: dict[str, list[list[int]]], planned: dict[str, list[int]], wide: int = 8) -> Trace:
+    """planned: how long a field is in each step."""
+
+    def seen(step: int, path: str, name: str, value: object) -> Seen:
+        return Seen(step=step, path=path, name=name, array=np.array(value))
+
+    every = [seen(-1, "extents_captured", name, pairs) for name, pairs in captured.items()]
+    every += [seen(step, "extents", name, counts[step]) for name, counts in planned.items() for step in range(3)]
+    every += [seen(step, "launch", "bs", bs) for step, bs in enumerate(BUCKETS)]
+    every += [seen(-1, "widths_captured", "positions", wide), seen(-1, "widths_captured", "seq_lens", 4)]
+    every += [seen(0, "widths", name, 8) for name in ("positions", "seq_lens")]
+    return Trace(ended=Ended(how=How.DONE), seen=tuple(every))
+
+
+SOUND_CAPTURED = {"positions": [[1, 2], [2, 4], [4, 8]], "spec_info.custom_mask": [[1, 9], [2, 9], [4, 9]]}
+SOUND_PLANNED = {"positions": [8, 2, 6], "seq_lens": [4, 1, 4], "out_cache_loc": [4, 4, 4]}
+
+
+def test_lengths_of_the_batch_its_bucket_or_the_largest_one_pass() -> None:
+    sound = trace(captured=SOUND_CAPTURED, planned=SOUND_PLANNED)
+    assert extents.recorded(sound)
+    assert only(extents.judge, CASE, sound).status is Status.PASS
+
+
+@pytest.mark.parametrize("pairs", [[[1, 3], [2, 5], [4, 8]], [[1, 8], [2, 8], [4, 8]], [[1, 1], [2, 3], [4, 8]]])
+def test_a_slice_of_a_capture_that_is_one_off_or_whole(pairs: list[list[int]]) -> None:
+    verdict = only(extents.judge, CASE, trace(captured={"positions": pairs}, planned=SOUND_PLANNED))
+    assert (verdict.status, verdict.where) == (Status.FAIL, "length of positions, captured")
+
+
+@pytest.mark.parametrize("counts", [[8, 3, 7], [7, 1, 5], [8, 1, 8], [4, 2, 3]])
+def test_a_slice_of_a_call_that_is_one_off_or_of_another_kind_each_time(counts: list[int]) -> None:
+    verdict = only(extents.judge, CASE, trace(captured=SOUND_CAPTURED, planned={"positions": counts}))
+    assert (verdict.status, verdict.where) == (Status.FAIL, "length of positions")
+
+
+def test_integers_that_only_graphs_have_in_32_bits() -> None:
+    verdict = only(extents.judge, CASE, trace(captured=SOUND_CAPTURED, planned=SOUND_PLANNED, wide=4))
+    assert (verdict.status, verdict.where) == (Status.FAIL, "length of positions, integers")
+    assert "int32" in verdict.detail
+
+
+def test_what_a_batch_has_is_found_without_its_names() -> None:
+    spec = SimpleNamespace(topk_index=torch.zeros(3, 2, dtype=torch.int64), scores=torch.zeros(3), count=1)
+    fields = {
+        "mrope_positions": torch.zeros(3, 7, dtype=torch.int64),
+        "lens": [1, 2],
+        "names": ["a"],
+        "spec_info": spec,
+    }
+    assert lengths(fields) == {"mrope_positions": 7, "lens": 2, "spec_info.topk_index": 3, "spec_info.scores": 3}
+    assert widths(fields) == {"mrope_positions": 8, "spec_info.topk_index": 8}
+
+
+def test_of_each_size_the_first_batch_is_noted() -> None:
+    noted = Extents()
+    for size, entries in ((2, 2), (2, 5), (4, 4)):
+        noted.note(SimpleNamespace(batch_size=size, seq_lens=torch.zeros(entries)), tokens=size)
+    assert noted.met["seq_lens"].tolist() == [[2, 2], [4, 4]]
+
+
+def test_a_session_tells_of_captures_and_of_calls(pool: Pool) -> None:
+    told = pool.run(CASE)
+    assert {verdict.status for verdict in extents.judge(CASE, told)} == {Status.PASS}
+    positions: Array = told.path(-1, "extents_captured")["positions"]
+    assert positions.tolist() == [[1, 2], [2, 4], [4, 8]]
+    assert told.path(0, "extents") and told.path(0, "widths")
