@@ -58,7 +58,7 @@ class Captured:
                 self.runner = adapter.capture(self.live)
         engine.Graph.runner_is_captured = True
         on_cpu = BACKEND_FACTS[setup.backend].on_cpu
-        self.buckets = {} if on_cpu else dict(buckets.asked(self.model_runner.server_args, setup.capture_bs))
+        self.buckets = {} if on_cpu else dict(buckets.asked(self.live.args, setup.capture_bs))
         self.planner = Planner([self.live.target, self.live.draft])
         self.third_opinion = ThirdOpinion(partial(family.reference, self.live), setup, self.dtype)
         self.slots = np.unique(self.table[1:])
