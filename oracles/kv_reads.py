@@ -19,6 +19,8 @@ from repro.traces.trace import Array, Trace
 ORACLE = "kv_reads"
 PATH = "reads"
 PARTLY = ".partly"
+RESERVED = ".reserved"
+UNPADDED = "a reserved slot is read without padding"
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
@@ -34,7 +36,8 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
         kinds = [reads for reads in facts.reads if not (reads.prefix and facts.windowed and not case.setup.window)]
         wanted = {reads: _slots(case, reads, asked.requests, table) for reads in kinds}
         compared += max((want.most.size for want in wanted.values()), default=0)
-        own = _wrongs(case, step, found, wanted, table)
+        slots = {name: array for name, array in found.items() if not name.endswith(RESERVED)}
+        own = [*_wrongs(case, step, slots, wanted, table), *_of_padding(record, step, len(asked.requests))]
         wrongs += (replace(wrong, where=f"{wrong.where}, window") for wrong in own) if case.setup.window else own
     return conclude_each(ORACLE, wrongs, compared, nothing="no reads noted")
 
@@ -84,6 +87,17 @@ def _wrongs(
             yield _wrong(step, int(missing[0]), "not read", "read", table)
         if more.size:
             yield _wrong(step, int(more[0]), "read", "not read", table)
+
+
+def _of_padding(record: Record, step: int, requests: int) -> Iterator[Wrong]:
+    """The reserved slots hold what padded rows wrote there: where no row is padded, nobody may read them."""
+    if requests != record.scalar(step, "launch", "bs"):
+        return
+    for name, slots in record.path(step, PATH).items():
+        if name.endswith(RESERVED) and slots.size:
+            cell = Cell(step=step, buffer="kv", row=int(slots[0]), column=0, got="read", want="not read")
+            detail = f"In step {step} reserved KV slot {slots[0]} is read, though no row is padded."
+            yield Wrong(where=UNPADDED, detail=detail, cell=cell)
 
 
 def _wrong(step: int, slot: int, got: str, want: str, table: Array) -> Wrong:

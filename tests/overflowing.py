@@ -61,6 +61,11 @@ def sum_of_row(pointer, kv_indptr, kv_indices, SIZE: tl.constexpr):
     tl.store(pointer + row, tl.sum(tl.load(kv_indices + offsets, mask=offsets < end, other=0)))
 
 
+@triton.jit
+def first_of_slot(pointer, K_Buffer, kv_indices, stride):
+    tl.store(pointer, tl.load(K_Buffer + tl.load(kv_indices) * stride))
+
+
 def main() -> None:
     memory = np.zeros(32, dtype=np.int32)
     middle = torch.from_numpy(memory[8:24])  # whose storage begins and ends with it
@@ -85,6 +90,15 @@ def main() -> None:
         note(f"row starts, {name}")
     sum_of_row[(2,)](middle, starts[:3], indices[:5], 4)
     note("a view of too few indices")
+    for kind in (torch.int64, torch.int32):
+        first_of_slot[(1,)](middle, torch.arange(8, dtype=torch.int32), torch.ones(1, dtype=kind), 4)
+        note(f"slots, {kind}")
+    for option in ("num_warps", "waves_per_eu"):
+        try:
+            fill[(1,)](middle, 0, 0, 1, **{option: 2})
+        except KeyError as error:
+            told[f"option {option}"] = str(error)
+        launch_memory.taken()
     fill[(1,)](middle, 0, 12, 32)
     note("masked")
     fill_both[(1,)](middle, torch.from_numpy(memory[:4]), 8)

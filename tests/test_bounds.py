@@ -84,6 +84,16 @@ def test_a_launch_has_as_many_programs_as_rows_that_begin(memory: dict[str, Any]
     assert seen(memory, "row starts, one short") == short
 
 
+def test_slots_that_rows_are_found_by_have_64_bits(memory: dict[str, Any]) -> None:
+    assert seen(memory, "slots, torch.int64") == {}
+    assert seen(memory, "slots, torch.int32") == {"KV slots of less than 64 bits: kv_indices in first_of_slot": [0, 1]}
+
+
+def test_options_of_another_platform_are_refused(memory: dict[str, Any]) -> None:
+    assert "unrecognised" in memory["option waves_per_eu"]
+    assert "option num_warps" not in memory
+
+
 def test_loads_past_the_end_are_seen_and_give_nothing(memory: dict[str, Any]) -> None:
     assert seen(memory, "a load that its mask keeps inside") == {}
     assert seen(memory, "a load past the end") == {"load outside table in gather": [8, 8]}

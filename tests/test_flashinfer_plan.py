@@ -80,3 +80,13 @@ def test_so_is_a_prefill_plan_that_sglang_makes_itself() -> None:
     wrapper._cached_module.plan(None, None, None, starts(0, 1, 4), starts(0, 3, 6))
     wrapper.run(query, CACHE)
     assert seen() == {QUERIES: [1, 3]}
+
+
+def test_a_plan_for_pages_of_another_size_is_seen() -> None:
+    launch_memory.taken()
+    wrapper = BatchDecodeWithPagedKVCacheWrapper(torch.zeros(8, dtype=torch.uint8))
+    for page_size in (1, 2):
+        wrapper.plan(starts(0, 2, 5), torch.arange(5, dtype=torch.int32), starts(1, 1), *SHAPE[:3], page_size)
+        wrapper.run(torch.randn(2, 2, 8, dtype=torch.float16), CACHE)
+        name = "host plan of another page size in paged_attention"
+        assert seen() == ({} if page_size == 1 else {name: [1, 1]})

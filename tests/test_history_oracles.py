@@ -72,6 +72,16 @@ def test_reads_are_held_to_the_request_table() -> None:
     assert said(kv_reads.judge, partly) == [(Status.FAIL, "a slot is read in part")]
 
 
+@pytest.mark.parametrize(
+    ("bs", "said_of_it"), [(4, (Status.PASS, "")), (3, (Status.FAIL, "a reserved slot is read without padding"))]
+)
+def test_reserved_slots_are_read_for_padding_alone(bs: int, said_of_it: tuple[Status, str]) -> None:
+    assert len(CASE.steps[LAST].requests) == 3
+    record = trace(reads={"0": READ, "0.reserved": [0]}, launch={"bs": [bs]})
+    assert said(kv_reads.judge, record) == [said_of_it]
+    assert said(kv_reads.judge, trace(reads={"0": READ, "0.reserved": []}, launch={"bs": [bs]})) == [(Status.PASS, "")]
+
+
 def test_what_a_call_leaves_changed_fails_unless_it_is_about_that_call() -> None:
     def changed(**names: str) -> Trace:
         words = {f"runner.{name}": np.frombuffer(text.encode(), dtype=np.uint8) for name, text in names.items()}

@@ -46,9 +46,10 @@ def setups(runner: str, backend: str) -> list[Setup]:
     """Small ones that differ from each other in everything that a runner of this kind may differ in."""
     domain = RUNNER_FACTS[runner]
     kernels = BACKEND_FACTS[backend]
+    # With as many slots as the largest bucket has rows, what is sized by one must do for the other.
     small = Setup(runner=runner, backend=backend, topk=1, num_steps=1, num_draft_tokens=2, capture_bs=(2, 4), slots=6)
     small = replace(small, dtype=kernels.drawn_dtypes[0], head_dim=kernels.drawn_head_dims[0])
-    paged = replace(small, page_size=4, capture_bs=(1, 3), num_heads=4, hidden_size=48, kv_splits=2, slots=5)
+    paged = replace(small, page_size=4, capture_bs=(1, 3), num_heads=4, hidden_size=48, kv_splits=2, slots=3)
     if backend == "triton":
         # A KV row of 32 bytes: less than one tile of the kernel that copies rows.
         paged = replace(paged, dtype="float16", num_kv_heads=1)
@@ -63,29 +64,39 @@ def setups(runner: str, backend: str) -> list[Setup]:
             _drafting(replace(paged, context_len=96), *((3, 2, 7) if domain.branches else (1, 2, 3))),
             _drafting(long, branches, 3, 4),
         ]
+        if wide := _wide(small, backend):
+            found.append(wide)
+    if domain.capped and backend == "triton":
+        # More heads to a key head than a block of attention's kernels has rows.
+        found.append(replace(found[0], logit_cap=5, num_heads=20, num_kv_heads=1, hidden_size=40))
+    if whose := domain.windowed:
+        found.insert(1, replace(found[0], slots=4, window=7, swa=whose == "target", returns_hidden=domain.asks_hidden))
+    first = found[0]
+    if domain.speculative:
         for name in domain.algorithms[1:]:
             found.append(_drafting(replace(small, capture_bs=(3,), slots=4, algorithm=name), branches, 3, 4))
         if domain.branches and not domain.trees:
-            # As many slots as the largest bucket has rows: what is sized by one must do for the other.
             found.append(_drafting(replace(small, capture_bs=(1, 4), slots=4), 1, 3, 4))
             if domain.num_steps_min == 1:
                 found.append(_drafting(small, 2, 1, 3))
-        if backend == "triton" and domain.branches and (domain.light or any(read.queries for read in domain.reads)):
-            # More tokens a request than attention has in a block, and than a loop over KV slots takes at once.
-            found.append(_drafting(replace(small, capture_bs=(2,), slots=2, context_len=256), 5, 4, 70))
-    if whose := domain.windowed:
-        found.insert(1, replace(found[0], window=7, swa=whose == "target", returns_hidden=domain.asks_hidden))
-    first = found[0]
     found += [
-        replace(first, padded=not domain.falls_back),
-        # More heads to a key head than a block of attention's kernels has rows.
-        replace(first, logit_cap=5, num_heads=20, num_kv_heads=1, hidden_size=40)
-        if domain.capped and backend == "triton"
-        else first,
+        # Two heads to each of two key heads.
+        replace(first, padded=not domain.falls_back, num_heads=4),
         replace(first, overhang=first.num_draft_tokens + SPARE_POSITIONS if domain.overhangs else 0),
     ]
     found = list(dict.fromkeys(found))
     return [setup for setup in found if not setup_problems(setup)]
+
+
+def _wide(small: Setup, backend: str) -> Setup | None:
+    """More tokens a request than attention has in a block, and than a loop over KV slots takes at once, where all of
+    them go through attention or are laid out together."""
+    domain = RUNNER_FACTS[small.runner]
+    attends = backend == "triton" and (domain.light or any(read.queries for read in domain.reads))
+    lays_out = not domain.graph and not domain.light
+    if not (domain.branches and (attends or lays_out)):
+        return None
+    return _drafting(replace(small, capture_bs=(2,), slots=2, context_len=256), 5, 4, 70)
 
 
 def _drafting(setup: Setup, topk: int, num_steps: int, num_draft_tokens: int) -> Setup:
@@ -94,9 +105,9 @@ def _drafting(setup: Setup, topk: int, num_steps: int, num_draft_tokens: int) ->
 
 def written(setup: Setup) -> Iterator[Case]:
     """Everybody at the longest length with the largest bucket full, and a batch of one in what that leaves behind;
-    an idle batch, and behind it one without lengths on the host in other KV slots; batches that ask for hidden states,
-    and one that no bucket holds, where there are such; batches that grow, shrink and take each other's slots; batches
-    of the shortest requests."""
+    an idle batch, behind it one without lengths on the host in other KV slots, and one without padding; batches that
+    ask for hidden states, and one that no bucket holds, where there are such; batches that grow, shrink and take each
+    other's slots; batches of the shortest requests."""
     limit, full = seq_len_max(setup), setup.max_bs
     page = setup.page_size
 
@@ -120,7 +131,7 @@ def written(setup: Setup) -> Iterator[Case]:
     facts = RUNNER_FACTS[setup.runner]
     idle = (Step(requests=()),) if facts.idles and BACKEND_FACTS[setup.backend].options else ()
     unlike = replace(step(small, [9, 4], 1, 1), mirrored=facts.host_lengths, layout=int(facts.relocates))
-    yield Case(setup=setup, steps=(step(full, [limit, 6]), *idle, unlike, step(small, [limit], 2, 2)))
+    yield Case(setup=setup, steps=(step(full, [limit, 6]), *idle, unlike, step(full, [limit, 3], 2, 2)))
     asking = [
         replace(step(1, [5], turn, turn), hidden=hidden) for turn, hidden in enumerate(HIDDEN) if facts.asks_hidden
     ]

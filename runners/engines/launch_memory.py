@@ -1,6 +1,6 @@
 """What an interpreted kernel may touch: loads and stores outside of the memory that its launch was given are findings,
 also where it was given a view and touches what lies beside it; and so are two programs that store different values to
-one address, and row starts of more or fewer rows than there are programs.
+one address, row starts of more or fewer rows than there are programs, and KV slots in too few bits.
 
 On a GPU the first read or overwrite foreign memory, or end the process, and of the last nobody knows which one stays.
 Here such lanes are masked off: they would land in the heap of the interpreter, whose own crash says nothing.
@@ -24,6 +24,7 @@ from runners.engines.guards import band_bytes
 LOAD, STORE, RACE = "load outside", "store outside", "two values stored to"
 BESIDE = {LOAD: "load outside the view of", STORE: "store outside the view of"}
 STARTS = "another number of row starts than programs:"
+NARROW = "KV slots of less than 64 bits:"
 # Views of these are as long as the batch that a graph was captured with needs, and its replays need more.
 _GROWING = "kv_indices"
 # How many launches were watched, among what was seen.
@@ -74,16 +75,17 @@ def _span(name: str, tensor: torch.Tensor) -> Span:
     return Span(name, first, end, band, start, end - band if _GROWING in name else start + reach * size, size)
 
 
-def check_starts(kernel: str, arguments: Mapping[str, object], programs: int) -> None:
-    """Where rows begin and the last one ends, for as many rows as there are programs in the first dimension."""
+def check(kernel: str, arguments: Mapping[str, object], programs: int) -> None:
+    """Row starts are as many as programs in the first dimension, and the end of the last. KV slots that a kernel finds
+    rows of the cache by have 64 bits: times the length of a row they do not fit 32, where a cache is large."""
+    finds_rows = "K_Buffer" in arguments
     for name, value in arguments.items():
-        if (
-            name.endswith("indptr")
-            and isinstance(value, torch.Tensor)
-            and value.dim() == 1
-            and len(value) != programs + 1
-        ):
+        if not isinstance(value, torch.Tensor):
+            continue
+        if name.endswith("indptr") and value.dim() == 1 and len(value) != programs + 1:
             report(f"{STARTS} {name} in {kernel}", len(value), programs + 1)
+        if finds_rows and name.endswith("kv_indices") and value.dtype != torch.int64:
+            report(f"{NARROW} {name} in {kernel}", 0, len(value))
 
 
 # Findings --------------------------------------------------------------------------------------------------------

@@ -164,10 +164,12 @@ class History:
         return tensor.shape[0] // self._rows if by_request else 1
 
     def _see_reads(self, tape: Tape, reserved: int) -> None:
-        """Of each tensor of the KV cache, the slots that kernels read whole, and those that they read in part."""
+        """Of each tensor of the KV cache, the slots that kernels read whole, those that they read in part, and those
+        of the reserved ones that they read at all."""
         for number in range(len(self._kv)):
             read = self._touched.read(f"{_KV}{number}").flatten(1)
             whole, any_of = read.all(1), read.any(1)
+            tape.see(READS, f"{number}.reserved", any_of[:reserved], as_slots=True)
             whole[:reserved] = any_of[:reserved] = False
             tape.see(READS, str(number), whole, as_slots=True)
             tape.see(READS, f"{number}.partly", any_of & ~whole, as_slots=True)

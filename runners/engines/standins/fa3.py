@@ -83,6 +83,8 @@ def flash_attn_with_kvcache(
         raise NotImplementedError("flash_attn_with_kvcache without lengths, page table or query starts has no stand-in")
     table = page_table if page_table.stride(-1) == 1 else page_table.contiguous()
     _check(q, k_cache, v_cache, cache_seqlens, table, cu_seqlens_q)
+    if scheduler_metadata is not None and scheduler_metadata.dtype != torch.int32:
+        raise RuntimeError(f"scheduler_metadata must have dtype int32, not {scheduler_metadata.dtype}")
     scale = softmax_scale if softmax_scale is not None else q.shape[-1] ** -0.5
     left, right = window_size
     found, logs = fa3_kernels.paged_attention(
@@ -125,11 +127,21 @@ def _check(
     need(heads % groups == 0, "Number of heads in key/value must divide number of heads in query")
 
 
-def get_scheduler_metadata(batch_size: int, *, cache_seqlens: Tensor, **given: Any) -> Tensor:
-    """A schedule for one query of each sequence, made for these lengths."""
+def get_scheduler_metadata(
+    batch_size: int,
+    *,
+    cache_seqlens: Tensor,
+    num_heads: int,
+    num_heads_k: int,
+    headdim: int,
+    page_size: int,
+    **given: Any,
+) -> Tensor:
+    """A schedule for one query of each sequence, made for these lengths, heads and pages."""
     if len(cache_seqlens) != batch_size:
         raise RuntimeError(f"seqused_k must have shape ({batch_size},), not {tuple(cache_seqlens.shape)}")
     made: Tensor = fa3_kernels.schedule(cache_seqlens)
+    made[0] = fa3_kernels.shape_of(num_heads, num_heads_k, headdim, page_size)
     return made
 
 

@@ -39,7 +39,7 @@ def _paged(
     sequence."""
     launch_memory.watched()
     touched.reads(lengths, query_starts)
-    _compare_schedule(schedule, lengths)
+    _compare_schedule(schedule, lengths, shape_of(query.shape[1], key.shape[2], query.shape[2], key.shape[1]))
     out = query.new_full((*query.shape[:2], value.shape[-1]), math.nan)
     logs = query.new_full(query.shape[:2], math.nan, dtype=torch.float32)
     starts = whole(query_starts)
@@ -82,16 +82,24 @@ def _slots(page_table: torch.Tensor, row: int, length: int, pages: int, size: in
 
 def schedule_of(lengths: torch.Tensor) -> torch.Tensor:
     """As long as FlashAttention 3's own for single queries: a counter, and four numbers for each sequence, of which
-    there are a multiple of four. Here the first numbers are the lengths that it is made for."""
+    there are a multiple of four. Here the first numbers are the lengths that it is made for, and who makes it puts its
+    shape in the counter's place."""
     made = lengths.new_zeros(1 + -(-lengths.numel() // 4) * 4 * 4)
     made[1 : 1 + lengths.numel()] = lengths
     return made
 
 
-def _compare_schedule(schedule: torch.Tensor | None, lengths: torch.Tensor) -> None:
+def shape_of(heads: int, groups: int, size: int, page_size: int) -> int:
+    """What else a schedule depends on, as one number: heads of queries and of keys, their size, that of a page."""
+    return ((heads * 64 + groups) * 512 + size) * 512 + page_size
+
+
+def _compare_schedule(schedule: torch.Tensor | None, lengths: torch.Tensor, shape: int) -> None:
     """A kernel divides its work as the schedule says, which is made ahead of the launch."""
     if schedule is None:
         return
+    if int(schedule[0]) != shape:
+        launch_memory.report(f"schedule of other heads or pages in {KERNEL}", int(schedule[0]))
     made, count = schedule[1 : 1 + lengths.numel()], lengths.numel()
     if made.numel() < count:
         launch_memory.report(f"schedule of fewer sequences in {KERNEL}", made.numel(), count)

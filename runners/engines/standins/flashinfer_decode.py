@@ -63,7 +63,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
             self._take(indptr, indices, last_page_len)
         self._plan_on_host(indptr)
         heads = (num_qo_heads, num_kv_heads, head_dim)
-        self._planned(options, q_data_type or data_type, kv_data_type or data_type, heads)
+        self._planned(options, q_data_type or data_type, kv_data_type or data_type, heads, page_size)
 
     begin_forward = plan
 
@@ -133,4 +133,4 @@ def fast_decode_plan(
         self._take(indptr, indices, last_page_len)
     self._plan_on_host(indptr if global_override_indptr_cpu is None else global_override_indptr_cpu)
     heads = (num_qo_heads, num_kv_heads, head_dim)
-    self._planned(options, q_data_type or data_type or "float16", kv_data_type or data_type, heads)
+    self._planned(options, q_data_type or data_type or "float16", kv_data_type or data_type, heads, page_size)

@@ -108,7 +108,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_Prefill):
                 raise ValueError("The length of paged_kv_indices exceeds the allocated buffer size.")
             for buffer, tensor in zip(self._buffers(), new, strict=True):
                 buffer[: len(tensor)].copy_(tensor)
-        self._planned(options, q_data_type, kv_data_type, (num_qo_heads, num_kv_heads, head_dim_qk))
+        self._planned(options, q_data_type, kv_data_type, (num_qo_heads, num_kv_heads, head_dim_qk), page_size)
         self._plan_on_host(paged_kv_indptr, qo_indptr)
         self._cached_module = Schedule(self._plan_on_host)
 

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from runners.engines import launch_memory
+
 
 class Wrapper:
     """What all wrappers share: how scores become weights, which plan() and forward() say, and how many rows a graph
@@ -26,6 +28,7 @@ class Wrapper:
         self._custom_mask_buf: Tensor | None = None
         self._mask_indptr_buf: Tensor | None = None
         self._planned_heads: tuple[int, int, int] | None = None
+        self._planned_page_size = 1
         # What the plan in use was made for, on the host: where each sequence begins, in keys and in queries.
         self._planned_keys: Tensor | None = None
         self._planned_queries: Tensor | None = None
@@ -41,11 +44,16 @@ class Wrapper:
         """Without effect, as in flashinfer."""
 
     def _planned(
-        self, options: dict[str, Any], q_data_type: Any, kv_data_type: Any, heads: tuple[int, int, int]
+        self,
+        options: dict[str, Any],
+        q_data_type: Any,
+        kv_data_type: Any,
+        heads: tuple[int, int, int],
+        page_size: int = 1,
     ) -> None:
         """Keep the arguments of plan(). Only a kernel that is planned with a window or a cap looks at it. heads: of
-        queries and of keys, and their size."""
-        self._planned_heads = heads
+        queries and of keys, and their size. page_size: of a paged cache."""
+        self._planned_heads, self._planned_page_size = heads, page_size
         self._cached_q_data_type, self._cached_kv_data_type = _dtype(q_data_type), _dtype(kv_data_type or q_data_type)
         self._has_window = options.get("window_left", -1) >= 0
         self._has_cap = (options.get("logits_soft_cap") or 0.0) > 0
@@ -80,6 +88,9 @@ class Wrapper:
             raise ValueError(
                 f"planned for {self._planned_heads} heads of queries and keys, and their size, not {heads}"
             )
+        if key.dim() == 4 and key.shape[1] != self._planned_page_size:
+            # The plan takes sequences for so many times longer.
+            launch_memory.report("host plan of another page size in paged_attention", key.shape[1], 1)
         planned = (self._cached_q_data_type, self._cached_kv_data_type)
         if (query.dtype, key.dtype) != planned:
             raise ValueError(f"planned for q and kv of {planned}, not {query.dtype} and {key.dtype}")

@@ -10,10 +10,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+from triton.backends.nvidia.compiler import CUDAOptions
 from triton.runtime import interpreter as triton_interpreter
 from triton.runtime.errors import InterpreterError
 
@@ -54,7 +55,7 @@ class Launch:
         builder.set_grid_dim(*self.grid)
         function = self.function
         launch_memory.begin(function.__name__, self.memory or launch_memory.spans(self.arguments))
-        launch_memory.check_starts(function.__name__, self.arguments, self.grid[0])
+        launch_memory.check(function.__name__, self.arguments, self.grid[0])
         try:
             with np.errstate(all="ignore"):
                 if function not in _one_by_one and self.programs > 1:
@@ -88,6 +89,8 @@ def launches_go_to(receiver: Callable[[Launch], None]) -> Iterator[None]:
         _receiver = before
 
 
+# What a launch may say besides a kernel's own arguments: to the compiler for NVIDIA's GPUs, and to the launcher.
+_OPTIONS = {option.name for option in fields(CUDAOptions)} | {"grid", "warmup", "stream"}
 _signatures: dict[Any, tuple[inspect.Signature, frozenset[str]]] = {}
 
 
@@ -97,6 +100,8 @@ def _bound(function: Any, constexprs: list[str], args: tuple, kwargs: dict) -> t
         known = _signatures[function] = (inspect.signature(function), frozenset(constexprs))
     signature, constant = known
     named = {name: value for name, value in kwargs.items() if name in signature.parameters}
+    for name in kwargs.keys() - named.keys() - _OPTIONS:
+        raise KeyError(f"Keyword argument {name} was specified but unrecognised")  # as Triton for NVIDIA says
     binding = signature.bind(*args, **named)
     binding.apply_defaults()
     return dict(binding.arguments), constant
