@@ -64,21 +64,24 @@ def setups(runner: str, backend: str) -> list[Setup]:
             _drafting(replace(paged, context_len=96), *((3, 2, 7) if domain.branches else (1, 2, 3))),
             _drafting(long, branches, 3, 4),
         ]
+        if domain.branches and not domain.trees:
+            found.insert(1, _drafting(replace(small, capture_bs=(1, 4), slots=4), 1, 3, 4))
         if wide := _wide(small, backend):
             found.append(wide)
     if domain.capped and backend == "triton":
         # More heads to a key head than a block of attention's kernels has rows.
         found.append(replace(found[0], logit_cap=5, num_heads=20, num_kv_heads=1, hidden_size=40))
-    if whose := domain.windowed:
-        found.insert(1, replace(found[0], slots=4, window=7, swa=whose == "target", returns_hidden=domain.asks_hidden))
     first = found[0]
+    if whose := domain.windowed:
+        # A target's as a chain: in trees Triton's kernel measures windows by place (docs/findings), which hides more.
+        window = replace(first, slots=4, window=7, swa=whose == "target", returns_hidden=domain.asks_hidden)
+        chain = whose == "target" and domain.speculative
+        found.insert(1, _drafting(window, 1, 3, 4) if chain else window)
     if domain.speculative:
         for name in domain.algorithms[1:]:
             found.append(_drafting(replace(small, capture_bs=(3,), slots=4, algorithm=name), branches, 3, 4))
-        if domain.branches and not domain.trees:
-            found.append(_drafting(replace(small, capture_bs=(1, 4), slots=4), 1, 3, 4))
-            if domain.num_steps_min == 1:
-                found.append(_drafting(small, 2, 1, 3))
+        if domain.branches and not domain.trees and domain.num_steps_min == 1:
+            found.append(_drafting(small, 2, 1, 3))
     found += [
         # Two heads to each of two key heads.
         replace(first, padded=not domain.falls_back, num_heads=4),
