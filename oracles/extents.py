@@ -8,6 +8,8 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from oracles.trace_index import Record, Wrong, conclude_each
 from repro.cases.buffer_facts import OF_RANKS
 from repro.cases.case import Case
@@ -45,8 +47,9 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     captured = {name: pairs for name, pairs in record.path(-1, CAPTURED).items() if not _otherwise(name)}
     wrongs = list(_out_of_proportion(captured, case.setup.max_bs))
     calls = _calls(case, record)
-    wrongs += [wrong for (_, name), own in calls.items() for wrong in _unlike(name, own)]
-    wrongs += _otherwise_wide(case, record)
+    for (_, name), own in calls.items():
+        wrongs += _unlike(name, own, _each(name, captured))
+    wrongs += [*_otherwise_wide(case, record), *_not_told(record)]
     compared = len(captured) * (len(case.setup.capture_bs) > 1) + len(calls)
     return conclude_each(ORACLE, wrongs, compared, label="length of", nothing="no lengths recorded")
 
@@ -73,6 +76,24 @@ def _out_of_proportion(captured: Mapping[str, Array], largest: int) -> Iterator[
                 )
                 yield Wrong(where=f"{name}, captured", detail=detail, cell=cell)
                 break
+
+
+def _each(name: str, captured: Mapping[str, Array]) -> float | None:
+    """How many entries of a field a request has in captures. Not known where there are several graphs, nor of what the
+    steps of a draft change before attention is called."""
+    every = {count / size for size, count in captured.get(name, np.empty((0, 2))).tolist()}
+    is_changed = name == "out_cache_loc" or "." in name
+    return every.pop() if len(every) == 1 and not is_changed else None
+
+
+def _not_told(record: Record) -> Iterator[Wrong]:
+    """Parallel layers of a captured batch know how many tokens there are."""
+    for tokens, own in record.path(-1, "tokens_captured").get("own", np.empty((0, 2), dtype=np.int64)).tolist():
+        if own != tokens:
+            cell = Cell(step=-1, buffer="tokens of this rank", row=-1, column=-1, got=str(own), want=str(tokens))
+            detail = f"Parallel layers are told of {own} tokens of this rank where a batch of {tokens} is captured."
+            yield Wrong(where="this rank's tokens, as told to parallel layers", detail=detail, cell=cell)
+            return
 
 
 def _otherwise_wide(case: Case, record: Record) -> Iterator[Wrong]:
@@ -109,10 +130,11 @@ def _calls(case: Case, record: Record) -> dict[tuple[int, str], list[Call]]:
     return found
 
 
-def _unlike(name: str, calls: Sequence[Call]) -> Iterator[Wrong]:
-    """Of all calls together, the first one after which no one size explains them."""
+def _unlike(name: str, calls: Sequence[Call], each: float | None) -> Iterator[Wrong]:
+    """Of all calls together, the first one after which no one size explains them. each: how many entries a request has
+    in captures, if that is known."""
     for last in range(len(calls)):
-        if not any(_explained(calls[: last + 1], kind) for kind in range(3)):
+        if not any(_explained(calls[: last + 1], kind, each) for kind in range(3)):
             step, count, sizes = calls[last]
             cell = Cell(step=step, buffer=name, row=count, column=0, got=str(count), want=str(sizes[1]))
             detail = (
@@ -123,8 +145,8 @@ def _unlike(name: str, calls: Sequence[Call]) -> Iterator[Wrong]:
             return
 
 
-def _explained(calls: Sequence[Call], kind: int) -> bool:
+def _explained(calls: Sequence[Call], kind: int, each: float | None) -> bool:
     """Whether each has the same whole number of entries for every request of this size."""
     _, first, sizes = calls[0]
-    each = first // sizes[kind]
-    return each > 0 and all(count == each * sizes[kind] for _, count, sizes in calls)
+    whole = first // sizes[kind] if each is None else each
+    return whole > 0 and all(count == whole * sizes[kind] for _, count, sizes in calls)

@@ -11,6 +11,7 @@ from repro.traces.finding import Cell, Verdict
 from repro.traces.trace import Array, Trace
 
 ORACLE = "staged"
+DIMENSIONS = 3  # of positions of models that see: time, height, width
 ROOM = "room"  # the shapes of all input buffers, from before the first step
 
 
@@ -51,6 +52,10 @@ def _too_short(case: Case, shapes: Mapping[str, Array]) -> Iterator[Wrong]:
     for name, shape in shapes.items():
         if name in OF_RANKS or not shape.size:
             continue
+        if name in TOKENS_SECOND and shape[0] != DIMENSIONS:
+            cell = Cell(step=-1, buffer=name, row=-1, column=-1, got=str(shape[0]), want=str(DIMENSIONS))
+            detail = f"{name} has room for positions in {shape[0]} dimensions, and there are {DIMENSIONS}."
+            yield Wrong(where=f"{name}, dimensions", detail=detail, cell=cell)
         dimension = 1 if name in TOKENS_SECOND else 0
         got, most = int(shape[dimension]), case.setup.max_bs
         if got % most:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -64,6 +65,18 @@ def test_a_slice_of_a_call_that_is_one_off_or_of_another_kind_each_time(counts: 
     assert (verdict.status, verdict.where) == (Status.FAIL, "length of positions")
 
 
+def test_a_call_that_has_other_entries_for_a_request_than_captures() -> None:
+    verdict = only(extents.judge, CASE, trace(captured=SOUND_CAPTURED, planned={"positions": [4, 1, 4]}))
+    assert (verdict.status, verdict.where) == (Status.FAIL, "length of positions")
+
+
+def test_parallel_layers_are_told_how_many_tokens_are_captured() -> None:
+    sound = trace(captured=SOUND_CAPTURED, planned=SOUND_PLANNED)
+    for own, status in ((8, Status.PASS), (4, Status.FAIL), (-1, Status.FAIL)):
+        told = Seen(step=-1, path="tokens_captured", name="own", array=np.array([[8, own]]))
+        assert only(extents.judge, CASE, replace(sound, seen=(*sound.seen, told))).status is status
+
+
 def test_integers_that_only_graphs_have_in_32_bits() -> None:
     verdict = only(extents.judge, CASE, trace(captured=SOUND_CAPTURED, planned=SOUND_PLANNED, wide=4))
     assert (verdict.status, verdict.where) == (Status.FAIL, "length of positions, integers")
@@ -85,7 +98,7 @@ def test_what_a_batch_has_is_found_without_its_names() -> None:
 def test_of_each_size_the_first_batch_is_noted() -> None:
     noted = Extents()
     for size, entries in ((2, 2), (2, 5), (4, 4)):
-        noted.note(SimpleNamespace(batch_size=size, seq_lens=torch.zeros(entries)), tokens=size)
+        noted.note(SimpleNamespace(batch_size=size, seq_lens=torch.zeros(entries)), tokens=size, own=size)
     assert noted.met["seq_lens"].tolist() == [[2, 2], [4, 4]]
 
 

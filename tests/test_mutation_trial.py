@@ -81,6 +81,17 @@ def test_killed_by_the_first_failure_of_its_own() -> None:
     assert outcome.seconds == 4.0  # until it failed, not until that was compared
 
 
+def test_killed_by_an_end_in_another_function_than_the_usual_one() -> None:
+    stops = [verdict("ended", "raised TypeError in verify")]
+    world = World({0: stops, 1: stops, 2: stops}, {0: stops, 1: stops, 2: stops})
+    frame = '  File "/c/sglang/srt/a.py", line 3, in '
+    for mutated, function in ((True, "verify"), (False, "forward")):
+        world.ends[mutated] = Trace(ended=Ended(how=How.RAISED, detail=f"{frame}outer\n    x()\n{frame}{function}\n"))
+    assert (world.outcome().state, world.outcome().where) == (KILLED, "raised TypeError in verify in verify")
+    world.ends[False] = world.ends[True]
+    assert world.outcome().state == SURVIVED
+
+
 def test_killed_by_another_runner() -> None:
     outcome = World({2: [verdict("staged", "row 1")]}, {}).outcome()
     assert (outcome.state, outcome.runner, outcome.cases) == (KILLED, "verify/triton", 2)

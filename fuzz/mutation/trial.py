@@ -78,7 +78,7 @@ class Clean:
         trace = run(case, {})
         failures = None
         if trace.ended.how.took_place:
-            failures = frozenset((v.oracle, v.where) for v in self._judge(case, trace) if v.status is Status.FAIL)
+            failures = frozenset(_failed(self._judge, case, trace))
         with self._lock:
             return self._failures.setdefault(name, failures)
 
@@ -141,7 +141,7 @@ class Trial:
     def _failures(self, case: Case, trace: Trace) -> list[tuple[str, str]]:
         if not trace.ended.how.took_place:
             return [(ENDED if _in_sglang(trace.ended.detail) else SESSION, trace.ended.what)]
-        return [(v.oracle, v.where) for v in self.judge(case, trace) if v.status is Status.FAIL]
+        return _failed(self.judge, case, trace)
 
     def _of_the_mutant(self, case: Case, suspects: Sequence[tuple[str, str]], run: Run) -> Failure | None:
         """What of it the unchanged sglang does not do as well."""
@@ -150,6 +150,15 @@ class Trial:
             return None
         new = [suspect for suspect in suspects if suspect not in usual]
         return Failure(oracles=tuple(dict.fromkeys(oracle for oracle, _ in new)), where=new[0][1]) if new else None
+
+
+def _failed(judge: Judge, case: Case, trace: Trace) -> list[tuple[str, str]]:
+    """The oracle and the `where` of each failure; of an end also in which of sglang's functions it came: what ends
+    elsewhere than usual is something else."""
+    inside = [line.rpartition(" in ")[2] for line in trace.ended.detail.splitlines() if "/sglang/" in line]
+    place = f" in {inside[-1]}" if inside else ""
+    failures = [verdict for verdict in judge(case, trace) if verdict.status is Status.FAIL]
+    return [(v.oracle, v.where + place * (v.oracle == ENDED)) for v in failures]
 
 
 def _not_swapped(trace: Trace) -> bool:

@@ -7,16 +7,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from sglang.srt.layers import dp_attention
 from sglang.srt.layers.radix_attention import RadixAttention
 
 
 @contextmanager
-def heard(told: Callable[[Any, int], None]) -> Iterator[None]:
-    """While entered, `told` is given the batch and the number of queries of each call, before it is made."""
+def heard(told: Callable[[Any, int, int], None]) -> Iterator[None]:
+    """While entered, `told` is given the batch, the number of queries and own_tokens() of each call, before it is
+    made."""
     forward = RadixAttention.forward
 
     def telling(layer: Any, q: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        told(kwargs["forward_batch"] if "forward_batch" in kwargs else args[2], len(q))
+        told(kwargs["forward_batch"] if "forward_batch" in kwargs else args[2], len(q), own_tokens())
         return forward(layer, q, *args, **kwargs)
 
     RadixAttention.forward = telling
@@ -24,3 +26,12 @@ def heard(told: Callable[[Any, int], None]) -> Iterator[None]:
         yield
     finally:
         RadixAttention.forward = forward
+
+
+def own_tokens() -> int:
+    """How many tokens parallel layers are told that this rank has; -1 where nobody has told them."""
+    try:
+        told: int | None = dp_attention.get_local_dp_buffer_len()
+    except AttributeError:
+        return -1
+    return -1 if told is None else told

@@ -24,15 +24,18 @@ class Extents:
         self._met: dict[str, set[tuple[int, int]]] = {}
         self._sizes: set[tuple[int, int]] = set()
         self.widths: dict[str, int] = {}
+        self.tokens: set[tuple[int, int]] = set()
 
-    def note(self, batch: Any, tokens: int) -> None:
-        """Look at the batch of a call of attention, if it is the first of its batch size and width."""
+    def note(self, batch: Any, tokens: int, own: int) -> None:
+        """Look at the batch of a call of attention, if it is the first of its batch size and width. own: how many
+        tokens parallel layers are told that there are."""
         size = int(batch.batch_size)
         if (size, tokens) not in self._sizes:
             self._sizes.add((size, tokens))
             for name, count in extents(vars(batch)).items():
                 self._met.setdefault(name, set()).add((size, count))
             self.widths |= widths(vars(batch))
+            self.tokens.add((tokens, own))
 
     @property
     def met(self) -> dict[str, Array]:
