@@ -45,10 +45,10 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     """UNKNOWN where only one bucket was captured and no call was planned."""
     record = Record(trace)
     captured = {name: pairs for name, pairs in record.path(-1, CAPTURED).items() if not _otherwise(name)}
-    wrongs = list(_out_of_proportion(captured, case.setup.max_bs))
+    wrongs = list(_out_of_proportion(captured))
     calls = _calls(case, record)
     for (_, name), own in calls.items():
-        wrongs += _unlike(name, own, _each(name, captured))
+        wrongs += _unlike(name, own, _each(name, captured, case.setup.max_bs))
     wrongs += [*_otherwise_wide(case, record), *_not_told(record)]
     compared = len(captured) * (len(case.setup.capture_bs) > 1) + len(calls)
     return conclude_each(ORACLE, wrongs, compared, label="length of", nothing="no lengths recorded")
@@ -64,24 +64,26 @@ def _otherwise(name: str) -> bool:
     return field in _OTHERWISE or any(part in field for part in _OTHERWISE_PARTS)
 
 
-def _out_of_proportion(captured: Mapping[str, Array], largest: int) -> Iterator[Wrong]:
+def _out_of_proportion(captured: Mapping[str, Array]) -> Iterator[Wrong]:
+    """Where each branch of a request counts as one, batches are larger than their buckets; proportions are the same."""
     for name, pairs in captured.items():
-        most = {int(count) for size, count in pairs if size == largest}
+        largest = int(pairs[:, 0].max())
+        most = [int(count) for size, count in pairs if size == largest]
         for size, count in pairs.tolist():
-            if most and (count % size or count // size * largest not in most):
-                want = " or ".join(str(other * size // largest) for other in sorted(most))
+            if all(count * largest != other * size for other in most):
+                want = " or ".join(str(other * size // largest) for other in most)
                 cell = Cell(step=-1, buffer=name, row=count, column=0, got=str(count), want=want)
-                detail = (
-                    f"{name} of a captured batch of {size} has {count} entries; of one of {largest} {sorted(most)}."
-                )
+                detail = f"{name} of a captured batch of {size} has {count} entries; of one of {largest} {most}."
                 yield Wrong(where=f"{name}, captured", detail=detail, cell=cell)
                 break
 
 
-def _each(name: str, captured: Mapping[str, Array]) -> float | None:
+def _each(name: str, captured: Mapping[str, Array], requests: int) -> float | None:
     """How many entries of a field a request has in captures. Not known where there are several graphs, nor of what the
     steps of a draft change before attention is called."""
-    every = {count / size for size, count in captured.get(name, np.empty((0, 2))).tolist()}
+    pairs = captured.get(name, np.empty((0, 2)))
+    largest = pairs[:, 0].max(initial=0)
+    every = {count / requests for size, count in pairs.tolist() if size == largest}
     is_changed = name == "out_cache_loc" or "." in name
     return every.pop() if len(every) == 1 and not is_changed else None
 

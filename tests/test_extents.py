@@ -53,6 +53,12 @@ def test_lengths_of_the_batch_its_bucket_or_the_largest_one_pass() -> None:
     assert only(extents.judge, CASE, sound).status is Status.PASS
 
 
+def test_batches_that_count_branches_pass() -> None:
+    captured = {"seq_lens": [[2, 2], [4, 4], [8, 8]], "spec_info.topk_p": [[2, 1], [4, 2], [8, 4]]}
+    planned = {"seq_lens": [8, 2, 8], "spec_info.topk_p": [4, 1, 4]}
+    assert only(extents.judge, CASE, trace(captured=captured, planned=planned)).status is Status.PASS
+
+
 @pytest.mark.parametrize("pairs", [[[1, 3], [2, 5], [4, 8]], [[1, 8], [2, 8], [4, 8]], [[1, 1], [2, 3], [4, 8]]])
 def test_a_slice_of_a_capture_that_is_one_off_or_whole(pairs: list[list[int]]) -> None:
     verdict = only(extents.judge, CASE, trace(captured={"positions": pairs}, planned=SOUND_PLANNED))
