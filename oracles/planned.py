@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from oracles.trace_index import Record, Wrong, conclude_each, first_difference
+from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Setup
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Cell, Status, Verdict
@@ -38,7 +39,7 @@ class Rows:
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     """UNKNOWN where what is wrong is nothing that the backend reads."""
     record = Record(trace)
-    wrongs: list[Wrong] = []
+    wrongs = list(_other_backends(case.setup, record))
     compared = 0
     for step in range(len(case.steps)):
         for path in PATHS:
@@ -52,6 +53,15 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
         where, detail = f"{NO_READER}: {names}", unread[0].detail
         return (Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=where, detail=detail, cell=unread[0].cell),)
     return conclude_each(ORACLE, wrongs, compared, label="planned with", nothing="no plan recorded")
+
+
+def _other_backends(setup: Setup, record: Record) -> Iterator[Wrong]:
+    """All attention backends of workers are of the kind that was asked for, used here or not."""
+    for kind in record.path(-1, "backends"):
+        wanted = BACKEND_FACTS[setup.backend].classes
+        if not kind.startswith(wanted):
+            cell = Cell(step=-1, buffer="backend", row=-1, column=-1, got=kind, want=f"{wanted}...")
+            yield Wrong(where="another backend", detail=f"A worker has a {kind}, and asked for {wanted}.", cell=cell)
 
 
 def _is_read(setup: Setup, where: str) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from oracles import planned
 from repro.cases.case import Case, Request, Setup, Step
 from repro.cases.release_list import has_runner
 from repro.traces.finding import Status
+from repro.traces.trace import Seen
 from runners.processes.pool import Pool
 from tests.builders.only_verdict import only
 from tests.builders.toy_traces import changed, toy_trace
@@ -45,6 +47,15 @@ def test_what_the_backend_does_not_read_is_told_and_is_no_failure() -> None:
     case = replace(CASE, setup=replace(SETUP, runner="draft", backend="triton"))
     verdict = only(planned.judge, case, toy_trace(CASE, "sum_of_the_batch"))
     assert (verdict.status, verdict.where) == (Status.UNKNOWN, "stale, no reader known: seq_lens_sum")
+
+
+def test_a_backend_of_another_kind_is_named() -> None:
+    case = replace(CASE, setup=replace(SETUP, runner="draft", backend="triton"))
+    sound = toy_trace(CASE)
+    for kind, status in (("TritonAttnBackend", Status.PASS), ("FlashInferAttnBackend", Status.FAIL)):
+        seen = Seen(step=-1, path="backends", name=kind, array=np.array(1))
+        verdict = only(planned.judge, case, replace(sound, seen=(*sound.seen, seen)))
+        assert (verdict.status, verdict.where == "planned with another backend") == (status, status is Status.FAIL)
 
 
 def test_a_run_that_planned_nothing_is_a_doubt() -> None:

@@ -17,11 +17,11 @@ FEATURES = {
     "adapters of weights": r"lora_ids|lora_manager|enable_lora",
     "stages of a pipeline": r"pp_proxy_tensors\w*|pp_size|pp_rank|pp_group|support_pp|start_layer|end_layer",
     "two batches at once": r"enable_two_batch_overlap|tbo_\w+|can_run_tbo|is_tbo_supported|tbo|enable_tbo",
-    "prefill beside decode": r"enable_pdmux|pdmux\w*|stream_idx|get_current_stream_idx",
+    "prefill beside decode": r"\w*pdmux\w*|stream_idx|get_current_stream_idx",
     "sparse attention over host memory": r"hisparse_\w+|enable_hisparse",
     "ranks of tensor and data parallelism in graphs, and of context parallelism": r"require_mlp_tp_gather"
     r"|require_attn_tp_gather|require_gathered_buffer|require_mlp_sync|enable_prefill_cp|attn_cp_\w+|enable_dp_attention"
-    r"|get_attention_cp_size|is_context_parallel_extend|enable_num_token_non_padded|is_prefill_only",
+    r"|get_attention_cp_size|is_context_parallel_extend|enable_num_token_non_padded|is_prefill_only|register_global_num_tokens",
     "experts, their placement and balance": r"deepep_adapter|eplb_\w+|expert_\w+|elastic_ep\w*|enable_eplb|\w*moe\w*"
     r"|experts_capturer\w*|\w*routed_experts\w*|indexer_capturer\w*|\w*topk_capturer\w*",
     "profiles, timers and debuggers": r"\w*profil\w*|device_timer|forward_pass_id|msprobe\w*|\w*_debugger|debug_\w+"
@@ -37,7 +37,8 @@ FEATURES = {
     "other generations of GPUs": r"CUDA_CAPABILITY|_is_gfx\w+|_?is_sm\d+\w*|STORE_TRANSPOSE",
     "other platforms than NVIDIA's": r"_?is_hip|_?is_musa|_?is_npu|_?is_xpu|_?is_cpu|_?is_hpu|is_blackwell|_use_aiter",
     "batches with embeddings in place of tokens": r"input_embeds|replace_embeds|replace_positions|token_type_ids",
-    "prefill in parts, and models that do not generate": r"is_split_prefill|is_generation|is_mixed|is_prebuilt",
+    "prefill in parts, and models that do not generate": r"is_split_prefill|is_generation|is_mixed|is_prebuilt"
+    r"|MIXED|SPLIT_PREFILL|DLLM_EXTEND|PREBUILT",
     "other ways to build graphs": r"piecewise_cuda_graph\w*|\w*breakable\w*|\w*BREAKABLE\w*|memory_saver\w*"
     r"|\w*torch_compile|enable_compile|enable_memory_saver|enable_cudagraph_gc",
     "what comes first of several streams and ranks": r"record_stream\w*|synchronize|barrier|wait_stream|wait_event"

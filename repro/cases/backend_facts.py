@@ -29,6 +29,8 @@ class BackendFacts:
     # Whether it is driven in what few setups have (pools with sliding layers, logit caps, deterministic inference,
     # drafts behind the context) and with idle batches; nobody has tried them with FlashAttention's yet.
     options: bool = True
+    # What the names of sglang's classes for it begin with; empty: anything.
+    classes: str = ""
     # The engines it can be driven on, and why the emulated one refuses a dtype.
     engines: tuple[str, ...] = ("emulated", "cuda", "toy")
     emulation_lacks: Mapping[str, str] = field(default_factory=dict)
@@ -44,6 +46,7 @@ BACKEND_FACTS = {
         drawn_head_dims=(16, 32, 24),
         drawn_dtypes=("float32", "float32", "float32", "float16"),
         latent=True,
+        classes="Triton",
         emulation_lacks={"bfloat16": "Triton's interpreter has no bfloat16 arithmetic"},
     ),
     "flashinfer": BackendFacts(
@@ -54,6 +57,7 @@ BACKEND_FACTS = {
         without_dtypes=("float32",),
         indexes_queries=True,
         drafts_in_windows=False,
+        classes="FlashInfer",
         names_cuda=True,
     ),
     "fa3": BackendFacts(
@@ -66,6 +70,7 @@ BACKEND_FACTS = {
         reads_pages=True,
         drafts_in_windows=False,
         options=False,
+        classes="FlashAttention",
         names_cuda=True,
     ),
     "intel_amx": BackendFacts(

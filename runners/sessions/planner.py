@@ -43,6 +43,7 @@ class Planner:
         self.told: Told | None = None
         self.calls = self._depth = 0
         backends = attention_backends(roots)
+        self.kinds = sorted({type(backend).__name__ for backend in backends})
         # As sglang decides it for a deployment: as soon as one of them does. Before 0.5.13 all did.
         self.needs_host_lengths = any(getattr(backend, "needs_cpu_seq_lens", True) for backend in backends)
         for backend in backends:

@@ -64,6 +64,8 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
             tape.see("buckets", f"{size}, {at_once} at once", np.asarray(sizes))
         for name, pairs in captured.extents.met.items():
             tape.see("extents_captured", name, pairs)
+        for kind in captured.planner.kinds:
+            tape.see("backends", kind, 1)
         tape.see("tokens_captured", "own", np.array(sorted(captured.extents.tokens)).reshape(-1, 2))
         for name, width in captured.extents.widths.items():
             tape.see("widths_captured", name, width)
