@@ -18,7 +18,7 @@ FILE = Path(__file__).with_name("equivalents.toml")
 FAMILIES = Path(__file__).with_name("families.toml")
 Key = tuple[str, str, str, str]
 # What a family may ask of a mutant, each the whole of it: `part` is what is replaced, `text` what stands in its place.
-ASKED = ("file", "function", "operator", "part", "text", "old")
+ASKED = ("file", "function", "operator", "part", "text", "old", "new")
 
 
 class BadEquivalents(ValueError):
