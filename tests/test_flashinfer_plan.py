@@ -89,4 +89,10 @@ def test_a_plan_for_pages_of_another_size_is_seen() -> None:
         wrapper.plan(starts(0, 2, 5), torch.arange(5, dtype=torch.int32), starts(1, 1), *SHAPE[:3], page_size)
         wrapper.run(torch.randn(2, 2, 8, dtype=torch.float16), CACHE)
         name = "host plan of another page size in paged_attention"
-        assert seen() == ({} if page_size == 1 else {name: [1, 1]})
+        assert seen() == ({} if page_size == 1 else {name: [2, 1]})
+    wrapper.run(torch.randn(2, 2, 8, dtype=torch.float16), CACHE)
+    launch_memory.taken()
+    fast_decode_plan(
+        wrapper, starts(0, 2, 5), torch.arange(5, dtype=torch.int32), starts(1, 1), *SHAPE[:3], 4, q_data_type="float16"
+    )
+    assert launch_memory.taken()[name].tolist() == [4, 1], "as a graph's plan, which no run follows"

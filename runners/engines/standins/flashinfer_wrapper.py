@@ -29,6 +29,7 @@ class Wrapper:
         self._mask_indptr_buf: Tensor | None = None
         self._planned_heads: tuple[int, int, int] | None = None
         self._planned_page_size = 1
+        self._page_size: int | None = None  # of the cache, once that was seen
         # What the plan in use was made for, on the host: where each sequence begins, in keys and in queries.
         self._planned_keys: Tensor | None = None
         self._planned_queries: Tensor | None = None
@@ -54,6 +55,7 @@ class Wrapper:
         """Keep the arguments of plan(). Only a kernel that is planned with a window or a cap looks at it. heads: of
         queries and of keys, and their size. page_size: of a paged cache."""
         self._planned_heads, self._planned_page_size = heads, page_size
+        self._compare_pages()
         self._cached_q_data_type, self._cached_kv_data_type = _dtype(q_data_type), _dtype(kv_data_type or q_data_type)
         self._has_window = options.get("window_left", -1) >= 0
         self._has_cap = (options.get("logits_soft_cap") or 0.0) > 0
@@ -88,9 +90,9 @@ class Wrapper:
             raise ValueError(
                 f"planned for {self._planned_heads} heads of queries and keys, and their size, not {heads}"
             )
-        if key.dim() == 4 and key.shape[1] != self._planned_page_size:
-            # The plan takes sequences for so many times longer.
-            launch_memory.report("host plan of another page size in paged_attention", key.shape[1], 1)
+        if key.dim() == 4:
+            self._page_size = key.shape[1]
+            self._compare_pages()
         planned = (self._cached_q_data_type, self._cached_kv_data_type)
         if (query.dtype, key.dtype) != planned:
             raise ValueError(f"planned for q and kv of {planned}, not {query.dtype} and {key.dtype}")
@@ -98,6 +100,11 @@ class Wrapper:
         window = self._window_left if self._has_window else -1
         cap = self._cap if self._has_cap else 0.0
         return self._causal, window, cap, scale * (1.0 if k_scale is None else k_scale)
+
+    def _compare_pages(self) -> None:
+        """A plan for larger pages takes sequences for so many times longer. A graph's plans come without a run."""
+        if self._page_size not in (None, self._planned_page_size):
+            launch_memory.report("host plan of another page size in paged_attention", self._planned_page_size, 1)
 
     def _put_mask(self, mask: Tensor | None, lengths: Tensor) -> None:
         """Pack a mask of all sequences, of these numbers of entries, into its buffers; without one and outside of a
