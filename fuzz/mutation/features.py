@@ -41,6 +41,7 @@ FEATURES = {
     r"|MIXED|SPLIT_PREFILL|DLLM_EXTEND|PREBUILT",
     "other ways to build graphs": r"piecewise_cuda_graph\w*|\w*breakable\w*|\w*BREAKABLE\w*|memory_saver\w*"
     r"|\w*torch_compile|enable_compile|enable_memory_saver|enable_cudagraph_gc",
+    "where graphs have their memory": r"[sg]et_global_graph_memory_pool|graph_pool_handle|set_graph_pool_id",
     "what comes first of several streams and ranks": r"record_stream\w*|synchronize|barrier|wait_stream|wait_event"
     r"|plan_stream\w*",
 }
