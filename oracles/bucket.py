@@ -24,16 +24,17 @@ def judge(case: Case, trace: Trace) -> Verdict:
     compared = 0
     for step, asked in enumerate(case.steps):
         requests = len(asked.requests)
+        hidden = asked.hidden if record.scalar(step, "asked", "hidden") is None else ""
         taken = record.scalar(step, "asked", "can_run")
         if taken is not None:
             compared += 1
-            held = case.setup.replays(requests, asked.hidden)
+            held = case.setup.replays(requests, hidden)
             if bool(taken) != held:
                 cell = Cell(step=step, buffer="can_run", row=0, column=0, got=str(taken), want=str(int(held)))
                 problem = "refused, though a graph holds it" if held else "taken, though no graph holds it"
                 detail = f"In step {step} a batch of {requests} was {problem}: buckets {case.setup.capture_bs}."
                 wrongs.append(Wrong(where=REFUSED if held else TAKEN, detail=detail, cell=cell))
-        if not case.setup.replays(requests, asked.hidden):
+        if not case.setup.replays(requests, hidden):
             continue
         wanted = (("raw_bs", requests, RAW), ("bs", case.setup.bucket(requests), BUCKET))
         for name, want, where in wanted:

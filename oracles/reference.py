@@ -108,7 +108,7 @@ class Reference:
         got = values.astype(np.float64).reshape(want.shape)
         with np.errstate(invalid="ignore"):
             off = np.abs(got - want).reshape(*spread.shape, -1)
-        sizes = np.sqrt(np.square(off).sum(axis=-1)) / spread
+            sizes = np.sqrt(np.square(off).sum(axis=-1)) / spread
         sizes[np.isinf(spread)] = 0.0
         total, bound = float(np.sqrt(np.square(sizes).sum())), float(self.found[name + ALL].reshape(-1)[0])
         if total <= bound:

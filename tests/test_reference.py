@@ -6,13 +6,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
+from repro.cases.case import Setup
 from runners.releases.reference import bounds
 from runners.releases.reference import operations as op
 from runners.releases.reference.chosen import largest, largest_set
+from runners.releases.reference.question import Answer, Question
 from runners.releases.reference.rounding import SAMPLES, Rounding, half_steps
+from runners.sessions.third_opinion import recorded
 
 pytestmark = pytest.mark.emulated
 TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -144,6 +148,27 @@ def test_rounding_reaches_half_way_to_the_next_value() -> None:
     # What is given as it is has no errors at all.
     assert bounds.each(exact).eq(0).all()
     assert bounds.together(exact).eq(0).all()
+
+
+def test_what_goes_beyond_the_types_values_is_not_known() -> None:
+    by = Rounding(torch.float16, on_gpu=False, seed=1)
+    tokens = torch.tensor([[[3.0, 65504.0], [7e4, 1.0], [3.0, 1.0]]], dtype=torch.float64)
+    values = by.rounded(by.exact(tokens))
+    assert values.isnan().all(0).tolist() == [[[False, True], [True, False], [False, False]]]
+    assert not Rounding(torch.bfloat16, on_gpu=False, seed=1).rounded(by.exact(tokens)).isnan().any()
+    setup = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1,), slots=1)
+    question = Question(setup=setup, requests=(), given={}, table=np.empty((0, 0), np.int64), kv=[], claimed={}, by=by)
+    bounded = recorded(question, Answer(floats={"logits": values}))
+    # A token is known as a whole or not at all.
+    assert np.isfinite(bounded["logits.bound"]).tolist() == [[False] * 4 + [True] * 2]
+    assert np.isfinite(bounded["logits.norm"]).tolist() == [[False, False, True]]
+    # A path that chose what is not known is followed.
+    products = torch.cat((values[:, 0, 1], values[:, 0, 2]), dim=-1)[:, None]
+    claimed = torch.tensor([[2, 3]])
+    assert largest(products, 2, claimed)[0].tolist() == largest_set(products, 2, claimed)[0].tolist() == [[2, 3]]
+    assert not largest(products, 2)[1].any()
+    numbers = products.nan_to_num(9.0)
+    assert largest(numbers, 2, claimed)[0].tolist() == largest_set(numbers, 2, claimed)[0].tolist() == [[0, 2]]
 
 
 def samples(exact: list[float], noise: float) -> torch.Tensor:

@@ -176,6 +176,17 @@ def test_what_a_runner_says_of_a_batch_is_judged(size: int, can_run: int, where:
     assert (verdict.status is Status.FAIL, verdict.where) == (bool(where), where)
 
 
+def test_a_batch_whose_request_for_hidden_states_is_turned_away_is_judged_without_it() -> None:
+    case = Case(setup=replace(SETUP, padded=False), steps=(replace(batch(1, 2), hidden="full"),))
+    taken = asked(case, 1)
+    assert bucket.judge(case, taken).where == "a batch taken that no graph holds"
+    turned_away = Seen(step=0, path="asked", name="hidden", array=np.asarray(0))
+    assert bucket.judge(case, replace(taken, seen=(*taken.seen, turned_away))).status is Status.PASS
+    refused = asked(case, 0)
+    verdict = bucket.judge(case, replace(refused, seen=(*refused.seen, turned_away)))
+    assert verdict.where == "a batch refused that a graph holds"
+
+
 ROUND = (batch(3, 20, 30), batch(), replace(batch(9, 31), mirrored=False, layout=1), batch(1, 2))
 DRAFTING: dict[str, Any] = {"topk": 2, "num_steps": 2, "num_draft_tokens": 4}
 STATES = {
@@ -207,6 +218,16 @@ def test_states_that_the_newest_release_stands(name: str, newest: Pool) -> None:
     assert "seq_lens_sum" in trace.path(0, "planned")
     assert "seq_lens_sum" not in trace.path(2, "planned")
     assert trace.get(1, "launch", "raw_bs") == 0
+
+
+@pytest.mark.emulated("0.5.23")
+@pytest.mark.parametrize("padded", [True, False])
+def test_the_newest_release_turns_away_what_its_graphs_have_no_hidden_states_for(newest: Pool, padded: bool) -> None:
+    case = Case(setup=replace(SETUP, padded=padded), steps=(replace(batch(1, 2), hidden="full"),))
+    trace = newest.run(case)
+    assert trace.get(0, "asked", "hidden") == 0
+    assert trace.replayed == {0}
+    assert bucket.judge(case, trace).status is Status.PASS
 
 
 @pytest.fixture(scope="module")

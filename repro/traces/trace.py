@@ -13,7 +13,9 @@ per request; where a row is one value wide, they are flat. The paths of a step, 
     before       the caller's batch just before the graph path: the fields that its Family names, as sglang has them
                  (batch_size, seq_lens_cpu and seq_lens_sum among them)
     asked        can_run: whether the runner would replay a graph, 1 or 0, where it is asked ahead: of a batch that no
-                 graph holds, and where batches are not padded. If not, or if no graph holds it, only eager runs
+                 graph holds, and where batches are not padded. If not, or if no graph holds it, only eager runs;
+                 hidden: 0 where the batch does not ask for the hidden states that its step names, since the release's
+                 server turns such a request away
     launch       the runner's buffers at the moment the graph is launched, one row per request of the largest
                  bucket ([max_bs, ...]), under the names of `input`; and the scalars bs (bucket used) and raw_bs. For
                  cpu_decode what the compiled function is called with, [bs, ...]

@@ -115,11 +115,14 @@ class Captured:
         memory.restore(self._static, self._start)
         self.layout, self.table = 0, self._first_table
 
-    def asks(self, hidden: str) -> str:
-        """Which hidden states a batch asks for. Since 0.5.18 a request that asks for more than the graphs were captured
+    def asks(self, hidden: str, step: int, watch: Watch) -> str:
+        """Which hidden states a batch asks for. Since 0.5.17 a request that asks for more than the graphs were captured
         with comes no further than the server's front, and the runner is not made for such a batch."""
         fixed = hasattr(self.runner, "_validate_capture_hidden_mode") and not self.setup.returns_hidden
-        return "" if fixed else hidden
+        if not fixed or not hidden:
+            return hidden
+        watch.see(step, "asked", "hidden", np.asarray(0))
+        return ""
 
     def lay_out(self, layout: int) -> bool:
         """Have request slots own KV slots by this layout; whether they did not before."""

@@ -51,7 +51,7 @@ class Step:
     ) -> None:
         self.captured, self.number, self.watch, self.drawn = captured, number, watch, drawn
         self.setup, self.family = captured.setup, captured.adapter.family
-        self.requests, self.hidden = asked.requests, captured.asks(asked.hidden)
+        self.requests, self.hidden = asked.requests, captured.asks(asked.hidden, number, watch)
         self.mirrored = (asked.mirrored and self.setup.mirrored) or captured.planner.needs_host_lengths
         if captured.lay_out(asked.layout):
             watch.see(number, "input", "req_to_token", captured.table)

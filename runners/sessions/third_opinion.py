@@ -117,8 +117,11 @@ def _bounded(name: str, values: torch.Tensor, known: torch.Tensor) -> Bounded:
     """values [samples, rows, tokens, width]; known: bool [rows, tokens]. <name> [rows, tokens * width];
     <name>.bound, of the same shape: how far off each may be; <name>.norm [rows, tokens]: the root of the sum of
     squares of a token's; <name>.spread [rows, tokens]: its expected size; <name>.all [1]: that of all tokens, each
-    over its spread. What is not known has infinite bounds and spread."""
+    over its spread. What is not known has infinite bounds and spread; nor is a token in which a value is no number, as
+    where the model's type has none so large."""
     rows = values.shape[1]
+    known = known & values.isfinite().all(dim=-1).all(dim=0)
+    values = values.masked_fill(~known[..., None], 0.0)
     spread = torch.where(known, bounds.spread(values), torch.inf)
     bounded = {
         name: values[0],

@@ -24,12 +24,14 @@ def largest(values: torch.Tensor, count: int, claimed: torch.Tensor | None = Non
     beyond = torch.cat(
         (_beyond(ranked[..., :-1] - ranked[..., 1:]), _beyond(ranked[..., -1:] - rejected).all(-1, True)), -1
     )
-    known = beyond & torch.cat((torch.ones_like(beyond[:, :1]), beyond[:, :-1]), dim=-1)
+    sighted = _sighted(values)
+    known = sighted & beyond & torch.cat((torch.ones_like(beyond[:, :1]), beyond[:, :-1]), dim=-1)
     if claimed is None:
         return exact, known
     inside = (claimed >= 0) & (claimed < values.shape[-1])
     once = (claimed[:, :, None] == claimed[:, None]).sum(-1) == 1
-    fits = inside & once & ~_beyond(ranked - _at(values, claimed.clamp(0, values.shape[-1] - 1)))
+    worse = sighted & _beyond(ranked - _at(values, claimed.clamp(0, values.shape[-1] - 1)))
+    fits = inside & once & ~worse
     # One rank that is wrong takes the others along: what it pushed aside stands in their places.
     fits &= (fits | (claimed == -1)).all(-1, keepdim=True)
     return torch.where(fits, claimed, exact), known | (claimed != -1)
@@ -49,12 +51,17 @@ def largest_set(
     same = exact[:, :, None] == claimed[:, None]
     replaced = ~same.any(2)[:, :, None] & ~same.any(1)[:, None]
     worse = _beyond(_at(values, exact)[..., :, None] - _at(values, indices)[..., None, :])
-    fits = rises & ~(worse & replaced).flatten(1).any(-1)
+    fits = rises & ~((worse & replaced).flatten(1).any(-1, True) & _sighted(values))[:, 0]
     return torch.where(fits[:, None], claimed, exact), torch.ones_like(exact, dtype=torch.bool)
 
 
 def _at(values: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     return values.gather(-1, indices.expand(len(values), *indices.shape))
+
+
+def _sighted(values: torch.Tensor) -> torch.Tensor:
+    """In which rows all values are numbers, [rows, 1]: one that is none may have any rank."""
+    return ~values[0].isnan().any(-1, keepdim=True)
 
 
 def _beyond(differences: torch.Tensor) -> torch.Tensor:

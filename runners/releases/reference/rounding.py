@@ -29,16 +29,17 @@ TENSOR_FLOAT_32 = 2.0**-10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
     """A floating-point type. unit: half the distance from 1.0 to the next value. tiny: half the smallest distance
-    between two of its values."""
+    between two of its values. largest: its largest finite value."""
 
     unit: float
     tiny: float
+    largest: float
 
 
 FORMATS = {
-    torch.float32: Format(unit=2.0**-24, tiny=2.0**-150),
-    torch.float16: Format(unit=2.0**-11, tiny=2.0**-25),
-    torch.bfloat16: Format(unit=2.0**-8, tiny=2.0**-134),
+    torch.float32: Format(unit=2.0**-24, tiny=2.0**-150, largest=torch.finfo(torch.float32).max),
+    torch.float16: Format(unit=2.0**-11, tiny=2.0**-25, largest=torch.finfo(torch.float16).max),
+    torch.bfloat16: Format(unit=2.0**-8, tiny=2.0**-134, largest=torch.finfo(torch.bfloat16).max),
 }
 
 
@@ -58,8 +59,12 @@ class Rounding:
         return values.to(torch.float64).expand(1 + SAMPLES, *values.shape)
 
     def rounded(self, values: torch.Tensor) -> torch.Tensor:
-        """Stored in the model's type."""
-        return self.moved(values, self.reach(values[0]))
+        """Stored in the model's type. What rounding can take beyond that type's values is not a number in any sample,
+        and so is all that is made of it: how kernels go on from an infinity hangs on which of them round."""
+        moved = self.moved(values, self.reach(values[0]))
+        if not moved.numel() or moved.abs().amax() <= self.format.largest:
+            return moved
+        return moved.masked_fill((moved.abs() > self.format.largest).any(dim=0), torch.nan)
 
     def reach(self, at: torch.Tensor) -> torch.Tensor:
         """How far rounding can move values of this size: half the distance to the next one."""
