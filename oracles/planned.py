@@ -25,7 +25,7 @@ MIRRORS = {"seq_lens_cpu": "seq_lens", "spec_extend_seq_lens_cpu": "extend_seq_l
 BY_REQUEST = ("seq_lens", "req_pool_indices", "num_accept_tokens", "num_correct_drafts", "extend_seq_lens")
 OF_ALL_LAYERS = frozenset({"seq_lens", "req_pool_indices"})
 # Per token: only those of the batch are planned with, whatever lies behind them.
-BY_TOKEN = ("out_cache_loc", "positions", "input_ids", "spec_positions")
+BY_TOKEN = ("out_cache_loc", "positions", "mrope_positions", "input_ids", "spec_positions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

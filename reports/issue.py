@@ -163,6 +163,8 @@ def _configuration(setup: Setup) -> Iterator[str]:
     if setup.window:
         seen = f"a token attends to {setup.window} tokens before it and itself"
         yield f"The {whose}'s layers have a sliding window: {seen}."
+    if setup.mrope:
+        yield "The draft model has positions in three dimensions (rope_scaling with mrope_section)."
     if setup.logit_cap:
         yield f"Attention's logits level off at {setup.logit_cap} (attn_logit_softcapping)."
     if setup.overhang:

@@ -27,7 +27,10 @@ def directed(runner: str, backend: str, seed: int, number: int, count: int) -> I
     latent = BACKEND_FACTS[backend].latent
     algorithms = [name for name in RUNNER_FACTS[runner].algorithms if latent or name not in LATENT]
     drawn = examples(setups(runner, backend, swarm))(f"{name} setup")
-    setup = replace(drawn, algorithm=algorithms[number % len(algorithms)])
+    algorithm = algorithms[number % len(algorithms)]
+    # Of EAGLE3's setups every second one.
+    mrope = RUNNER_FACTS[runner].mrope and algorithm == "EAGLE3" and number // len(algorithms) % 2 == 0
+    setup = replace(drawn, algorithm=algorithm, mrope=mrope)
     yield from different(name, cases(setup, swarm), count)
 
 

@@ -41,6 +41,7 @@ def possible(runner: str, backend: str) -> frozenset[str]:
         "other KV slots": facts.relocates,
         "hidden states": facts.asks_hidden,
         "other hidden states": facts.asks_hidden,
+        "positions in three dimensions": facts.mrope,
         "an idle batch": facts.idles and kernels.options,
         "behind an idle batch": facts.idles and kernels.options,
         "behind a batch beyond all buckets": facts.falls_back,
@@ -54,6 +55,7 @@ def _of_setup(setup: Setup) -> set[str]:
         "a pool with sliding layers": setup.swa,
         "a logit cap": bool(setup.logit_cap),
         "no padding": not setup.padded,
+        "positions in three dimensions": setup.mrope,
         "one draft step": setup.num_steps == 1,
     }
     return {name for name, holds in states.items() if holds}

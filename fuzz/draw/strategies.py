@@ -113,6 +113,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         overhang=draft_tokens + SPARE_POSITIONS if swarm.overhanging and options and domain.overhangs else 0,
         padded=not (swarm.unpadded and domain.falls_back),
         mirrored=domain.host_lengths or not swarm.unmirrored,
+        mrope=swarm.mrope and domain.mrope and algorithm == "EAGLE3" and draw(st.booleans()),
     )
 
 

@@ -43,7 +43,7 @@ class Swarm:
     host. crowded: some batches have more requests than the largest bucket; idle: some have none.
     halfway: some calls have no lengths on the host. overhanging: drafts and trees may reach behind the context.
     relocating: request slots own other KV slots from one call to the next.
-    asking: some batches ask for hidden states."""
+    asking: some batches ask for hidden states. mrope: draft models may have positions in three dimensions."""
 
     size: Size = MIDDLE
     moves: tuple[str, ...] = MOVES
@@ -64,6 +64,7 @@ class Swarm:
     asking: bool = False
     halfway: bool = False
     idle: bool = False
+    mrope: bool = False
 
 
 # One small round whose contexts are longer than the blocks of 512 over which kernels loop.
@@ -83,6 +84,7 @@ EVERYTHING = Swarm(
     asking=True,
     halfway=True,
     idle=True,
+    mrope=True,
 )
 
 
@@ -113,6 +115,7 @@ def swarms(draw: st.DrawFn) -> Swarm:
         overhanging=draw(st.sampled_from((*[False] * 7, True))),
         halfway=draw(st.sampled_from((False, False, False, True))),
         idle=draw(st.sampled_from((False, False, True))),
+        mrope=draw(st.sampled_from((False, False, True))),
     )
 
 

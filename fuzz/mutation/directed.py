@@ -82,6 +82,8 @@ def setups(runner: str, backend: str) -> list[Setup]:
     if domain.speculative:
         for name in domain.algorithms[1:]:
             found.append(_drafting(replace(small, capture_bs=(3,), slots=4, algorithm=name), branches, 3, 4))
+            if domain.mrope and name == "EAGLE3":
+                found.append(replace(found[-1], capture_bs=(1, 3), mrope=True))
         if domain.branches and not domain.trees and domain.num_steps_min == 1:
             found.append(_drafting(small, 2, 1, 3))
     found += [

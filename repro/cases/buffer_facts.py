@@ -14,7 +14,7 @@ NOT_OF_THE_BATCH = {
 OPTIONAL = {
     "input_ids": "drafts: made in the graph from topk_index",
     "extend_seq_lens": "drafts: of drafts that extend by one token",
-    "mrope_positions": "of models with positions in three dimensions",
+    "mrope_positions": "of models with positions in three dimensions, where the setup has none",
     "input_embeds": "of batches with embeddings in place of tokens",
     "encoder_lens": "of models with an encoder",
     "swa_out_cache_loc": "of target models on SWA pools",

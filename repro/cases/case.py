@@ -56,7 +56,8 @@ class Setup:
     overhang: how many positions behind context_len drafts and trees may take, as sglang leaves room for them; prefixes
     end before context_len. padded: False where sglang is to replay a graph only for batches as large as a bucket.
     mirrored: whether a batch's lengths and their sum come along on the host, too; False asks for batches without, where
-    backend and release allow.
+    backend and release allow. mrope: whether the draft model turns queries and keys by positions in three dimensions
+    (M-RoPE), as those of models that see images do.
     """
 
     runner: str
@@ -84,6 +85,7 @@ class Setup:
     overhang: int = 0
     padded: bool = True
     mirrored: bool = True
+    mrope: bool = False
 
     @property
     def max_bs(self) -> int:
@@ -213,6 +215,11 @@ def setup_problems(setup: Setup) -> list[str]:
     need(domain.overhangs or not setup.overhang, f"the {setup.runner} runner has nothing behind its context")
     need(domain.falls_back or setup.padded, f"the {setup.runner} runner has no batches that it leaves to eager")
     need(setup.mirrored or not domain.host_lengths, f"the {setup.runner} runner's batches have lengths on the host")
+    need(domain.mrope or not setup.mrope, f"the {setup.runner} runner's positions have one dimension")
+    need(
+        setup.algorithm == "EAGLE3" or not setup.mrope,
+        f"the {setup.algorithm} algorithm's positions have one dimension",
+    )
     need(domain.speculative or setup.topk == setup.num_steps == 1, "without drafts topk and num_steps are 1")
     need(domain.branches or setup.topk == 1, f"the {setup.runner} runner has topk 1 only")
     need(not domain.trees or setup.topk > 1, f"the {setup.runner} runner has topk above 1 only")

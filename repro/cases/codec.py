@@ -26,7 +26,9 @@ FORMATS_KNOWN = (1,)
 BYTES_MAX = 1 << 20
 TEXT_MAX = 1000
 NAME_MAX = 100
-LATER = frozenset({"window", "padded", "mirrored", "logit_cap", "overhang", "swa", "deterministic", "returns_hidden"})
+LATER = frozenset(
+    {"window", "padded", "mirrored", "logit_cap", "overhang", "swa", "deterministic", "returns_hidden", "mrope"}
+)
 _PROBLEMS_SHOWN = 8
 
 AboutValue = str | tuple[str, ...] | Mapping[str, str]

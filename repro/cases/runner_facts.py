@@ -52,6 +52,8 @@ class RunnerFacts:
     windowed: str = ""
     # Whether its models' attention may have a logit cap (Setup.logit_cap).
     capped: bool = False
+    # Whether its draft model may have positions in three dimensions (Setup.mrope), with EAGLE3.
+    mrope: bool = False
     # Whether its batches have lengths on the host in every release.
     host_lengths: bool = False
     # Whether eager takes a batch that no graph holds, in the same session.
@@ -137,6 +139,7 @@ RUNNER_FACTS = {
         overhangs=True,
         windowed="draft",
         capped=True,
+        mrope=True,
         num_steps_max=20,
         what="`EAGLEDraftCudaGraphRunner`: several draft steps in one graph",
         backends=("triton", "flashinfer", "fa3"),
@@ -223,6 +226,7 @@ RUNNER_FACTS = {
         overhangs=True,
         windowed="draft",
         capped=True,
+        mrope=True,
         what="`EAGLEDraftExtendCudaGraphRunner` in DRAFT_EXTEND_V2: num_draft_tokens tokens a request, of which the "
         "request's `accepted` picks the one from which the next draft is drawn",
         backends=("triton", "flashinfer", "fa3"),

@@ -16,6 +16,7 @@ MODEL = (
     ("overhang",),
     ("padded",),
     ("mirrored",),
+    ("mrope",),
     ("algorithm",),
     ("vocab_size",),
     ("hidden_size",),

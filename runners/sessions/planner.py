@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from repro.cases.buffer_facts import TOKENS_SECOND
+
 # What makes the metadata of a call. A multi-step backend calls those of its steps in turn; the outermost counts.
 PLANNED_BY = ("init_forward_metadata", "init_forward_metadata_out_graph", "init_forward_metadata_replay_cuda_graph")
 # What a batch says of itself, and what its spec_info adds.
@@ -22,6 +24,7 @@ FIELDS = (
     "out_cache_loc",
     "positions",
     "input_ids",
+    "mrope_positions",
     "extend_seq_lens_cpu",
 )
 SPEC_FIELDS = {
@@ -90,6 +93,7 @@ def view(arguments: Mapping[str, Any]) -> dict[str, object]:
     spec = renamed.get("spec_info", getattr(batch, "spec_info", None))
     for name, names in SPEC_FIELDS.items():
         fields[name] = next((getattr(spec, old) for old in names if getattr(spec, old, None) is not None), None)
+    fields |= {name: fields[name].T for name in TOKENS_SECOND if isinstance(fields.get(name), torch.Tensor)}
     return {name: value for name, value in fields.items() if _recordable(value)}
 
 

@@ -14,6 +14,7 @@ import torch
 
 from repro.cases import case
 from repro.cases.backend_facts import BACKEND_FACTS
+from repro.cases.buffer_facts import TOKENS_SECOND
 from repro.cases.layout import page_copies
 from repro.traces.trace import Array
 from runners.engines.active import engine
@@ -356,7 +357,8 @@ class Step:
         self.tape.see("launch", "raw_bs", raw_bs)
         launched = self.family.launched
         for name, tensor in (launched(captured.runner) if launched else captured.buffers).items():
-            self.tape.see("launch", name, tensor, rows=bs if launched else self.setup.max_bs)
+            by_token = tensor.T if name in TOKENS_SECOND else tensor
+            self.tape.see("launch", name, by_token, rows=bs if launched else self.setup.max_bs)
         if not self.family.metadata_after(self.setup):
             self._see_metadata()
 

@@ -9,6 +9,7 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, Forw
 from sglang.srt.speculative.eagle_draft_cuda_graph_runner import EAGLEDraftCudaGraphRunner
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 
+from runners.releases import mrope
 from runners.releases.checkpoint import loaded
 from runners.releases.draft.family import FAMILY, backend
 from runners.releases.forward_pass import forward_batch, plan, replayed
@@ -48,6 +49,7 @@ def batch(live: Live, rows: Rows) -> Any:
         "spec_algorithm": runner.spec_algorithm,
         "spec_info": spec_input(rows),
         "capture_hidden_mode": CaptureHiddenMode.LAST,
+        **mrope.fields(rows),
     }
     return forward_batch(runner, fields)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,25 +12,28 @@ import torch
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints, draft_positions
 from repro.cases.payload import floats_each, integers_each
-from runners.releases import algorithms, fa3, fa3_metadata
+from runners.releases import algorithms, fa3, fa3_metadata, mrope
 from runners.releases.live import Family, Given, Live
 from runners.releases.reference import drafting
 
 SPEC = ("topk_p", "topk_index", "hidden_states")
+BUFFERS = ("seq_lens", "seq_lens_cpu", "req_pool_indices", "out_cache_loc", "positions", mrope.NAME, *SPEC)
 CALLER = ("batch_size", "seq_lens", "seq_lens_cpu", "seq_lens_sum", "req_pool_indices", "positions", "out_cache_loc")
 
 
 def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
     """req_pool_indices, seq_lens: [n]; out_cache_loc: [n, topk * num_steps]; positions: [n, topk]; topk_p: float32
-    [n, topk], falling; topk_index: [n, topk]; hidden_states: [n, hidden]."""
+    [n, topk], falling; topk_index: [n, topk]; hidden_states: [n, hidden]; of some mrope_positions."""
     topk, vocab = setup.topk, algorithms.draft_vocab(setup)
     data = [r.data for r in requests]
     lengths = np.array([r.seq_len for r in requests], dtype=np.int64)
+    positions = np.repeat(lengths[:, None], topk, axis=1)
     return {
         "req_pool_indices": np.array([r.slot for r in requests], dtype=np.int64),
         "seq_lens": lengths,
         "out_cache_loc": np.stack([table[r.slot, draft_positions(setup, r.seq_len)].reshape(-1) for r in requests]),
-        "positions": np.repeat(lengths[:, None], topk, axis=1),
+        "positions": positions,
+        **mrope.given(setup, requests, positions),
         "topk_p": np.sort(np.abs(floats_each(data, "topk_p", (topk,))), axis=1)[:, ::-1].copy(),
         "topk_index": integers_each(data, "topk_index", (topk,), vocab),
         "hidden_states": floats_each(data, "hidden_states", (setup.hidden_size,)),
@@ -38,6 +42,7 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
 
 def caller(forward_batch: Any) -> Mapping[str, Any]:
     fields = {name: getattr(forward_batch, name) for name in CALLER}
+    fields |= mrope.caller(forward_batch)
     return fields | {name: getattr(forward_batch.spec_info, name) for name in SPEC}
 
 
@@ -68,11 +73,18 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
     return {"kv_indptr": backend(live).kv_indptr, "kv_indices": backend(live).cuda_graph_kv_indices[:, :used]}
 
 
+def input_buffers(runner: Any) -> Any:
+    """Without the positions of models that have none in three dimensions."""
+    names = [name for name in BUFFERS if name != mrope.NAME or mrope.is_on(runner)]
+    return SimpleNamespace(**{name: getattr(runner.buffers, name, None) for name in names})
+
+
 FAMILY = Family(
     given=given,
     flat=frozenset({"out_cache_loc", "positions"}),
     noisy=("hidden_states",),
-    buffers=("seq_lens", "seq_lens_cpu", "req_pool_indices", "out_cache_loc", "positions", *SPEC),
+    buffers=BUFFERS,
+    input_buffers=input_buffers,
     caller=caller,
     model_runner=lambda live: live.draft.draft_runner,
     configs=algorithms.configs,

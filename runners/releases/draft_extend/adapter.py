@@ -15,6 +15,7 @@ from repro.cases.case import Setup
 from repro.cases.releases import release_order
 from repro.cases.runner_facts import RUNNER_FACTS
 from runners.recording.observer import Unsupported
+from runners.releases import mrope
 from runners.releases.catalogue import present_release
 from runners.releases.checkpoint import loaded
 from runners.releases.draft_extend import family
@@ -72,6 +73,7 @@ def batch_for(runner: Any, rows: Rows) -> Any:
         "spec_algorithm": runner.spec_algorithm,
         "spec_info": spec_input(rows),
         "capture_hidden_mode": CaptureHiddenMode.FULL,
+        **mrope.fields(rows),
     }
     return forward_batch(runner, fields)
 

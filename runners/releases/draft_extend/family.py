@@ -13,7 +13,7 @@ import torch
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
 from repro.cases.payload import floats_each, integers_each
-from runners.releases import algorithms, fa3, fa3_metadata
+from runners.releases import algorithms, fa3, fa3_metadata, mrope
 from runners.releases.decode.family import only, sliding_of
 from runners.releases.live import Family, Given, Live, Outputs
 from runners.releases.reference import extending
@@ -45,13 +45,15 @@ BUFFERS = (
     "input_ids",
     "hidden_states",
     "extend_seq_lens",
+    mrope.NAME,
     *RENAMED,
 )
 
 
 def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
     """req_pool_indices, seq_lens (the new tokens included), extend_prefix_lens, extend_seq_lens, num_accept_tokens,
-    num_correct_drafts: [n]; input_ids, positions, out_cache_loc: [n, width]; hidden_states: [n, width, hidden]."""
+    num_correct_drafts: [n]; input_ids, positions, out_cache_loc: [n, width]; hidden_states: [n, width, hidden]; of some
+    mrope_positions."""
     width, hidden = setup.num_draft_tokens, algorithms.verified_size(setup)
     data = [r.data for r in requests]
     lengths = np.array([r.seq_len for r in requests], dtype=np.int64)
@@ -66,6 +68,7 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
         "num_correct_drafts": accepted,
         "input_ids": integers_each(data, "input_ids", (width,), setup.vocab_size),
         "positions": positions,
+        **mrope.given(setup, requests, positions),
         "out_cache_loc": np.stack([table[r.slot, columns] for r, columns in zip(requests, positions, strict=True)]),
         "hidden_states": floats_each(data, "hidden_states", (width, hidden)),
     }
@@ -73,12 +76,14 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
 
 def caller(forward_batch: Any) -> Mapping[str, Any]:
     fields = {name: getattr(forward_batch, name) for name in CALLER}
-    return fields | {"hidden_states": forward_batch.spec_info.hidden_states}
+    return fields | mrope.caller(forward_batch) | {"hidden_states": forward_batch.spec_info.hidden_states}
 
 
 def input_buffers(runner: Any) -> Any:
     """Under today's names."""
     buffers = {name: getattr(runner.buffers, name, None) for name in BUFFERS}
+    if not mrope.is_on(runner):
+        del buffers[mrope.NAME]
     for name, names in RENAMED.items():
         buffers[name] = next((getattr(runner.buffers, old) for old in names if hasattr(runner.buffers, old)), None)
     return SimpleNamespace(**buffers)

@@ -14,7 +14,7 @@ from runners.releases.live import Live
 from runners.releases.reference import operations as op
 from runners.releases.reference.chosen import largest, largest_set
 from runners.releases.reference.llama import Attend, Heads, Tokens, read
-from runners.releases.reference.question import Answer, Question, Reference
+from runners.releases.reference.question import Answer, Question, Reference, given_positions
 from runners.releases.reference.reading import visible
 from runners.releases.reference.rounding import SINGLE, Rounding
 
@@ -177,7 +177,7 @@ def draft(live: Live) -> Reference | None:
         def forward(
             step: int, ids: torch.Tensor, hidden: torch.Tensor, sure: torch.Tensor
         ) -> tuple[torch.Tensor, torch.Tensor]:
-            tokens = Tokens(ids=ids, positions=lengths + step, hidden=hidden)
+            tokens = Tokens(ids=ids, positions=given_positions(question, lengths) + step, hidden=hidden)
             return model(by, tokens, branches.attending(step, sure))
 
         start = Seedling(

@@ -11,7 +11,7 @@ from runners.releases.live import Live
 from runners.releases.reference import operations as op
 from runners.releases.reference.chosen import largest
 from runners.releases.reference.llama import Tokens, read
-from runners.releases.reference.question import Answer, Question, Reference
+from runners.releases.reference.question import Answer, Question, Reference, given_positions
 from runners.releases.reference.reading import Read, attending
 
 Make = Callable[[Live], Reference | None]
@@ -68,7 +68,7 @@ def draft_extend(live: Live) -> Reference | None:
         answer, by, reads = Answer(), question.by, read_behind(question)
         tokens = Tokens(
             ids=question.given["input_ids"].flatten(),
-            positions=torch.cat([read.positions for read in reads]),
+            positions=given_positions(question, torch.cat([read.positions for read in reads])),
             hidden=question.exact("hidden_states").flatten(1, 2),
         )
         logits, hidden = model(by, tokens, attending(question, answer, reads))

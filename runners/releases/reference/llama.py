@@ -33,7 +33,8 @@ def weight(module: Any) -> torch.Tensor:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
     """One attention layer's projections. scaling: what queries are multiplied by. window: how many tokens before its
-    own a query sees, -1 for all. logit_cap: where scores level off, 0 for nowhere."""
+    own a query sees, -1 for all. logit_cap: where scores level off, 0 for nowhere. sections: how many pairs of a head
+    each axis of a position turns, where positions have several."""
 
     qkv: torch.Tensor
     out: torch.Tensor
@@ -45,6 +46,7 @@ class Heads:
     neox: bool
     window: int
     logit_cap: float
+    sections: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, layer: Any) -> Heads:
@@ -60,13 +62,14 @@ class Heads:
             neox=layer.rotary_emb.is_neox_style,
             window=layer.attn.sliding_window_size,
             logit_cap=layer.attn.logit_cap,
+            sections=tuple(getattr(layer.rotary_emb, "mrope_section", None) or ()),
         )
 
     def run(self, by: Rounding, x: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         """x: [samples, tokens, hidden]."""
         parts = [self.heads, self.kv_heads, self.kv_heads]
         queries, keys, values = op.linear(by, x, self.qkv).unflatten(-1, (-1, self.size)).split(parts, dim=2)
-        cos, sin = op.angles(by, self.cos_sin, positions)
+        cos, sin = op.angles(by, self.cos_sin, positions, self.sections)
         queries, keys = (op.rotated(by, turned, cos, sin, neox=self.neox) for turned in (queries, keys))
         return op.linear(by, attend(queries, keys, values, self), self.out)
 
@@ -105,7 +108,7 @@ class Norm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """What a model goes over: ids and positions [tokens]; hidden: of draft models, the hidden states that they are
+    """What a model goes over: ids [tokens], positions [tokens] or [tokens, axes]; hidden: of draft models, the hidden states that they are
     given, [samples, tokens, n]."""
 
     ids: torch.Tensor

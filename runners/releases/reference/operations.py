@@ -74,9 +74,17 @@ def rotated(by: Rounding, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor,
     return torch.cat((turned, rest), dim=-1)
 
 
-def angles(by: Rounding, cos_sin: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin for rotated(), of a cache [positions, cos and sin]; some kernels round them to the model's type."""
-    cos, sin = by.rounded(by.exact(cos_sin[positions].unsqueeze(-2))).chunk(2, dim=-1)
+def angles(
+    by: Rounding, cos_sin: torch.Tensor, positions: torch.Tensor, sections: tuple[int, ...] = ()
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin for rotated(), of a cache [positions, cos and sin]; some kernels round them to the model's type.
+    positions: [tokens], or [tokens, axes], of which each turns so many pairs of a head, one axis after the other."""
+    if positions.dim() == 1:
+        turned = cos_sin[positions]
+    else:
+        axis = torch.repeat_interleave(torch.arange(len(sections)), torch.tensor(sections)).repeat(2)
+        turned = cos_sin[positions[:, axis], torch.arange(len(axis))]
+    cos, sin = by.rounded(by.exact(turned.unsqueeze(-2))).chunk(2, dim=-1)
     return cos, sin
 
 

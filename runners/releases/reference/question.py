@@ -39,6 +39,13 @@ class Question:
         return self.by.exact(self.given[name])
 
 
+def given_positions(question: Question, counted: torch.Tensor) -> torch.Tensor:
+    """Where the first tokens of a call are, [tokens, axes], where the batch says it in three dimensions; else counted
+    by the tokens before them, [tokens]."""
+    given = question.given.get("mrope_positions")
+    return counted if given is None else given.reshape(len(counted), -1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
     """What a call writes into KV slots. rows: by the number of the cache's tensor, values [samples, slots, heads,

@@ -1,0 +1,54 @@
+"""Positions in three dimensions (M-RoPE): what a draft model that sees images turns queries and keys by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from repro.cases.case import Request, Setup
+from repro.cases.layout import Ints
+from repro.cases.payload import integers
+from runners.releases.live import Given, Rows
+
+NAME = "mrope_positions"
+AXES = 3  # time, height, width
+
+
+def sections(setup: Setup) -> list[int]:
+    """How many of a head's pairs each axis turns: all of them together, and the first axis most."""
+    pairs = setup.head_dim // 2
+    each = pairs // AXES
+    return [pairs - (AXES - 1) * each, each, each]
+
+
+def config(setup: Setup) -> Mapping[str, Any]:
+    """What the draft model's Hugging Face configuration says of it."""
+    return {"rope_scaling": {"rope_type": "default", "mrope_section": sections(setup)}} if setup.mrope else {}
+
+
+def given(setup: Setup, requests: Sequence[Request], positions: Ints) -> Given:
+    """mrope_positions: [*positions.shape, axes], of positions [n, tokens]. A request with images is behind its tokens'
+    positions, by mrope_position_delta, and never at 0 as padding is. Drafts are text, and sglang gives their axes the
+    same position; here each has one of its own, so that an axis that is taken for another shows."""
+    if not setup.mrope:
+        return {}
+    behind = [integers(r.data, NAME, (AXES,), r.seq_len) for r in requests]
+    return {NAME: positions[:, :, None] - np.stack(behind)[:, None]}
+
+
+def fields(rows: Rows) -> Mapping[str, torch.Tensor]:
+    """Of a ForwardBatch: [axes, tokens]."""
+    return {NAME: rows[NAME].flatten(0, 1).T.contiguous()} if NAME in rows.tensors else {}
+
+
+def is_on(runner: Any) -> bool:
+    """Whether this graph runner's draft model has them."""
+    return bool(getattr(getattr(runner.model_runner.model, "model", None), "is_mrope_enabled", False))
+
+
+def caller(forward_batch: Any) -> Mapping[str, Any]:
+    """What the caller may still look at; nothing where there are none."""
+    return {NAME: forward_batch.mrope_positions}
