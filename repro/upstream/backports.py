@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from repro.upstream.candidate import CandidatePatch
 from repro.upstream.edits import Edit, EditNotFound, edited
 from repro.upstream.length_patches import BEHIND, longer, one_key_more, planned_by_the_bucket
+from repro.upstream.mrope_patches import MROPE_FORMS
 from repro.upstream.patches import CANDIDATE_PATCHES
 
 _SPECULATIVE = "sglang/srt/speculative/"
@@ -257,6 +258,7 @@ _OTHER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
         for edit in _EDITS["multi-layer-lengths-absent"]
         for name in ("execute", "replay")
     ),
+    **MROPE_FORMS,
     # Up to 0.5.12 graphs have a method of their own.
     "draft-padded-branches-keep-slots": (
         tuple(

@@ -12,6 +12,7 @@ from repro.traces.finding import Status
 from repro.upstream.candidate import CandidatePatch
 from repro.upstream.edits import Edit, edited
 from repro.upstream.length_patches import LENGTH_PATCHES
+from repro.upstream.mrope_patches import MROPE_PATCHES
 from repro.upstream.prove import Result
 
 _SPECULATIVE = "sglang/srt/speculative/"
@@ -267,4 +268,5 @@ CANDIDATE_PATCHES = (
         ),
     ),
     *LENGTH_PATCHES,
+    *MROPE_PATCHES,
 )

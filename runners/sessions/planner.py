@@ -87,13 +87,15 @@ class Planner:
 def view(arguments: Mapping[str, Any]) -> dict[str, object]:
     """Of a planning call's arguments what a batch says, under today's names; what is absent or None is left out."""
     batch = batch_of(arguments)
-    fields = {name: getattr(batch, name, None) for name in FIELDS}
+    fields: dict[str, Any] = {name: getattr(batch, name, None) for name in FIELDS}
     renamed = {RENAMED.get(name, name): value for name, value in arguments.items()}
     fields |= {name: renamed[name] for name in FIELDS if renamed.get(name) is not None}
     spec = renamed.get("spec_info", getattr(batch, "spec_info", None))
     for name, names in SPEC_FIELDS.items():
         fields[name] = next((getattr(spec, old) for old in names if getattr(spec, old, None) is not None), None)
-    fields |= {name: fields[name].T for name in TOKENS_SECOND if isinstance(fields.get(name), torch.Tensor)}
+    for name in TOKENS_SECOND:
+        if (by_axis := fields.get(name)) is not None:
+            fields[name] = by_axis.T
     return {name: value for name, value in fields.items() if _recordable(value)}
 
 

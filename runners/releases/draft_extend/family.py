@@ -76,7 +76,7 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
 
 def caller(forward_batch: Any) -> Mapping[str, Any]:
     fields = {name: getattr(forward_batch, name) for name in CALLER}
-    return fields | mrope.caller(forward_batch) | {"hidden_states": forward_batch.spec_info.hidden_states}
+    return {**fields, **mrope.caller(forward_batch), "hidden_states": forward_batch.spec_info.hidden_states}
 
 
 def input_buffers(runner: Any) -> Any:

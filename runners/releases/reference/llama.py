@@ -108,8 +108,8 @@ class Norm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """What a model goes over: ids [tokens], positions [tokens] or [tokens, axes]; hidden: of draft models, the hidden states that they are
-    given, [samples, tokens, n]."""
+    """What a model goes over: ids [tokens]; positions [tokens], or [tokens, axes]; hidden: of draft models, the hidden
+    states that they are given, [samples, tokens, n]."""
 
     ids: torch.Tensor
     positions: torch.Tensor
