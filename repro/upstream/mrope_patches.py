@@ -9,6 +9,7 @@ from repro.upstream.edits import Edit
 
 _SPECULATIVE = "sglang/srt/speculative/"
 _COPIED = "_grouped_foreach_copy_(copy_dsts, copy_srcs)"
+_BEGUN = "forward_batch.input_ids = input_ids"
 
 
 def _staged(kind: str, tokens: str) -> Edit:
@@ -31,10 +32,10 @@ DRAFT_STAGED, EXTEND_STAGED = _staged("Draft", "raw_num_token"), _staged("DraftE
 _ADVANCED = Edit(
     file=f"{_SPECULATIVE}eagle_worker_v2.py",
     function="EagleDraftWorker.draft_forward",
-    old="hidden_states = logits_output.hidden_states",
-    new="""
-        hidden_states = logits_output.hidden_states
-        if forward_batch.mrope_positions is not None:
+    old=_BEGUN,
+    new=f"""
+        {_BEGUN}
+        if i and forward_batch.mrope_positions is not None:
             forward_batch.mrope_positions.add_(1)
     """,
 )
