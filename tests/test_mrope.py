@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def test_a_setup_says_so_and_others_keep_their_digests() -> None:
         ({"runner": "verify", "algorithm": "EAGLE"}, "the verify runner's positions have one dimension"),
     ],
 )
-def test_others_have_one_dimension(changes: dict[str, str], said: str) -> None:
+def test_others_have_one_dimension(changes: dict[str, Any], said: str) -> None:
     assert any(said in text for text in problems(replace(CASE, setup=replace(SETUP, **changes))))
 
 
