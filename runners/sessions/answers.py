@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from repro.cases.buffer_facts import TOKENS_SECOND
 from runners.engines.active import engine
 from runners.engines.guards import untouched
 from runners.engines.staging import HostArrays, Tape
@@ -59,3 +60,8 @@ def see_bands(tape: Tape, every: Sequence[Any], came: HostArrays) -> None:
         if broken:
             bands.mend()
     tape.see("guard", "intact", intact)
+
+
+def by_token(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """An input buffer with its tokens in the first dimension."""
+    return tensor.T if name in TOKENS_SECOND else tensor

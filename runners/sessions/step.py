@@ -14,7 +14,6 @@ import torch
 
 from repro.cases import case
 from repro.cases.backend_facts import BACKEND_FACTS
-from repro.cases.buffer_facts import TOKENS_SECOND
 from repro.cases.layout import page_copies
 from repro.traces.trace import Array
 from runners.engines.active import engine
@@ -23,7 +22,7 @@ from runners.recording.observer import Refused, Watch
 from runners.releases.live import RETURNED, Given, Outputs, Rows
 from runners.releases.reference.rounding import FORMATS
 from runners.sessions import memory, third_opinion, writes
-from runners.sessions.answers import KV_DIFFERS, can_run, gave_the_same, rows_each, see_bands, see_memory
+from runners.sessions.answers import KV_DIFFERS, by_token, can_run, gave_the_same, rows_each, see_bands, see_memory
 from runners.sessions.beside import Beside
 from runners.sessions.captured import Captured
 from runners.sessions.errors import unreadable
@@ -357,8 +356,7 @@ class Step:
         self.tape.see("launch", "raw_bs", raw_bs)
         launched = self.family.launched
         for name, tensor in (launched(captured.runner) if launched else captured.buffers).items():
-            by_token = tensor.T if name in TOKENS_SECOND else tensor
-            self.tape.see("launch", name, by_token, rows=bs if launched else self.setup.max_bs)
+            self.tape.see("launch", name, by_token(name, tensor), rows=bs if launched else self.setup.max_bs)
         if not self.family.metadata_after(self.setup):
             self._see_metadata()
 
