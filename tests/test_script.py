@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from repro.__main__ import main
 from repro.cases import codec
 from repro.cases.case import Target
+from repro.cases.release_list import ADAPTED
 from repro.commands import script as command
 from repro.commands.bisect import wanted_of
 from repro.commands.options import options_of
@@ -30,6 +32,18 @@ SHOWN = {
     "multi-layer-stale-padding": ("0.5.15.post1",),
     "draft-padded-branches-keep-pages": ("0.5.23",),
     "verify-window-reads-first-tokens": ("0.5.23",),
+    "draft-window-not-planned": ("0.5.23",),
+    "draft-extend-window-reads-first-tokens": ("0.5.23",),
+    "flashinfer-logit-cap-not-planned": ("0.5.23",),
+    "verify-window-by-place-in-tree": ("0.5.23",),
+    "draft-padded-branches-keep-slots": ("0.5.18",),
+    "decode-last-hidden-refused": ("0.5.16",),
+    "multi-layer-verify-without-metadata": ("0.5.15.post1",),
+    "verify-tree-padded-as-chain": ("0.5.15.post1",),
+    "multi-layer-queries-of-later-layers": ("0.5.14",),
+    "draft-sum-of-raw-batch": ("0.5.13.post1",),
+    "pr26244-early-metadata": ("0.5.12.post1", "0.5.13"),
+    "multi-layer-pool-too-small": ("0.5.11",),
 }
 NOTHING = rigs.rig(lambda target, case: (Trace(ended=Ended(how=How.DONE)), []))
 
@@ -87,6 +101,30 @@ def test_what_no_script_can_show_is_told() -> None:
             with pytest.raises(Refused, match=r"no script (of|shows) "):
                 script(path.stem, stored, wanted_of(stored), (release,))
     assert shown >= set(SHOWN)
+
+
+def test_a_crash_that_depends_on_what_lies_behind_a_buffer_is_refused() -> None:
+    crash = seed("pr27338-illegal-access")
+    for make in (script, partial(upstream_test, engine="emulated")):
+        with pytest.raises(Refused, match="pr27338-row-too-narrow has a script of the same bug"):
+            make("pr27338-illegal-access", crash, wanted_of(crash), ("0.5.12.post1",))
+
+
+@pytest.mark.parametrize(
+    ("name", "buggy", "clean"),
+    [
+        ("pr26292-decode", "0.5.12.post1", "0.5.13"),
+        # On every later release something else fails, which its script does not look at.
+        ("pr26244-early-metadata", "0.5.12.post1", "0.5.13"),
+        # The first release that passes comes before one on which something else fails.
+        ("multi-layer-pool-too-small", "0.5.11", "0.5.15.post1"),
+        ("verify-mask-not-padded", "0.5.22", ""),
+    ],
+)
+def test_where_the_bug_is_not(name: str, buggy: str, clean: str) -> None:
+    used = rigs.rig(lambda target, case: (Trace(ended=Ended(how=How.DONE)), []), releases=ADAPTED, lacking="gone")
+    passing = command._passing(seed(name), Target(buggy, "emulated"), used)
+    assert (passing.sglang if passing else "") == clean
 
 
 @pytest.mark.parametrize("engine", ["emulated", "cuda"])

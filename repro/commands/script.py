@@ -120,13 +120,15 @@ def sides_of(options: argparse.Namespace, rig: Rig) -> Sides:
 
 
 def _passing(seed: Seed, target: Target, rig: Rig) -> Target | None:
-    """The first newer release on which the seed is said to pass."""
+    """The first newer release on which the seed is said to pass; if there is none, on which what it was stored for does
+    not fail, but something else does."""
     if target.is_checkout:
         return None
-    for release in rig.releases(target.engine):
-        if release_order(release) > release_order(target.sglang) and expected(seed.about, release) == "":
-            return Target(release, target.engine)
-    return None
+    newer = [r for r in rig.releases(target.engine) if release_order(r) > release_order(target.sglang)]
+    said = {release: expected(seed.about, release) for release in newer}
+    others = [release for release in newer if said[release] not in (None, seed.about.get("oracle"))]
+    passing = [release for release in newer if said[release] == ""]
+    return Target((passing or others)[0], target.engine) if others else None
 
 
 def _candidate(name: str, target: Target, rig: Rig) -> Target | None:

@@ -66,7 +66,8 @@ def _asked_by_shape(file: str, runner: str, old: str, key: str) -> Edit:
     )
 
 
-_VERIFY_PLANNED = """
+# What plans a verify or a draft-extend, with the indices of prefixes from their first tokens on.
+PLANNED_FROM_THE_START = """
 kv_indices, kv_indptr, qo_indptr, custom_mask = (
     spec_info.generate_attn_arg_prefill(
         req_pool_indices=req_pool_indices,
@@ -82,7 +83,7 @@ kv_indices, kv_indptr, qo_indptr, custom_mask = (
 _VERIFY_CUT = f"""
 if window_left >= 0:
     paged_kernel_lens, paged_kernel_lens_sum = seq_lens, int(seq_lens.sum())
-{_VERIFY_PLANNED.strip()}
+{PLANNED_FROM_THE_START.strip()}
 if window_left >= 0:
     width, device = spec_info.draft_token_num, seq_lens.device
     lens = seq_lens.long() + width
@@ -119,7 +120,7 @@ LENGTH_PATCHES = (
             Edit(
                 file=_FLASHINFER,
                 function="FlashInferIndicesUpdaterPrefill.call_begin_forward",
-                old=_VERIFY_PLANNED,
+                old=PLANNED_FROM_THE_START,
                 new=_VERIFY_CUT,
             ),
             # Both wrappers of a graph had one buffer for their masks, which the second overwrote for the first.

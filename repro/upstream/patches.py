@@ -9,6 +9,7 @@ from pathlib import Path
 
 from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Status
+from repro.upstream.attention_patches import ATTENTION_PATCHES
 from repro.upstream.candidate import CandidatePatch
 from repro.upstream.edits import Edit, edited
 from repro.upstream.length_patches import LENGTH_PATCHES
@@ -269,4 +270,5 @@ CANDIDATE_PATCHES = (
     ),
     *LENGTH_PATCHES,
     *MROPE_PATCHES,
+    *ATTENTION_PATCHES,
 )

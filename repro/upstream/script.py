@@ -54,6 +54,11 @@ _REGISTERED = {
 }
 _FOLDER = Path(__file__).with_name("parts")
 _ERA = re.compile(r"@era (\S+) (\S+)")
+# What neither a graph's inputs nor one function shows.
+_NOT_ALONE = {
+    "pr27338-illegal-access": "whether it crashes depends on what lies behind the buffer; pr27338-row-too-narrow has "
+    "a script of the same bug",
+}
 _PADDED = re.compile(r"padded rows of (\w+(?:, \w+)*)")
 _LENGTH = "length of a real row"
 
@@ -63,6 +68,7 @@ def script(name: str, seed: Seed, wanted: Wanted, releases: Sequence[str], check
     handed over, and what came of it. Refused, with the reason, for failures that such a file cannot show."""
     if _own(name):
         return _of_one_function(name, "script_head", seed, wanted, releases, checked=checked, where=_EITHER, absent="")
+    _refuse(name)
     raw = _joined("script_head", "preamble", "standins", "imports", "setup", "batch", "report")
     text = _filled(raw, seed, wanted, releases, checked=checked, where=_EITHER, absent="")
     # One line for all modules keeps the script short.
@@ -80,6 +86,7 @@ def upstream_test(name: str, seed: Seed, wanted: Wanted, releases: Sequence[str]
         more = {"where": where, "absent": _NAMED_ONLY, **_REGISTERED[engine]}
         text = _of_one_function(name, "test_head", seed, wanted, releases, **more)
         return _in_their_suite(text, engine)
+    _refuse(name)
     pieces = ("preamble", "standins", "imports") if engine == "emulated" else ("preamble", "imports")
     driven = _parts(seed.case.setup).name.split()[0]
     text = _filled(
@@ -96,6 +103,11 @@ def upstream_test(name: str, seed: Seed, wanted: Wanted, releases: Sequence[str]
     )
     text = _in_their_suite(text, engine)
     return text.replace("$modules", "\n".join(f"import {module}" for module in _modules(text)))
+
+
+def _refuse(name: str) -> None:
+    if name in _NOT_ALONE:
+        raise Refused(f"no script shows this: {_NOT_ALONE[name]}")
 
 
 def _own(name: str) -> str:

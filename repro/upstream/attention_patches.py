@@ -1,0 +1,134 @@
+"""Candidate patches for windows of attention: of draft-extend on flashinfer, and of a tree's token on Triton."""
+
+from __future__ import annotations
+
+from repro.upstream.candidate import CandidatePatch
+from repro.upstream.edits import Edit
+from repro.upstream.length_patches import PLANNED_FROM_THE_START
+
+_FLASHINFER = "sglang/srt/layers/attention/flashinfer_backend.py"
+_EXTEND = "sglang/kernels/ops/attention/extend_attention.py"
+_PREFILL = "FlashInferIndicesUpdaterPrefill"
+
+# The indices of a prefix's first tokens are overwritten by those from where the window begins.
+_EXTEND_PLANNED = f"""
+{PLANNED_FROM_THE_START.strip()}
+if spec_info.spec_input_type == SpecInputType.EAGLE_DRAFT_EXTEND and kv_start_idx is not None:
+    translator.pack_read_stream(
+        plan,
+        req_pool_indices=req_pool_indices,
+        seq_lens=paged_kernel_lens,
+        indptr=kv_indptr,
+        out=kv_indices,
+        kv_start_idx=kv_start_idx,
+        kind=read_kind,
+    )
+"""
+# A tree's token sees its own branch alone among the new tokens, and how many it sees is its depth.
+_DEPTHS = """
+mask_m = (cur_block_m * BLOCK_M + offs_m) < cur_seq_len_extend
+depth_m = cur_block_m * BLOCK_M + offs_m
+if USE_CUSTOM_MASK and SLIDING_WINDOW_SIZE > 0:
+    depth_m = tl.zeros([BLOCK_M], dtype=tl.int32) - 1
+    for start_n in range(0, cur_seq_len_extend, BLOCK_N):
+        column = start_n + tl.arange(0, BLOCK_N)
+        seen = tl.load(
+            mask_ptr
+            + cur_seq_mask_start_idx
+            + (cur_block_m * BLOCK_M + offs_m[:, None])
+            * (cur_seq_len + window_kv_offset)
+            + window_kv_offset
+            + cur_seq_len_prefix
+            + column[None, :],
+            mask=mask_m[:, None] & (column[None, :] < cur_seq_len_extend),
+            other=0,
+        )
+        depth_m += tl.sum((seen != 0).to(tl.int32), 1)
+"""
+_BEGUN = """
+extend_start = (
+    tl.maximum(cur_block_m * BLOCK_M - SLIDING_WINDOW_SIZE, 0) // BLOCK_N
+) * BLOCK_N
+"""
+_WINDOW = """
+window_mask = (cur_block_m * BLOCK_M + offs_m[:, None]) <= (
+    start_n + offs_n[None, :] + SLIDING_WINDOW_SIZE
+)
+"""
+
+
+def _kernel(old: str, new: str) -> Edit:
+    return Edit(file=_EXTEND, function="_fwd_kernel", old=old, new=new)
+
+
+ATTENTION_PATCHES = (
+    CandidatePatch(
+        seed="draft-extend-window-reads-first-tokens",
+        oracle="kv_reads",
+        release="0.5.23",
+        why="a token that is extended reads the last tokens before it, as many as the window has",
+        edits=(
+            # All rows are computed, those of rejected drafts, too.
+            Edit(
+                file=_FLASHINFER,
+                function=f"{_PREFILL}.update_sliding_window",
+                old="""
+                    num_accept_tokens[: seq_lens.shape[0]].to(
+                        device=seq_lens.device, dtype=seq_lens.dtype
+                    )
+                """,
+                new="spec_info.num_tokens_per_req",
+            ),
+            Edit(
+                file=_FLASHINFER,
+                function=f"{_PREFILL}.update_sliding_window",
+                old="wrapper_id == 0 and not use_ragged and spec_info is None",
+                new="wrapper_id == 0 and not use_ragged "
+                "and (spec_info is None or spec_info.spec_input_type == SpecInputType.EAGLE_DRAFT_EXTEND)",
+            ),
+            Edit(
+                file=_FLASHINFER,
+                function=f"{_PREFILL}.call_begin_forward",
+                old=PLANNED_FROM_THE_START,
+                new=_EXTEND_PLANNED,
+            ),
+        ),
+    ),
+    CandidatePatch(
+        seed="verify-window-by-place-in-tree",
+        oracle="graph_equals_eager",
+        release="0.5.23",
+        why="the window of a tree's token is measured by its depth, which its row of the mask tells",
+        edits=(
+            _kernel("mask_m = (cur_block_m * BLOCK_M + offs_m) < cur_seq_len_extend", _DEPTHS),
+            _kernel(
+                "cur_seq_len_prefix + cur_block_m * BLOCK_M + offs_m[:, None]",
+                "cur_seq_len_prefix + depth_m[:, None]",
+            ),
+            _kernel(
+                "extend_end = 0 if SKIP_EXTEND else cur_block_m_end",
+                """
+                    extend_end = 0 if SKIP_EXTEND else cur_block_m_end
+                    seen_before = tl.zeros([BLOCK_M], dtype=tl.int32)
+                """,
+            ),
+            _kernel(_BEGUN, f"if not USE_CUSTOM_MASK:{_BEGUN.replace(chr(10), chr(10) + '    ').rstrip()}"),
+            _kernel(
+                "final_mask &= custom_mask",
+                """
+                    final_mask &= custom_mask
+                    depth_n = seen_before[:, None] + tl.cumsum(custom_mask.to(tl.int32), 1) - 1
+                    seen_before += tl.sum(custom_mask.to(tl.int32), 1)
+                """,
+            ),
+            _kernel(
+                _WINDOW,
+                f"""
+if USE_CUSTOM_MASK:
+    window_mask = depth_m[:, None] <= depth_n + SLIDING_WINDOW_SIZE
+else:{_WINDOW.replace(chr(10), chr(10) + "    ").rstrip()}
+                """,
+            ),
+        ),
+    ),
+)
