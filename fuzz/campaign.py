@@ -13,7 +13,7 @@ from fuzz.triage import CampaignTriage, Hooks, KnownIssues, led_up
 from repro.cases.case import Case, Setup
 from repro.traces.campaign import Campaign
 from repro.traces.finding import Status, Verdict
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Termination, Trace
 
 # A failure that did not come back in fresh processes is tried again from another case, this many times in all.
 ATTEMPTS_MAX = 3
@@ -58,7 +58,7 @@ class _SetupInUse:
 
     def count(self, trace: Trace) -> None:
         ended = trace.ended
-        if ended.step >= 0 or (ended.how is not How.RAISED and ended.how.took_place):
+        if ended.step >= 0 or (ended.how is not Termination.RAISED and ended.how.took_place):
             self.built = True
         elif not self.built:
             self.refusals += 1
@@ -121,7 +121,7 @@ class _Loop:
         past = self.hooks.past()
         in_use.count(trace)
         # A run that did not end well may have cost the session its life; triage may have run anything in it.
-        same_session = trace.ended.how is How.DONE
+        same_session = trace.ended.how is Termination.DONE
         known = self._known(case, failures)
         for verdict in known.left:
             if self._failure(in_use, case, trace, verdict, known.hooks, past):

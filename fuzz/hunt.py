@@ -10,11 +10,11 @@ from fuzz.triage import Hooks
 from repro.cases.case import Target
 from repro.shrinking.confirm import failure
 from repro.shrinking.replay import Outcome, outcome_of, trouble
-from repro.traces.campaign import Campaign, Found, Replay
+from repro.traces.campaign import Campaign, CampaignFinding, Replay
 from repro.traces.finding import Status
 
 
-def replay_on(found: Found, target: Target, hooks: Hooks, tries: int) -> Replay:
+def replay_on(found: CampaignFinding, target: Target, hooks: Hooks, tries: int) -> Replay:
     """Run a found case on another target, in fresh processes, and say whether the same failure is there."""
     outcome = outcome_of(Path(found.seed), found.case, target, hooks.run_fresh, hooks.judge, hooks.overall, tries)
     failed = sum(failure(run, found.fingerprint) is not None for run in outcome.runs)
@@ -66,7 +66,7 @@ def summary(campaigns: Sequence[Campaign], replays: Sequence[Replay]) -> list[st
     return lines
 
 
-def batches(found: Found) -> str:
+def batches(found: CampaignFinding) -> str:
     """The batch sizes of a case: 2 steps with 2 then 1 requests on buckets 1 2."""
     sizes = [len(step.requests) for step in found.case.steps]
     steps = "1 step" if len(sizes) == 1 else f"{len(sizes)} steps"

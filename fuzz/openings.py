@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Termination, Trace
 
 # What the stages of a timed session begin with (runners/sessions/opening.py says the same), and what of the whole time
 # no session saw: the fork, and the way there and back.
@@ -25,7 +25,7 @@ class Opening:
     whole: float
     second: float
     parts: dict[str, float] = field(default_factory=dict)
-    ended: str = str(How.DONE)
+    ended: str = str(Termination.DONE)
     what: str = ""
 
     @classmethod
@@ -54,7 +54,7 @@ class Opening:
 
 def table(name: str, openings: Sequence[Opening]) -> list[str]:
     """The mean and the largest of each part, the largest means first."""
-    done = [opening for opening in openings if opening.ended == How.DONE]
+    done = [opening for opening in openings if opening.ended == Termination.DONE]
     others = [f"  {opening.ended}: {opening.what}" for opening in openings if opening not in done]
     if not done:
         return [f"{name}: none of {len(openings)} sessions ran its first case", *others]

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from fuzz.draw import states
 from fuzz.draw.transitions import exercised, possible
 from repro.cases.case import Case, Setup, Target
-from repro.traces.campaign import Campaign, Covered, Found, Progress, Transition
+from repro.traces.campaign import Campaign, CampaignFinding, Covered, Progress, Transition
 from repro.traces.finding import Status, Verdict, by_oracle
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Termination, Trace
 
 REASON_MAX = 200  # characters of a reason, which is counted by them
 FACTS_MAX = 5  # different values of one fact that are worth listing
@@ -45,7 +45,7 @@ class CampaignStats:
 
     def __init__(self, plan: Plan, clock: Callable[[], float]) -> None:
         self.plan = plan
-        self.findings: dict[str, Found] = {}
+        self.findings: dict[str, CampaignFinding] = {}
         self.cases = self.judged = self.replays = self.skipped = 0
         self._clock = clock
         self._start = clock()
@@ -57,7 +57,10 @@ class CampaignStats:
         self._verdicts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._endings: Counter[str] = Counter()
         self._unknown: Counter[str] = Counter()
-        self._not_run: dict[How, Counter[str]] = {How.UNSUPPORTED: Counter(), How.ERROR: Counter()}
+        self._not_run: dict[Termination, Counter[str]] = {
+            Termination.UNSUPPORTED: Counter(),
+            Termination.ERROR: Counter(),
+        }
         self.known: Counter[str] = Counter()  # cases that showed a known issue, by issue
         self._stages: defaultdict[str, float] = defaultdict(float)
         self._facts: defaultdict[str, list[str]] = defaultdict(list)
@@ -69,7 +72,7 @@ class CampaignStats:
     @property
     def nothing_runs(self) -> bool:
         """Whether none of the runs so far took place."""
-        return sum(count for how, count in self._endings.items() if not How(how).took_place) == self.cases
+        return sum(count for how, count in self._endings.items() if not Termination(how).took_place) == self.cases
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -104,8 +107,8 @@ class CampaignStats:
 
     def triage_run(self, trace: Trace) -> None:
         """Count a run that confirms or shrinks a failure, if it ended in an error of the harness."""
-        if trace.ended.how is How.ERROR:
-            self._not_run[How.ERROR][coarse(trace.ended.what or trace.ended.detail)] += 1
+        if trace.ended.how is Termination.ERROR:
+            self._not_run[Termination.ERROR][coarse(trace.ended.what or trace.ended.detail)] += 1
 
     def worker_time(self, trace: Trace, seconds: float) -> None:
         """Split the time of one run into the stages that the worker measured and the rest."""
@@ -146,8 +149,8 @@ class CampaignStats:
             verdicts={oracle: dict(counts) for oracle, counts in sorted(self._verdicts.items())},
             endings=dict(self._endings),
             unknown=dict(self._unknown.most_common()),
-            unsupported=dict(self._not_run[How.UNSUPPORTED].most_common()),
-            errors=dict(self._not_run[How.ERROR].most_common()),
+            unsupported=dict(self._not_run[Termination.UNSUPPORTED].most_common()),
+            errors=dict(self._not_run[Termination.ERROR].most_common()),
             transitions=tuple(Covered(transition=t, count=n) for t, n in sorted(self._transitions.items())),
             transitions_possible=len(self._possible),
             transitions_missing=tuple(sorted(self._possible - self._transitions.keys())),

@@ -14,7 +14,7 @@ from repro.cases.case import STEPS_MAX, Case, Setup
 from repro.shrinking.confirm import Judge, Run
 from repro.shrinking.first_divergence import FirstDivergence
 from repro.shrinking.triage import Budget, Triage, TriageHooks
-from repro.traces.campaign import Found, Progress
+from repro.traces.campaign import CampaignFinding, Progress
 from repro.traces.excerpt import Excerpt, excerpts
 from repro.traces.finding import Finding, Status, Verdict
 from repro.traces.trace import Trace
@@ -131,10 +131,10 @@ class CampaignTriage:
                 self._hooks.keep_trace(seed, finding.case, trace)
         self._stats.findings[found.fingerprint] = dataclasses.replace(found, seed=seed)
 
-    def _put(self, finding: Finding) -> Found:
+    def _put(self, finding: Finding) -> CampaignFinding:
         fingerprint = finding.verdict.fingerprint
         known = self._stats.findings.get(fingerprint)
-        found = Found.of(
+        found = CampaignFinding.of(
             dataclasses.replace(finding, seed=known.seed if known else ""),
             cases=known.cases if known else 1,
             at_case=known.at_case if known else self._at_case,

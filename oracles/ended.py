@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from repro.cases.case import Case
 from repro.traces.finding import Status, Verdict
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Termination, Trace
 
 ORACLE = "ended"
 
@@ -12,7 +12,7 @@ ORACLE = "ended"
 def judge(case: Case, trace: Trace) -> Verdict:
     """FAIL where sglang raised, crashed or hung; UNKNOWN where the harness failed or nothing was run at all."""
     ended = trace.ended
-    if ended.how is How.DONE:
+    if ended.how is Termination.DONE:
         if not trace.seen:
             nothing = "nothing recorded"
             detail = "The run ended well and recorded nothing, so it shows nothing."

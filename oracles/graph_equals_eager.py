@@ -20,7 +20,7 @@ from oracles.tolerance import is_rounding, limit
 from oracles.trace_index import Record, Wrong, conclude, equal, first_difference, same, text
 from repro.cases.case import Case, Request, Setup
 from repro.traces.finding import Cell, Status, Verdict
-from repro.traces.trace import Array, How, Trace
+from repro.traces.trace import Array, Termination, Trace
 
 ORACLE = "graph_equals_eager"
 KV = ("kv_slots", "kv_rows", "kv_same")
@@ -92,7 +92,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
             continue
         graph, eager = (_run(case.setup, record, number, path) for path in ("graph", "eager"))
         if graph is None or eager is None:
-            if trace.ended.how is How.DONE:
+            if trace.ended.how is Termination.DONE:
                 doubts.append(f"Step {number} lacks outputs of the graph or the eager path.")
             continue
         compared += 1

@@ -7,7 +7,7 @@ import re
 
 from repro.cases.case import Case
 from repro.traces.finding import Status, Verdict
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Termination, Trace
 
 ORACLE = "probes"
 FACT = "probes"  # of a trace whose worker had them on
@@ -36,7 +36,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
             # The same site in another draft step is the same bug.
             where = f"{kind} at {re.sub(r'[0-9]+', 'N', site)}"
             return Verdict(oracle=ORACLE, status=Status.FAIL, where=where, detail=detail)
-    if ended.how is not How.DONE:
+    if ended.how is not Termination.DONE:
         where = "the run ended before all was probed"
         return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=where, detail=f"Not known: {where}.")
     return Verdict(oracle=ORACLE, status=Status.PASS)

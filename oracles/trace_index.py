@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Status, Verdict
-from repro.traces.trace import Array, Seen, Trace
+from repro.traces.trace import Array, RecordedArray, Trace
 
 # What was wrong in several places is several failures, each with a verdict of its own.
 Judge = Callable[[Case, Trace], Verdict | tuple[Verdict, ...]]
@@ -24,7 +24,7 @@ LAUNCH_SCALARS = frozenset({"bs", "raw_bs"})
 _Paths = dict[tuple[int, str], dict[str, Array]]
 
 
-def _by_path(everything: tuple[Seen, ...]) -> _Paths:
+def _by_path(everything: tuple[RecordedArray, ...]) -> _Paths:
     paths: _Paths = {}
     for seen in everything:
         paths.setdefault((seen.step, seen.path), {}).setdefault(seen.name, seen.array)
@@ -34,7 +34,7 @@ def _by_path(everything: tuple[Seen, ...]) -> _Paths:
 class Record:
     """The arrays of a trace, found without a search: a trace holds hundreds, and an oracle asks for most of them."""
 
-    _latest: ClassVar[tuple[tuple[Seen, ...], _Paths]] = ((), {})
+    _latest: ClassVar[tuple[tuple[RecordedArray, ...], _Paths]] = ((), {})
 
     def __init__(self, trace: Trace) -> None:
         # All oracles look at the same trace, one after the other.

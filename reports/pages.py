@@ -12,7 +12,7 @@ from reports.subjects import Subject, range_of
 from reports.wording import counted, listed, replay_command, share
 from repro.cases.case import Case
 from repro.ledger.states import CANNOT_RUN, FIXED, FLAKY, PASSING
-from repro.traces.campaign import Found
+from repro.traces.campaign import CampaignFinding
 from repro.traces.excerpt import Excerpt
 
 # The oracle that compares outputs: whole numbers that differ are what it fails by.
@@ -139,7 +139,7 @@ def _where(subject: Subject) -> str:
     return (failing or list(subject.squares) or ["RELEASE/ENGINE"])[-1]
 
 
-def _side(excerpt: Excerpt, finding: Found) -> Side:
+def _side(excerpt: Excerpt, finding: CampaignFinding) -> Side:
     differs = [left != right for left, right in zip(excerpt.graph, excerpt.eager, strict=True)]
     wrong = [differ and _judged(excerpt, place, finding) for place, differ in enumerate(differs)]
     return Side(
@@ -152,7 +152,7 @@ def _side(excerpt: Excerpt, finding: Found) -> Side:
     )
 
 
-def _judged(excerpt: Excerpt, place: int, finding: Found) -> bool:
+def _judged(excerpt: Excerpt, place: int, finding: CampaignFinding) -> bool:
     """Whether a value that differs is what was judged wrong. Of whole numbers each that differs is, in the wrong
     buffer's row and in what graph and eager were compared by; of others, which may differ within noise, the first wrong
     one alone: how far the rest may is not in the record."""

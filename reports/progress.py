@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from reports.wording import counted, duration, one_line, printable
-from repro.traces.campaign import Found, Progress
+from repro.traces.campaign import CampaignFinding, Progress
 
 PLAIN_EVERY = 5.0  # seconds between plain lines: enough to see life, few enough to read a log
 LIVE_PER_SECOND = 8
@@ -61,7 +61,7 @@ class Display:
             self._last = self._clock()
             self.line(text)
 
-    def _found(self, result: Found) -> None:
+    def _found(self, result: CampaignFinding) -> None:
         """Say it once when it is first seen and once when it is settled; not at every step of shrinking."""
         settled = f"failed {result.failed} of {result.tried} runs in fresh processes" if result.tried else "found"
         key = (result.target, result.fingerprint)
@@ -80,7 +80,7 @@ def line(progress: Progress) -> str:
     )
 
 
-def finding(result: Found, state: str) -> str:
+def finding(result: CampaignFinding, state: str) -> str:
     """What failed, where, how large its case is and where it is stored."""
     requests = sum(len(step.requests) for step in result.case.steps)
     size = f"{counted(len(result.case.steps), 'step')}, {counted(requests, 'request')}"

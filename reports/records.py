@@ -12,7 +12,7 @@ from repro.cases.codec import Seed, dumps
 from repro.ledger.read import History
 from repro.ledger.rows import SEED, CampaignRow, CheckRow, FindingRow, Run
 from repro.ledger.run import check_of_replay
-from repro.traces.campaign import BadRecord, Campaign, Found, Replay, loads
+from repro.traces.campaign import BadRecord, Campaign, CampaignFinding, Replay, loads
 
 
 def read_records(paths: Sequence[Path]) -> History:
@@ -60,7 +60,7 @@ def _id(campaigns: Sequence[Campaign], replays: Sequence[Replay]) -> str:
     return hashlib.sha256("\n".join(texts).encode(errors="replace")).hexdigest()[:32]
 
 
-def _finding(run: Run, campaign: Campaign, finding: Found) -> FindingRow:
+def _finding(run: Run, campaign: Campaign, finding: CampaignFinding) -> FindingRow:
     return FindingRow(
         run=run.id,
         target=finding.target,

@@ -17,7 +17,7 @@ from repro.ledger.known import Issue, explained
 from repro.ledger.read import History
 from repro.ledger.rows import FINDING, SEED, FindingRow, FixRow
 from repro.ledger.states import KNOWN, NEW
-from repro.traces.campaign import Found
+from repro.traces.campaign import CampaignFinding
 from repro.traces.finding import Cell
 from repro.upstream.fixes import SEEDS
 
@@ -57,7 +57,7 @@ class Subject:
     squares: Mapping[str, Square]
     events: tuple[Event, ...]
     stops: tuple[FixRow, ...] = ()
-    founds: tuple[Found, ...] = ()
+    founds: tuple[CampaignFinding, ...] = ()
     same: tuple[tuple[str, str], ...] = ()
 
     def targets(self, *states: str) -> list[str]:
@@ -263,7 +263,7 @@ def _what(seed: str) -> str:
         return ""
 
 
-def _found(finding: Found) -> Minimal:
+def _found(finding: CampaignFinding) -> Minimal:
     bad = problems(finding.case)
     if bad:
         return Minimal(cell=finding.cell, path=finding.seed, unreadable="; ".join(bad))

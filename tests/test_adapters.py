@@ -12,7 +12,7 @@ import pytest
 from repro.cases.case import Case, Setup, Target
 from repro.cases.layout import req_to_token
 from repro.cases.release_list import NEWEST
-from repro.traces.trace import Array, How, Trace
+from repro.traces.trace import Array, Termination, Trace
 from runners.processes.pool import Pool
 from tests.builders.cases import FULL, PADDED, PAIR, SINGLE, Batch, case_of, failures, setup_of
 from tests.builders.known_failures import may_fail, must_fail
@@ -158,7 +158,7 @@ def test_a_longer_prefix_and_other_data_draft_otherwise(pool: Pool) -> None:
 def test_other_setups(changes: dict[str, object], pool: Pool) -> None:
     one = case(FULL, PADDED, SINGLE, **changes)
     trace = pool.run(one)
-    assert trace.ended.how is How.DONE, trace.ended
+    assert trace.ended.how is Termination.DONE, trace.ended
     known = may_fail("draft", one.setup.backend, trace.facts["sglang"], trace.facts["engine"])
     assert must_fail("draft", one.setup.backend, trace.facts["sglang"]) <= failures(one, trace).keys() <= known
 
@@ -167,18 +167,18 @@ def test_branches_on_pages(pool: Pool) -> None:
     """A release that does not support them says so, in its words."""
     one = case(FULL, PAIR, page_size=4)
     trace = pool.run(one)
-    if trace.ended.how is How.UNSUPPORTED:
+    if trace.ended.how is Termination.UNSUPPORTED:
         assert "speculative_eagle_topk > 1 with page_size > 1" in trace.ended.what
         assert pool.target.sglang != NEWEST
     else:
-        assert trace.ended.how is How.DONE, trace.ended
+        assert trace.ended.how is Termination.DONE, trace.ended
         assert failures(one, trace) == {}
 
 
 def test_layers_are_as_wide_as_configured(altered: Pool) -> None:
     """On either engine: 16 is no multiple of 32, to which sglang rounds up on a CPU."""
     trace = altered.run(case(FULL, hidden_size=16))
-    assert trace.ended.how is How.DONE, trace.ended
+    assert trace.ended.how is Termination.DONE, trace.ended
     sizes = json.loads(trace.facts["sizes"])
     assert sizes["model.layers.0.mlp.gate_up_proj.weight"] == [2 * 16, 16]
     assert sizes["model.layers.0.mlp.down_proj.weight"] == [16, 16]
@@ -191,5 +191,5 @@ def test_what_the_engine_cannot_do_is_unsupported(
     if target.engine != "emulated":
         pytest.skip("this test is for the emulated engine")
     ended = pool.run(case(FULL, **changes)).ended
-    assert ended.how is How.UNSUPPORTED
+    assert ended.how is Termination.UNSUPPORTED
     assert why in ended.what

@@ -13,7 +13,7 @@ from oracles.catalogue import judge_all
 from repro.cases.case import Case, Setup, Target, problems
 from repro.cases.release_list import has_runner
 from repro.traces.finding import Status
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Termination, Trace
 from runners.processes.pool import Pool
 from tests.builders.cases import FULL, PADDED, failures, step
 from tests.builders.known_failures import may_fail, must_fail
@@ -40,7 +40,7 @@ def known_of(one: Case, trace: Trace) -> None:
 
 def judged(one: Case, trace: Trace) -> None:
     """As is known of the release, and looked at by every oracle that has something to look at."""
-    assert trace.ended.how is How.DONE, trace.ended
+    assert trace.ended.how is Termination.DONE, trace.ended
     known_of(one, trace)
     verdicts = {v.oracle: v.status for v in judge_all(one, trace)}
     known = may_fail(one.setup.runner, one.setup.backend, trace.facts["sglang"], trace.facts["engine"])
@@ -77,7 +77,7 @@ def test_every_release_extends_drafts_with_it(algorithm: str, pool: Pool) -> Non
     chains = replace(SETUP, runner="draft_extend", algorithm=algorithm, topk=1, capture_bs=(4,))
     one = Case(setup=chains, steps=STEPS[:2])
     trace = pool.run(one)
-    assert trace.ended.how is How.DONE, trace.ended
+    assert trace.ended.how is Termination.DONE, trace.ended
     width = trace.path(0, "launch")["hidden_states"].size // (SETUP.max_bs * SETUP.num_draft_tokens)
     assert width == SETUP.hidden_size * (3 if algorithm == "EAGLE3" else 1)
     known_of(one, trace)
@@ -87,7 +87,7 @@ def test_the_first_worker_drafts_as_the_second_does(pool: Pool, target: Target) 
     first, second = case(runner="draft_v1"), case()
     trace = pool.run(first)
     if not has_runner(pool.target.sglang, "draft_v1"):
-        assert trace.ended.how is How.UNSUPPORTED
+        assert trace.ended.how is Termination.UNSUPPORTED
         assert "the last release that has the draft_v1 runner" in trace.ended.what
         return
     judged(first, trace)

@@ -17,8 +17,8 @@ import torch
 from oracles.catalogue import judge_all
 from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.traces.finding import Status
-from repro.traces.trace import Array, How
-from runners.engines.staging import Tape
+from repro.traces.trace import Array, Termination
+from runners.engines.staging import StagingBuffer
 from runners.engines.standins import native_imports
 from runners.processes.pool import Pool
 from runners.recording.observer import HarnessError, Unsupported, Watch
@@ -127,7 +127,7 @@ def test_a_constructor_that_takes_other_arguments_is_the_adapters_mistake() -> N
     ("text", "names"),
     [
         ("def f():\n    batch.sampling_info", {"batch": types.SimpleNamespace()}),
-        ("def f():\n    tape.other", {"tape": object.__new__(Tape)}),
+        ("def f():\n    tape.other", {"tape": object.__new__(StagingBuffer)}),
         ("def f():\n    native_imports.stand_in(other=1)", {"native_imports": native_imports}),
         ("def f():\n    import torch\n    torch.cpu.get_device_properties()", {}),
         ("def f():\n    tree.no_such_function()", {"tree": types.ModuleType("sgl_kernel.tree")}),
@@ -223,7 +223,7 @@ def test_a_buffer_that_is_too_short_is_recorded_as_it_is() -> None:
         def see_all(self, step: int, what: Any, data: bytes) -> None:
             seen.update({name: array.shape for _, name, array in what.recorded(data)})
 
-    tape = Tape(Watching(), 0)
+    tape = StagingBuffer(Watching(), 0)
     for name, shape in {"whole": (8, 2), "flat": (16,), "short": (5, 2), "short_flat": (7,), "even": (4, 4)}.items():
         tape.see("launch", name, torch.zeros(shape), rows=8)
     tape.flush()
@@ -238,7 +238,7 @@ def test_a_backend_that_cannot_be_made_is_a_failure() -> None:
         trace = pool.run(case)
     ended = trace.ended
     assert (ended.how, ended.step, ended.what, ended.path) == (
-        How.RAISED,
+        Termination.RAISED,
         -1,
         "ValueError",
         "building the attention backend",

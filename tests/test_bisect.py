@@ -17,7 +17,7 @@ from repro.cases.case import Case, Target
 from repro.commands import bisect as command
 from repro.commands.options import options_of
 from repro.traces.finding import Status, Verdict
-from repro.traces.trace import Ended, How, Trace
+from repro.traces.trace import End, Termination, Trace
 from repro.upstream.bisect import Bisection, Candidate, summary
 from repro.upstream.changepoint import look, next_look, posterior
 from repro.upstream.fixes import SEEDS
@@ -29,8 +29,8 @@ SEED = SEEDS / "pr23037-stale-padding.json"
 CASE = codec.read(SEED).case
 WANTED = command.wanted_of(codec.read(SEED))
 FAIL = Verdict(oracle=WANTED.oracle, status=Status.FAIL, where=WANTED.where)
-DONE = Trace(ended=Ended(how=How.DONE))
-REFUSED = Trace(ended=Ended(how=How.UNSUPPORTED, what="NotDriven", detail="no such runner"))
+DONE = Trace(ended=End(how=Termination.DONE))
+REFUSED = Trace(ended=End(how=Termination.UNSUPPORTED, what="NotDriven", detail="no such runner"))
 
 # What a run on a target comes to: True fails, False passes, None cannot be run.
 World = Callable[[Target], bool | None]

@@ -18,7 +18,7 @@ from repro.cases.case import STEPS_MAX, Case, Target, problems
 from repro.shrinking.store import keep
 from repro.traces.campaign import Campaign
 from repro.traces.finding import Finding, Status, Verdict
-from repro.traces.trace import Ended, How, Trace
+from repro.traces.trace import End, Termination, Trace
 from runners.processes.diagnose import locate_first
 from runners.processes.pool import Pool
 from tests.builders.campaign_world import FAIL, OTHER, PASS, PLAN, World, drawn, padded_after_larger, trace_of
@@ -141,14 +141,14 @@ def test_failure_that_needs_earlier_cases_of_its_session() -> None:
     assert problems(found.case) == []
 
 
-@pytest.mark.parametrize("ends_before, candidates", [(How.DONE, 2), (How.CRASHED, 1)])
-def test_what_led_up_is_what_the_same_session_ran(ends_before: How, candidates: int) -> None:
+@pytest.mark.parametrize("ends_before, candidates", [(Termination.DONE, 2), (Termination.CRASHED, 1)])
+def test_what_led_up_is_what_the_same_session_ran(ends_before: Termination, candidates: int) -> None:
     """The failure shows at the third case of the campaign; a run that crashed took its session with it."""
     third = list(itertools.islice(drawn(), 3))[2]
     world = World(
         fails=lambda case: [FAIL] if case == third else [],
         fails_fresh=lambda case: [],
-        ends=lambda case: trace_of(case, How.DONE if case == third else ends_before),
+        ends=lambda case: trace_of(case, Termination.DONE if case == third else ends_before),
     )
     world.go(replace(PLAN, cases=3))
     assert world.log.count("fresh") == candidates * FIRST_TRIES
@@ -229,10 +229,10 @@ def test_full_disk_ends_the_campaign_with_what_it_has() -> None:
     assert (done.findings[0].seed, done.findings[0].oracle) == ("", "oracle")
 
 
-@pytest.mark.parametrize(("how", "name"), [(How.UNSUPPORTED, "unsupported"), (How.ERROR, "errors")])
-def test_runs_that_cannot_be_made_are_told_by_reason_and_do_not_go_on_for_ever(how: How, name: str) -> None:
+@pytest.mark.parametrize(("how", "name"), [(Termination.UNSUPPORTED, "unsupported"), (Termination.ERROR, "errors")])
+def test_runs_that_cannot_be_made_are_told_by_reason_and_do_not_go_on_for_ever(how: Termination, name: str) -> None:
     def refused(case: Case) -> Trace:
-        return Trace(ended=Ended(how=how, what="worker 123 said 7 words\nand more"))
+        return Trace(ended=End(how=how, what="worker 123 said 7 words\nand more"))
 
     def doubt(case: Case) -> list[Verdict]:
         return [Verdict(oracle="oracle7", status=Status.UNKNOWN, detail="row 3 of 5 is missing")]
@@ -260,13 +260,13 @@ def test_doubts_are_told_by_reason() -> None:
     assert done.judged == 0  # by `worst`, which stands in for the catalogue here
 
 
-@pytest.mark.parametrize("how", [How.UNSUPPORTED, How.ERROR, How.RAISED])
-def test_a_setup_that_cannot_be_built_is_left_for_the_next(how: How) -> None:
+@pytest.mark.parametrize("how", [Termination.UNSUPPORTED, Termination.ERROR, Termination.RAISED])
+def test_a_setup_that_cannot_be_built_is_left_for_the_next(how: Termination) -> None:
     cases = list(itertools.islice(drawn(), 24))
 
     def ends(case: Case) -> Trace:
         refused = case.setup == cases[8].setup
-        return Trace(ended=Ended(how=how, what="no such setup")) if refused else trace_of(case)
+        return Trace(ended=End(how=how, what="no such setup")) if refused else trace_of(case)
 
     world = World(fails=lambda case: [], ends=ends)
     done = world.go(replace(PLAN, cases=18))
@@ -279,7 +279,7 @@ def test_a_setup_that_was_built_stays_in_use() -> None:
     cases = list(itertools.islice(drawn(), 8))
 
     def ends(case: Case) -> Trace:
-        return trace_of(case) if case == cases[0] else Trace(ended=Ended(how=How.ERROR, what="no worker"))
+        return trace_of(case) if case == cases[0] else Trace(ended=End(how=Termination.ERROR, what="no worker"))
 
     world = World(fails=lambda case: [], ends=ends)
     assert world.go(replace(PLAN, cases=8)).skipped == 0

@@ -11,7 +11,7 @@ from fuzz.in_flight import InFlight
 from fuzz.triage import Hooks
 from repro.cases import codec
 from repro.cases.case import Case, Setup
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Termination, Trace
 from tests.builders.campaign_world import FAIL, PLAN, World, drawn, trace_of
 
 
@@ -44,7 +44,7 @@ def test_sending_ahead_changes_no_result() -> None:
     """With failures that are triaged in between, setups that are refused, and limits."""
 
     def ends(case: Case) -> Trace:
-        return trace_of(case, How.UNSUPPORTED, "no") if case.setup.topk % 2 else trace_of(case)
+        return trace_of(case, Termination.UNSUPPORTED, "no") if case.setup.topk % 2 else trace_of(case)
 
     for plan in (
         PLAN,

@@ -21,27 +21,27 @@ from repro.cases.runner_facts import RUNNER_FACTS
 from repro.ledger.known import load
 from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Cell, Status, Verdict
-from repro.traces.trace import Ended, How, Trace
+from repro.traces.trace import End, Termination, Trace
 from repro.upstream.fixes import SEEDS
 
 DRAFT_BACKENDS = RUNNER_FACTS["draft"].backends
 BRANCH, BASE = Target("/src/branch", "emulated"), Target("0.5.23", "emulated")
 # What a target does with a case: how its run ended, and which oracle fails, if one does.
-Behaviour = Callable[[Case], tuple[How, str]]
+Behaviour = Callable[[Case], tuple[Termination, str]]
 BACKENDS = set(RUNNER_FACTS["draft"].backends)
 CELL = Cell(step=1, buffer="seq_lens", row=2, column=0, got="7", want="1")
 
 
-def good(case: Case) -> tuple[How, str]:
-    return How.DONE, ""
+def good(case: Case) -> tuple[Termination, str]:
+    return Termination.DONE, ""
 
 
 def failing(runner: str, oracle: str = "slot0_padding") -> Behaviour:
-    return lambda case: (How.DONE, oracle if case.setup.runner == runner else "")
+    return lambda case: (Termination.DONE, oracle if case.setup.runner == runner else "")
 
 
-def ending(runner: str, how: How) -> Behaviour:
-    return lambda case: (how, "") if case.setup.runner == runner else (How.DONE, "")
+def ending(runner: str, how: Termination) -> Behaviour:
+    return lambda case: (how, "") if case.setup.runner == runner else (Termination.DONE, "")
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
@@ -87,7 +87,7 @@ class World:
             self.runs.append((target, case))
             how, fails = self.behaviours[target](case)
             facts = {"sglang": self.release, "fails": fails}
-            return Trace(ended=Ended(how=how, what="because"), facts=facts)
+            return Trace(ended=End(how=how, what="because"), facts=facts)
 
         yield Ways(run=run, run_fresh=run, expect=lambda setups: None)
 
@@ -170,9 +170,9 @@ def test_a_checkout_is_held_against_the_newest_release_that_is_here_and_not_newe
 def test_a_failure_that_does_not_come_back_is_uncertain(tmp_path: Path) -> None:
     seen: list[Case] = []
 
-    def once(case: Case) -> tuple[How, str]:
+    def once(case: Case) -> tuple[Termination, str]:
         seen.append(case)
-        return How.DONE, "staged" if len(seen) == 1 else ""
+        return Termination.DONE, "staged" if len(seen) == 1 else ""
 
     done = World(tmp_path, branch=once).check()
     assert (exit_code(done), done.brought) == (ExitCode.UNKNOWN, [])
@@ -180,13 +180,13 @@ def test_a_failure_that_does_not_come_back_is_uncertain(tmp_path: Path) -> None:
 
 
 def test_what_a_release_does_not_have_is_no_doubt_and_what_we_cannot_run_is(tmp_path: Path) -> None:
-    refused = World(tmp_path, branch=ending("frozen_kv_mtp", How.UNSUPPORTED)).check()
+    refused = World(tmp_path, branch=ending("frozen_kv_mtp", Termination.UNSUPPORTED)).check()
     assert exit_code(refused) == ExitCode.PASS
     assert "frozen_kv_mtp triton: because" in markdown(refused)
-    error = World(tmp_path, branch=ending("frozen_kv_mtp", How.ERROR)).check()
+    error = World(tmp_path, branch=ending("frozen_kv_mtp", Termination.ERROR)).check()
     assert exit_code(error) == ExitCode.UNKNOWN
     assert "### Could not be run" in markdown(error)
-    nothing = World(tmp_path, branch=lambda case: (How.ERROR, "")).check()
+    nothing = World(tmp_path, branch=lambda case: (Termination.ERROR, "")).check()
     assert exit_code(nothing) == ExitCode.ERROR
 
 

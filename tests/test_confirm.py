@@ -13,7 +13,7 @@ from repro.shrinking.confirm import confirm, failure
 from repro.shrinking.replay import Outcome, line, outcome_of, to_json
 from repro.traces.exit_codes import severest
 from repro.traces.finding import Cell, Status, Verdict, worst
-from repro.traces.trace import Ended, How, Trace
+from repro.traces.trace import End, Termination, Trace
 
 CASE = Case(
     setup=Setup(runner="toy", topk=1, num_steps=2, num_draft_tokens=3, capture_bs=(1,), slots=1),
@@ -35,14 +35,14 @@ def runs(*told: Verdicts | None) -> tuple[Callable[[Case], Trace], Callable[[Cas
 
     def run(case: Case) -> Trace:
         assert case == CASE
-        how = How.ERROR if left[0] is None else How.DONE
+        how = Termination.ERROR if left[0] is None else Termination.DONE
         number = len(told) - len(left)
-        if how is How.ERROR:
+        if how is Termination.ERROR:
             left.pop(0)
-        return Trace(ended=Ended(how=how, detail="a\nno kernel here\n"), facts={"number": str(number)})
+        return Trace(ended=End(how=how, detail="a\nno kernel here\n"), facts={"number": str(number)})
 
     def judge(case: Case, trace: Trace) -> Verdicts:
-        assert trace.ended.how is How.DONE, "a run that was not made was judged"
+        assert trace.ended.how is Termination.DONE, "a run that was not made was judged"
         verdicts = left.pop(0)
         assert verdicts is not None
         return verdicts

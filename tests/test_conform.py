@@ -15,7 +15,7 @@ from repro.cases.codec import read
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.ledger.known import load
 from repro.traces.finding import Status, Verdict
-from repro.traces.trace import Ended, How, Trace
+from repro.traces.trace import End, Termination, Trace
 from repro.upstream.fixes import SEEDS
 from runners.conformance import conform, report
 from runners.conformance.jobs import jobs
@@ -46,8 +46,8 @@ def test_there_is_a_valid_job_for_every_runner_and_backend() -> None:
     assert {tuple(len(step.requests) for step in job.case.steps) for job in jobs()} == {(2, 1)}
 
 
-def ended(how: How, what: str = "", detail: str = "", adapter: str = "0.5.14") -> Trace:
-    return Trace(ended=Ended(how=how, what=what, detail=detail), facts={"adapter": adapter})
+def ended(how: Termination, what: str = "", detail: str = "", adapter: str = "0.5.14") -> Trace:
+    return Trace(ended=End(how=how, what=what, detail=detail), facts={"adapter": adapter})
 
 
 def verdict(oracle: str, status: Status, where: str = "") -> Verdict:
@@ -62,24 +62,26 @@ def made(trace: Trace, verdicts: Sequence[Verdict] = ()) -> Row:
 
 
 def test_a_judged_run_is_green_also_where_an_oracle_fails() -> None:
-    good = made(ended(How.DONE), PASSED)
+    good = made(ended(Termination.DONE), PASSED)
     assert (good.state, good.fails, good.passes) == (State.GREEN, (), ("ended", "graph_equals_eager"))
-    known = made(ended(How.DONE), (*PASSED, verdict("slot0_padding", Status.FAIL, "padded rows of x")))
+    known = made(ended(Termination.DONE), (*PASSED, verdict("slot0_padding", Status.FAIL, "padded rows of x")))
     assert (known.state, known.fails) == (State.GREEN, ("slot0_padding: padded rows of x",))
 
 
 def test_a_run_that_nobody_judged_is_red() -> None:
-    unjudged = made(ended(How.DONE), (verdict("ended", Status.PASS), verdict("bucket", Status.UNKNOWN, "no graph")))
+    unjudged = made(
+        ended(Termination.DONE), (verdict("ended", Status.PASS), verdict("bucket", Status.UNKNOWN, "no graph"))
+    )
     assert unjudged.state is State.RED and "bucket: no graph" in unjudged.words
 
 
 def test_what_is_declared_is_unsupported_in_its_own_words() -> None:
-    refused = made(ended(How.UNSUPPORTED, "Triton's interpreter has\nno bfloat16"))
+    refused = made(ended(Termination.UNSUPPORTED, "Triton's interpreter has\nno bfloat16"))
     assert (refused.state, refused.words) == (State.UNSUPPORTED, "Triton's interpreter has no bfloat16")
 
 
-@pytest.mark.parametrize("how", [How.ERROR, How.RAISED, How.CRASHED, How.HUNG])
-def test_everything_else_is_red_with_the_line_at_fault(how: How) -> None:
+@pytest.mark.parametrize("how", [Termination.ERROR, Termination.RAISED, Termination.CRASHED, Termination.HUNG])
+def test_everything_else_is_red_with_the_line_at_fault(how: Termination) -> None:
     bad = made(ended(how, "AttributeError", TRACEBACK))
     place = "sglang/srt/speculative/runner.py:7 in __getattr__"
     assert (bad.state, bad.words) == (State.RED, f"{place}: AttributeError: no attribute 'topk'")
@@ -87,11 +89,11 @@ def test_everything_else_is_red_with_the_line_at_fault(how: How) -> None:
 
 def test_what_is_known_to_raise_in_a_release_is_no_fault_of_its_adapter() -> None:
     verdicts = (verdict("ended", Status.FAIL, "raised RuntimeError in verify"),)
-    trace = ended(How.RAISED, "RuntimeError", TRACEBACK)
+    trace = ended(Termination.RAISED, "RuntimeError", TRACEBACK)
     assert row(JOB, trace, verdicts, overall, known=lambda case, verdict: False).state is State.RED
     known = row(JOB, trace, verdicts, overall, known=lambda case, verdict: True)
     assert (known.state, known.fails) == (State.GREEN, ("ended: raised RuntimeError in verify",))
-    error = row(JOB, ended(How.ERROR, "x"), (), overall, known=lambda case, verdict: True)
+    error = row(JOB, ended(Termination.ERROR, "x"), (), overall, known=lambda case, verdict: True)
     assert error.state is State.RED
 
 
@@ -140,8 +142,8 @@ def test_what_no_adapter_names(tmp_path: Path) -> None:
 
 
 def sample() -> list[Release]:
-    good, bad = made(ended(How.DONE), PASSED), made(ended(How.ERROR, "AttributeError", TRACEBACK))
-    refused = made(ended(How.UNSUPPORTED, "not there"))
+    good, bad = made(ended(Termination.DONE), PASSED), made(ended(Termination.ERROR, "AttributeError", TRACEBACK))
+    refused = made(ended(Termination.UNSUPPORTED, "not there"))
     nothing: dict[str, tuple[str, ...]] = {"algorithms": ()}
     return [
         Release(name="0.5.10", sglang="0.5.10", adapted=True, rows=(refused,), unnamed=nothing),
@@ -184,7 +186,7 @@ def test_each_job_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def run(case: Case) -> Trace:
         ran.append(case)
-        return ended(How.UNSUPPORTED, "no")
+        return ended(Termination.UNSUPPORTED, "no")
 
     done = list(rows(jobs(), run, lambda case, trace: (), overall, lambda: 0.0))
     assert ran == [job.case for job in jobs()] and {one.state for one in done} == {State.UNSUPPORTED}

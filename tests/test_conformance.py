@@ -20,7 +20,7 @@ from repro.cases.release_list import ADAPTED, NEWEST, has_runner
 from repro.cases.releases import release_order
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
 from repro.traces.finding import Status
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Termination, Trace
 from runners.processes.pool import Pool
 from tests.builders.altered_session import OTHER_SLOT, PARTS, SHIFT
 from tests.builders.bad_variants import VARIANTS, Variant
@@ -97,7 +97,7 @@ def test_what_a_release_does_not_have_is_unsupported_and_says_why(pair: tuple[st
     if not missing(pair, pool.target):
         pytest.skip("this release has the runner")
     ended = pool.run(case_of(setup_of(*pair))).ended
-    assert ended.how is How.UNSUPPORTED
+    assert ended.how is Termination.UNSUPPORTED
     assert ended.what
 
 
@@ -114,9 +114,9 @@ def test_the_oracles_say_what_is_known_of_the_release(
     failing = failures(runs.case, runs.trace)
     assert failing.keys() <= known, failing
     assert failing.keys() >= must_fail(*pair, release), failing
-    if "ended" in known and runs.trace.ended.how is not How.DONE:
+    if "ended" in known and runs.trace.ended.how is not Termination.DONE:
         return
-    assert runs.trace.ended.how is How.DONE, runs.trace.ended
+    assert runs.trace.ended.how is Termination.DONE, runs.trace.ended
     # The record has what each oracle looks for; without metadata of attention, kv_indices has guard bands alone, and
     # not every backend keeps what planned compares, nor has Triton kernels, whose memory is checked.
     unknown = {oracle for oracle, status in statuses(runs.case, runs.trace).items() if status is Status.UNKNOWN}
@@ -199,7 +199,7 @@ def leaves_outputs(trace: Trace, number: int, count: int) -> None:
 def test_the_same_case_gives_the_same_bits(pair: tuple[str, str], run: Callable[[tuple[str, str]], Runs]) -> None:
     runs = run(pair)
     # Of verifies without a graph, padding alone makes some raise.
-    assert runs.unpadded_trace.ended.how in (runs.trace.ended.how, How.DONE)
+    assert runs.unpadded_trace.ended.how in (runs.trace.ended.how, Termination.DONE)
     assert bits(runs.again) == bits(runs.trace)
     assert bits(runs.trace), "nothing was recorded"
 
@@ -267,7 +267,7 @@ def test_every_input_reaches_the_result(pair: tuple[str, str], altered: Pool) ->
         return step(*(row if accepts else row[:3] for row in rows))
 
     trace = altered.run(Case(setup=setup, steps=tuple(batch(data, part) for data, part in numbers)))
-    assert trace.ended.how is How.DONE, trace.ended
+    assert trace.ended.how is Termination.DONE, trace.ended
     elsewhere = set(req_to_token(setup)[OTHER_SLOT].tolist())
     reached = {parts[part - 1]: 0 for part in alone}
     for number, (data, part) in enumerate(numbers):

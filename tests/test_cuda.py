@@ -20,7 +20,7 @@ from repro.cases.case import Case, Request, Setup, Step, Target, engine_refuses
 from repro.cases.releases import expected, release_order
 from repro.shrinking.confirm import confirm
 from repro.traces.finding import Status
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Termination, Trace
 from runners.processes.pool import Pool
 from runners.processes.warm import room_for
 from tests.builders.ways_to_die import WAYS, data_of
@@ -100,7 +100,7 @@ def test_random_cases_without_a_false_alarm(backend: str, part: int, cuda_pool: 
     judged = 0
     for case in islice(rounds(1000 + part, "draft", backend, 12), 24):
         trace = cuda_pool.run(case)
-        if trace.ended.how is How.UNSUPPORTED:
+        if trace.ended.how is Termination.UNSUPPORTED:
             continue  # some releases refuse some setups
         found = failures(case, trace)
         if cuda_target.is_checkout or release_order(cuda_target.sglang) > release_order(last):
@@ -169,12 +169,12 @@ def test_the_next_case_starts_soon_after_a_crash(
     if room_for(cuda_target.engine) < 3:
         pytest.skip("this machine has no cores to spare for a session that stands by")
     with dying_pool(cuda_target, tmp_path) as pool:
-        assert pool.run(GOOD).ended.how is How.DONE  # compiles what is to be compiled
+        assert pool.run(GOOD).ended.how is Termination.DONE  # compiles what is to be compiled
     with dying_pool(cuda_target, tmp_path) as pool:
         first = check_that_a_crash_costs_one_case(pool, "device assert")
         until = time.monotonic() + OPENING_S
         while time.monotonic() < until:
-            assert pool.run(GOOD).ended.how is How.DONE
+            assert pool.run(GOOD).ended.how is Termination.DONE
         again = [check_that_a_crash_costs_one_case(pool, "device assert") for _ in range(2)]
     record_property("seconds_to_next_case", first)
     record_property("seconds_to_next_case_again", str(again))
@@ -192,7 +192,7 @@ def test_what_a_real_crash_leaves_is_no_ones_trouble(tmp_path: Path) -> None:
             trace = pool.run(case)
             found = failures(case, trace)
             assert "kv_indices" in found
-            if trace.ended.how is not How.DONE:
+            if trace.ended.how is not Termination.DONE:
                 assert found["ended"].endswith("CUDA error: an illegal memory access in replay"), trace.ended
             verdicts = judge_all(good, pool.run(good))
             assert overall(verdicts) is Status.PASS, verdicts

@@ -10,7 +10,7 @@ import pytest
 from repro.cases.case import Case, Setup, Step, problems
 from repro.cases.releases import release_order
 from repro.cases.runner_facts import RUNNER_FACTS
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Termination, Trace
 from runners.processes.pool import Pool
 from tests.builders.cases import failures, setup_of, step
 
@@ -42,10 +42,10 @@ def test_trees_on_pages(pool: Pool, trace: Trace) -> None:
     run = pool.run(one)
     since = RUNNER_FACTS["draft_extend"].branches_since
     if release_order(trace.facts["sglang"]) < release_order(since):
-        assert run.ended.how is How.UNSUPPORTED
+        assert run.ended.how is Termination.UNSUPPORTED
         assert "topk 1 only" in run.ended.what
     else:
-        assert run.ended.how is How.DONE, run.ended
+        assert run.ended.how is Termination.DONE, run.ended
         assert failures(one, run) == {}
 
 

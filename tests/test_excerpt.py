@@ -9,14 +9,14 @@ import numpy as np
 from repro.traces.campaign import Campaign
 from repro.traces.excerpt import COLUMNS_MAX, EXCERPTS_MAX, ROWS_MAX, excerpts
 from repro.traces.finding import Cell
-from repro.traces.trace import Array, Ended, How, Seen, Trace
+from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
 from tests.builders.sample_record import BUGGY, campaign, stale_found
 
 
 def trace(*seen: tuple[int, str, str, Array]) -> Trace:
     return Trace(
-        ended=Ended(how=How.DONE),
-        seen=tuple(Seen(step=step, path=path, name=name, array=array) for step, path, name, array in seen),
+        ended=End(how=Termination.DONE),
+        seen=tuple(RecordedArray(step=step, path=path, name=name, array=array) for step, path, name, array in seen),
     )
 
 

@@ -12,7 +12,7 @@ from oracles import kv_indices, kv_writes, metadata_shape
 from repro.cases.case import Case, Request, Setup, Step
 from repro.cases.layout import req_to_token
 from repro.traces.finding import Status
-from repro.traces.trace import Ended, How, Seen, Trace
+from repro.traces.trace import End, RecordedArray, Termination, Trace
 from tests.builders.only_verdict import only
 
 SETUP = Setup(runner="draft_extend", topk=1, num_steps=2, num_draft_tokens=3, capture_bs=(4,), slots=4)
@@ -34,8 +34,13 @@ SOUND: dict[tuple[str, str], Any] = {
 
 def trace(changes: dict[tuple[str, str], Any] | None = None) -> Trace:
     arrays = SOUND | (changes or {})
-    seen = [Seen(step=0, path=path, name=name, array=np.asarray(array)) for (path, name), array in arrays.items()]
-    return Trace(ended=Ended(how=How.DONE), seen=(Seen(step=-1, path="input", name="req_to_token", array=TABLE), *seen))
+    seen = [
+        RecordedArray(step=0, path=path, name=name, array=np.asarray(array)) for (path, name), array in arrays.items()
+    ]
+    return Trace(
+        ended=End(how=Termination.DONE),
+        seen=(RecordedArray(step=-1, path="input", name="req_to_token", array=TABLE), *seen),
+    )
 
 
 def told(judge: Callable[..., Any], changes: dict[tuple[str, str], Any] | None = None) -> tuple[Status, str]:

@@ -12,7 +12,7 @@ import torch
 from oracles import extents
 from repro.cases.case import Case, Request, Setup, Step
 from repro.traces.finding import Status
-from repro.traces.trace import Array, Ended, How, Seen, Trace
+from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
 from runners.processes.pool import Pool
 from runners.sessions.extents import Extents, widths
 from runners.sessions.extents import extents as lengths
@@ -32,15 +32,15 @@ BUCKETS = (4, 1, 4)
 def trace(*, captured: dict[str, list[list[int]]], planned: dict[str, list[int]], wide: int = 8) -> Trace:
     """planned: how long a field is in each step."""
 
-    def seen(step: int, path: str, name: str, value: object) -> Seen:
-        return Seen(step=step, path=path, name=name, array=np.array(value))
+    def seen(step: int, path: str, name: str, value: object) -> RecordedArray:
+        return RecordedArray(step=step, path=path, name=name, array=np.array(value))
 
     every = [seen(-1, "extents_captured", name, pairs) for name, pairs in captured.items()]
     every += [seen(step, "extents", name, counts[step]) for name, counts in planned.items() for step in range(3)]
     every += [seen(step, "launch", "bs", bs) for step, bs in enumerate(BUCKETS)]
     every += [seen(-1, "widths_captured", "positions", wide), seen(-1, "widths_captured", "seq_lens", 4)]
     every += [seen(0, "widths", name, 8) for name in ("positions", "seq_lens")]
-    return Trace(ended=Ended(how=How.DONE), seen=tuple(every))
+    return Trace(ended=End(how=Termination.DONE), seen=tuple(every))
 
 
 SOUND_CAPTURED = {"positions": [[1, 2], [2, 4], [4, 8]], "spec_info.custom_mask": [[1, 9], [2, 9], [4, 9]]}
@@ -79,7 +79,7 @@ def test_a_call_that_has_other_entries_for_a_request_than_captures() -> None:
 def test_parallel_layers_are_told_how_many_tokens_are_captured() -> None:
     sound = trace(captured=SOUND_CAPTURED, planned=SOUND_PLANNED)
     for own, status in ((8, Status.PASS), (4, Status.FAIL), (-1, Status.FAIL)):
-        told = Seen(step=-1, path="tokens_captured", name="own", array=np.array([[8, own]]))
+        told = RecordedArray(step=-1, path="tokens_captured", name="own", array=np.array([[8, own]]))
         assert only(extents.judge, CASE, replace(sound, seen=(*sound.seen, told))).status is status
 
 

@@ -15,7 +15,7 @@ from repro.cases.case import Case, Request, Setup, Step, Target, problems
 from repro.cases.layout import draft_positions, page_copies
 from repro.cases.reads import drafts
 from repro.traces.finding import Status
-from repro.traces.trace import Ended, How, Seen, Trace
+from repro.traces.trace import End, RecordedArray, Termination, Trace
 from runners.engines.active import engine
 from runners.engines.standins import fa3 as standin
 from runners.processes.pool import Pool
@@ -135,8 +135,8 @@ def test_each_branch_reads_its_own_copy_of_the_last_page() -> None:
 
 def test_a_row_that_is_too_narrow_fails() -> None:
     def trace(rows: list[list[int]]) -> Trace:
-        seen = Seen(step=1, path="metadata", name="page_rows", array=np.array(rows))
-        return Trace(ended=Ended(how=How.DONE), seen=(seen,), facts={}, seconds={})
+        seen = RecordedArray(step=1, path="metadata", name="page_rows", array=np.array(rows))
+        return Trace(ended=End(how=Termination.DONE), seen=(seen,), facts={}, seconds={})
 
     fits, narrow = trace([[0, 0, 8, 8]]), trace([[0, 0, 8, 8], [1, 3, 9, 8]])
     assert row_width.judge in asked(case(), fits)
@@ -182,5 +182,5 @@ def test_sound_calls_pass_every_oracle(name: str, opened: Pool) -> None:
 @pytest.mark.emulated("0.5.13")
 def test_a_tree_on_pages_in_a_window_is_refused_in_the_words_of_sglang(opened: Pool) -> None:
     ended = opened.run(case(runner="verify", window=3)).ended
-    assert ended.how is How.UNSUPPORTED
+    assert ended.how is Termination.UNSUPPORTED
     assert "page size > 1 sliding window" in ended.what

@@ -22,7 +22,7 @@ from repro.fidelity.compare import CHOICES, LISTED, OUTPUT, OVERALL, SLOTS, VALU
 from repro.fidelity.observation import Observation, observe
 from repro.fidelity.recording import load
 from repro.traces.finding import Status, Verdict
-from repro.traces.trace import Ended, How, Seen, Trace
+from repro.traces.trace import End, RecordedArray, Termination, Trace
 from runners.targets.environments import whole_record
 from tests.builders.fidelity_traces import TRACE, seen, slot_of, with_scores, with_variant, without_rows
 from tests.builders.toy_traces import changed, drawn_cases, put, toy_trace
@@ -80,7 +80,7 @@ def test_two_failures_agree_where_they_are_the_same_failure() -> None:
 
 
 def test_a_crash_on_one_side_is_a_disagreement() -> None:
-    crashed = replace(TRACE, ended=Ended(how=How.CRASHED, step=1, path="replay", what="CUDA error: lost"))
+    crashed = replace(TRACE, ended=End(how=Termination.CRASHED, step=1, path="replay", what="CUDA error: lost"))
     agreement = compared(TRACE, crashed)
     assert "ended" in {one.kind for one in agreement.disagreements}
     assert "FAIL (crashed CUDA error: lost in replay) on there/toy" in agreement.disagreements[0].detail
@@ -174,7 +174,7 @@ def test_what_was_not_recorded_is_said_so() -> None:
 
 
 def test_a_case_that_one_target_cannot_run_is_not_compared() -> None:
-    refused = Trace(ended=Ended(how=How.UNSUPPORTED, what="no such kernels"))
+    refused = Trace(ended=End(how=Termination.UNSUPPORTED, what="no such kernels"))
     agreement = compared(TRACE, refused)
     assert (agreement.compared, agreement.disagreements, agreement.ways) == (0, [], {})
     assert agreement.not_compared == [f"case {codec.digest(CASE)}: there/toy: no such kernels"]
@@ -209,8 +209,8 @@ def test_other_outputs_lie_within_what_is_allowed_or_not() -> None:
 
 def without_a_graph(*targets: int) -> Observation:
     move = Trace(
-        ended=Ended(how=How.DONE),
-        seen=(Seen(step=0, path="accept", name="targets", array=np.array(targets, dtype=np.int64)),),
+        ended=End(how=Termination.DONE),
+        seen=(RecordedArray(step=0, path="accept", name="targets", array=np.array(targets, dtype=np.int64)),),
     )
     return observe(CASE, move, (), Status.PASS)
 
@@ -388,8 +388,8 @@ def test_interrupted_it_tells_of_what_was_compared(
 
 
 def test_status_of_a_run_that_did_not_take_place_is_not_kept() -> None:
-    array = Seen(step=0, path="graph", name="a", array=np.zeros(1))
-    for how in (How.UNSUPPORTED, How.ERROR):
-        refused = seen(Trace(ended=Ended(how=how), seen=(array,)))
+    array = RecordedArray(step=0, path="graph", name="a", array=np.zeros(1))
+    for how in (Termination.UNSUPPORTED, Termination.ERROR):
+        refused = seen(Trace(ended=End(how=how), seen=(array,)))
         assert (refused.verdicts, refused.overall) == ((), None)
     assert seen(TRACE).overall is Status.PASS

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from repro.fidelity.compare import CHOICES, DRAFTED
-from repro.traces.trace import Seen, Trace
+from repro.traces.trace import RecordedArray, Trace
 from tests.builders.fidelity_traces import TRACE
 from tests.builders.toy_traces import put
 from tests.test_fidelity import both_paths, compared, of_kind, outputs
@@ -24,7 +24,9 @@ def test_a_tree_of_which_the_reference_is_not_sure_is_a_tie() -> None:
     for row, found in ((2, {"tie": 2}), (1, {"differ": 2})):
         bound = np.zeros(tokens.shape)
         bound[row, 0] = np.inf
-        told = replace(TRACE, seen=(*TRACE.seen, Seen(step=1, path="reference", name="tokens.bound", array=bound)))
+        told = replace(
+            TRACE, seen=(*TRACE.seen, RecordedArray(step=1, path="reference", name="tokens.bound", array=bound))
+        )
         assert of_kind(compared(told, other), CHOICES).items() >= found.items()
 
 
@@ -33,7 +35,7 @@ def test_a_call_whose_tokens_were_drafted_otherwise_is_another_call() -> None:
         count = len(CASE.steps[1].requests)
         array = np.array([tokens] * count, dtype=np.int64)
         array[0] = 5
-        return replace(trace, seen=(*trace.seen, Seen(step=1, path="input", name="tokens", array=array)))
+        return replace(trace, seen=(*trace.seen, RecordedArray(step=1, path="input", name="tokens", array=array)))
 
     other = both_paths(1, "tokens", put((2, 0), 99))(TRACE)
     agreement = compared(given([1, 2], TRACE), given([1, 3], other))
@@ -55,7 +57,7 @@ def test_choices_that_are_right_on_both_targets_are_a_tie(wrong: int | None) -> 
             if wrong is not None:
                 choice[wrong, 0] += 1
             for more, array in (("", choice), (".bound", np.zeros(choice.shape))):
-                mine.append(Seen(step=1, path="reference", name=name + more, array=array))
+                mine.append(RecordedArray(step=1, path="reference", name=name + more, array=array))
         return replace(trace, seen=(*trace.seen, *mine))
 
     other = both_paths(1, "tokens", put((2, 0), 99))(TRACE)

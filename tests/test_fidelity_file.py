@@ -15,9 +15,9 @@ from repro.__main__ import main
 from repro.cases.case import Target
 from repro.fidelity import recording as recording_module
 from repro.fidelity.compare import OUTPUT, Agreement
-from repro.fidelity.observation import Seen
+from repro.fidelity.observation import StepOutputs
 from repro.fidelity.recording import BadRecording, Recording, load, save
-from repro.traces.trace import Ended, How, Trace
+from repro.traces.trace import End, Termination, Trace
 from tests.builders.fidelity_traces import TRACE, seen, slot_of, with_scores, with_variant, without_rows
 from tests.builders.toy_traces import put, toy_trace
 from tests.test_repro_main import CASE
@@ -31,7 +31,7 @@ def recording(*traces: Trace) -> Recording:
 
 def test_a_recording_comes_back_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "kept.npz"
-    refused = Trace(ended=Ended(how=How.UNSUPPORTED, what="no such kernels"))
+    refused = Trace(ended=End(how=Termination.UNSUPPORTED, what="no such kernels"))
     infinite = with_variant(TRACE, 0, "kv_rows", put((slot_of(0, 0)[0], 0), np.inf))
     traces = (TRACE, toy_trace(CASE, "stale_padding"), refused, infinite, without_rows(TRACE))
     save(path, recording(*traces))
@@ -81,7 +81,7 @@ def test_of_wide_rows_some_columns_are_kept(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_lists_come_back(tmp_path: Path) -> None:
-    events = Seen(
+    events = StepOutputs(
         paths={},
         given=(),
         turned=(),

@@ -12,7 +12,7 @@ from repro.cases.codec import Seed
 from repro.commands import first
 from repro.commands.options import options_of
 from repro.traces.finding import Cell, Status, Verdict
-from repro.traces.trace import Ended, How, Trace
+from repro.traces.trace import End, Termination, Trace
 from tests.builders import rigs
 from tests.test_repro_main import CASE
 
@@ -38,7 +38,7 @@ def test_an_earlier_failure_does_not_hide_the_seeds_own(
         return Verdict(oracle=oracle, status=Status.FAIL, where=where, cell=cell)
 
     both = [failed("metadata_shape", "earlier", 0), failed("slot0_padding", "rows", 1)]
-    done = Trace(ended=Ended(how=How.DONE))
+    done = Trace(ended=End(how=Termination.DONE))
     used = rigs.rig(lambda target, case: (done, both))
     path = tmp_path / "seed.json"
     for about, told in (

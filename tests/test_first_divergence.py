@@ -17,7 +17,7 @@ from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.shrinking.confirm import failure
 from repro.shrinking.first_divergence import FirstDivergence, annotate, locate, of_run
 from repro.traces.finding import Cell, Status, Verdict
-from repro.traces.trace import Ended, How, Trace
+from repro.traces.trace import End, Termination, Trace
 from runners.processes.diagnose import locate_first
 from runners.processes.pool import Pool
 from runners.processes.sanitizer import Access, Reports, parse, program, wrapper
@@ -57,14 +57,14 @@ Current thread 0x00007f (most recent call first):
 """
 
 
-def ended(detail: str = "", how: How = How.RAISED) -> Trace:
+def ended(detail: str = "", how: Termination = Termination.RAISED) -> Trace:
     what = "CUDA error: an illegal memory access"
-    return Trace(ended=Ended(how=how, step=2, path="replay", what=what, detail=detail))
+    return Trace(ended=End(how=how, step=2, path="replay", what=what, detail=detail))
 
 
 def test_the_earliest_step_and_in_it_the_earliest_oracle_is_first() -> None:
     verdicts = [CRASH, fail("staged", 2, "positions"), fail("kv_indices", 1, "kv_indices"), fail("kv_writes", 1, "kv")]
-    found = of_run(Trace(ended=Ended(how=How.DONE)), verdicts)
+    found = of_run(Trace(ended=End(how=Termination.DONE)), verdicts)
     assert (found.oracle, found.cell) == ("kv_indices", verdicts[2].cell)
     assert str(found) == "First wrong: step 1 kv_indices[1,0] is 2, expected 0 (kv_indices)."
 
@@ -88,12 +88,12 @@ def test_a_crash_is_said_to_come_out_at_sglangs_innermost_line(detail: str, plac
 
 
 def test_what_establishes_nothing_says_nothing() -> None:
-    assert str(of_run(Trace(ended=Ended(how=How.DONE)), [])) == ""
-    for how in (How.UNSUPPORTED, How.ERROR):
-        assert of_run(Trace(ended=Ended(how=how, what="no memory")), []) == FirstDivergence()
+    assert str(of_run(Trace(ended=End(how=Termination.DONE)), [])) == ""
+    for how in (Termination.UNSUPPORTED, Termination.ERROR):
+        assert of_run(Trace(ended=End(how=how, what="no memory")), []) == FirstDivergence()
     verdict = fail("staged", 0, "positions")
     assert annotate(verdict, FirstDivergence()) == verdict
-    text = annotate(verdict, of_run(Trace(ended=Ended(how=How.DONE)), [verdict]))
+    text = annotate(verdict, of_run(Trace(ended=End(how=Termination.DONE)), [verdict]))
     assert text.detail == "So it is. First wrong: step 0 positions[1,0] is 2, expected 0 (staged)."
     assert text.fingerprint == verdict.fingerprint
 
@@ -111,9 +111,9 @@ def test_after_a_crash_the_run_that_waits_counts() -> None:
 
     found = locate(CASE, CRASH, run, lambda case, trace: [CRASH], waiting)
     assert (asked, found.exact, "345" in found.place) == (["run", "waiting"], True, True)
-    gone = locate(CASE, CRASH, run, lambda case, trace: [CRASH], lambda case: Trace(ended=Ended(how=How.DONE)))
+    gone = locate(CASE, CRASH, run, lambda case, trace: [CRASH], lambda case: Trace(ended=End(how=Termination.DONE)))
     assert not gone.exact, "waiting drove the failure away, so it is told as it was"
-    other = locate(CASE, CRASH, lambda case: Trace(ended=Ended(how=How.DONE)), lambda case, trace: [], waiting)
+    other = locate(CASE, CRASH, lambda case: Trace(ended=End(how=Termination.DONE)), lambda case, trace: [], waiting)
     assert other == FirstDivergence(), "the failure did not come back"
     assert asked == ["run", "waiting", "run"]
 

@@ -14,7 +14,7 @@ from oracles.metadata_shape import PAST
 from repro.cases.case import Case, Request, Setup, Step, seq_len_max
 from repro.cases.releases import release_order
 from repro.traces.finding import Status
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Termination, Trace
 from runners.processes.pool import Pool
 from tests.builders.cases import failures
 from tests.builders.known_failures import has_fix_of
@@ -93,7 +93,7 @@ def test_it_is_the_same_every_time(pool: Pool) -> None:
 def test_a_sparse_batch_passes_everywhere(pool: Pool) -> None:
     """As long as all branches together are no longer than the batch without branches may be; even right behind one
     that wrote past the buffer, into a guard band."""
-    assert pool.run(crowded(SETUP)).ended.how is How.DONE
+    assert pool.run(crowded(SETUP)).ended.how is Termination.DONE
     case = Case(setup=SETUP, steps=(step(SETUP, 9, 12, 7, 14), step(SETUP, 15, 20), step(SETUP, 6)))
     trace = pool.run(case)
     assert failures(case, trace).keys() <= both_wrong(trace)
@@ -110,4 +110,4 @@ def test_a_single_branch_never_overflows(pool: Pool) -> None:
 
 def test_a_runner_that_sglang_does_not_have_is_unsupported(pool: Pool) -> None:
     ended = pool.run(replace(crowded(SETUP), setup=replace(SETUP, runner="toy"))).ended
-    assert (ended.how, ended.what) == (How.UNSUPPORTED, "no adapter drives the toy runner")
+    assert (ended.how, ended.what) == (Termination.UNSUPPORTED, "no adapter drives the toy runner")

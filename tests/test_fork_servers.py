@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from repro.cases.case import Target
-from repro.traces.trace import How
+from repro.traces.trace import Termination
 from runners.processes import fork_servers
 from runners.processes.fork_server import places
 from runners.processes.fork_servers import common_environment
@@ -41,7 +41,7 @@ def parents_of(pid: int) -> list[int]:
 
 
 def running(pool: Pool) -> list[int]:
-    assert pool.run(going("well")).ended.how is How.DONE
+    assert pool.run(going("well")).ended.how is Termination.DONE
     assert pool.session_pid
     return [pool.session_pid, *parents_of(pool.session_pid)]
 

@@ -13,7 +13,7 @@ from repro.cases.case import Case, Setup, Step, Target
 from repro.cases.layout import WINDOW, req_to_token
 from repro.cases.release_list import has_runner
 from repro.traces.finding import Status, Verdict
-from repro.traces.trace import Ended, How, Seen, Trace
+from repro.traces.trace import End, RecordedArray, Termination, Trace
 from runners.processes.pool import Pool
 from tests.builders.cases import failures, step
 from tests.builders.known_failures import may_fail, must_fail
@@ -84,7 +84,7 @@ def test_the_record_is_complete(trace: Trace) -> None:
 def test_other_setups(changes: dict[str, object], pool: Pool, release: str) -> None:
     one = case(FULL, PADDED, ONE, **changes)
     trace = pool.run(one)
-    assert trace.ended.how is How.DONE, trace.ended
+    assert trace.ended.how is Termination.DONE, trace.ended
     here = trace.facts["sglang"]
     known = may_fail("frozen_kv_mtp", "triton", here, trace.facts["engine"])
     assert must_fail("frozen_kv_mtp", "triton", here) <= failures(one, trace).keys() <= known
@@ -108,12 +108,12 @@ def window_trace(indptr: list[int], indices: list[int]) -> tuple[Case, Trace]:
         "window_kv_indices": table[1][indices][None],
     }
     seen = [
-        Seen(step=-1, path="input", name="req_to_token", array=table),
-        Seen(step=-1, path="neutral", name="seq_lens", array=np.asarray(1)),
-        *(Seen(step=0, path="launch", name=name, array=np.asarray(value)) for name, value in scalars.items()),
-        *(Seen(step=0, path="metadata", name=name, array=array) for name, array in arrays.items()),
+        RecordedArray(step=-1, path="input", name="req_to_token", array=table),
+        RecordedArray(step=-1, path="neutral", name="seq_lens", array=np.asarray(1)),
+        *(RecordedArray(step=0, path="launch", name=name, array=np.asarray(value)) for name, value in scalars.items()),
+        *(RecordedArray(step=0, path="metadata", name=name, array=array) for name, array in arrays.items()),
     ]
-    return one, Trace(ended=Ended(how=How.DONE), seen=tuple(seen))
+    return one, Trace(ended=End(how=Termination.DONE), seen=tuple(seen))
 
 
 def test_a_window_is_the_end_of_the_prefix() -> None:
@@ -134,10 +134,10 @@ def test_a_runner_that_is_given_no_slots_must_write_none() -> None:
 
     def judged(*slots: int) -> set[tuple[Status, str]]:
         seen = [
-            Seen(step=0, path=path, name="kv_slots", array=np.array(slots, dtype=np.int64))
+            RecordedArray(step=0, path=path, name="kv_slots", array=np.array(slots, dtype=np.int64))
             for path in ("graph", "eager")
         ]
-        said = kv_writes.judge(one, Trace(ended=Ended(how=How.DONE), seen=tuple(seen)))
+        said = kv_writes.judge(one, Trace(ended=End(how=Termination.DONE), seen=tuple(seen)))
         return {(verdict.status, verdict.where) for verdict in ((said,) if isinstance(said, Verdict) else said)}
 
     assert judged() == {(Status.PASS, "")}

@@ -19,7 +19,7 @@ from fuzz.__main__ import main
 from reports.progress import Display, line
 from repro.cases import codec
 from repro.cases.case import Target
-from repro.traces.campaign import Found, Progress, loads
+from repro.traces.campaign import CampaignFinding, Progress, loads
 from repro.traces.finding import Status
 from tests.builders.sample_record import stale_found
 from tests.python_path import in_front
@@ -44,7 +44,7 @@ def process(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def progress_of(findings: tuple[Found, ...]) -> Progress:
+def progress_of(findings: tuple[CampaignFinding, ...]) -> Progress:
     return Progress(
         target=Target("clean", "toy"),
         cases=10,

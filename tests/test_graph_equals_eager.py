@@ -10,7 +10,7 @@ import pytest
 
 from oracles import graph_equals_eager
 from repro.cases.case import Case, Step
-from repro.traces.trace import Ended, How, Seen, Trace
+from repro.traces.trace import End, RecordedArray, Termination, Trace
 from tests.builders.sound_trace import CASE, FAIL, PADDED, PASS, SETUP, SOUND, THREE, UNKNOWN, told
 from tests.builders.toy_traces import changed, put, toy_trace
 
@@ -28,7 +28,7 @@ def varied(step: int, **variants: dict[tuple[str, int], Any]) -> Trace:
             for (changed_name, row), value in variants.get(path, {}).items():
                 if changed_name == name:
                     array[row] = value
-            seen.append(Seen(step=step, path=path, name=name, array=array))
+            seen.append(RecordedArray(step=step, path=path, name=name, array=array))
     return replace(SOUND, seen=tuple(seen))
 
 
@@ -189,5 +189,5 @@ def test_a_step_of_a_finished_run_without_outputs_is_unknown() -> None:
     verdict = graph_equals_eager.judge(CASE, partly)
     assert (verdict.status, verdict.where) == (FAIL, "missing output")
     # A run that broke off is judged by what it left; how it ended is another oracle's word.
-    broken_off = replace(trace, ended=Ended(how=How.CRASHED, step=1, path="graph"))
+    broken_off = replace(trace, ended=End(how=Termination.CRASHED, step=1, path="graph"))
     assert graph_equals_eager.judge(CASE, broken_off).status is PASS

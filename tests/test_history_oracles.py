@@ -11,7 +11,7 @@ from oracles import attributes, history, kv_reads, staged
 from oracles.trace_index import Judge
 from repro.cases.layout import req_to_token
 from repro.traces.finding import Status
-from repro.traces.trace import Ended, How, Seen, Trace
+from repro.traces.trace import End, RecordedArray, Termination, Trace
 from tests.builders.cases import FULL, PADDED, case_of, setup_of
 
 CASE = case_of(setup_of("decode"), FULL, PADDED)
@@ -23,12 +23,12 @@ READ = np.unique(np.concatenate([TABLE[request.slot, : request.seq_len] for requ
 
 def trace(**paths: dict[str, Any]) -> Trace:
     arrays = [
-        Seen(step=LAST, path=path, name=name, array=np.asarray(array))
+        RecordedArray(step=LAST, path=path, name=name, array=np.asarray(array))
         for path, found in paths.items()
         for name, array in found.items()
     ]
-    table = Seen(step=-1, path="input", name="req_to_token", array=TABLE)
-    return Trace(ended=Ended(how=How.DONE), seen=(table, *arrays))
+    table = RecordedArray(step=-1, path="input", name="req_to_token", array=TABLE)
+    return Trace(ended=End(how=Termination.DONE), seen=(table, *arrays))
 
 
 def said(judge: Judge, record: Trace) -> list[tuple[Status, str]]:

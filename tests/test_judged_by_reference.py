@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from oracles import graph_equals_eager
-from repro.traces.trace import Array, Seen, Trace
+from repro.traces.trace import Array, RecordedArray, Trace
 from tests.builders.sound_trace import CASE, FAIL, PADDED, PASS, SOUND, UNKNOWN, told
 from tests.builders.toy_traces import changed, put
 
@@ -49,7 +49,7 @@ def referred(
         # Of a slot that this path did not write, some other content.
         places = [seen.tolist().index(slot) if slot in seen else -1 for slot in slots.tolist()]
         arrays[f"kv_{left}"] = np.stack([own[place] if place >= 0 else np.full_like(own[0], 9) for place in places])
-    more = tuple(Seen(step=PADDED, path=path, name=name, array=array) for name, array in arrays.items())
+    more = tuple(RecordedArray(step=PADDED, path=path, name=name, array=array) for name, array in arrays.items())
     return replace(trace, seen=trace.seen + more)
 
 
@@ -156,9 +156,9 @@ def with_logits(*, off: float = 0.0, both: bool = False, bound: float = BOUND, n
         "logits.spread": np.full((3, 1), SPREAD),
         "logits.all": np.full((1, 1), np.inf),
     }
-    more = [Seen(step=PADDED, path=path, name="logits", array=array) for path, array in paths.items()]
+    more = [RecordedArray(step=PADDED, path=path, name="logits", array=array) for path, array in paths.items()]
     trace = referred()
-    more += [Seen(step=PADDED, path="reference", name=name, array=array) for name, array in opinion.items()]
+    more += [RecordedArray(step=PADDED, path="reference", name=name, array=array) for name, array in opinion.items()]
     return replace(trace, seen=(*trace.seen, *more))
 
 

@@ -26,7 +26,7 @@ from repro.cases.payload import floats
 from repro.cases.releases import release_order
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Status
-from repro.traces.trace import Array, Ended, How, Seen, Trace
+from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
 from runners.processes.pool import Pool
 from tests.builders.cases import failures
 from tests.builders.known_failures import has_fix_of
@@ -116,7 +116,7 @@ def test_only_whole_pages_are_given_back() -> None:
 def sound() -> Trace:
     """What a correct move records, by the definition of each path."""
     table = req_to_token(SETUP)
-    seen = [Seen(step=-1, path="input", name="req_to_token", array=table)]
+    seen = [RecordedArray(step=-1, path="input", name="req_to_token", array=table)]
     rows = floats(5, "rows", (int(table.max()) + 1, 4))
     for number, step in enumerate(CASE.steps):
         room = RUNNER_FACTS["kv_move"].room
@@ -139,8 +139,10 @@ def sound() -> Trace:
         going_on = [r for r in step.requests if not finishes(r)]
         arrays["verify", "freed"] = np.concatenate([freed(SETUP, table, r) for r in step.requests])
         arrays["verify", "left"] = np.concatenate([accepted_pairs(SETUP, table, r)[:, 0] for r in going_on])
-        seen += [Seen(step=number, path=path, name=name, array=array) for (path, name), array in arrays.items()]
-    return Trace(ended=Ended(how=How.DONE), seen=tuple(seen))
+        seen += [
+            RecordedArray(step=number, path=path, name=name, array=array) for (path, name), array in arrays.items()
+        ]
+    return Trace(ended=End(how=Termination.DONE), seen=tuple(seen))
 
 
 def told(trace: Trace) -> tuple[Status, str]:
@@ -158,7 +160,7 @@ def test_a_correct_move_passes() -> None:
 
 
 def test_without_a_move_it_does_not_know() -> None:
-    assert told(Trace(ended=Ended(how=How.DONE))) == (Status.UNKNOWN, "no move recorded")
+    assert told(Trace(ended=End(how=Termination.DONE))) == (Status.UNKNOWN, "no move recorded")
 
 
 def test_a_lost_target() -> None:
@@ -252,7 +254,7 @@ def test_other_shapes(changes: dict[str, Any], pool: Pool, uncleared: bool) -> N
     one = Case(setup=setup, steps=(Step(requests=requests),))
     assert problems(one) == []
     trace = pool.run(one)
-    assert trace.ended.how is How.DONE, trace.ended
+    assert trace.ended.how is Termination.DONE, trace.ended
     assert failures(one, trace) == ({"kv_moves": {TAIL}} if uncleared else {})
 
 

@@ -24,7 +24,7 @@ from repro.ledger.unfinished import NOT_ENDED
 from repro.ledger.write import RUN_VARIABLE, VARIABLE
 from repro.shrinking.replay import Outcome
 from repro.traces.finding import Finding, Status, Verdict, fingerprint
-from repro.traces.trace import Ended, How
+from repro.traces.trace import End, Termination
 from tests.builders.sample_rows import CASE
 from tests.python_path import in_front
 
@@ -38,14 +38,14 @@ DOUBT = Verdict(oracle="graph_equals_eager", status=Status.UNKNOWN, where="a tie
 ABOUT = {"expect": {"<0.5.13": "fail by slot0_padding", ">=0.5.13": "pass"}}
 
 
-def outcome(*runs: tuple[Verdict, ...], how: How = How.DONE, sglang: str = "0.5.13") -> Outcome:
+def outcome(*runs: tuple[Verdict, ...], how: Termination = Termination.DONE, sglang: str = "0.5.13") -> Outcome:
     return Outcome(
         seed=Path("seeds/a.json"),
         case=CASE,
         target=TARGET,
         runs=runs,
         statuses=tuple(max(verdict.status for verdict in told) for told in runs),
-        ended=Ended(how=how, detail="no such class"),
+        ended=End(how=how, detail="no such class"),
         facts={"sglang": sglang, "torch": "2.11"},
         seconds={"graph": 0.5, "eager": 0.25},
     )
@@ -68,8 +68,8 @@ def test_a_seed_is_checked_against_what_it_says_of_the_release() -> None:
         (outcome((PADDING, STAGED), (PADDING,)), "staged", "FAIL", 1, "row 1"),
         (outcome((PADDING,), (FINE,)), "staged", "UNKNOWN", 1, "padded rows"),
         (outcome((DOUBT, FINE)), "", "UNKNOWN", 0, ""),
-        (outcome(how=How.UNSUPPORTED), "", "UNSUPPORTED", 0, ""),
-        (outcome(how=How.ERROR), "", "ERROR", 0, ""),
+        (outcome(how=Termination.UNSUPPORTED), "", "UNSUPPORTED", 0, ""),
+        (outcome(how=Termination.ERROR), "", "ERROR", 0, ""),
         (replace(outcome((FINE,)), errors=("the worker ended",)), "", "ERROR", 0, ""),
         (replace(outcome((PADDING,)), errors=("the worker ended",)), "", "ERROR", 1, "padded rows"),
     ],

@@ -8,14 +8,16 @@ from fuzz.mutation.directed import plan
 from oracles import memory
 from oracles.catalogue import asked
 from repro.traces.finding import Status
-from repro.traces.trace import Ended, How, Seen, Trace
+from repro.traces.trace import End, RecordedArray, Termination, Trace
 
 CASE = plan("draft", "triton")[0]
 
 
 def trace(*seen: tuple[int, str, list[int] | int]) -> Trace:
-    arrays = tuple(Seen(step=step, path="memory", name=name, array=np.array(value)) for step, name, value in seen)
-    return Trace(ended=Ended(how=How.DONE), seen=arrays)
+    arrays = tuple(
+        RecordedArray(step=step, path="memory", name=name, array=np.array(value)) for step, name, value in seen
+    )
+    return Trace(ended=End(how=Termination.DONE), seen=arrays)
 
 
 def test_what_kernels_did_outside_fails_by_kernel_and_argument() -> None:
@@ -39,4 +41,4 @@ def test_without_a_launch_nothing_is_known_and_without_a_finding_it_passes() -> 
 
 def test_it_is_asked_where_memory_was_watched() -> None:
     assert memory.judge in asked(CASE, trace((0, "launches", 1)))
-    assert memory.judge not in asked(CASE, Trace(ended=Ended(how=How.DONE)))
+    assert memory.judge not in asked(CASE, Trace(ended=End(how=Termination.DONE)))

@@ -23,7 +23,7 @@ from repro.cases.release_list import NEWEST
 from repro.cases.sort_key import MODEL, sort_key
 from repro.cases.words import paragraph
 from repro.traces.finding import Status
-from repro.traces.trace import How
+from repro.traces.trace import Termination
 from runners.processes.pool import Pool
 from runners.targets.environments import sglang_path
 from tests.builders.cases import FULL, PADDED, SINGLE, case_of, setup_of
@@ -151,7 +151,7 @@ def test_each_place_is_watched(name: str, asked: Pool) -> None:
     planted = next(m for m in every if (m.function, m.old, m.new) == (function, old, new))
     asked.change({"edit": planted.change()})
     trace = asked.run(case)
-    assert trace.ended.how is How.DONE, trace.ended
+    assert trace.ended.how is Termination.DONE, trace.ended
     failing = {(v.oracle, v.where) for v in judge_all(case, trace) if v.status is Status.FAIL}
     assert failure in failing
 

@@ -15,7 +15,7 @@ from fuzz.mutation.scope import lines_of, mutants_of, ordered, traced_cases
 from fuzz.mutation.sites import mutants
 from repro.cases.case import BACKENDS, problems, seq_len_max
 from repro.cases.runner_facts import RUNNER_FACTS
-from repro.traces.trace import Ended, How, Seen, Trace
+from repro.traces.trace import End, RecordedArray, Termination, Trace
 from runners.sessions.mutation import edited
 
 SOURCE = '''
@@ -111,14 +111,14 @@ def test_groups_and_operators_take_turns_and_no_mutant_is_drawn_twice(everything
 
 
 def test_only_what_ran_is_mutated() -> None:
-    def seen(path: str, file: str, line: int) -> Seen:
+    def seen(path: str, file: str, line: int) -> RecordedArray:
         import numpy as np
 
-        return Seen(step=-1, path=path, name=file, array=np.array([line]))
+        return RecordedArray(step=-1, path=path, name=file, array=np.array([line]))
 
     backend, runner = "sglang/srt/layers/attention/x.py", "sglang/srt/model_executor/y.py"
     trace = Trace(
-        ended=Ended(how=How.DONE),
+        ended=End(how=Termination.DONE),
         seen=(seen("built_lines", backend, 8), seen("built_lines", runner, 8), seen("lines", runner, 18)),
     )
     groups = mutants_of({"draft/triton": {plan("draft", "triton")[0].setup: lines_of([trace])}}, lambda file: SOURCE)

@@ -17,7 +17,7 @@ from fuzz.mutation.sites import mutants
 from oracles.catalogue import judge_all
 from repro.cases.case import Target
 from repro.traces.finding import Status
-from repro.traces.trace import How
+from repro.traces.trace import Termination
 from runners.processes.pool import Pool
 from runners.recording.observer import Unsupported
 from runners.sessions.mutation import swap
@@ -132,7 +132,7 @@ def test_real_sglang_is_changed_in_one_session_and_whole_in_the_next() -> None:
 
         def failing() -> set[str]:
             trace = pool.run(case)
-            assert trace.ended.how is How.DONE, trace.ended
+            assert trace.ended.how is Termination.DONE, trace.ended
             return {verdict.oracle for verdict in judge_all(case, trace) if verdict.status is Status.FAIL}
 
         pool.change({"trace": list(PREFIXES)})

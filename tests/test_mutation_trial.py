@@ -23,13 +23,13 @@ from fuzz.mutation.trial import KILLED, SESSION, SURVIVED, UNTRIED, Clean, Outco
 from repro.cases.case import Case, Target
 from repro.commands.cli import BadInput
 from repro.traces.finding import Status, Verdict
-from repro.traces.trace import Ended, How, Seen, Trace
+from repro.traces.trace import End, RecordedArray, Termination, Trace
 
 SOURCE = "def f(a, b):\n    return a + b\n"
 FILE = "sglang/srt/speculative/x.py"
 MUTANT = mutants(FILE, SOURCE)[0]
 CASES = plan("draft", "triton")[:3]
-DONE = Trace(ended=Ended(how=How.DONE))
+DONE = Trace(ended=End(how=Termination.DONE))
 
 
 def verdict(oracle: str, where: str) -> Verdict:
@@ -86,7 +86,9 @@ def test_killed_by_an_end_in_another_function_than_the_usual_one() -> None:
     world = World({0: stops, 1: stops, 2: stops}, {0: stops, 1: stops, 2: stops})
     frame = '  File "/c/sglang/srt/a.py", line 3, in '
     for mutated, function in ((True, "verify"), (False, "forward")):
-        world.ends[mutated] = Trace(ended=Ended(how=How.RAISED, detail=f"{frame}outer\n    x()\n{frame}{function}\n"))
+        world.ends[mutated] = Trace(
+            ended=End(how=Termination.RAISED, detail=f"{frame}outer\n    x()\n{frame}{function}\n")
+        )
     assert (world.outcome().state, world.outcome().where) == (KILLED, "raised TypeError in verify in verify")
     world.ends[False] = world.ends[True]
     assert world.outcome().state == SURVIVED
@@ -125,7 +127,7 @@ def test_survives_what_fails_without_it_as_well_and_is_not_tried_for_ever() -> N
 )
 def test_a_session_that_breaks_kills_where_it_is_whole_without_the_mutant(detail: str, oracle: str) -> None:
     world = World({}, {})
-    world.ends[True] = Trace(ended=Ended(how=How.ERROR, what="IndexError: x", detail=detail))
+    world.ends[True] = Trace(ended=End(how=Termination.ERROR, what="IndexError: x", detail=detail))
     assert (world.outcome().state, world.outcome().oracle) == (KILLED, oracle)
     world.ends[False] = world.ends[True]  # such a setup is not for this release
     assert world.outcome().state == SURVIVED
@@ -134,7 +136,7 @@ def test_a_session_that_breaks_kills_where_it_is_whole_without_the_mutant(detail
 def test_a_mutant_that_cannot_be_swapped_in_is_not_tried() -> None:
     world = World({}, {})
     world.ends[True] = Trace(
-        ended=Ended(how=How.UNSUPPORTED, what="the change of f cannot be swapped in: 1 free variable")
+        ended=End(how=Termination.UNSUPPORTED, what="the change of f cannot be swapped in: 1 free variable")
     )
     assert world.outcome().state == UNTRIED
 
@@ -153,10 +155,10 @@ class Sessions:
 
     def run(self, case: Case) -> Trace:
         if "trace" in self.changed:
-            return Trace(ended=DONE.ended, seen=(Seen(step=-1, path="lines", name=FILE, array=np.array([2])),))
+            return Trace(ended=DONE.ended, seen=(RecordedArray(step=-1, path="lines", name=FILE, array=np.array([2])),))
         edit = self.changed.get("edit")
         what = str(edit["text"]) if isinstance(edit, dict) else ""
-        return Trace(ended=Ended(how=How.DONE, what=what))
+        return Trace(ended=End(how=Termination.DONE, what=what))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from fuzz.openings import Opening, table
-from repro.traces.trace import Ended, How, Trace
+from repro.traces.trace import End, Termination, Trace
 from runners.recording.parts import Parts
 
 
@@ -29,13 +29,13 @@ def test_a_part_ends_where_its_function_raises() -> None:
     assert parts.taken() == {"other": 2, "fails": 2}
 
 
-def trace(how: How, **seconds: float) -> Trace:
-    return Trace(ended=Ended(how=how, step=0, path="eager"), seen=(), facts={}, seconds=seconds)
+def trace(how: Termination, **seconds: float) -> Trace:
+    return Trace(ended=End(how=how, step=0, path="eager"), seen=(), facts={}, seconds=seconds)
 
 
 def test_an_opening_has_all_of_its_seconds() -> None:
     seconds = {"opening: model": 1.0, "opening: other": 0.5, "case: other": 0.25, "case: dynamo": 2.0, "graph": 9.0}
-    opening = Opening.of("setup", trace(How.DONE, **seconds), 4.0, 0.1)
+    opening = Opening.of("setup", trace(Termination.DONE, **seconds), 4.0, 0.1)
     assert opening.parts == {
         "model": 1.0,
         "other": 0.5,
@@ -47,8 +47,8 @@ def test_an_opening_has_all_of_its_seconds() -> None:
 
 
 def test_the_table_has_means_of_sessions_that_ran_their_case() -> None:
-    done = [Opening.of("s", trace(How.DONE, **{"opening: model": model}), 4.0, 0.5) for model in (1.0, 3.0)]
-    refused = Opening.of("s", trace(How.UNSUPPORTED), 9.0, 9.0)
+    done = [Opening.of("s", trace(Termination.DONE, **{"opening: model": model}), 4.0, 0.5) for model in (1.0, 3.0)]
+    refused = Opening.of("s", trace(Termination.UNSUPPORTED), 9.0, 9.0)
     lines = table("draft", [*done, refused])
     assert lines[0].startswith("draft: 2 of 3 sessions")
     assert "model                          2.000   3.000" in "\n".join(lines)

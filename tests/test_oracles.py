@@ -14,7 +14,7 @@ from oracles import bucket, callers_batch, ended, graph_equals_eager, kv_writes,
 from oracles.catalogue import ALL, COMPARED, ENDED, RAISED, judge_all, overall
 from repro.cases.case import Case, Step
 from repro.traces.finding import Status, Verdict, fingerprint
-from repro.traces.trace import Ended, How, Seen, Trace
+from repro.traces.trace import End, RecordedArray, Termination, Trace
 from tests.builders.only_verdict import only
 from tests.builders.sound_trace import CASE, FAIL, FULL, PADDED, PASS, RAW, SETUP, SOUND, THREE, UNKNOWN, told
 from tests.builders.toy_traces import OF_OTHERS, changed, drawn_cases, put, toy_trace
@@ -49,9 +49,9 @@ def test_each_runner_is_asked_what_its_record_can_hold(runner: str, facts: dict[
     assert "ended" in names
 
 
-@pytest.mark.parametrize("how", [How.DONE, How.UNSUPPORTED, How.ERROR])
-def test_an_empty_trace_is_unknown_to_everyone(how: How) -> None:
-    verdicts = judge_all(CASE, Trace(ended=Ended(how=how)))
+@pytest.mark.parametrize("how", [Termination.DONE, Termination.UNSUPPORTED, Termination.ERROR])
+def test_an_empty_trace_is_unknown_to_everyone(how: Termination) -> None:
+    verdicts = judge_all(CASE, Trace(ended=End(how=how)))
     assert [verdict.status for verdict in verdicts] == [UNKNOWN] * (len(ALL) - len(OF_OTHERS))
     assert all(verdict.where and verdict.where != RAISED for verdict in verdicts)
     assert overall(verdicts) is UNKNOWN
@@ -103,13 +103,13 @@ def test_overall_needs_a_good_end_and_a_comparison() -> None:
 @pytest.mark.parametrize(
     ("end", "where"),
     [
-        (Ended(how=How.RAISED, step=2, path="graph", what="AssertionError"), "raised AssertionError in graph"),
-        (Ended(how=How.CRASHED, step=0, path="replay", what="SIGABRT"), "crashed SIGABRT in replay"),
-        (Ended(how=How.HUNG, step=1, path="eager"), "hung in eager"),
-        (Ended(how=How.CRASHED, what="SIGSEGV"), "crashed SIGSEGV in the session"),
+        (End(how=Termination.RAISED, step=2, path="graph", what="AssertionError"), "raised AssertionError in graph"),
+        (End(how=Termination.CRASHED, step=0, path="replay", what="SIGABRT"), "crashed SIGABRT in replay"),
+        (End(how=Termination.HUNG, step=1, path="eager"), "hung in eager"),
+        (End(how=Termination.CRASHED, what="SIGSEGV"), "crashed SIGSEGV in the session"),
     ],
 )
-def test_ended_badly_is_told_without_numbers(end: Ended, where: str) -> None:
+def test_ended_badly_is_told_without_numbers(end: End, where: str) -> None:
     assert told(ended.judge(CASE, replace(SOUND, ended=end))) == (FAIL, where)
     elsewhere = replace(end, step=end.step + 3, detail="other text 123")
     first, second = (ended.judge(CASE, replace(SOUND, ended=one)) for one in (end, elsewhere))
@@ -117,9 +117,9 @@ def test_ended_badly_is_told_without_numbers(end: Ended, where: str) -> None:
     assert "123" in second.detail
 
 
-@pytest.mark.parametrize("how", [How.UNSUPPORTED, How.ERROR])
-def test_what_was_not_run_is_no_failure(how: How) -> None:
-    verdict = ended.judge(CASE, replace(SOUND, ended=Ended(how=how, detail="no such release")))
+@pytest.mark.parametrize("how", [Termination.UNSUPPORTED, Termination.ERROR])
+def test_what_was_not_run_is_no_failure(how: Termination) -> None:
+    verdict = ended.judge(CASE, replace(SOUND, ended=End(how=how, detail="no such release")))
     assert (verdict.status, verdict.where, verdict.detail) == (UNKNOWN, how.value, "no such release")
 
 
@@ -142,7 +142,7 @@ def test_bucket_says_what_is_captured_in_servers_of_other_sizes(
     server: str, captured: list[int], status: Status
 ) -> None:
     case = replace(CASE, setup=replace(CASE.setup, capture_bs=(2, 4, 6), slots=7))
-    told_of = Seen(step=-1, path="buckets", name=server, array=np.array(captured))
+    told_of = RecordedArray(step=-1, path="buckets", name=server, array=np.array(captured))
     sizes = bucket.judge(case, replace(SOUND, seen=(told_of,)))
     assert (sizes.where == bucket.CAPTURED) == (status is FAIL)
 
@@ -230,7 +230,7 @@ def test_staged_sees_a_buffer_that_is_too_short(name: str, shape: tuple[int, ...
     most = 3 * CASE.setup.max_bs
     assert CASE.setup.max_bs > 1
     sizes = np.array([most + size if size <= 0 else size for size in shape])
-    room = Seen(step=-1, path="room", name=name, array=sizes)
+    room = RecordedArray(step=-1, path="room", name=name, array=sizes)
     verdicts = staged.judge(CASE, replace(SOUND, seen=(*SOUND.seen, room)))
     assert [v.where for v in verdicts if v.status is FAIL] == [f"real rows of {name}, too few"] * fails
 
@@ -246,7 +246,7 @@ def test_staged_compares_every_real_row() -> None:
 def test_staged_looks_at_seq_lens_cpu_where_it_is_recorded() -> None:
     lengths = SOUND.get(0, "launch", "seq_lens")
     assert lengths is not None
-    copied = Seen(step=0, path="launch", name="seq_lens_cpu", array=lengths.copy())
+    copied = RecordedArray(step=0, path="launch", name="seq_lens_cpu", array=lengths.copy())
     trace = replace(SOUND, seen=(*SOUND.seen, copied))
     assert only(staged.judge, CASE, trace).status is PASS
     verdict = only(staged.judge, CASE, changed(trace, 0, "launch", "seq_lens_cpu", put(2, 1)))

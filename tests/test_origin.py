@@ -12,7 +12,7 @@ from repro.__main__ import main
 from repro.cases.case import Case, Request, Setup, Step
 from repro.shrinking.origin import FACT, lines, origin
 from repro.traces.finding import Cell, Status, Verdict
-from repro.traces.trace import Ended, How, Seen, Trace
+from repro.traces.trace import End, RecordedArray, Termination, Trace
 from repro.upstream.fixes import SEEDS
 
 SETUP = Setup(runner="toy", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(2,), slots=3)
@@ -31,10 +31,12 @@ def trace(
     writes: Mapping[int, list[tuple[str, int, int, str]]], held: tuple[list[int], list[int]] = ([1, 3], [1, 3])
 ) -> Trace:
     """Two calls, of two requests and of one, that launched with these slots."""
-    seen = [Seen(step=n, path="launch", name="slots", array=np.array(values)) for n, values in enumerate(held)]
-    seen += [Seen(step=n, path="launch", name="raw_bs", array=np.array(count)) for n, count in enumerate((2, 1))]
+    seen = [RecordedArray(step=n, path="launch", name="slots", array=np.array(values)) for n, values in enumerate(held)]
+    seen += [
+        RecordedArray(step=n, path="launch", name="raw_bs", array=np.array(count)) for n, count in enumerate((2, 1))
+    ]
     facts = {f"{FACT}{step}": json.dumps(made) for step, made in writes.items()}
-    return Trace(ended=Ended(how=How.DONE), seen=tuple(seen), facts=facts)
+    return Trace(ended=End(how=Termination.DONE), seen=tuple(seen), facts=facts)
 
 
 def verdict(cell: Cell) -> Verdict:

@@ -10,7 +10,7 @@ import pytest
 from oracles import slot0_padding
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Status
-from repro.traces.trace import Array, Seen, Trace
+from repro.traces.trace import Array, RecordedArray, Trace
 from tests.builders.sound_trace import CASE, PADDED, RAW, SETUP, SOUND
 from tests.builders.toy_traces import changed
 
@@ -29,7 +29,7 @@ def left_alone(low: float, high: float, *values: float) -> Trace:
         return launched
 
     trace = changed(changed(SOUND, PADDED, "launch", BUFFER, stale), PADDED, "neutral", BUFFER, lambda _: None)
-    limits = Seen(step=PADDED, path="range", name=BUFFER, array=np.array([low, high]))
+    limits = RecordedArray(step=PADDED, path="range", name=BUFFER, array=np.array([low, high]))
     return replace(trace, seen=(*trace.seen, limits))
 
 
@@ -53,7 +53,9 @@ def test_the_limits_themselves(name: str, limits: tuple[float, float]) -> None:
 
 def test_a_batch_without_lengths_on_the_host_leaves_their_buffer_alone() -> None:
     arrays = {"launch": np.array([20, 4, 12, 77]), "neutral": np.array([1])}
-    more = tuple(Seen(step=PADDED, path=path, name="seq_lens_cpu", array=array) for path, array in arrays.items())
+    more = tuple(
+        RecordedArray(step=PADDED, path=path, name="seq_lens_cpu", array=array) for path, array in arrays.items()
+    )
     stale = replace(SOUND, seen=SOUND.seen + more)
     assert [verdict.where for verdict in slot0_padding.judge(CASE, stale)] == ["padded rows of seq_lens_cpu"]
     # Nothing reads it where the batch has no such field.

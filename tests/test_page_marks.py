@@ -10,7 +10,7 @@ import pytest
 from reports.pages import _side
 from repro.traces.excerpt import Excerpt, excerpts
 from repro.traces.finding import Cell
-from repro.traces.trace import Ended, How, Seen, Trace
+from repro.traces.trace import End, RecordedArray, Termination, Trace
 from tests.builders.sample_record import stale_found
 
 LOGITS = Excerpt(
@@ -45,7 +45,9 @@ def test_what_was_judged_is_marked(excerpt: Excerpt, oracle: str, cell: Cell | N
 def test_the_wrong_value_is_shown_whatever_differs_before_it() -> None:
     graph, eager = np.zeros((2, 100)), np.zeros((2, 100))
     graph[0, 3], graph[1, 80] = 1e-6, 9.0
-    seen = tuple(Seen(step=0, path=path, name="logits", array=a) for path, a in (("graph", graph), ("eager", eager)))
-    trace = Trace(ended=Ended(how=How.DONE), seen=seen)
+    seen = tuple(
+        RecordedArray(step=0, path=path, name="logits", array=a) for path, a in (("graph", graph), ("eager", eager))
+    )
+    trace = Trace(ended=End(how=Termination.DONE), seen=seen)
     first, *_ = excerpts(trace, Cell(step=0, buffer="logits", row=1, column=80, got="9", want="0"))
     assert first.row == 1 and "9" in first.graph

@@ -15,7 +15,7 @@ from repro.cases.release_list import NEWEST
 from repro.commands import patch_test
 from repro.commands.options import options_of
 from repro.traces.finding import Status, Verdict
-from repro.traces.trace import Ended, How, Trace
+from repro.traces.trace import End, Termination, Trace
 from repro.upstream.fixes import SEEDS
 from repro.upstream.patch_file import applied
 from repro.upstream.rig import Refused
@@ -115,7 +115,7 @@ def test_a_patch_that_cannot_be_applied_is_told_in_a_line(release: Path, tmp_pat
 
 # What it does ----------------------------------------------------------------------------------------------------
 
-DONE = Trace(ended=Ended(how=How.DONE))
+DONE = Trace(ended=End(how=Termination.DONE))
 OWN = codec.read(SEED).about
 
 

@@ -11,7 +11,7 @@ from oracles import planned
 from repro.cases.case import Case, Request, Setup, Step
 from repro.cases.release_list import has_runner
 from repro.traces.finding import Status
-from repro.traces.trace import Seen
+from repro.traces.trace import RecordedArray
 from runners.processes.pool import Pool
 from tests.builders.only_verdict import only
 from tests.builders.toy_traces import changed, toy_trace
@@ -53,7 +53,7 @@ def test_a_backend_of_another_kind_is_named() -> None:
     case = replace(CASE, setup=replace(SETUP, runner="draft", backend="triton"))
     sound = toy_trace(CASE)
     for kind, status in (("TritonAttnBackend", Status.PASS), ("FlashInferAttnBackend", Status.FAIL)):
-        seen = Seen(step=-1, path="backends", name=kind, array=np.array(1))
+        seen = RecordedArray(step=-1, path="backends", name=kind, array=np.array(1))
         verdict = only(planned.judge, case, replace(sound, seen=(*sound.seen, seen)))
         assert (verdict.status, verdict.where == "planned with another backend") == (status, status is Status.FAIL)
 

@@ -14,7 +14,7 @@ from oracles.catalogue import ALL, RAISED, judge_all, overall
 from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.cases.codec import case_to_json
 from repro.traces.finding import Status
-from repro.traces.trace import How
+from repro.traces.trace import Termination
 from runners.recording.observer import HarnessError, Unsupported
 from runners.toy.runner import BUGS
 from runners.toy.session import open_session
@@ -184,7 +184,7 @@ def test_a_case_of_another_setup_is_an_error() -> None:
 
 def test_a_padded_batch_raises_where_it_is_asked_to() -> None:
     ended = toy_trace(CASES[0], "raises").ended
-    assert (ended.how, ended.step, ended.path, ended.what) == (How.RAISED, 1, "graph", "AssertionError")
+    assert (ended.how, ended.step, ended.path, ended.what) == (Termination.RAISED, 1, "graph", "AssertionError")
 
 
 def begin_alone(bug: str) -> subprocess.Popen[bytes]:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from repro.cases.case import Target
-from repro.traces.trace import How
+from repro.traces.trace import Termination
 from runners.processes.pool import Pool
 from tests.builders.misbehaving import going
 
@@ -36,7 +36,7 @@ def pool() -> Iterator[Pool]:
 @pytest.fixture
 def impatient(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> Pool:
     """The same, up and running, and from now on quick to lose patience."""
-    assert pool.run(going("well")).ended.how is How.DONE
+    assert pool.run(going("well")).ended.how is Termination.DONE
     monkeypatch.setattr(pool, "_timeout_s", 0.25)
     return pool
 
@@ -58,7 +58,7 @@ def gone_within(pid: int, seconds: float) -> bool:
 
 def test_a_run_that_goes_well_comes_back_whole(pool: Pool) -> None:
     trace = pool.run(going("well"))
-    assert trace.ended.how is How.DONE
+    assert trace.ended.how is Termination.DONE
     assert [(s.step, s.path, s.name) for s in trace.seen[:3]] == [
         (0, "input", "positions"),
         (0, "launch", "bs"),
@@ -79,28 +79,30 @@ def test_a_run_that_goes_well_comes_back_whole(pool: Pool) -> None:
 @pytest.mark.parametrize(
     ("way", "ended", "what"),
     [
-        ("crash", How.CRASHED, "SIGSEGV"),
-        ("abort-with-cuda-error", How.CRASHED, "CUDA error: an illegal memory access"),
-        ("exit", How.CRASHED, "exit 7"),
-        ("half-frame", How.CRASHED, "exit 9"),
-        ("raise", How.RAISED, "KeyError"),
-        ("sys-exit", How.RAISED, "SystemExit"),
-        ("raise-cuda", How.RAISED, "CUDA error: an illegal memory access"),
-        ("fails", How.ERROR, "this release has no such field"),
-        ("object-array", How.ERROR, "graph/tokens: an array of object cannot be recorded"),
-        ("garbage", How.ERROR, "the worker sent garbage: expected a frame, got b'Traceback (most '"),
-        ("wrong-event", How.ERROR, "the worker sent garbage: an unknown event: ['done!']"),
-        ("kill-worker", How.ERROR, "the worker ended: SIGKILL"),
+        ("crash", Termination.CRASHED, "SIGSEGV"),
+        ("abort-with-cuda-error", Termination.CRASHED, "CUDA error: an illegal memory access"),
+        ("exit", Termination.CRASHED, "exit 7"),
+        ("half-frame", Termination.CRASHED, "exit 9"),
+        ("raise", Termination.RAISED, "KeyError"),
+        ("sys-exit", Termination.RAISED, "SystemExit"),
+        ("raise-cuda", Termination.RAISED, "CUDA error: an illegal memory access"),
+        ("fails", Termination.ERROR, "this release has no such field"),
+        ("object-array", Termination.ERROR, "graph/tokens: an array of object cannot be recorded"),
+        ("garbage", Termination.ERROR, "the worker sent garbage: expected a frame, got b'Traceback (most '"),
+        ("wrong-event", Termination.ERROR, "the worker sent garbage: an unknown event: ['done!']"),
+        ("kill-worker", Termination.ERROR, "the worker ended: SIGKILL"),
     ],
 )
-def test_trouble_in_the_second_step_names_it_and_keeps_the_first(pool: Pool, way: str, ended: How, what: str) -> None:
+def test_trouble_in_the_second_step_names_it_and_keeps_the_first(
+    pool: Pool, way: str, ended: Termination, what: str
+) -> None:
     trace = pool.run(going(way))
     assert (trace.ended.how, trace.ended.what) == (ended, what), trace.ended
     assert (trace.ended.step, trace.ended.path) == (1, "graph")
     assert trace.get(0, "graph", "tokens") is not None
     assert trace.get(1, "input", "positions") is not None
     # One case's trouble is not the next one's: a case of one step never gets to where this session goes wrong.
-    assert pool.run(going(way, steps=1)).ended.how is How.DONE
+    assert pool.run(going(way, steps=1)).ended.how is Termination.DONE
 
 
 def test_a_crash_has_the_python_stack_in_its_detail(pool: Pool) -> None:
@@ -115,54 +117,59 @@ def test_an_exception_has_its_traceback_in_its_detail(pool: Pool) -> None:
 
 def test_silence_is_a_hang_and_says_where(impatient: Pool) -> None:
     trace = impatient.run(going("hang"))
-    assert (trace.ended.how, trace.ended.what) == (How.HUNG, "no answer")
+    assert (trace.ended.how, trace.ended.what) == (Termination.HUNG, "no answer")
     assert (trace.ended.step, trace.ended.path) == (1, "graph")
     assert "_hang_here" in trace.ended.detail
     assert trace.get(0, "graph", "tokens") is not None
 
 
 def test_recording_without_end_is_a_hang(impatient: Pool) -> None:
-    assert impatient.run(going("chatter-without-end")).ended.how is How.HUNG
+    assert impatient.run(going("chatter-without-end")).ended.how is Termination.HUNG
 
 
 def test_each_step_has_the_whole_time(impatient: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three steps of 0.2 s are no silence of 0.5 s."""
     monkeypatch.setattr(impatient, "_timeout_s", 0.5)
-    assert impatient.run(going("slow-steps")).ended.how is How.DONE
+    assert impatient.run(going("slow-steps")).ended.how is Termination.DONE
 
 
 @pytest.mark.slow
 def test_a_session_whose_compiler_works_has_not_hung(impatient: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As nvcc does for minutes where many sessions compile side by side."""
     monkeypatch.setattr(impatient, "_timeout_s", 0.5)
-    assert impatient.run(going("compile")).ended.how is How.DONE
+    assert impatient.run(going("compile")).ended.how is Termination.DONE
 
 
 def test_a_hang_takes_its_children_along(impatient: Pool) -> None:
     trace = impatient.run(going("hang-with-children"))
-    assert (trace.ended.how, trace.ended.path) == (How.HUNG, "eager")
+    assert (trace.ended.how, trace.ended.path) == (Termination.HUNG, "eager")
     assert gone_within(int(trace.facts["child"]), 5)
 
 
 def test_a_crash_takes_its_children_along(pool: Pool) -> None:
     trace = pool.run(going("crash-with-children"))
-    assert (trace.ended.how, trace.ended.path) == (How.CRASHED, "eager")
+    assert (trace.ended.how, trace.ended.path) == (Termination.CRASHED, "eager")
     assert gone_within(int(trace.facts["child"]), 5)
 
 
 @pytest.mark.parametrize(
     ("way", "ended", "path", "what"),
     [
-        ("raise-in-build", How.ERROR, "build", "AttributeError: no such class"),
-        ("refused-in-build", How.UNSUPPORTED, "build", "there is no such backend"),
-        ("crash-in-build", How.ERROR, "build", "SIGSEGV while building"),
-        ("hang-in-build", How.ERROR, "build", "no answer while building"),
-        ("raise-in-capture", How.RAISED, "capture", "CUDA error: operation not permitted when stream is capturing"),
-        ("hang-in-capture", How.HUNG, "capture", "no answer"),
+        ("raise-in-build", Termination.ERROR, "build", "AttributeError: no such class"),
+        ("refused-in-build", Termination.UNSUPPORTED, "build", "there is no such backend"),
+        ("crash-in-build", Termination.ERROR, "build", "SIGSEGV while building"),
+        ("hang-in-build", Termination.ERROR, "build", "no answer while building"),
+        (
+            "raise-in-capture",
+            Termination.RAISED,
+            "capture",
+            "CUDA error: operation not permitted when stream is capturing",
+        ),
+        ("hang-in-capture", Termination.HUNG, "capture", "no answer"),
     ],
 )
 def test_only_capturing_can_be_sglangs_fault_before_the_first_step(
-    pool: Pool, way: str, ended: How, path: str, what: str, monkeypatch: pytest.MonkeyPatch
+    pool: Pool, way: str, ended: Termination, path: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way.startswith("hang"):
         monkeypatch.setattr(pool, "_timeout_s", 0.25)
@@ -189,9 +196,9 @@ def test_a_session_that_was_killed_from_outside_is_replaced(pool: Pool) -> None:
     assert pool.session_pid is not None
     os.kill(pool.session_pid, signal.SIGKILL)
     trace = pool.run(going("well"))
-    assert trace.ended.how is How.DONE, "a case that was not begun is not to blame"
+    assert trace.ended.how is Termination.DONE, "a case that was not begun is not to blame"
     assert trace.facts == {"way": "well", "sessions lost": "one while it waited for a case: SIGKILL"}
-    assert pool.run(going("well")).ended.how is How.DONE
+    assert pool.run(going("well")).ended.how is Termination.DONE
 
 
 def test_after_an_interrupt_the_next_run_is_its_own(pool: Pool) -> None:
@@ -209,7 +216,7 @@ def test_after_an_interrupt_the_next_run_is_its_own(pool: Pool) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     trace = pool.run(going("hang", steps=1))
-    assert trace.ended.how is How.DONE
+    assert trace.ended.how is Termination.DONE
     assert len(trace.seen) == 3
 
 
@@ -223,9 +230,9 @@ def test_recording_is_cheap(pool: Pool) -> None:
 def test_fresh_gives_every_case_a_process_and_prints_go_to_the_log(tmp_path: Path) -> None:
     log = tmp_path / "worker.log"
     with Pool(TARGET, session=MODULE, fresh=True, log=log) as pool:
-        assert pool.run(going("print")).ended.how is How.DONE
+        assert pool.run(going("print")).ended.how is Termination.DONE
         assert pool.session_pid is None
-        assert pool.run(going("print")).ended.how is How.DONE
+        assert pool.run(going("print")).ended.how is Termination.DONE
     assert log.read_bytes().count(b"garbage on standard output") == 2
 
 
@@ -241,7 +248,7 @@ def test_a_worker_that_does_not_start_is_an_error(how: str, what: str, monkeypat
     monkeypatch.setenv("MISBEHAVE_IMPORT", how)
     with Pool(TARGET, session=MODULE, start_s=0.3 if how == "hang" else 20) as pool:
         trace = pool.run(going("well"))
-        assert (trace.ended.how, trace.ended.what, trace.ended.step) == (How.ERROR, what, -1)
+        assert (trace.ended.how, trace.ended.what, trace.ended.step) == (Termination.ERROR, what, -1)
         if how == "die":
             assert "about to die while importing" in trace.ended.detail
         pool.run(going("well"))
@@ -256,7 +263,7 @@ def test_a_release_that_is_not_installed_is_an_error(tmp_path: Path, monkeypatch
     monkeypatch.setenv("EAGLEEYE_CACHE", str(tmp_path))
     with Pool(Target("0.0.1", "emulated")) as pool:
         ended = pool.run(going("well")).ended
-    assert ended.how is How.ERROR
+    assert ended.how is Termination.ERROR
     assert ended.what == "sglang 0.0.1 is not installed; to install it: python -m runners install 0.0.1"
 
 

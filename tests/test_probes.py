@@ -19,7 +19,7 @@ from repro.cases import codec
 from repro.cases.case import Case, Request, Setup, Step, Target, problems
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Status
-from repro.traces.trace import Ended, How, Trace
+from repro.traces.trace import End, Termination, Trace
 from runners.processes.pool import Pool
 from runners.targets.environments import PROBES, sglang_path, worker_environment
 from tests.builders.probe_sites import Site, sites
@@ -27,8 +27,8 @@ from tests.builders.probe_sites import Site, sites
 # The oracle ------------------------------------------------------------------------------------------------------
 
 
-def ended(detail: str, how: How = How.RAISED) -> Trace:
-    return Trace(ended=Ended(how=how, step=1, path="graph", what="RuntimeError", detail=detail), facts={"probes": "on"})
+def ended(detail: str, how: Termination = Termination.RAISED) -> Trace:
+    return Trace(ended=End(how=how, step=1, path="graph", what="RuntimeError", detail=detail), facts={"probes": "on"})
 
 
 def told(trace: Trace) -> tuple[Status, str]:
@@ -60,7 +60,7 @@ def test_what_a_probe_said_is_named(said: str, where: str) -> None:
 
 
 def test_without_a_probe_that_fires_it_passes() -> None:
-    assert told(ended("", How.DONE)) == (Status.PASS, "")
+    assert told(ended("", Termination.DONE)) == (Status.PASS, "")
 
 
 def test_another_end_is_no_probe() -> None:
@@ -68,7 +68,7 @@ def test_another_end_is_no_probe() -> None:
 
 
 def test_with_probes_off_it_does_not_know() -> None:
-    assert told(Trace(ended=Ended(how=How.DONE), facts={})) == (Status.UNKNOWN, probes.OFF)
+    assert told(Trace(ended=End(how=Termination.DONE), facts={})) == (Status.UNKNOWN, probes.OFF)
 
 
 def test_the_variable_turns_them_on_in_every_release(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +206,7 @@ both_sides = pytest.mark.emulated("0.5.12.post1", "0.5.13")
 def test_good_input_fires_no_probe(planted: Planted) -> None:
     for one, trace in zip(CASES, planted.good, strict=True):
         assert problems(one) == []
-        assert trace.ended.how is How.DONE, trace.ended
+        assert trace.ended.how is Termination.DONE, trace.ended
         assert probes.judge(one, trace).status is Status.PASS
     assert {kind for _, _, kind in planted.reached} >= {"nan", "oob"}
 
@@ -254,6 +254,6 @@ def test_what_is_planted_makes_its_probe_fire_and_name_the_site(planted: Planted
 def test_with_probes_off_nothing_fires(planted: Planted) -> None:
     for one in CASES:
         trace = planted.run(one, False, *planted.reached)
-        assert trace.ended.how is How.DONE, trace.ended
+        assert trace.ended.how is Termination.DONE, trace.ended
         passed = {(module, line, kind) for module, line, kind in json.loads(trace.facts["planted"])}
         assert passed >= {site for site, first in planted.reached.items() if first is one}

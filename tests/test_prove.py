@@ -21,7 +21,7 @@ from repro.cases.codec import read
 from repro.shrinking.replay import Outcome
 from repro.shrinking.store import keep
 from repro.traces.finding import Status, Verdict
-from repro.traces.trace import Ended, How, Trace
+from repro.traces.trace import End, Termination, Trace
 from repro.upstream.fixes import SEEDS, Fix, Proof
 from repro.upstream.prove import (
     ProofRow,
@@ -227,7 +227,7 @@ def test_what_a_known_neighbour_does_to_a_seed_is_not_asked_and_what_another_doe
             target=Target("0.2", "emulated"),
             runs=(failures,),
             statuses=(Status.FAIL,),
-            ended=Ended(how=How.DONE),
+            ended=End(how=Termination.DONE),
         )
         return answer_of(outcome, proof, 1.0)
 
@@ -289,7 +289,7 @@ def test_a_search_that_finds_nothing_passes(tmp_path: Path) -> None:
 
 def test_a_search_in_which_nothing_ran_is_no_answer(tmp_path: Path) -> None:
     target, proof = Target("clean", "toy"), Proof(runner="toy", seed="", oracle="staged")
-    refused = Trace(ended=Ended(how=How.UNSUPPORTED, what="no such kernel"))
+    refused = Trace(ended=End(how=Termination.UNSUPPORTED, what="no such kernel"))
     hooks = Hooks(
         run=lambda case: refused,
         run_fresh=lambda case: refused,

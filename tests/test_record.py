@@ -12,15 +12,15 @@ import pytest
 
 from fuzz.draw.rounds import rounds
 from repro.cases.case import Target
-from repro.traces.campaign import BadRecord, Campaign, Covered, Found, Replay, Transition, dumps, loads
+from repro.traces.campaign import BadRecord, Campaign, CampaignFinding, Covered, Replay, Transition, dumps, loads
 from repro.traces.earlier import told_apart
 from repro.traces.finding import Cell, Status
-from repro.traces.trace import How
+from repro.traces.trace import Termination
 
 DATA = Path(__file__).parent / "data"
 CASE = next(itertools.islice(rounds(1, "draft", "triton", 4), 2, None))
 MOVE = Transition(runner="draft", backend="triton", topk=2, num_steps=3, before=0, after=4, padded=True)
-FOUND = Found(
+FOUND = CampaignFinding(
     target="0.5.10.post1/emulated",
     fingerprint="0123456789ab",
     oracle="slot0_padding",
@@ -127,15 +127,18 @@ def test_a_record_from_before_what_could_not_be_run_was_told_apart() -> None:
 @pytest.mark.parametrize(
     ("why", "how"),
     [
-        ("flashinfer has no stand-in on the verify runner's way", How.UNSUPPORTED),
-        ("sglang 0.5.10.post1 is older than 0.5.12, the oldest release in which it can be driven", How.UNSUPPORTED),
-        ("the worker ended: SIGKILL", How.ERROR),
-        ("TypeError: TpModelWorker.__init__() missing 1 required positional argument: 'ps'", How.ERROR),
-        ("SIGSEGV while building", How.ERROR),
-        ("the launch could not be recorded: RuntimeError: shape is invalid", How.ERROR),
-        ("asked for sglang 0.5.13, found 0.5.14 on the import path", How.ERROR),
+        ("flashinfer has no stand-in on the verify runner's way", Termination.UNSUPPORTED),
+        (
+            "sglang 0.5.10.post1 is older than 0.5.12, the oldest release in which it can be driven",
+            Termination.UNSUPPORTED,
+        ),
+        ("the worker ended: SIGKILL", Termination.ERROR),
+        ("TypeError: TpModelWorker.__init__() missing 1 required positional argument: 'ps'", Termination.ERROR),
+        ("SIGSEGV while building", Termination.ERROR),
+        ("the launch could not be recorded: RuntimeError: shape is invalid", Termination.ERROR),
+        ("asked for sglang 0.5.13, found 0.5.14 on the import path", Termination.ERROR),
     ],
 )
-def test_which_of_the_two_an_older_file_meant(why: str, how: How) -> None:
+def test_which_of_the_two_an_older_file_meant(why: str, how: Termination) -> None:
     assert told_apart("unfit", why) is how
-    assert told_apart("raised", why) is How.RAISED
+    assert told_apart("raised", why) is Termination.RAISED

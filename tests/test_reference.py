@@ -50,7 +50,7 @@ class Layer:
         by = Rounding(self.dtype, on_gpu=False, seed=1)
         x = by.exact(self.x)
         queries, keys, values = op.linear(by, x, self.qkv).unflatten(-1, (-1, SIZE)).split(HEADS, dim=2)
-        seen = op.Seen(keys=self.keys, values=self.values, new_keys=keys, new_values=values, mask=self.mask)
+        seen = op.Attended(keys=self.keys, values=self.values, new_keys=keys, new_values=values, mask=self.mask)
         x = op.added(by, op.linear(by, op.attention(by, queries, seen, SIZE**-0.5), self.out), x)
         gate, up = op.linear(by, op.rms_norm(by, x, self.norm, 1e-5), self.up).chunk(2, dim=-1)
         return op.added(by, op.linear(by, by.rounded(op.silu(by, gate) * up), self.down), x)

@@ -16,7 +16,7 @@ from repro.cases.release_list import ADAPTED
 from repro.commands import script as command
 from repro.commands.bisect import wanted_of
 from repro.commands.options import options_of
-from repro.traces.trace import Ended, How, Trace
+from repro.traces.trace import End, Termination, Trace
 from repro.upstream.file_check import check
 from repro.upstream.fixes import SEEDS
 from repro.upstream.rig import Refused
@@ -45,7 +45,7 @@ SHOWN = {
     "pr26244-early-metadata": ("0.5.12.post1", "0.5.13"),
     "multi-layer-pool-too-small": ("0.5.11",),
 }
-NOTHING = rigs.rig(lambda target, case: (Trace(ended=Ended(how=How.DONE)), []))
+NOTHING = rigs.rig(lambda target, case: (Trace(ended=End(how=Termination.DONE)), []))
 
 
 def seed(name: str) -> codec.Seed:
@@ -122,7 +122,7 @@ def test_a_crash_that_depends_on_what_lies_behind_a_buffer_is_refused() -> None:
     ],
 )
 def test_where_the_bug_is_not(name: str, buggy: str, clean: str) -> None:
-    used = rigs.rig(lambda target, case: (Trace(ended=Ended(how=How.DONE)), []), releases=ADAPTED, lacking="gone")
+    used = rigs.rig(lambda target, case: (Trace(ended=End(how=Termination.DONE)), []), releases=ADAPTED, lacking="gone")
     passing = command._passing(seed(name), Target(buggy, "emulated"), used)
     assert (passing.sglang if passing else "") == clean
 
@@ -161,7 +161,9 @@ def handed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, *mor
     monkeypatch.setattr(command, "upstream_test", lambda *arguments: text)
     arguments = [*more, str(SEEDS / "pr26292-decode.json"), "--target", "0.5.12.post1/emulated", "--tries", "2"]
     used = rigs.rig(
-        lambda target, case: (Trace(ended=Ended(how=How.DONE)), []), releases=("0.5.12.post1", "0.5.13"), lacking="gone"
+        lambda target, case: (Trace(ended=End(how=Termination.DONE)), []),
+        releases=("0.5.12.post1", "0.5.13"),
+        lacking="gone",
     )
     options = options_of(arguments)
     return (command.export if options.command == "export" else command.go)(options, used)

@@ -20,7 +20,7 @@ from repro.cases.case import Case, Setup, Target
 from repro.shrinking.store import AFTER, keep
 from repro.traces.campaign import dumps, loads
 from repro.traces.finding import Verdict
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Termination, Trace
 from runners.processes.pool import Pool
 from runners.processes.served import kind, may_serve
 from runners.processes.warm import Open
@@ -48,7 +48,7 @@ def processes(pool: Pool, cases: list[Case]) -> list[int]:
     """Which one ran each case, numbered in order."""
     seen: list[int | None] = []
     for case in cases:
-        assert pool.run(case).ended.how is How.DONE
+        assert pool.run(case).ended.how is Termination.DONE
         seen.append(pool.session_pid)
     return [list(dict.fromkeys(seen)).index(pid) for pid in seen]
 
@@ -86,7 +86,7 @@ def test_what_was_not_freed_costs_the_process_and_no_case(pool: Pool) -> None:
     stays, well = going("stays"), setups(2)[1]
     pool.run(stays)
     trace = pool.run(well)
-    assert trace.ended.how is How.DONE
+    assert trace.ended.how is Termination.DONE
     assert "closed the setup before" in trace.facts["sessions lost"]
     assert pool.past == ()
 
@@ -95,7 +95,7 @@ def test_a_crash_ends_the_process_and_the_next_setup_has_a_fresh_one(pool: Pool)
     first, second = setups(2)
     pool.run(first)
     pool.run(going("crash"))
-    assert pool.run(second).ended.how is How.DONE
+    assert pool.run(second).ended.how is Termination.DONE
     assert pool.past == ()
 
 
@@ -110,7 +110,7 @@ def test_what_goes_wrong_after_other_setups_is_told_as_in_a_fresh_process(way: s
 def test_a_fresh_run_has_no_past_and_leaves_none(pool: Pool) -> None:
     first, second, third = setups(3)
     pool.run(first)
-    assert pool.run_fresh(second).ended.how is How.DONE
+    assert pool.run_fresh(second).ended.how is Termination.DONE
     assert pool.past == ()
     pool.run(third)
     assert pool.past == ()
@@ -120,7 +120,7 @@ def test_a_changed_sglang_has_processes_of_its_own(pool: Pool) -> None:
     first, second = setups(2)
     pool.run(first)
     pool.change({"edit": "any"})
-    assert pool.run(second).ended.how is How.UNSUPPORTED, "sessions of this kind cannot be changed"
+    assert pool.run(second).ended.how is Termination.UNSUPPORTED, "sessions of this kind cannot be changed"
     assert pool.past == ()
 
 
@@ -138,7 +138,7 @@ def test_setups_are_opened_ahead_in_processes_that_have_served() -> None:
         pool.expect([case.setup for case in cases[1:]])
         pids = []
         for case in cases:
-            assert pool.run(case).ended.how is How.DONE
+            assert pool.run(case).ended.how is Termination.DONE
             pids.append(pool.session_pid)
     assert len(set(pids)) == 2, "one at work, one that opens what comes next"
 
@@ -242,7 +242,7 @@ def test_served_setups_give_the_verdicts_of_fresh_sessions(runner: str, backend:
 
 def skip_unsupported(trace: Trace) -> None:
     """Skip what the release does not have, in its own words; what a setup refuses is a setup's."""
-    if trace.ended.how is How.UNSUPPORTED and "captures no" in trace.ended.what:
+    if trace.ended.how is Termination.UNSUPPORTED and "captures no" in trace.ended.what:
         pytest.skip(trace.ended.what)
 
 

@@ -22,7 +22,7 @@ from repro.cases.sort_key import sort_key
 from repro.cases.words import paragraph
 from repro.shrinking.passes import PASSES
 from repro.traces.finding import Status
-from repro.traces.trace import How, Seen, Trace
+from repro.traces.trace import RecordedArray, Termination, Trace
 from runners.processes.pool import Pool
 from tests.builders.toy_traces import toy_trace
 
@@ -158,7 +158,9 @@ def test_the_first_case_of_a_setup_is_its_fullest() -> None:
 
 def asked(case: Case, can_run: int) -> Trace:
     trace = toy_trace(replace(case, setup=replace(case.setup, runner="toy", num_steps=2, num_draft_tokens=3)))
-    return replace(trace, seen=(*trace.seen, Seen(step=0, path="asked", name="can_run", array=np.asarray(can_run))))
+    return replace(
+        trace, seen=(*trace.seen, RecordedArray(step=0, path="asked", name="can_run", array=np.asarray(can_run)))
+    )
 
 
 @pytest.mark.parametrize(
@@ -180,7 +182,7 @@ def test_a_batch_whose_request_for_hidden_states_is_turned_away_is_judged_withou
     case = Case(setup=replace(SETUP, padded=False), steps=(replace(batch(1, 2), hidden="full"),))
     taken = asked(case, 1)
     assert bucket.judge(case, taken).where == "a batch taken that no graph holds"
-    turned_away = Seen(step=0, path="asked", name="hidden", array=np.asarray(0))
+    turned_away = RecordedArray(step=0, path="asked", name="hidden", array=np.asarray(0))
     assert bucket.judge(case, replace(taken, seen=(*taken.seen, turned_away))).status is Status.PASS
     refused = asked(case, 0)
     verdict = bucket.judge(case, replace(refused, seen=(*refused.seen, turned_away)))
@@ -211,7 +213,7 @@ def test_states_that_the_newest_release_stands(name: str, newest: Pool) -> None:
     case = Case(setup=STATES[name], steps=steps)
     assert problems(case) == []
     trace = newest.run(case)
-    assert trace.ended.how is How.DONE, trace.ended
+    assert trace.ended.how is Termination.DONE, trace.ended
     failed = {verdict.where for verdict in judge_all(case, trace) if verdict.status is Status.FAIL}
     assert failed <= ({"padded rows of req_pool_indices"} if name == "a single layer" else set())
     assert trace.replayed == {0, 1, 2, 3}
@@ -243,7 +245,7 @@ def test_states_that_a_release_stands() -> None:
     case = Case(setup=setup, steps=(batch(3, 20, 30), batch(1, 2, 3, 4, 25), batch(9, 31)))
     with Pool(Target("0.5.13", "emulated")) as pool:
         trace = pool.run(case)
-    assert trace.ended.how is How.DONE, trace.ended
+    assert trace.ended.how is Termination.DONE, trace.ended
     failed = {verdict.where for verdict in judge_all(case, trace) if verdict.status is Status.FAIL}
     windows = ("length of a real row", "segment of a real row", "a slot is not read")
     assert failed == {f"{where}, window" for where in windows}

@@ -27,9 +27,9 @@ from fuzz.parallel.shard import Channel, LeasedRounds, plan_from_json, plan_to_j
 from fuzz.stats import Plan
 from fuzz.triage import Hooks
 from repro.cases.case import Case, Target
-from repro.traces.campaign import Campaign, Found, Progress, loads
+from repro.traces.campaign import Campaign, CampaignFinding, Progress, loads
 from repro.traces.finding import Finding, Status, Verdict, worst
-from repro.traces.trace import Ended, How, Trace
+from repro.traces.trace import End, Termination, Trace
 from tests.builders import sample_record
 from tests.test_fuzz_main import process
 
@@ -155,7 +155,7 @@ def test_cases_that_cannot_be_run_do_not_count() -> None:
     def trace_of(case: Case) -> Trace:
         # Every other setup cannot be built.
         fits = case.setup.slots % 2 == 0
-        return Trace(ended=Ended(how=How.DONE) if fits else Ended(how=How.UNSUPPORTED, step=-1, what="no"))
+        return Trace(ended=End(how=Termination.DONE) if fits else End(how=Termination.UNSUPPORTED, step=-1, what="no"))
 
     def ran(source: CaseSource, plan: Plan) -> tuple[list[Case], Campaign]:
         done: list[Case] = []
@@ -292,7 +292,7 @@ def test_a_plan_survives_the_way_to_a_member() -> None:
 # Merging ---------------------------------------------------------------------------------------------------------
 
 
-def found(**changes: Any) -> Found:
+def found(**changes: Any) -> CampaignFinding:
     return dataclasses.replace(sample_record.stale_found(), **changes)
 
 

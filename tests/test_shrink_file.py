@@ -13,7 +13,7 @@ from repro.cases.codec import Seed
 from repro.shrinking.seed_file import InTheWay, SeedFile
 from repro.shrinking.triage import Budget, TriageHooks
 from repro.traces.finding import Cell, Status, Verdict
-from repro.traces.trace import Ended, How, Trace
+from repro.traces.trace import End, Termination, Trace
 
 SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(2, 4), slots=6)
 
@@ -79,7 +79,7 @@ class Machine:
         self.now += 1
         if len(self.fresh) + len(self.kept) == self.interrupt_at:
             raise KeyboardInterrupt
-        return Trace(ended=Ended(how=How.DONE), facts={"fails": "yes" if fails else ""})
+        return Trace(ended=End(how=Termination.DONE), facts={"fails": "yes" if fails else ""})
 
     def shrinking(self, start: Case = START, runs: int = 500, seconds: float = 1e9) -> SeedFile:
         hooks = TriageHooks(

@@ -11,7 +11,7 @@ from fuzz.mutation.sites import mutants
 from oracles.catalogue import judge_all
 from repro.cases.case import Case, Target
 from repro.traces.finding import Status
-from repro.traces.trace import How
+from repro.traces.trace import Termination
 from runners.processes.pool import Pool
 from runners.targets.environments import sglang_path
 from tests.builders.cases import FULL, PADDED, PAIR, case_of, setup_of
@@ -32,7 +32,7 @@ def edit(file: str, function: str, old: str, new: str) -> dict[str, object]:
 
 def failing(pool: Pool, case: Case) -> set[tuple[str, str]]:
     trace = pool.run(case)
-    assert trace.ended.how is How.DONE, trace.ended
+    assert trace.ended.how is Termination.DONE, trace.ended
     return {(v.oracle, v.where) for v in judge_all(case, trace) if v.status is Status.FAIL}
 
 

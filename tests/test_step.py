@@ -341,13 +341,13 @@ def test_a_step_launches_little_besides_the_work_itself(layers: int, monkeypatch
     # Here everything is on the CPU; on a GPU the batch is what the host has, and only the rest has to wait.
     on_host = {"input"}
     monkeypatch.setattr(staging, "waits", lambda tensor: not on_host)
-    see = staging.Tape.see
+    see = staging.StagingBuffer.see
 
-    def seeing(self: staging.Tape, path: str, name: str, value: object, **ways: Any) -> None:
+    def seeing(self: staging.StagingBuffer, path: str, name: str, value: object, **ways: Any) -> None:
         on_host.add("x") if path == "input" else on_host.clear()
         see(self, path, name, value, **ways)
 
-    monkeypatch.setattr(staging.Tape, "see", seeing)
+    monkeypatch.setattr(staging.StagingBuffer, "see", seeing)
     with Launches() as launches:
         told_of(session)
     # One write for each tensor of the cache; everything else is done for all together.
@@ -359,7 +359,7 @@ def test_a_step_in_which_all_on_the_device_is_without_rows_is_recorded(monkeypat
     """An idle batch: what has no bytes on the device is not copied there, whichever device that is, and is told."""
     monkeypatch.setattr(staging, "waits", lambda tensor: True)
     told = Told()
-    tape = staging.Tape(told, 3)
+    tape = staging.StagingBuffer(told, 3)
     tape.see("given", "tokens", torch.empty(0, 4, dtype=torch.int64, device="meta"))
     came = tape.flush()
     assert told.seen[3, "given", "tokens"].shape == (0, 4)

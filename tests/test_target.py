@@ -9,7 +9,7 @@ import pytest
 
 from repro.cases.case import Case
 from repro.cases.release_list import NEWEST
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Termination, Trace
 from runners.processes.pool import Pool
 from tests.builders.cases import FULL, PADDED, Batch, case_of, failures, setup_of
 from tests.builders.known_failures import may_fail, must_fail
@@ -85,7 +85,10 @@ def test_on_a_gpu_there_is_no_runner_for_cpus(pool: Pool) -> None:
     if pool.target.engine == "emulated":
         pytest.skip("this test is for the cuda engine")
     ended = pool.run(case("cpu_decode")).ended
-    assert (ended.how, ended.what) == (How.UNSUPPORTED, "the intel_amx backend runs on a CPU, not on the cuda engine")
+    assert (ended.how, ended.what) == (
+        Termination.UNSUPPORTED,
+        "the intel_amx backend runs on a CPU, not on the cuda engine",
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,7 +104,7 @@ def test_other_setups(runner: str, changes: dict[str, object], pool: Pool) -> No
     here_only(pool)
     asked = case(runner, FULL, PADDED, **changes)
     trace = pool.run(asked)
-    assert trace.ended.how is How.DONE, trace.ended
+    assert trace.ended.how is Termination.DONE, trace.ended
     release = trace.facts["sglang"]
     known = may_fail(runner, "triton", release, trace.facts["engine"])
     assert must_fail(runner, "triton", release) <= failures(asked, trace).keys() <= known

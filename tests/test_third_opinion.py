@@ -15,7 +15,7 @@ from oracles.reference import ALL, BOUND, NORM
 from oracles.tolerance import EPSILON, NOISE_FACTOR, NOISE_ULPS_MAX, ULPS
 from repro.cases.case import Case, Request, Setup, Step, Target, problems
 from repro.traces.finding import Status
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Termination, Trace
 from runners.processes.pool import Pool
 
 RELEASE = "0.5.15.post1"
@@ -106,7 +106,7 @@ def known(trace: Trace, step: int) -> float:
 def test_a_sound_call_lies_within_its_bounds(name: str, sound: Pool) -> None:
     asked = case(SETUPS[name])
     trace = sound.run(asked)
-    assert trace.ended.how is How.DONE, trace.ended
+    assert trace.ended.how is Termination.DONE, trace.ended
     verdict = graph_equals_eager.judge(asked, trace)
     assert verdict.status is Status.PASS or (verdict.status, verdict.where) == (Status.UNKNOWN, graph_equals_eager.TIE)
     assert "reference" not in trace.facts, trace.facts["reference"]
@@ -119,7 +119,7 @@ def test_a_sound_call_lies_within_its_bounds(name: str, sound: Pool) -> None:
 def test_a_slot_that_both_read_wrongly_is_seen(name: str, misled: Pool) -> None:
     asked = case(SETUPS[name])
     trace = misled.run(asked)
-    assert trace.ended.how is How.DONE, trace.ended
+    assert trace.ended.how is Termination.DONE, trace.ended
     verdict = graph_equals_eager.judge(asked, trace)
     assert (verdict.status, verdict.where) == (Status.FAIL, graph_equals_eager.BOTH_WRONG), verdict
     assert verdict.cell is not None

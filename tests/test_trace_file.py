@@ -17,7 +17,7 @@ from repro.__main__ import main
 from repro.cases import codec
 from repro.cases.case import Target
 from repro.traces import trace_file
-from repro.traces.trace import Ended, How, Seen
+from repro.traces.trace import End, RecordedArray, Termination
 from repro.traces.trace_file import BadTrace, Kept, beside, load, save
 from tests.builders.toy_traces import toy_trace
 from tests.test_repro_main import CASE
@@ -33,7 +33,7 @@ def kept(folder: Path, **changes: Any) -> Path:
 
 
 def test_a_trace_comes_back_and_is_judged_alike(tmp_path: Path) -> None:
-    ended = Ended(how=How.CRASHED, step=1, path="replay", what="SIGSEGV", detail="gone")
+    ended = End(how=Termination.CRASHED, step=1, path="replay", what="SIGSEGV", detail="gone")
     for trace in (STALE, replace(STALE, ended=ended, seen=STALE.seen[:5])):
         path = kept(tmp_path, ended=trace.ended, seen=trace.seen)
         again = load(path)
@@ -62,7 +62,7 @@ def test_what_is_too_large_is_not_kept(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_only_plain_numbers_are_kept(tmp_path: Path) -> None:
     with pytest.raises(BadTrace, match="graph words is not an array of plain numbers"):
-        kept(tmp_path, seen=(Seen(step=0, path="graph", name="words", array=np.array(["a"])),))
+        kept(tmp_path, seen=(RecordedArray(step=0, path="graph", name="words", array=np.array(["a"])),))
 
 
 def test_judging_says_what_the_oracles_say_today(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from oracles.tree_mask import POSITIONS, PREFIX, STARTS, TREE, judge
 from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.cases.tree import ancestors
 from repro.traces.finding import Status
-from repro.traces.trace import Array, Ended, How, Seen, Trace
+from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
 from runners.targets.environments import interpreter, worker_environment
 from tests.builders.toy_traces import changed
 
@@ -50,8 +50,10 @@ def sound() -> Trace:
             "mask_indptr": np.array([0, 40, 70, 0]),
         },
     }
-    seen = [Seen(step=0, path=path, name=n, array=a) for path, named in recorded.items() for n, a in named.items()]
-    return Trace(ended=Ended(how=How.DONE), seen=tuple(seen))
+    seen = [
+        RecordedArray(step=0, path=path, name=n, array=a) for path, named in recorded.items() for n, a in named.items()
+    ]
+    return Trace(ended=End(how=Termination.DONE), seen=tuple(seen))
 
 
 def test_a_sound_tree_passes() -> None:

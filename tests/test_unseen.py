@@ -9,7 +9,7 @@ import pytest
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Target
 from repro.traces.finding import Status
-from repro.traces.trace import How
+from repro.traces.trace import Termination
 from runners.conformance.jobs import jobs
 from runners.processes.pool import Pool
 from runners.releases.catalogue import UNKNOWN, is_adapted, numbered
@@ -47,13 +47,13 @@ def test_an_unseen_release_gives_runs_or_errors_that_name_the_adapter(tmp_path: 
             ended[job.runner] = trace.ended.how
             assert trace.facts["adapted"] == "no: newer than every adapter", trace.ended
             failed = [one for one in judge_all(job.case, trace) if one.status is Status.FAIL]
-            if trace.ended.how is How.DONE:
+            if trace.ended.how is Termination.DONE:
                 assert overall(judge_all(job.case, trace)) is Status.PASS
                 continue
             # Nothing that anybody would shrink.
-            assert (trace.ended.how, failed) == (How.ERROR, []), (job, trace.ended)
+            assert (trace.ended.how, failed) == (Termination.ERROR, []), (job, trace.ended)
             if job.case.setup.runner in ("draft", "decode"):
                 # Named after the newest of its parts: the workers of 0.5.17.
                 assert f"the {job.runner} runner's adapter 0.5.17 cannot be imported: " in trace.ended.what
     assert set(ended) == set(ASKED)
-    assert How.ERROR in ended.values()
+    assert Termination.ERROR in ended.values()

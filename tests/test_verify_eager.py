@@ -13,7 +13,7 @@ from repro.cases import codec
 from repro.cases.case import Case, Request, Setup, Step, setup_problems
 from repro.cases.releases import expected, release_order
 from repro.traces.finding import Status
-from repro.traces.trace import Array, Ended, How, Seen, Trace
+from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
 from repro.upstream.fixes import SEEDS
 from runners.processes.pool import Pool
 from tests.builders.cases import failures, statuses
@@ -45,11 +45,11 @@ def sound() -> Trace:
         }
         columns["attention"] |= {f"planned_{name}": 2 * values for name, values in shape.items()}
         seen += [
-            Seen(step=step, path=path, name=name, array=np.array(values))
+            RecordedArray(step=step, path=path, name=name, array=np.array(values))
             for path, names in columns.items()
             for name, values in names.items()
         ]
-    return Trace(ended=Ended(how=How.DONE), seen=tuple(seen))
+    return Trace(ended=End(how=Termination.DONE), seen=tuple(seen))
 
 
 def told(trace: Trace) -> tuple[Status, str]:
@@ -63,14 +63,14 @@ def test_metadata_made_once_after_padding_passes() -> None:
 
 
 def test_without_attention_it_does_not_know() -> None:
-    assert told(Trace(ended=Ended(how=How.DONE))) == (Status.UNKNOWN, "no attention recorded")
+    assert told(Trace(ended=End(how=Termination.DONE))) == (Status.UNKNOWN, "no attention recorded")
 
 
 @pytest.mark.parametrize("name", ["global_num_tokens_gpu", "global_num_tokens_for_logprob_gpu", "gathered", "own"])
 def test_layers_are_told_of_the_tokens_of_all_ranks(name: str) -> None:
     told_of = {"padded to the busiest": [1], "global_num_tokens_gpu": [16, 16], "gathered": [32], "own": [16]}
     told_of["global_num_tokens_for_logprob_gpu"] = [12, 16]
-    seen = (Seen(step=0, path="ranks", name=key, array=np.array(value)) for key, value in told_of.items())
+    seen = (RecordedArray(step=0, path="ranks", name=key, array=np.array(value)) for key, value in told_of.items())
     trace = replace(sound(), seen=(*sound().seen, *seen))
     assert told(trace) == (Status.PASS, "")
     assert told(changed(trace, 0, "ranks", name, lambda array: array - 1)) == (Status.FAIL, metadata_once.RANKS)
@@ -105,11 +105,11 @@ def given_and_got(**changed: object) -> Trace:
     }
     arrays["eager"].update(changed)
     seen = (
-        Seen(step=0, path=path, name=name, array=np.asarray(values))
+        RecordedArray(step=0, path=path, name=name, array=np.asarray(values))
         for path, names in arrays.items()
         for name, values in names.items()
     )
-    return Trace(ended=Ended(how=How.DONE), seen=tuple(seen))
+    return Trace(ended=End(how=Termination.DONE), seen=tuple(seen))
 
 
 def test_a_pass_gives_its_tokens_what_the_reference_says_and_writes_their_slots() -> None:
@@ -123,7 +123,7 @@ def test_a_pass_gives_its_tokens_what_the_reference_says_and_writes_their_slots(
     assert wheres(kv_slots=[20, 21, 22, 23, 40]) == [verified.SLOTS]
     assert wheres(logits=np.ones((1, 8), dtype=np.float32)) == [verified.ROWS]
     assert wheres(logits=np.full((4, 2), 1.2, dtype=np.float32)) == [verified.OUTPUT]
-    nothing = Trace(ended=Ended(how=How.DONE), seen=())
+    nothing = Trace(ended=End(how=Termination.DONE), seen=())
     assert [verdict.status for verdict in verified.judge(case, nothing)] == [Status.UNKNOWN]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from repro.cases.case import Case, Setup, Target
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Termination, Trace
 from runners.processes.pool import Pool
 from runners.processes.warm import STANDBYS_MAX, WarmSessions, room_for
 from tests.builders.misbehaving import OPENING_S, going
@@ -116,7 +116,7 @@ def plain(trace: Trace) -> tuple[object, ...]:
 
 def seconds_of(pool: Pool, case: Case) -> float:
     start = time.monotonic()
-    assert pool.run(case).ended.how is How.DONE
+    assert pool.run(case).ended.how is Termination.DONE
     return time.monotonic() - start
 
 
@@ -133,7 +133,7 @@ def test_the_next_setups_session_is_there_when_it_is_needed(pool: Pool) -> None:
 def test_after_the_first_crash_the_next_case_starts_at_once(pool: Pool) -> None:
     """Both sessions of the setup open side by side."""
     crashing, well = going("slow-to-open-and-crash"), going("slow-to-open-and-crash", steps=1)
-    assert pool.run(well).ended.how is How.DONE
+    assert pool.run(well).ended.how is Termination.DONE
     assert pool.run(crashing).ended.what == "SIGSEGV"
     assert seconds_of(pool, well) < OPENING_S / 2
 
@@ -153,7 +153,7 @@ def test_after_a_second_crash_the_next_case_starts_at_once(pool: Pool) -> None:
     crashing, well = going("slow-to-open-and-crash"), going("slow-to-open-and-crash", steps=1)
     for _ in range(2):
         assert pool.run(crashing).ended.what == "SIGSEGV"
-        assert pool.run(well).ended.how is How.DONE
+        assert pool.run(well).ended.how is Termination.DONE
     time.sleep(OPENING_S)
     assert pool.run(crashing).ended.what == "SIGSEGV"
     assert seconds_of(pool, well) < OPENING_S / 2
@@ -163,7 +163,7 @@ def test_where_one_has_crashed_the_next_ones_may_come_at_once() -> None:
     crashing, well = going("slow-to-open-and-crash"), going("slow-to-open-and-crash", steps=1)
     with Pool(TARGET, session=MODULE, timeout_s=20, standbys=3) as pool:
         assert pool.run(crashing).ended.what == "SIGSEGV"
-        assert pool.run(well).ended.how is How.DONE
+        assert pool.run(well).ended.how is Termination.DONE
         time.sleep(OPENING_S + 0.3)
         for _ in range(2):
             assert pool.run(crashing).ended.what == "SIGSEGV"
@@ -211,9 +211,9 @@ def test_what_fails_for_lack_of_room_is_done_again_alone(pool: Pool) -> None:
     case = going("needs-room")
     pool.run(going("well"))
     pool.expect([going("slow-to-open").setup, case.setup])
-    assert pool.run(going("well", steps=1)).ended.how is How.DONE
+    assert pool.run(going("well", steps=1)).ended.how is Termination.DONE
     time.sleep(0.2)
-    assert pool.run(case).ended.how is How.DONE
+    assert pool.run(case).ended.how is Termination.DONE
     assert len(pool._standbys) == 0
 
 
@@ -225,7 +225,7 @@ def test_a_standby_that_dies_while_it_waits_is_nobodys_fault(number: int, pool: 
     time.sleep(0.2)
     os.kill(standing_by(pool, going("print").setup)[0], number)
     trace = pool.run(going("print"))
-    assert trace.ended.how is How.DONE
+    assert trace.ended.how is Termination.DONE
     assert trace.facts["sessions lost"] == f"one while it waited for a case: {signal.Signals(number).name}"
 
 
@@ -265,7 +265,7 @@ def test_the_session_goes_on_while_nobody_listens() -> None:
         pool.run(case)
         time.sleep(0.4)
         start = time.monotonic()
-        assert pool.run(case).ended.how is How.DONE
+        assert pool.run(case).ended.how is Termination.DONE
         assert time.monotonic() - start < 0.15
 
 
@@ -278,7 +278,7 @@ def test_a_bad_end_belongs_to_its_own_case(way: str) -> None:
     with Pool(TARGET, session=MODULE, timeout_s=1) as pool:
         alone = pool.run(bad)
         traces = run_all(pool, [good, bad, good, good, bad, bad, good])
-        hows = [trace.ended.how is How.DONE for trace in traces]
+        hows = [trace.ended.how is Termination.DONE for trace in traces]
     assert hows == [True, False, True, True, False, False, True]
     for trace in (traces[1], traces[4], traces[5]):
         assert (trace.ended.how, trace.ended.what, trace.ended.step) == (alone.ended.how, alone.ended.what, 1)
@@ -289,8 +289,8 @@ def test_what_was_printed_by_the_case_before_does_not_name_the_next_ones_crash()
     loud, bad = going("print-cuda-error"), going("print-cuda-error", steps=2)
     with Pool(TARGET, session=MODULE) as pool:
         traces = run_all(pool, [loud, bad])
-    assert traces[0].ended.how is How.DONE
-    assert (traces[1].ended.how, traces[1].ended.what) == (How.CRASHED, "SIGSEGV")
+    assert traces[0].ended.how is Termination.DONE
+    assert (traces[1].ended.how, traces[1].ended.what) == (Termination.CRASHED, "SIGSEGV")
 
 
 def test_a_case_that_was_sent_and_is_not_run_next_is_dropped() -> None:
@@ -298,7 +298,7 @@ def test_a_case_that_was_sent_and_is_not_run_next_is_dropped() -> None:
     with Pool(TARGET, session=MODULE) as pool:
         pool.send(other)
         pool.run(one)
-        assert plain(pool.run(going("well")))[:2] == (How.DONE, 2)
+        assert plain(pool.run(going("well")))[:2] == (Termination.DONE, 2)
         assert len(pool.run(other).seen) == 6
         pool.send(other)
         pool.run(one)

@@ -14,7 +14,7 @@ from oracles import bucket, graph_equals_eager, kv_indices, metadata_shape, plan
 from repro.cases.case import Case, Request, Setup, Step
 from repro.cases.layout import req_to_token
 from repro.traces.finding import Status
-from repro.traces.trace import Ended, How, Seen, Trace
+from repro.traces.trace import End, RecordedArray, Termination, Trace
 from tests.builders.only_verdict import only
 
 WINDOW = 3
@@ -30,12 +30,12 @@ Judge = Callable[..., Any]
 
 def told(judge: Judge, case: Case, steps: Sequence[Arrays]) -> tuple[Status, str]:
     seen = [
-        Seen(step=number, path=path, name=name, array=np.asarray(array))
+        RecordedArray(step=number, path=path, name=name, array=np.asarray(array))
         for number, arrays in enumerate(steps)
         for (path, name), array in arrays.items()
     ]
-    table = Seen(step=-1, path="input", name="req_to_token", array=req_to_token(case.setup))
-    verdict = only(judge, case, Trace(ended=Ended(how=How.DONE), seen=(table, *seen)))
+    table = RecordedArray(step=-1, path="input", name="req_to_token", array=req_to_token(case.setup))
+    verdict = only(judge, case, Trace(ended=End(how=Termination.DONE), seen=(table, *seen)))
     return verdict.status, verdict.where
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from repro.traces.trace import Ended, How
+from repro.traces.trace import End, Termination
 from runners.processes.causes import cuda_error, exit_name, tail
 from runners.processes.frame_writer import Recorder
 from runners.processes.trace_reader import Intake
@@ -99,7 +99,7 @@ def test_what_is_recorded_comes_in_as_it_was(recorded: list[np.ndarray]) -> None
             watch.see(number, "graph", "tokens", buffer.T)
             buffer[...] = 0  # a copy is taken at once: the next replay overwrites what was seen
         watch.fact("release", "x")
-        watch.ended(Ended(how=How.DONE, step=3, path="eager"))
+        watch.ended(End(how=Termination.DONE, step=3, path="eager"))
         frame = receive(lambda size: read_exactly(reading, size, time.monotonic() + 5))
     finally:
         os.close(reading)
@@ -107,7 +107,7 @@ def test_what_is_recorded_comes_in_as_it_was(recorded: list[np.ndarray]) -> None
     assert frame
     intake = Intake(facts={}, step=-1, path="build")
     assert not intake.take(frame)
-    assert intake.ended == Ended(how=How.DONE, step=3, path="eager")
+    assert intake.ended == End(how=Termination.DONE, step=3, path="eager")
     trace = intake.trace(intake.ended)
     assert trace.facts == {"release": "x"}
     assert [seen.step for seen in trace.seen] == list(range(len(recorded)))
@@ -139,7 +139,7 @@ def test_of_a_sheet_what_is_recorded_comes_in(seen: list[tuple[np.ndarray, bool]
     assert frame
     intake = Intake(facts={}, step=-1, path="build")
     assert intake.take(frame)
-    trace = intake.trace(Ended(how=How.DONE))
+    trace = intake.trace(End(how=Termination.DONE))
     told = [(n, one) for n, (one, tell) in enumerate(seen) if tell]
     assert [(got.step, got.path, got.name) for got in trace.seen] == [(3, "graph", str(n)) for n, _ in told]
     for got, (_, one) in zip(trace.seen, told, strict=True):

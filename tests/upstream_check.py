@@ -42,7 +42,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class PartResult:
     row: Row
     right: bool
     said: str
@@ -178,11 +178,11 @@ def everywhere(release: str) -> Row:
     return Row(part="seeds", name=release, command=command, judge=last_line(r"\d+ (passed|failed)"))
 
 
-def run(row: Row, out: Path, ends: float) -> Ended:
+def run(row: Row, out: Path, ends: float) -> PartResult:
     start = time.monotonic()
     left = ends - start
     if left < 5:
-        return Ended(row=row, right=False, said="not run: no time left", seconds=0.0)
+        return PartResult(row=row, right=False, said="not run: no time left", seconds=0.0)
     # One thread each: N processes share N cores.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
     try:
@@ -198,10 +198,10 @@ def run(row: Row, out: Path, ends: float) -> Ended:
     if right and row.part == "bisect" and seconds > BISECT_S:
         right, said = False, f"{said}; took {seconds:.0f} s"
     print(f"{'ok ' if right else 'NOT'} {row.part} {row.name} {seconds:.0f} s: {said}", flush=True)
-    return Ended(row=row, right=right, said=said, seconds=seconds)
+    return PartResult(row=row, right=right, said=said, seconds=seconds)
 
 
-def table(done: Sequence[Ended]) -> Iterator[str]:
+def table(done: Sequence[PartResult]) -> Iterator[str]:
     yield "| part | seed or release | right | s | seen |"
     yield "|---|---|---|---|---|"
     for one in done:

@@ -21,7 +21,7 @@ from repro.shrinking.confirm import attempts
 from repro.shrinking.store import keep
 from repro.shrinking.triage import Budget, Triage, TriageHooks
 from repro.traces.finding import Finding, Status, Verdict
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Termination, Trace
 
 SETUPS_EACH, CASES_EACH = 3, 4
 # Compiling its buckets takes longer than all else.
@@ -175,10 +175,10 @@ class Check:
             return None
         trace = ways.run(case)
         self.checked.release = self.checked.release or trace.facts.get("sglang", "")
-        if trace.ended.how is How.UNSUPPORTED:
+        if trace.ended.how is Termination.UNSUPPORTED:
             self.checked.refused.setdefault(place, trace.ended.what)
             return None
-        if trace.ended.how is How.ERROR:
+        if trace.ended.how is Termination.ERROR:
             self.checked.errors[place] = trace.ended.what
             return None
         verdicts = self.judge(case, trace)

@@ -12,9 +12,9 @@ from fuzz.campaign import ATTEMPTS_MAX, REFUSALS_MAX
 from fuzz.cluster.chunk import Chunk, settling
 from fuzz.parallel.merge import merged
 from fuzz.stats import Plan
-from repro.traces.campaign import Campaign, Found
+from repro.traces.campaign import Campaign, CampaignFinding
 from repro.traces.finding import Finding
-from repro.traces.trace import How
+from repro.traces.trace import Termination
 
 
 class Board:
@@ -80,10 +80,10 @@ class Board:
         """A failure's chunk was lost too often: it stays as it was seen."""
         self._at_work.discard(chunk.settle)
 
-    def _store(self, found: Found) -> None:
+    def _store(self, found: CampaignFinding) -> None:
         self._replace(dataclasses.replace(found, seed=self._keep(found.finding)))
 
-    def _replace(self, found: Found) -> None:
+    def _replace(self, found: CampaignFinding) -> None:
         others = (found if one.fingerprint == found.fingerprint else one for one in self.total.findings)
         self.total = dataclasses.replace(self.total, findings=tuple(others))
 
@@ -95,5 +95,5 @@ class Board:
     @property
     def cannot_run(self) -> bool:
         """Whether so many cases were tried, and not one run took place."""
-        ran = sum(count for how, count in self.total.endings.items() if How(how).took_place)
+        ran = sum(count for how, count in self.total.endings.items() if Termination(how).took_place)
         return self.total.cases >= REFUSALS_MAX and not ran

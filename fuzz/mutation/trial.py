@@ -11,7 +11,7 @@ from fuzz.mutation.scope import Ran, ordered
 from repro.cases.case import Case
 from repro.cases.codec import digest
 from repro.traces.finding import Status, Verdict
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Termination, Trace
 
 KILLED, SURVIVED, EQUIVALENT, UNTRIED = "killed", "survived", "equivalent", "untried"
 # Where a session does not come to its first replay: sglang raised while its workers were built, or our own part of the
@@ -162,7 +162,7 @@ def _failed(judge: Judge, case: Case, trace: Trace) -> list[tuple[str, str]]:
 
 
 def _not_swapped(trace: Trace) -> bool:
-    return trace.ended.how is How.UNSUPPORTED and any(
+    return trace.ended.how is Termination.UNSUPPORTED and any(
         text in trace.ended.what for text in ("cannot be swapped in", "cannot be compiled", "no function ")
     )
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from repro.cases.sort_key import sort_key
-from repro.traces.campaign import Campaign, Covered, Found, Transition
+from repro.traces.campaign import Campaign, CampaignFinding, Covered, Transition
 from repro.traces.finding import Finding
 
 # Why campaigns stopped, by how much that means for the whole: one shard's error is the campaign's.
@@ -80,15 +80,15 @@ def _verdicts(parts: Sequence[Campaign]) -> dict[str, dict[str, int]]:
     return {oracle: _added(part.verdicts.get(oracle, {}) for part in parts) for oracle in oracles}
 
 
-def _findings(findings: Iterable[Found]) -> tuple[Found, ...]:
+def _findings(findings: Iterable[CampaignFinding]) -> tuple[CampaignFinding, ...]:
     """For each fingerprint the best known form, when the first shard saw it, and in how many cases all of them did."""
-    forms: dict[str, list[Found]] = {}
+    forms: dict[str, list[CampaignFinding]] = {}
     for found in findings:
         forms.setdefault(found.fingerprint, []).append(found)
     return tuple(sorted(map(_joined, forms.values()), key=lambda found: found.at_seconds))
 
 
-def _joined(forms: Sequence[Found]) -> Found:
+def _joined(forms: Sequence[CampaignFinding]) -> CampaignFinding:
     earliest = min(forms, key=lambda form: form.at_seconds)
     best = min(forms, key=lambda form: (form.failed == 0, form.tried == 0, not form.seed, sort_key(form.case)))
     return dataclasses.replace(

@@ -19,7 +19,7 @@ from repro.ledger.run import LedgerRun, asked_for, new_run
 from repro.shrinking.replay import Outcome, line, outcome_of, to_json
 from repro.traces.exit_codes import ExitCode, severest
 from repro.traces.finding import Status
-from repro.traces.trace import How
+from repro.traces.trace import Termination
 from runners.processes.diagnose import extra_notes
 from runners.processes.experiments import experiments
 from runners.processes.pool import Pool
@@ -76,7 +76,7 @@ def opened(options: argparse.Namespace, target: Target, tool: str = "") -> Abstr
 def _show(outcome: Outcome, options: argparse.Namespace) -> None:
     for error in outcome.errors:
         complain(f"{outcome.seed} on {outcome.target}: could not be run: {error}")
-    if not options.json and outcome.word != How.ERROR.name:
+    if not options.json and outcome.word != Termination.ERROR.name:
         say(line(outcome))
         if outcome.status is not None and not options.quiet:
             show_outcome(Console(), outcome)

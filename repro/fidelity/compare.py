@@ -19,7 +19,7 @@ import numpy as np
 
 from repro.cases.case import Setup
 from repro.cases.codec import digest
-from repro.fidelity.observation import KV, PATHS, Observation, Outputs, Seen, apart, distance, turned, unlike
+from repro.fidelity.observation import KV, PATHS, Observation, Outputs, StepOutputs, apart, distance, turned, unlike
 from repro.traces.finding import Status, Verdict
 
 OVERALL, CHOICES, SLOTS, VALUES = "overall", "trees and tokens", "KV slots written", "KV values"
@@ -150,7 +150,7 @@ class _Comparison:
         failed = {name for side in (first, second) for name, verdict in side.items() if verdict.status is Status.FAIL}
         return bool(failed) and not failed & first.keys() & second.keys()
 
-    def _listed(self, number: int, mine: Seen, other: Seen) -> Iterator[Disagreement]:
+    def _listed(self, number: int, mine: StepOutputs, other: StepOutputs) -> Iterator[Disagreement]:
         for name in sorted(mine.listed.keys() | other.listed.keys()):
             a, b = mine.listed.get(name), other.listed.get(name)
             same = a is not None and b is not None and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
@@ -159,7 +159,7 @@ class _Comparison:
                 lists = ("nothing" if array is None else _short(array.tolist()) for array in (a, b))
                 yield self._disagreement(LISTED, f"{name} {self._versus(*lists)}", step=number)
 
-    def _row(self, mine: Seen, other: Seen, path: str, row: int) -> Iterator[tuple[str, str]]:
+    def _row(self, mine: StepOutputs, other: StepOutputs, path: str, row: int) -> Iterator[tuple[str, str]]:
         a, b = mine.paths[path], other.paths[path]
         if mine.drafted and other.drafted:
             other_call = unlike(mine.drafted, other.drafted, row)

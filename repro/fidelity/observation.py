@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from repro.cases.case import Case
 from repro.traces.finding import Status, Verdict
-from repro.traces.trace import Array, How, Trace
+from repro.traces.trace import Array, Termination, Trace
 
 PATHS = ("graph", "eager")
 # What was asked of the reference, of graph only where it made other choices than eager.
@@ -47,7 +47,7 @@ class Outputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class StepOutputs:
     """One step. paths: by name. given: the KV slots that each request may write. turned: for each request whether
     rounding may change its integers: noise did on this target, or the reference in float64, where it was asked, is not
     sure of them; noise: by output, and KV, how far each request's values then moved, at most. listed: what a runner
@@ -73,11 +73,11 @@ class Observation:
     what: str
     verdicts: tuple[Verdict, ...]
     overall: Status | None
-    steps: Mapping[int, Seen]
+    steps: Mapping[int, StepOutputs]
 
     @property
     def took_place(self) -> bool:
-        return How(self.how).took_place
+        return Termination(self.how).took_place
 
 
 def observe(case: Case, trace: Trace, verdicts: Sequence[Verdict], overall: Status | None) -> Observation:
@@ -93,7 +93,7 @@ def observe(case: Case, trace: Trace, verdicts: Sequence[Verdict], overall: Stat
         if (number, "eager") in arrays:
             steps[number] = _step(case, arrays, number)
         elif graphless and (listed := dict(_listed(arrays, number))):
-            steps[number] = Seen(paths={}, given=(), turned=(), noise={}, listed=listed)
+            steps[number] = StepOutputs(paths={}, given=(), turned=(), noise={}, listed=listed)
     return Observation(
         case=case,
         how=ended.how.value,
@@ -112,7 +112,7 @@ def _listed(arrays: Mapping[tuple[int, str], Arrays], number: int) -> Iterator[t
                 yield f"{path} {name}", array
 
 
-def _step(case: Case, arrays: Mapping[tuple[int, str], Arrays], number: int) -> Seen:
+def _step(case: Case, arrays: Mapping[tuple[int, str], Arrays], number: int) -> StepOutputs:
     def outputs(path: str) -> Outputs | None:
         return _outputs(arrays.get((number, path), {}), case.setup.page_size)
 
@@ -124,7 +124,7 @@ def _step(case: Case, arrays: Mapping[tuple[int, str], Arrays], number: int) -> 
     paths = {path: left for path in PATHS if (left := outputs(path))}
     eager = paths.get("eager")
     variants = [variant for path in VARIANTS if (variant := outputs(path))]
-    return Seen(
+    return StepOutputs(
         paths=paths,
         given=slots_of_rows,
         turned=tuple(

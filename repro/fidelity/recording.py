@@ -20,7 +20,7 @@ import numpy as np
 
 from repro.cases.case import Target, problems
 from repro.cases.codec import BadSeed, case_from_json, case_to_json
-from repro.fidelity.observation import Observation, Outputs, Seen, thinned
+from repro.fidelity.observation import Observation, Outputs, StepOutputs, thinned
 from repro.traces.earlier import told_apart
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Array
@@ -141,7 +141,7 @@ def _case_from_json(form: Mapping[str, Any], arrays: Sequence[Array]) -> Observa
     )
 
 
-def _step_to_json(step: Seen, store: _Store) -> dict[str, Any]:
+def _step_to_json(step: StepOutputs, store: _Store) -> dict[str, Any]:
     allocated = [sorted(slots) for slots in step.given]
     return {
         "paths": {name: _outputs_to_json(outputs, store) for name, outputs in step.paths.items()},
@@ -156,10 +156,10 @@ def _step_to_json(step: Seen, store: _Store) -> dict[str, Any]:
     }
 
 
-def _step_from_json(form: Mapping[str, Any], arrays: Sequence[Array]) -> Seen:
+def _step_from_json(form: Mapping[str, Any], arrays: Sequence[Array]) -> StepOutputs:
     ends = np.cumsum([0, *form["given_lengths"]]).tolist()
     allocated = arrays[form["given"]].tolist()
-    return Seen(
+    return StepOutputs(
         paths={name: _outputs_from_json(outputs, arrays) for name, outputs in form["paths"].items()},
         given=tuple(frozenset(allocated[start:end]) for start, end in itertools.pairwise(ends)),
         turned=tuple(map(bool, form["turned"])),

@@ -18,7 +18,7 @@ from repro.ledger.read import History
 from repro.ledger.rows import ERROR, STATUSES, UNSUPPORTED, CheckRow, FixRow
 from repro.ledger.states import CANNOT_RUN, KNOWN, NEW, PASSING, State, measurements, states
 from repro.ledger.unfinished import NOT_ENDED
-from repro.traces.campaign import Campaign, Found
+from repro.traces.campaign import Campaign, CampaignFinding
 from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Status
 
@@ -97,7 +97,7 @@ def judge_campaign(done: Campaign, before: Sequence[Campaign]) -> Judgement:
     return Judgement(color=Color.GREEN)
 
 
-def _told(finding: Found) -> str:
+def _told(finding: CampaignFinding) -> str:
     again = f"failed {finding.failed} of {finding.tried} runs" if finding.failed else "seen once, and not again"
     return f"{finding.oracle} {finding.fingerprint} at {finding.where}: {again}; {finding.seed}"
 

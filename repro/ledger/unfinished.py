@@ -11,9 +11,9 @@ from repro.cases import codec
 from repro.cases.case import Target
 from repro.cases.codec import BadSeed
 from repro.ledger.rows import ERROR, UNSUPPORTED, FindingRow
-from repro.traces.campaign import Campaign, Covered, Found, Transition
+from repro.traces.campaign import Campaign, CampaignFinding, Covered, Transition
 from repro.traces.finding import Finding, Status, Verdict, by_oracle
-from repro.traces.trace import How
+from repro.traces.trace import Termination
 
 NOT_ENDED = "not ended"
 
@@ -81,7 +81,11 @@ def unfinished(groups: Sequence[Alike], findings: Iterable[FindingRow]) -> Campa
         replays=sum(group.replays for group in groups),
         setups=len({(group.topk, group.num_steps) for group in groups}),
         verdicts={oracle: dict(counts) for oracle, counts in sorted(verdicts.items())},
-        endings={how.value: count for how, count in ((How.UNSUPPORTED, refused), (How.ERROR, errors)) if count},
+        endings={
+            how.value: count
+            for how, count in ((Termination.UNSUPPORTED, refused), (Termination.ERROR, errors))
+            if count
+        },
         errors={"no reason stored": errors} if errors else {},
         transitions=tuple(Covered(transition=one, count=count) for one, count in sorted(transitions.items())),
         transitions_possible=len(transitions),
@@ -115,7 +119,7 @@ def _transitions(row: Alike) -> list[Transition]:
     return transitions
 
 
-def _found(row: FindingRow) -> Found:
+def _found(row: FindingRow) -> CampaignFinding:
     try:
         case = codec.loads(row.seed_text).case
     except BadSeed as error:
@@ -130,6 +134,6 @@ def _found(row: FindingRow) -> Found:
         backend=row.backend,
     )
     target = Target.parse(row.target)
-    found = Found.of(Finding(case=case, target=target, verdict=verdict, failed=row.failed, tried=row.tried))
+    found = CampaignFinding.of(Finding(case=case, target=target, verdict=verdict, failed=row.failed, tried=row.tried))
     # By its name in the ledger, under which it is looked up.
     return replace(found, fingerprint=row.fingerprint)

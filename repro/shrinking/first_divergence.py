@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from repro.cases.case import Case
 from repro.shrinking.replay import Outcome
 from repro.traces.finding import Cell, Status, Verdict
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Termination, Trace
 
 Run = Callable[[Case], Trace]
 Judge = Callable[[Case, Trace], Sequence[Verdict]]
@@ -95,7 +95,7 @@ def locate(case: Case, verdict: Verdict, run: Run, judge: Judge, run_waiting: Ru
 
 
 def _ended_badly(trace: Trace) -> bool:
-    return trace.ended.how is not How.DONE and trace.ended.how.took_place
+    return trace.ended.how is not Termination.DONE and trace.ended.how.took_place
 
 
 def annotate(verdict: Verdict, first: FirstDivergence) -> Verdict:

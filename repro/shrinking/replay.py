@@ -12,7 +12,7 @@ from repro.cases.codec import digest
 from repro.shrinking.confirm import Judge, Run, attempts
 from repro.traces.exit_codes import ExitCode, of_status
 from repro.traces.finding import Status, Verdict
-from repro.traces.trace import Ended, How
+from repro.traces.trace import End, Termination
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Outcome:
     target: Target
     runs: tuple[tuple[Verdict, ...], ...]
     statuses: tuple[Status, ...]
-    ended: Ended
+    ended: End
     facts: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     errors: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ def outcome_of(
         ended=last.ended,
         facts=dict(last.facts),
         seconds=dict(last.seconds),
-        errors=tuple(trouble(attempt.trace.ended) for attempt in made if attempt.trace.ended.how is How.ERROR),
+        errors=tuple(trouble(attempt.trace.ended) for attempt in made if attempt.trace.ended.how is Termination.ERROR),
     )
 
 
@@ -102,7 +102,7 @@ def line(outcome: Outcome) -> str:
     return f"UNKNOWN {where}: {why}: failed 0 of {n} runs"
 
 
-def trouble(ended: Ended) -> str:
+def trouble(ended: End) -> str:
     """Why a run did not take place, on one line."""
     last = ([part.strip() for part in ended.detail.splitlines() if part.strip()] or [""])[-1]
     # The last line of a report of an exception repeats what it was called.

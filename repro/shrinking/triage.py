@@ -16,7 +16,7 @@ from repro.shrinking.confirm import Attempt, Judge, Run, attempts, confirm
 from repro.shrinking.first_divergence import FirstDivergence, annotate
 from repro.shrinking.shrink import NotFailing, shrink
 from repro.traces.finding import Finding, Verdict
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Termination, Trace
 
 # How many sessions a shrinking crash asks for ahead; the pool knows how many it has room for.
 SESSIONS_AHEAD = 8
@@ -116,7 +116,7 @@ class Triage:
         if verdict is not None:
             self._verdicts[case] = verdict
             self._latest = (case, attempt.trace)
-            self._crashed = attempt.trace.ended.how is not How.DONE
+            self._crashed = attempt.trace.ended.how is not Termination.DONE
         return verdict is not None
 
     @property

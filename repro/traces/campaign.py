@@ -17,7 +17,7 @@ from repro.cases.codec import case_from_json, case_to_json
 from repro.traces.earlier import UNFIT, places, told_apart
 from repro.traces.excerpt import Excerpt
 from repro.traces.finding import Cell, Finding, Status, Verdict, fingerprint
-from repro.traces.trace import How
+from repro.traces.trace import Termination
 
 Made = typing.TypeVar("Made")
 
@@ -55,7 +55,7 @@ class Covered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class CampaignFinding:
     """One kind of failure on one target, with the smallest case known for it.
 
     seed: path of the stored seed file. failed of tried runs in fresh processes ended in this verdict; 0 of n means
@@ -93,7 +93,7 @@ class Found:
         done_seconds: float = 0.0,
         shrink_runs: int = 0,
         excerpts: tuple[Excerpt, ...] = (),
-    ) -> Found:
+    ) -> CampaignFinding:
         """A finding as part of a campaign."""
         verdict = finding.verdict
         return cls(
@@ -148,7 +148,7 @@ class Progress:
     seconds: float
     transitions: int
     transitions_possible: int
-    findings: tuple[Found, ...]
+    findings: tuple[CampaignFinding, ...]
     doing: str
 
 
@@ -210,7 +210,7 @@ class Campaign:
     transitions: tuple[Covered, ...] = ()
     transitions_possible: int = 0
     transitions_missing: tuple[Transition, ...] = ()
-    findings: tuple[Found, ...] = ()
+    findings: tuple[CampaignFinding, ...] = ()
     error: str = ""
     stages: Mapping[str, float] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -253,12 +253,12 @@ class Campaign:
 
 def _told_apart(reasons: Mapping[str, int], endings: Mapping[str, int]) -> dict[str, Mapping[str, int]]:
     """The parts of a record from before UNSUPPORTED and ERROR were separate."""
-    kinds: dict[How, dict[str, int]] = {How.UNSUPPORTED: {}, How.ERROR: {}}
+    kinds: dict[Termination, dict[str, int]] = {Termination.UNSUPPORTED: {}, Termination.ERROR: {}}
     for why, count in reasons.items():
         kinds[told_apart(UNFIT, why)][why] = count
     counts = {how.value: sum(reasons.values()) for how, reasons in kinds.items() if reasons}
     ended = {how: count for how, count in endings.items() if how != UNFIT} | counts
-    return {"unsupported": kinds[How.UNSUPPORTED], "errors": kinds[How.ERROR], "endings": ended}
+    return {"unsupported": kinds[Termination.UNSUPPORTED], "errors": kinds[Termination.ERROR], "endings": ended}
 
 
 def _typed(built: Made) -> Made:
@@ -299,7 +299,7 @@ def covered_from_json(form: Mapping[str, Any]) -> Covered:
     return _typed(Covered(count=parts.pop("count"), transition=_typed(Transition(**parts))))
 
 
-def found_to_json(finding: Found) -> dict[str, Any]:
+def found_to_json(finding: CampaignFinding) -> dict[str, Any]:
     form = {name: getattr(finding, name) for name in finding.__slots__}
     form["case"] = case_to_json(finding.case)
     form["cell"] = asdict(finding.cell) if finding.cell else None
@@ -308,15 +308,15 @@ def found_to_json(finding: Found) -> dict[str, Any]:
     return form | {"runner": finding.case.setup.runner, "backend": finding.case.setup.backend}
 
 
-def found_from_json(form: Mapping[str, Any]) -> Found:
+def found_from_json(form: Mapping[str, Any]) -> CampaignFinding:
     parts = {name: value for name, value in form.items() if name not in _SETUP}
     parts["case"] = case_from_json(parts["case"])
     parts["cell"] = _typed(Cell(**parts["cell"])) if parts["cell"] else None
     parts["excerpts"] = tuple(_excerpt_from_json(part) for part in parts.get("excerpts", ()))
-    return _typed(Found(**parts))
+    return _typed(CampaignFinding(**parts))
 
 
-def _founds(form: Mapping[str, Any]) -> tuple[Found, ...]:
+def _founds(form: Mapping[str, Any]) -> tuple[CampaignFinding, ...]:
     """A finding; of a record whose fingerprints were of oracle and `where` alone one for each place that it names."""
     finding = found_from_json(form)
     if form.keys() >= _SETUP:

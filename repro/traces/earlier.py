@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from repro.traces.trace import How
+from repro.traces.trace import Termination
 
 UNFIT = "unfit"  # either kind of trouble
 _OF_OURS = re.compile(
@@ -20,11 +20,11 @@ _LABELS = {
 }
 
 
-def told_apart(how: str, why: str) -> How:
+def told_apart(how: str, why: str) -> Termination:
     """How a run ended, in this word and for this reason. ValueError if it is no such word of any version."""
     if how != UNFIT:
-        return How(how)
-    return How.ERROR if _OF_OURS.match(why) else How.UNSUPPORTED
+        return Termination(how)
+    return Termination.ERROR if _OF_OURS.match(why) else Termination.UNSUPPORTED
 
 
 def places(oracle: str, where: str) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ import numpy.typing as npt
 Array = npt.NDArray[np.generic]
 
 
-class How(StrEnum):
+class Termination(StrEnum):
     """How a run ended. Neither of the last two is sglang's bug, and neither was a run of the case.
 
     UNSUPPORTED: declared before it was tried, with the release's reason or a stand-in's. ERROR: the harness, an adapter
@@ -110,15 +110,15 @@ class How(StrEnum):
     @property
     def took_place(self) -> bool:
         """Whether the case was run at all."""
-        return self not in (How.UNSUPPORTED, How.ERROR)
+        return self not in (Termination.UNSUPPORTED, Termination.ERROR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class End:
     """step: the step that was under way (-1: building or capturing), path: which path of it. what: a short
     coarse name that is the same for the same bug (an exception type, a CUDA error, a signal). detail: the full text."""
 
-    how: How
+    how: Termination
     step: int = -1
     path: str = ""
     what: str = ""
@@ -126,7 +126,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class RecordedArray:
     """One recorded array: a copy made at once, since runners return views that the next replay overwrites."""
 
     step: int
@@ -140,8 +140,8 @@ class Trace:
     """facts: short texts about the run (release, adapter, engine, torch, machine); seconds: time per stage
     (build, graph, history, eager, reference, record)."""
 
-    ended: Ended
-    seen: tuple[Seen, ...] = ()
+    ended: End
+    seen: tuple[RecordedArray, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
 

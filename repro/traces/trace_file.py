@@ -20,7 +20,7 @@ import numpy as np
 
 from repro.cases.case import Case, Target, problems
 from repro.cases.codec import BadSeed, case_from_json, case_to_json
-from repro.traces.trace import Array, Ended, How, Seen, Trace
+from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
 
 FORMAT = 1
 SUFFIX = ".trace.npz"
@@ -113,7 +113,7 @@ def _kept(head: Mapping[str, Any], body: bytes) -> Kept:
         raise ValueError("not a valid case")
     ended = dict(head["ended"])
     trace = Trace(
-        ended=Ended(**(ended | {"how": How(ended["how"])})),
+        ended=End(**(ended | {"how": Termination(ended["how"])})),
         seen=tuple(_seen(head["seen"], body)),
         facts={str(name): str(text) for name, text in head["facts"].items()},
         seconds={str(name): float(number) for name, number in head["seconds"].items()},
@@ -121,7 +121,7 @@ def _kept(head: Mapping[str, Any], body: bytes) -> Kept:
     return Kept(case=case, target=Target.parse(head["target"]), trace=trace)
 
 
-def _seen(forms: list[Any], body: bytes) -> Iterator[Seen]:
+def _seen(forms: list[Any], body: bytes) -> Iterator[RecordedArray]:
     offset = 0
     for step, path, name, kind, shape in forms:
         dtype = np.dtype(kind)
@@ -130,7 +130,7 @@ def _seen(forms: list[Any], body: bytes) -> Iterator[Seen]:
         if type(step) is not int or not isinstance(path, str) or not isinstance(name, str):
             raise TypeError("an array without a name")
         array: Array = np.frombuffer(body, dtype=dtype, count=math.prod(shape), offset=offset).reshape(shape)
-        yield Seen(step=step, path=path, name=name, array=array)
+        yield RecordedArray(step=step, path=path, name=name, array=array)
         offset += array.nbytes
     if offset != len(body):
         raise ValueError("more bytes than arrays")

@@ -17,7 +17,7 @@ from repro.shrinking.replay import Outcome, line, outcome_of
 from repro.traces.campaign import Campaign
 from repro.traces.exit_codes import ExitCode, severest
 from repro.traces.finding import Status, Verdict
-from repro.traces.trace import How
+from repro.traces.trace import Termination
 from repro.upstream.fixes import SEEDS, Fix, Proof
 
 # How the reason begins of a proof for which this host lacks releases.
@@ -268,7 +268,7 @@ def answer_of_search(done: Campaign, proof: Proof) -> Result:
 
 
 def _not_run(done: Campaign) -> int:
-    return sum(count for how, count in done.endings.items() if not How(how).took_place)
+    return sum(count for how, count in done.endings.items() if not Termination(how).took_place)
 
 
 def exit_code(rows: Sequence[ProofRow]) -> ExitCode:

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from repro.cases.case import Case
 from repro.traces.finding import Status, Verdict
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Termination, Trace
 from runners.conformance.jobs import Job
 from runners.recording.observer import PASSING
 
@@ -86,7 +86,7 @@ def row(
     fails = tuple(f"{v.oracle}: {v.where}" for v in verdicts if v.status is Status.FAIL)
     state, words = _state(trace, verdicts, overall)
     failed = [verdict for verdict in verdicts if verdict.status is Status.FAIL]
-    if trace.ended.how is How.RAISED and failed and all(known(job.case, verdict) for verdict in failed):
+    if trace.ended.how is Termination.RAISED and failed and all(known(job.case, verdict) for verdict in failed):
         state, words = State.GREEN, ""
     return Row(
         runner=job.runner,
@@ -103,9 +103,9 @@ def row(
 
 def _state(trace: Trace, verdicts: Sequence[Verdict], overall: Overall) -> tuple[State, str]:
     ended = trace.ended
-    if ended.how is How.UNSUPPORTED:
+    if ended.how is Termination.UNSUPPORTED:
         return State.UNSUPPORTED, _one_line(ended.what)
-    if ended.how is not How.DONE:
+    if ended.how is not Termination.DONE:
         return State.RED, culprit(ended.what, ended.detail)
     if overall(verdicts) is Status.UNKNOWN:
         doubts = (f"{v.oracle}: {v.where}" for v in verdicts if v.status is Status.UNKNOWN)

@@ -56,7 +56,7 @@ class HostArrays:
             yield from what.places
 
 
-class Tape:
+class StagingBuffer:
     """Values seen in one step go to `watch`: what is on the host at the next hold(), what is on the device at the next
     flush()."""
 

@@ -9,7 +9,7 @@ from repro.cases.case import Case
 from repro.shrinking.first_divergence import FirstDivergence, Judge, locate, of_outcome
 from repro.shrinking.replay import Outcome
 from repro.traces.finding import Verdict
-from repro.traces.trace import How, Trace
+from repro.traces.trace import Termination, Trace
 from runners.processes.pool import Pool
 from runners.processes.sanitizer import PROGRAM, Access
 
@@ -32,6 +32,6 @@ def extra_notes(pool: Pool, outcome: Outcome, judge: Judge, accesses: Sequence[A
     if not outcome.verdict:
         return notes
     # A sanitizer waits for every launch itself.
-    crashed = outcome.ended.how is not How.DONE and pool.target.engine == "cuda" and not accesses
+    crashed = outcome.ended.how is not Termination.DONE and pool.target.engine == "cuda" and not accesses
     first = locate_first(pool, outcome.case, outcome.verdict, judge) if crashed else of_outcome(outcome)
     return [*notes, str(first)] if str(first) else notes

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from repro.traces.trace import Array, Ended
+from repro.traces.trace import Array, End
 from runners.processes.wire import packed, write_all
 from runners.recording.observer import HarnessError, Watch
 from runners.recording.packed import PackedLayout
@@ -72,7 +72,7 @@ class Recorder(Watch):
         """Say how much this session has printed so far: what comes from here on belongs to the run that begins."""
         self._say("printed", length)
 
-    def ended(self, ended: Ended) -> None:
+    def ended(self, ended: End) -> None:
         """Send what is left and how the run ended."""
         self._say("ended", ended.how.value, ended.step, ended.path, ended.what, ended.detail)
         self._flush()

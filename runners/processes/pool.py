@@ -17,7 +17,7 @@ from types import TracebackType
 
 from repro.cases.case import Case, Setup, Target
 from repro.cases.codec import case_to_json
-from repro.traces.trace import Ended, How, Trace
+from repro.traces.trace import End, Termination, Trace
 from runners.processes.causes import cuda_error, exit_name
 from runners.processes.compilers import patient
 from runners.processes.fork_servers import started
@@ -161,12 +161,12 @@ class Pool:
         intake = Intake(facts={}, step=BUILDING[0], path=BUILDING[1])
         try:
             ended = self._ended(case, upcoming, intake)
-            if ended.how is not How.DONE:
+            if ended.how is not Termination.DONE:
                 self._crashed.add(case.setup)
-            if self._fresh or ended.how is not How.DONE:
+            if self._fresh or ended.how is not Termination.DONE:
                 self._close_session()
         except WorkerTrouble as trouble:
-            ended = intake.end(How.ERROR, str(trouble), self._log.since(mark))
+            ended = intake.end(Termination.ERROR, str(trouble), self._log.since(mark))
             self._drop_worker()
         except BaseException:
             # Ctrl-C in the middle of a run: the session is in an unknown state, and so is what it still says.
@@ -174,7 +174,7 @@ class Pool:
             raise
         return intake.trace(ended)
 
-    def _ended(self, case: Case, upcoming: Case | None, intake: Intake) -> Ended:
+    def _ended(self, case: Case, upcoming: Case | None, intake: Intake) -> End:
         """Run the case in the kept session if that has its setup, else in a new one."""
         try:
             return self._converse(self._session_for(case, intake), case, upcoming, intake)
@@ -207,7 +207,7 @@ class Pool:
         intake.facts = self._session.facts
         return self._session
 
-    def _converse(self, session: Open, case: Case, upcoming: Case | None, intake: Intake) -> Ended:
+    def _converse(self, session: Open, case: Case, upcoming: Case | None, intake: Intake) -> End:
         """Send the case, and perhaps the next one, and take in what comes back until it has ended."""
         channel = session.channel.fileno()
         try:
@@ -231,7 +231,7 @@ class Pool:
         except BadFrame as error:
             raise WorkerTrouble(f"the worker sent garbage: {error}") from error
         session.sent.pop(0)
-        if intake.ended.how is How.RAISED and cuda_error(intake.ended.what):
+        if intake.ended.how is Termination.RAISED and cuda_error(intake.ended.what):
             # What a device assertion says is printed, and no part of the exception.
             intake.ended = replace(intake.ended, detail=f"{session.log.since(intake.mark)}\n{intake.ended.detail}")
         self._log.take_over(session.log)
@@ -263,24 +263,26 @@ class Pool:
 
     # How runs end that do not say so ------------------------------------------------------------------------------
 
-    def _died(self, session: Open, intake: Intake) -> Ended:
+    def _died(self, session: Open, intake: Intake) -> End:
         """The session closed its channel without saying how the run ended."""
         self._forget_session()
         status = self._end(session, 0, PROMPT_S)
         return self._unsaid(
-            How.CRASHED, exit_name(status), f"the session ended with {exit_name(status)}", session, intake
+            Termination.CRASHED, exit_name(status), f"the session ended with {exit_name(status)}", session, intake
         )
 
-    def _hung(self, session: Open, intake: Intake) -> Ended:
+    def _hung(self, session: Open, intake: Intake) -> End:
         """Nothing came for too long."""
         try:
             self._end(session, signal.SIGABRT, _ABORT_S)
             self._forget_session()
         except WorkerTrouble:
             self._drop_worker()  # it hung, whatever became of the worker
-        return self._unsaid(How.HUNG, "no answer", "nothing was heard of the session for too long", session, intake)
+        return self._unsaid(
+            Termination.HUNG, "no answer", "nothing was heard of the session for too long", session, intake
+        )
 
-    def _unsaid(self, how: How, what: str, detail: str, session: Open, intake: Intake) -> Ended:
+    def _unsaid(self, how: Termination, what: str, detail: str, session: Open, intake: Intake) -> End:
         printed = session.log.since(intake.mark)
         self._log.take_over(session.log)
         return unsaid(how, what, detail, printed, intake)

@@ -15,7 +15,7 @@ from typing import Any
 
 from repro.cases.case import Case, Setup, Target
 from repro.cases.codec import case_from_json
-from repro.traces.trace import Ended, How
+from repro.traces.trace import End, Termination
 from runners.processes.causes import exception_detail, exception_name, one_line
 from runners.processes.frame_writer import Recorder
 from runners.processes.wire import read_exactly, receive
@@ -74,11 +74,11 @@ def session(
             continue
         ended = run(run_case, case, watch)
         watch.ended(ended)
-        if ended.how is not How.DONE:
+        if ended.how is not Termination.DONE:
             return
 
 
-def run(run_case: RunCase, case: Case, watch: Recorder) -> Ended:
+def run(run_case: RunCase, case: Case, watch: Recorder) -> End:
     """Run one case; whatever it raises becomes how it ended."""
     sys.stdout.flush()
     watch.printed(os.fstat(2).st_size)
@@ -87,23 +87,23 @@ def run(run_case: RunCase, case: Case, watch: Recorder) -> Ended:
         run_case(case, watch)
     except BaseException as error:  # becomes the trace's end
         return _raised(error, watch)
-    return Ended(how=How.DONE, step=watch.step, path=watch.path)
+    return End(how=Termination.DONE, step=watch.step, path=watch.path)
 
 
-def not_opened(error: BaseException, watch: Recorder) -> Ended:
+def not_opened(error: BaseException, watch: Recorder) -> End:
     """How a session ended that could not be opened: an error of sglang's, with the part that was being built, or an
     error of the harness."""
     return _raised(error, watch) if watch.path != "build" else _not_run(error, watch)
 
 
-def _raised(error: BaseException, watch: Recorder) -> Ended:
+def _raised(error: BaseException, watch: Recorder) -> End:
     if isinstance(error, Unsupported | HarnessError):
         return _not_run(error, watch)
     what, detail = exception_name(error), exception_detail(error)
-    return Ended(how=How.RAISED, step=watch.step, path=watch.path, what=what, detail=detail)
+    return End(how=Termination.RAISED, step=watch.step, path=watch.path, what=what, detail=detail)
 
 
-def _not_run(error: BaseException, watch: Recorder) -> Ended:
-    how = How.UNSUPPORTED if isinstance(error, Unsupported) else How.ERROR
+def _not_run(error: BaseException, watch: Recorder) -> End:
+    how = Termination.UNSUPPORTED if isinstance(error, Unsupported) else Termination.ERROR
     what = str(error) if isinstance(error, Unsupported | HarnessError) else one_line(error)
-    return Ended(how=how, step=watch.step, path=watch.path, what=what, detail=exception_detail(error))
+    return End(how=how, step=watch.step, path=watch.path, what=what, detail=exception_detail(error))

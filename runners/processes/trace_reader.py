@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repro.traces.trace import Ended, How, Seen, Trace
+from repro.traces.trace import End, RecordedArray, Termination, Trace
 from runners.processes.wire import BadFrame, Form, Frame, arrays, form_of
 
 # A case records some MB. A session that records without end must not take the pool's memory along.
@@ -21,9 +21,9 @@ class Intake:
     def __init__(self, *, facts: dict[str, str], step: int, path: str) -> None:
         self.step, self.path = step, path
         self.mark = 0
-        self.ended: Ended | None = None
+        self.ended: End | None = None
         self.facts = facts
-        self._seen: list[Seen] = []
+        self._seen: list[RecordedArray] = []
         self._seconds: dict[str, float] = {}
         self._bytes = 0
 
@@ -59,12 +59,12 @@ class Intake:
                     self._seconds[stage] = self._seconds.get(stage, 0.0) + seconds
                 case ["fact", str(name), str(text)]:
                     self.facts[name] = text
-                case ["ended", str(how), int(step), str(path), str(what), str(detail)] if how in tuple(How):
-                    self.ended = Ended(how=How(how), step=step, path=path, what=what, detail=detail)
+                case ["ended", str(how), int(step), str(path), str(what), str(detail)] if how in tuple(Termination):
+                    self.ended = End(how=Termination(how), step=step, path=path, what=what, detail=detail)
                 case _:
                     raise BadFrame(f"an unknown event: {str(event)[:80]}")
         for (step, path, name), array in zip(places, arrays(forms, frame.body), strict=True):
-            self._seen.append(Seen(step=step, path=path, name=name, array=array))
+            self._seen.append(RecordedArray(step=step, path=path, name=name, array=array))
         return moved
 
     def begin_again(self, step: int, path: str) -> None:
@@ -72,10 +72,10 @@ class Intake:
         self.step, self.path, self.mark, self.facts = step, path, 0, {}
         self._seen, self._seconds, self._bytes = [], {}, 0
 
-    def end(self, how: How, what: str, detail: str) -> Ended:
+    def end(self, how: Termination, what: str, detail: str) -> End:
         """An end that the session could not tell itself, at the place where it last was."""
-        return Ended(how=how, step=self.step, path=self.path, what=what, detail=detail)
+        return End(how=how, step=self.step, path=self.path, what=what, detail=detail)
 
-    def trace(self, ended: Ended) -> Trace:
+    def trace(self, ended: End) -> Trace:
         """The trace of the run, with this end."""
         return Trace(ended=ended, seen=tuple(self._seen), facts=dict(self.facts), seconds=dict(self._seconds))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repro.traces.trace import Ended, How
+from repro.traces.trace import End, Termination
 from runners.processes.causes import cuda_error
 from runners.processes.trace_reader import Intake
 
@@ -20,7 +20,7 @@ def is_opening(intake: Intake) -> bool:
     return (intake.step, intake.path) in (BUILDING, CLOSING)
 
 
-def unsaid(how: How, what: str, detail: str, printed: str, intake: Intake) -> Ended:
+def unsaid(how: Termination, what: str, detail: str, printed: str, intake: Intake) -> End:
     """An end that the session could not tell: named by a CUDA error where what it printed speaks of one. NeverBegun if
     it had not come to the case."""
     place = (intake.step, intake.path)
@@ -31,12 +31,12 @@ def unsaid(how: How, what: str, detail: str, printed: str, intake: Intake) -> En
     if place == BUILDING:
         # As with an exception there: what fails before sglang captures is our trouble (no memory, a kernel that
         # does not compile), not a finding.
-        return intake.end(How.ERROR, f"{what} while building", f"{detail}\n{printed}")
-    if how is How.CRASHED:
+        return intake.end(Termination.ERROR, f"{what} while building", f"{detail}\n{printed}")
+    if how is Termination.CRASHED:
         what = cuda_error(printed) or what
     return intake.end(how, what, f"{detail}\n{printed}")
 
 
-def lacked_room(ended: Ended) -> bool:
+def lacked_room(ended: End) -> bool:
     """Whether this may have ended as it did for the memory or the ports that other sessions held."""
-    return ended.how is not How.DONE and (ended.step < 0 or "out of memory" in ended.what)
+    return ended.how is not Termination.DONE and (ended.step < 0 or "out of memory" in ended.what)

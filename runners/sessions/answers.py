@@ -12,14 +12,14 @@ import torch
 from repro.cases.buffer_facts import TOKENS_SECOND
 from runners.engines.active import engine
 from runners.engines.guards import untouched
-from runners.engines.staging import HostArrays, Tape
+from runners.engines.staging import HostArrays, StagingBuffer
 from runners.sessions.errors import Misshapen, SglangError
 
 # The slots in which graph and eager left different bits; asked for, and not recorded.
 KV_DIFFERS = "kv_differs"
 
 
-def see_memory(tape: Tape) -> None:
+def see_memory(tape: StagingBuffer) -> None:
     """Record what kernels did to memory since this was last asked."""
     for name, value in engine.memory_seen().items():
         tape.see("memory", name, value)
@@ -47,7 +47,7 @@ def gave_the_same(came: HostArrays, outputs: Sequence[str]) -> bool:
     )
 
 
-def see_bands(tape: Tape, every: Sequence[Any], came: HostArrays) -> None:
+def see_bands(tape: StagingBuffer, every: Sequence[Any], came: HostArrays) -> None:
     """Record the guard bands that were broken, and how much was intact."""
     intact = 0
     for number, bands in enumerate(every):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from repro.cases.buffer_facts import NOT_OF_THE_BATCH, OPTIONAL, UNUSED
-from runners.engines.staging import Tape
+from runners.engines.staging import StagingBuffer
 from runners.recording.observer import Watch
 from runners.releases.live import Outputs
 from runners.sessions import attributes
@@ -22,7 +22,7 @@ from runners.sessions.history import NOTHING, STALE, Launched
 class Beside:
     """Of one call. whole: with another history, reads and attributes, which take as long as half a call."""
 
-    def __init__(self, captured: Captured, number: int, tape: Tape, watch: Watch, *, whole: bool) -> None:
+    def __init__(self, captured: Captured, number: int, tape: StagingBuffer, watch: Watch, *, whole: bool) -> None:
         self.captured, self.number, self.tape, self.watch = captured, number, tape, watch
         self.history = captured.history if whole else None
         self.fields: dict[str, tuple[slice, ...]] = {}  # of further buffers, the part that the batch fills

@@ -12,7 +12,7 @@ import torch
 
 from repro.cases.buffer_facts import TOKENS_SECOND
 from runners.engines.active import engine
-from runners.engines.staging import Tape
+from runners.engines.staging import StagingBuffer
 from runners.releases.live import Outputs
 from runners.sessions import memory
 from runners.sessions.standing import standing
@@ -114,7 +114,7 @@ class History:
         self._touched.forget()
         return engine.noted(self._touched)
 
-    def launched(self, tape: Tape) -> None:
+    def launched(self, tape: StagingBuffer) -> None:
         """A graph of the call is launched: compare what stands."""
         self._end_launch(tape)
         number, self._seen.launches = self._seen.launches, self._seen.launches + 1
@@ -125,7 +125,7 @@ class History:
             if where.any():
                 self._seen.differences[name] = _Difference(where=where, now=now.clone(), then=then)
 
-    def end(self, tape: Tape, outputs: Outputs, real: int, reserved: int) -> str:
+    def end(self, tape: StagingBuffer, outputs: Outputs, real: int, reserved: int) -> str:
         """The call has ended: record what differs and what was read; the names of what differs and was not read.
         real: its requests. reserved: the first KV slots, into which padded rows write as they like."""
         self._end_launch(tape)
@@ -146,7 +146,7 @@ class History:
             tape.see(PATH, "kv", changed, as_slots=True)
         return ", ".join(sorted(self._seen.stale))
 
-    def _end_launch(self, tape: Tape) -> None:
+    def _end_launch(self, tape: StagingBuffer) -> None:
         for name, found in self._seen.differences.items():
             read = found.where & self._touched.stale(name)
             if read.any():
@@ -164,7 +164,7 @@ class History:
         by_request = name in self._named - TOKENS_SECOND and tensor.shape[0] % self._rows == 0
         return tensor.shape[0] // self._rows if by_request else 1
 
-    def _see_reads(self, tape: Tape, reserved: int) -> None:
+    def _see_reads(self, tape: StagingBuffer, reserved: int) -> None:
         """Of each tensor of the KV cache, the slots that kernels read whole, those that they read in part, and those
         of the reserved ones that they read at all."""
         for number in range(len(self._kv)):
@@ -176,7 +176,7 @@ class History:
             tape.see(READS, f"{number}.partly", any_of & ~whole, as_slots=True)
 
 
-def _see(tape: Tape, name: str, found: _Difference, each: int) -> None:
+def _see(tape: StagingBuffer, name: str, found: _Difference, each: int) -> None:
     """The first elements, by row of the request and column, and what stood there in this history and the other."""
     parts = (found.where, found.now, found.then)
     where, now, then = (part.reshape(part.shape[0] if part.dim() else 1, -1) for part in parts)

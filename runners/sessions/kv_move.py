@@ -13,7 +13,7 @@ from repro.cases.layout import Ints, req_to_token
 from repro.cases.runner_facts import RUNNER_FACTS
 from runners.engines.active import engine
 from runners.engines.poison import Poisoned
-from runners.engines.staging import Tape
+from runners.engines.staging import StagingBuffer
 from runners.recording.observer import RunCase, Watch
 from runners.releases import catalogue
 from runners.releases.kv_move.family import Batch, Move, Pools
@@ -57,7 +57,7 @@ class Moves:
         self.pools, self.table, self.number, self.requests, self.watch = pools, table, number, requests, watch
         self.setup = pools.setup
         self.kv: list[torch.Tensor] = [*pools.cache.k_buffer, *pools.cache.v_buffer]
-        self.tape = Tape(watch, number)
+        self.tape = StagingBuffer(watch, number)
         self.path = "input"
 
     def run(self, moves: Mapping[str, Move], before: list[torch.Tensor]) -> None:

@@ -16,7 +16,7 @@ from repro.cases.codec import digest
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.trace import Array
 from runners.engines.active import engine
-from runners.engines.staging import Tape
+from runners.engines.staging import StagingBuffer
 from runners.recording.observer import HarnessError, Refused, RunCase, Unsupported, Watch
 from runners.recording.packed import PackedLayout
 from runners.releases.live import Adapter
@@ -59,7 +59,7 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
                 watch.see(-1, "range", name, np.asarray(ranges[name]))
             else:
                 watch.see(-1, "neutral", name, np.asarray(captured.neutral.get(name.removesuffix("_cpu"), 0)))
-        tape = Tape(watch, -1)
+        tape = StagingBuffer(watch, -1)
         for (size, at_once), sizes in captured.buckets.items():
             tape.see("buckets", f"{size}, {at_once} at once", np.asarray(sizes))
         for name, pairs in captured.extents.met.items():

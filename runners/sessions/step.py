@@ -17,7 +17,7 @@ from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.layout import page_copies
 from repro.traces.trace import Array
 from runners.engines.active import engine
-from runners.engines.staging import HostArrays, Tape
+from runners.engines.staging import HostArrays, StagingBuffer
 from runners.recording.observer import Refused, Watch
 from runners.releases.live import RETURNED, Given, Outputs, Rows
 from runners.releases.reference.rounding import FORMATS
@@ -56,7 +56,7 @@ class Step:
         if captured.lay_out(asked.layout):
             watch.see(number, "input", "req_to_token", captured.table)
         self.launches = 0
-        self.tape = Tape(watch, number, captured.known)
+        self.tape = StagingBuffer(watch, number, captured.known)
         self.beside = Beside(captured, number, self.tape, watch, whole=twinned and bool(self.requests))
         self.shown: dict[str, torch.Tensor] = {}  # the batch, one row a request
         self.given = self._given()

@@ -14,7 +14,7 @@ import torch
 from repro.cases.case import Case, Request, Setup, Target
 from repro.cases.layout import Ints, req_to_token
 from runners.engines.active import engine
-from runners.engines.staging import Tape
+from runners.engines.staging import StagingBuffer
 from runners.recording.observer import RunCase, Watch
 from runners.releases import catalogue, model
 from runners.releases.live import Live, mha_cache
@@ -99,7 +99,7 @@ class Verify:
         self.ranks: dict[str, list[int]] = {}
 
     def run(self) -> None:
-        staging = Tape(self.watch, self.number)
+        staging = StagingBuffer(self.watch, self.number)
         before = self.cache.fill(self.number, self.requests)
         engine.memory_seen()
         staging.see("input", "req_pool_indices", self.batch.req_pool_indices)
@@ -121,7 +121,7 @@ class Verify:
             staging.flush()
         self._see_results(staging, before)
 
-    def _see_results(self, staging: Tape, before: list[torch.Tensor]) -> None:
+    def _see_results(self, staging: StagingBuffer, before: list[torch.Tensor]) -> None:
         """What the pass gave and wrote, and what it should have."""
         cache = self.cache
         for name, tensor in self.outputs.items():

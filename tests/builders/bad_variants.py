@@ -9,9 +9,9 @@ import numpy as np
 
 from repro.cases.case import Case
 from repro.traces.finding import Status
-from repro.traces.trace import Array, Seen, Trace
+from repro.traces.trace import Array, RecordedArray, Trace
 
-Change = Callable[[Case, Trace, Seen], Array | None]
+Change = Callable[[Case, Trace, RecordedArray], Array | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +39,11 @@ class Variant:
         return f"{self.oracle}:{self.path}.{'|'.join(self.names) or 'any'}"
 
 
-def real_rows(case: Case, seen: Seen) -> int:
+def real_rows(case: Case, seen: RecordedArray) -> int:
     return len(case.steps[seen.step].requests)
 
 
-def padded_row(case: Case, trace: Trace, seen: Seen) -> Array | None:
+def padded_row(case: Case, trace: Trace, seen: RecordedArray) -> Array | None:
     """The first padded row names the slot of another request."""
     bs, raw_bs = (int(trace.path(seen.step, "launch")[name]) for name in ("bs", "raw_bs"))
     if bs == raw_bs:
@@ -53,14 +53,14 @@ def padded_row(case: Case, trace: Trace, seen: Seen) -> Array | None:
     return array
 
 
-def real_row(case: Case, trace: Trace, seen: Seen) -> Array:
+def real_row(case: Case, trace: Trace, seen: RecordedArray) -> Array:
     """The last real row is one more."""
     array = seen.array.copy()
     array[real_rows(case, seen) - 1] += 1
     return array
 
 
-def output(case: Case, trace: Trace, seen: Seen) -> Array | None:
+def output(case: Case, trace: Trace, seen: RecordedArray) -> Array | None:
     """An output's first value is another by far."""
     if seen.name.startswith("kv_") or not seen.array.size:
         return None
@@ -69,7 +69,7 @@ def output(case: Case, trace: Trace, seen: Seen) -> Array | None:
     return array
 
 
-def foreign_slot(case: Case, trace: Trace, seen: Seen) -> Array | None:
+def foreign_slot(case: Case, trace: Trace, seen: RecordedArray) -> Array | None:
     """A slot of a request that is not in the batch was written."""
     slots = {request.slot for request in case.steps[seen.step].requests}
     table = trace.path(-1, "input")["req_to_token"]
@@ -77,26 +77,26 @@ def foreign_slot(case: Case, trace: Trace, seen: Seen) -> Array | None:
     return None if foreign is None else np.append(seen.array, table[foreign, 0]).astype(seen.array.dtype)
 
 
-def first_entry(case: Case, trace: Trace, seen: Seen) -> Array:
+def first_entry(case: Case, trace: Trace, seen: RecordedArray) -> Array:
     """The first entry is one more."""
     array = seen.array.copy()
     array.reshape(-1)[0] += 1
     return array
 
 
-def larger_bucket(case: Case, trace: Trace, seen: Seen) -> Array | None:
+def larger_bucket(case: Case, trace: Trace, seen: RecordedArray) -> Array | None:
     """The largest bucket, where a smaller one would do."""
     return None if int(seen.array) == case.setup.max_bs else np.asarray(case.setup.max_bs)
 
 
-def flipped(case: Case, trace: Trace, seen: Seen) -> Array:
+def flipped(case: Case, trace: Trace, seen: RecordedArray) -> Array:
     """The first query does not see the first key."""
     array = seen.array.copy()
     array[0] = not array[0]
     return array
 
 
-def foreign_target(case: Case, trace: Trace, seen: Seen) -> Array | None:
+def foreign_target(case: Case, trace: Trace, seen: RecordedArray) -> Array | None:
     """The first target is the first token of a prefix, which is nobody's to write."""
     if not seen.array.size:
         return None

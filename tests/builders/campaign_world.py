@@ -16,7 +16,7 @@ from fuzz.triage import Hooks
 from repro.cases.case import Case, Setup, Target
 from repro.traces.campaign import Campaign, Progress
 from repro.traces.finding import Cell, Finding, Status, Verdict, worst
-from repro.traces.trace import Ended, How, Seen, Trace
+from repro.traces.trace import End, RecordedArray, Termination, Trace
 
 TARGET = Target("clean", "toy")
 PLAN = Plan(target=TARGET, runner="toy", backend="triton", seed=5, cases=40, confirm_tries=3)
@@ -40,11 +40,11 @@ def drawn(plan: Plan = PLAN) -> Iterator[Case]:
         yield found[number]
 
 
-def trace_of(case: Case, how: How = How.DONE, what: str = "") -> Trace:
+def trace_of(case: Case, how: Termination = Termination.DONE, what: str = "") -> Trace:
     """A run in which every step was replayed."""
-    seen = [Seen(step=n, path="graph", name="tokens", array=np.zeros(1)) for n in range(len(case.steps))]
+    seen = [RecordedArray(step=n, path="graph", name="tokens", array=np.zeros(1)) for n in range(len(case.steps))]
     seconds = {"build": 0.5, "graph": 2.0, "eager": 1.0, "record": 0.25}
-    return Trace(ended=Ended(how=how, what=what), seen=tuple(seen), facts={"engine": "fake"}, seconds=seconds)
+    return Trace(ended=End(how=how, what=what), seen=tuple(seen), facts={"engine": "fake"}, seconds=seconds)
 
 
 def padded_after_larger(case: Case) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case
 from repro.fidelity.observation import Observation, observe
-from repro.traces.trace import Seen, Trace
+from repro.traces.trace import RecordedArray, Trace
 from tests.builders.toy_traces import changed, toy_trace
 from tests.test_repro_main import CASE
 
@@ -34,7 +34,7 @@ def with_scores(trace: Trace, step: int = 0, change: Callable[[Any], Any] | None
     for number, asked in enumerate(CASE.steps):
         scores = np.linspace(0, 1, 8 * len(asked.requests), dtype=np.float32).reshape(-1, 8)
         array = change(scores) if change and number == step else scores
-        more = [Seen(step=number, path=path, name="scores", array=array) for path in ("graph", "eager")]
+        more = [RecordedArray(step=number, path=path, name="scores", array=array) for path in ("graph", "eager")]
         trace = replace(trace, seen=(*trace.seen, *more))
     return trace
 

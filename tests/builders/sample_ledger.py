@@ -16,7 +16,7 @@ from repro.cases.case import Target
 from repro.cases.codec import Seed, dumps
 from repro.ledger.read import History
 from repro.ledger.rows import CampaignRow, CaseCount, CheckRow, FindingRow, FixRow, Run
-from repro.traces.campaign import Found
+from repro.traces.campaign import CampaignFinding
 from repro.traces.excerpt import Excerpt
 from repro.traces.finding import Cell
 from tests.builders.sample_record import campaign, large_case, stale_found
@@ -117,7 +117,7 @@ def fixes() -> Iterator[FixRow]:
             )
 
 
-def findings(count: int) -> tuple[Found, ...]:
+def findings(count: int) -> tuple[CampaignFinding, ...]:
     """So many kinds of failure, in turn of every shape."""
     stale = stale_found()
     large = large_case((20, 1, 8, 7), (1, 8, 32))
@@ -191,7 +191,7 @@ def excerpts() -> tuple[Excerpt, ...]:
 def history(count: int, rows: list[tuple[str, str, str, str, int, int, str, str, int, float, str]]) -> History:
     """With so many findings, the last of them new, over four nights."""
     found = findings(count)
-    by_target: dict[str, list[Found]] = {}
+    by_target: dict[str, list[CampaignFinding]] = {}
     for one in found:
         by_target.setdefault(one.target, []).append(one)
     campaigns = []

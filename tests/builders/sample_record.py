@@ -10,7 +10,7 @@ from reports import html
 from reports.records import history_of
 from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.ledger.known import Issue
-from repro.traces.campaign import Campaign, Covered, Found, Replay, Transition
+from repro.traces.campaign import Campaign, CampaignFinding, Covered, Replay, Transition
 from repro.traces.finding import Cell, Status, Verdict
 
 BUGGY, FIXED = Target("0.5.10.post1", "emulated"), Target("0.5.13", "emulated")
@@ -23,9 +23,9 @@ def stale_case() -> Case:
     return Case(setup=setup, steps=(first, Step(requests=(Request(slot=1, seq_len=1, data=0),))))
 
 
-def stale_found() -> Found:
+def stale_found() -> CampaignFinding:
     where = "padded rows of req_pool_indices, topk_p, topk_index, hidden_states"
-    return Found(
+    return CampaignFinding(
         target=str(BUGGY),
         fingerprint=Verdict(oracle="slot0_padding", status=Status.FAIL, where=where).fingerprint,
         oracle="slot0_padding",
@@ -69,7 +69,7 @@ def covered() -> tuple[tuple[Covered, ...], tuple[Transition, ...]]:
     return tuple({c.transition: c for c in made}.values()), tuple(dict.fromkeys(missing))
 
 
-def campaign(target: Target = BUGGY, findings: tuple[Found, ...] = (), failing: int = 0) -> Campaign:
+def campaign(target: Target = BUGGY, findings: tuple[CampaignFinding, ...] = (), failing: int = 0) -> Campaign:
     made, missing = covered()
     cases = 164
     oracles = ("bucket", "callers_batch", "ended", "graph_equals_eager", "kv_indices", "kv_writes", "metadata_shape")
@@ -118,7 +118,7 @@ def campaign(target: Target = BUGGY, findings: tuple[Found, ...] = (), failing: 
     )
 
 
-def stale_replays(found: Found) -> tuple[Replay, ...]:
+def stale_replays(found: CampaignFinding) -> tuple[Replay, ...]:
     def replay(target: str, status: Status, failed: int, line: str) -> Replay:
         return Replay(
             seed=found.seed,
@@ -152,7 +152,7 @@ def large_case(batches: Sequence[int], buckets: tuple[int, ...]) -> Case:
     return Case(setup=setup, steps=steps)
 
 
-def many_findings() -> tuple[Found, ...]:
+def many_findings() -> tuple[CampaignFinding, ...]:
     """Every kind of cell that an oracle gives, small cases and large."""
     stale, large = stale_found(), large_case((32, 1, 8, 20, 7, 30, 18, 19, 21), (1, 8, 32))
     cells = (

@@ -16,7 +16,7 @@ from repro.cases.case import Case, Target
 from repro.cases.codec import digest
 from repro.ledger.rows import CaseRow
 from repro.ledger.schema import stored
-from repro.traces.campaign import Campaign, Found
+from repro.traces.campaign import Campaign, CampaignFinding
 from repro.traces.finding import fingerprint
 
 PLAN = Plan(target=Target("simulated", "toy"), runner="toy", backend="triton", seed=5)
@@ -49,7 +49,7 @@ def result(chunk: Chunk, run: str = "") -> dict[str, Any]:
     """What a slot would say of this chunk."""
     numbers = range(chunk.first, chunk.last)
     counts = {number: room(chunk.limit, A_ROUND, number) for number in numbers}
-    found: dict[str, Found] = {}
+    found: dict[str, CampaignFinding] = {}
     for number in numbers:
         name = failure_of(number)
         if name and (not chunk.settle or (name == chunk.settle and digest(first_case(number)) == chunk.case)):
@@ -67,8 +67,8 @@ def result(chunk: Chunk, run: str = "") -> dict[str, Any]:
     return {"campaign": campaign.to_json(), "rows": [] if chunk.settle else [_row(name) for name in names]}
 
 
-def _found(name: str, case: Case, *, settled: bool) -> Found:
-    return Found(
+def _found(name: str, case: Case, *, settled: bool) -> CampaignFinding:
+    return CampaignFinding(
         target=str(PLAN.target),
         fingerprint=name,
         oracle=ORACLE,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from repro.cases.case import DATA_MAX, Case, Request, Setup, Step, Target, problems, seq_len_max, setup_problems
-from repro.traces.trace import Array, Ended, How, Seen, Trace
+from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
 from runners.recording.observer import Watch
 from runners.toy.session import open_session
 
@@ -25,7 +25,7 @@ OF_OTHERS |= {"row_width", "tree_mask", "verified"}
 class Keeper(Watch):
     """A Watch that keeps everything in memory."""
 
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[RecordedArray] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
     here: tuple[int, str] = (-1, "")
@@ -34,7 +34,7 @@ class Keeper(Watch):
         self.here = (step, path)
 
     def see(self, step: int, path: str, name: str, array: Array) -> None:
-        self.seen.append(Seen(step=step, path=path, name=name, array=np.array(array)))
+        self.seen.append(RecordedArray(step=step, path=path, name=name, array=np.array(array)))
 
     def spent(self, stage: str, seconds: float) -> None:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
@@ -46,13 +46,13 @@ class Keeper(Watch):
 def toy_trace(case: Case, bug: str = "clean") -> Trace:
     """Run a case on the toy, in this process, and keep its trace."""
     keeper = Keeper()
-    ended = Ended(how=How.DONE)
+    ended = End(how=Termination.DONE)
     try:
         open_session(case.setup, Target(bug, "toy"), keeper)(case, keeper)
     except Exception as error:  # becomes RAISED, as in the worker
         step, path = keeper.here
         what, detail = type(error).__name__, traceback.format_exc()
-        ended = Ended(how=How.RAISED, step=step, path=path, what=what, detail=detail)
+        ended = End(how=Termination.RAISED, step=step, path=path, what=what, detail=detail)
     return Trace(ended=ended, seen=tuple(keeper.seen), facts=keeper.facts, seconds=keeper.seconds)
 
 

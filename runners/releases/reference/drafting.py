@@ -147,7 +147,7 @@ class Branches:
                 branches = slice(row * topk, (row + 1) * topk)
                 along = torch.arange(request.seq_len, request.seq_len + step + 1).repeat_interleave(topk)
                 sees = torch.eye(topk, dtype=torch.bool).repeat(1, step + 1)
-                seen = op.Seen(
+                seen = op.Attended(
                     keys=question.rows(0, prefix),
                     values=question.rows(1, prefix),
                     new_keys=torch.cat([cached[:, branches] for cached in self.keys], dim=1),

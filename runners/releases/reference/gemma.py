@@ -77,7 +77,7 @@ class Layer:
             keys, values = (question.rows(tensor, slots) for tensor in self.tensors)
             nothing = keys.new_empty((len(queries), 0, *keys.shape[1:]))
             mask = torch.ones(topk, len(slots), dtype=torch.bool)
-            seen = op.Seen(keys=keys, values=values, new_keys=nothing, new_values=nothing, mask=mask)
+            seen = op.Attended(keys=keys, values=values, new_keys=nothing, new_values=nothing, mask=mask)
             outputs.append(op.attention(by, queries[:, row * topk : (row + 1) * topk], seen, 1.0))
         return op.linear(by, torch.cat(outputs, dim=1), self.out)
 

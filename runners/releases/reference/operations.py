@@ -89,7 +89,7 @@ def angles(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Attended:
     """What the queries of one request attend to. keys, values: of old tokens, as they lie in the KV cache, float64
     [old, kv heads, size]. new_keys, new_values: computed in this call, [samples, new, kv heads, size]. mask: bool
     [queries, old + new]."""
@@ -101,7 +101,9 @@ class Seen:
     mask: torch.Tensor
 
 
-def attention(by: Rounding, queries: torch.Tensor, seen: Seen, scaling: float, logit_cap: float = 0.0) -> torch.Tensor:
+def attention(
+    by: Rounding, queries: torch.Tensor, seen: Attended, scaling: float, logit_cap: float = 0.0
+) -> torch.Tensor:
     """queries [samples, queries, heads, size] over what they see: [samples, queries, heads * value size]."""
     count, heads = queries.shape[1:3]
     kv_heads = seen.keys.shape[1]

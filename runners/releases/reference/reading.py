@@ -54,7 +54,7 @@ def attending(
         for row, read in enumerate(reads):
             own = slice(start, start + len(read.own))
             start = own.stop
-            seen = op.Seen(
+            seen = op.Attended(
                 keys=question.rows(tensors[0], read.old),
                 values=question.rows(tensors[1], read.old),
                 new_keys=keys[:, own],
