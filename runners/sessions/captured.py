@@ -58,6 +58,8 @@ class Captured:
                 self.runner = adapter.capture(self.live)
         engine.Graph.runner_is_captured = True
         on_cpu = BACKEND_FACTS[setup.backend].on_cpu
+        if on_cpu:  # no graph of a CPU tells parallel layers anything
+            self.extents.tokens.clear()
         self.buckets = {} if on_cpu else dict(buckets.asked(self.live.args, setup.capture_bs))
         self.planner = Planner([self.live.target, self.live.draft])
         self.third_opinion = ThirdOpinion(partial(family.reference, self.live), setup, self.dtype)
