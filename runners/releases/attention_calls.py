@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from sglang.srt.layers import dp_attention
-from sglang.srt.layers.radix_attention import RadixAttention
 
 
 @contextmanager
 def heard(told: Callable[[Any, int, int], None]) -> Iterator[None]:
     """While entered, `told` is given the batch, the number of queries and own_tokens() of each call, before it is
     made."""
+    from sglang.srt.layers.radix_attention import RadixAttention
+
     forward = RadixAttention.forward
 
     def telling(layer: Any, q: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -30,6 +30,8 @@ def heard(told: Callable[[Any, int, int], None]) -> Iterator[None]:
 
 def own_tokens() -> int:
     """How many tokens parallel layers are told that this rank has; -1 where nobody has told them."""
+    from sglang.srt.layers import dp_attention
+
     try:
         told: int | None = dp_attention.get_local_dp_buffer_len()
     except AttributeError:

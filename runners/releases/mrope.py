@@ -46,7 +46,10 @@ def fields(rows: Rows) -> Mapping[str, torch.Tensor]:
 
 def is_on(runner: Any) -> bool:
     """Whether this graph runner's draft model has them."""
-    return bool(getattr(getattr(runner.model_runner.model, "model", None), "is_mrope_enabled", False))
+    owner = getattr(runner, "model_runner", None)  # a runner of several layers has one for each
+    if owner is None:
+        return False
+    return bool(getattr(getattr(owner.model, "model", None), "is_mrope_enabled", False))
 
 
 def caller(forward_batch: Any) -> Mapping[str, Any]:
