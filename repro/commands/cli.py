@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 from repro.cases.case import Target
@@ -132,7 +133,10 @@ def ended(work: Callable[[], int], *refusals: type[Exception], reader_left: Exit
     where standard output was closed by its reader.
     """
     # A stopped job keeps what it found and ends its workers, as Ctrl-C does.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell has it ignored
+        numbers.append(signal.SIGINT)
+    before = {number: signal.signal(number, _interrupt) for number in numbers}
     refused: tuple[type[Exception], ...] = (BadInput, *refusals)
     try:
         return work()
@@ -147,5 +151,16 @@ def ended(work: Callable[[], int], *refusals: type[Exception], reader_left: Exit
     except KeyboardInterrupt:
         complain("interrupted")
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return ExitCode.ERROR
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """As default_int_handler, but a moment later where Hypothesis's callback of the garbage collector was interrupted:
+    what is raised there is printed and ignored."""
+    if frame is not None and frame.f_code.co_name == "gc_callback":
+        signal.signal(signal.SIGALRM, _interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+    else:
+        raise KeyboardInterrupt
