@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
 from oracles import extents
 from repro.cases.case import Case, Request, Setup, Step
 from repro.traces.finding import Status
 from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
 from runners.processes.pool import Pool
-from runners.sessions.extents import Extents, widths
-from runners.sessions.extents import extents as lengths
 from tests.builders.only_verdict import only
 
 SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2, 4), slots=5)
@@ -87,25 +83,6 @@ def test_integers_that_only_graphs_have_in_32_bits() -> None:
     verdict = only(extents.judge, CASE, trace(captured=SOUND_CAPTURED, planned=SOUND_PLANNED, wide=4))
     assert (verdict.status, verdict.where) == (Status.FAIL, "length of positions, integers")
     assert "int32" in verdict.detail
-
-
-def test_what_a_batch_has_is_found_without_its_names() -> None:
-    spec = SimpleNamespace(topk_index=torch.zeros(3, 2, dtype=torch.int64), scores=torch.zeros(3), count=1)
-    fields = {
-        "mrope_positions": torch.zeros(3, 7, dtype=torch.int64),
-        "lens": [1, 2],
-        "names": ["a"],
-        "spec_info": spec,
-    }
-    assert lengths(fields) == {"mrope_positions": 7, "lens": 2, "spec_info.topk_index": 3, "spec_info.scores": 3}
-    assert widths(fields) == {"mrope_positions": 8, "spec_info.topk_index": 8}
-
-
-def test_of_each_size_the_first_batch_is_noted() -> None:
-    noted = Extents()
-    for size, entries in ((2, 2), (2, 5), (4, 4)):
-        noted.note(SimpleNamespace(batch_size=size, seq_lens=torch.zeros(entries)), tokens=size, own=size)
-    assert noted.met["seq_lens"].tolist() == [[2, 2], [4, 4]]
 
 
 def test_a_session_tells_of_captures_and_of_calls(pool: Pool) -> None:

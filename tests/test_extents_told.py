@@ -1,0 +1,32 @@
+"""How long the tensors of a batch are, and how wide its integers: what is told of any batch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from runners.sessions.extents import Extents, widths
+from runners.sessions.extents import extents as lengths
+
+pytestmark = pytest.mark.emulated
+
+
+def test_what_a_batch_has_is_found_without_its_names() -> None:
+    spec = SimpleNamespace(topk_index=torch.zeros(3, 2, dtype=torch.int64), scores=torch.zeros(3), count=1)
+    fields = {
+        "mrope_positions": torch.zeros(3, 7, dtype=torch.int64),
+        "lens": [1, 2],
+        "names": ["a"],
+        "spec_info": spec,
+    }
+    assert lengths(fields) == {"mrope_positions": 7, "lens": 2, "spec_info.topk_index": 3, "spec_info.scores": 3}
+    assert widths(fields) == {"mrope_positions": 8, "spec_info.topk_index": 8}
+
+
+def test_of_each_size_the_first_batch_is_noted() -> None:
+    noted = Extents()
+    for size, entries in ((2, 2), (2, 5), (4, 4)):
+        noted.note(SimpleNamespace(batch_size=size, seq_lens=torch.zeros(entries)), tokens=size, own=size)
+    assert noted.met["seq_lens"].tolist() == [[2, 2], [4, 4]]
