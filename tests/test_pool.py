@@ -140,6 +140,7 @@ def test_a_session_whose_compiler_works_has_not_hung(impatient: Pool, monkeypatc
     assert impatient.run(going("compile")).ended.how is Termination.DONE
 
 
+@pytest.mark.slow
 def test_a_hang_takes_its_children_along(impatient: Pool) -> None:
     trace = impatient.run(going("hang-with-children"))
     assert (trace.ended.how, trace.ended.path) == (Termination.HUNG, "eager")

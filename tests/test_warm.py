@@ -18,6 +18,9 @@ from runners.processes.warm import STANDBYS_MAX, WarmSessions, room_for
 from tests.builders.misbehaving import OPENING_S, going
 from tests.test_pool import MODULE, TARGET, gone_within
 
+# They wait for sessions that open, crash and hang beside each other.
+pytestmark = pytest.mark.slow
+
 WELL = going("well").setup
 A, B, C = (replace(WELL, slots=slots) for slots in (5, 6, 7))
 
@@ -138,7 +141,6 @@ def test_after_the_first_crash_the_next_case_starts_at_once(pool: Pool) -> None:
     assert seconds_of(pool, well) < OPENING_S / 2
 
 
-@pytest.mark.slow
 def test_with_room_for_one_what_comes_next_goes_before_a_crash_that_may_not_come() -> None:
     crashing, well = going("slow-to-open-and-crash"), going("slow-to-open-and-crash", steps=1)
     with Pool(TARGET, session=MODULE, timeout_s=20, standbys=1) as pool:
@@ -269,9 +271,7 @@ def test_the_session_goes_on_while_nobody_listens() -> None:
         assert time.monotonic() - start < 0.15
 
 
-@pytest.mark.parametrize(
-    "way", ["crash", "raise", "exit", pytest.param("hang", marks=pytest.mark.slow), "print-and-crash"]
-)
+@pytest.mark.parametrize("way", ["crash", "raise", "exit", "hang", "print-and-crash"])
 def test_a_bad_end_belongs_to_its_own_case(way: str) -> None:
     """The case behind it was in the channel already; it is run in another session."""
     bad, good = going(way), going(way, steps=1)
