@@ -125,22 +125,6 @@ def test_only_what_ran_is_mutated() -> None:
     assert {(mutant.file, mutant.lines[0]) for mutant in groups["draft/triton"]} == {(backend, 8), (runner, 18)}
 
 
-def test_of_a_condition_the_arm_that_ran_is_mutated() -> None:
-    source = """
-def size(self):
-    return (
-        self.max_bs + 1
-        if self.tracks or (
-            self.padded and self.width + 2
-        )
-        else self.max_bs + 3
-    )
-"""
-    lines = {(mutant.operator, mutant.lines) for mutant in mutants("a.py", source)}
-    # The choice itself stands on all of its lines, and each of its ends on one.
-    assert lines == {("guard", (3, 9)), ("term", (4, 4)), ("guard", (6, 6)), ("term", (6, 6)), ("term", (8, 8))}
-
-
 def test_cases_on_setups_that_run_the_line_come_first(everything: list[Mutant]) -> None:
     mutant = next(mutant for mutant in everything if mutant.function == "kernel")
     plans = {name: plan(name, "triton") for name in ("draft", "decode")}

@@ -16,8 +16,8 @@ class Mutant:
     """file: relative to the import root. function: the outermost one or the method that the change lies in, with the
     name of its class; first_line: where its code begins, decorators included. start, end: what is replaced, as line
     and UTF-8 byte column, by `text`, which has as many lines. part: what is replaced, on one line. old, new: the
-    statement before and after, without what is nested in it. lines: those of the statement, or of the arm of a
-    condition in it, of which one has to be run for the change to matter."""
+    statement before and after, without what is nested in it. lines: those of the statement, of which one has to be run
+    for the change to matter."""
 
     file: str
     function: str

@@ -48,20 +48,12 @@ class _Module:
         for statement in _statements(function.body):
             if isinstance(statement, _SILENT) or _talks(statement) or "canary" in _header(statement).lower():
                 continue
-            arms = _arms(statement)
             for operator, node, new in _slips(statement, names, siblings):
                 if not features.alone(node, new):
-                    yield self._mutant(name, first, statement, arms.get(id(node)), operator, node, new)
+                    yield self._mutant(name, first, statement, operator, node, new)
 
     def _mutant(
-        self,
-        function: str,
-        first: int,
-        statement: ast.stmt,
-        arm: ast.expr | None,
-        operator: str,
-        node: ast.expr | ast.stmt,
-        new: ast.AST,
+        self, function: str, first: int, statement: ast.stmt, operator: str, node: ast.expr | ast.stmt, new: ast.AST
     ) -> Mutant:
         start, end = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
         text = ast.unparse(ast.fix_missing_locations(new))
@@ -75,7 +67,7 @@ class _Module:
             function=function,
             first_line=first,
             line=start[0],
-            lines=(arm.lineno, arm.end_lineno or 0) if arm else (statement.lineno, _header_end(statement)),
+            lines=(statement.lineno, _header_end(statement)),
             operator=operator,
             start=start,
             end=end,
@@ -168,18 +160,6 @@ def _expressions(statement: ast.stmt) -> Iterator[ast.expr]:
             for inner in ast.walk(node) if isinstance(node, ast.AST) else ():
                 if isinstance(inner, ast.expr) and id(inner) not in texts:
                     yield inner
-
-
-def _arms(statement: ast.stmt) -> dict[int, ast.expr]:
-    """For what is not always evaluated when the statement runs, the innermost arm that it lies in: of `x if a else y`
-    either side, of `a and b` all but the first. Where an arm has lines of its own, they say whether it was."""
-    arms: dict[int, ast.expr] = {}
-    for node in _expressions(statement):  # the outer ones first
-        values = {ast.IfExp: ("body", "orelse"), ast.BoolOp: ("values",)}.get(type(node), ())
-        for value in (getattr(node, name) for name in values):
-            for arm in value[1:] if isinstance(value, list) else [value]:
-                arms |= {id(inner): arm for inner in ast.walk(arm)}
-    return arms
 
 
 def _texts(statement: ast.stmt) -> set[int]:
