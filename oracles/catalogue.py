@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from oracles import (
@@ -71,8 +71,8 @@ COMPARED = frozenset(
     for name in ((graph_equals_eager.ORACLE,) if facts.graph else facts.own_oracles)
 )
 
-# Those that judge what some engines alone can record, and whether a trace has it.
-_WHERE_RECORDED = {
+# Whether a trace has what these judge, which some engines alone can record.
+_WHERE_RECORDED: dict[Judge, Callable[[Trace], bool]] = {
     memory.judge: memory.recorded,
     row_width.judge: row_width.recorded,
     history.judge: history.recorded,
@@ -80,6 +80,15 @@ _WHERE_RECORDED = {
     attributes.judge: attributes.recorded,
     extents.judge: extents.recorded,
 }
+
+
+def name_of(judge: Judge) -> str:
+    """The oracle's name: its module's, without the package."""
+    return judge.__module__.rpartition(".")[2]
+
+
+# Those that judge what some engines alone can record, by name.
+OF_SOME_ENGINES = frozenset(name_of(judge) for judge in _WHERE_RECORDED)
 
 # The `where` of an oracle that raised: it is broken, or the record is not what it reads.
 RAISED = "the oracle itself raised"
@@ -103,11 +112,6 @@ def asked(case: Case, trace: Trace) -> tuple[Judge, ...]:
         return name in OF_ALL or facts.graph
 
     return tuple(judge for judge in ALL if is_asked(judge))
-
-
-def name_of(judge: Judge) -> str:
-    """The oracle's name: its module's, without the package."""
-    return judge.__module__.rpartition(".")[2]
 
 
 def judge_all(case: Case, trace: Trace) -> tuple[Verdict, ...]:

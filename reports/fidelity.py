@@ -11,7 +11,9 @@ from rich.text import Text
 from reports.wording import counted, printable, share
 from repro.fidelity.compare import CASES, CHOICES, LISTED, OUTPUT, SLOTS, VALUES, Agreement
 
-_WAYS = ("agree", "tie", "differ", "not recorded")
+_WAYS = ("agree", "tie", "differ", "undefined", "not recorded")
+# Where there is nothing to compare.
+_NOT_COMPARED = ("undefined", "not recorded")
 _REASONS_SHOWN = 5
 
 
@@ -22,7 +24,7 @@ def show_fidelity(console: Console, agreement: Agreement) -> None:
     for header in ("", *_WAYS, ""):
         table.add_column(header, justify="left" if not header else "right")
     for kind, ways in agreement.ways.items():
-        total = sum(count for way, count in ways.items() if way != "not recorded")
+        total = sum(count for way, count in ways.items() if way not in _NOT_COMPARED)
         cells = [str(ways[way] or "") for way in _WAYS]
         table.add_row(kind, *cells, share(ways["agree"] + ways["tie"], total))
     cases = counted(agreement.compared, "case")

@@ -60,6 +60,17 @@ def cuda_pool(cuda_target: Target, tmp_path_factory: pytest.TempPathFactory) -> 
 # What is known ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.cuda("0.5.13")
+def test_what_the_last_eager_pass_of_a_case_breaks_is_not_the_next_ones_doing(cuda_pool: Pool) -> None:
+    """Trees behind the context, of more requests than any graph has, are built beyond the end of the mask."""
+    setup = replace(SETUP, runner="verify", backend="triton", topk=2, num_steps=1, num_draft_tokens=2)
+    setup = replace(setup, context_len=53, overhang=6, page_size=1, capture_bs=(2, 4), slots=5)
+    first = Case(setup=setup, steps=(batch(*((slot, 52, slot) for slot in range(1, 6))),))
+    second = Case(setup=setup, steps=(batch((3, 30, 3)),))
+    assert cuda_pool.run(first).ended.how is Termination.DONE
+    assert failures(second, cuda_pool.run(second)) == {}
+
+
 @pytest.mark.parametrize("path", SEEDS, ids=lambda path: path.stem)
 def test_a_seed_says_what_its_file_expects(path: Path, cuda_pool: Pool, cuda_target: Target) -> None:
     if cuda_target.is_checkout:

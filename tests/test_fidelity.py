@@ -24,19 +24,22 @@ from repro.fidelity.recording import load
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import End, RecordedArray, Termination, Trace
 from runners.targets.environments import whole_record
-from tests.builders.fidelity_traces import TRACE, seen, slot_of, with_scores, with_variant, without_rows
+from tests.builders.fidelity_traces import (
+    TRACE,
+    agreement_of,
+    compared,
+    seen,
+    slot_of,
+    with_scores,
+    with_variant,
+    without_rows,
+)
 from tests.builders.toy_traces import changed, drawn_cases, put, toy_trace
 from tests.test_repro_main import CASE
 
 pytestmark = pytest.mark.slow
 
 Change = Callable[[Trace], Trace]
-
-
-def compared(one: Trace, other: Trace) -> Agreement:
-    agreement = Agreement(names=("here/toy", "there/toy"), limit=across_engines)
-    agreement.add(seen(one), seen(other))
-    return agreement
 
 
 def outputs(agreement: Agreement) -> list[Disagreement]:
@@ -54,7 +57,7 @@ def both_paths(step: int, name: str, change: Callable[[Any], Any]) -> Change:
 
 def test_a_target_agrees_with_itself() -> None:
     for case in drawn_cases(6, seed=5):
-        agreement = Agreement(names=("a", "b"), limit=across_engines)
+        agreement = agreement_of()
         assert agreement.add(seen(toy_trace(case), case), seen(toy_trace(case), case)) == []
         assert all(set(ways) <= {"agree", "not recorded"} for ways in agreement.ways.values())
         assert agreement.farthest == 0
@@ -216,35 +219,24 @@ def without_a_graph(*targets: int) -> Observation:
 
 
 def test_lists_of_runners_without_a_graph_are_equal_or_differ() -> None:
-    agreement = Agreement(names=("a", "b"), limit=across_engines)
+    agreement = agreement_of()
     assert agreement.add(without_a_graph(3, 4), without_a_graph(3, 4)) == []
     (differing,) = agreement.add(without_a_graph(3, 4), without_a_graph(3, 5))
-    assert str(differing).endswith("lists and events in step 0: accept targets [3, 4] on a, [3, 5] on b")
+    assert str(differing).endswith("lists and events in step 0: accept targets [3, 4] on here/toy, [3, 5] on there/toy")
     assert of_kind(agreement, LISTED) == {"agree": 1, "differ": 1}
 
 
 @pytest.mark.parametrize(("other", "way"), [(Status.PASS, "tie"), (Status.FAIL, "differ")])
 def test_a_doubt_about_a_tie_on_one_target_is_a_tie(other: Status, way: str) -> None:
     doubt = Verdict(oracle="graph_equals_eager", status=Status.UNKNOWN, where="tie")
+    came_to_its_end = replace(doubt, oracle="ended", status=Status.PASS, where="")
     one, two = (
-        replace(seen(TRACE), verdicts=(verdict,), overall=verdict.status, steps={})
+        replace(seen(TRACE), verdicts=(came_to_its_end, verdict), overall=verdict.status, steps={})
         for verdict in (doubt, replace(doubt, status=other, where=""))
     )
-    agreement = Agreement(names=("a", "b"), limit=across_engines)
+    agreement = agreement_of()
     assert bool(agreement.add(one, two)) is (way == "differ")
     assert of_kind(agreement, "graph_equals_eager") == of_kind(agreement, OVERALL) == {way: 1}
-
-
-@pytest.mark.parametrize(("oracle", "way"), [("memory", "not recorded"), ("ended", "differ")])
-def test_an_oracle_that_one_engine_alone_has_decides_nothing_between_them(oracle: str, way: str) -> None:
-    plain = seen(TRACE)
-    failure = Verdict(oracle=oracle, status=Status.FAIL, where="load outside x in kernel")
-    others = tuple(verdict for verdict in plain.verdicts if verdict.oracle != oracle)
-    failing = replace(plain, verdicts=(*others, failure), overall=Status.FAIL)
-    agreement = Agreement(names=("a", "b"), limit=across_engines)
-    found = agreement.add(plain, failing)
-    assert of_kind(agreement, OVERALL) == {way: 1}
-    assert any(disagreement.kind == OVERALL for disagreement in found) is (way == "differ")
 
 
 # The command -----------------------------------------------------------------------------------------------------

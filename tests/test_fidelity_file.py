@@ -14,11 +14,19 @@ import pytest
 from repro.__main__ import main
 from repro.cases.case import Target
 from repro.fidelity import recording as recording_module
-from repro.fidelity.compare import OUTPUT, Agreement
+from repro.fidelity.compare import OUTPUT
 from repro.fidelity.observation import StepOutputs
 from repro.fidelity.recording import BadRecording, Recording, load, save
 from repro.traces.trace import End, Termination, Trace
-from tests.builders.fidelity_traces import TRACE, seen, slot_of, with_scores, with_variant, without_rows
+from tests.builders.fidelity_traces import (
+    TRACE,
+    agreement_of,
+    seen,
+    slot_of,
+    with_scores,
+    with_variant,
+    without_rows,
+)
 from tests.builders.toy_traces import put, toy_trace
 from tests.test_repro_main import CASE
 
@@ -44,7 +52,7 @@ def test_a_recording_comes_back_as_it_was(tmp_path: Path) -> None:
         assert [(v.oracle, v.status, v.where, v.detail) for v in one.verdicts] == [
             (v.oracle, v.status, v.where, v.detail) for v in live.verdicts
         ]
-        agreement = Agreement(names=("a", "b"), limit=lambda noise, scale, dtype: 0.0)
+        agreement = agreement_of(lambda noise, scale, dtype: 0.0)
         assert agreement.add(one, live) == []
         assert {number: (s.given, s.turned, s.noise) for number, s in one.steps.items()} == {
             number: (s.given, s.turned, s.noise) for number, s in live.steps.items()
@@ -76,7 +84,7 @@ def test_of_wide_rows_some_columns_are_kept(tmp_path: Path, monkeypatch: pytest.
     # What was kept is compared with the same columns of what is all there.
     for row, column, differs in ((0, 2, True), (0, 3, False)):
         moved = with_scores(TRACE, 1, put((row, column), 9.0))
-        agreement = Agreement(names=("a", "b"), limit=lambda noise, scale, dtype: 0.0)
+        agreement = agreement_of(lambda noise, scale, dtype: 0.0)
         assert [one.kind for one in agreement.add(kept, seen(moved)) if one.kind == OUTPUT] == [OUTPUT] * 2 * differs
 
 
@@ -121,7 +129,7 @@ def harmed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda path: path.write_bytes(b""), ""),
         (lambda path: np.savez(path, other=np.zeros(1)), "not a recording"),
         (lambda path: np.savez(path, head=np.array([{}], dtype=object), body=np.zeros(1)), "not a recording"),
-        (lambda path: harmed(path, lambda head: head.update(format=1)), "format 1 is unknown: this version reads 2"),
+        (lambda path: harmed(path, lambda head: head.update(format=1)), "format 1 is unknown: this version reads 3"),
         (lambda path: harmed(path, lambda head: head.pop("arrays")), "not a recording"),
         (lambda path: harmed(path, lambda head: head["arrays"].pop()), "not a recording"),
         (lambda path: harmed(path, lambda head: head["arrays"].insert(0, ["|O", [1]])), "not a recording"),

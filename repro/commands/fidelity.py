@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fuzz.draw.rounds import rounds
-from oracles.catalogue import judge_all, overall
+from oracles.catalogue import OF_SOME_ENGINES, judge_all, overall
 from oracles.tolerance import across_engines
 from reports.fidelity import show_fidelity
 from repro.cases.atomic_file import write_text
@@ -29,6 +29,7 @@ from repro.fidelity.observation import Observation, observe
 from repro.fidelity.recording import BadRecording, Recording, load, save
 from repro.shrinking.store import keep_disagreement
 from repro.traces.exit_codes import ExitCode, of_status, severest
+from repro.traces.finding import Status
 from runners.processes.pool import Pool
 from runners.targets.environments import lacks, whole_record
 from runners.targets.hypothesis_pin import warn_of_hypothesis_version
@@ -62,6 +63,8 @@ def _observers(options: argparse.Namespace) -> Iterator[list[Observer]]:
 def _observed(pool: Pool, case: Case) -> Observation:
     trace = pool.run(case)
     verdicts = judge_all(case, trace)
+    if any(verdict.status is Status.FAIL for verdict in verdicts):
+        pool.renew()  # what was written outside its memory may lie in what the next case uses
     return observe(case, trace, verdicts, overall(verdicts))
 
 
@@ -100,7 +103,8 @@ def _compare(options: argparse.Namespace) -> ExitCode:
     if len(targets) != 2:
         raise BadInput(f"the recordings are of several targets: {', '.join(map(str, targets[:-1]))}")
     cases = [one.case for one in recorded] or [case for _, cases in _parts(options) for case in cases]
-    agreement = Agreement(names=(str(targets[0]), str(targets[1])), limit=across_engines)
+    names = str(targets[0]), str(targets[1])
+    agreement = Agreement(names=names, limit=across_engines, overall=overall, of_some=OF_SOME_ENGINES)
     codes: list[ExitCode] = []
     try:
         with _observers(options) as observers:

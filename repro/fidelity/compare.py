@@ -4,8 +4,11 @@ Outputs are compared path by path, request by request. Integers (trees, tokens) 
 noise turns them over on one of the targets by itself, or the reference in float64 says that it may, or that both are
 right as far as rounding goes: a tie. A request
 whose tokens an eager draft chose otherwise before the call was another call, and is counted as such. Other outputs and
-KV values of requests with equal integers lie within a tolerance, or as far apart as noise moves them. What a runner
-without a graph records is equal. Everything else is a disagreement.
+KV values of requests with equal integers lie within a tolerance, or as far apart as noise moves them; outputs may also
+both lie as near to the reference as rounding explains. What a runner without a graph records is equal.
+
+What a kernel does outside its memory is another thing on each engine, and so are the rows of a graph that are wrong on
+both targets: the verdicts say so, and neither is compared further. Everything else is a disagreement.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ OUTPUT, LISTED = "other outputs", "lists and events"
 DRAFTED = "drafted before the call"
 # In Agreement.pairs, beside the kinds.
 CASES = "cases"
+# The oracle of accesses outside their memory.
+_OUTSIDE = "memory"
 # The `where` of an oracle's doubt about what noise turns over on one target by itself.
 _TIE = "tie"
 # How the limit of what two engines may be apart is computed: of noise, scale and dtype.
@@ -60,12 +65,15 @@ def summary(disagreements: Sequence[Disagreement]) -> list[str]:
 
 @dataclass
 class Agreement:
-    """The running count. Mutable. ways: by kind and way (agree, tie, differ, not recorded), how often; pairs: the same
+    """The running count. Mutable. overall: what verdicts come to. of_some: oracles that some engines alone have
+    something for. ways: by kind and way (agree, tie, differ, undefined, not recorded), how often; pairs: the same
     by runner and backend, "draft/triton", with a kind of cases (compared, not compared). farthest: the largest
     distance of values, as a part of what is allowed."""
 
     names: tuple[str, str]
     limit: Limit
+    overall: Callable[[Iterable[Verdict]], Status]
+    of_some: frozenset[str]
     ways: dict[str, Counter[str]] = field(default_factory=dict)
     pairs: dict[str, dict[str, Counter[str]]] = field(default_factory=dict)
     disagreements: list[Disagreement] = field(default_factory=list)
@@ -101,6 +109,9 @@ class _Comparison:
     def __init__(self, agreement: Agreement, case: str, one: Observation, other: Observation) -> None:
         self.agreement, self.case, self.one, self.other = agreement, case, one, other
         self.setup = one.case.setup
+        outside = any(v.oracle == _OUTSIDE and v.status is Status.FAIL for seen in (one, other) for v in seen.verdicts)
+        # What a difference counts as.
+        self.apart = "undefined" if outside else "differ"
 
     def all(self) -> Iterator[Disagreement]:
         yield from self._verdicts()
@@ -123,39 +134,41 @@ class _Comparison:
         return f"{first} on {self.agreement.names[0]}, {second} on {self.agreement.names[1]}"
 
     def _verdicts(self) -> Iterator[Disagreement]:
-        others = _by_oracle(self.other.verdicts)
-        ways = set()
-        for mine in _by_oracle(self.one.verdicts).values():
-            counterpart = others.get(mine.oracle)
-            way = _way_of_verdicts(mine, counterpart)
-            ways.add(way)
-            self._count(mine.oracle, way)
-            if way == "differ":
-                yield self._disagreement(mine.oracle, self._versus(_said(mine), _said(counterpart)))
-        statuses = self.one.overall, self.other.overall
-        if statuses[0] is statuses[1]:
-            self._count(OVERALL, "agree")
-        elif "tie" in ways and "differ" not in ways:
-            self._count(OVERALL, "tie")
-        elif self._fails_alone():
-            self._count(OVERALL, "not recorded")
-        else:
-            self._count(OVERALL, "differ")
-            names = (status.name if status is not None else "nothing" for status in statuses)
-            yield self._disagreement(OVERALL, self._versus(*names))
-
-    def _fails_alone(self) -> bool:
-        """Whether one target fails, and only by oracles that the other has nothing for, as `memory` is emulated."""
         first, second = _by_oracle(self.one.verdicts), _by_oracle(self.other.verdicts)
-        failed = {name for side in (first, second) for name, verdict in side.items() if verdict.status is Status.FAIL}
-        return bool(failed) and not failed & first.keys() & second.keys()
+        ways = set()
+        for oracle in dict.fromkeys([*first, *second]):
+            mine, theirs = first.get(oracle), second.get(oracle)
+            way = self._way_of_verdicts(oracle, mine, theirs)
+            ways.add(way)
+            self._count(oracle, way)
+            if way == "differ":
+                yield self._disagreement(oracle, self._versus(_said(mine), _said(theirs)))
+        # Of what both engines have something for: `memory`, say, is emulated.
+        statuses = [
+            self.agreement.overall(v for v in seen.verdicts if v.oracle in first.keys() & second.keys())
+            for seen in (self.one, self.other)
+        ]
+        way = "agree" if statuses[0] is statuses[1] else "tie" if "tie" in ways and "differ" not in ways else self.apart
+        self._count(OVERALL, way)
+        if way == "differ":
+            yield self._disagreement(OVERALL, self._versus(*(status.name for status in statuses)))
+
+    def _way_of_verdicts(self, oracle: str, first: Verdict | None, second: Verdict | None) -> str:
+        """agree: the same status, and of failures the same failure. tie: noise turned a choice over on one target
+        alone."""
+        if first is None or second is None:
+            return "not recorded" if oracle in self.agreement.of_some else "differ"
+        if first.status is second.status:
+            return "agree" if first.status is not Status.FAIL or first.where == second.where else self.apart
+        ties = [v.status is Status.UNKNOWN and v.where == _TIE for v in (first, second)]
+        return "tie" if any(ties) and Status.FAIL not in (first.status, second.status) else self.apart
 
     def _listed(self, number: int, mine: StepOutputs, other: StepOutputs) -> Iterator[Disagreement]:
         for name in sorted(mine.listed.keys() | other.listed.keys()):
             a, b = mine.listed.get(name), other.listed.get(name)
             same = a is not None and b is not None and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
-            self._count(LISTED, "agree" if same else "differ")
-            if not same:
+            self._count(LISTED, "agree" if same else self.apart)
+            if not same and self.apart == "differ":
                 lists = ("nothing" if array is None else _short(array.tolist()) for array in (a, b))
                 yield self._disagreement(LISTED, f"{name} {self._versus(*lists)}", step=number)
 
@@ -166,11 +179,14 @@ class _Comparison:
             self._count(DRAFTED, "not recorded" if other_call else "agree")
             if other_call:
                 return
+        if path == "graph" and all(self._own_paths_apart(seen, row) for seen in (mine, other)):
+            self._count(OUTPUT, "undefined")
+            return
         if turned(a, b, row):
-            right = all(path in seen.right and seen.right[path][row] for seen in (mine, other))
-            tie = right or mine.turned[row] or other.turned[row]
-            self._count(CHOICES, "tie" if tie else "differ")
-            if not tie:
+            tie = mine.turned[row] or other.turned[row]
+            tie = tie or (bool(a.integers) and all(seen.grants(path, a.integers, row) for seen in (mine, other)))
+            self._count(CHOICES, "tie" if tie else self.apart)
+            if not tie and self.apart == "differ":
                 yield CHOICES, self._versus(*_first_difference(a, b, row))
             return
         if a.integers:
@@ -180,13 +196,14 @@ class _Comparison:
             return max(seen.noise[name][row] if name in seen.noise else 0.0 for seen in (mine, other))
 
         for name in sorted(a.values.keys() | b.values.keys()):
-            yield from self._values(OUTPUT, f"{name} ", apart(a, b, name, row), noise(name))
+            granted = all(seen.grants(path, [name], row) for seen in (mine, other))
+            yield from self._values(OUTPUT, f"{name} ", apart(a, b, name, row), noise(name), granted)
         own_slots = mine.given[row]
         if not own_slots:
             return
         wrong = sorted((a.slots ^ b.slots) & own_slots)
-        self._count(SLOTS, "differ" if wrong else "agree")
-        if wrong:
+        self._count(SLOTS, self.apart if wrong else "agree")
+        if wrong and self.apart == "differ":
             states = ("written", "untouched") if wrong[0] in a.slots else ("untouched", "written")
             yield SLOTS, f"slot {wrong[0]} {self._versus(*states)}"
         if own_slots & a.kv.keys() & b.kv.keys():
@@ -194,7 +211,18 @@ class _Comparison:
         else:
             self._count(VALUES, "not recorded")
 
-    def _values(self, kind: str, what: str, between: tuple[float, float], noise: float) -> Iterator[tuple[str, str]]:
+    def _own_paths_apart(self, seen: StepOutputs, row: int) -> bool:
+        """Whether graph and eager gave this request different results on one and the same target, beyond rounding."""
+        graph, eager = (seen.paths.get(path) for path in PATHS)
+        if graph is None or eager is None or seen.turned[row]:
+            return False
+        between = (apart(graph, eager, name, row) for name in graph.values.keys() & eager.values.keys())
+        far = any(off > self.agreement.limit(0.0, scale, self.setup.dtype) for off, scale in between)
+        return (far or turned(graph, eager, row)) and not seen.grants("graph", (*graph.integers, *graph.values), row)
+
+    def _values(
+        self, kind: str, what: str, between: tuple[float, float], noise: float, granted: bool = False
+    ) -> Iterator[tuple[str, str]]:
         off, scale = between
         limit, dtype = self.agreement.limit, self.setup.dtype
         # What noise moves by a whole choice inside the draft says nothing of rounding: a distance as large is a tie.
@@ -203,10 +231,12 @@ class _Comparison:
         if off <= allowed:
             self._count(kind, "agree")
             self.agreement.farthest = max(self.agreement.farthest, off / allowed if allowed else 0.0)
-        elif noise > calm:
+        elif noise > calm or granted:
             self._count(kind, "tie")
         else:
-            self._count(kind, "differ")
+            self._count(kind, self.apart)
+            if self.apart == "undefined":
+                return
             yield kind, f"{what}up to {off:.3g} apart, {allowed:.3g} allowed, on values up to {scale:.3g}"
 
 
@@ -227,16 +257,6 @@ def _by_oracle(verdicts: Iterable[Verdict]) -> dict[str, Verdict]:
         )
         for oracle, some in grouped.items()
     }
-
-
-def _way_of_verdicts(first: Verdict, second: Verdict | None) -> str:
-    """agree: the same status, and of failures the same failure. tie: noise turned a choice over on one target alone."""
-    if second is None:
-        return "differ"
-    if first.status is second.status:
-        return "agree" if first.status is not Status.FAIL or first.where == second.where else "differ"
-    ties = [v.status is Status.UNKNOWN and v.where == _TIE for v in (first, second)]
-    return "tie" if any(ties) and Status.FAIL not in (first.status, second.status) else "differ"
 
 
 def _said(verdict: Verdict | None) -> str:

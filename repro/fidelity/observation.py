@@ -5,7 +5,7 @@ step with what is known of their noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,7 +52,8 @@ class StepOutputs:
     rounding may change its integers: noise did on this target, or the reference in float64, where it was asked, is not
     sure of them; noise: by output, and KV, how far each request's values then moved, at most. listed: what a runner
     without a graph recorded, by path and name. drafted: what was chosen before the call, one row per request. right: by
-    path, for each request, whether the reference was asked and can have chosen the same, as far as rounding goes."""
+    path and output, for each request, whether the reference was asked and grants it, as far as rounding goes: the same
+    choices, values within its bounds."""
 
     paths: Mapping[str, Outputs]
     given: tuple[frozenset[int], ...]
@@ -60,7 +61,12 @@ class StepOutputs:
     noise: Mapping[str, tuple[float, ...]]
     listed: Arrays = field(default_factory=dict)
     drafted: Arrays = field(default_factory=dict)
-    right: Mapping[str, tuple[bool, ...]] = field(default_factory=dict)
+    right: Mapping[str, Mapping[str, tuple[bool, ...]]] = field(default_factory=dict)
+
+    def grants(self, path: str, names: Iterable[str], row: int) -> bool:
+        """Whether the reference was asked for all of these outputs, and grants them to this request."""
+        known = self.right.get(path, {})
+        return all(name in known and known[name][row] for name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +140,7 @@ def _step(case: Case, arrays: Mapping[tuple[int, str], Arrays], number: int) -> 
         noise={} if eager is None else _noise(eager, variants, slots_of_rows),
         drafted={name: inputs[name] for name in DRAFTED if name in inputs},
         right={
-            path: tuple(_right(arrays.get((number, REFERENCES[path]), reference), left, row) for row in range(rows))
-            for path, left in paths.items()
+            path: _right(arrays.get((number, REFERENCES[path]), reference), left, rows) for path, left in paths.items()
         },
     )
 
@@ -182,11 +187,26 @@ def _outputs(recorded: Arrays, page_size: int) -> Outputs | None:
     )
 
 
-def _right(reference: Arrays, path: Outputs, row: int) -> bool:
-    """Whether a reference that follows a path's choices as far as rounding explains them made all of a request's."""
-    names = path.integers.keys()
-    known = names <= reference.keys() and all(f"{name}.bound" in reference for name in names)
-    return bool(names) and known and all(_same_row(reference[name], path.integers[name], row) for name in names)
+def _right(reference: Arrays, path: Outputs, rows: int) -> dict[str, tuple[bool, ...]]:
+    """By output, for each request, whether a reference that follows a path's choices as far as rounding explains them
+    made all of the request's, or lies as near to its values as rounding explains. What it was not asked is left out."""
+    outputs = {**path.integers, **path.values}
+    known = [name for name in outputs if name in reference and f"{name}.bound" in reference]
+    return {name: tuple(_granted(reference, name, outputs[name], row) for row in range(rows)) for name in known}
+
+
+def _granted(reference: Arrays, name: str, output: Array, row: int) -> bool:
+    wanted = reference[name]
+    if wanted.dtype.kind in "iub":
+        return _same_row(wanted, output, row)
+    if not len(output) > row < len(wanted) or output[row].size != wanted[row].size:
+        return False
+    bound, norm = (
+        np.asarray(reference[name + part], dtype=np.float64)[row].reshape(-1) for part in (".bound", ".norm")
+    )
+    off = np.abs(output[row].astype(np.float64).reshape(-1) - wanted[row].reshape(-1))
+    together = np.sqrt(np.square(off.reshape(norm.size, -1)).sum(axis=1))
+    return bool((off <= bound).all() and (together <= norm).all())
 
 
 def _numbers(array: Array) -> frozenset[int]:

@@ -25,7 +25,7 @@ from repro.traces.earlier import told_apart
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Array
 
-FORMAT = 2
+FORMAT = 3
 # KV rows kept of a path of a step, and columns of a KV row and of a request's row of an output, spread over all: enough
 # to meet whatever is wrong with a kernel, and a few MB for a hundred cases.
 KV_ROWS_KEPT = 64
@@ -152,7 +152,7 @@ def _step_to_json(step: StepOutputs, store: _Store) -> dict[str, Any]:
         "noise": {name: [str(number) for number in numbers] for name, numbers in step.noise.items()},
         "listed": {name: store.put(array) for name, array in step.listed.items()},
         "drafted": {name: store.put(array) for name, array in step.drafted.items()},
-        "right": {path: list(rows) for path, rows in step.right.items()},
+        "right": {path: {name: list(rows) for name, rows in known.items()} for path, known in step.right.items()},
     }
 
 
@@ -165,9 +165,11 @@ def _step_from_json(form: Mapping[str, Any], arrays: Sequence[Array]) -> StepOut
         turned=tuple(map(bool, form["turned"])),
         noise={name: tuple(map(float, numbers)) for name, numbers in form["noise"].items()},
         listed={name: arrays[number] for name, number in form["listed"].items()},
-        # Absent from recordings made before they were kept.
-        drafted={name: arrays[number] for name, number in form.get("drafted", {}).items()},
-        right={path: tuple(map(bool, rows)) for path, rows in form.get("right", {}).items()},
+        drafted={name: arrays[number] for name, number in form["drafted"].items()},
+        right={
+            path: {name: tuple(map(bool, rows)) for name, rows in known.items()}
+            for path, known in form["right"].items()
+        },
     )
 
 

@@ -24,16 +24,18 @@ _FACTORIES = {torch.zeros, torch.ones, torch.full, torch.empty}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bands:
-    """The bands around some buffers of one device: before, behind, before, behind, ... as bytes."""
+    """The bands around some buffers of one device: before, behind, before, behind, ... as bytes, and their filling."""
 
     names: tuple[str, ...]
     slices: tuple[torch.Tensor, ...]
+    filling: tuple[torch.Tensor, ...]
 
     @classmethod
     def around(cls, flats: dict[str, torch.Tensor]) -> Bands:
         """Of flat tensors that each begin and end with a band."""
         slices = [part.view(torch.uint8) for flat in flats.values() for part in (flat[:BAND], flat[-BAND:])]
-        return cls(names=tuple(flats), slices=tuple(slices))
+        filling = [torch.full_like(part, _FILL) for part in slices]
+        return cls(names=tuple(flats), slices=tuple(slices), filling=tuple(filling))
 
     def read(self) -> torch.Tensor:
         """All bytes of all bands."""
@@ -48,9 +50,8 @@ class Bands:
         return dict(zip(self.names, np.split(read, ends[:-1]), strict=True))
 
     def mend(self) -> None:
-        """Fill the bands again, so that what runs into them next is seen as such."""
-        for part in self.slices:
-            part.fill_(_FILL)
+        """Fill the bands again, so that what runs into them next is seen as such: one launch on a GPU."""
+        torch._foreach_copy_(self.slices, self.filling)
 
     def _pairs(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         return zip(self.slices[::2], self.slices[1::2], strict=True)

@@ -113,8 +113,11 @@ class Captured:
         return {**self.buffers, **static, **caches, "req_to_token": self.req_to_token}
 
     def reset(self) -> None:
-        """Return to the state right after capture."""
+        """Return to the state right after capture. Guard bands, too: what the last eager pass of a case wrote outside
+        its memory is not the next one's doing."""
         memory.restore(self._static, self._start)
+        for bands in self.bands:
+            bands.mend()
         self.layout, self.table = 0, self._first_table
 
     def asks(self, hidden: str, step: int, watch: Watch) -> str:

@@ -117,8 +117,6 @@ def learn_history(captured: Captured, watch: Watch) -> None:
         watch.fact("history", f"no other is known: {getattr(raised, 'error', raised)}")
     else:
         history.learn()
-    for bands in captured.bands:
-        bands.mend()
     engine.memory_seen()
     captured.reset()
 

@@ -8,14 +8,27 @@ from typing import Any
 
 import numpy as np
 
-from oracles.catalogue import judge_all, overall
+from oracles.catalogue import OF_SOME_ENGINES, judge_all, overall
+from oracles.tolerance import across_engines
 from repro.cases.case import Case
+from repro.fidelity.compare import Agreement, Limit
 from repro.fidelity.observation import Observation, observe
 from repro.traces.trace import RecordedArray, Trace
 from tests.builders.toy_traces import changed, toy_trace
 from tests.test_repro_main import CASE
 
 TRACE = toy_trace(CASE)
+
+
+def agreement_of(limit: Limit = across_engines) -> Agreement:
+    """A count that has begun with nothing."""
+    return Agreement(names=("here/toy", "there/toy"), limit=limit, overall=overall, of_some=OF_SOME_ENGINES)
+
+
+def compared(one: Trace, other: Trace) -> Agreement:
+    agreement = agreement_of()
+    agreement.add(seen(one), seen(other))
+    return agreement
 
 
 def seen(trace: Trace, case: Case = CASE) -> Observation:
