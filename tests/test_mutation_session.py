@@ -100,6 +100,9 @@ def test_methods_and_properties_are_changed_for_those_who_are_there(module: Modu
     assert child.closing(5, 2) == 5
     swap(change("Child.closing", "return super().closing(a, b)"))
     assert child.closing(5, 2) == 3
+    # Nothing is left in it that speaks of what is outside, and the code that it replaces did.
+    swap(change("Child.closing", "return b"))
+    assert child.closing(5, 2) == 2
 
 
 def test_what_is_not_there_is_refused(module: ModuleType) -> None:

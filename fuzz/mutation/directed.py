@@ -66,6 +66,12 @@ def setups(runner: str, backend: str) -> list[Setup]:
         ]
         if domain.branches and not domain.trees:
             found.insert(1, _drafting(replace(small, capture_bs=(1, 4), slots=4), 1, 3, 4))
+        if domain.branches and not domain.trees:
+            # A chain on pages: kernels that branches have others for.
+            found.append(_drafting(replace(paged, context_len=96), 1, 2, 3))
+        if domain.light:
+            # Trees as small as their longest chain, all of which may be accepted and end within a page.
+            found.append(_drafting(replace(paged, context_len=96), 2, 2, 3))
         if wide := _wide(small, backend):
             found.append(wide)
     if domain.capped and backend == "triton":
@@ -86,9 +92,10 @@ def setups(runner: str, backend: str) -> list[Setup]:
                 found.append(replace(found[-1], capture_bs=(1, 3), mrope=True))
         if domain.branches and not domain.trees and domain.num_steps_min == 1:
             found.append(_drafting(small, 2, 1, 3))
+    odd = 24 if kernels.head_dims is None else first.head_dim
     found += [
-        # Two heads to each of two key heads.
-        replace(first, padded=not domain.falls_back, num_heads=4),
+        # Two heads to each of two key heads, each less than a kernel's block: what lies behind one is the next.
+        replace(first, padded=not domain.falls_back, num_heads=4, head_dim=odd),
         replace(first, overhang=first.num_draft_tokens + SPARE_POSITIONS if domain.overhangs else 0),
     ]
     found = list(dict.fromkeys(found))

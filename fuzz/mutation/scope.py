@@ -77,10 +77,11 @@ def mutants_of(ran: Ran, source: Callable[[str], str], places: Places | None = N
 
 
 def ordered(mutant: Mutant, plans: Mapping[str, Sequence[Case]], ran: Ran) -> list[tuple[str, Case]]:
-    """The cases on which a mutant is tried, with the runner that each belongs to, those that reach most first: of each
-    setup that runs its line the first case, then the others of these setups, then the rest. The runners take turns, and
-    each begins with another setup than the one before it: what several of them run (a kernel) is soon tried with
-    windows, pages, long prefixes and odd heads. plans: of the runners that may try it, in their order."""
+    """The cases on which a mutant is tried, with the runner that each belongs to, those that reach most first: the
+    first cases of the setups that run its line, and after every second one another case of these setups; then the rest.
+    The runners take turns, and each begins with another setup than the one before it: what several of them run (a
+    kernel) is soon tried with windows, pages, long prefixes and odd heads. plans: of the runners that may try it, in
+    their order."""
     reaching = {setup for runner in plans for setup, lines in ran[runner].items() if runs(mutant, lines)}
     ranked: list[tuple[int, int, str, Case]] = []
     for turn, (runner, cases) in enumerate(plans.items()):
@@ -89,9 +90,18 @@ def ordered(mutant: Mutant, plans: Mapping[str, Sequence[Case]], ran: Ran) -> li
         for case in cases:
             groups[2 if case.setup not in reaching else int(id(case) not in first)].append(case)
         begin = turn % max(1, len(groups[0]))
-        for rank, own in enumerate((groups[0][begin:] + groups[0][:begin], *groups[1:])):
+        reached = _every_third(groups[0][begin:] + groups[0][:begin], groups[1])
+        for rank, own in enumerate((reached, groups[2])):
             ranked += [(rank, place, runner, case) for place, case in enumerate(own)]
     return [(runner, case) for _, _, runner, case in sorted(ranked, key=lambda entry: entry[:2])]
+
+
+def _every_third(firsts: Sequence[Case], others: Sequence[Case]) -> list[Case]:
+    """What is first of some setup, and after every two of them one of the others, for as long as there are both."""
+    merged: list[Case] = []
+    for number in range(max(len(others), -(-len(firsts) // 2))):
+        merged += [*firsts[2 * number : 2 * number + 2], *others[number : number + 1]]
+    return merged
 
 
 def runs(mutant: Mutant, lines: Lines) -> bool:

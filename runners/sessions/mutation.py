@@ -6,13 +6,14 @@ function is known under whatever name; of a Triton kernel also what its compiler
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import linecache
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
@@ -56,11 +57,13 @@ def swap(edit: Mapping[str, Any]) -> None:
     module = importlib.import_module(edit["file"].removesuffix(".py").removesuffix("/__init__").replace("/", "."))
     path = module.__file__ or ""
     source = edited(Path(path).read_text(), edit)
+    functions = list(_functions(module, edit["function"], path, edit["first_line"]))
+    free = {name for _, function in functions for name in function.__code__.co_freevars}
     try:
-        code = _code(compile(source, path, "exec"), edit["function"], edit["first_line"])
+        tree = keeping(free, ast.parse(source), edit["function"].rpartition(".")[2], edit["first_line"])
+        code = _code(compile(tree, path, "exec"), edit["function"], edit["first_line"])
     except SyntaxError as error:
         raise Unsupported(f"the change cannot be compiled: {error}") from error
-    functions = list(_functions(module, edit["function"], path, edit["first_line"]))
     if code is None or not functions:
         raise Unsupported(f"no function {edit['function']} begins in line {edit['first_line']} of {edit['file']}")
     # Kernels are read as text: by Triton's compiler once, by its interpreter whenever a kernel is first run.
@@ -79,6 +82,19 @@ def edited(source: str, edit: Mapping[str, Any]) -> str:
     (first, begin), (last, end) = edit["start"], edit["end"]
     middle = lines[first - 1][:begin] + str(edit["text"]).encode() + lines[last - 1][end:]
     return b"\n".join([*lines[: first - 1], middle, *lines[last:]]).decode()
+
+
+def keeping(names: Collection[str], tree: ast.Module, function: str, first_line: int) -> ast.Module:
+    """The tree, in which the function that begins here speaks of these names from outside, in a line that never runs: a
+    change may leave one out (`super()` is the last to speak of `__class__`), and code is swapped for code that speaks
+    of as many."""
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == function)
+    for node in found if names else ():
+        if first_line in (node.lineno, *(decorator.lineno for decorator in node.decorator_list)):
+            spoken: list[ast.stmt] = [ast.Expr(ast.Name(name, ast.Load())) for name in sorted(names)]
+            never = ast.If(test=ast.Constant(value=False), body=spoken, orelse=[])
+            node.body.append(ast.fix_missing_locations(ast.copy_location(never, node.body[-1])))
+    return tree
 
 
 def _code(code: CodeType, function: str, first_line: int) -> CodeType | None:
