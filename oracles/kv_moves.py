@@ -1,5 +1,6 @@
 """A move of KV rows goes to slots that are allocated, or to reserved slot 0; every row ends where a plain model of
-the move puts it; no other slot changes; and the slots that are given back are those behind what is kept."""
+the move puts it; no other slot changes; the slots that are given back are those behind what is kept; and requests are
+as long as what they keep."""
 
 from __future__ import annotations
 
@@ -96,7 +97,7 @@ class MoveCheck:
             yield self._wrong(OTHER, f"{detail}, the first is {others[0]}.", cell)
 
     def lists(self) -> Iterator[Wrong]:
-        """The lists of slots that come with a move."""
+        """The lists of slots and of lengths that come with a move."""
         for name, want in self._wanted().items():
             got = self.seen.get(name)
             if got is not None and not equal(got, want):
@@ -114,6 +115,7 @@ class MoveCheck:
         return {
             "freed": np.concatenate([freed(setup, table, r) for r in self.requests]),
             "left": np.concatenate([none, *accepted]),
+            "lengths": np.array([r.seq_len + accepted_nodes(setup, r).size for r in self.requests]),
             "draft_slots": np.concatenate(drafts),
         }
 

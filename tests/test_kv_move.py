@@ -139,6 +139,7 @@ def sound() -> Trace:
         going_on = [r for r in step.requests if not finishes(r)]
         arrays["verify", "freed"] = np.concatenate([freed(SETUP, table, r) for r in step.requests])
         arrays["verify", "left"] = np.concatenate([accepted_pairs(SETUP, table, r)[:, 0] for r in going_on])
+        arrays["verify", "lengths"] = np.array([r.seq_len + 1 + correct_drafts(SETUP, r) for r in step.requests])
         seen += [
             RecordedArray(step=number, path=path, name=name, array=array) for (path, name), array in arrays.items()
         ]
@@ -196,7 +197,7 @@ def test_another_slot_that_changed() -> None:
     assert told(reserved) == (Status.PASS, "")
 
 
-@pytest.mark.parametrize("name", ["freed", "left"])
+@pytest.mark.parametrize("name", ["freed", "left", "lengths"])
 def test_wrong_lists(name: str) -> None:
     trace = changed(sound(), 0, "verify", name, lambda slots: np.append(slots, 3))
     assert told(trace) == (Status.FAIL, f"verify: the list {name} is wrong")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from sglang.srt.utils.common import next_power_of_2
 from repro.cases.case import Setup
 from repro.cases.layout import pool_tokens, row_pages
 from runners.releases.kv_move.family import Batch, Move, Pools, branches_by
+from runners.releases.posing import Posing
 from runners.releases.workers.building import as_on_gpus
 from runners.releases.workers.present import GENERATION
 
@@ -67,7 +67,8 @@ def verify_with(accept_filter: Filter) -> Callable[[Pools, Batch, torch.Tensor],
         source, target, free = kernels.get_src_tgt_cache_loc(
             batch.seq_lens, batch.out_cache_loc, accepted, correct, setup.num_draft_tokens, setup.page_size
         )
-        freed = torch.empty((int(free.sum()),), dtype=torch.int64, device=free.device)
+        # Where less than nothing is to be freed, nothing is, and the record shows it.
+        freed = torch.empty((max(0, int(free.sum())),), dtype=torch.int64, device=free.device)
         kernels.get_target_cache_loc[(batch.size,)](
             target,
             freed,
@@ -79,21 +80,21 @@ def verify_with(accept_filter: Filter) -> Callable[[Pools, Batch, torch.Tensor],
             next_power_of_2(batch.size),
         )
         pools.cache.move_kv_cache(target, source)
-        return {"freed": freed, "left": _left(accept_filter, setup, batch, target)}
+        return {"freed": freed, **_left(accept_filter, setup, batch, target)}
 
     return verify
 
 
-def _left(accept_filter: Filter, setup: Setup, batch: Batch, target: torch.Tensor) -> torch.Tensor:
-    """The slots of those requests that go on."""
-    correct = batch.num_correct_drafts
+def _left(accept_filter: Filter, setup: Setup, batch: Batch, target: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The slots of those requests that go on, and how long all of them are then."""
+    correct, lengths = batch.num_correct_drafts, batch.seq_lens.clone()
     count = int((correct[batch.unfinished] + 1).sum())
     remaining = torch.empty((count,), dtype=torch.int64, device=target.device)
-    accepted = accept_filter(correct, batch.unfinished, batch.seq_lens.clone())
+    accepted = accept_filter(correct, batch.unfinished, lengths)
     spec_utils.filter_finished_cache_loc_kernel[(batch.size,)](
         remaining, target, correct, accepted, next_power_of_2(batch.size), next_power_of_2(setup.num_draft_tokens)
     )
-    return remaining
+    return {"left": remaining, "lengths": lengths}
 
 
 def verifies(accept_filter: Filter) -> dict[str, Move]:
@@ -162,7 +163,7 @@ def accept(pools: Pools, batch: Batch) -> dict[str, torch.Tensor]:
     if hasattr(spec_utils, ACCEPT):  # since 0.5.14
         getattr(spec_utils, ACCEPT)(*arguments, pools.allocator)
         return {}
-    worker = SimpleNamespace(
+    worker = Posing(
         device=batch.seq_lens.device,
         speculative_num_draft_tokens=pools.setup.num_draft_tokens,
         req_to_token_pool=pools.requests,
