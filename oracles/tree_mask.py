@@ -1,9 +1,9 @@
 """A verify call attends by the tree that was drafted: each token to its request's prefix, to its ancestors and to
-itself, at the position that its depth gives it."""
+itself, at the position that its depth gives it. The links by which its tokens are then accepted are of that tree."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from oracles.trace_index import Record, Wrong, conclude, first_difference
 from repro.cases.case import Case, Setup
 from repro.cases.layout import Ints
 from repro.cases.reads import names_tree
-from repro.cases.tree import ancestors
+from repro.cases.tree import ancestors, linked, parents_of
 from repro.traces.finding import Verdict
 from repro.traces.trace import Array, Trace
 
@@ -20,6 +20,9 @@ STARTS = "start of a row's mask"
 PREFIX = "mask over the prefix"
 TREE = "mask over the tree"
 POSITIONS = "positions of the tree"
+LINKS = "links of the tree"
+INDEX = "places of the tree's tokens"
+ORDER = (STARTS, TREE, PREFIX, POSITIONS, LINKS, INDEX)
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
@@ -29,6 +32,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
     compared = 0
     for step in range(len(case.steps)):
         batch, metadata = record.path(step, "input"), record.path(step, "metadata")
+        wrongs += _wrong_links(step, case.setup, batch, record.path(step, "before"))
         # Of a backend whose window shows in what its queries read, the mask is of sliding layers.
         prefix = "window_" if "window_custom_mask" in metadata else ""
         mask, starts = metadata.get(f"{prefix}custom_mask"), metadata.get(f"{prefix}mask_indptr")
@@ -51,7 +55,27 @@ def judge(case: Case, trace: Trace) -> Verdict:
             wrongs += _judge_row(
                 step, row, length, visible, positions[row], tree, case.setup.window, hides=bool(prefix)
             )
-    return conclude(ORACLE, wrongs, compared, nothing="no tree verified", order=(STARTS, TREE, PREFIX, POSITIONS))
+    return conclude(ORACLE, wrongs, compared, nothing="no tree verified", order=ORDER)
+
+
+def _wrong_links(step: int, setup: Setup, batch: Mapping[str, Array], given: Mapping[str, Array]) -> Iterator[Wrong]:
+    """What leads from token to token, and from there to a row of the batch."""
+    if "scores_index" not in batch or "next_token" not in given:
+        return
+    for row, (selected, parents) in enumerate(zip(batch["scores_index"], batch["parents"], strict=True)):
+        links = linked(given["next_token"][row], given["next_sibling"][row])
+        wanted = parents_of(setup, selected, parents)
+        first = row * setup.num_draft_tokens
+        for where, name, got, want in (
+            (LINKS, "parent by links", np.array(links), np.array(wanted)),
+            (INDEX, "index", given["index"][row], np.arange(first, first + setup.num_draft_tokens)),
+        ):
+            cell = first_difference(step, name, got[None], want[None])
+            if cell:
+                detail = (
+                    f"In step {step} row {row}, the {where} say {cell.got} of token {cell.column}, not {cell.want}."
+                )
+                yield Wrong(where=where, detail=detail, cell=cell)
 
 
 def _columns(setup: Setup, lengths: Ints, metadata: Mapping[str, Array]) -> Ints:

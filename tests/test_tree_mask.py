@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from oracles import tree_mask
-from oracles.tree_mask import POSITIONS, PREFIX, STARTS, TREE, judge
+from oracles.tree_mask import INDEX, LINKS, POSITIONS, PREFIX, STARTS, TREE, judge
 from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.cases.tree import ancestors
 from repro.traces.finding import Status
@@ -33,6 +33,9 @@ TREES = (
     ("10000", "11000", "10100", "11010", "11011"),
     ("10000", "11000", "11100", "11110", "11101"),
 )
+# The first child of each token, and the next child of its parent.
+CHILDREN = np.array([[1, 3, -1, 4, -1], [1, 2, 3, -1, -1]])
+SIBLINGS = np.array([[-1, 2, -1, -1, -1], [-1, -1, -1, 4, -1]])
 DEPTHS = ((0, 1, 1, 2, 3), (0, 1, 2, 3, 3))
 
 
@@ -44,6 +47,7 @@ def sound() -> Trace:
     positions = np.array([[3 + depth for depth in DEPTHS[0]], [1 + depth for depth in DEPTHS[1]]])
     recorded: dict[str, dict[str, Array]] = {
         "input": {"seq_lens": np.array([3, 1]), "scores_index": SELECTED, "parents": PARENTS},
+        "before": {"index": np.arange(10).reshape(2, 5), "next_token": CHILDREN, "next_sibling": SIBLINGS},
         "launch": {"positions": positions},
         "metadata": {
             "custom_mask": np.concatenate([mask.reshape(-1) for mask in masks]).astype(np.uint8),
@@ -92,6 +96,10 @@ def added(place: int, more: int) -> Callable[[Array], Array]:
         ("metadata", "mask_indptr", added(2, 5), STARTS),
         ("launch", "positions", added(4, -1), POSITIONS),
         ("launch", "positions", added(5, 1), POSITIONS),
+        ("before", "next_token", added(6, -2), LINKS),  # row 1's token 1 has no child
+        ("before", "next_sibling", added(1, 1), LINKS),  # row 0's token 3 is the root's
+        ("before", "next_sibling", added(9, 4), LINKS),  # row 1's token 4 leads back to token 3
+        ("before", "index", added(5, -5), INDEX),
     ],
 )
 def test_what_is_wrong_is_told(path: str, name: str, change: Callable[[Array], Array], where: str) -> None:

@@ -1,4 +1,4 @@
-"""What a tree of drafts says by itself: which of its tokens attends to which."""
+"""What a tree of drafts says by itself: which of its tokens attends to which, and which comes below which."""
 
 from __future__ import annotations
 
@@ -6,18 +6,45 @@ import numpy as np
 
 from repro.cases.layout import Ints, Paged
 
+NONE = -1  # no token: a root's parent, and that of a token whose parent was not kept
+TWICE = -2
+
+
+def parents_of(setup: Paged, selected: Ints, parents: Ints) -> list[int]:
+    """Of each token of the tree the one above it, the root first. selected: the candidates that became its tokens
+    behind the root; the topk candidates of one parent are neighbours, and `parents` says which candidate that parent
+    was."""
+    place = {int(candidate): token for token, candidate in reversed(list(enumerate(selected.reshape(-1), start=1)))}
+    families = [candidate // setup.topk for candidate in selected.reshape(-1).tolist()]
+    found = (place.get(int(parents.reshape(-1)[family]), NONE) if family else 0 for family in families)
+    return [NONE, *found]
+
 
 def ancestors(setup: Paged, selected: Ints, parents: Ints) -> Ints:
-    """Which tokens of the tree each of its tokens attends to, [num_draft_tokens, num_draft_tokens]. selected: the
-    candidates that became its tokens behind the root; the topk candidates of one parent are neighbours, and `parents`
-    says which candidate that parent was."""
+    """Which tokens of the tree each of its tokens attends to, [num_draft_tokens, num_draft_tokens]."""
     attends = np.eye(setup.num_draft_tokens, dtype=np.int64)
     attends[:, 0] = 1
-    place = {int(candidate): token for token, candidate in reversed(list(enumerate(selected.reshape(-1), start=1)))}
     # Rising: candidates come after their parents, and so do the tokens that they became.
-    for token, candidate in enumerate(selected.reshape(-1).tolist(), start=1):
-        family = candidate // setup.topk
-        parent = place.get(int(parents.reshape(-1)[family])) if family else 0
-        if parent:
+    for token, parent in enumerate(parents_of(setup, selected, parents)):
+        if parent > 0:
             attends[token] |= attends[parent]
     return attends
+
+
+def linked(next_token: Ints, next_sibling: Ints) -> list[int]:
+    """Of each token the one above it, as the links from a token to its first child and from a child to the next one
+    say; NONE where no link leads, TWICE where two do, and for the root where one leads out of the tree."""
+    found = [NONE] * len(next_token)
+    waiting = [0]
+    while waiting:
+        parent = waiting.pop()
+        child = int(next_token[parent])
+        while child != NONE:
+            place = child if 0 <= child < len(found) else 0
+            if not place or found[place] != NONE:
+                found[place] = TWICE
+                break
+            found[place] = parent
+            waiting.append(place)
+            child = int(next_sibling[place])
+    return found

@@ -15,10 +15,13 @@ from repro.cases.payload import integers_each
 from runners.releases import fa3, fa3_metadata, model
 from runners.releases.decode import family as decode
 from runners.releases.draft import family as draft
+from runners.releases.forward_pass import verify_spelling
 from runners.releases.live import Family, Given, Live
 from runners.releases.reference import target
 from runners.releases.sliding import any_cache
 
+# Where each token of a tree is in the batch, its first child and the next child of its parent.
+THROUGH = ("index", "next_token", "next_sibling")
 # What the draft is given, where the verify call has something else under that name.
 DRAFT = {"draft_out_cache_loc": "out_cache_loc", "draft_positions": "positions"}
 
@@ -35,6 +38,13 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
         "out_cache_loc": np.stack([table[r.slot, r.seq_len + tokens] for r in requests]),
         "bonus_tokens": integers_each([r.data for r in requests], "bonus_tokens", (), setup.vocab_size),
     }
+
+
+def caller(forward_batch: Any) -> Mapping[str, Any]:
+    """With the ways through the tree, by which its tokens are accepted behind the pass: a row for each request."""
+    spec_info, spelling = forward_batch.spec_info, verify_spelling()
+    through = {name: getattr(spec_info, f"{spelling}_{name}") for name in THROUGH}
+    return {**decode.caller(forward_batch), **through}
 
 
 def mask_of(backend: Any) -> torch.Tensor:
@@ -104,7 +114,7 @@ FAMILY = Family(
     flat=frozenset({"out_cache_loc", *DRAFT}),
     noisy=(),
     buffers=decode.FAMILY.buffers,
-    caller=decode.caller,
+    caller=caller,
     model_runner=lambda live: live.target.model_runner,
     configs=lambda setup: (model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle")),
     static=static,
