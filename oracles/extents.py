@@ -1,6 +1,6 @@
 """Every tensor of a batch is as long as the batch is large: in each captured bucket in proportion to the largest one,
 and in each call as the batch, its bucket or the largest bucket, the same in all calls. Its integers are as wide in
-captures as in eager passes."""
+captures as in eager passes, and a captured batch counts the tokens that it has."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ ORACLE = "extents"
 CAPTURED, PLANNED = "extents_captured", "extents"
 # What is not so long as a batch: of all ranks, of the sequences' lengths, and what each call makes for itself.
 _OTHERWISE = OF_RANKS | {"global_num_tokens_cpu", "global_num_tokens_for_logprob_cpu"}
+COUNTED = "counts_captured"
 WIDTHS_CAPTURED, WIDTHS = "widths_captured", "widths"
 # Lengths and counts: kernels take either, and in some releases graphs have them in 32 bits and schedulers in 64.
 _EITHER = frozenset(
@@ -49,7 +50,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     calls = _calls(case, record)
     for (_, name), own in calls.items():
         wrongs += _unlike(name, own, _each(name, captured, case.setup.max_bs))
-    wrongs += [*_otherwise_wide(case, record), *_not_told(record)]
+    wrongs += [*_otherwise_wide(case, record), *_not_told(record), *_miscounted(record)]
     compared = len(captured) * (len(case.setup.capture_bs) > 1) + len(calls)
     return conclude_each(ORACLE, wrongs, compared, label="length of", nothing="no lengths recorded")
 
@@ -96,6 +97,17 @@ def _not_told(record: Record) -> Iterator[Wrong]:
             detail = f"Parallel layers are told of {own} tokens of this rank where a batch of {tokens} is captured."
             yield Wrong(where="this rank's tokens, as told to parallel layers", detail=detail, cell=cell)
             return
+
+
+def _miscounted(record: Record) -> Iterator[Wrong]:
+    """A captured batch counts the tokens that attention then has."""
+    for name, counts in record.path(-1, COUNTED).items():
+        for tokens, count in counts.tolist():
+            if count != tokens:
+                cell = Cell(step=-1, buffer=name, row=-1, column=-1, got=str(count), want=str(tokens))
+                detail = f"{name} is {count} where a batch of {tokens} tokens is captured."
+                yield Wrong(where=f"{name}, captured", detail=detail, cell=cell)
+                break
 
 
 def _otherwise_wide(case: Case, record: Record) -> Iterator[Wrong]:

@@ -1,5 +1,6 @@
 """Attention's metadata is made exactly once for a forward pass, after the batch was padded, and speaks of as many
-tokens and requests as attention then runs with. Parallel layers are told of the tokens that each rank has."""
+tokens and requests as attention then runs with. Parallel layers are told of the tokens that each rank has, and a batch
+whose group has several is padded."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ NONE = "no metadata made after padding"
 AGAIN = "metadata made more than once"
 SHAPES = "metadata and attention of different shapes"
 RANKS = "tokens of all ranks"
-ORDER = (REQUESTS, NONE, AGAIN, SHAPES, RANKS)
+UNPADDED = "a batch that is not padded for its group"
+ORDER = (REQUESTS, NONE, AGAIN, SHAPES, RANKS, UNPADDED)
 UNTOLD = -1  # metadata that does not say
 
 
@@ -32,6 +34,9 @@ def judge(case: Case, trace: Trace) -> Verdict:
         if not attention:
             continue
         compared += len(attention["at"])
+        if not padding:
+            detail = f"In step {step} attention runs, and nobody has padded the batch for the group's other ranks."
+            wrongs.append(Wrong(where=UNPADDED, detail=detail, cell=_cell(step, "padding", 0, 1)))
         wrongs += _wrong_times(step, attention, record.path(step, "metadata"), padding)
         wrongs += _wrong_requests(step, "attention", attention, each)
         wrongs += _wrong_shapes(step, attention)

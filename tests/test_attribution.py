@@ -23,6 +23,7 @@ from runners.engines.standins import native_imports
 from runners.processes.pool import Pool
 from runners.recording.observer import HarnessError, Unsupported, Watch
 from runners.releases import catalogue
+from runners.releases.posing import Posing
 from runners.releases.refusals import refused
 from runners.sessions import attribution
 from runners.sessions.attribution import not_built, raise_harness_error
@@ -126,7 +127,7 @@ def test_a_constructor_that_takes_other_arguments_is_the_adapters_mistake() -> N
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("def f():\n    batch.sampling_info", {"batch": types.SimpleNamespace()}),
+        ("def f():\n    batch.sampling_info", {"batch": Posing()}),
         ("def f():\n    tape.other", {"tape": object.__new__(StagingBuffer)}),
         ("def f():\n    native_imports.stand_in(other=1)", {"native_imports": native_imports}),
         ("def f():\n    import torch\n    torch.cpu.get_device_properties()", {}),
@@ -143,6 +144,8 @@ def test_what_a_stand_in_lacks_is_the_harnesss(
 
 def test_what_sglangs_own_objects_lack_is_sglangs() -> None:
     raise_harness_error(raised(code(SGLANG, "def f():\n    class Batch: pass\n    Batch().sampling_info")))
+    view = {"view": types.SimpleNamespace()}
+    raise_harness_error(raised(code(SGLANG, "def f():\n    view.bs", **view)))
     raise_harness_error(raised(code(SGLANG, "def f():\n    def plan(a): pass\n    plan()")))
     raise_harness_error(raised(code(SGLANG, "def f():\n    import torch\n    torch.no_such_operator(1)")))
 

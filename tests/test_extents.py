@@ -79,6 +79,14 @@ def test_parallel_layers_are_told_how_many_tokens_are_captured() -> None:
         assert only(extents.judge, CASE, replace(sound, seen=(*sound.seen, told))).status is status
 
 
+def test_a_captured_batch_counts_its_tokens() -> None:
+    sound = trace(captured=SOUND_CAPTURED, planned=SOUND_PLANNED)
+    for count, status in ((8, Status.PASS), (4, Status.FAIL)):
+        counts = np.array([[2, 2], [8, count]])
+        told = RecordedArray(step=-1, path="counts_captured", name="extend_num_tokens", array=counts)
+        assert only(extents.judge, CASE, replace(sound, seen=(*sound.seen, told))).status is status
+
+
 def test_integers_that_only_graphs_have_in_32_bits() -> None:
     verdict = only(extents.judge, CASE, trace(captured=SOUND_CAPTURED, planned=SOUND_PLANNED, wide=4))
     assert (verdict.status, verdict.where) == (Status.FAIL, "length of positions, integers")

@@ -28,5 +28,7 @@ def test_what_a_batch_has_is_found_without_its_names() -> None:
 def test_of_each_size_the_first_batch_is_noted() -> None:
     noted = Extents()
     for size, entries in ((2, 2), (2, 5), (4, 4)):
-        noted.note(SimpleNamespace(batch_size=size, seq_lens=torch.zeros(entries)), tokens=size, own=size)
+        batch = SimpleNamespace(batch_size=size, seq_lens=torch.zeros(entries), extend_num_tokens=entries)
+        noted.note(batch, tokens=size, own=size)
     assert noted.met["seq_lens"].tolist() == [[2, 2], [4, 4]]
+    assert noted.counts == {"extend_num_tokens": {(2, 2), (4, 4)}}

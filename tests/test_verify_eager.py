@@ -91,6 +91,11 @@ def test_no_metadata_at_all() -> None:
     assert "an earlier batch's" in metadata_once.judge(CASE, trace).detail
 
 
+def test_a_batch_of_several_ranks_that_nobody_pads() -> None:
+    trace = replace(sound(), seen=tuple(seen for seen in sound().seen if seen.path != "padding"))
+    assert told(trace) == (Status.FAIL, metadata_once.UNPADDED)
+
+
 def test_metadata_made_twice() -> None:
     trace = changed(sound(), 0, "metadata", "at", lambda _: np.array([1, 1]))
     assert told(trace) == (Status.FAIL, metadata_once.AGAIN)

@@ -113,7 +113,11 @@ def importing() -> Iterator[None]:
     _properties_by_a_child()
 
 
-def _properties_by_a_child() -> types.SimpleNamespace:
+class _Properties(types.SimpleNamespace):
+    """As much as a child told of."""
+
+
+def _properties_by_a_child() -> _Properties:
     """What a forked child sees of the first device. RuntimeError if it cannot use CUDA."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -130,7 +134,7 @@ def _properties_by_a_child() -> types.SimpleNamespace:
     os.waitpid(child, 0)
     if not text:
         raise RuntimeError("no CUDA device can be used after a fork: the log says why")
-    return types.SimpleNamespace(**json.loads(text))
+    return _Properties(**json.loads(text))
 
 
 def _plain(properties: object) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
 from typing import Any
+
+from runners.releases.posing import Posing
 
 # Where the function is, up to 0.5.13 and since.
 _MODULES = ("sglang.srt.model_executor.cuda_graph_runner", "sglang.srt.model_executor.runner.base_cuda_graph_runner")
@@ -39,8 +40,8 @@ def asked(server_args: Any, buckets: Sequence[int]) -> Iterator[tuple[tuple[int,
                 if hasattr(server_args, "cuda_graph_bs"):
                     own["cuda_graph_bs"] = list(buckets)  # which it may add to
                 given = _With(server_args, **own)
-                pool = SimpleNamespace(size=size)
-                runner = SimpleNamespace(server_args=given, req_to_token_pool=pool)
+                pool = Posing(size=size)
+                runner = Posing(server_args=given, req_to_token_pool=pool)
                 yield (size, at_once), question(runner)[0]
 
 

@@ -90,7 +90,7 @@ def _names_a_stand_in(error: BaseException) -> bool:
         if isinstance(asked, types.ModuleType):
             return engine.device == "cpu" and asked.__name__.startswith(_STOOD_IN)
         kind = asked if isinstance(asked, type) else type(asked)
-        return kind is types.SimpleNamespace or kind.__module__.startswith("runners.")
+        return kind.__module__.startswith("runners.")
     if isinstance(error, ImportError):
         return engine.device == "cpu" and (error.name or "").startswith(_STOOD_IN)
     called = _CALLED.match(str(error)) if isinstance(error, TypeError) else None

@@ -15,6 +15,8 @@ from repro.traces.trace import Array
 
 SPEC = "spec_info"
 INTEGERS = (torch.int32, torch.int64)
+# What a batch says of how many tokens it has.
+COUNTS = ("extend_num_tokens", "num_token_non_padded_cpu")
 
 
 class Extents:
@@ -25,6 +27,7 @@ class Extents:
         self._sizes: set[tuple[int, int]] = set()
         self.widths: dict[str, int] = {}
         self.tokens: set[tuple[int, int]] = set()
+        self.counts: dict[str, set[tuple[int, int]]] = {}
 
     def note(self, batch: Any, tokens: int, own: int) -> None:
         """Look at the batch of a call of attention, if it is the first of its batch size and width. own: how many
@@ -36,6 +39,10 @@ class Extents:
                 self._met.setdefault(name, set()).add((size, count))
             self.widths |= widths(vars(batch))
             self.tokens.add((tokens, own))
+            for name in COUNTS:
+                said = getattr(batch, name, None)
+                if isinstance(said, int):
+                    self.counts.setdefault(name, set()).add((tokens, said))
 
     @property
     def met(self) -> dict[str, Array]:

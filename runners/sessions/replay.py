@@ -24,7 +24,7 @@ from runners.releases.refusals import refused
 from runners.releases.sliding import reserved
 from runners.sessions import serving
 from runners.sessions.captured import Captured
-from runners.sessions.errors import SglangError, unreadable
+from runners.sessions.errors import SglangError, sglang_errors, unreadable
 from runners.sessions.history import NOTHING, STALE
 from runners.sessions.step import Step
 from runners.sessions.third_opinion import is_drawn
@@ -67,6 +67,8 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
         for kind in captured.planner.kinds:
             tape.see("backends", kind, 1)
         tape.see("tokens_captured", "own", np.array(sorted(captured.extents.tokens)).reshape(-1, 2))
+        for name, counts in captured.extents.counts.items():
+            tape.see("counts_captured", name, np.array(sorted(counts)))
         for name, width in captured.extents.widths.items():
             tape.see("widths_captured", name, width)
         for name, tensor in {**captured.buffers, **captured.further}.items():
@@ -111,7 +113,9 @@ def learn_history(captured: Captured, watch: Watch) -> None:
     step.fill()
     try:
         with captured.timed("graph", Silent()):
-            captured.adapter.graph(captured.runner, captured.adapter.batch(captured.live, step.rows))
+            with sglang_errors(wait=False):
+                batch = captured.adapter.batch(captured.live, step.rows)
+            captured.adapter.graph(captured.runner, batch)
     except (SglangError, Refused) as raised:
         captured.history = None
         watch.fact("history", f"no other is known: {getattr(raised, 'error', raised)}")

@@ -25,7 +25,7 @@ from runners.sessions import memory, third_opinion, writes
 from runners.sessions.answers import KV_DIFFERS, by_token, can_run, gave_the_same, rows_each, see_bands, see_memory
 from runners.sessions.beside import Beside
 from runners.sessions.captured import Captured
-from runners.sessions.errors import unreadable
+from runners.sessions.errors import sglang_errors, unreadable
 from runners.sessions.extents import of_plan
 
 # Record KV contents and eager's noise even where both paths agree: what two engines are compared by.
@@ -158,8 +158,8 @@ class Step:
         self._see_rows("eager", self._all_came("eager"), captured.kv)
 
     def _batch(self, rows: Rows) -> Any:
-        captured = self.captured
-        batch = captured.adapter.batch(captured.live, rows.copied())
+        with sglang_errors(wait=False):
+            batch = self.captured.adapter.batch(self.captured.live, rows.copied())
         if not self.requests:
             batch.forward_mode = type(batch.forward_mode).IDLE
         if self.hidden:

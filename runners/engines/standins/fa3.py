@@ -79,6 +79,8 @@ def flash_attn_with_kvcache(
         sinks=sinks,
         only_qv=only_qv or None,
     )
+    if page_table is None and cu_seqlens_q is not None and len(k_cache) != len(cu_seqlens_q) - 1:
+        raise ValueError(f"k_cache without a page table has {len(k_cache)} rows, not one for each sequence")
     if cache_seqlens is None or page_table is None or cu_seqlens_q is None:
         raise NotImplementedError("flash_attn_with_kvcache without lengths, page table or query starts has no stand-in")
     table = page_table if page_table.stride(-1) == 1 else page_table.contiguous()

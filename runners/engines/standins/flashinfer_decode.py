@@ -102,6 +102,8 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         v_scale: float | None = None,
         return_lse: bool = False,
     ) -> Any:
+        if self._paged_kv_last_page_len_buf is None:
+            raise ValueError("run before anything was planned")
         if len(q) != len(self._paged_kv_last_page_len_buf):
             raise ValueError(f"{len(q)} rows of q for a batch of {len(self._paged_kv_last_page_len_buf)}")
         key, value = unpacked(paged_kv_cache)

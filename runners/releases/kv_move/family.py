@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from repro.cases.case import Setup
+from runners.releases.posing import Posing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Pools:
     @property
     def allocator(self) -> Any:
         """As much of an allocator as a move asks for."""
-        return SimpleNamespace(get_kvcache=lambda: self.cache, page_size=self.setup.page_size)
+        return Posing(get_kvcache=lambda: self.cache, page_size=self.setup.page_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Batch:
 
     def schedule_batch(self, pools: Pools) -> Any:
         """As much of a ScheduleBatch as a move asks for."""
-        return SimpleNamespace(
+        return Posing(
             seq_lens=self.seq_lens,
             out_cache_loc=self.out_cache_loc,
             req_pool_indices=self.req_pool_indices,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from runners.releases.multi_layer import adapter, growing
 from runners.releases.multi_layer.drawn import Drawn
 from runners.releases.multi_layer.family import runners
 from runners.releases.multi_layer.growing import FAMILY as GROWING
+from runners.releases.posing import Posing
 
 FAMILY = GROWING
 
@@ -40,7 +40,7 @@ def batch(live: Live, rows: Rows) -> Any:
 def graph(runner: Any, batch: Any) -> Outputs:
     """As the worker does it."""
     accept(runner, batch)
-    runner.reset_buffers(batch, SimpleNamespace(accept_lens=accepted(batch)))
+    runner.reset_buffers(batch, Posing(accept_lens=accepted(batch)))
     drawn = Drawn()
     for layer in range(runner.speculative_num_steps):
         returned = launch(runner.get_runner(layer), batch, init_state=layer == 0)
