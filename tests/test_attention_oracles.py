@@ -9,9 +9,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from oracles import kv_indices, metadata_shape
+from oracles import kv_indices, metadata_shape, row_width
+from oracles.catalogue import asked
 from repro.cases.case import Case
-from repro.traces.trace import Array
+from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
 from tests.builders.sound_trace import BS, CASE, FAIL, PADDED, PASS, RAW, SETUP, SOUND, UNKNOWN, told
 from tests.builders.toy_traces import changed, put, toy_trace
 
@@ -107,3 +108,18 @@ def test_the_last_row_may_not_end_behind_its_kv_indices_row() -> None:
     assert told(verdict) == (FAIL, "last entry past the end of a kv_indices row")
     exact = changed(SOUND, 0, "metadata", "kv_indices", lambda array: array[:, :108])
     assert metadata_shape.judge(CASE, exact).status is PASS
+
+
+def test_a_row_of_a_page_table_that_is_too_narrow_fails() -> None:
+    def trace(rows: list[list[int]]) -> Trace:
+        seen = RecordedArray(step=1, path="metadata", name="page_rows", array=np.array(rows))
+        return Trace(ended=End(how=Termination.DONE), seen=(seen,))
+
+    case = replace(CASE, setup=replace(SETUP, runner="draft", backend="fa3"))
+    fits, narrow = trace([[0, 0, 8, 8]]), trace([[0, 0, 8, 8], [1, 3, 9, 8]])
+    assert row_width.judge in asked(case, fits)
+    assert row_width.judge(case, fits).status is PASS
+    verdict = row_width.judge(case, narrow)
+    assert told(verdict) == (FAIL, "page table row too narrow")
+    assert "sequence 3 of page table 1 is 9 tokens long, in a row with room for 8" in verdict.detail
+    assert row_width.judge not in asked(case, replace(fits, seen=()))

@@ -13,6 +13,7 @@ from repro.traces.finding import Status
 from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
 from runners.processes.pool import Pool
 from tests.builders.only_verdict import only
+from tests.builders.toy_traces import changed
 
 SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2, 4), slots=5)
 CASE = Case(
@@ -91,6 +92,31 @@ def test_integers_that_only_graphs_have_in_32_bits() -> None:
     verdict = only(extents.judge, CASE, trace(captured=SOUND_CAPTURED, planned=SOUND_PLANNED, wide=4))
     assert (verdict.status, verdict.where) == (Status.FAIL, "length of positions, integers")
     assert "int32" in verdict.detail
+
+
+def test_calls_without_a_graph_and_lengths_of_sequences_are_left_out() -> None:
+    """A step that no graph is launched for, and a mask, which is as long as its sequences."""
+    odd = {"positions": [8, 5, 6], "spec_info.custom_mask": [70, 11, 33]}
+    verdict = only(extents.judge, CASE, trace(captured=SOUND_CAPTURED, planned=odd))
+    assert (verdict.status, verdict.where) == (Status.FAIL, "length of positions")
+    unlaunched = changed(trace(captured=SOUND_CAPTURED, planned=odd), 1, "launch", "bs", lambda _: None)
+    assert only(extents.judge, CASE, unlaunched).status is Status.PASS
+
+
+def test_the_calls_of_a_step_are_told_apart() -> None:
+    """A second plan of a step has lengths of its own, and is held to those of other steps."""
+    sound = trace(captured=SOUND_CAPTURED, planned=SOUND_PLANNED)
+
+    def second(*counts: int) -> Trace:
+        more = (
+            RecordedArray(step=s, path="extents.1", name="seq_lens", array=np.array(n)) for s, n in enumerate(counts)
+        )
+        return replace(sound, seen=(*sound.seen, *more))
+
+    assert only(extents.judge, CASE, second(8, 2, 8)).status is Status.PASS
+    verdict = only(extents.judge, CASE, second(8, 2, 7))
+    assert (verdict.status, verdict.where) == (Status.FAIL, "length of seq_lens")
+    assert "In step 2 seq_lens is planned with 7 entries: a batch of 3 in a bucket of 4" in verdict.detail
 
 
 def test_a_session_tells_of_captures_and_of_calls(pool: Pool) -> None:

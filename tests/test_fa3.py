@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
-from oracles import row_width
-from oracles.catalogue import asked, judge_all
+from oracles.catalogue import judge_all
 from repro.cases.case import Case, Request, Setup, Step, Target, problems
 from repro.cases.layout import draft_positions, page_copies
 from repro.cases.reads import drafts
 from repro.traces.finding import Status
-from repro.traces.trace import End, RecordedArray, Termination, Trace
+from repro.traces.trace import Termination
 from runners.engines.active import engine
 from runners.engines.standins import fa3 as standin
 from runners.processes.pool import Pool
@@ -131,20 +129,6 @@ def test_each_branch_reads_its_own_copy_of_the_last_page() -> None:
     assert page_copies(SETUP, 8)[0].size == page_copies(replace(SETUP, page_size=1), 9)[0].size == 0
     flat = replace(SETUP, backend="triton")
     assert drafts(flat, request, 0)[1].tolist() == [*range(9), int(draft_positions(flat, 9)[1, 0])]
-
-
-def test_a_row_that_is_too_narrow_fails() -> None:
-    def trace(rows: list[list[int]]) -> Trace:
-        seen = RecordedArray(step=1, path="metadata", name="page_rows", array=np.array(rows))
-        return Trace(ended=End(how=Termination.DONE), seen=(seen,), facts={}, seconds={})
-
-    fits, narrow = trace([[0, 0, 8, 8]]), trace([[0, 0, 8, 8], [1, 3, 9, 8]])
-    assert row_width.judge in asked(case(), fits)
-    assert row_width.judge(case(), fits).status is Status.PASS
-    verdict = row_width.judge(case(), narrow)
-    assert (verdict.status, verdict.where) == (Status.FAIL, "page table row too narrow")
-    assert "sequence 3 of page table 1 is 9 tokens long, in a row with room for 8" in verdict.detail
-    assert row_width.judge not in asked(case(), replace(fits, seen=()))
 
 
 # sglang's backend ------------------------------------------------------------------------------------------------

@@ -60,6 +60,21 @@ def test_what_differs_after_another_history_fails_by_name() -> None:
     # Of these another oracle knows what must stand there.
     known = trace(history={"compared": 7, "seq_lens": [[3, 0]]}, neutral={"seq_lens": 1})
     assert said(history.judge, known) == [(Status.PASS, "")]
+    known = trace(history={"compared": 7, "attn_backend.cuda_graph_kv_indices": [[3, 0]]}, metadata={"kv_indices": 1})
+    assert said(history.judge, known) == [(Status.PASS, "")]
+    later = trace(history={"compared": 7, "window_list.1.kv_indices": [[3, 0]]}, metadata={"kv_indices": 1})
+    assert said(history.judge, later) == [(Status.FAIL, "window_list.kv_indices")]
+
+
+@pytest.mark.parametrize("lacking", [1, -2])
+def test_launches_that_depend_on_what_ran_before_fail(lacking: int) -> None:
+    [verdict] = history.judge(CASE, trace(history={"compared": 7, "launches": lacking}))
+    assert (verdict.status, verdict.where) == (Status.FAIL, "number of launches")
+    assert f"In step 1 {abs(lacking)} launches more or less took place after another history" in verdict.detail
+
+
+def test_a_buffer_without_a_place_that_differs_is_right() -> None:
+    assert said(history.judge, trace(history={"compared": 7, "num_tokens": []})) == [(Status.PASS, "")]
 
 
 def test_reads_are_held_to_the_request_table() -> None:

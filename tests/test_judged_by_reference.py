@@ -96,6 +96,17 @@ def test_both_outside_alike_are_both_wrong() -> None:
     assert "Both are wrong" in verdict.detail
 
 
+def test_both_outside_by_no_more_than_rounding_are_both_wrong() -> None:
+    """Their bits differ, and by so little that nothing is wrong between the two."""
+    by = 8 * BOUND
+    apart = kv_moved("graph", 1, by, kv_moved("eager", 1, by + 2.0**-23))
+    verdict = graph_equals_eager.judge(CASE, referred(apart))
+    assert told(verdict) == (FAIL, BOTH)
+    assert "both paths are wrong alike" in verdict.detail
+    assert verdict.cell is not None
+    assert (verdict.cell.buffer, verdict.cell.row) == ("kv", int(found("kv_slots")[1]))
+
+
 def test_what_is_off_by_a_little_everywhere_is_seen() -> None:
     """Every value by half its bound shows in no slot by itself, and in one slot alone it is nothing."""
 
@@ -104,6 +115,10 @@ def test_what_is_off_by_a_little_everywhere_is_seen() -> None:
 
     alike = changed(changed(SOUND, PADDED, "graph", "kv_rows", all_moved), PADDED, "eager", "kv_rows", all_moved)
     verdict = graph_equals_eager.judge(CASE, referred(alike))
+    assert told(verdict) == (FAIL, BOTH)
+    assert "over all tokens" in verdict.detail
+    # One of its values a unit further in one path: the bits differ, and the whole is as wrong.
+    verdict = graph_equals_eager.judge(CASE, referred(kv_moved("graph", 1, 2.0**-23, alike)))
     assert told(verdict) == (FAIL, BOTH)
     assert "over all tokens" in verdict.detail
     alone = kv_moved("graph", 1, BOUND / 2, kv_moved("eager", 1, BOUND / 2))

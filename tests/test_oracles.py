@@ -235,6 +235,32 @@ def test_staged_sees_a_buffer_that_is_too_short(name: str, shape: tuple[int, ...
     assert [v.where for v in verdicts if v.status is FAIL] == [f"real rows of {name}, too few"] * fails
 
 
+def test_staged_sees_positions_in_too_few_dimensions() -> None:
+    most = 3 * CASE.setup.max_bs
+    room = RecordedArray(step=-1, path="room", name="mrope_positions", array=np.array([1, most]))
+    [verdict] = staged.judge(CASE, replace(SOUND, seen=(*SOUND.seen, room)))
+    assert told(verdict) == (FAIL, "real rows of mrope_positions, dimensions")
+    assert "mrope_positions has room for positions in 1 dimensions, and there are 3" in verdict.detail
+
+
+def test_staged_takes_what_the_caller_carries_along_by_request() -> None:
+    """A buffer that is no input, and whose rows were filled before: from one row of all, as sglang has it."""
+
+    def with_carried(flat: list[int], launched: list[list[int]]) -> Trace:
+        more = [
+            RecordedArray(step=PADDED, path="before", name="accept_index", array=np.array(flat)),
+            RecordedArray(step=PADDED, path="launch", name="accept_index", array=np.array(launched)),
+        ]
+        return replace(SOUND, seen=(*SOUND.seen, *more))
+
+    rows = [[1, 2], [3, 4], [5, 6], [0, 0]]
+    assert only(staged.judge, CASE, with_carried([1, 2, 3, 4, 5, 6], rows)).status is PASS
+    verdict = only(staged.judge, CASE, with_carried([1, 2, 3, 4, 5, 7], rows))
+    assert told(verdict) == (FAIL, "real rows of accept_index")
+    assert verdict.cell is not None
+    assert (verdict.cell.row, verdict.cell.column, verdict.cell.got, verdict.cell.want) == (2, 1, "6", "7")
+
+
 def test_staged_compares_every_real_row() -> None:
     verdict = only(staged.judge, CASE, changed(SOUND, PADDED, "launch", "topk_p", put((RAW - 1, 1), 0.5)))
     assert told(verdict) == (FAIL, "real rows of topk_p")

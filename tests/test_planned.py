@@ -58,6 +58,29 @@ def test_a_backend_of_another_kind_is_named() -> None:
         assert (verdict.status, verdict.where == "planned with another backend") == (status, status is Status.FAIL)
 
 
+def test_tokens_that_are_planned_with_are_the_batchs() -> None:
+    """Of those of the batch; what lies behind them is any."""
+    trace = toy_trace(CASE)
+    places = trace.path(1, "input")["positions"].reshape(-1)
+    for first, status in ((places[0], Status.PASS), (places[0] + 1, Status.FAIL)):
+        plan = RecordedArray(step=1, path="planned", name="positions", array=np.array([first, *places[1:], 77]))
+        verdict = only(planned.judge, CASE, replace(trace, seen=(*trace.seen, plan)))
+        assert (verdict.status, verdict.where == "planned with positions") == (status, status is Status.FAIL)
+
+
+def test_without_a_sum_there_are_no_lengths_on_the_host() -> None:
+    """The buffer is handed on all the same, with what an earlier batch left in it."""
+    stale = changed(toy_trace(CASE), 1, "planned", "seq_lens_cpu", lambda array: array + 1)
+    assert only(planned.judge, CASE, stale).where == "planned with seq_lens_cpu"
+    assert only(planned.judge, CASE, changed(stale, 1, "planned", "seq_lens_sum", lambda _: None)).status is Status.PASS
+
+
+def test_a_plan_without_lengths_is_not_judged() -> None:
+    trace = changed(toy_trace(CASE), 1, "planned", "batch_size", lambda array: array + 1)
+    assert only(planned.judge, CASE, trace).status is Status.FAIL
+    assert only(planned.judge, CASE, changed(trace, 1, "planned", "seq_lens", lambda _: None)).status is Status.PASS
+
+
 def test_a_run_that_planned_nothing_is_a_doubt() -> None:
     trace = toy_trace(CASE)
     trace = replace(trace, seen=tuple(seen for seen in trace.seen if not seen.path.startswith("planned")))
