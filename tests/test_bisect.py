@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from repro.__main__ import main
 from repro.cases import codec
 from repro.cases.case import Case, Target
 from repro.commands import bisect as command
+from repro.commands.cli import BadInput
 from repro.commands.options import options_of
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import End, Termination, Trace
@@ -140,11 +142,30 @@ def test_what_makes_no_sense_is_told_in_a_line(
         ([str(SEED), "--from", "9.0"], "no release of the range is installed; installed: "),
         ([str(SEED), "--repo", str(tmp_path)], "--repo, --good and --bad go together"),
         ([str(SEED), "--repo", str(tmp_path), "--good", "a", "--bad", "b"], "not a git repository"),
+        (
+            [str(SEED), "--repo", str(tmp_path), "--good", "a", "--bad", "b", "--to", "0.5.13"],
+            "--from and --to are releases; with --repo the range is --good and --bad",
+        ),
         ([str(bad)], "the seed does not say which oracle it fails by"),
     ):
         assert main(["bisect", *arguments]) == 3
         said = capsys.readouterr().err
         assert text in said and said.startswith("error: ") and said.count("\n") == 1
+
+
+def test_releases_of_which_none_can_be_used_or_run_the_case() -> None:
+    none = replace(rig(lambda target: True, [], RELEASES), lacks=lambda target: f"{target} lacks a package")
+    with pytest.raises(BadInput, match=r"no release of the range can be used: 0\.5\.8/emulated lacks a package"):
+        command.go(options_of(["bisect", str(SEED)]), none)
+    code, said = bisect(lambda target: None)
+    assert code == 2 and sum("skipped: NotDriven" in text for text in said) == len(RELEASES)
+
+
+def test_a_seed_that_names_no_target_was_found_on_no_release() -> None:
+    stored = codec.read(SEED)
+    assert command.found_on(stored) == "0.5.10.post1"
+    for found in ("by hand", "0.5.13", ""):
+        assert command.found_on(replace(stored, about={"found": found})) == ""
 
 
 # Commits ---------------------------------------------------------------------------------------------------------
@@ -219,12 +240,32 @@ def test_the_checkout_stays_as_it_is_and_says_which_release_it_is(repository: Pa
     assert git(repository, "status", "--porcelain") == ""
 
 
+def test_a_commit_that_says_which_release_it_is_stays_as_it_is(tmp_path: Path) -> None:
+    package = tmp_path / "python" / "sglang"
+    (package / "srt").mkdir(parents=True)
+    (package / "_version.py").write_text("__version__ = '0.6'\n")
+    git(tmp_path, "init", "--quiet")
+    for text in ("", "NUMBER = 1\n"):
+        (package / "srt" / "number.py").write_text(text)
+        git(tmp_path, "add", "--all")
+        git(tmp_path, "commit", "--quiet", "--message", "x")
+    with history(tmp_path, "HEAD~1", "HEAD") as past:
+        assert past.releases(past.commits[1]) == ("",)
+        assert (past.go_to(past.commits[1]) / "sglang" / "_version.py").read_text() == "__version__ = '0.6'\n"
+
+
 def test_ends_that_are_none_are_told(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Refused, match=r"the wrong way round: .* fails, .* does not"):
         commits(repository, lambda target: at(target) == 0, [])
     with pytest.raises(Refused, match="cannot be the good end: it fails in 5 of 5 runs"):
         commits(repository, lambda target: True, [])
     assert commits(repository, lambda target: False, []) == 2
+    with pytest.raises(Refused, match="cannot be judged, so that nothing lies between: NotDriven: no such runner"):
+        commits(repository, lambda target: None if at(target) == 0 else True, [])
+    lacking = replace(rig(lambda target: True, []), lacks=lambda target: "its packages are not those of this host")
+    ends = ["--good", git(repository, "rev-list", "--max-parents=0", "main"), "--bad", "main"]
+    with pytest.raises(Refused, match=f"^{git(repository, 'rev-parse', 'main')}: its packages are not those"):
+        command.go(options_of(["bisect", str(SEED), "--repo", str(repository), *ends]), lacking)
     options = ["bisect", str(SEED), "--repo", str(repository), "--good", "main", "--bad", "main~2"]
     assert main(options) == 3 and "the wrong way round: main~2 lies before main" in capsys.readouterr().err
     assert main([*options[:-1], "nothing"]) == 3 and "has no commit 'nothing'" in capsys.readouterr().err
@@ -274,6 +315,24 @@ def test_a_search_may_run_out_of_runs() -> None:
     found = search.go("0.5.23")
     assert 0.05 < found.chance < 0.9
     assert any(f"posterior {found.chance:.2%}" in text for text in summary(found, WANTED, "release"))
+
+
+@pytest.mark.parametrize("bad", [9, 14, 20])
+def test_both_edges_are_looked_at_however_little_is_asked_for(bad: int) -> None:
+    candidates = [Candidate(name=release) for release in RELEASES]
+    used = rig(lambda target: number(target) >= bad, [], RELEASES)
+    search = Bisection(
+        case=CASE,
+        wanted=WANTED,
+        candidates=candidates,
+        rig=used,
+        opened=lambda name: used.opened(Target(name, "emulated")),
+        confidence=0.01,
+    )
+    found = search.go("0.5.23")
+    runs = {candidate.name: candidate.runs for candidate in candidates}
+    assert runs[found.good] and runs[found.bad]
+    assert found.bad == f"0.5.{number(Target(found.good, 'emulated')) + 1}"
 
 
 @pytest.mark.emulated("0.5.11", "0.5.12.post1", "0.5.13")

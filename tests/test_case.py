@@ -21,6 +21,7 @@ from repro.cases.case import (
     problems,
 )
 from repro.cases.codec import AboutValue, Seed
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.words import paragraph
 
 SETUP = Setup(runner="decode", topk=1, num_steps=1, num_draft_tokens=2, capture_bs=(2, 4), slots=6)
@@ -63,6 +64,14 @@ def test_a_sound_case_has_no_problems() -> None:
 def test_each_mistake_is_said_with_its_place(case: Case, text: str) -> None:
     found = problems(case)
     assert any(text in each for each in found), found
+
+
+def test_a_runner_that_reads_lengths_on_the_host_has_them_in_every_step() -> None:
+    assert RUNNER_FACTS["frozen_kv_mtp"].host_lengths
+    sound = replace(CASE, setup=replace(SETUP, runner="frozen_kv_mtp", num_steps=3, num_draft_tokens=4))
+    assert problems(sound) == []
+    lacking = replace(sound, steps=(sound.steps[0], replace(sound.steps[1], mirrored=False)))
+    assert problems(lacking) == ["the frozen_kv_mtp runner's batches have lengths on the host"]
 
 
 @pytest.mark.parametrize(

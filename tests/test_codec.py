@@ -169,6 +169,7 @@ def drop(*path: str | int) -> Callable[[Any], None]:
 REFUSED = [
     (put("steps", 0, "requests", 1, "slot", to="2"), 'steps[0].requests[1].slot: expected an integer, not "2"'),
     (put("steps", 0, "requests", 1, "slot", to=True), "steps[0].requests[1].slot: expected an integer, not true"),
+    (put("steps", 1, "mirrored", to=1), "steps[1].mirrored: expected true or false, not 1"),
     (put("steps", 1, "requests", 0, "data", to=1.0), "steps[1].requests[0].data: expected an integer, not 1.0"),
     (put("steps", 1, "requests", 0, "data", to=None), "steps[1].requests[0].data: expected an integer, not null"),
     (put("steps", 1, "requests", 0, "data", to=float("nan")), "requests[0].data: expected an integer, not NaN"),

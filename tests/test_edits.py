@@ -106,6 +106,11 @@ def test_a_place_that_is_not_as_expected_is_refused(wrong: Edit, said: str) -> N
     assert "\n" not in str(refused.value)
 
 
+def test_an_edit_of_several_statements_is_an_error_of_its_author() -> None:
+    with pytest.raises(ValueError, match=r"an edit replaces one statement, not 2: 'x = 1; y = 2'"):
+        edited(TEXT, [edit("late", "x = 1; y = 2")])
+
+
 def test_a_function_that_is_there_twice_is_refused() -> None:
     with pytest.raises(EditNotFound, match=r"late is defined 2 times, expected 1"):
         edited(TEXT + "def late():\n    x = 1\n", [edit("late", "x = 1")])

@@ -74,6 +74,15 @@ def test_what_cannot_be_compared_is_left_out() -> None:
     assert excerpts(trace(), None) == ()
 
 
+def test_a_wrong_row_of_which_nothing_says_what_it_should_hold_is_left_out() -> None:
+    """No input of that name and no neutral value, or an input of another width."""
+    launched = (1, "launch", "hidden_states", np.ones((2, 3)))
+    assert excerpts(trace(launched), cell("hidden_states", 1)) == ()
+    for width, shown in ((4, 0), (3, 1)):
+        given = (1, "input", "hidden_states", np.zeros((2, width)))
+        assert len(excerpts(trace(launched, given), cell("hidden_states", 1))) == shown
+
+
 def test_there_are_never_many() -> None:
     arrays = [(0, path, f"output {n}", np.arange(6).reshape(6, 1)) for n in range(30) for path in ("graph", "eager")]
     assert len(excerpts(trace(*arrays), None)) == EXCERPTS_MAX

@@ -16,7 +16,9 @@ from repro.cases.case import Case, Target
 from repro.cases.release_list import ADAPTED
 from repro.ledger.explain import Explainer, Mended, to_json
 from repro.ledger.known import Issue, load
+from repro.shrinking.replay import Outcome
 from repro.traces.finding import Cell, Status, Verdict
+from repro.traces.trace import End, Termination
 from repro.upstream.backports import BACKPORTS, BY_NAME, edits_for, mends
 from repro.upstream.edits import Edit, EditNotFound, edited
 from repro.upstream.fixes import SEEDS
@@ -114,6 +116,19 @@ def test_where_nothing_mends_it_only_what_is_named_in_full_is_explained() -> Non
         assert world.runs == []
     elsewhere = World().explainer().explain(CASE, Target("0.5.13", "emulated"), [STALE])
     assert not elsewhere.holds and elsewhere.issues == ()
+
+
+def test_of_an_outcome_each_failure_is_asked_for_once() -> None:
+    ended = End(how=Termination.DONE)
+    seen = Outcome(
+        seed=Path("a.json"), case=CASE, target=TARGET, runs=((ENDED, STALE), (ENDED, STALE)), statuses=(), ended=ended
+    )
+    world = World()
+    said = world.explainer().of_outcome(seen)
+    assert said is not None and said.holds and said.issues == (ISSUE,)
+    # As often as it was run.
+    assert world.runs == [(Target("/mended", "emulated"), 2)]
+    assert world.explainer().of_outcome(replace(seen, runs=((ENDED, EQUAL),))) is None
 
 
 # Backports -------------------------------------------------------------------------------------------------------

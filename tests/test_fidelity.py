@@ -296,6 +296,17 @@ def test_over_two_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("case ")] == over_two
 
 
+def test_recordings_of_several_targets_are_not_compared_with_a_third(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [str(tmp_path / f"{name}.npz") for name in ("clean", "stale_padding")]
+    for path, target in zip(files, ("clean/toy", "stale_padding/toy"), strict=True):
+        assert main(["fidelity", "--drawn", "1", "--targets", target, "--record", path]) == 0
+    capsys.readouterr()
+    assert main(["fidelity", "--against", *files, "--targets", "graph_differs/toy"]) == 3
+    assert capsys.readouterr().err == ("error: the recordings are of several targets: clean/toy, stale_padding/toy\n")
+
+
 def test_all_runners_and_backends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, form = tmp_path / "kept", tmp_path / "all.json"
     few = ["--drawn", "1", "--targets", "clean/toy"]

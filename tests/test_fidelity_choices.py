@@ -103,6 +103,13 @@ def test_an_oracle_that_one_engine_alone_has_decides_nothing_between_them(oracle
     assert {one.kind for one in found} == ({oracle, OVERALL} if way == "differ" else set())
 
 
+def test_an_oracle_that_was_asked_on_one_target_alone() -> None:
+    agreement, plain = agreement_of(), seen(TRACE)
+    fewer = replace(plain, verdicts=tuple(v for v in plain.verdicts if v.oracle != "slot0_padding"))
+    (differing,) = agreement.add(plain, fewer)
+    assert (differing.kind, differing.detail) == ("slot0_padding", "PASS on here/toy, nothing on there/toy")
+
+
 @pytest.mark.parametrize("oracle", ["memory", "kv_writes"])
 def test_what_a_kernel_does_outside_its_memory_is_undefined(oracle: str) -> None:
     """Of other failures it is as well known as ever what they leave."""

@@ -195,6 +195,17 @@ def test_a_fix_that_is_not_known_is_refused_in_one_line(capsys: pytest.CaptureFi
     assert said.count("\n") == 1
 
 
+def test_where_no_release_can_be_used_nothing_is_proven(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fixes, "usable", lambda engine: ())
+    assert main(["fixes", "--installed", "--engine", "cuda"]) == 3
+    told = capsys.readouterr()
+    assert told.out == "" and told.err == (
+        "error: no release of sglang can be used with the cuda engine here: python -m runners doctor\n"
+    )
+
+
 def test_what_cannot_be_shown_is_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
+import sqlite3
 from pathlib import Path
 
 from repro.cases import codec
@@ -56,6 +59,34 @@ def test_a_history_of_several_runners_is_told_apart(tmp_path: Path) -> None:
     for other in (check(path), read(tmp_path / "out.db")):
         assert (set(other.findings), other.runs) == (set(history.findings), history.runs)
         assert sorted(map(repr, other.checks)) == sorted(map(repr, history.checks))
+
+
+def test_what_cannot_be_told_apart_is_told_and_stays(tmp_path: Path) -> None:
+    """A finding whose seed is damaged keeps its row; cases that one reason explains have its kind; so do fixes."""
+    path = Path(shutil.copy(DATA / "history-2.db", tmp_path / "old.db"))
+    with contextlib.closing(sqlite3.connect(path)) as old:
+        old.execute("UPDATE findings SET seed_text = '{' WHERE fingerprint = 'a2dfbbbe8eea'")
+        for run, text in old.execute("SELECT run, campaign FROM campaigns").fetchall():
+            form = json.loads(text)
+            if form.get("unfit"):
+                form["unfit"] = {"the worker ended: SIGKILL": 3}
+                old.execute(
+                    "UPDATE campaigns SET campaign = ? WHERE run = ? AND campaign = ?", (json.dumps(form), run, text)
+                )
+        run = old.execute("SELECT id FROM runs LIMIT 1").fetchone()[0]
+        for number, role in enumerate(("", "buggy")):
+            texts = ["stale rows", "draft", "emulated", role, "", "", "UNFIT", "", "", 0.0, "", "why", "triton", ""]
+            old.execute(
+                f"INSERT INTO fixes VALUES ({', '.join('?' * 17)})", (str(number).encode(), run, 23037 + number, *texts)
+            )
+        old.commit()
+    history = read(path)
+    assert [(row.role, row.status) for row in history.fixes] == [("", "UNSUPPORTED"), ("buggy", "ERROR")]
+    assert {count.status for count in history.cases if count.target == "0.5.10.post1/emulated"} == {"ERROR"}
+    assert "a2dfbbbe8eea" in {row.fingerprint for row in history.findings}
+    for run_of in history.runs:
+        assert "1 finding a2dfbbbe8eea, whose seed cannot be read" in run_of.facts[FACT]
+        assert "that are UNFIT" not in run_of.facts[FACT]
 
 
 def test_runners_that_fail_alike_are_several_findings(tmp_path: Path) -> None:

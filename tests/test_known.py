@@ -70,6 +70,7 @@ def test_what_an_issue_explains(tmp_path: Path) -> None:
         ('"0.5.13 /cuda"', '"<0.5.13 /cude"', "no engine of"),
         ("explains = [", 'explain = "x"\nexplains = [', "issue 1: unknown key"),
         ('"rows are stale"', "3", "issue 1.title: expected a text"),
+        ("explains = [", 'crashes = "no"\nexplains = [', "issue 1.crashes: expected true or false"),
         ("[[issue]]", "[[issues]]", "unknown key"),
         ("explains = [", 'mended_by = ["#1"]\nexplains = [', 'issue 1.mended_by: "#1" is not one of #23037'),
         ("title", "title title", "Expected"),

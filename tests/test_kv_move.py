@@ -97,6 +97,11 @@ def test_a_branch_begins_with_a_copy_of_the_last_page() -> None:
     assert [start % 16 for start in starts] == [0, 0]
     assert pairs[:, 0].tolist() == [slot for start in starts for slot in row[start : start + 3].tolist()]
     assert branch_pairs(SETUP, table, STEP.requests[2]).size == 0, "a prefix that fills its page"
+    for setup, what in (
+        (replace(SETUP, page_size=1), "pages of a token"),
+        (replace(SETUP, topk=1), "one branch, which continues there"),
+    ):
+        assert branch_pairs(setup, req_to_token(setup), request).shape == (0, 2), what
 
 
 def test_only_whole_pages_are_given_back() -> None:

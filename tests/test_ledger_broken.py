@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from repro.commands.ledger import RUNS_SHOWN, shown
+from repro.ledger import schema
 from repro.ledger.merge import merge
 from repro.ledger.read import read
 from repro.ledger.schema import BadLedger
@@ -73,6 +74,38 @@ def test_a_source_that_breaks_in_the_middle_leaves_the_other_as_it_was(ledger: L
         merge(ledger.path, [source])
     assert len(read(ledger.path).runs) == 1
     fill(ledger)
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_a_ledger_in_a_folder_that_nobody_may_write_to_is_read_unless_it_has_a_log(
+    log: bool, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite wants a file beside it that readers share; where there is a log as well, it would be overlooked."""
+    fill(ledger)
+    ledger.close()
+    path = ledger.path
+    wal = path.with_name(f"{path.name}-wal")
+    wal.touch() if log else wal.unlink(missing_ok=True)
+    connect, asked = schema._connect, []
+
+    class ReadOnly(sqlite3.Connection):
+        def execute(self, *arguments: Any) -> Any:
+            error = sqlite3.OperationalError("unable to open database file")
+            error.sqlite_errorname = "SQLITE_CANTOPEN"
+            raise error
+
+    def refusing(uri: str) -> sqlite3.Connection:
+        asked.append(uri)
+        return connect(uri) if uri.endswith("immutable=1") else sqlite3.connect(":memory:", factory=ReadOnly)
+
+    monkeypatch.setattr(schema, "_connect", refusing)
+    if log:
+        with pytest.raises(BadLedger, match=r"cannot be opened: no such file, or its folder is read-only"):
+            read(path)
+        assert len(asked) == 1
+    else:
+        assert len(read(path).runs) == 1
+        assert asked[-1].endswith("mode=ro&immutable=1")
 
 
 def test_a_ledger_that_cannot_be_brought_up_to_date_stays_as_it_is(tmp_path: Path) -> None:

@@ -25,7 +25,9 @@ from repro.ledger.write import RUN_VARIABLE, VARIABLE
 from repro.shrinking.replay import Outcome
 from repro.traces.finding import Finding, Status, Verdict, fingerprint
 from repro.traces.trace import End, Termination
-from tests.builders.sample_rows import CASE
+from repro.upstream.fixes import FIXES
+from repro.upstream.prove import ProofRow
+from tests.builders.sample_rows import CASE, case_row
 from tests.python_path import in_front
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -35,6 +37,8 @@ STAGED = Verdict(oracle="staged", status=Status.FAIL, where="row 1")
 STALE = fingerprint("toy", "triton", "slot0_padding", "padded rows of req_pool_indices")
 FINE = Verdict(oracle="staged", status=Status.PASS)
 DOUBT = Verdict(oracle="graph_equals_eager", status=Status.UNKNOWN, where="a tie")
+FIX = FIXES[0]
+NOT_COVERED = ProofRow(fix=FIX, proof=FIX.proofs[0], engine="cuda", reason="there is no such kernel")
 ABOUT = {"expect": {"<0.5.13": "fail by slot0_padding", ">=0.5.13": "pass"}}
 
 
@@ -99,7 +103,18 @@ def test_without_a_ledger_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.Mo
     with new_run(None, "seeds") as book:
         book.outcome(outcome((FINE,)), ABOUT)
         book.finding(Finding(case=CASE, target=TARGET, verdict=PADDING, failed=1, tried=1))
+        book.case_row(case_row(book.run))
+        book.proof(NOT_COVERED)
+        assert book.found_again(outcome((PADDING,)), PADDING.fingerprint).status == "FAIL"
     assert isinstance(book, LedgerRun) and list(tmp_path.iterdir()) == []
+
+
+def test_a_proof_that_was_not_made_is_a_row_that_says_why(tmp_path: Path) -> None:
+    with new_run(tmp_path / "l.db", "fixes") as book:
+        book.proof(NOT_COVERED)
+    (row,) = read(tmp_path / "l.db").fixes
+    assert (row.number, row.runner, row.engine) == (FIX.number, FIX.proofs[0].runner, "cuda")
+    assert (row.status, row.role, row.target, row.detail) == ("UNSUPPORTED", "", "", "there is no such kernel")
 
 
 def test_a_command_can_be_a_part_of_another_ones_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,6 +102,7 @@ def test_new_files_come_and_what_is_not_sglangs_own_is_left_out(release: Path, t
     [
         (DIFF.replace("rows.append(0)", "rows.append(7)"), "does not apply: patch failed: sglang/srt/runner.py:1"),
         (DIFF.replace("runner.py", "absent.py"), "does not apply: sglang/srt/absent.py: No such file"),
+        (DIFF.replace("append(1)", "append(0)"), "changes nothing of the sglang at "),
         (OTHER, "changes no file of sglang: test/registered/test_runner.py"),
         ("hello\n", "no patch: no line begins with --- or"),
         (DIFF[: DIFF.index("@@")], "does not apply: patch with only garbage"),

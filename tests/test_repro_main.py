@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from repro.__main__ import main
 from repro.cases import codec
 from repro.cases.case import Case, Request, Setup, Step
 from repro.cases.codec import Seed
+from repro.shrinking.replay import outcome_of
 from repro.traces.finding import Status, Verdict
 from runners.processes import sanitizer
 from runners.processes.pool import Pool
@@ -237,6 +239,23 @@ def test_shrinking_goes_towards_the_failure_that_the_seed_was_stored_for(
     out = tmp_path / "out.json"
     assert main(["shrink", str(seed), "--target", "stale_padding/toy", "--out", str(out)]) == 1
     assert codec.read(out).about["oracle"] == "kv_indices"
+
+
+def test_ctrl_c_leaves_what_was_run_in_the_form(
+    seed: Path, full: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    def until_the_second(path: Path, *arguments: Any) -> Any:
+        if path == full:
+            raise KeyboardInterrupt
+        return outcome_of(path, *arguments)
+
+    monkeypatch.setattr("repro.commands.run.outcome_of", until_the_second)
+    assert main(["run", str(seed), str(full), "--target", "clean/toy", "--json"]) == 3
+    told = capsys.readouterr()
+    form = json.loads(told.out)
+    assert (form["exit_code"], [replay["status"] for replay in form["replays"]]) == (3, ["PASS"])
+    assert "interrupted" in told.err
 
 
 def test_what_does_not_fail_is_not_shrunk(seed: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,11 +16,14 @@ from repro.cases.case import Target
 from repro.cases.release_list import ADAPTED
 from repro.commands import script as command
 from repro.commands.bisect import wanted_of
+from repro.commands.cli import BadInput
 from repro.commands.options import options_of
 from repro.traces.trace import End, Termination, Trace
+from repro.upstream.candidate import CandidatePatch
+from repro.upstream.edits import Edit
 from repro.upstream.file_check import check
 from repro.upstream.fixes import SEEDS
-from repro.upstream.rig import Refused
+from repro.upstream.rig import Refused, Rig, Wanted
 from repro.upstream.script import LINES_MAX, can_show, script, upstream_test
 from tests.builders import rigs
 
@@ -45,6 +49,11 @@ SHOWN = {
     "pr26244-early-metadata": ("0.5.12.post1", "0.5.13"),
     "multi-layer-pool-too-small": ("0.5.11",),
 }
+EDITS = [
+    Edit(file="runner.py", function="replay", old="rows.append(0)", new="rows.append(1)"),
+    Edit(file="runner.py", function="replay", old="rows.sort()"),
+]
+ONE = CandidatePatch(seed="a-seed", oracle="staged", release="0.9", why="rows are staged", edits=())
 NOTHING = rigs.rig(lambda target, case: (Trace(ended=End(how=Termination.DONE)), []))
 
 
@@ -110,6 +119,20 @@ def test_a_crash_that_depends_on_what_lies_behind_a_buffer_is_refused() -> None:
             make("pr27338-illegal-access", crash, wanted_of(crash), ("0.5.12.post1",))
 
 
+def test_a_script_that_would_be_too_long_or_has_no_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under another name than its own, so that the parts are those of its runner."""
+    plain = seed("pr26292-decode")
+    assert script("unnamed", plain, wanted_of(plain), ("0.5.12.post1",))
+    unusual = replace(plain, case=replace(plain.case, setup=replace(plain.case.setup, window=7)))
+    with pytest.raises(Refused, match="no script of a case with window: there are no parts for that"):
+        script("unnamed", unusual, wanted_of(plain), ("0.5.12.post1",))
+    with pytest.raises(Refused, match="no script shows staged at real rows of x: there are some for padded rows"):
+        script("unnamed", plain, Wanted(oracle="staged", where="real rows of x"), ("0.5.12.post1",))
+    monkeypatch.setattr("repro.upstream.script.LINES_MAX", 20)
+    with pytest.raises(Refused, match=r"the script would have \d+ lines, 20 at most: it spans too many releases"):
+        script("unnamed", plain, wanted_of(plain), ("0.5.12.post1",))
+
+
 @pytest.mark.parametrize(
     ("name", "buggy", "clean"),
     [
@@ -154,6 +177,50 @@ def test_a_file_is_run_by_itself() -> None:
     assert str(found) == "shows the bug in 3 of 3 runs on here/emulated"
     assert check(NOTHING, text, Target("here", "emulated"), 1, 2, ["--cpu"]).right == 0
     assert check(NOTHING, text, Target("here", "emulated"), 1, 2, says="no such words").right == 0
+
+
+def test_a_file_that_says_nothing_for_too_long_is_ended() -> None:
+    impatient = replace(NOTHING, patience=0.4)
+    found = check(impatient, "import time\ntime.sleep(60)\n", Target("here", "emulated"), 0, 1)
+    assert (found.right, found.said) == (0, "silent for 0 s")
+
+
+def sides(rig: Rig, *arguments: str, name: str = "pr26292-decode") -> command.Sides:
+    return command.sides_of(options_of(["script", str(SEEDS / f"{name}.json"), *arguments]), rig)
+
+
+def test_where_a_file_must_pass_is_what_the_command_line_says(tmp_path: Path) -> None:
+    (tmp_path / "sglang").mkdir()
+    (tmp_path / "sglang" / "x.py").write_text("a = 1\n")
+    diff = tmp_path / "some.diff"
+    diff.write_text("--- a/python/sglang/x.py\n+++ b/python/sglang/x.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n")
+    world = rigs.rig(
+        lambda target, case: (Trace(ended=End(how=Termination.DONE)), []),
+        releases=("0.5.12.post1", "0.5.13"),
+        source=tmp_path,
+        overlays=tmp_path / "overlays",
+        lacking="it is gone",
+    )
+    buggy = ("--target", "0.5.12.post1/emulated")
+    assert sides(world, *buggy).clean == Target("0.5.13", "emulated")
+    assert sides(world, *buggy, "--fixed", "0.5.14/emulated").clean == Target("0.5.14", "emulated")
+    patched = sides(world, *buggy, "--patch", str(diff)).clean
+    assert patched is not None and (tmp_path / "overlays" / "sglang" / "x.py").read_text() == "a = 2\n"
+    with pytest.raises(BadInput, match="absent/emulated: it is gone"):
+        sides(world, "--target", "absent/emulated")
+    with pytest.raises(BadInput, match="name the release that a checkout is driven as"):
+        sides(world, "--target", f"{tmp_path}@emulated")
+
+
+def test_a_candidate_patch_gives_the_files_that_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runner.py").write_text("def replay(rows):\n    rows.append(0)\n    rows.sort()\n")
+    monkeypatch.setattr("repro.upstream.patches.CANDIDATE_PATCHES", (replace(ONE, edits=tuple(EDITS)),))
+    world = rigs.rig(lambda target, case: (Trace(ended=End(how=Termination.DONE)), []), source=tmp_path)
+    assert command.candidate("a-seed", Target("0.9", "emulated"), world) == {
+        "runner.py": "def replay(rows):\n    rows.append(1)\n    pass\n"
+    }
+    assert command.candidate("a-seed", Target("0.8", "emulated"), world) == {}
+    assert command.candidate("another", Target("0.9", "emulated"), world) == {}
 
 
 def handed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, *more: str) -> int:

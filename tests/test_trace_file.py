@@ -103,6 +103,8 @@ def harmed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda path: harmed(path, lambda head: head["seen"].pop()), "not a trace"),
         (lambda path: harmed(path, lambda head: head["seen"].insert(0, [0, "a", "b", "|O", [1]])), "not a trace"),
         (lambda path: harmed(path, lambda head: head["seen"].insert(0, [0, "a", "b", "<i8", [-1]])), "not a trace"),
+        (lambda path: harmed(path, lambda head: head["seen"].insert(0, ["0", "a", "b", "<i8", [0]])), "not a trace"),
+        (lambda path: harmed(path, lambda head: head["seen"].insert(0, [0, "a", 7, "<i8", [0]])), "not a trace"),
         (lambda path: harmed(path, lambda head: head["ended"].update(how="well")), "not a trace"),
         (lambda path: harmed(path, lambda head: head.update(target="nowhere")), "not a trace"),
         (lambda path: harmed(path, lambda head: head["case"]["setup"].update(topk=99)), "not a trace"),

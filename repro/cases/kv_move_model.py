@@ -53,8 +53,6 @@ def branch_pairs(setup: Setup, table: Ints, request: Request) -> Ints:
     """Where the last, partly filled page of a prefix goes: [n, 2] of target and source KV slot. Every branch but the
     first, which continues in that page, begins with a copy of it."""
     begun = request.seq_len % setup.page_size
-    if setup.page_size == 1 or setup.topk == 1:
-        begun = 0
     row = table[request.slot]
     source = row[request.seq_len - begun : request.seq_len]
     firsts = draft_positions(setup, request.seq_len)[1:, 0]

@@ -17,13 +17,13 @@ def own_folder(parent: Path, name: str) -> Path:
     refuses."""
     parent.mkdir(parents=True, exist_ok=True)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    for number in itertools.count(1):
-        path = parent / _numbered(f"{name}-{stamp}", number)
+    numbers = itertools.count(1)
+    while True:
+        path = parent / _numbered(f"{name}-{stamp}", next(numbers))
         # Making it is what decides: whoever looked first and made it then would share it.
         with contextlib.suppress(FileExistsError):
             path.mkdir()
             return path
-    raise AssertionError("counting ended")
 
 
 @contextmanager

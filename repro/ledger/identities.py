@@ -38,7 +38,8 @@ def tell_apart(connection: sqlite3.Connection) -> None:
 
 
 def _rows(connection: sqlite3.Connection, table: str) -> list[dict[str, Any]]:
-    cursor = connection.execute(f"SELECT rowid AS number, * FROM {table} ORDER BY rowid")
+    # By a name that no column has: fixes have a number of their own.
+    cursor = connection.execute(f"SELECT rowid AS place, * FROM {table} ORDER BY rowid")
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, values, strict=True)) for values in cursor]
 
@@ -47,7 +48,7 @@ def _put(connection: sqlite3.Connection, table: str, row: dict[str, Any], forms:
     """Have these forms of a row in its place: itself, and copies whose keys follow from its own."""
     for number, changes in enumerate(forms):
         form = row | changes
-        rowid = form.pop("number")
+        rowid = form.pop("place")
         if number == 0:
             named = ", ".join(f'"{name}" = ?' for name in changes)
             connection.execute(f"UPDATE {table} SET {named} WHERE rowid = ?", (*changes.values(), rowid))
