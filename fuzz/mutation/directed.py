@@ -93,10 +93,11 @@ def setups(runner: str, backend: str) -> list[Setup]:
         if domain.branches and not domain.trees and domain.num_steps_min == 1:
             found.append(_drafting(small, 2, 1, 3))
     odd = 24 if kernels.head_dims is None else first.head_dim
+    behind = first.num_draft_tokens + SPARE_POSITIONS if domain.overhangs else 0
     found += [
-        # Two heads to each of two key heads, each less than a kernel's block: what lies behind one is the next.
-        replace(first, padded=not domain.falls_back, num_heads=4, head_dim=odd),
-        replace(first, overhang=first.num_draft_tokens + SPARE_POSITIONS if domain.overhangs else 0),
+        # Two heads to each of two key heads; and each less than a kernel's block: what lies behind one is the next.
+        replace(first, padded=not domain.falls_back, num_heads=4),
+        replace(first, overhang=behind, num_heads=4, head_dim=odd),
     ]
     found = list(dict.fromkeys(found))
     return [setup for setup in found if not setup_problems(setup)]
@@ -119,8 +120,8 @@ def _drafting(setup: Setup, topk: int, num_steps: int, num_draft_tokens: int) ->
 
 def written(setup: Setup) -> Iterator[Case]:
     """Everybody at the longest length with the largest bucket full, and a batch of one in what that leaves behind;
-    an idle batch, behind it one without lengths on the host in other KV slots, and one without padding; batches that
-    ask for hidden states, and one that no bucket holds, where there are such; batches that grow, shrink and take each
+    batches that ask for hidden states, and one that no bucket holds, where there are such; an idle batch, behind it one
+    without lengths on the host in other KV slots, and one without padding; batches that grow, shrink and take each
     other's slots; batches of the shortest requests."""
     limit, full = seq_len_max(setup), setup.max_bs
     page = setup.page_size
@@ -143,15 +144,15 @@ def written(setup: Setup) -> Iterator[Case]:
     small = max(1, full - 1)
     yield Case(setup=setup, steps=(step(full, [limit]), step(1, [2], 1, 1), step(small, [5, 9, page], 2, 2)))
     facts = RUNNER_FACTS[setup.runner]
-    idle = (Step(requests=()),) if facts.idles and BACKEND_FACTS[setup.backend].options else ()
-    unlike = replace(step(small, [9, 4], 1, 1), mirrored=facts.host_lengths, layout=int(facts.relocates))
-    yield Case(setup=setup, steps=(step(full, [limit, 6]), *idle, unlike, step(full, [limit, 3], 2, 2)))
     asking = [
         replace(step(1, [5], turn, turn), hidden=hidden) for turn, hidden in enumerate(HIDDEN) if facts.asks_hidden
     ]
     beyond = [step(setup.slots, [3, limit])] if facts.falls_back and full < setup.slots else []
     if asking or beyond:
         yield Case(setup=setup, steps=(*asking, *beyond, step(small, [limit, 2], 1, 3)))
+    idle = (Step(requests=()),) if facts.idles and BACKEND_FACTS[setup.backend].options else ()
+    unlike = replace(step(small, [9, 4], 1, 1), mirrored=facts.host_lengths, layout=int(facts.relocates))
+    yield Case(setup=setup, steps=(step(full, [limit, 6]), *idle, unlike, step(full, [limit, 3], 2, 2)))
     yield Case(
         setup=setup,
         steps=(step(1, [page + 1]), step(full, [3, page * 2, 7, 1], 1, 1), step(small, [limit, 4], 0, 2)),

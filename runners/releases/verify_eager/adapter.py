@@ -113,6 +113,7 @@ def worker(live: Live, kind: Any) -> Any:
     for name, pool in pools:
         if name not in vars(verifier):
             setattr(verifier, name, pool)
+    assert verifier.draft_worker is live.draft  # by the property that a scheduler asks
     return verifier
 
 
