@@ -27,7 +27,7 @@ from runners.releases.posing import Posing
 from runners.releases.refusals import refused
 from runners.sessions import attribution
 from runners.sessions.attribution import not_built, raise_harness_error
-from runners.sessions.errors import Misshapen, SglangError, unreadable
+from runners.sessions.errors import Misshapen, SglangError, sglang_errors, unreadable
 
 pytestmark = pytest.mark.emulated
 RUNNERS = Path(attribution.__file__).resolve().parents[1]
@@ -148,6 +148,11 @@ def test_what_sglangs_own_objects_lack_is_sglangs() -> None:
     raise_harness_error(raised(code(SGLANG, "def f():\n    view.bs", **view)))
     raise_harness_error(raised(code(SGLANG, "def f():\n    def plan(a): pass\n    plan()")))
     raise_harness_error(raised(code(SGLANG, "def f():\n    import torch\n    torch.no_such_operator(1)")))
+
+
+def test_sglangs_error_passes_whoever_else_waits_for_one() -> None:
+    with pytest.raises(SglangError, match="3, got 2"), sglang_errors(wait=False), sglang_errors(wait=False):
+        code(SGLANG, RAISES.format("ValueError('expected 3, got 2')"))()
 
 
 def test_what_a_stand_in_declares_is_unsupported() -> None:

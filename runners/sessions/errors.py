@@ -52,7 +52,7 @@ def sglang_errors(*, wait: bool = True) -> Iterator[None]:
         yield
         if wait:
             engine.synchronize()
-    except (Unsupported, HarnessError, Refused):
+    except (Unsupported, HarnessError, Refused, SglangError):  # the last from within another of these
         raise
     except Exception as error:
         raise_harness_error(error)

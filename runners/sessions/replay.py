@@ -24,7 +24,7 @@ from runners.releases.refusals import refused
 from runners.releases.sliding import reserved
 from runners.sessions import serving
 from runners.sessions.captured import Captured
-from runners.sessions.errors import SglangError, sglang_errors, unreadable
+from runners.sessions.errors import SglangError, unreadable
 from runners.sessions.history import NOTHING, STALE
 from runners.sessions.step import Step
 from runners.sessions.third_opinion import is_drawn
@@ -113,9 +113,7 @@ def learn_history(captured: Captured, watch: Watch) -> None:
     step.fill()
     try:
         with captured.timed("graph", Silent()):
-            with sglang_errors(wait=False):
-                batch = captured.adapter.batch(captured.live, step.rows)
-            captured.adapter.graph(captured.runner, batch)
+            captured.adapter.graph(captured.runner, captured.adapter.batch(captured.live, step.rows))
     except (SglangError, Refused) as raised:
         captured.history = None
         watch.fact("history", f"no other is known: {getattr(raised, 'error', raised)}")
