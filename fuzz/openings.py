@@ -48,13 +48,18 @@ class Opening:
             what=first.ended.what,
         )
 
+    @property
+    def ran(self) -> bool:
+        """Whether the first case was run, so that the times are those of an opening."""
+        return self.ended == Termination.DONE
+
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("setup", "whole", "second", "parts", "ended", "what")}
 
 
 def table(name: str, openings: Sequence[Opening]) -> list[str]:
     """The mean and the largest of each part, the largest means first."""
-    done = [opening for opening in openings if opening.ended == Termination.DONE]
+    done = [opening for opening in openings if opening.ran]
     others = [f"  {opening.ended}: {opening.what}" for opening in openings if opening not in done]
     if not done:
         return [f"{name}: none of {len(openings)} sessions ran its first case", *others]

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from fuzz.check import guard
-from fuzz.check.command import published
+from fuzz.check.command import command_check, published
 from fuzz.check.guard import Check, Checked, Ways, stored_seeds
 from fuzz.check.summary import exit_code, markdown
 from fuzz.draw.directed import directed, places
-from fuzz.options import checkout
+from fuzz.options import checkout, options_of
 from repro.cases.case import Case, Target, problems
 from repro.cases.codec import Seed
 from repro.cases.runner_facts import RUNNER_FACTS
+from repro.commands.cli import BadInput
 from repro.ledger.known import load
 from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Cell, Status, Verdict
@@ -188,6 +189,34 @@ def test_what_a_release_does_not_have_is_no_doubt_and_what_we_cannot_run_is(tmp_
     assert "### Could not be run" in markdown(error)
     nothing = World(tmp_path, branch=lambda case: (Termination.ERROR, "")).check()
     assert exit_code(nothing) == ExitCode.ERROR
+
+
+def checked(world: World, *words: str, lacking: str = "") -> ExitCode:
+    """The command, of which no more than a second's worth of cases fits in."""
+    options = options_of(["check", "0.5.23", "--minutes", "20", "--out", str(world.out), *words])
+    options.checked = BRANCH
+
+    @contextmanager
+    def pool(target: Target, *, timeout_s: float, log: Path) -> Iterator[Ways]:
+        assert log.parent == world.out
+        with world.opened(target) as ways:
+            yield ways
+
+    return command_check(options, pool, lambda target: lacking if target == BASE else "", judge, overall)
+
+
+def test_the_command_prints_its_summary_and_adds_it_to_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, out = tmp_path / "page.md", tmp_path / "out"
+    page.write_text("written before\n")
+    assert checked(World(out), "--markdown", str(page)) is ExitCode.PASS
+    said = capsys.readouterr().out
+    assert said.startswith("## eagleeye: nothing new fails\n") and page.read_text() == f"written before\n{said}"
+    assert checked(World(out, branch=failing("draft"))) is ExitCode.FAIL
+    assert "| draft | triton | slot0_padding | here | seq_lens | 2 | 1 | " in capsys.readouterr().out
+    with pytest.raises(BadInput, match=r"0\.5\.23/emulated: its files are gone"):
+        checked(World(out), "--base", "0.5.23", lacking="its files are gone")
 
 
 def test_when_time_is_up_what_was_not_judged_is_named(tmp_path: Path) -> None:

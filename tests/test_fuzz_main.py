@@ -147,6 +147,7 @@ def test_one_target_of_two_that_was_not_judged_is_2(tmp_path: Path) -> None:
         ("run --target clean/toy --cases 1 --out /dev/null/x", "/dev/null/x: Not a directory"),
         ("run --target clean/toy --cases 1 --out OUT --json /dev/null/y/z", "Not a directory"),
         ("bench", "--target is missing"),
+        ("bench --target clean/toy --night 2", "argument --night: '2': 2.5 minutes at least"),
         ("hunt --seconds nan", "expected a number above 0, got 'nan'"),
     ],
 )
@@ -253,6 +254,14 @@ def test_bench_of_one_mix(
 def test_bench_of_a_failing_target_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("bench", "--target", "graph_differs/toy", "--cases", "4", "--out", str(tmp_path)) == 1
     assert re.search(r"verdicts were FAIL", capsys.readouterr().out)
+
+
+def test_openings_of_which_none_ran_a_case_are_2_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only sessions of real sglang tell where the seconds go."""
+    assert run("bench", "--target", "clean/toy", "--openings", "2", "--out", str(tmp_path)) == 2
+    assert "clean/toy toy triton: none of 2 sessions ran its first case" in capsys.readouterr().out
+    (told,) = json.loads((tmp_path / "openings.json").read_text())
+    assert told["name"] == "clean/toy toy triton" and len(told["openings"]) == 2
 
 
 def test_terminal_has_a_live_line_and_findings_stay() -> None:
