@@ -13,6 +13,7 @@ from runners.engines.standins.flashinfer_prefill import BatchPrefillWithPagedKVC
 pytestmark = pytest.mark.emulated
 KEYS = "host plan of another kv_indptr in paged_attention"
 QUERIES = "host plan of another qo_indptr in paged_attention"
+ROWS = "another number of row starts than programs: indptr in fast_decode_plan"
 SHAPE = (2, 2, 8, 1)  # heads of queries and keys, their size, page size
 CACHE = (torch.randn(16, 1, 2, 8, dtype=torch.float16), torch.randn(16, 1, 2, 8, dtype=torch.float16))
 
@@ -58,6 +59,9 @@ def test_a_decode_graph_replayed_with_another_plan_is_seen() -> None:
     indptr.copy_(starts(0, 1, 7))
     graph.replay()
     assert seen() == {KEYS: [1, 3]}
+    fast_decode_plan(wrapper, *given, global_override_indptr_cpu=starts(0, 1, 7, 7))
+    graph.replay()
+    assert seen() == {ROWS: [4, 3]}
 
 
 def test_so_is_a_prefill_plan_that_sglang_makes_itself() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from runners.engines.launch_memory import STARTS, report
 from runners.engines.standins.flashinfer_kernels import paged_attention
 from runners.engines.standins.flashinfer_wrapper import Wrapper, all_there, result, unpacked
 
@@ -133,6 +134,9 @@ def fast_decode_plan(
     self._check(indices, last_page_len)
     if not self._use_cuda_graph:
         self._take(indptr, indices, last_page_len)
-    self._plan_on_host(indptr if global_override_indptr_cpu is None else global_override_indptr_cpu)
+    starts = indptr if global_override_indptr_cpu is None else global_override_indptr_cpu
+    if len(starts) != len(last_page_len) + 1:  # of which lengths are made, a row each
+        report(f"{STARTS} indptr in fast_decode_plan", len(starts), len(last_page_len) + 1)
+    self._plan_on_host(starts)
     heads = (num_qo_heads, num_kv_heads, head_dim)
     self._planned(options, q_data_type or data_type or "float16", kv_data_type or data_type, heads, page_size)
