@@ -252,6 +252,13 @@ _OTHER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
         (planned_by_the_bucket(f"{backend}.init_forward_metadata_replay_cuda_graph(forward_batch, bs)"),)
         for backend in ("draft_attn_backend", "model_runner.draft_attn_backend")
     ),
+    # Up to 0.5.12 in another file.
+    "multi-layer-nine-tokens": (
+        tuple(
+            replace(edit, file=f"{_SPECULATIVE}multi_layer_eagle_utils.py")
+            for edit in _EDITS["multi-layer-nine-tokens"]
+        ),
+    ),
     # Up to 0.5.14 each layer has a replay of its own.
     "multi-layer-lengths-absent": tuple(
         (replace(edit, function=f"MultiLayerEagleDraftExtendCudaGraphRunner.{name}"),)

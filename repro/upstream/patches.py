@@ -249,6 +249,20 @@ CANDIDATE_PATCHES = (
         ),
     ),
     CandidatePatch(
+        seed="multi-layer-nine-tokens",
+        oracle="graph_equals_eager",
+        release="0.5.14",
+        why="a block has room for all tokens that a later layer takes over",
+        edits=(
+            Edit(
+                file=f"{_SPECULATIVE}triton_ops/multi_layer_eagle.py",
+                function="assign_new_state_triton",
+                old="BLOCK_SEQ = 8",
+                new="BLOCK_SEQ = triton.next_power_of_2(old_input_ids.shape[0])",
+            ),
+        ),
+    ),
+    CandidatePatch(
         seed="draft-positions-ahead",
         oracle="graph_equals_eager",
         release="0.5.11",
