@@ -10,12 +10,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from fuzz.__main__ import main
+from fuzz.footprint import Footprint
 from reports.progress import Display, line
 from repro.cases import codec
 from repro.cases.case import Target
@@ -148,6 +150,8 @@ def test_one_target_of_two_that_was_not_judged_is_2(tmp_path: Path) -> None:
         ("run --target clean/toy --cases 1 --out OUT --json /dev/null/y/z", "Not a directory"),
         ("bench", "--target is missing"),
         ("bench --target clean/toy --night 2", "argument --night: '2': 2.5 minutes at least"),
+        ("run --target clean/toy --cases 3 --examples OUT --workers 2", "--examples cannot be combined with --workers"),
+        ("run --target clean/toy --cases 3 --cluster nowhere", "is neither auto nor HOST:PORT nor local:N"),
         ("hunt --seconds nan", "expected a number above 0, got 'nan'"),
     ],
 )
@@ -262,6 +266,28 @@ def test_openings_of_which_none_ran_a_case_are_2_and_told(tmp_path: Path, capsys
     assert "clean/toy toy triton: none of 2 sessions ran its first case" in capsys.readouterr().out
     (told,) = json.loads((tmp_path / "openings.json").read_text())
     assert told["name"] == "clean/toy toy triton" and len(told["openings"]) == 2
+
+
+@pytest.mark.parametrize("growth", [[], ["memory grew from 60 to 90 MiB"]])
+def test_a_night_in_which_something_grows_is_3(
+    growth: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Footprint] = []
+
+    def grown(taken: Sequence[Footprint]) -> list[str]:
+        seen.extend(taken)
+        return growth
+
+    monkeypatch.setattr("fuzz.options.NIGHT_MINUTES_MIN", 0.01)
+    for module in ("fuzz.commands.night", "fuzz.footprint"):
+        monkeypatch.setattr(f"{module}.FIRST_S", 0.1)
+    monkeypatch.setattr("fuzz.commands.night.grown", grown)
+    assert run("bench", "--target", "clean/toy", "--night", "0.05", "--out", str(tmp_path)) == (3 if growth else 0)
+    told = capsys.readouterr()
+    assert "clean/toy: memory grew from 60 to 90 MiB" in told.err if growth else told.err == ""
+    # Each of them is a row of the table.
+    assert seen and seen[0].processes > 1 and seen[-1].seconds < 30
+    assert all(f"{one.cases}" in told.out for one in seen)
 
 
 def test_terminal_has_a_live_line_and_findings_stay() -> None:
