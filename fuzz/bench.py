@@ -14,7 +14,7 @@ from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.campaign import Campaign
 
 NAMES = {"small": "small setup", "rounds": "random mix"}
-STAGES = ("draw", "build", "graph", "eager", "record", "pass", "judge", "store")
+STAGES = ("draw", "build", "graph", "eager", "record", "reference", "pass", "judge", "store")
 
 
 def small_setup(runner: str, backend: str) -> Setup:
@@ -102,7 +102,7 @@ def figures(name: str, campaign: Campaign) -> list[str]:
     ]
     for stage in STAGES:
         spent = campaign.stages.get(stage, 0.0)
-        lines.append(f"  {stage:7}{1000 * spent / count:9.2f} ms a case {spent / (seconds * campaign.workers):6.1%}")
+        lines.append(f"  {stage:9}{1000 * spent / count:9.2f} ms a case {spent / (seconds * campaign.workers):6.1%}")
     if whole := ratio(campaign):
         lines.append(f"  whole / (graph + eager) = {whole:.2f}")
     failures = sum(counts.get("fail", 0) for counts in campaign.verdicts.values())

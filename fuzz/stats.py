@@ -18,7 +18,7 @@ from repro.traces.trace import Termination, Trace
 
 REASON_MAX = 200  # characters of a reason, which is counted by them
 FACTS_MAX = 5  # different values of one fact that are worth listing
-WORKER_STAGES = ("build", "graph", "eager", "record")
+WORKER_STAGES = ("build", "graph", "eager", "record", "reference")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

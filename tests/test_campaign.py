@@ -289,7 +289,7 @@ def test_a_setup_that_was_built_stays_in_use() -> None:
 def test_stages_split_a_run() -> None:
     done = World(fails=lambda case: [], seconds_a_run=5.0).go(replace(PLAN, cases=2))
     assert done.stages == pytest.approx(
-        {"draw": 0.0, "build": 1.0, "graph": 4.0, "eager": 2.0, "record": 0.5, "pass": 2.5, "judge": 0.0}
+        {"draw": 0, "build": 1, "graph": 4, "eager": 2, "record": 0.5, "reference": 0, "pass": 2.5, "judge": 0}
     )
 
 

@@ -231,11 +231,11 @@ def test_bench_gives_rate_stages_and_ratio(tmp_path: Path, capsys: pytest.Captur
         assert re.search(rf"clean/toy {mix}: [\d.]+ cases/s \(cases: 8, setups: 1,", out)
     stages = re.findall(r"^  (\w+) +([\d.]+) ms a case +([\d.]+)%$", out, re.MULTILINE)
     names = [name for name, _, _ in stages]
-    assert names == ["draw", "build", "graph", "eager", "record", "pass", "judge", "store"] * 2
+    assert names == ["draw", "build", "graph", "eager", "record", "reference", "pass", "judge", "store"] * 2
     (small, _), _ = loads((tmp_path / "record.json").read_text())
-    shares = sum(float(share) for _, _, share in stages[:8])
+    shares = sum(float(share) for _, _, share in stages[:9])
     # What is left is the loop itself; and one case is judged, and another drawn, while a third is being run.
-    besides = sum(float(share) for name, _, share in stages[:8] if name in ("draw", "judge"))
+    besides = sum(float(share) for name, _, share in stages[:9] if name in ("draw", "judge"))
     assert shares > 80
     assert shares - besides <= 101
     ratio = small.seconds / (small.stages["graph"] + small.stages["eager"])

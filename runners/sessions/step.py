@@ -151,11 +151,13 @@ class Step:
 
     def _run_without_graph(self) -> None:
         """Eager goes on alone, with the same memory."""
-        captured = self.captured
-        captured.snapshots.take(captured.snapshots.BEFORE)
-        self._eager("eager", self.rows)
-        self._see_slots("eager", captured.snapshots.kept(captured.snapshots.BEFORE))
-        self._see_rows("eager", self._all_came("eager"), captured.kv)
+        snapshots = self.captured.snapshots
+        snapshots.take(snapshots.BEFORE)
+        _, names = self._eager("eager", self.rows)
+        self._see_slots("eager", snapshots.kept(snapshots.BEFORE))
+        self._see_rows("eager", self._all_came("eager"), self.captured.kv)
+        if WHOLE:
+            self._measure_noise(snapshots.kept(snapshots.BEFORE), names)
 
     def _batch(self, rows: Rows) -> Any:
         with sglang_errors(wait=False):
@@ -209,10 +211,8 @@ class Step:
         forward_batch = self._batch(rows)
         captured.wait_for(after, self.watch)
         self.watch.at(self.number, path)
-        listened = (
-            captured.planner.listened(partial(self._see_plan, "planned_eager")) if path == "eager" else nullcontext()
-        )
-        with listened, captured.timed("eager", self.watch):
+        planner, see = captured.planner, partial(self._see_plan, "planned_eager")
+        with planner.listened(see) if path == "eager" else nullcontext(), captured.timed("eager", self.watch):
             outputs = captured.adapter.eager(captured.live, forward_batch)
         return forward_batch, self._see_outputs(path, outputs, rows.count)
 
