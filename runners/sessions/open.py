@@ -6,12 +6,14 @@ once and forks a process for each session.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import importlib.metadata
 import os
 import platform
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -61,10 +63,22 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     except (Unsupported, HarnessError):
         raise
     except Exception as error:
-        not_built(error, setup, watch)
+        with _naming_the_adapter(setup.runner):
+            not_built(error, setup, watch)
         raise
     watch.spent("build", time.perf_counter() - start)
     return run
+
+
+@contextlib.contextmanager
+def _naming_the_adapter(runner: str) -> Iterator[None]:
+    """Of a release newer than every adapter, say which one it was that no longer fits."""
+    try:
+        yield
+    except HarnessError as error:
+        if catalogue.is_adapted(RELEASE):
+            raise
+        raise HarnessError(f"the {runner} runner's adapter {catalogue.adapter_name(RELEASE, runner)}: {error}") from error
 
 
 def _keep_frozen() -> None:
