@@ -19,7 +19,9 @@ STAGES = ("draw", "build", "graph", "eager", "record", "reference", "pass", "jud
 
 def small_setup(runner: str, backend: str) -> Setup:
     """The setup of the speed figures: small enough that overhead shows."""
-    topk, num_steps, num_draft_tokens = (2, 3, 4) if RUNNER_FACTS[runner].speculative else (1, 1, 2)
+    facts = RUNNER_FACTS[runner]
+    topk = 2 if facts.speculative and facts.branches else 1
+    num_steps, num_draft_tokens = (3, 4) if facts.speculative else (1, 2)
     return Setup(
         runner=runner,
         backend=backend,

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from fuzz import bench
+from repro.cases.case import setup_problems
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.campaign import Campaign
 from tests.builders.sample_record import campaign
 
@@ -28,3 +30,8 @@ def test_what_was_measured_is_told() -> None:
     assert "5.00 cases/s" in bench.figures("a", DONE)[0]
     without = bench.figures("a", replace(DONE, stages={}))
     assert not any("graph + eager" in line for line in without)
+
+
+@pytest.mark.parametrize(("runner", "backend"), [(r, b) for r, facts in RUNNER_FACTS.items() for b in facts.backends])
+def test_every_runner_has_a_small_setup(runner: str, backend: str) -> None:
+    assert setup_problems(bench.small_setup(runner, backend)) == []

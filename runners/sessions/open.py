@@ -78,7 +78,8 @@ def _naming_the_adapter(runner: str) -> Iterator[None]:
     except HarnessError as error:
         if catalogue.is_adapted(RELEASE):
             raise
-        raise HarnessError(f"the {runner} runner's adapter {catalogue.adapter_name(RELEASE, runner)}: {error}") from error
+        adapter = catalogue.adapter_name(RELEASE, runner)
+        raise HarnessError(f"the {runner} runner's adapter {adapter}: {error}") from error
 
 
 def _keep_frozen() -> None:
