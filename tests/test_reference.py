@@ -11,9 +11,12 @@ import pytest
 import torch
 
 from repro.cases.case import Setup
+from runners.engines.standins.experts import experts
 from runners.releases.reference import bounds
 from runners.releases.reference import operations as op
 from runners.releases.reference.chosen import largest, largest_set
+from runners.releases.reference.deepseek import Experts
+from runners.releases.reference.llama import Gated
 from runners.releases.reference.question import Answer, Question
 from runners.releases.reference.rounding import SAMPLES, Rounding, half_steps
 from runners.sessions.third_opinion import recorded
@@ -169,6 +172,35 @@ def test_what_goes_beyond_the_types_values_is_not_known() -> None:
     assert not largest(products, 2)[1].any()
     numbers = products.nan_to_num(9.0)
     assert largest(numbers, 2, claimed)[0].tolist() == largest_set(numbers, 2, claimed)[0].tolist() == [[0, 2]]
+
+
+def test_experts_are_known_where_rounding_cannot_choose_others() -> None:
+    draw = torch.Generator().manual_seed(5)
+    count, hidden, width = 4, 16, 8
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return (torch.rand(shape, generator=draw, dtype=torch.float64) * 2 - 1).float().double()
+
+    shared = Gated(up=drawn(2 * width, hidden), down=drawn(hidden, width))
+    up, down, router = drawn(count, 2 * width, hidden), drawn(count, hidden, width), drawn(count, hidden)
+    router[3] = router[2]
+    mixture = Experts(router=router, bias=torch.zeros(count).double(), up=up, down=down, shared=shared, count=2)
+    x = drawn(40, hidden)
+    by = Rounding(torch.float32, on_gpu=False, seed=1)
+    values = mixture.run(by, by.exact(x))
+    scores = (x @ router.T).sigmoid()
+    ordered = scores.sort(dim=-1, descending=True).values
+    tied = ordered[:, 1] == ordered[:, 2]
+    assert 0 < tied.sum() < len(x)
+    assert values.isnan().all(0).all(-1).tolist() == tied.tolist()
+    chosen = scores.topk(2)
+    shares = chosen.values / chosen.values.sum(-1, keepdim=True)
+    routed = experts(x.float(), up.float(), down.float(), shares.float(), chosen.indices)
+    gate, beside = (x @ shared.up.T).chunk(2, dim=-1)
+    right = routed + ((torch.nn.functional.silu(gate) * beside) @ shared.down.T).float()
+    assert max(off(values[:, ~tied], right[~tied])) < 1.0
+    wrong = routed * 1.01 + right - routed
+    assert max(off(values[:, ~tied], wrong[~tied])) > 1.0
 
 
 def samples(exact: list[float], noise: float) -> torch.Tensor:

@@ -27,10 +27,13 @@ HALF = replace(DRAFT, backend="flashinfer", dtype="float16", head_dim=64)
 SETUPS = {
     "draft": DRAFT,
     "draft of EAGLE3 on pages": replace(DRAFT, algorithm="EAGLE3", page_size=4),
+    "draft of NEXTN": replace(DRAFT, algorithm="NEXTN"),
+    "draft_extend of NEXTN on pages": replace(DRAFT, runner="draft_extend", algorithm="NEXTN", page_size=4),
     "draft in halves": HALF,
     "draft_extend in halves": replace(HALF, runner="draft_extend"),
     "draft_extend in bfloat16": replace(HALF, runner="draft_extend", dtype="bfloat16"),
     "verify": replace(DRAFT, runner="verify"),
+    "verify of a sliding and a full layer": replace(DRAFT, runner="verify", topk=1, window=2, swa=True),
     "multi_layer": replace(DRAFT, runner="multi_layer", topk=1),
     "frozen_kv_mtp": replace(DRAFT, runner="frozen_kv_mtp", topk=3, num_draft_tokens=6),
     "decode in halves": replace(HALF, runner="decode", topk=1, num_steps=1, num_draft_tokens=2, num_kv_heads=1),
@@ -121,5 +124,6 @@ def test_a_slot_that_both_read_wrongly_is_seen(name: str, misled: Pool) -> None:
     trace = misled.run(asked)
     assert trace.ended.how is Termination.DONE, trace.ended
     verdict = graph_equals_eager.judge(asked, trace)
-    assert (verdict.status, verdict.where) == (Status.FAIL, graph_equals_eager.BOTH_WRONG), verdict
+    assert verdict.status is Status.FAIL, verdict
+    assert verdict.where.startswith(graph_equals_eager.BOTH_WRONG), verdict
     assert verdict.cell is not None

@@ -13,7 +13,8 @@ from runners.releases import algorithms
 from runners.releases.live import Live
 from runners.releases.reference import operations as op
 from runners.releases.reference.chosen import largest, largest_set
-from runners.releases.reference.llama import Attend, Heads, Tokens, read
+from runners.releases.reference.llama import Attend, Scores, Tokens
+from runners.releases.reference.models import read
 from runners.releases.reference.question import Answer, Question, Reference, given_positions
 from runners.releases.reference.reading import visible
 from runners.releases.reference.rounding import SINGLE, Rounding
@@ -136,25 +137,26 @@ class Branches:
     def attending(self, step: int, sure: torch.Tensor) -> Attend:
         """sure: bool [requests]."""
 
-        def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, heads: Heads) -> torch.Tensor:
+        def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scores: Scores) -> torch.Tensor:
             question, topk = self.question, self.question.setup.topk
             self.keys.append(keys)
             self.values.append(values)
             known = sure.repeat_interleave(topk)
-            self.answer.wrote(self.slots[:, :, step].reshape(-1), {0: keys, 1: values}, known)
+            self.answer.wrote(self.slots[:, :, step].reshape(-1), scores.cached.written(keys, values), known)
             outputs = []
             for row, (request, prefix) in enumerate(zip(question.requests, self.prefixes, strict=True)):
                 branches = slice(row * topk, (row + 1) * topk)
                 along = torch.arange(request.seq_len, request.seq_len + step + 1).repeat_interleave(topk)
                 sees = torch.eye(topk, dtype=torch.bool).repeat(1, step + 1)
+                old_keys, old_values = scores.cached.rows(question, prefix, values.shape[-1])
                 seen = op.Attended(
-                    keys=question.rows(0, prefix),
-                    values=question.rows(1, prefix),
+                    keys=old_keys,
+                    values=old_values,
                     new_keys=torch.cat([cached[:, branches] for cached in self.keys], dim=1),
                     new_values=torch.cat([cached[:, branches] for cached in self.values], dim=1),
-                    mask=visible(len(prefix), along[-topk:], along, sees, heads.window),
+                    mask=visible(len(prefix), along[-topk:], along, sees, scores.window),
                 )
-                outputs.append(op.attention(question.by, queries[:, branches], seen, heads.scaling, heads.logit_cap))
+                outputs.append(op.attention(question.by, queries[:, branches], seen, scores.scaling, scores.logit_cap))
             return torch.cat(outputs, dim=1)
 
         return attend

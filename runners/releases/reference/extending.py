@@ -10,7 +10,8 @@ from runners.releases import algorithms
 from runners.releases.live import Live
 from runners.releases.reference import operations as op
 from runners.releases.reference.chosen import largest
-from runners.releases.reference.llama import Tokens, read
+from runners.releases.reference.llama import Tokens
+from runners.releases.reference.models import read
 from runners.releases.reference.question import Answer, Question, Reference, given_positions
 from runners.releases.reference.reading import Read, attending
 

@@ -11,7 +11,8 @@ from runners.releases.live import Live
 from runners.releases.reference import operations as op
 from runners.releases.reference.chosen import largest
 from runners.releases.reference.extending import read_behind
-from runners.releases.reference.llama import Model, Tokens, read
+from runners.releases.reference.llama import Model, Tokens
+from runners.releases.reference.models import read
 from runners.releases.reference.question import Answer, Question, Reference
 from runners.releases.reference.reading import Read, attending
 
@@ -113,11 +114,11 @@ class _Drawing:
         `last` of each request: [requests]. known: of which requests this layer's part is."""
         question, by = self.question, self.question.by
         self.known = self.known if known is None else self.known & known
-        tensors = (2 * layer, 2 * layer + 1)
         tokens = Tokens(
             ids=ids.flatten(), positions=torch.cat([read.positions for read in reads]), hidden=hidden.flatten(1, 2)
         )
-        logits, _ = model(by, tokens, attending(question, self.answer, reads, tensors=tensors, known=self.known))
+        attend = attending(question, self.answer, reads, tensors_before=2 * layer, known=self.known)
+        logits, _ = model(by, tokens, attend)
         logits = logits.unflatten(1, ids.shape)
         last_logits = logits[:, torch.arange(len(ids)), last]
         claimed = question.claimed.get("topk_index")

@@ -1,4 +1,4 @@
-"""Llama and the draft models of EAGLE and EAGLE3 that are made of its layers, with one layer each."""
+"""Llama, of one layer or of a sliding and a full one, and draft models that are made of one of its layers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,28 @@ from typing import Any, Protocol
 
 import torch
 
-from runners.releases.model import attentions
 from runners.releases.reference import operations as op
+from runners.releases.reference.question import ALONE, Cached
 from runners.releases.reference.rounding import Rounding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """How a layer's queries score keys. scaling: what queries are multiplied by. window: how many tokens before its own
+    a query sees, -1 for all. logit_cap: where scores level off, 0 for nowhere. cached: where its keys and values
+    lie."""
+
+    scaling: float
+    window: int = -1
+    logit_cap: float = 0.0
+    cached: Cached = ALONE
 
 
 class Attend(Protocol):
     """How queries, keys and values [samples, tokens, heads, size] become what attention gives, [samples, tokens, n]."""
 
     def __call__(
-        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, heads: Heads
+        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scores: Scores
     ) -> torch.Tensor: ...
 
 
@@ -32,9 +44,8 @@ def weight(module: Any) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
-    """One attention layer's projections. scaling: what queries are multiplied by. window: how many tokens before its
-    own a query sees, -1 for all. logit_cap: where scores level off, 0 for nowhere. sections: how many pairs of a head
-    each axis of a position turns, where positions have several."""
+    """One attention layer's projections. sections: how many pairs of a head each axis of a position turns, where
+    positions have several."""
 
     qkv: torch.Tensor
     out: torch.Tensor
@@ -42,14 +53,12 @@ class Heads:
     heads: int
     kv_heads: int
     size: int
-    scaling: float
     neox: bool
-    window: int
-    logit_cap: float
+    scores: Scores
     sections: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, layer: Any) -> Heads:
+    def of(cls, layer: Any, cached: Cached) -> Heads:
         """layer: sglang's LlamaAttention."""
         return cls(
             qkv=weight(layer.qkv_proj),
@@ -58,10 +67,13 @@ class Heads:
             heads=layer.num_heads,
             kv_heads=layer.num_kv_heads,
             size=layer.head_dim,
-            scaling=layer.head_dim**-0.5,
             neox=layer.rotary_emb.is_neox_style,
-            window=layer.attn.sliding_window_size,
-            logit_cap=layer.attn.logit_cap,
+            scores=Scores(
+                scaling=layer.head_dim**-0.5,
+                window=layer.attn.sliding_window_size,
+                logit_cap=layer.attn.logit_cap,
+                cached=cached,
+            ),
             sections=tuple(getattr(layer.rotary_emb, "mrope_section", None) or ()),
         )
 
@@ -71,7 +83,7 @@ class Heads:
         queries, keys, values = op.linear(by, x, self.qkv).unflatten(-1, (-1, self.size)).split(parts, dim=2)
         cos, sin = op.angles(by, self.cos_sin, positions, self.sections)
         queries, keys = (op.rotated(by, turned, cos, sin, neox=self.neox) for turned in (queries, keys))
-        return op.linear(by, attend(queries, keys, values, self), self.out)
+        return op.linear(by, attend(queries, keys, values, self.scores), self.out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,20 +134,23 @@ Model = Callable[[Rounding, Tokens, Attend], Result]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Llama:
-    """embedding and head: as many rows as there are tokens."""
+class Layer:
+    """What comes behind the norm before attention."""
 
-    embedding: torch.Tensor
-    head: torch.Tensor
-    before: Norm | None
     attention: Heads
     between: Norm
     feed: Gated
 
-    def embedded(self, by: Rounding, tokens: Tokens) -> torch.Tensor:
-        return by.exact(self.embedding[tokens.ids])
+    @classmethod
+    def of(cls, layer: Any, cached: Cached = ALONE) -> Layer:
+        """layer: sglang's LlamaDecoderLayer, or one with these names."""
+        return cls(
+            attention=Heads.of(layer.self_attn, cached),
+            between=Norm.of(layer.post_attention_layernorm),
+            feed=Gated.of(layer.mlp),
+        )
 
-    def layer(
+    def run(
         self, by: Rounding, x: torch.Tensor, tokens: Tokens, attend: Attend, residual: torch.Tensor
     ) -> torch.Tensor:
         """Attention over x, then the feed-forward network, each added to what goes past it."""
@@ -143,47 +158,62 @@ class Llama:
         return op.added(by, self.feed.run(by, self.between.run(by, residual)), residual)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """embedding and head: as many rows as there are tokens."""
+
+    embedding: torch.Tensor
+    head: torch.Tensor
+
+    @classmethod
+    def of(cls, model: Any, vocab: int) -> Ends:
+        """model: sglang's. vocab: how many tokens it names."""
+        return cls(embedding=weight(model.model.embed_tokens), head=weight(model.lm_head)[:vocab])
+
+    def embedded(self, by: Rounding, tokens: Tokens) -> torch.Tensor:
+        return by.exact(self.embedding[tokens.ids])
+
+
 def layers(model: Any) -> Any:
     """Of EAGLE3's draft model there is one, which some releases keep under a name of its own."""
     return getattr(model.model, "layers", None) or [model.model.midlayer]
 
 
-def parts(model: Any, vocab: int) -> dict[str, Any]:
-    """model: sglang's, with one layer. vocab: how many tokens it names."""
-    (layer,) = layers(model)
-    return {
-        "embedding": weight(model.model.embed_tokens),
-        "head": weight(model.lm_head)[:vocab],
-        "attention": Heads.of(layer.self_attn),
-        "between": Norm.of(layer.post_attention_layernorm),
-        "feed": Gated.of(layer.mlp),
-    }
+def cached(model: Any) -> list[Cached]:
+    """Of each layer; of a sliding and a full one as runners/releases/sliding.py has them: the full layer's first."""
+    pattern = getattr(model.config, "hybrid_layer_pattern", None)
+    return [Cached(keys=2, values=3) if sliding else ALONE for sliding in pattern or [0]]
 
 
 def target(model: Any, vocab: int) -> Model:
     """LlamaForCausalLM: its hidden states are those behind the last norm."""
-    llama = Llama(before=Norm.of(model.model.layers[0].input_layernorm), **parts(model, vocab))
-    norm, before = Norm.of(model.model.norm), llama.before
-    assert before is not None
+    ends, norm = Ends.of(model, vocab), Norm.of(model.model.norm)
+    stack = [
+        (Norm.of(layer.input_layernorm), Layer.of(layer, held))
+        for layer, held in zip(layers(model), cached(model), strict=True)
+    ]
 
     def run(by: Rounding, tokens: Tokens, attend: Attend) -> Result:
-        x = llama.embedded(by, tokens)
-        hidden = norm.run(by, llama.layer(by, before.run(by, x), tokens, attend, x))
-        return op.linear(by, hidden, llama.head), hidden
+        x = ends.embedded(by, tokens)
+        for before, layer in stack:
+            x = layer.run(by, before.run(by, x), tokens, attend, x)
+        hidden = norm.run(by, x)
+        return op.linear(by, hidden, ends.head), hidden
 
     return run
 
 
 def eagle(model: Any, vocab: int) -> Model:
     """LlamaForCausalLMEagle: no norm before attention and none behind the layer."""
-    llama = Llama(before=None, **parts(model, vocab))
+    (only,) = layers(model)
+    ends, layer = Ends.of(model, vocab), Layer.of(only)
     fused, bias = weight(model.model.fc), model.model.fc.bias.detach().to("cpu", torch.float64)
 
     def run(by: Rounding, tokens: Tokens, attend: Attend) -> Result:
         assert tokens.hidden is not None
-        x = op.linear(by, torch.cat((llama.embedded(by, tokens), tokens.hidden), dim=-1), fused, bias)
-        hidden = llama.layer(by, x, tokens, attend, x)
-        return op.linear(by, hidden, llama.head), hidden
+        x = op.linear(by, torch.cat((ends.embedded(by, tokens), tokens.hidden), dim=-1), fused, bias)
+        hidden = layer.run(by, x, tokens, attend, x)
+        return op.linear(by, hidden, ends.head), hidden
 
     return run
 
@@ -191,24 +221,18 @@ def eagle(model: Any, vocab: int) -> Model:
 def eagle3(model: Any, vocab: int) -> Model:
     """LlamaForCausalLMEagle3: attention over the token's embedding and the hidden states side by side; these are of
     several layers of the target, or already its own."""
-    (layer,) = layers(model)
-    llama = Llama(before=Norm.of(layer.input_layernorm), **parts(model, vocab))
-    fused, own, norm, before = (
-        weight(model.model.fc),
-        Norm.of(layer.hidden_norm),
-        Norm.of(model.model.norm),
-        llama.before,
-    )
-    assert before is not None
+    (only,) = layers(model)
+    ends, layer, fused = Ends.of(model, vocab), Layer.of(only), weight(model.model.fc)
+    before, own, norm = (Norm.of(part) for part in (only.input_layernorm, only.hidden_norm, model.model.norm))
 
     def run(by: Rounding, tokens: Tokens, attend: Attend) -> Result:
         assert tokens.hidden is not None
-        embedded, hidden = llama.embedded(by, tokens), tokens.hidden
+        embedded, hidden = ends.embedded(by, tokens), tokens.hidden
         if hidden.shape[-1] != embedded.shape[-1]:
             hidden = op.linear(by, hidden, fused)
         x = torch.cat((before.run(by, embedded), own.run(by, hidden)), dim=-1)
-        output = llama.layer(by, x, tokens, attend, hidden)
-        return op.linear(by, norm.run(by, output), llama.head), output
+        output = layer.run(by, x, tokens, attend, hidden)
+        return op.linear(by, norm.run(by, output), ends.head), output
 
     return run
 
@@ -219,36 +243,15 @@ def mimo(model: Any, vocab: int) -> Model:
     block = model.model.mtp_block
     assert block.self_attn.v_scale is None
     assert block.self_attn.attention_sink_bias is None
-    llama = Llama(
-        embedding=weight(model.model.embed_tokens),
-        head=weight(model.lm_head)[:vocab],
-        before=None,
-        attention=Heads.of(block.self_attn),
-        between=Norm.of(block.post_attention_layernorm),
-        feed=Gated.of(block.mlp),
-    )
+    ends, layer = Ends.of(model, vocab), Layer.of(block)
     joined, before = weight(model.model.eh_proj), Norm.of(block.input_layernorm)
     own, given, norm = (Norm.of(getattr(model.model, name)) for name in ("enorm", "hnorm", "final_layernorm"))
 
     def run(by: Rounding, tokens: Tokens, attend: Attend) -> Result:
         assert tokens.hidden is not None
-        parts = (own.run(by, llama.embedded(by, tokens)), given.run(by, tokens.hidden))
+        parts = (own.run(by, ends.embedded(by, tokens)), given.run(by, tokens.hidden))
         x = op.linear(by, torch.cat(parts, dim=-1), joined)
-        output = llama.layer(by, before.run(by, x), tokens, attend, x)
-        return op.linear(by, norm.run(by, output), llama.head), output
+        output = layer.run(by, before.run(by, x), tokens, attend, x)
+        return op.linear(by, norm.run(by, output), ends.head), output
 
     return run
-
-
-MODELS = {
-    "LlamaForCausalLM": target,
-    "LlamaForCausalLMEagle": eagle,
-    "LlamaForCausalLMEagle3": eagle3,
-    "MiMoV2MTP": mimo,
-}
-
-
-def read(model: Any, vocab: int) -> Model | None:
-    """None where there is no reference for this model, or for so many layers. vocab: how many tokens it names."""
-    make = MODELS.get(type(model).__name__)
-    return make(model, vocab) if make and len(list(attentions(model))) == 1 else None

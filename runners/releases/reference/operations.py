@@ -32,6 +32,17 @@ def linear(by: Rounding, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tens
     return y if bias is None else by.rounded(y + bias)
 
 
+def products_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Of linear_by_head(): the root of the sum of the products' squares, without samples."""
+    return torch.einsum("thi,hoi->tho", x[0].square(), weight.square()).sqrt()
+
+
+def linear_by_head(by: Rounding, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """x [samples, tokens, heads, in] by a weight of each head, [heads, out, in]: [samples, tokens, heads, out]."""
+    y = torch.einsum("sthi,hoi->stho", x, weight)
+    return by.rounded(summed(by, y, products_norm(x, weight), weight.shape[2]))
+
+
 def added(by: Rounding, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return by.rounded(x + y)
 
@@ -47,6 +58,11 @@ def rms_norm(by: Rounding, x: torch.Tensor, weight: torch.Tensor | None, eps: fl
 def silu(by: Rounding, x: torch.Tensor) -> torch.Tensor:
     y = torch.nn.functional.silu(x)
     return by.rounded(by.moved(y, SINGLE * _TRANSCENDENTAL * y[0].abs()))
+
+
+def sigmoid(by: Rounding, x: torch.Tensor) -> torch.Tensor:
+    y = x.sigmoid()
+    return by.rounded(by.moved(y, SINGLE * _TRANSCENDENTAL * y[0]))
 
 
 def gelu(by: Rounding, x: torch.Tensor) -> torch.Tensor:

@@ -47,6 +47,32 @@ def given_positions(question: Question, counted: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cached:
+    """Which of the cache's tensors hold a layer's keys and values. values: None where they are the first part of each
+    key, as in latent attention."""
+
+    keys: int = 0
+    values: int | None = 1
+
+    def behind(self, tensors: int) -> Cached:
+        """The same where so many tensors of other layers come first."""
+        return Cached(keys=self.keys + tensors, values=None if self.values is None else self.values + tensors)
+
+    def rows(self, question: Question, slots: Ints, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values that lie in these slots, float64 [n, heads, size]. size: of a value."""
+        keys = question.rows(self.keys, slots)
+        return keys, keys[..., :size] if self.values is None else question.rows(self.values, slots)
+
+    def written(self, keys: torch.Tensor, values: torch.Tensor) -> dict[int, torch.Tensor]:
+        """What becomes of each tensor, as Write has it."""
+        return {self.keys: keys} | ({} if self.values is None else {self.values: values})
+
+
+# Of a model of one layer.
+ALONE = Cached()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
     """What a call writes into KV slots. rows: by the number of the cache's tensor, values [samples, slots, heads,
     size]. known: whether it is known of which token, bool [slots]."""

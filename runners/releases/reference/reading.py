@@ -9,7 +9,7 @@ import torch
 
 from repro.cases.layout import Ints
 from runners.releases.reference import operations as op
-from runners.releases.reference.llama import Attend, Heads
+from runners.releases.reference.llama import Attend, Scores
 from runners.releases.reference.question import Answer, Question
 
 
@@ -42,27 +42,29 @@ def attending(
     answer: Answer,
     reads: Sequence[Read],
     *,
-    tensors: tuple[int, int] = (0, 1),
+    tensors_before: int = 0,
     known: torch.Tensor | None = None,
 ) -> Attend:
-    """Attention over these requests' tokens, one request after the other; the answer gets what it writes. tensors:
-    which of the cache's hold the layer's keys and values. known: of which requests it is known what is right, bool
+    """Attention over these requests' tokens, one request after the other; the answer gets what it writes.
+    tensors_before: how many of the cache's are other layers'. known: of which requests it is known what is right, bool
     [requests]; all where it is not given."""
 
-    def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, heads: Heads) -> torch.Tensor:
+    def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scores: Scores) -> torch.Tensor:
+        cached = scores.cached.behind(tensors_before)
         outputs, start = [], 0
         for row, read in enumerate(reads):
             own = slice(start, start + len(read.own))
             start = own.stop
+            old_keys, old_values = cached.rows(question, read.old, values.shape[-1])
             seen = op.Attended(
-                keys=question.rows(tensors[0], read.old),
-                values=question.rows(tensors[1], read.old),
+                keys=old_keys,
+                values=old_values,
                 new_keys=keys[:, own],
                 new_values=values[:, own],
-                mask=visible(len(read.old), read.positions, read.positions, read.sees, heads.window),
+                mask=visible(len(read.old), read.positions, read.positions, read.sees, scores.window),
             )
-            outputs.append(op.attention(question.by, queries[:, own], seen, heads.scaling, heads.logit_cap))
-            rows = dict(zip(tensors, (keys[:, own], values[:, own]), strict=True))
+            outputs.append(op.attention(question.by, queries[:, own], seen, scores.scaling, scores.logit_cap))
+            rows = cached.written(keys[:, own], values[:, own])
             answer.wrote(read.own, rows, None if known is None else known[row].expand(len(read.own)))
         return torch.cat(outputs, dim=1)
 

@@ -10,6 +10,7 @@ An operation that some kernels round and others do not is taken to round.
 
 from __future__ import annotations
 
+import copy
 import functools
 import random
 from dataclasses import dataclass
@@ -53,6 +54,13 @@ class Rounding:
         self.tensor_cores = on_gpu and dtype == torch.float32
         self.splits = on_gpu and dtype != torch.float32
         self._draw = random.Random(seed)
+
+    def halved(self) -> Rounding:
+        """The same where what would be kept in float32 is kept in float16."""
+        other = copy.copy(self)
+        if self.format is FORMATS[torch.float32]:
+            other.format = FORMATS[torch.float16]
+        return other
 
     def exact(self, values: torch.Tensor) -> torch.Tensor:
         """What is given, and not computed: alike in all samples."""

@@ -9,7 +9,8 @@ import torch
 from repro.cases.layout import Ints
 from repro.cases.tree import ancestors
 from runners.releases.live import Live
-from runners.releases.reference.llama import Tokens, read
+from runners.releases.reference.llama import Tokens
+from runners.releases.reference.models import read
 from runners.releases.reference.question import Answer, Question, Reference
 from runners.releases.reference.reading import Read, attending
 
