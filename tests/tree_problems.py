@@ -18,6 +18,8 @@ import torch
 
 from runners.engines.standins import tree
 
+# The most tokens of a tree. Interpreted, a tree's time grows with their square and more.
+TOKENS_MAX = {"sgl_kernel": 48, "triton": 24}
 NAMES = ("tree_mask", "positions", "retrieve_index", "retrieve_next_token", "retrieve_next_sibling")
 
 
@@ -33,11 +35,11 @@ class Problem:
     selected: list[list[int]]
 
 
-def problem(number: int) -> Problem:
+def problem(number: int, tokens_max: int) -> Problem:
     dice = random.Random(number)
     topk, num_steps = dice.randint(1, 8), dice.randint(2, 6)
     candidates = topk + (num_steps - 1) * topk**2
-    tokens = num_steps + 1 if topk == 1 else dice.randint(2, min(candidates + 1, 48))
+    tokens = num_steps + 1 if topk == 1 else dice.randint(2, min(candidates + 1, tokens_max))
     rows = [_drawn(dice, topk, num_steps, tokens) for _ in range(dice.randint(1, 5))]
     lengths = [dice.randint(1, 40) for _ in rows]
     parents, selected = ([row[part] for row in rows] for part in (0, 1))
@@ -87,7 +89,7 @@ def main(whose: str, count: int) -> None:
     build, device = real(whose)
     differ = []
     for number in range(count):
-        one = problem(number)
+        one = problem(number, TOKENS_MAX[whose])
         ours, theirs = built(one, tree.build_tree_kernel_efficient, "cpu"), built(one, build, device)
         differ += [[number, name] for name in NAMES if ours[name] != theirs[name]]
     print(json.dumps({"built": count, "differ": differ}))
