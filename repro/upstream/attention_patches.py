@@ -1,4 +1,5 @@
-"""Candidate patches for windows of attention: of draft-extend on flashinfer, and of a tree's token on Triton."""
+"""Candidate patches for windows of attention, of draft-extend on flashinfer and of a tree's token on Triton, and for
+the logit cap that flashinfer is planned with."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from repro.upstream.length_patches import PLANNED_FROM_THE_START
 
 _FLASHINFER = "sglang/srt/layers/attention/flashinfer_backend.py"
 _EXTEND = "sglang/kernels/ops/attention/extend_attention.py"
-_PREFILL = "FlashInferIndicesUpdaterPrefill"
+_DECODE, _PREFILL = "FlashInferIndicesUpdaterDecode", "FlashInferIndicesUpdaterPrefill"
 
 # The indices of a prefix's first tokens are overwritten by those from where the window begins.
 _EXTEND_PLANNED = f"""
@@ -55,6 +56,64 @@ window_mask = (cur_block_m * BLOCK_M + offs_m[:, None]) <= (
     start_n + offs_n[None, :] + SLIDING_WINDOW_SIZE
 )
 """
+# flashinfer chooses the kernel when it plans, and gives it each layer's own cap when it runs: one with a cap is right
+# where all layers have one. A layer without would divide by 0; where there is such a layer all stays as it is.
+_CAP = "logits_soft_cap=self.logits_soft_cap"
+_CAP_KEPT = """
+self.q_data_type = model_runner.dtype
+self.logits_soft_cap = min(
+    (
+        layer.logit_cap
+        for layer in model_runner.model.modules()
+        if hasattr(layer, "logit_cap")
+    ),
+    default=0.0,
+)
+"""
+_PLANNED = """
+wrapper.begin_forward(
+    kv_indptr,
+    kv_indices,
+    self.kv_last_page_len[:bs],
+    self.num_qo_heads,
+    self.num_kv_heads,
+    self.head_dim,
+    1,
+    data_type=self.data_type,
+    q_data_type=self.q_data_type,
+    non_blocking=True,
+    fixed_split_size=fixed_split_size,
+    disable_split_kv=(
+        disable_split_kv if disable_split_kv is not None else False
+    ),
+)"""
+_RAGGED = """
+wrapper_ragged.begin_forward(
+    qo_indptr,
+    qo_indptr,
+    self.num_qo_heads,
+    self.num_kv_heads,
+    self.head_dim,
+    q_data_type=self.q_data_type,
+)"""
+_WINDOWED = """
+if window_left >= 0:
+    # selects the module with the per-element window mask compiled in
+    paged_plan_kwargs["window_left"] = window_left
+"""
+# A fast plan keeps the kernel that capture planned.
+_WITH_CAP = f"""
+{_WINDOWED.strip()}
+if not uses_fast_prefill:
+    # selects the module with the cap compiled in
+    paged_plan_kwargs["logits_soft_cap"] = self.logits_soft_cap
+"""
+
+
+def _capped(function: str, old: str, new: str = "") -> Edit:
+    """new: without it, what is called gets the cap as its last argument."""
+    new = new or old.removesuffix(")") + f"    {_CAP},\n)"
+    return Edit(file=_FLASHINFER, function=function, old=old, new=new)
 
 
 def _kernel(old: str, new: str) -> Edit:
@@ -92,6 +151,25 @@ ATTENTION_PATCHES = (
                 old=PLANNED_FROM_THE_START,
                 new=_EXTEND_PLANNED,
             ),
+        ),
+    ),
+    CandidatePatch(
+        seed="flashinfer-logit-cap-not-planned",
+        oracle="graph_equals_eager",
+        release="0.5.23",
+        why="attention is planned with a logit cap where all layers have one",
+        edits=(
+            *(
+                _capped(f"{updater}.__init__", "self.q_data_type = model_runner.dtype", _CAP_KEPT)
+                for updater in (_DECODE, _PREFILL)
+            ),
+            _capped(f"{_DECODE}.call_begin_forward", _PLANNED),
+            _capped(
+                f"{_DECODE}.call_begin_forward",
+                _PLANNED.removesuffix(")") + "    global_override_indptr_cpu=global_override_indptr_cpu,\n)",
+            ),
+            _capped(f"{_PREFILL}.call_begin_forward", _RAGGED),
+            _capped(f"{_PREFILL}.call_begin_forward", _WINDOWED, _WITH_CAP),
         ),
     ),
     CandidatePatch(

@@ -113,10 +113,25 @@ def attentions(model: Any) -> Iterator[Any]:
     yield from (module for module in model.modules() if type(module).__name__ == "RadixAttention")
 
 
-def cap_logits(model: torch.nn.Module, cap: int) -> None:
-    """Have its attention's scores level off there; 0: nowhere."""
-    for attention in attentions(model):
-        attention.logit_cap = float(cap)
+@contextmanager
+def capped(cap: int) -> Iterator[None]:
+    """While entered, models are built with attention whose scores level off there; 0: nowhere. So they are with a cap
+    of their own, before the attention backend is made, which may ask for it."""
+    if not cap:
+        yield
+        return
+    kind: Any = importlib.import_module("sglang.srt.layers.radix_attention").RadixAttention
+    built = kind.__init__
+
+    def build(self: Any, *given: Any, **more: Any) -> None:
+        built(self, *given, **more)
+        self.logit_cap = float(cap)
+
+    kind.__init__ = build
+    try:
+        yield
+    finally:
+        kind.__init__ = built
 
 
 def keep_sizes() -> None:

@@ -39,11 +39,11 @@ class Captured:
         self.table = self._first_table = req_to_token(setup)
         guards = Guards(engine.capturing)
         whose = RUNNER_FACTS[setup.runner].windowed
-        with guards, model.windowed(setup.window, whose), model.folders(*family.configs(setup)) as folders:
+        windowed, capped = model.windowed(setup.window, whose), model.capped(setup.logit_cap)
+        with guards, windowed, capped, model.folders(*family.configs(setup)) as folders:
             self.live: Live = adapter.build(setup, engine.device, folders)
             self.model_runner = family.model_runner(self.live)
             model.fill_weights(self.model_runner.model)
-            model.cap_logits(self.model_runner.model, setup.logit_cap)
             self.dtype: torch.dtype = self.model_runner.dtype
             self.kv = family.kv(self.model_runner)
             memory.fill_table(self.req_to_token, self.table)
