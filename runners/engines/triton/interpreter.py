@@ -19,7 +19,7 @@ from triton.runtime import interpreter as triton_interpreter
 from triton.runtime.errors import InterpreterError
 
 from runners.engines import launch_memory
-from runners.engines.triton import batched, language, reductions
+from runners.engines.triton import absent, batched, language, reductions
 
 _receiver: Callable[[Launch], None] | None = None
 # Kernels whose programs cannot all be run at once, as was seen.
@@ -111,6 +111,7 @@ def _call(executor: Any, *args: Any, **kwargs: Any) -> None:
     function = executor.fn
     _patch_language(function)
     arguments, constexprs = _bound(function, executor.constexprs, args, kwargs)
+    absent.refuse(function, arguments, constexprs)
     grid = executor.grid(arguments) if callable(executor.grid) else executor.grid
     x, y, z = (*grid, 1, 1)[:3]
     launch = Launch(function, arguments, constexprs, (int(x), int(y), int(z)))
