@@ -60,7 +60,8 @@ def setups(runner: str, backend: str) -> list[Setup]:
     if domain.speculative:
         branches = 2 if domain.branches else 1
         found = [
-            _drafting(small, branches, 3, 4),
+            # So many steps that parents are named by a step behind the second.
+            _drafting(small, *((2, 4, 5) if domain.branches else (1, 3, 4))),
             _drafting(replace(paged, context_len=96), *((3, 2, 7) if domain.branches else (1, 2, 3))),
             _drafting(long, branches, 3, 4),
         ]
@@ -93,11 +94,15 @@ def setups(runner: str, backend: str) -> list[Setup]:
         if domain.branches and not domain.trees and domain.num_steps_min == 1:
             found.append(_drafting(small, 2, 1, 3))
     odd = 24 if kernels.head_dims is None else first.head_dim
-    behind = first.num_draft_tokens + SPARE_POSITIONS if domain.overhangs else 0
+    behind = replace(first, num_heads=4, head_dim=odd)
+    if domain.overhangs:
+        # Drafts up to the end of the last row of the request table, where a row is a power of two too short for them.
+        behind = replace(behind, overhang=4 + SPARE_POSITIONS, slots=behind.max_bs)
+        behind = _drafting(behind, 3 if domain.branches else 1, 3, 4)
     found += [
         # Two heads to each of two key heads; and each less than a kernel's block: what lies behind one is the next.
         replace(first, padded=not domain.falls_back, num_heads=4),
-        replace(first, overhang=behind, num_heads=4, head_dim=odd),
+        behind,
     ]
     found = list(dict.fromkeys(found))
     return [setup for setup in found if not setup_problems(setup)]
@@ -120,9 +125,9 @@ def _drafting(setup: Setup, topk: int, num_steps: int, num_draft_tokens: int) ->
 
 def written(setup: Setup) -> Iterator[Case]:
     """Everybody at the longest length with the largest bucket full, and a batch of one in what that leaves behind;
-    batches that ask for hidden states, and one that no bucket holds, where there are such; an idle batch, behind it one
-    without lengths on the host in other KV slots, and one without padding; batches that grow, shrink and take each
-    other's slots; batches of the shortest requests."""
+    with a window, requests that lie within it; batches that ask for hidden states, and one that no bucket holds, where
+    there are such; an idle batch, behind it one without lengths on the host in other KV slots, and one without padding;
+    batches that grow, shrink and take each other's slots; batches of the shortest requests."""
     limit, full = seq_len_max(setup), setup.max_bs
     page = setup.page_size
 
@@ -143,6 +148,9 @@ def written(setup: Setup) -> Iterator[Case]:
 
     small = max(1, full - 1)
     yield Case(setup=setup, steps=(step(full, [limit]), step(1, [2], 1, 1), step(small, [5, 9, page], 2, 2)))
+    if setup.window:
+        # Requests that lie within the window: what is wrong with those beyond it does not hide what is wrong here.
+        yield Case(setup=setup, steps=(step(full, [1, 2], 1, 3), step(small, [2, 1], 2, 4)))
     facts = RUNNER_FACTS[setup.runner]
     asking = [
         replace(step(1, [5], turn, turn), hidden=hidden) for turn, hidden in enumerate(HIDDEN) if facts.asks_hidden
