@@ -1,8 +1,9 @@
-"""Bisection over commits of real sglang, by hand: python tests/bisect_commits.py OUT [--commits N] [--trials N].
+"""Bisection over commits of real sglang, by hand: python -m tests.bisect_commits OUT [--trials N] [--flaky N].
 
 Makes a repository at OUT/sglang in which installed releases are commits, with unrelated edits between them, and looks
 for the commit that brings an upstream fix, by its stored seed and a judge that takes pass for fail and fail for pass.
-Prints how often the right commit was named. With --rate P each failing run is seen to fail with that chance only.
+Prints how often the right commit was named. In the last --flaky of the trials each failing run is seen to fail with
+the chance --rate only.
 """
 
 from __future__ import annotations
@@ -84,8 +85,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--commits", type=int, default=210)
-    parser.add_argument("--trials", type=int, default=5)
-    parser.add_argument("--rate", type=float, default=1.0)
+    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--flaky", type=int, default=5, help="so many of the trials")
+    parser.add_argument("--rate", type=float, default=0.3)
     options = parser.parse_args()
     top = options.out / "sglang"
     # Of the frozen-KV runner the oldest release has none, so that there would be no good end.
@@ -97,15 +99,17 @@ def main() -> int:
     used = rig(judge_all, overall, print, timeout_s=300)
     for trial in range(options.trials):
         fix, name = fixes[trial % len(fixes)]
+        rate = options.rate if trial >= options.trials - options.flaky else 1.0
         out = options.out / "range.json"
         ends = ["--good", commits[releases[0]], "--bad", git(top, "rev-parse", "HEAD")]
         words = ["bisect", str(SEEDS / name), "--repo", str(top), *ends, "--json", str(out)]
-        words += ["--tries", "5" if options.rate == 1 else "20", "--confidence", "0.999"]
+        words += ["--tries", "5" if rate == 1 else "20", "--confidence", "0.999"]
         start = time.monotonic()
-        go(options_of(words), altered(used, chance, options.rate, SEEDS / name))
+        go(options_of(words), altered(used, chance, rate, SEEDS / name))
         hit = f'"first_bad": "{commits[fix.fixed][:12]}' in out.read_text()
         right += hit
-        print(f"trial {trial}: {name}: {'right' if hit else 'WRONG'}, {time.monotonic() - start:.0f} s", flush=True)
+        said = f"{'right' if hit else 'WRONG'}, {time.monotonic() - start:.0f} s, seen in {rate:.0%} of failing runs"
+        print(f"trial {trial}: {name}: {said}", flush=True)
     print(f"{right} of {options.trials} right")
     return int(right != options.trials)
 

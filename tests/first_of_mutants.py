@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from fuzz.mutation.trial import KILLED, Clean, Run, Trial
 from oracles.catalogue import judge_all
 from repro.cases.case import Case, Setup, Target
 from repro.cases.codec import digest, read
+from repro.shrinking.first_divergence import of_run
 from repro.shrinking.origin import Origin, origin
 from repro.traces.finding import Status
 from repro.traces.trace import Trace
@@ -33,15 +35,16 @@ from repro.upstream.fixes import SEEDS
 from runners.processes.pool import Pool
 from runners.targets.environments import sglang_path
 
-RUNNERS = "draft/triton,draft/flashinfer,decode/triton,verify/triton,draft_extend/triton,multi_layer/triton"
+RUNNERS = "decode/triton,draft_extend/triton,multi_layer/triton,verify/triton,draft/triton"
 RAISED = "raised"
 _AROUND = ("cuda_graph_", "_ptr", "_buf", "_buffer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """What became of a killed mutant. buffers: that its statement writes. named: the first wrong value's, RAISED if
-    sglang raised first, empty if no oracle named one. at_line: whether the line that wrote it is the statement's."""
+    """What became of a killed mutant. buffers: that its statement writes. named: what the first wrong value is of,
+    RAISED if sglang raised first, empty if no oracle named one. at_line: whether the line that wrote it or that
+    raised is the statement's."""
 
     mutant: Mutant
     runner: str
@@ -52,11 +55,13 @@ class Named:
 
     @property
     def right(self) -> bool:
-        return self.named in self.buffers
+        """Oracles of memory name a buffer in a few words: store outside kv_indices in ..."""
+        return bool({_bare(word) for word in re.findall(r"\w+", self.named)} & self.buffers)
 
     def __str__(self) -> str:
         m = self.mutant
         verdict = "right" if self.right else self.named if self.named == RAISED else "WRONG"
+        verdict += ", at the line" * self.at_line
         names = f"{self.named or 'nothing'} of {', '.join(sorted(self.buffers))}"
         return f"{verdict} {self.runner} {self.oracle}: {names}: {m.file}:{m.line} {m.old} -> {m.new} ({m.id})"
 
@@ -128,23 +133,24 @@ def first_of(mutant: Mutant, case: Case, usual: frozenset[tuple[str, str]], run:
     verdicts = judge_all(case, trace)
     new = [one for one in verdicts if one.status is Status.FAIL and (one.oracle, one.where) not in usual]
     if any(one.oracle == "ended" for one in new) or not trace.ended.how.took_place:
-        return RAISED, False
-    cells = [one for one in new if one.cell]
-    if not cells:
-        return "", False
-    found = origin(case, trace, new)
-    if found:
-        return _bare(found.cell.buffer), _is_of(found, mutant)
-    first = min(enumerate(cells), key=lambda pair: (pair[1].cell.step if pair[1].cell else 0, pair[0]))[1]
-    return _bare(first.cell.buffer) if first.cell else "", False
+        frames = re.findall(r'File "[^"\n]*?/(sglang/[^"\n]+)", line (\d+)', trace.ended.detail)
+        return RAISED, any(file == mutant.file and _within(line, mutant) for file, line in frames[-1:])
+    if found := origin(case, trace, new):
+        return found.cell.buffer, _is_of(found, mutant)
+    cell = of_run(trace, new).cell
+    return cell.buffer if cell else "", False
 
 
 def _is_of(found: Origin, mutant: Mutant) -> bool:
     """Whether the writer that it names, or for a dropped write none of this call, is the changed statement."""
     place = found.writer.place if found.writer else found.left_at
     file, _, line = place.partition(" in ")[0].rpartition(":")
-    same = file == mutant.file and line.isdigit() and mutant.lines[0] <= int(line) <= mutant.lines[1]
+    same = file == mutant.file and _within(line, mutant)
     return same or (found.writer is None and mutant.new == "pass")
+
+
+def _within(line: str, mutant: Mutant) -> bool:
+    return line.isdigit() and mutant.lines[0] <= int(line) <= mutant.lines[1]
 
 
 def named(runner: str, target: Target, options: argparse.Namespace, wanted: int) -> Iterator[Named]:
@@ -206,12 +212,12 @@ def main() -> int:
         for one in named(runner, Target(release, engine), options, -(-options.sample // len(runners))):
             done.append(one)
             print(one, flush=True)
-    silent = [one for one in done if one.named != RAISED]
+    silent, raised = ([one for one in done if (one.named == RAISED) is which] for which in (False, True))
     right = [one for one in silent if one.right]
-    lines = sum(one.at_line for one in right)
     print(
-        f"{len(right)} of {len(silent)} killed mutants are named by the buffer that they write, {lines} of these with "
-        f"the changed line as its writer; {len(done) - len(silent)} more end in an exception"
+        f"{len(right)} of {len(silent)} killed mutants are named by the buffer that they write, "
+        f"{sum(one.at_line for one in right)} of these with the changed line as its writer; {len(raised)} more end in "
+        f"an exception, {sum(one.at_line for one in raised)} of them at the changed line"
     )
     return 0 if silent and len(right) >= 0.9 * len(silent) else 1
 

@@ -25,7 +25,7 @@ from repro.upstream.script import script, upstream_test
 
 _WIDTH = 130
 # An exception ends with the same exit code as a failed assertion; unittest and pytest tell them apart.
-_FAILED, _PASSED = r"AssertionError: Lists differ", r"^OK$|\b1 passed"
+FAILED, PASSED = r"AssertionError: Lists differ", r"^OK$|\b1 passed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def export(options: argparse.Namespace, rig: Rig) -> ExitCode:
     text = upstream_test(options.seed.stem, sides.seed, sides.wanted, sides.releases, options.target.engine)
     results = []
     for way in ([], ["-m", "pytest", "-q", "-p", "no:cacheprovider"]):
-        for side, code, says in ((sides.buggy, 1, _FAILED), (sides.clean, 0, _PASSED)):
+        for side, code, says in ((sides.buggy, 1, FAILED), (sides.clean, 0, PASSED)):
             if side is not None:
                 results.append(check(rig, text, side, code, options.tries, before=way, says=says))
                 print(f"{'pytest' if way else 'python'}: {results[-1]}", file=sys.stderr, flush=True)
