@@ -16,6 +16,8 @@ BUCKET = "bucket used"
 TAKEN = "a batch taken that no graph holds"
 REFUSED = "a batch refused that a graph holds"
 CAPTURED = "batch sizes to capture"
+GRAPH = "size of the graph"
+VARIANT = "variant of the graph"
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
@@ -49,9 +51,27 @@ def judge(case: Case, trace: Trace) -> Verdict:
                     f"of the buckets {case.setup.capture_bs}."
                 )
                 wrongs.append(Wrong(where=where, detail=detail, cell=cell))
-    return conclude(
-        ORACLE, wrongs, compared, nothing="no graph launched", order=(TAKEN, REFUSED, RAW, BUCKET, CAPTURED)
-    )
+        wrongs += _wrong_graph(case, step, record.path(step, "launched"))
+    order = (TAKEN, REFUSED, RAW, BUCKET, GRAPH, VARIANT, CAPTURED)
+    return conclude(ORACLE, wrongs, compared, nothing="no graph launched", order=order)
+
+
+def _wrong_graph(case: Case, step: int, launched: Mapping[str, Array]) -> Iterator[Wrong]:
+    """What the graph that was launched was captured for, whatever its runner says: the bucket's batches, and those of
+    greedy requests alone, where there are graphs of their own for them and the batch is one."""
+    requests = case.steps[step].requests
+    wanted = {
+        "size": (case.setup.bucket(len(requests)), GRAPH),
+        "greedy": (int(all(request.greedy for request in requests)), VARIANT),
+    }
+    for name, array in launched.items():
+        want, where = wanted[name]
+        got = int(array)
+        if got != want:
+            cell = Cell(step=step, buffer=name, row=0, column=0, got=str(got), want=str(want))
+            what = f"captured for {got} requests" if name == "size" else f"for {'greedy' if got else 'any'} requests"
+            detail = f"In step {step} a batch of {len(requests)} ran through a graph {what}, expected {want}."
+            yield Wrong(where=where, detail=detail, cell=cell)
 
 
 def _wrongly_captured(case: Case, buckets: Mapping[str, Array]) -> Iterator[Wrong]:

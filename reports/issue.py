@@ -163,6 +163,8 @@ def _configuration(setup: Setup) -> Iterator[str]:
     if setup.window:
         seen = f"a token attends to {setup.window} tokens before it and itself"
         yield f"The {whose}'s layers have a sliding window: {seen}."
+    if setup.rejection:
+        yield "Drafts are drawn at random (speculative_use_rejection_sampling), alike in all runs."
     if setup.mrope:
         yield "The draft model has positions in three dimensions (rope_scaling with mrope_section)."
     if setup.logit_cap:

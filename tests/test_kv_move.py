@@ -271,7 +271,8 @@ def test_where_everything_is_accepted_there_is_no_tail(pool: Pool) -> None:
 
 
 def test_each_input_counts(trace: Trace, pool: Pool) -> None:
-    for name, value in {"slot": 2, "seq_len": 10, "accepted": 2}.items():
+    changes: dict[str, Any] = {"slot": 2, "seq_len": 10, "accepted": 2}
+    for name, value in changes.items():
         others = replace(STEP.requests[0], **{name: value})
         rest = [r for r in STEP.requests[1:] if r.slot != others.slot]
         one = Case(setup=SETUP, steps=(Step(requests=(others, *rest)),))

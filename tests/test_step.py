@@ -135,7 +135,7 @@ def captured(runner: Runner) -> Captured:
     session.fillings = [memory.Filling(runner.kv, memory.filled_from(32, session.device, torch.float32))]
     session.snapshots = memory.Snapshots(runner.kv)
     session.third_opinion = NoOpinion()
-    session.history, session.further = None, {}
+    session.history, session.further, session.launched = None, {}, None
     return session
 
 

@@ -30,7 +30,9 @@ def directed(runner: str, backend: str, seed: int, number: int, count: int) -> I
     algorithm = algorithms[number % len(algorithms)]
     # Of EAGLE3's setups every second one.
     mrope = RUNNER_FACTS[runner].mrope and algorithm == "EAGLE3" and number // len(algorithms) % 2 == 0
-    setup = replace(drawn, algorithm=algorithm, mrope=mrope)
+    # Of EAGLE's chains one in two.
+    rejection = RUNNER_FACTS[runner].rejects and algorithm == "EAGLE" and drawn.topk == 1 and number % 4 == 3
+    setup = replace(drawn, algorithm=algorithm, mrope=mrope, rejection=rejection)
     yield from different(name, cases(setup, swarm), count)
 
 

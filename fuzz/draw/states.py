@@ -42,6 +42,8 @@ def possible(runner: str, backend: str) -> frozenset[str]:
         "hidden states": facts.asks_hidden,
         "other hidden states": facts.asks_hidden,
         "positions in three dimensions": facts.mrope,
+        "random drafts": facts.rejects,
+        "random drafts of greedy requests alone": facts.rejects,
         "an idle batch": facts.idles and kernels.options,
         "behind an idle batch": facts.idles and kernels.options,
         "behind a batch beyond all buckets": facts.falls_back,
@@ -56,6 +58,7 @@ def _of_setup(setup: Setup) -> set[str]:
         "a logit cap": bool(setup.logit_cap),
         "no padding": not setup.padded,
         "positions in three dimensions": setup.mrope,
+        "random drafts": setup.rejection,
         "one draft step": setup.num_steps == 1,
     }
     return {name for name, holds in states.items() if holds}
@@ -71,6 +74,7 @@ def _of_step(setup: Setup, step: Step) -> set[str]:
         "no lengths on the host": not _is_mirrored(setup, step),
         "an idle batch": not lengths,
         "hidden states": bool(step.hidden),
+        "random drafts of greedy requests alone": bool(lengths) and all(request.greedy for request in step.requests),
     }
     return {name for name, holds in states.items() if holds}
 

@@ -68,7 +68,8 @@ def _falls_back(setup: Setup) -> bool:
 def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     domain = RUNNER_FACTS[runner]
     size = replace(swarm.size, context_len=LIGHT_CONTEXT) if domain.light and swarm.paged else swarm.size
-    branching = domain.trees or (swarm.branching and domain.speculative and domain.branches)
+    rejecting = swarm.rejecting and domain.rejects
+    branching = domain.trees or (swarm.branching and domain.speculative and domain.branches and not rejecting)
     topk = draw(st.integers(2, size.topk)) if branching else 1
     steps_max = min(size.num_steps, domain.num_steps_max) if domain.speculative else 1
     num_steps = draw(st.integers(domain.num_steps_min, steps_max))
@@ -114,6 +115,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         padded=not (swarm.unpadded and domain.falls_back),
         mirrored=domain.host_lengths or not swarm.unmirrored,
         mrope=swarm.mrope and domain.mrope and algorithm == "EAGLE3" and draw(st.booleans()),
+        rejection=rejecting and algorithm != "EAGLE3",
     )
 
 
@@ -191,11 +193,21 @@ def _cases(draw: st.DrawFn, setup: Setup, swarm: Swarm) -> Case:
     steps = []
     for _ in range(calls):
         batch = next_batch(hand, batch)
+        batch = _sampled(hand, batch) if setup.rejection else batch
         layout = hand.number(0, 2) if swarm.relocating and RUNNER_FACTS[setup.runner].relocates else 0
         asks = swarm.asking and RUNNER_FACTS[setup.runner].asks_hidden
         hidden = hand.pick(HIDDEN) if asks else ""
         steps.append(Step(requests=batch, mirrored=_mirrored(hand), layout=layout, hidden=hidden))
     return Case(setup=setup, steps=tuple(steps))
+
+
+def _sampled(hand: Hand, batch: Requests) -> Requests:
+    """Of random drafts: all requests are greedy, none, or some."""
+    match hand.number(0, 2):
+        case 0:
+            return tuple(replace(request, greedy=hand.number(0, 1) == 1) for request in batch)
+        case every:
+            return tuple(replace(request, greedy=every == 1) for request in batch)
 
 
 def _mirrored(hand: Hand) -> bool:

@@ -43,7 +43,8 @@ class Swarm:
     host. crowded: some batches have more requests than the largest bucket; idle: some have none.
     halfway: some calls have no lengths on the host. overhanging: drafts and trees may reach behind the context.
     relocating: request slots own other KV slots from one call to the next.
-    asking: some batches ask for hidden states. mrope: draft models may have positions in three dimensions."""
+    asking: some batches ask for hidden states. mrope: draft models may have positions in three dimensions.
+    rejecting: drafts are drawn at random, in chains."""
 
     size: Size = MIDDLE
     moves: tuple[str, ...] = MOVES
@@ -65,6 +66,7 @@ class Swarm:
     halfway: bool = False
     idle: bool = False
     mrope: bool = False
+    rejecting: bool = False
 
 
 # One small round whose contexts are longer than the blocks of 512 over which kernels loop.
@@ -116,6 +118,7 @@ def swarms(draw: st.DrawFn) -> Swarm:
         halfway=draw(st.sampled_from((False, False, False, True))),
         idle=draw(st.sampled_from((False, False, True))),
         mrope=draw(st.sampled_from((False, False, True))),
+        rejecting=draw(st.sampled_from((*[False] * 7, True))),
     )
 
 

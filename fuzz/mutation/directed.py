@@ -91,6 +91,8 @@ def setups(runner: str, backend: str) -> list[Setup]:
             found.append(_drafting(replace(small, capture_bs=(3,), slots=4, algorithm=name), branches, 3, 4))
             if domain.mrope and name == "EAGLE3":
                 found.append(replace(found[-1], capture_bs=(1, 3), mrope=True))
+        if domain.rejects:
+            found.append(_drafting(replace(small, capture_bs=(1, 3), slots=4, rejection=True), 1, 3, 4))
         if domain.branches and not domain.trees and domain.num_steps_min == 1:
             found.append(_drafting(small, 2, 1, 3))
     odd = 24 if kernels.head_dims is None else first.head_dim
@@ -141,6 +143,7 @@ def written(setup: Setup) -> Iterator[Case]:
                     seq_len=min(limit, max(1, length[row % len(length)])),
                     data=37 * (row + 1) + 101 * turn,
                     accepted=(row + turn) % (most + 1) if most else 0,
+                    greedy=setup.rejection and (row + turn) % 3 == 1,
                 )
                 for row, slot in enumerate(slots)
             )

@@ -57,7 +57,8 @@ class Setup:
     end before context_len. padded: False where sglang is to replay a graph only for batches as large as a bucket.
     mirrored: whether a batch's lengths and their sum come along on the host, too; False asks for batches without, where
     backend and release allow. mrope: whether the draft model turns queries and keys by positions in three dimensions
-    (M-RoPE), as those of models that see images do.
+    (M-RoPE), as those of models that see images do. rejection: whether drafts are drawn at random, for sglang to accept
+    by rejection sampling (speculative_use_rejection_sampling).
     """
 
     runner: str
@@ -86,6 +87,7 @@ class Setup:
     padded: bool = True
     mirrored: bool = True
     mrope: bool = False
+    rejection: bool = False
 
     @property
     def max_bs(self) -> int:
@@ -110,12 +112,14 @@ class Setup:
 class Request:
     """One row of a batch: its request slot, the tokens already in its KV cache, and `data`, the
     small integer from which its tensors are filled (see payload.py). accepted: how many drafts the verify before this
-    call accepted, for runners that are told (runner_facts.py); 0 for all others."""
+    call accepted, for runners that are told (runner_facts.py); 0 for all others. greedy: whether it samples its best
+    token always, where drafts are drawn at random."""
 
     slot: int
     seq_len: int
     data: int
     accepted: int = 0
+    greedy: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +224,9 @@ def setup_problems(setup: Setup) -> list[str]:
         setup.algorithm == "EAGLE3" or not setup.mrope,
         f"the {setup.algorithm} algorithm's positions have one dimension",
     )
+    need(domain.rejects or not setup.rejection, f"the {setup.runner} runner draws no drafts at random")
+    need(setup.topk == 1 or not setup.rejection, "drafts are drawn at random in chains, with topk 1")
+    need(setup.algorithm != "EAGLE3" or not setup.rejection, "drafts are drawn at random from the target's vocabulary")
     need(domain.speculative or setup.topk == setup.num_steps == 1, "without drafts topk and num_steps are 1")
     need(domain.branches or setup.topk == 1, f"the {setup.runner} runner has topk 1 only")
     need(not domain.trees or setup.topk > 1, f"the {setup.runner} runner has topk above 1 only")
@@ -308,6 +315,8 @@ def problems(case: Case) -> list[str]:
                 texts.append(f"{where}: data {request.data} is outside 0..{DATA_MAX}")
             if not 0 <= request.accepted <= most:
                 texts.append(f"{where}: accepted {request.accepted} is outside 0..{most}")
+            if request.greedy and not setup.rejection:
+                texts.append(f"{where}: greedy means something only where drafts are drawn at random")
     return texts
 
 

@@ -27,7 +27,18 @@ BYTES_MAX = 1 << 20
 TEXT_MAX = 1000
 NAME_MAX = 100
 LATER = frozenset(
-    {"window", "padded", "mirrored", "logit_cap", "overhang", "swa", "deterministic", "returns_hidden", "mrope"}
+    {
+        "window",
+        "padded",
+        "mirrored",
+        "logit_cap",
+        "overhang",
+        "swa",
+        "deterministic",
+        "returns_hidden",
+        "mrope",
+        "rejection",
+    }
 )
 _PROBLEMS_SHOWN = 8
 
@@ -189,8 +200,11 @@ def _step(part: str, value: object) -> Step:
     requests = []
     for number, item in enumerate(items):
         place = f"{part}.requests[{number}]"
-        held = json_parts.as_fields(place, item, required={"slot", "seq_len", "data"}, optional={"accepted"})
-        requests.append(Request(**{name: json_parts.as_integer(f"{place}.{name}", held[name]) for name in held}))
+        optional = {"accepted", "greedy"}
+        held = dict(json_parts.as_fields(place, item, required={"slot", "seq_len", "data"}, optional=optional))
+        greedy = json_parts.as_truth(f"{place}.greedy", held.pop("greedy", False))
+        numbers = {name: json_parts.as_integer(f"{place}.{name}", held[name]) for name in held}
+        requests.append(Request(**numbers, greedy=greedy))
     mirrored = json_parts.as_truth(f"{part}.mirrored", fields.get("mirrored", True))
     layout = json_parts.as_integer(f"{part}.layout", fields.get("layout", 0))
     hidden = json_parts.as_text(f"{part}.hidden", fields.get("hidden", ""), NAME_MAX)
@@ -225,7 +239,11 @@ def _is_written(field: dataclasses.Field[object], setup: Setup) -> bool:
 
 def _request_to_json(request: Request) -> dict[str, int]:
     form = {"slot": request.slot, "seq_len": request.seq_len, "data": request.data}
-    return form | ({"accepted": request.accepted} if request.accepted else {})
+    return (
+        form
+        | ({"accepted": request.accepted} if request.accepted else {})
+        | ({"greedy": True} if request.greedy else {})
+    )
 
 
 def _step_options(step: Step) -> dict[str, bool | int | str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-Ranges = Mapping[str, tuple[int, int]]
+Ranges = Mapping[str, tuple[float, float]]
 
 FINITE = 60_000  # beyond every activation of these models, and a number in every dtype
 
@@ -28,6 +28,12 @@ class Sized(Protocol):
 def all_reset(setup: Sized) -> Ranges:
     """Where every padded row is reset."""
     return {}
+
+
+def sampled_rows(setup: Sized) -> Ranges:
+    """By what a padded row of random drafts samples is never reset; it must be able to sample by it: no request has a
+    temperature below sglang's smallest one."""
+    return {"temperatures": (1e-6, FINITE), "top_ks": (1, 1 << 31)}
 
 
 def earlier_tokens(setup: Sized) -> Ranges:

@@ -54,6 +54,8 @@ class RunnerFacts:
     capped: bool = False
     # Whether its draft model may have positions in three dimensions (Setup.mrope), with EAGLE3.
     mrope: bool = False
+    # Whether its drafts may be drawn at random (Setup.rejection).
+    rejects: bool = False
     # Whether its batches have lengths on the host in every release.
     host_lengths: bool = False
     # Whether eager takes a batch that no graph holds, in the same session.
@@ -140,6 +142,7 @@ RUNNER_FACTS = {
         windowed="draft",
         capped=True,
         mrope=True,
+        rejects=True,
         num_steps_max=20,
         what="`EAGLEDraftCudaGraphRunner`: several draft steps in one graph",
         backends=("triton", "flashinfer", "fa3"),
@@ -149,6 +152,7 @@ RUNNER_FACTS = {
         reads=(_DRAFTS, _DRAFTS_IN_WINDOW),
         unread={"triton": _SUM_UNREAD, "fa3": _SUM_UNREAD},
         row_buffers=_DRAFT,
+        padded=padding.sampled_rows,
     ),
     "draft_v1": RunnerFacts(
         falls_back=True,

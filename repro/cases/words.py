@@ -40,7 +40,8 @@ def paragraph(seed: Seed) -> Iterator[str]:
         for row, request in enumerate(step.requests):
             tokens = _count(request.seq_len, "token")
             accepted = f", {_count(request.accepted, 'draft')} accepted" if request.accepted else ""
-            yield f"  row {row}: slot {request.slot}, prefix of {tokens}{accepted}, data {request.data}"
+            greedy = ", greedy" if request.greedy else ""
+            yield f"  row {row}: slot {request.slot}, prefix of {tokens}{accepted}{greedy}, data {request.data}"
     for name, value in seed.about.items():
         yield from _about(name, value)
 
@@ -55,6 +56,7 @@ def _options(setup: Setup) -> Iterator[str]:
         f"a logit cap of {setup.logit_cap}" if setup.logit_cap else "",
         f"{_count(setup.overhang, 'position')} behind the context" if setup.overhang else "",
         "positions in three dimensions" if setup.mrope else "",
+        "drafts drawn at random" if setup.rejection else "",
         "" if setup.padded else "no batch padded",
         "" if setup.mirrored else "lengths on the device alone",
     ]

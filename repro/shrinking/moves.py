@@ -66,12 +66,12 @@ def batches(case: Case) -> list[tuple[Request, ...]]:
     return [step.requests for step in case.steps]
 
 
-def each(case: Case, change: Callable[[Request], Mapping[str, int]]) -> Case:
+def each(case: Case, change: Callable[[Request], Mapping[str, Any]]) -> Case:
     """The case with every request changed in the fields that `change` returns."""
     return with_steps(case, ([dataclasses.replace(r, **change(r)) for r in batch] for batch in batches(case)))
 
 
-def one(case: Case, number: int, row: int, **changes: int) -> Case:
+def one(case: Case, number: int, row: int, **changes: Any) -> Case:
     """The case with one request changed."""
     changed = [list(batch) for batch in batches(case)]
     changed[number][row] = dataclasses.replace(changed[number][row], **changes)
@@ -102,6 +102,7 @@ def refit(case: Case, **changes: Any) -> Case:
     case = with_steps(case, (batch[: setup.max_bs] for batch in batches(case)))
     longest = seq_len_max(setup)
     case = each(case, lambda r: {"seq_len": min(r.seq_len, longest), "accepted": min(r.accepted, setup.num_steps)})
+    case = each(case, lambda r: {"greedy": r.greedy and setup.rejection})
     if any(request.slot > setup.slots for _, _, request in places(case)):
         rank = ranked((request.slot for _, _, request in places(case)), 1)
         case = each(case, lambda request: {"slot": rank[request.slot]})

@@ -156,7 +156,8 @@ def smaller_data(case: Case) -> Moves:
 
 
 def fewer_accepted(case: Case) -> Moves:
-    """None accepted anywhere, or in one request after the other."""
+    """None accepted anywhere, or in one request after the other; and nobody greedy."""
+    case = yield from first(case, [each(case, lambda _: {"greedy": False})])
     case = yield from first(case, [each(case, lambda _: {"accepted": 0})])
     for number, row, request in places(case):
 

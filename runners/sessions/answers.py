@@ -15,6 +15,7 @@ from runners.engines.guards import untouched
 from runners.engines.staging import HostArrays, StagingBuffer
 from runners.sessions.errors import Misshapen, SglangError
 
+GREEDY = "greedy"
 # The slots in which graph and eager left different bits; asked for, and not recorded.
 KV_DIFFERS = "kv_differs"
 
@@ -30,6 +31,19 @@ def can_run(runner: Any, forward_batch: Any) -> bool:
     """Whether the runner would replay a graph for this batch."""
     asked = getattr(runner, "can_run_graph", None) or runner.can_run
     return bool(asked(forward_batch))
+
+
+def captured_for(runner: Any, graph: object) -> dict[str, int]:
+    """Of a graph of this runner, which batches it was captured for: `size` of them, by the key that the runner keeps it
+    under, and as `greedy` whether for those of greedy requests alone, where the runner has graphs of their own for
+    these. Nothing of a graph that is not found."""
+    graphs = getattr(runner, "graphs", None) or getattr(getattr(runner, "backend", None), "_graphs", {})
+    key = next((key for key, held in graphs.items() if held is graph), None)
+    size = getattr(key, "size", key)
+    found = {"size": size} if isinstance(size, int) else {}
+    if any(getattr(other, "variant_label", None) == GREEDY for other in graphs):
+        found["greedy"] = int(getattr(key, "variant_label", None) == GREEDY)
+    return found
 
 
 def rows_each(name: str, tensor: torch.Tensor, count: int) -> int:

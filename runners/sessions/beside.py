@@ -15,6 +15,7 @@ from runners.engines.staging import StagingBuffer
 from runners.recording.observer import Watch
 from runners.releases.live import Outputs
 from runners.sessions import attributes
+from runners.sessions.answers import captured_for
 from runners.sessions.captured import Captured
 from runners.sessions.history import NOTHING, STALE, Launched
 
@@ -54,6 +55,8 @@ class Beside:
 
     def launched(self) -> None:
         """A graph is launched."""
+        for name, value in captured_for(self.captured.runner, self.captured.launched).items():
+            self.tape.see("launched", name, value)
         for name, part in self.fields.items():
             self.tape.see("staged", name, self.captured.further[name][part])
         self.fields = {}

@@ -76,6 +76,7 @@ class Captured:
         self.known = flats(self.buffers)
         static = self._static_tensors()
         self.owners = {"runner": self.runner, "target": self.live.target, "draft": self.live.draft}
+        self.launched: object = None  # the graph of the launch under way, where graphs say so themselves
         self.history: History | None = None
         self.further: dict[str, torch.Tensor] = {}  # input buffers that the family does not name
         if engine.device == "cpu" and not family.launched:
@@ -168,13 +169,16 @@ class Captured:
     def launching(self, launched: Callable[[], None]) -> AbstractContextManager[None]:
         """While entered, `launched` is called just before every launch of a graph."""
         hook = self.adapter.family.launching
-        return hook(self.runner, launched) if hook else _graphs_say(launched)
+        return hook(self.runner, launched) if hook else self._graphs_say(launched)
 
+    @contextmanager
+    def _graphs_say(self, launched: Callable[[], None]) -> Iterator[None]:
+        def said(graph: object) -> None:
+            self.launched = graph
+            launched()
 
-@contextmanager
-def _graphs_say(launched: Callable[[], None]) -> Iterator[None]:
-    engine.Graph.before_replay = lambda _: launched()
-    try:
-        yield
-    finally:
-        engine.Graph.before_replay = None
+        engine.Graph.before_replay = said
+        try:
+            yield
+        finally:
+            engine.Graph.before_replay = None

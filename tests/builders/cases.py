@@ -23,12 +23,12 @@ PAIR: Batch = ((4, 33, 9), (1, 2, 1))
 BATCHES = (FULL, PADDED, SINGLE, PAIR)
 
 
-def step(*rows: tuple[int, ...]) -> Step:
-    """A call with these requests: slot, seq_len, data and, where the runner is told of it, accepted."""
+def step(*rows: tuple[Any, ...]) -> Step:
+    """A call with these requests: slot, seq_len, data and, where the runner is told of it, accepted; and greedy."""
     return Step(requests=tuple(Request(**dict(zip(_FIELDS, row, strict=False))) for row in rows))
 
 
-_FIELDS = ("slot", "seq_len", "data", "accepted")
+_FIELDS = ("slot", "seq_len", "data", "accepted", "greedy")
 
 
 def setup_of(runner: str, backend: str = "", **changes: Any) -> Setup:

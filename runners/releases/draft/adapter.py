@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardMode
+from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.speculative.eagle_draft_cuda_graph_runner import EAGLEDraftCudaGraphRunner
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 
-from runners.releases import mrope
+from runners.releases import mrope, rejection
 from runners.releases.checkpoint import loaded
 from runners.releases.draft.family import FAMILY, backend
 from runners.releases.forward_pass import forward_batch, plan, replayed
@@ -20,7 +21,10 @@ build = present.build
 
 
 def capture(live: Live) -> Any:
-    return EAGLEDraftCudaGraphRunner(loaded(live, FAMILY.model_runner(live).model))
+    with rejection.drawing(live) as draws:
+        runner = EAGLEDraftCudaGraphRunner(loaded(live, FAMILY.model_runner(live).model))
+    rejection.keep(runner, draws)
+    return runner
 
 
 def spec_input(rows: Rows) -> Any:
@@ -29,6 +33,7 @@ def spec_input(rows: Rows) -> Any:
         topk_index=rows["topk_index"],
         hidden_states=rows["hidden_states"],
         capture_hidden_mode=CaptureHiddenMode.LAST,
+        **rejection.of_spec(rows),
     )
 
 
@@ -50,14 +55,15 @@ def batch(live: Live, rows: Rows) -> Any:
         "spec_info": spec_input(rows),
         "capture_hidden_mode": CaptureHiddenMode.LAST,
         **mrope.fields(rows),
+        **rejection.fields(rows, live.setup.vocab_size, SamplingBatchInfo),
     }
     return forward_batch(runner, fields)
 
 
 def drafts(returned: Any) -> Outputs:
-    """parents, scores_index, tokens: n rows each."""
-    parents, scores_index, tokens = returned[:3]
-    return {"parents": parents, "scores_index": scores_index, "tokens": tokens}
+    """parents, scores_index, tokens: n rows each; of random drafts draft_probs, what each was drawn from."""
+    names = ("parents", "scores_index", "tokens", rejection.PROBABILITIES)
+    return {name: tensor for name, tensor in zip(names, returned, strict=False) if tensor is not None}
 
 
 def graph(runner: Any, batch: Any) -> Outputs:
@@ -67,8 +73,10 @@ def graph(runner: Any, batch: Any) -> Outputs:
 def eager(live: Live, batch: Any) -> Outputs:
     if backend(live) is not None:  # a single step only samples
         plan(backend(live), batch)
-    return drafts(live.draft.draft_forward(batch))
+    with rejection.drawing(live):
+        return drafts(live.draft.draft_forward(batch))
 
 
 def neutral(live: Live) -> Mapping[str, int]:
-    return {"seq_lens": backend(live).attn_backends[0].get_cuda_graph_seq_len_fill_value()}
+    filled = {"seq_lens": backend(live).attn_backends[0].get_cuda_graph_seq_len_fill_value()}
+    return filled | {rejection.TEMPERATURES: 1, rejection.TOP_KS: rejection.EVERY_TOKEN}

@@ -12,18 +12,23 @@ import torch
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints, draft_positions
 from repro.cases.payload import floats_each, integers_each
-from runners.releases import algorithms, fa3, fa3_metadata, mrope
+from runners.releases import algorithms, fa3, fa3_metadata, mrope, rejection
 from runners.releases.live import Family, Given, Live
 from runners.releases.reference import drafting
 
 SPEC = ("topk_p", "topk_index", "hidden_states")
-BUFFERS = ("seq_lens", "seq_lens_cpu", "req_pool_indices", "out_cache_loc", "positions", mrope.NAME, *SPEC)
+BUFFERS = (
+    *("seq_lens", "seq_lens_cpu", "req_pool_indices", "out_cache_loc", "positions", mrope.NAME),
+    *SPEC,
+    *rejection.NAMES,
+)
 CALLER = ("batch_size", "seq_lens", "seq_lens_cpu", "seq_lens_sum", "req_pool_indices", "positions", "out_cache_loc")
 
 
 def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
     """req_pool_indices, seq_lens: [n]; out_cache_loc: [n, topk * num_steps]; positions: [n, topk]; topk_p: float32
-    [n, topk], falling; topk_index: [n, topk]; hidden_states: [n, hidden]; of some mrope_positions."""
+    [n, topk], falling; topk_index: [n, topk]; hidden_states: [n, hidden]; of some mrope_positions and what drafts are
+    drawn by."""
     topk, vocab = setup.topk, algorithms.draft_vocab(setup)
     data = [r.data for r in requests]
     lengths = np.array([r.seq_len for r in requests], dtype=np.int64)
@@ -37,12 +42,13 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
         "topk_p": np.sort(np.abs(floats_each(data, "topk_p", (topk,))), axis=1)[:, ::-1].copy(),
         "topk_index": integers_each(data, "topk_index", (topk,), vocab),
         "hidden_states": floats_each(data, "hidden_states", (setup.hidden_size,)),
+        **rejection.given(setup, requests),
     }
 
 
 def caller(forward_batch: Any) -> Mapping[str, Any]:
     fields = {name: getattr(forward_batch, name) for name in CALLER}
-    fields |= mrope.caller(forward_batch)
+    fields |= {**mrope.caller(forward_batch), **rejection.caller(forward_batch)}
     return fields | {name: getattr(forward_batch.spec_info, name) for name in SPEC}
 
 
@@ -76,7 +82,8 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
 def input_buffers(runner: Any) -> Any:
     """Without the positions of models that have none in three dimensions."""
     names = [name for name in BUFFERS if name != mrope.NAME or mrope.is_on(runner)]
-    return SimpleNamespace(**{name: getattr(runner.buffers, name, None) for name in names})
+    buffers = {name: getattr(runner.buffers, name, None) for name in names}
+    return SimpleNamespace(**{**buffers, **rejection.input_buffers(runner)})
 
 
 FAMILY = Family(

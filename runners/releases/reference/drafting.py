@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from repro.cases.layout import draft_positions
-from runners.releases import algorithms
+from runners.releases import algorithms, rejection
 from runners.releases.live import Live
 from runners.releases.reference import operations as op
 from runners.releases.reference.chosen import largest, largest_set
@@ -17,11 +17,13 @@ from runners.releases.reference.llama import Attend, Scores, Tokens
 from runners.releases.reference.models import read
 from runners.releases.reference.question import Answer, Question, Reference, given_positions
 from runners.releases.reference.reading import visible
-from runners.releases.reference.rounding import SINGLE, Rounding
+from runners.releases.reference.rounding import SINGLE, SINGLE_SMALLEST, Rounding
 
 # Of one draft step: logits and hidden states [samples, requests * branches, n], of its number, ids and hidden states,
 # and whether it is known that these are gone over, bool [requests].
 Forward = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+# What a draft step's tokens are chosen by, of its number and logits, in their shape.
+Rank = Callable[[int, torch.Tensor], torch.Tensor]
 
 
 class Claims:
@@ -94,7 +96,11 @@ class Seedling:
     known: torch.Tensor | None = None
 
 
-def grown(by: Rounding, steps: int, start: Seedling, forward: Forward, claims: Claims) -> Tree:
+def _by_logits(step: int, logits: torch.Tensor) -> torch.Tensor:
+    return logits
+
+
+def grown(by: Rounding, steps: int, start: Seedling, forward: Forward, claims: Claims, rank: Rank = _by_logits) -> Tree:
     scores, ids = start.scores, start.tokens
     count, topk = ids.shape
     known = torch.ones(count, dtype=torch.bool) if start.known is None else start.known
@@ -103,7 +109,7 @@ def grown(by: Rounding, steps: int, start: Seedling, forward: Forward, claims: C
     states = start.hidden.repeat_interleave(topk, dim=1)
     for step in range(steps - 1):
         logits, states = forward(step, ids.flatten(), states, tree.known)
-        children, sure = largest(logits, topk, claims.children(step))
+        children, sure = largest(rank(step, logits), topk, claims.children(step))
         shares = op.shares(by, logits).gather(-1, children.expand(len(logits), *children.shape))
         products = scores[..., None] * shares.unflatten(1, (count, topk))
         products = by.moved(products, SINGLE * products[0]).flatten(2)
@@ -118,6 +124,26 @@ def grown(by: Rounding, steps: int, start: Seedling, forward: Forward, claims: C
             scores, ids = products[:, rows, picked], candidates.gather(1, picked)
             states = states.unflatten(1, (count, topk))[:, rows, picked // topk].flatten(1, 2)
     return tree
+
+
+class Drawn:
+    """Drafts that are drawn at random, in chains: what the token behind each was drawn from, and which that was.
+    knows_greedy: whether those of greedy requests are not."""
+
+    def __init__(self, question: Question, knows_greedy: bool) -> None:
+        self.by = question.by
+        self._heat = question.exact(rejection.TEMPERATURES)
+        self._best = torch.tensor([knows_greedy and request.greedy for request in question.requests])[:, None]
+        self._numbers = torch.from_numpy(rejection.numbers(question.setup)[:, : len(self._best)]).double()
+        self.shares = [question.exact(rejection.PROBABILITIES)]
+
+    def rank(self, step: int, logits: torch.Tensor) -> torch.Tensor:
+        heated = logits / self._heat
+        shares = op.shares(self.by, self.by.moved(heated, SINGLE * heated[0].abs()))
+        shares = self.by.moved(shares, SINGLE_SMALLEST)
+        self.shares.append(shares)
+        scores = shares / self._numbers[step]
+        return torch.where(self._best, shares, self.by.moved(scores, SINGLE * scores[0]))
 
 
 class Branches:
@@ -189,7 +215,13 @@ def draft(live: Live) -> Reference | None:
             named=named,
         )
         claims = Claims(question.claimed, setup.topk, setup.num_steps, named)
-        answer.integers |= grown(by, setup.num_steps, start, forward, claims).kept(claims)
+        drawn = Drawn(question, rejection.knows_greedy(live)) if setup.rejection else None
+        tree = grown(by, setup.num_steps, start, forward, claims, drawn.rank if drawn else _by_logits)
+        answer.integers |= tree.kept(claims)
+        says = not (rejection.has_variants(live) and all(request.greedy for request in question.requests))
+        if drawn and says:
+            answer.floats[rejection.PROBABILITIES] = torch.stack(drawn.shares, dim=2)
+            answer.known[rejection.PROBABILITIES] = tree.known
         return answer
 
     return run

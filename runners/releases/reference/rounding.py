@@ -23,6 +23,8 @@ SAMPLES = 64
 _POOL_SIZE = 1 << 19
 
 SINGLE = 2.0**-24
+# Of a float32, the smallest number that is not subnormal: kernels may take what lies below it for zero.
+SINGLE_SMALLEST = 2.0**-126
 # NVIDIA's tensor cores take the first ten bits behind the point of a float32 and drop the rest.
 TENSOR_FLOAT_32 = 2.0**-10
 

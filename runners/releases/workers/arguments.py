@@ -13,11 +13,12 @@ from sglang.srt.server_args import ServerArgs
 
 from repro.cases.case import Setup
 from repro.cases.layout import pool_tokens
-from runners.recording.observer import HarnessError
+from runners.recording.observer import HarnessError, Unsupported
 from runners.releases.model import Folders
 
 # How the buckets of graphs are given up to 0.5.13; since then they are in cuda_graph_config.
 _GONE = {"cuda_graph_bs", "cuda_graph_max_bs", "disable_piecewise_cuda_graph"}
+_REJECTION = "speculative_use_rejection_sampling"
 # Where a process looks for a port of its own, and how far apart two that were forked one after the other begin.
 _PORTS, _STRIDE = range(15000, 32000), 5
 
@@ -58,6 +59,10 @@ def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) 
         # As many KV slots for sliding layers as for full ones, and a page more than requests own.
         arguments |= {"swa_full_tokens_ratio": 1.0, "max_total_tokens": pool_tokens(setup) + setup.page_size}
     known = inspect.signature(ServerArgs).parameters
+    if setup.rejection:
+        if _REJECTION not in known:
+            raise Unsupported("this release has no rejection sampling of its own")
+        arguments[_REJECTION] = True
     return {name: value for name, value in arguments.items() if name in known or name not in _GONE}
 
 
