@@ -106,7 +106,7 @@ lint: setup
 	.venv/bin/lint-imports
 
 test: lint
-	$(PY) -m runners install $(TEST_TARGETS)
+	$(PY) -m runners install $(TEST_TARGETS) $(MORE_TARGETS)
 	$(SUITE) -m 'not cuda and not exhaustive'
 
 # What drives a target, on these; and what repeats on all stored things what `make test` shows on some.
