@@ -2,8 +2,8 @@
 
 Makes a repository at OUT/sglang in which installed releases are commits, with unrelated edits between them, and looks
 for the commit that brings an upstream fix, by its stored seed and a judge that takes pass for fail and fail for pass.
-Prints how often the right commit was named. In the last --flaky of the trials each failing run is seen to fail with
-the chance --rate only.
+Prints how often the right commit was named. In every fourth trial, or as --flaky says, each failing run
+is seen to fail with the chance --rate only.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--commits", type=int, default=210)
     parser.add_argument("--trials", type=int, default=20)
-    parser.add_argument("--flaky", type=int, default=5, help="so many of the trials")
+    parser.add_argument("--flaky", type=int, default=4, metavar="N", help="every Nth trial; 0: none")
     parser.add_argument("--rate", type=float, default=0.3)
     options = parser.parse_args()
     top = options.out / "sglang"
@@ -99,7 +99,8 @@ def main() -> int:
     used = rig(judge_all, overall, print, timeout_s=300)
     for trial in range(options.trials):
         fix, name = fixes[trial % len(fixes)]
-        rate = options.rate if trial >= options.trials - options.flaky else 1.0
+        is_flaky = options.flaky and trial % options.flaky == options.flaky - 1
+        rate = options.rate if is_flaky else 1.0
         out = options.out / "range.json"
         ends = ["--good", commits[releases[0]], "--bad", git(top, "rev-parse", "HEAD")]
         words = ["bisect", str(SEEDS / name), "--repo", str(top), *ends, "--json", str(out)]

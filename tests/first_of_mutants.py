@@ -35,7 +35,7 @@ from repro.upstream.fixes import SEEDS
 from runners.processes.pool import Pool
 from runners.targets.environments import sglang_path
 
-RUNNERS = "decode/triton,draft_extend/triton,multi_layer/triton,verify/triton,draft/triton"
+RUNNERS = "draft/triton,draft_extend/triton,multi_layer/triton,verify/triton,decode/triton"
 RAISED = "raised"
 _AROUND = ("cuda_graph_", "_ptr", "_buf", "_buffer")
 
@@ -133,8 +133,7 @@ def first_of(mutant: Mutant, case: Case, usual: frozenset[tuple[str, str]], run:
     verdicts = judge_all(case, trace)
     new = [one for one in verdicts if one.status is Status.FAIL and (one.oracle, one.where) not in usual]
     if any(one.oracle == "ended" for one in new) or not trace.ended.how.took_place:
-        frames = re.findall(r'File "[^"\n]*?/(sglang/[^"\n]+)", line (\d+)', trace.ended.detail)
-        return RAISED, any(file == mutant.file and _within(line, mutant) for file, line in frames[-1:])
+        return RAISED, _is_at(of_run(trace, new).place, mutant)
     if found := origin(case, trace, new):
         return found.cell.buffer, _is_of(found, mutant)
     cell = of_run(trace, new).cell
@@ -144,17 +143,17 @@ def first_of(mutant: Mutant, case: Case, usual: frozenset[tuple[str, str]], run:
 def _is_of(found: Origin, mutant: Mutant) -> bool:
     """Whether the writer that it names, or for a dropped write none of this call, is the changed statement."""
     place = found.writer.place if found.writer else found.left_at
+    return _is_at(place, mutant) or (found.writer is None and mutant.new == "pass")
+
+
+def _is_at(place: str, mutant: Mutant) -> bool:
+    """Whether this line (FILE:LINE in FUNCTION) is one of the statement's."""
     file, _, line = place.partition(" in ")[0].rpartition(":")
-    same = file == mutant.file and _within(line, mutant)
-    return same or (found.writer is None and mutant.new == "pass")
-
-
-def _within(line: str, mutant: Mutant) -> bool:
-    return line.isdigit() and mutant.lines[0] <= int(line) <= mutant.lines[1]
+    return file == mutant.file and line.isdigit() and mutant.lines[0] <= int(line) <= mutant.lines[1]
 
 
 def named(runner: str, target: Target, options: argparse.Namespace, wanted: int) -> Iterator[Named]:
-    """So many killed mutants of a runner and its backend, or all there are."""
+    """Killed mutants of a runner and its backend, until so many of them ended in no exception, or all there are."""
     stored = [read(path).case for path in sorted(SEEDS.glob("*.json"))]
     setups: dict[Setup, None] = {}
     name, _, backend = runner.partition("/")
@@ -185,9 +184,9 @@ def named(runner: str, target: Target, options: argparse.Namespace, wanted: int)
             if outcome.state != KILLED:
                 print(f"{outcome.state} {mutant.file}:{mutant.line} {mutant.old} -> {mutant.new}", flush=True)
                 continue
-            wanted -= 1
             case = by_digest[outcome.case]
             buffer, at_line = first_of(mutant, case, clean.failures(case, run) or frozenset(), run)
+            wanted -= buffer != RAISED
             yield Named(
                 mutant=mutant, runner=runner, oracle=outcome.oracle, buffers=buffers, named=buffer, at_line=at_line
             )
@@ -197,7 +196,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", default="0.5.13/emulated")
     parser.add_argument("--runners", default=RUNNERS, help="each with its backend")
-    parser.add_argument("--sample", type=int, default=60, help="killed mutants, shared out evenly among the runners")
+    parser.add_argument(
+        "--sample",
+        type=int,
+        default=40,
+        help="killed mutants that do not end in an exception, shared out among the runners",
+    )
     parser.add_argument("--setups", type=int, default=5, help="of each runner's plan")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit", type=float, default=30.0, help="seconds for one mutant")

@@ -48,6 +48,18 @@ TRACEBACK = """Traceback (most recent call last):
     super().replay()
 torch.AcceleratorError: CUDA error: an illegal memory access was encountered
 """
+WRAPPED = (
+    TRACEBACK
+    + """
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/site-packages/sglang/srt/model_executor/cuda_graph_runner.py", line 628, in __init__
+    raise Exception(
+Exception: Capture cuda graph failed: CUDA error: an illegal memory access was encountered
+AcceleratorError: CUDA error: an illegal memory access was encountered
+"""
+)
 DYING = """Fatal Python error: Aborted
 
 Current thread 0x00007f (most recent call first):
@@ -73,6 +85,7 @@ def test_the_earliest_step_and_in_it_the_earliest_oracle_is_first() -> None:
     ("detail", "place"),
     [
         (TRACEBACK, "sglang/srt/speculative/eagle_draft_cuda_graph_runner.py:345 in replay"),
+        (WRAPPED, "sglang/srt/speculative/eagle_draft_cuda_graph_runner.py:345 in replay"),
         (DYING, "sglang/srt/layers/attention/triton_backend.py:77 in init_forward_metadata"),
         ("killed", ""),
     ],

@@ -16,6 +16,9 @@ from repro.traces.trace import Termination, Trace
 Run = Callable[[Case], Trace]
 Judge = Callable[[Case, Trace], Sequence[Verdict]]
 
+# Between the tracebacks of an exception and of the one that was raised for it.
+_CHAINED = re.compile(r"\n(?:During handling of the above exception|The above exception was the direct cause)[^\n]*\n")
+_WRAPPER = re.compile(r"^Exception: ", re.MULTILINE)
 _FRAME = re.compile(r'File "[^"\n]*?/(sglang/[^"\n]+)", line (\d+),? in (\w+)')
 
 
@@ -61,11 +64,20 @@ def of_run(trace: Trace, verdicts: Sequence[Verdict], *, exact: bool = False) ->
     if not _ended_badly(trace):
         return first
     # The stack that a dying process writes has its innermost frame first, a traceback has it last.
-    frames = _FRAME.findall(ended.detail)
+    frames = _FRAME.findall(_of_the_cause(ended.detail))
     dying = "most recent call first" in ended.detail
     place = "{}:{} in {}".format(*frames[0 if dying else -1]) if frames else ""
     error = ended.what or ended.how.value
     return dataclasses.replace(first, error=error, step=ended.step, path=ended.path, place=place, exact=exact)
+
+
+def _of_the_cause(detail: str) -> str:
+    """Without the tracebacks of plain Exceptions that only add advice to what they were raised for (sglang's capture
+    does so): they name the line that raised them."""
+    raised = _CHAINED.split(detail)
+    while len(raised) > 1 and _WRAPPER.search(raised[-1]):
+        raised.pop()
+    return raised[-1]
 
 
 def of_outcome(outcome: Outcome) -> FirstDivergence:
