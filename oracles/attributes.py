@@ -1,5 +1,5 @@
 """A call leaves what Python remembers as it was: attributes of workers, model runners, graph runners and attention
-backends, but for those that are about the last call."""
+backends, but for those that are about the last call; and what their methods read of themselves is made by somebody."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from repro.traces.trace import Trace
 
 ORACLE = "attributes"
 PATH, COMPARED = "attributes", "compared"
+UNMADE = "unmade"
 # What a call may leave changed, by the attribute's name, and why.
 CHANGES = {
     "forward_metadata": "attention's metadata of the last call",
@@ -30,12 +31,18 @@ CHANGES = {
     "shared_read_done_event": "the same since 0.5.18",
 }
 
+# What some release reads and never makes, where no runner comes by.
+NEVER_READ = {
+    f"{kind}.tp_rank": "what 0.5.16 says of LoRA weights that were checked; it means `ps.tp_rank`"
+    for kind in ("TpModelWorker", "FrozenKVMTPDraftWorker")
+}
+
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     """UNKNOWN where attributes were not compared. An attribute is recorded by its path, with UTF-8 that says what it
     was and what it is."""
     record = Record(trace)
-    wrongs: list[Wrong] = []
+    wrongs = [_unmade(name) for name in sorted(record.path(-1, UNMADE).keys() - NEVER_READ)]
     compared = 0
     for step in range(len(case.steps)):
         compared += record.scalar(step, PATH, COMPARED) or 0
@@ -48,6 +55,12 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
             detail = f"The call of step {step} leaves {path} {after}; before it was {before}."
             wrongs.append(Wrong(where=names[-1], detail=detail, cell=cell))
     return conclude_each(ORACLE, wrongs, compared, nothing="no attributes compared")
+
+
+def _unmade(name: str) -> Wrong:
+    attribute = re.sub(r"[0-9]+", "", name.rpartition(".")[2])
+    cell = Cell(step=-1, buffer=name, row=-1, column=-1, got="absent", want="an attribute")
+    return Wrong(where=f"never made: {attribute}", detail=f"A method reads {name}, which nothing makes.", cell=cell)
 
 
 def recorded(trace: Trace) -> bool:

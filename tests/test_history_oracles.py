@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from tests.builders.cases import FULL, PADDED, case_of, setup_of
 CASE = case_of(setup_of("decode"), FULL, PADDED)
 TABLE = req_to_token(CASE.setup)
 LAST = 1
+PASSED = (Status.PASS, "")
 # What the last batch reads: every token of its requests.
 READ = np.unique(np.concatenate([TABLE[request.slot, : request.seq_len] for request in CASE.steps[LAST].requests]))
 
@@ -107,6 +109,14 @@ def test_what_a_call_leaves_changed_fails_unless_it_is_about_that_call() -> None
     assert said(attributes.judge, changed(topk="2 -> 1", raw_bs="1 -> 3")) == [(Status.FAIL, "topk")]
     [verdict] = attributes.judge(CASE, changed(topk="2 -> 1"))
     assert "leaves runner.topk 1; before it was 2" in verdict.detail
+
+
+def test_what_a_method_reads_and_nothing_makes_fails() -> None:
+    compared = trace(attributes={"compared": 5})
+    assert said(attributes.judge, compared) == [(Status.PASS, "")]
+    for name, seen in (("Worker.gpu_id", (Status.FAIL, "never made: gpu_id")), ("TpModelWorker.tp_rank", PASSED)):
+        absent = RecordedArray(step=-1, path="unmade", name=name, array=np.asarray(1))
+        assert said(attributes.judge, replace(compared, seen=(*compared.seen, absent))) == [seen]
 
 
 def test_real_rows_of_a_buffer_that_no_family_names_are_held_to_the_batchs_field() -> None:

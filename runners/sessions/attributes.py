@@ -44,9 +44,9 @@ def _told(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[s
     elif isinstance(value, list | tuple | dict | set):
         yield from _container(value, path, depth, seen)
     else:
-        is_looked_into = _looked_into(value)
-        yield path, f"{type(value).__name__} @{id(value):x}" if is_looked_into else type(value).__name__
-        if depth and id(value) not in seen and is_looked_into:
+        islooked_into = looked_into(value)
+        yield path, f"{type(value).__name__} @{id(value):x}" if islooked_into else type(value).__name__
+        if depth and id(value) not in seen and islooked_into:
             seen.add(id(value))
             for name, held in sorted(vars(value).items()):
                 yield from _told(held, f"{path}.{name}", depth - 1, seen)
@@ -61,7 +61,8 @@ def _container(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tu
         yield from _told(held, f"{path}[{str(name)[:40]}]", depth - 1, seen)
 
 
-def _looked_into(value: Any) -> bool:
+def looked_into(value: Any) -> bool:
+    """Whether it is an object of sglang's whose attributes are about what runners do."""
     kind = type(value)
     if isinstance(value, torch.nn.Module | type) or not hasattr(value, "__dict__"):
         return False

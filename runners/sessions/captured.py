@@ -26,6 +26,7 @@ from runners.sessions.extents import Extents
 from runners.sessions.history import History
 from runners.sessions.planner import Planner, attention_backends
 from runners.sessions.third_opinion import ThirdOpinion
+from runners.sessions.unmade import unmade
 
 
 class Captured:
@@ -76,6 +77,7 @@ class Captured:
         self.known = flats(self.buffers)
         static = self._static_tensors()
         self.owners = {"runner": self.runner, "target": self.live.target, "draft": self.live.draft}
+        self.unmade = unmade(self.owners)
         self.launched: object = None  # the graph of the launch under way, where graphs say so themselves
         self.history: History | None = None
         self.further: dict[str, torch.Tensor] = {}  # input buffers that the family does not name

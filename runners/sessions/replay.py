@@ -28,6 +28,7 @@ from runners.sessions.errors import SglangError, unreadable
 from runners.sessions.history import NOTHING, STALE
 from runners.sessions.step import Step
 from runners.sessions.third_opinion import is_drawn
+from runners.sessions.unmade import PATH as UNMADE
 
 _OTHER_DATA = 7919  # any constant
 BARE = os.environ.get("EAGLEEYE_RECORD") == "bare"
@@ -64,6 +65,8 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
             tape.see("buckets", f"{size}, {at_once} at once", np.asarray(sizes))
         for name, pairs in captured.extents.met.items():
             tape.see("extents_captured", name, pairs)
+        for name in captured.unmade:
+            tape.see(UNMADE, name, 1)
         for kind in captured.planner.kinds:
             tape.see("backends", kind, 1)
         tape.see("tokens_captured", "own", np.array(sorted(captured.extents.tokens)).reshape(-1, 2))

@@ -1,0 +1,106 @@
+"""Attributes that methods of sglang's objects read and that nothing makes: no method of the class, no class, no session
+that built the object. Whoever calls such a method raises, be it a method that no session calls.
+
+Read from bytecode, since a session would take longer to parse its classes than to open. What follows an `and` or an
+`or` is left out: it may be read by nobody on purpose.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Iterator, Mapping
+from types import CodeType, FunctionType
+from typing import Any
+
+from runners.sessions.attributes import DEPTH, looked_into
+
+PATH = "unmade"
+_SKIPPED = {dis.opmap[name] for name in ("CACHE", "PRECALL", "NOP", "RESUME") if name in dis.opmap}
+_SELF = {dis.opmap[name] for name in ("LOAD_FAST", "LOAD_DEREF") if name in dis.opmap}
+_LOADS = {dis.opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD") if name in dis.opmap}
+_STORES = {dis.opmap["STORE_ATTR"]}
+_ALTERNATIVES = {code for name, code in dis.opmap.items() if name.startswith("JUMP_IF") and name.endswith("OR_POP")}
+
+
+def unmade(roots: Mapping[str, Any]) -> list[str]:
+    """As Class.attribute, of all objects of sglang's that these lead to."""
+    every: dict[type, tuple[frozenset[str], frozenset[str]]] = {}
+    names = set()
+    for held in _objects(list(roots.values())):
+        kind = type(held)
+        if kind not in every:
+            every[kind] = _attributes(kind)
+        read, made = every[kind]
+        names |= {f"{kind.__name__}.{name}" for name in read - made if not _has(held, name)}
+    return sorted(names)
+
+
+def _objects(roots: list[Any]) -> Iterator[Any]:
+    """Those of sglang's, each once."""
+    seen: set[int] = set()
+    waiting = [(root, DEPTH) for root in roots]
+    while waiting:
+        value, depth = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, list | tuple | dict):
+            inner = list(value.values()) if isinstance(value, dict) else list(value)
+        elif looked_into(value):
+            yield value
+            inner = list(vars(value).values())
+        else:
+            continue
+        waiting += [(part, depth - 1) for part in inner if depth]
+
+
+def _attributes(kind: type) -> tuple[frozenset[str], frozenset[str]]:
+    """What methods of sglang's classes read of their own object, but for those that a class before them replaces; and
+    what they make. Nothing of a class that makes attributes up."""
+    if any("__getattr__" in vars(base) for base in kind.__mro__):
+        return frozenset(), frozenset()
+    read, made, replaced = set[str](), set[str](), set[str]()
+    for base in kind.__mro__:
+        if base.__module__.startswith("sglang."):
+            for name, member in vars(base).items():
+                for code in _codes(member):
+                    _note(code, set() if name in replaced else read, made)
+        replaced |= vars(base).keys()
+    return frozenset(read), frozenset(made)
+
+
+def _codes(member: Any) -> Iterator[CodeType]:
+    """Of a function or a property, under its decorators too, and of the functions within."""
+    functions = [getattr(member, name, None) for name in ("fget", "fset", "__func__", "__wrapped__", "func")]
+    waiting = [part.__code__ for part in (member, *functions) if isinstance(part, FunctionType)]
+    while waiting:
+        code = waiting.pop()
+        yield code
+        waiting += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+
+
+def _note(code: CodeType, read: set[str], made: set[str]) -> None:
+    if "self" not in code.co_varnames and "self" not in code.co_freevars:
+        return
+    names = (*code.co_varnames, *(name for name in code.co_cellvars if name not in code.co_varnames), *code.co_freevars)
+    before, of_self, argument = 0, False, 0
+    instructions = code.co_code
+    for place in range(0, len(instructions), 2):
+        operation, low = instructions[place], instructions[place + 1]
+        argument = argument << 8 | low
+        if operation == dis.EXTENDED_ARG:
+            continue
+        if operation in _LOADS and of_self:
+            read.add(code.co_names[argument])
+        elif operation in _STORES and of_self:
+            made.add(code.co_names[argument])
+        if operation not in _SKIPPED:
+            of_self = operation in _SELF and before not in _ALTERNATIVES and names[argument] == "self"
+            before = operation
+        argument = 0
+
+
+def _has(held: Any, name: str) -> bool:
+    """Without running a property."""
+    return inspect.getattr_static(held, name, _has) is not _has
