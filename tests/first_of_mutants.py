@@ -42,9 +42,9 @@ _AROUND = ("cuda_graph_", "_ptr", "_buf", "_buffer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """What became of a killed mutant. buffers: that its statement writes. named: what the first wrong value is of,
-    RAISED if sglang raised first, empty if no oracle named one. at_line: whether the line that wrote it or that
-    raised is the statement's."""
+    """What became of a killed mutant. buffers: that its statement writes, before or after. named: what the first
+    wrong value is of, RAISED if sglang raised first, empty if no oracle named one. at_line: whether the line that
+    wrote it or that raised is the statement's."""
 
     mutant: Mutant
     runner: str
@@ -121,7 +121,7 @@ def drawn(
     kept = equivalents.read()
     found = []
     for _, mutant in sampled(groups, None, seed):
-        buffers = written(mutant.old) & known
+        buffers = (written(mutant.old) | written(mutant.new)) & known
         if buffers and not kept.reason(mutant):
             found.append((mutant, buffers))
     return ran, found
