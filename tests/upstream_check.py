@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -43,10 +44,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartResult:
+    """processor: seconds of it that this row and all that it started took; with other rows beside it, theirs too."""
+
     row: Row
     right: bool
     said: str
     seconds: float
+    processor: float = 0.0
 
 
 def stored() -> list[tuple[str, codec.Seed]]:
@@ -179,7 +183,7 @@ def everywhere(release: str) -> Row:
 
 
 def run(row: Row, out: Path, ends: float) -> PartResult:
-    start = time.monotonic()
+    start, before = time.monotonic(), processor_seconds()
     left = ends - start
     if left < 5:
         return PartResult(row=row, right=False, said="not run: no time left", seconds=0.0)
@@ -193,20 +197,30 @@ def run(row: Row, out: Path, ends: float) -> PartResult:
         right, said = row.judge(code, output)
     except subprocess.TimeoutExpired as error:
         right, said, output = False, "not ended: no time left", str(error.stdout)
-    seconds = time.monotonic() - start
+    seconds, processor = time.monotonic() - start, processor_seconds() - before
     (out / f"{row.part}-{row.name}.log").write_text(f"{' '.join(row.command)}\n{output}")
     if right and row.part == "bisect" and seconds > BISECT_S:
         right, said = False, f"{said}; took {seconds:.0f} s"
-    print(f"{'ok ' if right else 'NOT'} {row.part} {row.name} {seconds:.0f} s: {said}", flush=True)
-    return PartResult(row=row, right=right, said=said, seconds=seconds)
+    print(
+        f"{'ok ' if right else 'NOT'} {row.part} {row.name} {seconds:.0f} s, {processor:.0f} s of processor: {said}",
+        flush=True,
+    )
+    return PartResult(row=row, right=right, said=said, seconds=seconds, processor=processor)
+
+
+def processor_seconds() -> float:
+    """Of all processes that this one has started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def table(done: Sequence[PartResult]) -> Iterator[str]:
-    yield "| part | seed or release | right | s | seen |"
-    yield "|---|---|---|---|---|"
+    yield "| part | seed or release | right | s | processor s | seen |"
+    yield "|---|---|---|---|---|---|"
     for one in done:
         said = one.said.replace("|", "\\|")[:300]
-        yield f"| {one.row.part} | {one.row.name} | {'yes' if one.right else 'NO'} | {one.seconds:.0f} | {said} |"
+        took = f"{one.seconds:.0f} | {one.processor:.0f}"
+        yield f"| {one.row.part} | {one.row.name} | {'yes' if one.right else 'NO'} | {took} | {said} |"
 
 
 def main() -> int:
