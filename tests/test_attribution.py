@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import traceback
 import types
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +29,7 @@ from runners.releases.refusals import refused
 from runners.sessions import attribution
 from runners.sessions.attribution import not_built, raise_harness_error
 from runners.sessions.errors import Misshapen, SglangError, sglang_errors, unreadable
+from runners.sessions.writes import noted
 
 pytestmark = pytest.mark.emulated
 RUNNERS = Path(attribution.__file__).resolve().parents[1]
@@ -98,6 +100,20 @@ def test_the_innermost_frame_tells(files: tuple[str, ...], error: str, ours: boo
             raise_harness_error(found)
     else:
         raise_harness_error(found)
+
+
+def test_what_torch_raises_while_writes_are_noted_is_sglangs() -> None:
+    """The one who notes stands between sglang and torch."""
+
+    class Noting(Kept):
+        def fact(self, name: str, text: str) -> None:
+            self.path = text
+
+    with noted({}, 0, Noting()):
+        found = raised(code(SGLANG, "def f():\n    torch.zeros(2).copy_(torch.zeros(3))", torch=torch))
+    names = [frame.name for frame in traceback.extract_tb(found.__traceback__)]
+    assert "__torch_dispatch__" in names
+    raise_harness_error(found)
 
 
 def test_what_a_kernel_does_with_an_absent_argument_is_sglangs_mistake() -> None:

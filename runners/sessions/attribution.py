@@ -68,8 +68,10 @@ def not_built(error: Exception, setup: Setup, watch: Watch) -> None:
 def _whose(frame: traceback.FrameSummary) -> str:
     """Whose code a frame is: sglang's, the harness's, its engines'; empty for any other."""
     path = frame.filename
+    if path.startswith(_HARNESS) and frame.name in PASSING:
+        return ""
     if path.startswith(_ENGINES):
-        return "" if frame.name in PASSING else "engines"
+        return "engines"
     if path.startswith(_HARNESS):
         return "harness"
     return "sglang" if _SGLANG in path else ""
