@@ -89,6 +89,12 @@ def test_slots_that_rows_are_found_by_have_64_bits(memory: dict[str, Any]) -> No
     assert seen(memory, "slots, torch.int32") == {"KV slots of less than 64 bits: kv_indices in first_of_slot": [0, 1]}
 
 
+def test_memory_of_the_host_is_out_of_reach(memory: dict[str, Any]) -> None:
+    (name,) = seen(memory, "slots on the host")
+    assert name.startswith("memory of the host: ") and name.endswith(" in gather")
+    assert seen(memory, "slots on the device") == {}
+
+
 def test_options_of_another_platform_are_refused(memory: dict[str, Any]) -> None:
     assert "unrecognised" in memory["option waves_per_eu"]
     assert "option num_warps" not in memory

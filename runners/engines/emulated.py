@@ -24,6 +24,7 @@ from runners.engines import touched
 from runners.engines.arena import Arena
 from runners.engines.cuda_to_cpu import LiteralCuda
 from runners.engines.launch_memory import set_dumps as pad_into
+from runners.engines.launch_memory import set_host as leave_on_host
 from runners.engines.launch_memory import taken as memory_seen
 from runners.engines.poison import UNINITIALISED
 from runners.engines.standins import native_imports
@@ -41,6 +42,7 @@ __all__ = [
     "hosted",
     "importing",
     "install",
+    "leave_on_host",
     "mark_host",
     "memory_reserved",
     "memory_seen",
@@ -319,6 +321,7 @@ def forget() -> None:
     """No runner is captured any more: the next graphs are those of another one, and nobody knows where padding goes."""
     Graph.runner_is_captured, Graph.before_replay = False, None
     pad_into(())
+    leave_on_host(())
     memory_seen()
 
 

@@ -25,6 +25,7 @@ LOAD, STORE, RACE = "load outside", "store outside", "two values stored to"
 BESIDE = {LOAD: "load outside the view of", STORE: "store outside the view of"}
 STARTS = "another number of row starts than programs:"
 NARROW = "KV slots of less than 64 bits:"
+HOST = "memory of the host:"
 # Views of these are as long as the batch that a graph was captured with needs, and its replays need more.
 _GROWING = "kv_indices"
 # How many launches were watched, among what was seen.
@@ -77,13 +78,16 @@ def _span(name: str, tensor: torch.Tensor) -> Span:
 
 def check(kernel: str, arguments: Mapping[str, object], programs: int) -> None:
     """Row starts are as many as programs in the first dimension, and the end of the last. KV slots that a kernel finds
-    rows of the cache by have 64 bits: times the length of a row they do not fit 32, where a cache is large."""
+    rows of the cache by have 64 bits: times the length of a row they do not fit 32, where a cache is large. And all of
+    it is the device's memory."""
     finds_rows = "K_Buffer" in arguments
     for name, value in arguments.items():
         if not isinstance(value, torch.Tensor):
             continue
         if name.endswith("indptr") and value.dim() == 1 and len(value) != programs + 1:
             report(f"{STARTS} {name} in {kernel}", len(value), programs + 1)
+        if _on_host and value.untyped_storage().data_ptr() in _on_host:
+            report(f"{HOST} {name} in {kernel}", 0, value.numel())
         if finds_rows and name.endswith("kv_indices") and value.dtype != torch.int64:
             report(f"{NARROW} {name} in {kernel}", 0, len(value))
 
@@ -93,6 +97,8 @@ def check(kernel: str, arguments: Mapping[str, object], programs: int) -> None:
 # By what is wrong, the kernel and its argument: index and length, in elements of that argument, of the first place.
 _seen: dict[str, Array] = {}
 _launches = 0
+# Where buffers begin that a GPU's kernels cannot reach.
+_on_host: set[int] = set()
 # Where everybody may write: the rows that padding is sent to.
 _dumps: list[tuple[int, int]] = []
 
@@ -115,6 +121,12 @@ def watched() -> None:
     """Count another watched launch, of a kernel that is not Triton's."""
     global _launches
     _launches += 1
+
+
+def set_host(buffers: Iterable[torch.Tensor]) -> None:
+    """Say which buffers lie on the host where there is a GPU, though all of them do here."""
+    _on_host.clear()
+    _on_host.update(buffer.untyped_storage().data_ptr() for buffer in buffers)
 
 
 def set_dumps(rows: Iterable[torch.Tensor]) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Request, Setup, accepted_max, seq_len_max
 from repro.cases.case import Step as Asked
 from repro.cases.codec import digest
@@ -42,6 +43,8 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
     at_capture = engine.memory_seen()
     pages = (tensor[: setup.page_size] for tensor in captured.every_kv)
     engine.pad_into([*pages, *reserved(captured.live.target.model_runner.token_to_kv_pool), captured.req_to_token[0]])
+    if not BACKEND_FACTS[setup.backend].on_cpu:
+        engine.leave_on_host(buffer for name, buffer in captured.buffers.items() if name.endswith("_cpu"))
     if BARE:
         return partial(bare_loop, captured)
 
