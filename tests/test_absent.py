@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import triton.language as tl
-from triton.runtime.errors import InterpreterError
+from triton.compiler.errors import CompilationError
 from triton.runtime.interpreter import InterpretedFunction
 
 from runners.engines.triton.absent import refuse
@@ -99,7 +99,7 @@ def launch(kernel: Kernel, *, flag: bool, count: int = 5, **absent: None) -> Non
 @pytest.mark.parametrize("kernel", REFUSED, ids=lambda kernel: kernel.__name__)
 def test_an_address_by_nothing_is_refused(kernel: Kernel) -> None:
     for _ in range(2):  # the second time from what is remembered
-        with pytest.raises(InterpreterError, match=f"{kernel.__name__}: p is .* it is None"):
+        with pytest.raises(CompilationError, match=f"{kernel.__name__}: p is .* it is None"):
             launch(kernel, flag=True, p=None)
     launch(kernel, flag=True)
 
@@ -113,11 +113,11 @@ def test_what_may_not_be_translated_is_not_judged(kernel: Kernel) -> None:
 @pytest.mark.parametrize("kernel", [if_flag, called], ids=lambda kernel: kernel.__name__)
 def test_constants_decide_what_is_translated(kernel: Kernel) -> None:
     launch(kernel, flag=False, p=None)
-    with pytest.raises(InterpreterError, match="it is None"):
+    with pytest.raises(CompilationError, match="it is None"):
         launch(kernel, flag=True, p=None)
 
 
 def test_a_size_of_one_is_a_constant() -> None:
     launch(in_one_of_two, flag=True, count=1, p=None)
-    with pytest.raises(InterpreterError):
+    with pytest.raises(CompilationError):
         launch(in_one_of_two, flag=True, count=2, p=None)

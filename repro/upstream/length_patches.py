@@ -159,7 +159,7 @@ LENGTH_PATCHES = (
     ),
     CandidatePatch(
         seed="draft-extend-window-not-planned",
-        oracle="kv_reads",
+        oracle="ended",
         release="0.5.22",
         why="graphs of draft-extend have KV indices for layers with a window",
         edits=(

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import triton.language as tl
+from triton.compiler.errors import CompilationError
 from triton.runtime import interpreter as triton_interpreter
-from triton.runtime.errors import InterpreterError
 
 # What the compiler does not know: a tensor; and what nobody here knows whether it does.
 _RUNTIME, _UNKNOWN = object(), object()
@@ -39,7 +39,7 @@ _Names = dict[str, Any]
 
 
 def refuse(function: Callable[..., None], arguments: Mapping[str, Any], constexprs: frozenset[str]) -> None:
-    """InterpreterError if the kernel finds addresses by an argument of this launch that is None."""
+    """CompilationError, as from the compiler, if the kernel finds addresses by an argument of this launch that is None."""
     absent = tuple(name for name, value in arguments.items() if value is None)
     if not absent:
         return
@@ -53,7 +53,8 @@ def refuse(function: Callable[..., None], arguments: Mapping[str, Any], constexp
     except TypeError:  # a constant that has no hash
         used = _first_use(function, known, tuple(arguments))
     if used:
-        raise InterpreterError(f"{function.__name__}: {used}, and it is None: Triton cannot compile this")
+        why = f"{function.__name__}: {used}, and it is None: Triton cannot compile this"
+        raise CompilationError(why, ast.Pass())
 
 
 def _first_use(function: Callable[..., None], known: Sequence[tuple[str, Any]], names: Sequence[str]) -> str:
