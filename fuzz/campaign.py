@@ -75,6 +75,7 @@ class _Loop:
         self.in_use: _SetupInUse | None = None  # until the first case
         self.attempts: Counter[str] = Counter()  # how often a failure was triaged, by fingerprint
         self.others: set[str] = set()  # failures that another shard triages
+        self.started = 0.0  # when the first case had ended: a plan's seconds are not those of imports
 
     def run(self) -> str:
         """Why it stopped."""
@@ -82,7 +83,7 @@ class _Loop:
         while True:
             if plan.cases is not None and stats.cases >= plan.cases:
                 return "cases"
-            if plan.seconds is not None and stats.seconds >= plan.seconds:
+            if plan.seconds is not None and stats.seconds - self.started >= plan.seconds:
                 return "time"
             if stats.cases >= REFUSALS_MAX and stats.nothing_runs:
                 return "cannot run"
@@ -150,6 +151,8 @@ class _Loop:
         with self.stats.stage("judge"):
             verdicts = self.hooks.judge(case, trace)
         status = self.hooks.overall(verdicts)
+        if not self.stats.cases:
+            self.started = self.stats.seconds
         self.stats.add(case, trace, verdicts, status)
         self.hooks.note(case, trace, verdicts, status)
         failures = {verdict.fingerprint: verdict for verdict in verdicts if verdict.status is Status.FAIL}

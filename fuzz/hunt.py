@@ -8,6 +8,8 @@ from pathlib import Path
 
 from fuzz.triage import Hooks
 from repro.cases.case import Target
+from repro.cases.words import sentence
+from repro.ledger.known import Issue, explained
 from repro.shrinking.confirm import failure
 from repro.shrinking.replay import Outcome, outcome_of, trouble
 from repro.traces.campaign import Campaign, CampaignFinding, Replay
@@ -43,19 +45,19 @@ def _line(outcome: Outcome, failed: int) -> str:
     return f"{target}: cannot tell, {'it could not be judged' if outcome.runs else trouble(outcome.ended)}"
 
 
-def summary(campaigns: Sequence[Campaign], replays: Sequence[Replay]) -> list[str]:
-    """Which target has which finding, one line each."""
+def summary(campaigns: Sequence[Campaign], replays: Sequence[Replay], issues: Sequence[Issue] = ()) -> list[str]:
+    """Which target has which finding, one line each, and which known issue that may be."""
     lines = []
     for found in (found for campaign in campaigns for found in campaign.findings):
         sure = (
             f"failed {found.failed} of {found.tried} runs" if found.failed else "did not fail again in a fresh process"
         )
-        lines.append(
-            f"{found.target} has {found.oracle} ({found.where}): {sure}, triaged in {found.done_seconds:.0f} s"
-        )
-        lines.append(f"  smallest case: {batches(found)}; {found.seed}")
-        if found.cell:
-            lines.append(f"  {found.cell}")
+        place = f"{found.target} has {found.oracle} ({found.where})"
+        lines.append(f"{place}: {sure}, done {found.done_seconds:.0f} s after the start")
+        lines.append(f"  smallest case: {sentence(found.case)}; {found.seed}")
+        lines.append(f"  {found.cell or found.detail}")
+        if issue := _known(found, issues):
+            lines.append(f"  known issue: {issue.title}")
         lines += [
             f"  {replay.line}"
             for replay in replays
@@ -66,12 +68,6 @@ def summary(campaigns: Sequence[Campaign], replays: Sequence[Replay]) -> list[st
     return lines
 
 
-def batches(found: CampaignFinding) -> str:
-    """The batch sizes of a case: 2 steps with 2 then 1 requests on buckets 1 2."""
-    sizes = [len(step.requests) for step in found.case.steps]
-    steps = "1 step" if len(sizes) == 1 else f"{len(sizes)} steps"
-    return f"{steps} with {' then '.join(map(str, sizes))} requests on buckets {_spaced(found.case.setup.capture_bs)}"
-
-
-def _spaced(numbers: Sequence[int]) -> str:
-    return " ".join(map(str, numbers))
+def _known(found: CampaignFinding, issues: Sequence[Issue]) -> Issue | None:
+    target, setup = Target.parse(found.target), (found.case.setup.runner, found.case.setup.backend)
+    return explained(issues, target.sglang, target.engine, setup, found.oracle, found.fingerprint)

@@ -156,7 +156,9 @@ def _parser() -> Parser:
     check.add_argument(
         "--base", type=checkout, metavar="RELEASE|PATH", help="a failure that is there as well is not the change's"
     )
-    check.add_argument("--minutes", type=positive, default=CHECK_MINUTES, help="in all (default: %(default)s)")
+    check.add_argument(
+        "--minutes", type=positive, default=CHECK_MINUTES, help="no setup is begun after so many (default: %(default)s)"
+    )
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     check.add_argument("--markdown", type=Path, metavar="F", default=summary, help="default: GITHUB_STEP_SUMMARY")
     cli.add_seed_number(check, 0)

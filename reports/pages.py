@@ -11,6 +11,7 @@ from reports.events import UNCONFIRMED, UNKNOWN, Event, Square, release_and_engi
 from reports.subjects import Subject, range_of
 from reports.wording import counted, listed, replay_command, share
 from repro.cases.case import Case
+from repro.cases.words import options
 from repro.ledger.states import CANNOT_RUN, FIXED, FLAKY, PASSING
 from repro.traces.campaign import CampaignFinding
 from repro.traces.excerpt import Excerpt
@@ -170,5 +171,6 @@ def _setup(case: Case) -> str:
         f"{setup.num_draft_tokens} draft tokens; buckets {', '.join(map(str, setup.capture_bs))}; "
         f"page size {setup.page_size}, {setup.slots} slots, context {setup.context_len}; "
         f"vocabulary {setup.vocab_size}, hidden {setup.hidden_size}, "
-        f"heads {setup.num_heads}/{setup.num_kv_heads} of {setup.head_dim}."
+        f"heads {setup.num_heads}/{setup.num_kv_heads} of {setup.head_dim}"
+        f"{''.join(f'; {text}' for text in options(setup))}."
     )

@@ -197,7 +197,7 @@ def test_hunt_says_which_target_has_it(tmp_path: Path, capsys: pytest.CaptureFix
     assert run("hunt", *targets, "--seconds", "2", "--out", str(tmp_path)) == 1
     out = capsys.readouterr().out
     assert "stale_padding/toy has slot0_padding (padded rows of req_pool_indices)" in out
-    assert "smallest case: 2 steps with 2 then 1 requests on buckets" in out
+    assert "smallest case: 2 steps with 2 then 1 requests on bucket" in out
     assert "clean/toy does not have it: the same case passed 5 of 5 runs" in out
     assert "stale_padding/toy fails in another way: slot0_padding: padded rows of req_pool_indices" in out
     report = tmp_path / "report.html"

@@ -12,6 +12,7 @@ from reports.html import render
 from reports.records import history_of
 from repro.cases.atomic_file import write_text
 from repro.cases.case import Target
+from repro.ledger.known import load
 from repro.traces.exit_codes import ExitCode
 
 
@@ -26,8 +27,9 @@ def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:
         context.say("interrupted: not every finding was tried on the other targets")
     context.write()
     report = context.out / "report.html"
-    write_text(report, render(history_of(context.campaigns, context.replays)))
-    context.say(*summary(context.campaigns, context.replays), f"report: {report.absolute()}")
+    issues = load()
+    write_text(report, render(history_of(context.campaigns, context.replays), issues=issues))
+    context.say(*summary(context.campaigns, context.replays, issues), f"report: {report.absolute()}")
     return exit_code(context.campaigns, context.replays)
 
 

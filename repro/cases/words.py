@@ -31,7 +31,8 @@ def paragraph(seed: Seed) -> Iterator[str]:
         f"model: {setup.dtype}, vocabulary {setup.vocab_size}, hidden size {setup.hidden_size}, "
         f"{_count(setup.num_heads, 'head')} ({setup.num_kv_heads} for kv) of {setup.head_dim}"
     )
-    yield from _options(setup)
+    if texts := options(setup):
+        yield f"options: {', '.join(texts)}"
     for number, step in enumerate(case.steps):
         where = _place(setup, step) + ("" if step.mirrored else ", lengths on the device alone")
         where += f", with hidden states: {step.hidden}" if step.hidden else ""
@@ -46,7 +47,7 @@ def paragraph(seed: Seed) -> Iterator[str]:
         yield from _about(name, value)
 
 
-def _options(setup: Setup) -> Iterator[str]:
+def options(setup: Setup) -> list[str]:
     """What few setups have."""
     texts = [
         f"a window of {setup.window} tokens" if setup.window else "",
@@ -60,8 +61,7 @@ def _options(setup: Setup) -> Iterator[str]:
         "" if setup.padded else "no batch padded",
         "" if setup.mirrored else "lengths on the device alone",
     ]
-    if any(texts):
-        yield f"options: {', '.join(text for text in texts if text)}"
+    return [text for text in texts if text]
 
 
 def _place(setup: Setup, step: Step) -> str:

@@ -39,7 +39,7 @@ _Names = dict[str, Any]
 
 
 def refuse(function: Callable[..., None], arguments: Mapping[str, Any], constexprs: frozenset[str]) -> None:
-    """CompilationError, as from the compiler, if the kernel finds addresses by an argument of this launch that is None."""
+    """The compiler's CompilationError if the kernel finds addresses by an argument of this launch that is None."""
     absent = tuple(name for name, value in arguments.items() if value is None)
     if not absent:
         return
