@@ -224,6 +224,7 @@ def test_when_time_is_up_what_was_not_judged_is_named(tmp_path: Path) -> None:
     done = world.check(seconds=20.0)
     assert exit_code(done) == ExitCode.UNKNOWN and done.unjudged
     assert world.told[-1].startswith("out of time:")
+    assert f"Time was over before {done.untried} of the drawn setups were tried" in markdown(done)
     assert len(world.runs) <= 24
 
 

@@ -78,6 +78,7 @@ class Checked:
     gone: list[str] = field(default_factory=list)
     unsure: list[str] = field(default_factory=list)
     seeds: int = 0
+    untried: int = 0  # setups for which no time was left
     seconds: float = 0.0
 
     @property
@@ -146,8 +147,8 @@ class Check:
         ]
         for number, cases in enumerate(planned):
             if self.clock() > deadline:
-                left = len(planned) - number
-                self.tell(f"out of time: {left} of {len(planned)} setups were not tried")
+                self.checked.untried = len(planned) - number
+                self.tell(f"out of time: {self.checked.untried} of {len(planned)} setups were not tried")
                 return
             ways.expect([later[0].setup for later in planned[number + 1 :]])
             yield cases

@@ -38,6 +38,8 @@ def _lines(checked: Checked) -> Iterator[str]:
         f"{checked.target}{against}: {judged} cases judged on {len(checked.judged)} runners and backends, "
         f"{checked.seeds} stored seeds among them, in {checked.seconds:.0f} s."
     )
+    if checked.untried:
+        yield f"Time was over before {checked.untried} of the drawn setups were tried; `--minutes` gives more."
     if brought:
         yield from ["", *_table(brought)]
         for failure in brought:
