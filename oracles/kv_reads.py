@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from oracles.trace_index import Record, Wrong, conclude_each
-from repro.cases.case import Case, Request
+from repro.cases.case import Case, Request, Setup
 from repro.cases.layout import Ints
-from repro.cases.reads import Reads
+from repro.cases.reads import Reads, names_tree
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Cell, Verdict
 from repro.traces.trace import Array, Trace
@@ -60,14 +60,23 @@ class _Wanted:
 def _slots(case: Case, reads: Reads, requests: tuple[Request, ...], table: Array) -> _Wanted:
     """What all attention calls of one kind read for a batch."""
     least, most = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    # Where inference is deterministic, one kernel reads a prefix and the tree behind it alike, from the cache.
+    besides = case.setup.num_draft_tokens if _reads_trees(case.setup, reads) else 0
     for request in requests:
         for call in range(reads.calls(case.setup)):
-            slots = table[request.slot][reads.positions(case.setup, request, call)]
-            count = reads.least(case.setup, request, slots.shape[1])
+            positions = reads.positions(case.setup, request, call)
+            tree = np.arange(request.seq_len, request.seq_len + besides)
+            positions = np.concatenate([positions, np.broadcast_to(tree, (len(positions), besides))], axis=1)
+            slots = table[request.slot][positions]
+            count = besides + reads.least(case.setup, request, slots.shape[1] - besides)
             least.append(slots[:, slots.shape[1] - count :].reshape(-1))
             most.append(slots.reshape(-1))
     must, may = (np.unique(np.concatenate(parts)) for parts in (least, most))
     return _Wanted(least=must[must >= case.setup.page_size], most=may[may >= case.setup.page_size])
+
+
+def _reads_trees(setup: Setup, reads: Reads) -> bool:
+    return setup.deterministic and reads.of_tree and not names_tree(setup)
 
 
 def _wrongs(

@@ -27,11 +27,16 @@ Floats = npt.NDArray[np.float64]
 
 def told_apart(setup: Setup, where: Collection[str], verdict: Verdict) -> Verdict:
     """The verdict; if it is of one of these places, with what few setups have as a part of it: values that are wrong
-    under a window or a logit cap are another failure than values that are wrong everywhere."""
+    under a window or a logit cap are another failure than values that are wrong everywhere, and under a window by
+    other kernels (deterministic inference) another one again."""
     if verdict.where not in where:
         return verdict
-    few = f"{', window' * bool(setup.window)}{', logit cap' * bool(setup.logit_cap)}"
-    return replace(verdict, where=f"{verdict.where}{few}")
+    having = {
+        "window": setup.window,
+        "logit cap": setup.logit_cap,
+        "deterministic": setup.window and setup.deterministic,
+    }
+    return replace(verdict, where=", ".join([verdict.where, *(name for name, few in having.items() if few)]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

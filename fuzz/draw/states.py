@@ -42,6 +42,7 @@ def possible(runner: str, backend: str) -> frozenset[str]:
         "hidden states": facts.asks_hidden,
         "other hidden states": facts.asks_hidden,
         "positions in three dimensions": facts.mrope,
+        "deterministic inference": facts.capped and backend == "triton",
         "random drafts": facts.rejects,
         "random drafts of greedy requests alone": facts.rejects,
         "an idle batch": facts.idles and kernels.options,
@@ -58,6 +59,7 @@ def _of_setup(setup: Setup) -> set[str]:
         "a logit cap": bool(setup.logit_cap),
         "no padding": not setup.padded,
         "positions in three dimensions": setup.mrope,
+        "deterministic inference": setup.deterministic,
         "random drafts": setup.rejection,
         "one draft step": setup.num_steps == 1,
     }

@@ -87,7 +87,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     windows = domain.windowed == "target" or BACKEND_FACTS[backend].drafts_in_windows or (num_steps == 1 and options)
     window = draw(st.sampled_from(WINDOWS)) if domain.windowed and windows and swarm.windowed and plain else 0
     page_size, context_len = draw(_pages(runner, topk, num_steps, draft_tokens, size, swarm.paged))
-    return Setup(
+    setup = Setup(
         runner=runner,
         backend=backend,
         topk=topk,
@@ -116,7 +116,10 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         mirrored=domain.host_lengths or not swarm.unmirrored,
         mrope=swarm.mrope and domain.mrope and algorithm == "EAGLE3" and draw(st.booleans()),
         rejection=rejecting and algorithm != "EAGLE3",
+        deterministic=swarm.deterministic and capped and plain and draw(st.booleans()),
     )
+    # Windows of decode and drafts are wrong in every release (docs/findings), whatever inference is.
+    return replace(setup, window=0, swa=False) if setup.deterministic and runner != "verify" else setup
 
 
 def _algorithms(domain: RunnerFacts, backend: str) -> tuple[str, ...]:

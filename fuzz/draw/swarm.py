@@ -44,7 +44,7 @@ class Swarm:
     halfway: some calls have no lengths on the host. overhanging: drafts and trees may reach behind the context.
     relocating: request slots own other KV slots from one call to the next.
     asking: some batches ask for hidden states. mrope: draft models may have positions in three dimensions.
-    rejecting: drafts are drawn at random, in chains."""
+    rejecting: drafts are drawn at random, in chains. deterministic: inference is."""
 
     size: Size = MIDDLE
     moves: tuple[str, ...] = MOVES
@@ -67,6 +67,7 @@ class Swarm:
     idle: bool = False
     mrope: bool = False
     rejecting: bool = False
+    deterministic: bool = False
 
 
 # One small round whose contexts are longer than the blocks of 512 over which kernels loop.
@@ -87,6 +88,7 @@ EVERYTHING = Swarm(
     halfway=True,
     idle=True,
     mrope=True,
+    deterministic=True,
 )
 
 
@@ -119,6 +121,7 @@ def swarms(draw: st.DrawFn) -> Swarm:
         idle=draw(st.sampled_from((False, False, True))),
         mrope=draw(st.sampled_from((False, False, True))),
         rejecting=draw(st.sampled_from((*[False] * 7, True))),
+        deterministic=draw(st.sampled_from((*[False] * 5, True))),
     )
 
 

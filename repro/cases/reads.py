@@ -40,6 +40,8 @@ class Reads:
     positions: Callable[[Attending, Prefixed, int], Ints]
     # Query tokens of a sequence, where qo_indptr says so; None where each has one.
     queries: Callable[[Attending], int] | None = None
+    # Whether its queries are the tokens of a tree.
+    of_tree: bool = False
     # What the names of this metadata begin with: "window_" is that of sliding layers.
     prefix: str = ""
     # The layer that reads so, where layers differ; None: any.

@@ -103,7 +103,7 @@ class RunnerFacts:
 
 _DRAFTS = Reads(calls=reads.call_per_draft_step, positions=reads.drafts)
 _DRAFTS_IN_WINDOW = replace(_DRAFTS, prefix="window_", fewest=reads.draft_in_reach)
-_BEFORE_TREE = Reads(calls=reads.one_call, positions=reads.before_tree, queries=reads.tree_queries)
+_BEFORE_TREE = Reads(calls=reads.one_call, positions=reads.before_tree, queries=reads.tree_queries, of_tree=True)
 # Of later layers no metadata is recorded, but what they read.
 _BEFORE_GROWN_TREES = tuple(
     Reads(calls=reads.one_call, positions=reads.before_grown_tree(layer), prefix=f"layer_{layer}_", layer=layer)
@@ -111,9 +111,9 @@ _BEFORE_GROWN_TREES = tuple(
 )
 _IN_WINDOW = Reads(calls=reads.one_call, positions=reads.in_window, prefix="window_")
 _BEFORE_TREE_IN_WINDOW = replace(_BEFORE_TREE, prefix="window_", queries=None, fewest=reads.in_reach)
-_VERIFIED = Reads(calls=reads.one_call, positions=reads.verified, queries=reads.tree_queries)
+_VERIFIED = Reads(calls=reads.one_call, positions=reads.verified, queries=reads.tree_queries, of_tree=True)
 _VERIFIED_IN_WINDOW = Reads(
-    calls=reads.one_call, positions=reads.verified_in_window, prefix="window_", fewest=reads.in_reach
+    calls=reads.one_call, positions=reads.verified_in_window, prefix="window_", fewest=reads.in_reach, of_tree=True
 )
 # The Triton backend of several draft steps uses the sum only to cut the indices of the eager path (triton_backend.py,
 # common_template); up to 0.5.13 the graphs' is that of the batch and not of the bucket. FlashAttention's takes it as an

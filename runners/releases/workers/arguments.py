@@ -14,6 +14,7 @@ from sglang.srt.server_args import ServerArgs
 from repro.cases.case import Setup
 from repro.cases.layout import pool_tokens
 from runners.recording.observer import HarnessError, Unsupported
+from runners.releases import deterministic
 from runners.releases.model import Folders
 
 # How the buckets of graphs are given up to 0.5.13; since then they are in cuda_graph_config.
@@ -59,6 +60,8 @@ def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) 
         # As many KV slots for sliding layers as for full ones, and a page more than requests own.
         arguments |= {"swa_full_tokens_ratio": 1.0, "max_total_tokens": pool_tokens(setup) + setup.page_size}
     known = inspect.signature(ServerArgs).parameters
+    if setup.deterministic:
+        deterministic.prepare(device)
     if setup.rejection:
         if _REJECTION not in known:
             raise Unsupported("this release has no rejection sampling of its own")
