@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 import pytest
@@ -199,12 +199,15 @@ def test_without_a_past_or_in_fresh_processes_there_is_no_flag(
 
 # On sglang -------------------------------------------------------------------------------------------------------
 
-# A process serves so many setups, of so many that are drawn at most: what fails there ends the process.
-SERVED, ROUNDS, EACH = 3, 12, 1
+ROUNDS, EACH = 5, 1
 
 
-def drawn(runner: str, backend: str) -> list[Case]:
-    return [case for number in range(ROUNDS) for case in islice(round_cases(11, number, runner, backend, EACH), EACH)]
+def drawn(runner: str, backend: str) -> Iterator[Case]:
+    """Cases of setups that every release runs: a process ends with what fails in it, and few drafts of old releases
+    are extended where these have branches, or have windows that Triton can compile."""
+    rounds = (islice(round_cases(11, number, runner, backend, EACH), EACH) for number in count())
+    some = (case for one in rounds for case in one)
+    return islice((c for c in some if not c.setup.window and (runner != "draft_extend" or c.setup.topk == 1)), ROUNDS)
 
 
 @pytest.mark.emulated
@@ -214,8 +217,6 @@ def test_served_setups_give_the_bits_of_fresh_sessions(runner: str, backend: str
     with Pool(target) as fresh, Pool(target, setups_per_session=ROUNDS) as served:
         pasts = 0
         for case in drawn(runner, backend):
-            if pasts == SERVED:
-                break
             expected, trace = fresh.run(case), served.run(case)
             assert bits(trace) == bits(expected), served.past
             assert replace(trace.ended, detail="") == replace(expected.ended, detail="")

@@ -48,6 +48,10 @@ def let_go() -> None:
     outputs: Any = sys.modules.get("sglang.srt.model_executor.graph_shared_output")
     if outputs is not None and hasattr(outputs.GraphSharedOutput, "_process_shared"):
         outputs.GraphSharedOutput._process_shared = None  # since 0.5.15, and as large as the largest so far
+    # Up to 0.5.12 the inputs of latent attention's last call stay, and with them the layer that makes them.
+    communicator: Any = sys.modules.get("sglang.srt.layers.communicator")
+    if communicator is not None and hasattr(communicator, "ATTN_TP_CONTEXT"):
+        communicator.ATTN_TP_CONTEXT.attn_inputs_ = None
     for module, names in _NONE_AT_FIRST.items():
         contents = vars(sys.modules[module]) if module in sys.modules else {}
         for name in names:
