@@ -200,6 +200,7 @@ def _command(pid: int) -> str:
         return ""
 
 
+@pytest.mark.exhaustive
 def test_an_interrupt_ends_all_and_keeps_what_is_there(tmp_path: Path) -> None:
     driver = started(tmp_path, 100_000, "--cluster", "local:2", "--chunk-seconds", "2")
     deadline = time.monotonic() + 120

@@ -210,9 +210,17 @@ def drawn(runner: str, backend: str) -> Iterator[Case]:
     return islice((c for c in some if not c.setup.window and (runner != "draft_extend" or c.setup.topk == 1)), ROUNDS)
 
 
+# One over each backend; the others with all that repeats.
+SOME = {("draft", "triton"), ("decode", "flashinfer")}
+SERVED = [
+    pytest.param(runner, backend, marks=() if (runner, backend) in SOME else pytest.mark.exhaustive)
+    for runner in ("draft", "decode", "verify", "draft_extend")
+    for backend in ("triton", "flashinfer")
+]
+
+
 @pytest.mark.emulated
-@pytest.mark.parametrize("backend", ["triton", "flashinfer"])
-@pytest.mark.parametrize("runner", ["draft", "decode", "verify", "draft_extend"])
+@pytest.mark.parametrize(("runner", "backend"), SERVED)
 def test_served_setups_give_the_bits_of_fresh_sessions(runner: str, backend: str, target: Target) -> None:
     with Pool(target) as fresh, Pool(target, setups_per_session=ROUNDS) as served:
         pasts = 0
