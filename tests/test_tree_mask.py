@@ -141,6 +141,11 @@ def test_the_stand_in_builds_the_trees_of_sglangs_own_triton_kernel() -> None:
     assert differences("triton", Target("0.5.15.post1", "emulated")) == {"built": 20, "differ": []}
 
 
+@pytest.mark.emulated("0.5.13")
+def test_the_stand_in_builds_what_fits_into_a_mask_that_ends_too_early() -> None:
+    assert differences("short", Target("0.5.13", "emulated")) == {"built": 20, "differ": []}
+
+
 @pytest.mark.cuda
 def test_the_stand_in_builds_the_trees_of_sgl_kernel(cuda_target: Target) -> None:
     assert differences("sgl_kernel", cuda_target) == {"built": 20, "differ": []}

@@ -1,7 +1,8 @@
 """Random draft trees, built by the stand-in for sgl_kernel's build_tree_kernel_efficient and by something else.
 
 python tests/tree_problems.py WHOSE [COUNT] builds them by both and says, as JSON, which differ. WHOSE: sgl_kernel, on a
-GPU, or triton: sglang's own kernel for other machines, which is in it from 0.5.15 on.
+GPU, or triton: sglang's own kernel for other machines, which is in it from 0.5.15 on; or short: the stand-in itself,
+given a mask that ends too early, which must hold the first part of the whole one.
 """
 
 from __future__ import annotations
@@ -63,10 +64,14 @@ def _drawn(dice: random.Random, topk: int, num_steps: int, tokens: int) -> tuple
     return parents[: topk * (num_steps - 1) + 1], kept
 
 
-def built(one: Problem, build: Callable[..., Any], device: str) -> dict[str, list[Any]]:
-    """Everything that the function writes."""
+def mask_bits(one: Problem) -> int:
+    return one.tokens * (sum(one.lengths) + len(one.lengths) * one.tokens)
+
+
+def built(one: Problem, build: Callable[..., Any], device: str, bits: int | None = None) -> dict[str, list[Any]]:
+    """Everything that the function writes, in a mask of so many bits (default: of all that there are)."""
     rows, tokens = len(one.lengths), one.tokens
-    bits = tokens * (sum(one.lengths) + rows * tokens)
+    bits = mask_bits(one) if bits is None else bits
     out = {
         "tree_mask": torch.full((bits,), True, device=device),
         "positions": torch.zeros(rows * tokens, dtype=torch.long, device=device),
@@ -85,7 +90,22 @@ def real(whose: str) -> tuple[Callable[..., Any], str]:
     return importlib.import_module("sglang.srt.speculative.eagle_utils").sgl_build_tree_kernel_triton, "cpu"
 
 
+def short(count: int) -> list[list[Any]]:
+    """Where a mask that ends anywhere, in a request's part or before it, is not the first part of the whole mask."""
+    differ = []
+    for number in range(count):
+        one = problem(number, TOKENS_MAX["triton"])
+        bits = random.Random(-number).randrange(mask_bits(one))
+        whole, cut = (built(one, tree.build_tree_kernel_efficient, "cpu", held) for held in (None, bits))
+        whole["tree_mask"] = whole["tree_mask"][:bits]
+        differ += [[number, name] for name in NAMES if whole[name] != cut[name]]
+    return differ
+
+
 def main(whose: str, count: int) -> None:
+    if whose == "short":
+        print(json.dumps({"built": count, "differ": short(count)}))
+        return
     build, device = real(whose)
     differ = []
     for number in range(count):

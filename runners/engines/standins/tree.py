@@ -46,7 +46,7 @@ def build_tree_kernel_efficient(
             line = _ancestors(parents, token)
             among_drafts[token, line] = 1
             positions[row * draft_token_num + token] = length + len(line)
-        tree_mask[start : start + size] = block[: len(tree_mask) - start]
+        tree_mask[start : start + size] = block[: max(0, len(tree_mask) - start)]
         start += size
         retrieve_index[row] = torch.arange(draft_token_num) + row * draft_token_num
         for token in range(draft_token_num - 1, 0, -1):
