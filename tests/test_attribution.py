@@ -96,7 +96,8 @@ def test_the_innermost_frame_tells(files: tuple[str, ...], error: str, ours: boo
         run = code(path, CALLS, inner=run)
     found = raised(run)
     if ours:
-        with pytest.raises(HarnessError, match=type(found).__name__):
+        place = rf"{type(found).__name__}: .* \(runners/.*\.py:\d+\)"
+        with pytest.raises(HarnessError, match=place):
             raise_harness_error(found)
     else:
         raise_harness_error(found)

@@ -47,7 +47,14 @@ def raise_harness_error(error: Exception) -> None:
         raise Unsupported(str(cause)) from error
     mistake = innermost == "harness" or (innermost == "engines" and isinstance(cause, _MISTAKES))
     if mistake or _names_a_stand_in(cause):
-        raise HarnessError(f"{type(cause).__name__}: {cause}") from error
+        raise HarnessError(told(cause)) from error
+
+
+def told(error: BaseException) -> str:
+    """A mistake of the harness's in one line, with the innermost place in runners/ that it came through."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(_HARNESS)]
+    place = f" ({Path(frames[-1].filename).relative_to(Path(_HARNESS).parent)}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
 
 
 def not_built(error: Exception, setup: Setup, watch: Watch) -> None:
@@ -59,7 +66,7 @@ def not_built(error: Exception, setup: Setup, watch: Watch) -> None:
     lacking = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] != "sglang"
     scarce = engine.device == "cuda" and _SCARCE.search(str(error))
     if lacking or scarce or isinstance(error, OSError | MemoryError):
-        raise HarnessError(f"{type(error).__name__}: {error}") from error
+        raise HarnessError(told(error)) from error
     frames = traceback.extract_tb(error.__traceback__)
     if not any(frame.name == "capture" and _whose(frame) == "harness" for frame in frames):
         watch.at(-1, f"building {_stage(error)}")

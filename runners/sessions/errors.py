@@ -13,7 +13,7 @@ from repro.cases.case import Case
 from runners.engines.active import engine
 from runners.recording.observer import HarnessError, Refused, RunCase, Unsupported, Watch
 from runners.releases import catalogue
-from runners.sessions.attribution import raise_harness_error
+from runners.sessions.attribution import raise_harness_error, told
 
 
 class SglangError(Exception):
@@ -71,6 +71,6 @@ def attributed(run: RunCase) -> RunCase:
         except (Unsupported, HarnessError, torch.AcceleratorError):
             raise
         except Exception as error:
-            raise HarnessError(f"the session failed: {type(error).__name__}: {error}") from error
+            raise HarnessError(f"the session failed: {told(error)}") from error
 
     return blamed

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import sys
 from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import Any
@@ -16,11 +17,24 @@ from typing import Any
 from runners.sessions.attributes import DEPTH, looked_into
 
 PATH = "unmade"
-_SKIPPED = {dis.opmap[name] for name in ("CACHE", "PRECALL", "NOP", "RESUME") if name in dis.opmap}
-_SELF = {dis.opmap[name] for name in ("LOAD_FAST", "LOAD_DEREF") if name in dis.opmap}
+_SKIPPED = {dis.opmap[name] for name in ("CACHE", "PRECALL", "NOP", "RESUME", "NOT_TAKEN") if name in dis.opmap}
+# What puts a local on top, and of two in one instruction, whose places have four bits each, the second.
+_LOCALS = {
+    dis.opmap[name] for name in ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_DEREF") if name in dis.opmap
+}
+_SECOND_LOCALS = {
+    dis.opmap[name]
+    for name in ("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW", "STORE_FAST_LOAD_FAST")
+    if name in dis.opmap
+}
 _LOADS = {dis.opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD") if name in dis.opmap}
 _STORES = {dis.opmap["STORE_ATTR"]}
+# Since 3.12 LOAD_ATTR's lowest bit says whether a method is called.
+_SHIFT = {dis.opmap["LOAD_ATTR"]: 1 if sys.version_info >= (3, 12) else 0}
+# The second operand of an `and` or an `or` follows one of these; since 3.12, a jump and a POP_TOP.
 _ALTERNATIVES = {code for name, code in dis.opmap.items() if name.startswith("JUMP_IF") and name.endswith("OR_POP")}
+_JUMPS = {code for name, code in dis.opmap.items() if name.startswith("POP_JUMP_IF")}
+_POP = dis.opmap["POP_TOP"]
 
 
 def unmade(roots: Mapping[str, Any]) -> list[str]:
@@ -84,7 +98,7 @@ def _note(code: CodeType, read: set[str], made: set[str]) -> None:
     if "self" not in code.co_varnames and "self" not in code.co_freevars:
         return
     names = (*code.co_varnames, *(name for name in code.co_cellvars if name not in code.co_varnames), *code.co_freevars)
-    before, of_self, argument = 0, False, 0
+    last, before, of_self, argument = 0, 0, False, 0
     instructions = code.co_code
     for place in range(0, len(instructions), 2):
         operation, low = instructions[place], instructions[place + 1]
@@ -92,12 +106,14 @@ def _note(code: CodeType, read: set[str], made: set[str]) -> None:
         if operation == dis.EXTENDED_ARG:
             continue
         if operation in _LOADS and of_self:
-            read.add(code.co_names[argument])
+            read.add(code.co_names[argument >> _SHIFT.get(operation, 0)])
         elif operation in _STORES and of_self:
             made.add(code.co_names[argument])
         if operation not in _SKIPPED:
-            of_self = operation in _SELF and before not in _ALTERNATIVES and names[argument] == "self"
-            before = operation
+            alternative = last in _ALTERNATIVES or (last == _POP and before in _JUMPS)
+            local = argument if operation in _LOCALS else argument & 15 if operation in _SECOND_LOCALS else None
+            of_self = local is not None and not alternative and names[local] == "self"
+            before, last = last, operation
         argument = 0
 
 
