@@ -31,7 +31,7 @@ from oracles import (
 from oracles.trace_index import Judge
 from repro.cases.case import Case
 from repro.cases.runner_facts import RUNNER_FACTS
-from repro.traces.finding import Status, Verdict, worst
+from repro.traces.finding import ENDED, RAISED, Status, Verdict, worst
 from repro.traces.trace import Trace
 
 ALL: tuple[Judge, ...] = (
@@ -64,7 +64,6 @@ OF_SOME = frozenset(name for facts in RUNNER_FACTS.values() for name in facts.ow
 
 # A pass needs both: that the run came to its end, and that what its runner is driven for was compared: a graph's
 # results with eager's, or what the session of a runner without a graph records.
-ENDED = ended.ORACLE
 COMPARED = frozenset(
     name
     for facts in RUNNER_FACTS.values()
@@ -91,7 +90,6 @@ def name_of(judge: Judge) -> str:
 OF_SOME_ENGINES = frozenset(name_of(judge) for judge in _WHERE_RECORDED)
 
 # The `where` of an oracle that raised: it is broken, or the record is not what it reads.
-RAISED = "the oracle itself raised"
 
 
 def asked(case: Case, trace: Trace) -> tuple[Judge, ...]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from repro.cases.case import Case
-from repro.traces.finding import Status, Verdict
+from repro.traces.finding import ENDED, Status, Verdict
 from repro.traces.trace import Termination, Trace
 
-ORACLE = "ended"
+ORACLE = ENDED
 
 
 def judge(case: Case, trace: Trace) -> Verdict:

@@ -11,7 +11,7 @@ from oracles.trace_index import Record, Wrong, conclude, first_difference
 from repro.cases.case import Case, Setup
 from repro.cases.layout import Ints
 from repro.cases.reads import names_tree
-from repro.cases.tree import ancestors, linked, parents_of
+from repro.cases.tree import ancestors, linked, parents_of, reached
 from repro.traces.finding import Verdict
 from repro.traces.trace import Array, Trace
 
@@ -64,7 +64,7 @@ def _wrong_links(step: int, setup: Setup, batch: Mapping[str, Array], given: Map
         return
     for row, (selected, parents) in enumerate(zip(batch["scores_index"], batch["parents"], strict=True)):
         links = linked(given["next_token"][row], given["next_sibling"][row])
-        wanted = parents_of(setup, selected, parents)
+        wanted = reached(parents_of(setup, selected, parents))
         first = row * setup.num_draft_tokens
         for where, name, got, want in (
             (LINKS, "parent by links", np.array(links), np.array(wanted)),

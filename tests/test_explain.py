@@ -101,6 +101,20 @@ def test_what_could_not_be_put_to_the_test_is_not_explained() -> None:
     assert not said.holds and said.left == (STALE,) and "cannot be judged" in str(said)
 
 
+def test_of_a_case_without_a_graph_the_end_is_enough() -> None:
+    class Alone(World):
+        def run(self, target: Target, case: Case, tries: int) -> tuple[list[tuple[Verdict, ...]], str]:
+            return [(ENDED, *self.left)], ""
+
+    failed = replace(STALE, oracle="ended", where="raised AssertionError in eager")
+    issue = replace(ISSUE, explains=(f"{KIND} ended",))
+    assert Alone(issues=(issue,)).explainer().explain(CASE, TARGET, [failed]).holds
+    assert not Alone().explainer().explain(CASE, TARGET, [STALE]).holds
+    assert not Alone().explainer().explain(CASE, TARGET, [failed, STALE]).holds
+    doubtful = Verdict(oracle="kv_indices", status=Status.UNKNOWN, where="the oracle itself raised")
+    assert not Alone(issues=(issue,), left=(doubtful,)).explainer().explain(CASE, TARGET, [failed]).holds
+
+
 def test_where_nothing_mends_it_only_what_is_named_in_full_is_explained() -> None:
     with_cell = replace(STALE, cell=Cell(step=0, buffer="a", row=1, column=0, got="2", want="0"))
     for explains, holds in (

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from oracles import bucket, callers_batch, ended, graph_equals_eager, kv_writes, slot0_padding, staged, tolerance
-from oracles.catalogue import ALL, COMPARED, ENDED, RAISED, judge_all, overall
+from oracles.catalogue import ALL, COMPARED, judge_all, overall
 from repro.cases.case import Case, Step
-from repro.traces.finding import Status, Verdict, fingerprint
+from repro.traces.finding import ENDED, RAISED, Status, Verdict, fingerprint
 from repro.traces.trace import End, RecordedArray, Termination, Trace
 from tests.builders.only_verdict import only
 from tests.builders.sound_trace import CASE, FAIL, FULL, PADDED, PASS, RAW, SETUP, SOUND, THREE, UNKNOWN, told

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oracles.catalogue import ALL, RAISED, judge_all, overall
+from oracles.catalogue import ALL, judge_all, overall
 from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.cases.codec import case_to_json
-from repro.traces.finding import Status
+from repro.traces.finding import RAISED, Status
 from repro.traces.trace import Termination
 from runners.recording.observer import HarnessError, Unsupported
 from runners.toy.runner import BUGS

@@ -233,3 +233,19 @@ def test_a_set_is_the_paths_own_as_far_as_rounding_explains_it() -> None:
     assert largest_set(values, 3)[1].tolist() == [[True, True, True]]
     for claim, want in (([2, 3], [2, 3]), ([1, 3], [1, 3]), ([0, 3], [1, 3]), ([3, 2], [1, 3]), ([1, 7], [1, 3])):
         assert largest_set(values, 2, torch.tensor([claim]))[0].tolist() == [want], claim
+
+
+def test_products_of_linear_layers_are_cut_where_inference_is_deterministic() -> None:
+    """On a GPU sglang makes them by `tl.dot` then, which takes ten bits behind the point of a float32."""
+    draw = torch.Generator().manual_seed(3)
+    x, weight = ((torch.rand(64, 48, generator=draw) * 2 - 1) for _ in range(2))
+    cut = [(part.view(torch.int32) & ~0x1FFF).view(torch.float32).double() for part in (x, weight)]
+    error = (cut[0] @ cut[1].T - x.double() @ weight.double().T).abs()
+
+    def exceeded(*, deterministic: bool) -> int:
+        by = Rounding(torch.float32, on_gpu=True, seed=1, deterministic=deterministic)
+        bound = bounds.each(op.linear(by, by.exact(x.double()), weight.double()))
+        return int((error > bound).sum())
+
+    assert exceeded(deterministic=True) == 0
+    assert exceeded(deterministic=False) > error.numel() // 2

@@ -31,7 +31,8 @@ def directed(runner: str, backend: str, seed: int, number: int, count: int) -> I
     # Of EAGLE3's setups every second one.
     mrope = RUNNER_FACTS[runner].mrope and algorithm == "EAGLE3" and number // len(algorithms) % 2 == 0
     # Of EAGLE's chains one in two.
-    rejection = RUNNER_FACTS[runner].rejects and algorithm == "EAGLE" and drawn.topk == 1 and number % 4 == 3
+    is_rejecting = RUNNER_FACTS[runner].rejects and algorithm == "EAGLE" and number % 4 == 3
+    rejection = is_rejecting and drawn.topk == 1 and not drawn.deterministic
     setup = replace(drawn, algorithm=algorithm, mrope=mrope, rejection=rejection)
     yield from different(name, cases(setup, swarm), count)
 

@@ -20,6 +20,15 @@ def parents_of(setup: Paged, selected: Ints, parents: Ints) -> list[int]:
     return [NONE, *found]
 
 
+def reached(parents: list[int]) -> list[int]:
+    """The same, with NONE for what the root does not lead to: a token whose parent was not kept, and all below it."""
+    found = list(parents)
+    for token, parent in enumerate(parents):  # rising: parents come before their children
+        if parent > 0 and found[parent] == NONE:
+            found[token] = NONE
+    return found
+
+
 def ancestors(setup: Paged, selected: Ints, parents: Ints) -> Ints:
     """Which tokens of the tree each of its tokens attends to, [num_draft_tokens, num_draft_tokens]."""
     attends = np.eye(setup.num_draft_tokens, dtype=np.int64)

@@ -6,14 +6,14 @@ full. What else is left is a failure of its own. What runs is passed in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from repro.cases.case import Case, Target
 from repro.cases.codec import digest
 from repro.ledger.known import Issue
 from repro.shrinking.replay import Outcome
-from repro.traces.finding import Status, Verdict
+from repro.traces.finding import ENDED, RAISED, Status, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class Explainer:
         mended = self.mended(target)
         failing, doubt = tuple(failures), ""
         if mended:
-            failing, doubt = self._left(case, mended, tries)
+            failing, doubt = self._left(case, mended, tries, {v.oracle for v in failures})
         mended_names = set(mended.names) if mended else set()
         applied = [issue for issue in issues if set(issue.mended_by) & mended_names]
         others = [issue for issue in issues if not set(issue.mended_by) & mended_names]
@@ -121,8 +121,12 @@ class Explainer:
         release = self.release_of(target)
         return [issue for issue in self.issues if issue.holds_on(release, target.engine)]
 
-    def _left(self, case: Case, mended: Mended, tries: int) -> tuple[tuple[Verdict, ...], str]:
-        """The failures that are there with the changes made, each once; and why that cannot be said."""
+    def _left(
+        self, case: Case, mended: Mended, tries: int, oracles: Collection[str]
+    ) -> tuple[tuple[Verdict, ...], str]:
+        """The failures that are there with the changes made, each once; and why that cannot be said. oracles: what
+        failed without them. Where nothing but the end did, the end is all that has to be right: a case without a graph
+        has little more to judge."""
         key = (mended.target, digest(case), tries)
         if key not in self._runs:
             self._runs[key] = self.run(mended.target, case, tries)
@@ -132,9 +136,18 @@ class Explainer:
             return tuple(failures.values()), ""
         if trouble or not runs:
             return (), f"with known changes applied it cannot be run: {trouble}"
-        if any(self.overall(run) is not Status.PASS for run in runs):
+        sound = {Status.PASS, Status.UNKNOWN} if set(oracles) == {ENDED} and _ended_well(runs) else {Status.PASS}
+        if any(self.overall(run) not in sound for run in runs):
             return (), "with known changes applied it cannot be judged"
         return (), ""
+
+
+def _ended_well(runs: Iterable[Sequence[Verdict]]) -> bool:
+    """Whether all did, and no oracle raised."""
+    return all(
+        any(v.oracle == ENDED and v.status is Status.PASS for v in run) and not any(v.where == RAISED for v in run)
+        for run in runs
+    )
 
 
 def _speaking_of(failures: Sequence[Verdict], setup: tuple[str, str], applied: Sequence[Issue]) -> Sequence[Issue]:

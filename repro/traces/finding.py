@@ -9,6 +9,9 @@ from enum import IntEnum
 
 from repro.cases.case import Case, Setup, Target
 
+# The oracle that judges how a run ended, and where an oracle fails that raised.
+ENDED, RAISED = "ended", "the oracle itself raised"
+
 
 class Status(IntEnum):
     """Verdicts merge by max: a failure outweighs a doubt, a doubt outweighs a pass."""

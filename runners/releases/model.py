@@ -153,8 +153,14 @@ def fill_weights(model: torch.nn.Module) -> None:
         if parameter.dim() < 2:
             values = 1.0 + 0.25 * values
         elif "embed" not in name:
-            values = values * (3.0 / parameter.shape[-1]) ** 0.5 * 1.5
+            values = values * (3.0 / parameter.shape[-1]) ** 0.5 * (0.5 if _is_eagles_first(name, parameter) else 1.5)
         parameter.data.copy_(values)
+
+
+def _is_eagles_first(name: str, parameter: torch.Tensor) -> bool:
+    """Whether it is what makes EAGLE's draft model out of a token and the hidden states of the draft before: without a
+    norm before attention they would grow threefold with every draft, and after ten be no numbers any more."""
+    return name.endswith("fc.weight") and parameter.shape[1] == 2 * parameter.shape[0]
 
 
 def _norms_without_kernels(model: torch.nn.Module) -> None:

@@ -37,6 +37,11 @@ REFUSALS = (
         words=re.compile(r"speculative_eagle_topk > 1 with page_size > 1 is (unstable|only supported)"),
         of=lambda setup: setup.topk > 1 and setup.page_size > 1,
     ),
+    # Of every release that has rejection sampling.
+    Refusal(
+        words=re.compile(r"speculative-use-rejection-sampling is incompatible with --enable-deterministic-inference"),
+        of=lambda setup: setup.rejection and setup.deterministic,
+    ),
     # A kernel that DeepSeek's NEXTN runs through on a GPU, since 0.5.15.post1.
     Refusal(
         words=re.compile(r"fused_eh_norm: unsupported dtype torch\.float32"),

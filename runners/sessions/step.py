@@ -229,7 +229,7 @@ class Step:
         nudge = NUDGE[captured.dtype]
         noisy = self.family.noisy
         again = self.rows
-        if self.family.eager_pads(self.setup):
+        if again.count <= self.setup.max_bs and self.family.eager_pads(self.setup):
             again = again.padded(self.setup.bucket(again.count), captured.neutral)
         for path, rows, factor in (
             ("eager_again", again, 1.0),

@@ -156,7 +156,8 @@ class ThirdOpinion:
         reference."""
         if self._reference is None:
             return None
-        by = Rounding(self.dtype, on_gpu=engine.device == "cuda", seed=1)
+        deterministic = self.setup.deterministic
+        by = Rounding(self.dtype, on_gpu=engine.device == "cuda", seed=1, deterministic=deterministic)
         kv = [tensor.cpu() for tensor in before]
         on_host = {name: value.cpu() for name, value in given.items()}
         claims = {

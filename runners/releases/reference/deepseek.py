@@ -11,7 +11,7 @@ from runners.releases.reference import operations as op
 from runners.releases.reference.chosen import largest_set
 from runners.releases.reference.llama import Attend, Ends, Gated, Model, Norm, Result, Scores, Tokens, weight
 from runners.releases.reference.question import Cached
-from runners.releases.reference.rounding import TENSOR_FLOAT_32, Rounding
+from runners.releases.reference.rounding import Rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +121,7 @@ class Experts:
         sums = op.linear_by_head(halved, x, weights)
         if not by.tensor_cores:
             return sums
-        norm = op.products_norm(x, weights)
-        return by.moved(sums, TENSOR_FLOAT_32 * (norm + sums[0].abs()))
+        return op.on_tensor_cores(by, sums, op.products_norm(x, weights))
 
 
 def next_token(model: Any, vocab: int) -> Model | None:

@@ -25,10 +25,18 @@ def summed(by: Rounding, sums: torch.Tensor, norm: torch.Tensor, terms: int) -> 
     return by.moved(sums, by.reach(norm)) if by.splits else sums
 
 
+def on_tensor_cores(by: Rounding, sums: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
+    """Sums of products of float32 that tensor cores made. norm: as in summed()."""
+    return by.moved(sums, TENSOR_FLOAT_32 * (norm + sums[0].abs()))
+
+
 def linear(by: Rounding, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x [..., in] by weight [out, in], and bias [out]: [..., out]."""
     y = x @ weight.T
-    y = by.rounded(summed(by, y, (x[0].square() @ weight.T.square()).sqrt(), weight.shape[1]))
+    norm = (x[0].square() @ weight.T.square()).sqrt()
+    if by.linear_on_cores:
+        y = on_tensor_cores(by, y, norm)
+    y = by.rounded(summed(by, y, norm, weight.shape[1]))
     return y if bias is None else by.rounded(y + bias)
 
 
@@ -152,7 +160,7 @@ def attention(
     norm = weighed(shares[0].square(), values.square(), new_values[0].square()).sqrt()
     sums = by.moved(sums, SINGLE * math.sqrt(shares.shape[-1]) * (norm + sums[0].abs()))
     if by.tensor_cores:
-        sums = by.moved(sums, TENSOR_FLOAT_32 * (norm + sums[0].abs()))
+        sums = on_tensor_cores(by, sums, norm)
     # Parts of the sum may be kept in the model's type until they are merged; they are no larger than this.
     sums = by.moved(sums, by.reach(weighed(shares[0], values.abs(), new_values[0].abs())))
     heads_out = by.rounded(sums).unflatten(2, (heads // kv_heads, count))  # [s, kv heads, groups, n, size]

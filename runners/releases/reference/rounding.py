@@ -48,12 +48,14 @@ FORMATS = {
 
 class Rounding:
     """What is rounded, and how far. format: that of the model's values. tensor_cores: products of attention are made
-    by tensor cores, also of float32. splits: sums of half precision may be kept in halves in two parts. All tensors
-    are on the host."""
+    by tensor cores, also of float32; linear_on_cores: those of linear layers, too, as sglang's kernel for them is
+    written in Triton where inference is deterministic (batch_invariant_ops.py, `tl.dot`). splits: sums of half
+    precision may be kept in halves in two parts. All tensors are on the host."""
 
-    def __init__(self, dtype: torch.dtype, *, on_gpu: bool, seed: int) -> None:
+    def __init__(self, dtype: torch.dtype, *, on_gpu: bool, seed: int, deterministic: bool = False) -> None:
         self.format = FORMATS[dtype]
         self.tensor_cores = on_gpu and dtype == torch.float32
+        self.linear_on_cores = self.tensor_cores and deterministic
         self.splits = on_gpu and dtype != torch.float32
         self._draw = random.Random(seed)
 
