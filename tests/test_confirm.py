@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.shrinking.confirm import confirm, failure
-from repro.shrinking.replay import Outcome, line, outcome_of, to_json
+from repro.shrinking.replay import AS_EXPECTED, Outcome, beside_expected, line, outcome_of, to_json
 from repro.traces.exit_codes import severest
 from repro.traces.finding import Cell, Status, Verdict, worst
 from repro.traces.trace import End, Termination, Trace
@@ -79,6 +80,27 @@ def test_a_doubt_about_the_same_place_is_no_failure() -> None:
 def outcome(*told: Verdicts | None) -> Outcome:
     run, judge = runs(*told)
     return outcome_of(SEED, CASE, TARGET, run, judge, worst, len(told))
+
+
+@pytest.mark.parametrize(
+    ("told", "release", "text"),
+    [
+        ([[PADDING]], "0.5.10.post1", AS_EXPECTED),
+        ([[FINE]], "0.5.10.post1", "expected to fail by slot0_padding"),
+        ([[replace(PADDING, oracle="memory")]], "0.5.10.post1", "expected to fail by slot0_padding"),
+        ([[replace(PADDING, oracle="memory"), PADDING]], "0.5.10.post1", AS_EXPECTED),
+        ([[FINE], [FINE]], "0.5.13", AS_EXPECTED),
+        ([[FINE], [PADDING]], "0.5.13", "expected to pass"),
+        ([[DOUBT]], "0.5.13", ""),
+        ([None], "0.5.13", ""),
+        ([[FINE]], "0.5.12", ""),
+        ([[FINE]], "/src/sglang/python", ""),
+    ],
+)
+def test_what_a_seed_expects_stands_beside_the_outcome(told: list[Verdicts | None], release: str, text: str) -> None:
+    about = {"expect": {"<0.5.11": "fail by slot0_padding", ">=0.5.13": "pass"}}
+    said = replace(outcome(*told), target=Target(release, "emulated"))
+    assert beside_expected(said, about) == text
 
 
 @pytest.mark.parametrize(

@@ -85,15 +85,17 @@ def test_several_seeds_on_several_targets(seed: Path, full: Path, capsys: pytest
         f"PASS {full} on clean/toy",
         f"FAIL {seed} on stale_padding/toy",
         f"PASS {full} on stale_padding/toy",
+        "4 in all",
     ]
 
 
 def test_a_crash_is_a_failure_and_the_next_case_runs(seed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(seed), "--target", "crash/toy", "--target", "clean/toy", "--quiet", "--tries", "2"]) == 1
-    crash, fine = capsys.readouterr().out.splitlines()
+    crash, fine, total = capsys.readouterr().out.splitlines()
     assert "ended at crashed SIGABRT" in crash
     assert ": 2 of 2 runs" in crash
     assert fine.startswith("PASS")
+    assert total == "2 in all: 1 FAIL, 1 PASS; 0 as expected, 0 not"
 
 
 def test_a_hang_is_a_failure(seed: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from rich.console import Console
@@ -16,7 +18,7 @@ from repro.commands.show import stored
 from repro.ledger import known
 from repro.ledger.explain import to_json as explanation_to_json
 from repro.ledger.run import LedgerRun, asked_for, new_run
-from repro.shrinking.replay import Outcome, line, outcome_of, to_json
+from repro.shrinking.replay import AS_EXPECTED, Outcome, beside_expected, line, outcome_of, to_json
 from repro.traces.exit_codes import ExitCode, severest
 from repro.traces.finding import Status
 from repro.traces.trace import Termination
@@ -36,6 +38,7 @@ def replay(options: argparse.Namespace, ledger: LedgerRun) -> ExitCode:
     seeds, codes = stored(options.seeds)
     outcomes: list[Outcome] = []
     replays: list[dict[str, object]] = []
+    beside: list[str] = []
     issues = known.load(options.known_issues) if options.known_issues else ()
     try:
         for target in dict.fromkeys(options.target):
@@ -51,11 +54,12 @@ def replay(options: argparse.Namespace, ledger: LedgerRun) -> ExitCode:
                         outcome = outcome_of(path, seed.case, target, pool.run, judge_all, overall, options.tries)
                         outcomes.append(outcome)
                         ledger.outcome(outcome, seed.about)
-                        _show(outcome, options)
+                        beside.append(beside_expected(outcome, seed.about))
+                        _show(outcome, beside[-1], options)
                         notes = extra_notes(pool, outcome, judge_all, reports.fresh())
                         asked = explainer.of_outcome(outcome) if issues else None
                         explained = {"known": explanation_to_json(asked)} if asked else {}
-                        replays.append(to_json(outcome) | {"notes": notes} | explained)
+                        replays.append(to_json(outcome) | {"notes": notes, "expectation": beside[-1]} | explained)
                         for note in () if options.json or options.quiet else [*notes, *([str(asked)] if asked else [])]:
                             say(f"  {note}")
                         if notes and options.sanitizer and outcome.status is Status.PASS:
@@ -66,6 +70,8 @@ def replay(options: argparse.Namespace, ledger: LedgerRun) -> ExitCode:
     code = severest([*codes, *(outcome.exit_code for outcome in outcomes)])
     if options.json:
         print(json.dumps({"exit_code": code, "replays": replays}, indent=1))
+    elif len(outcomes) > 1:
+        say(_total(outcomes, beside))
     return code
 
 
@@ -73,10 +79,18 @@ def opened(options: argparse.Namespace, target: Target, tool: str = "") -> Abstr
     return observed_pool(target, tool, timeout_s=options.timeout, fresh=options.fresh, log=options.log)
 
 
-def _show(outcome: Outcome, options: argparse.Namespace) -> None:
+def _total(outcomes: Sequence[Outcome], beside: Sequence[str]) -> str:
+    """One line of all of them: how each ended, and which did not end as their seeds expect."""
+    words = ", ".join(f"{count} {word}" for word, count in sorted(Counter(o.word for o in outcomes).items()))
+    others = [(o, text) for o, text in zip(outcomes, beside, strict=True) if text not in ("", AS_EXPECTED)]
+    named = "".join(f"\n  {o.seed} on {o.target}: {text}" for o, text in others)
+    return f"{len(outcomes)} in all: {words}; {beside.count(AS_EXPECTED)} as expected, {len(others)} not{named}"
+
+
+def _show(outcome: Outcome, beside: str, options: argparse.Namespace) -> None:
     for error in outcome.errors:
         complain(f"{outcome.seed} on {outcome.target}: could not be run: {error}")
     if not options.json and outcome.word != Termination.ERROR.name:
-        say(line(outcome))
+        say(f"{line(outcome)}; {beside}" if beside else line(outcome))
         if outcome.status is not None and not options.quiet:
             show_outcome(Console(), outcome)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from repro.cases.case import Case, Target
-from repro.cases.codec import digest
+from repro.cases.codec import AboutValue, digest
+from repro.cases.releases import expected
 from repro.shrinking.confirm import Judge, Run, attempts
 from repro.traces.exit_codes import ExitCode, of_status
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import End, Termination
+
+AS_EXPECTED = "as expected"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,20 @@ def line(outcome: Outcome) -> str:
     doubts = [v for run in outcome.runs for v in run if v.status is Status.UNKNOWN]
     why = f"{doubts[0].oracle}: {doubts[0].where or doubts[0].detail}" if doubts else "no oracle had anything to judge"
     return f"UNKNOWN {where}: {why}: failed 0 of {n} runs"
+
+
+def beside_expected(outcome: Outcome, about: Mapping[str, AboutValue]) -> str:
+    """AS_EXPECTED, or what the seed expects instead; "" where it says nothing of this target, or nothing was judged.
+    Only of releases as they were published: what a checkout has in it a seed does not know."""
+    if outcome.target.is_checkout or outcome.target.engine not in ("emulated", "cuda"):
+        return ""
+    wanted = expected(about, outcome.target.sglang)
+    if wanted is None or outcome.status not in (Status.PASS, Status.FAIL):
+        return ""
+    failed = {v.oracle for run in outcome.runs for v in run if v.status is Status.FAIL}
+    if wanted in failed or not (wanted or failed):
+        return AS_EXPECTED
+    return f"expected to fail by {wanted}" if wanted else "expected to pass"
 
 
 def trouble(ended: End) -> str:

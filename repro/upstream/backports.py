@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from repro.upstream.candidate import CandidatePatch
 from repro.upstream.edits import Edit, EditNotFound, edited
 from repro.upstream.length_patches import BEHIND, longer, one_key_more, planned_by_the_bucket
-from repro.upstream.mrope_patches import MROPE_FORMS
+from repro.upstream.mrope_patches import MROPE_ANYWHERE, MROPE_FORMS
 from repro.upstream.patches import CANDIDATE_PATCHES
 
 _SPECULATIVE = "sglang/srt/speculative/"
@@ -287,6 +287,7 @@ _OTHER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
 
 # What must be tried before the repair's own, whose places are there as well but do not suffice.
 _EARLIER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
+    **MROPE_ANYWHERE,
     # Graphs have a function of their own in some releases.
     "decode-window-one-short": (
         one_key_more("update_sliding_window_buffer", "update_sliding_window_buffer_cuda_graph"),

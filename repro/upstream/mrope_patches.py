@@ -29,15 +29,26 @@ def _staged(kind: str, tokens: str) -> Edit:
 
 
 DRAFT_STAGED, EXTEND_STAGED = _staged("Draft", "raw_num_token"), _staged("DraftExtend", "num_tokens")
-_ADVANCED = Edit(
-    file=f"{_SPECULATIVE}eagle_worker_v2.py",
-    function="EagleDraftWorker.draft_forward",
-    old=_BEGUN,
-    new=f"""
-        {_BEGUN}
-        if i and forward_batch.mrope_positions is not None:
-            forward_batch.mrope_positions.add_(1)
-    """,
+
+
+def _advanced(is_mrope: str) -> Edit:
+    """A graph is captured with such positions whatever the model has, and must leave them alone where it has none."""
+    return Edit(
+        file=f"{_SPECULATIVE}eagle_worker_v2.py",
+        function="EagleDraftWorker.draft_forward",
+        old=_BEGUN,
+        new=f"""
+            {_BEGUN}
+            if i and {is_mrope}:
+                forward_batch.mrope_positions.add_(1)
+        """,
+    )
+
+
+_ADVANCED = _advanced("self.draft_runner.model_config.model_is_mrope")
+# Up to 0.5.15 it is the model runner that knows.
+_ADVANCED_EARLIER = _advanced(
+    'all(getattr(one, "model_is_mrope", True) for one in (self.draft_runner, self.draft_runner.model_config))'
 )
 
 
@@ -64,8 +75,9 @@ MROPE_PATCHES = (
         edits=(EXTEND_STAGED,),
     ),
 )
-# By seed, of earlier releases.
+# By seed, of any release; and what those up to 0.5.13 spell otherwise.
+MROPE_ANYWHERE = {"draft-mrope-not-staged": ((DRAFT_STAGED, _ADVANCED_EARLIER),)}
 MROPE_FORMS = {
-    "draft-mrope-not-staged": ((_one_by_one(DRAFT_STAGED, "raw_num_token"), _ADVANCED),),
+    "draft-mrope-not-staged": ((_one_by_one(DRAFT_STAGED, "raw_num_token"), _ADVANCED_EARLIER),),
     "draft-extend-mrope-not-staged": ((_one_by_one(EXTEND_STAGED, "num_tokens"),),),
 }
