@@ -222,6 +222,8 @@ SERVED = [
 @pytest.mark.emulated
 @pytest.mark.parametrize(("runner", "backend"), SERVED)
 def test_served_setups_give_the_bits_of_fresh_sessions(runner: str, backend: str, target: Target) -> None:
+    if target.engine == "cuda":
+        pytest.skip("a compiler that has seen other shapes may order sums otherwise: verdicts are compared there")
     with Pool(target) as fresh, Pool(target, setups_per_session=ROUNDS) as served:
         pasts = 0
         for case in drawn(runner, backend):
