@@ -195,7 +195,7 @@ def test_no_loss_costs_or_doubles_a_case_or_a_finding(choices: random.Random, li
     assert Counter(told.kept) == Counter({(name, failed): 1 for name in failures for failed in (0, 5)})
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @given(st.randoms(use_true_random=False), st.integers(20, 60))
 def test_many_losses_cost_at_most_what_is_given_up(choices: random.Random, losses: int) -> None:
     nodes = SimulatedNodes(choices.randrange, losses)

@@ -192,6 +192,7 @@ def test_each_job_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ran == [job.case for job in jobs()] and {one.state for one in done} == {State.UNSUPPORTED}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated("0.5.23")
 def test_the_newest_release_conforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shortest of its runners, and one that is not there any more."""
