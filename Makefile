@@ -116,10 +116,10 @@ test-more: setup
 	$(SUITE) -m exhaustive
 
 test-fast: setup
-	$(SUITE) -m 'not emulated and not cuda and not slow'
+	$(SUITE) -m 'not emulated and not cuda and not slow and not exhaustive'
 
 # Which tests are counted: COVERED='not cuda' for all of them.
-COVERED ?= not emulated and not cuda and not slow
+COVERED ?= not emulated and not cuda and not slow and not exhaustive
 
 coverage: setup-checks
 	$(SUITE) --cov --cov-report=term -m '$(COVERED)'
