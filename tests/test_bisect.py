@@ -255,6 +255,7 @@ def test_a_commit_that_says_which_release_it_is_stays_as_it_is(tmp_path: Path) -
         assert (past.go_to(past.commits[1]) / "sglang" / "_version.py").read_text() == "__version__ = '0.6'\n"
 
 
+@pytest.mark.slow
 def test_ends_that_are_none_are_told(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Refused, match=r"the wrong way round: .* fails, .* does not"):
         commits(repository, lambda target: at(target) == 0, [])

@@ -78,6 +78,7 @@ def test_order_keep_check_shrink_confirm_keep() -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
+@pytest.mark.slow
 def test_known_fingerprint_is_counted_and_not_shrunk_again() -> None:
     world = World()
     done = world.go(replace(PLAN, cases=200))

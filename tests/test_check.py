@@ -108,6 +108,7 @@ class World:
         ).run(stored)
 
 
+@pytest.mark.slow
 def test_a_good_change_is_green_and_every_runner_was_judged(tmp_path: Path) -> None:
     done = World(tmp_path).check()
     assert exit_code(done) == ExitCode.PASS
@@ -237,6 +238,7 @@ def test_a_seed_that_passes_where_it_failed_is_told(tmp_path: Path) -> None:
     assert still.gone == [] and exit_code(still) == ExitCode.PASS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(4))
 @pytest.mark.parametrize(("runner", "backend"), places())
 def test_directed_cases_are_valid_and_the_same_every_time(runner: str, backend: str, number: int) -> None:

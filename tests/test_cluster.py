@@ -151,6 +151,7 @@ def test_what_was_lost_twice_waits_until_all_others_are_done() -> None:
 # Chunks ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_chunks_are_disjoint_named_by_their_plan_and_the_whole() -> None:
     cutter = Cutter(PLAN, A_ROUND, 40, seconds=4)
     chunks = []
@@ -236,6 +237,7 @@ def test_a_chunk_that_takes_its_node_with_it_is_an_error_and_no_finding() -> Non
     assert exit_code([campaign]) == 3
 
 
+@pytest.mark.slow
 def test_time_ends_the_campaign_and_what_was_sent_still_counts() -> None:
     nodes = SimulatedNodes(random.Random(3).randrange, 0)
     campaign, told = run(nodes, None, dataclasses.replace(PLAN, seconds=40), seconds=6)

@@ -85,6 +85,7 @@ def test_a_seed_comes_back_as_it_was(case: Case, about: dict[str, Any]) -> None:
     assert codec.case_from_json(json.loads(json.dumps(codec.case_to_json(case)))) == case
 
 
+@pytest.mark.slow
 @unhurried
 @given(first=cases(), second=cases())
 def test_a_digest_is_the_same_for_the_same_case_only(first: Case, second: Case) -> None:
@@ -334,6 +335,7 @@ def test_writing_leaves_the_old_file_or_the_new_one(tmp_path: Path, monkeypatch:
     assert [p.name for p in tmp_path.iterdir()] == ["seed.json"]
 
 
+@pytest.mark.slow
 def test_a_reader_never_sees_half_a_file_while_it_is_rewritten(tmp_path: Path) -> None:
     path = tmp_path / "seed.json"
     codec.write(path, Seed(case=CASE))

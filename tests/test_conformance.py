@@ -37,6 +37,12 @@ FACTS = {"sglang", "adapter", "adapted", "engine", "torch", "triton", "python", 
 OF_KV = {"kv_slots", "kv_rows", "kv_same"}
 
 each_pair = pytest.mark.parametrize("pair", PAIRS, ids="/".join)
+# What is compiled takes each of its sessions ten seconds.
+each_pair_some_later = pytest.mark.parametrize(
+    "pair",
+    [pytest.param(p, marks=pytest.mark.exhaustive if RUNNER_FACTS[p[0]].compiled else ()) for p in PAIRS],
+    ids="/".join,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +253,7 @@ def altered(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield altered_pool
 
 
-@each_pair
+@each_pair_some_later
 def test_every_input_reaches_the_result(pair: tuple[str, str], altered: Pool) -> None:
     """Rows 0 and 2 are changed in one input at a time; rows 1 and 3 have nothing to do with it."""
     runner = pair[0]

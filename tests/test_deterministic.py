@@ -31,6 +31,7 @@ def case(runner: str) -> Case:
     return case_of(setup_of(runner, deterministic=True), FULL, (*PAIR, (5, 40, 3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_it_is_drawn_now_and_then(runner: str) -> None:
     draw = examples(setups(runner, "triton", EVERYTHING))

@@ -153,6 +153,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     assert (releases(tmp_path), leftovers(tmp_path)) == ([], [])
 
 
+@pytest.mark.slow
 def test_a_killed_install_is_not_taken_for_whole_and_is_cleaned_up(tmp_path: Path) -> None:
     script = f"""
         import time

@@ -160,7 +160,7 @@ def content(folder: Path, name: str) -> str:
     return (folder / name).read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_known_issue_can_be_mended_where_it_holds_or_names_what_fails() -> None:
     """As far as releases are installed; and all of a release can be mended together."""
     tried = 0

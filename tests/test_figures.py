@@ -19,6 +19,7 @@ from tests.builders import sample_ledger
 from tests.builders.sample_record import BUGGY, FIXED, campaign, stale_found
 
 
+@pytest.mark.slow
 def test_heat_map_tells_never_from_not_possible() -> None:
     def transition(before: int, after: int, padded: bool) -> Transition:
         return Transition(

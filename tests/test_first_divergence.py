@@ -283,6 +283,7 @@ def test_a_run_under_the_sanitizer_names_the_kernel(
     assert "'--tool': 'memcheck', '--target-processes': 'all'" in called
 
 
+@pytest.mark.slow
 def test_a_bad_access_fails_a_run_that_nothing_else_fails(
     stand_in: Path, seed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -138,6 +138,7 @@ def test_servers_without_workers_are_few_and_the_oldest_ends_first(monkeypatch: 
     assert not costly.ended, "it is of another kind"
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_a_parent_that_is_killed() -> None:
     script = """
         import json

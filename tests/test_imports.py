@@ -61,6 +61,7 @@ VIOLATIONS = (
 ALLOWED = {"repro.planted_14", "runners.engines.planted_15"}
 
 
+@pytest.mark.slow
 @needs_linter
 def test_planted_violations_are_caught(tree: Path) -> None:
     """All in one run of the linter, each in a module of its own, so that each has to be named."""
@@ -76,6 +77,7 @@ def test_planted_violations_are_caught(tree: Path) -> None:
     assert named - caught == ALLOWED, output
 
 
+@pytest.mark.slow
 def test_no_command_loads_what_may_crash() -> None:
     """As it runs, not only as it reads: the process that must not die has neither torch nor sglang in it."""
     commands = sorted(path.parent.name for path in PROJECT.glob("*/__main__.py"))

@@ -89,6 +89,7 @@ def test_no_file_and_no_issues(tmp_path: Path) -> None:
     assert issues(tmp_path, "") == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(SEEDS.glob("*.json")), ids=lambda path: path.stem)
 def test_what_a_stored_seed_shows_is_a_known_issue(path: Path) -> None:
     """Else a nightly campaign that finds it anew is red: add the seed to the probes of an issue."""

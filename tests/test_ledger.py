@@ -236,6 +236,7 @@ def test_a_folder_instead_of_a_file(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_no_more_than_the_row_in_flight(ledger: Ledger) -> None:
     run = ledger.begin("campaign")
     ledger._connection.execute("PRAGMA max_page_count = 40")
@@ -271,6 +272,7 @@ except BadLedger as error:
 """
 
 
+@pytest.mark.slow
 def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     script = LIMITED.format(tests=str(Path(__file__).parent.parent), path=str(path))

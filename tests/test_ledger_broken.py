@@ -26,6 +26,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         yield one
 
 
+@pytest.mark.slow
 def test_what_is_shown_of_a_ledger(ledger: Ledger) -> None:
     first = ledger.begin("seeds", facts={"not told apart": "a finding of two runners"})
     ledger.check(check_row(first))

@@ -47,6 +47,7 @@ class Meanwhile:
         self._busy = False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opened", [Ledger.open, read])
 def test_another_process_makes_it_at_any_moment(
     opened: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

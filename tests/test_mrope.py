@@ -58,6 +58,7 @@ def test_others_have_one_dimension(changes: dict[str, Any], said: str) -> None:
     assert any(said in text for text in problems(replace(CASE, setup=replace(SETUP, **changes))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runner", ["draft", "draft_extend"])
 def test_they_are_drawn_now_and_then(runner: str) -> None:
     draw = examples(setups(runner, "triton", EVERYTHING))

@@ -151,6 +151,7 @@ def test_what_several_runners_run_is_soon_tried_on_different_setups(everything: 
     assert len({id(case) for _, case in tried}) == sum(len(cases) for cases in plans.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runner", [name for name in RUNNER_FACTS if name != "toy"])
 def test_each_runner_has_directed_cases(runner: str) -> None:
     for backend in RUNNER_FACTS[runner].backends:

@@ -190,6 +190,7 @@ def command(folder: Path, **changed: object) -> argparse.Namespace:
     return argparse.Namespace(**(options | changed))
 
 
+@pytest.mark.slow
 def test_an_unexplained_survivor_makes_it_red_and_a_reason_green(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +217,7 @@ def test_an_unexplained_survivor_makes_it_red_and_a_reason_green(
     assert mutate(command(tmp_path, try_equivalent=True), tools) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [MUTANT.id, "x.py:2", "speculative/x.py"])
 def test_only_those_that_are_asked_for(tmp_path: Path, asked: str) -> None:
     (tmp_path / FILE).parent.mkdir(parents=True)

@@ -90,6 +90,7 @@ def test_the_tables_name_every_bug_and_every_oracle() -> None:
     assert meant | OF_OTHERS == {judge.__module__.removeprefix("oracles.") for judge in ALL}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", EXPECTED)
 def test_the_oracle_that_is_meant_catches_it(bug: str) -> None:
     caught: set[tuple[str, str]] = set()
@@ -114,6 +115,7 @@ def test_it_shows_in_the_first_case(bug: str) -> None:
     assert EXPECTED[bug][0][0] in failed
 
 
+@pytest.mark.slow
 def test_clean_passes_every_case() -> None:
     for case in drawn_cases(100, seed=1):
         trace = toy_trace(case)
@@ -124,6 +126,7 @@ def test_clean_passes_every_case() -> None:
         assert doubted - OF_OTHERS == (set() if padded else {"slot0_padding"})
 
 
+@pytest.mark.slow
 def test_rounding_is_measured_and_passes() -> None:
     moved = 0
     for case in drawn_cases(30, seed=2):
@@ -134,6 +137,7 @@ def test_rounding_is_measured_and_passes() -> None:
     assert moved > 25
 
 
+@pytest.mark.slow
 def test_a_true_tie_is_a_doubt_and_no_failure() -> None:
     told = set()
     for case in drawn_cases(30, seed=3):
@@ -211,6 +215,7 @@ def test_deadly_bugs_end_the_process(bug: str) -> None:
         assert (process.returncode, out) == (DEADLY[bug], b"")
 
 
+@pytest.mark.slow
 def test_a_hang_does_not_return() -> None:
     with begin_alone("hang") as process:
         try:

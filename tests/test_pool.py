@@ -127,6 +127,7 @@ def test_recording_without_end_is_a_hang(impatient: Pool) -> None:
     assert impatient.run(going("chatter-without-end")).ended.how is Termination.HUNG
 
 
+@pytest.mark.slow
 def test_each_step_has_the_whole_time(impatient: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three steps of 0.2 s are no silence of 0.5 s."""
     monkeypatch.setattr(impatient, "_timeout_s", 0.5)
@@ -202,6 +203,7 @@ def test_a_session_that_was_killed_from_outside_is_replaced(pool: Pool) -> None:
     assert pool.run(going("well")).ended.how is Termination.DONE
 
 
+@pytest.mark.slow
 def test_after_an_interrupt_the_next_run_is_its_own(pool: Pool) -> None:
     """Ctrl-C arrives while a run is under way; what its session may still say must not end up in the next trace."""
 
@@ -237,6 +239,7 @@ def test_fresh_gives_every_case_a_process_and_prints_go_to_the_log(tmp_path: Pat
     assert log.read_bytes().count(b"garbage on standard output") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "what"),
     [
@@ -294,6 +297,7 @@ def start_parent() -> tuple[subprocess.Popen[str], list[int]]:
     return parent, json.loads(parent.stdout.readline())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_is_left_when_the_parent_is_killed(number: signal.Signals) -> None:
     parent, others = start_parent()
@@ -304,6 +308,7 @@ def test_nothing_is_left_when_the_parent_is_killed(number: signal.Signals) -> No
     assert [pid for pid in others if not gone_within(pid, 5)] == []
 
 
+@pytest.mark.slow
 def test_nothing_is_left_when_the_worker_is_killed() -> None:
     parent, (worker, session) = start_parent()
     with parent:

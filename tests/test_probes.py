@@ -82,6 +82,7 @@ def test_the_variable_turns_them_on_in_every_release(monkeypatch: pytest.MonkeyP
         assert [environment.get(name) for name in names] == [wanted] * 3
 
 
+@pytest.mark.slow
 def test_both_commands_have_an_option_for_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,6 +73,7 @@ def test_where_there_are_none(changes: dict[str, Any], said: str) -> None:
     assert any(said in text for text in problems(replace(CASE, setup=replace(SETUP, **changes))))
 
 
+@pytest.mark.slow
 def test_they_are_drawn_now_and_then() -> None:
     swarm = replace(EVERYTHING, rejecting=True)
     draw = examples(setups("draft", "triton", swarm))
@@ -179,7 +180,9 @@ def asked() -> Iterator[Pool]:
 
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.exhaustive if name.startswith("top_ks") else ()) for name in PLANTED]
+)
 def test_each_place_is_watched(name: str, asked: Pool) -> None:
     file, function, old, new, failure = PLANTED[name]
     every = mutants(file, (sglang_path(TARGET) / file).read_text())

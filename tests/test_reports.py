@@ -114,6 +114,7 @@ def page_of(name: str) -> Page:
     return Page(text_of(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_page_is_well_formed(name: str) -> None:
     page = page_of(name)
@@ -265,6 +266,7 @@ def shapes(page: Page) -> set[tuple[str, ...]]:
     return {(tag, *sorted(attributes)) for tag, attributes in page.tags}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_stays_text(text: str) -> None:
     harmless, page = Page(poisoned("harmless")), Page(poisoned(text))

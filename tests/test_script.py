@@ -179,6 +179,7 @@ def test_a_file_is_run_by_itself() -> None:
     assert check(NOTHING, text, Target("here", "emulated"), 1, 2, says="no such words").right == 0
 
 
+@pytest.mark.slow
 def test_a_file_that_says_nothing_for_too_long_is_ended() -> None:
     impatient = replace(NOTHING, patience=0.4)
     found = check(impatient, "import time\ntime.sleep(60)\n", Target("here", "emulated"), 0, 1)

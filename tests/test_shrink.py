@@ -231,6 +231,7 @@ STARTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "fails", "least", "runs"), MINIMA, ids=[name for name, *_ in MINIMA])
 def test_the_exact_minimum_at_a_bounded_cost(name: str, fails: Callable[[Case], bool], least: Case, runs: int) -> None:
     start = STARTS.get(name, START)
@@ -239,6 +240,7 @@ def test_the_exact_minimum_at_a_bounded_cost(name: str, fails: Callable[[Case], 
     assert len(search.run) <= runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", [stale_padding, row_too_narrow, slot_reused], ids=lambda fails: fails.__name__)
 @given(data=st.data())
 @settings(max_examples=40, deadline=None)
@@ -263,6 +265,7 @@ def test_from_any_failing_case_to_the_same_simplest_one(fails: Callable[[Case], 
     assert [sort_key(c) for c in search.better] == sorted({sort_key(c) for c in search.better}, reverse=True)
 
 
+@pytest.mark.slow
 @given(case=setups().flatmap(cases))
 @settings(max_examples=40, deadline=None)
 def test_the_least_of_all_cases_is_reached_from_each_in_a_few_runs(case: Case) -> None:

@@ -39,6 +39,7 @@ def test_the_fullest_case_is_full() -> None:
 PLACES = [(runner, backend) for runner, facts in RUNNER_FACTS.items() if facts.graph for backend in facts.backends]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("runner", "backend"), PLACES)
 def test_draws_reach_every_state_that_is_possible(runner: str, backend: str) -> None:
     found: set[str] = set()

@@ -52,6 +52,7 @@ def test_campaign_cases_are_valid() -> None:
     assert [problem for case in found for problem in problems(case)] == []
 
 
+@pytest.mark.slow
 @settings(database=None, deadline=None, max_examples=40)
 @given(st.data())
 def test_valid_under_any_swarm_with_hypothesis_itself(data: st.DataObject) -> None:
@@ -61,6 +62,7 @@ def test_valid_under_any_swarm_with_hypothesis_itself(data: st.DataObject) -> No
     assert problems(data.draw(cases(setup, swarm))) == []
 
 
+@pytest.mark.slow
 def test_setups_reach_the_whole_domain() -> None:
     found = many_setups()
     assert [problem for setup in found for problem in setup_problems(setup)] == []
@@ -84,6 +86,7 @@ def test_setups_reach_the_whole_domain() -> None:
     assert any(tokens == most for tokens, most in trees)
 
 
+@pytest.mark.slow
 def test_features_of_the_swarm() -> None:
     swarm = Swarm(size=SMALL, branching=False, paged=False, sparse=False)
     draw = examples(setups("draft", "triton", swarm))
@@ -100,6 +103,7 @@ def test_features_of_the_swarm() -> None:
         assert set(setup.capture_bs) < set(range(1, setup.max_bs + 1))
 
 
+@pytest.mark.slow
 def test_swarms_differ() -> None:
     draw = examples(swarms())
     found = [draw(f"swarm {number}") for number in range(200)]
@@ -114,6 +118,7 @@ def test_swarms_differ() -> None:
         assert all(used)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("move", MOVES)
 def test_each_move_does_what_it_says(move: str) -> None:
     found = drawn(replace(PLAIN, moves=(move,)), 120)
@@ -177,6 +182,7 @@ def test_shuffled_rows_change_places() -> None:
     assert all(sorted(before) == sorted(after) for before, after in orders)
 
 
+@pytest.mark.slow
 def test_lengths() -> None:
     limit = seq_len_max(SETUP)
     wanted = {
@@ -198,11 +204,13 @@ def test_lengths() -> None:
         assert len(firsts) > len(lengths) / 2
 
 
+@pytest.mark.slow
 def test_cases_are_as_long_as_the_swarm_allows() -> None:
     assert {len(case.steps) for case in drawn(replace(PLAIN, calls_max=6), 160)} == {1, 2, 3, 4, 5, 6}
     assert {len(case.steps) for case in drawn(replace(PLAIN, calls_max=2), 20)} == {1, 2}
 
 
+@pytest.mark.slow
 def test_a_round_has_no_case_twice_and_few_setups_repeat() -> None:
     found = list(itertools.islice(rounds(3, "draft", "triton", 16), 240))
     batches = [found[n : n + 16] for n in range(0, 240, 16)]
@@ -216,6 +224,7 @@ def test_a_strategy_with_little_to_offer_ends_the_round() -> None:
     assert list(different("few", st.sampled_from(only), 16)) == only
 
 
+@pytest.mark.slow
 def test_the_largest_case_fits_the_bytes() -> None:
     """Eight requests in each of six calls, or a few more in some, with every choice that costs bytes turned on; an idle
     call costs none."""
@@ -230,6 +239,7 @@ def test_a_strategy_without_values_is_refused() -> None:
         examples(st.integers().filter(lambda _: False))("none")
 
 
+@pytest.mark.slow
 def test_same_seed_same_cases_in_any_process() -> None:
     """Neither the hash seed nor the loaded modules may matter."""
     code = (

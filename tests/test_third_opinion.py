@@ -14,6 +14,7 @@ from oracles import graph_equals_eager
 from oracles.reference import ALL, BOUND, NORM
 from oracles.tolerance import EPSILON, NOISE_FACTOR, NOISE_ULPS_MAX, ULPS
 from repro.cases.case import Case, Request, Setup, Step, Target, problems
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Status
 from repro.traces.trace import Termination, Trace
 from runners.processes.pool import Pool
@@ -105,7 +106,17 @@ def known(trace: Trace, step: int) -> float:
     return float(np.isfinite(np.concatenate(bounds)).mean())
 
 
-@pytest.mark.parametrize("name", SETUPS)
+# What is compiled takes each of its sessions ten seconds.
+each_setup = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.exhaustive if RUNNER_FACTS[setup.runner].compiled else ())
+        for name, setup in SETUPS.items()
+    ],
+)
+
+
+@each_setup
 def test_a_sound_call_lies_within_its_bounds(name: str, sound: Pool) -> None:
     asked = case(SETUPS[name])
     trace = sound.run(asked)
@@ -118,7 +129,7 @@ def test_a_sound_call_lies_within_its_bounds(name: str, sound: Pool) -> None:
         assert known(trace, step) > (0.5 if name == "draft in halves" else 0.99)
 
 
-@pytest.mark.parametrize("name", SETUPS)
+@each_setup
 def test_a_slot_that_both_read_wrongly_is_seen(name: str, misled: Pool) -> None:
     asked = case(SETUPS[name])
     trace = misled.run(asked)

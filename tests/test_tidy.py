@@ -81,12 +81,14 @@ def imports_a_helper_by_its_bare_name(path: Path) -> list[str]:
 CHECKS = (too_long, opens_without_saying, more_than_a_docstring, vague, imports_a_command)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", CHECKS)
 def test_every_module_is_tidy(check: Check) -> None:
     assert len(MODULES) > 20
     assert offences(check, MODULES) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", [too_long, opens_without_saying, vague, imports_a_helper_by_its_bare_name])
 def test_every_test_module_is_tidy_too(check: Check) -> None:
     assert len(TESTS) > 20

@@ -88,6 +88,7 @@ def test_a_body_is_as_long_as_its_arrays(size: int) -> None:
         arrays([form_of(["<i4", [3]])], bytes(size))
 
 
+@pytest.mark.slow
 @unhurried
 @given(st.lists(arrays_of.arrays(PLAIN, arrays_of.array_shapes(min_dims=0, max_side=4)), max_size=5))
 def test_what_is_recorded_comes_in_as_it_was(recorded: list[np.ndarray]) -> None:
@@ -117,6 +118,7 @@ def test_what_is_recorded_comes_in_as_it_was(recorded: list[np.ndarray]) -> None
         np.testing.assert_array_equal(seen.array, array.T)
 
 
+@pytest.mark.slow
 @unhurried
 @given(
     st.lists(
