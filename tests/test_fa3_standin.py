@@ -190,15 +190,24 @@ def test_queries_of_no_sequence_are_nan() -> None:
 
 def test_a_schedule_of_other_lengths_is_a_finding(seen: Callable[[], set[str]]) -> None:
     given = replace(PLAIN, counts=(1, 1, 1, 1)).arguments()
-    asked = {"batch_size": 4, "num_heads": 4, "num_heads_k": 2, "headdim": 64, "page_size": 4, "num_splits": 0}
+    asked: dict[str, Any] = {
+        "batch_size": 4,
+        "num_heads": 4,
+        "num_heads_k": 2,
+        "headdim": 64,
+        "page_size": 4,
+        "num_splits": 0,
+    }
     made = fa3.get_scheduler_metadata(cache_seqlens=given["cache_seqlens"], **asked)
     assert len(made) <= 1 + 4 * 4  # what sglang has room for
     with pytest.raises(RuntimeError, match="int32"):
         fa3.flash_attn_with_kvcache(**given, scheduler_metadata=made.long())
-    for name in ("num_heads", "num_heads_k", "headdim", "page_size"):
-        other = fa3.get_scheduler_metadata(cache_seqlens=given["cache_seqlens"], **asked | {name: 1})
+    for name, value in {"num_heads": 1, "num_heads_k": 1, "headdim": 8, "page_size": 1}.items():
+        other = fa3.get_scheduler_metadata(cache_seqlens=given["cache_seqlens"], **asked | {name: value})
         fa3.flash_attn_with_kvcache(**given, scheduler_metadata=other)
         assert seen() == {"schedule of other heads or pages in fa3_paged_attention"}
+    fa3.flash_attn_with_kvcache(**given | {"window_size": (7, 0)}, scheduler_metadata=made)
+    assert seen() == {"schedule of another window in fa3_paged_attention"}
     fa3.flash_attn_with_kvcache(**given, scheduler_metadata=made)
     assert seen() == set()
     given["cache_seqlens"][2] += 1

@@ -137,13 +137,14 @@ def get_scheduler_metadata(
     num_heads_k: int,
     headdim: int,
     page_size: int,
+    window_size: tuple[int, int] = (-1, -1),
     **given: Any,
 ) -> Tensor:
-    """A schedule for one query of each sequence, made for these lengths, heads and pages."""
+    """A schedule for one query of each sequence, made for these lengths, heads, pages and window."""
     if len(cache_seqlens) != batch_size:
         raise RuntimeError(f"seqused_k must have shape ({batch_size},), not {tuple(cache_seqlens.shape)}")
     made: Tensor = fa3_kernels.schedule(cache_seqlens)
-    made[0] = fa3_kernels.shape_of(num_heads, num_heads_k, headdim, page_size)
+    made[0] = fa3_kernels.shape_of(num_heads, num_heads_k, headdim, page_size, *window_size)
     return made
 
 

@@ -39,7 +39,8 @@ def _paged(
     sequence."""
     launch_memory.watched()
     touched.reads(lengths, query_starts)
-    _compare_schedule(schedule, lengths, shape_of(query.shape[1], key.shape[2], query.shape[2], key.shape[1]))
+    shape = shape_of(query.shape[1], key.shape[2], query.shape[2], key.shape[1], left, right)
+    _compare_schedule(schedule, lengths, shape)
     out = query.new_full((*query.shape[:2], value.shape[-1]), math.nan)
     logs = query.new_full(query.shape[:2], math.nan, dtype=torch.float32)
     starts = whole(query_starts)
@@ -89,17 +90,22 @@ def schedule_of(lengths: torch.Tensor) -> torch.Tensor:
     return made
 
 
-def shape_of(heads: int, groups: int, size: int, page_size: int) -> int:
-    """What else a schedule depends on, as one number: heads of queries and of keys, their size, that of a page."""
-    return ((heads * 64 + groups) * 512 + size) * 512 + page_size
+def shape_of(heads: int, groups: int, size: int, page_size: int, left: int, right: int) -> int:
+    """What else a schedule depends on, as one number: heads of queries and of keys, their size, that of a page, and in
+    the last bit whether there is a window, over which keys are divided otherwise than over all of them."""
+    windowed = left >= 0 or right >= 0
+    # Sizes of heads are multiples of 8, and the number is to fit 32 bits.
+    return (((heads * 64 + groups) * 64 + size // 8) * 512 + page_size) * 2 + windowed
 
 
 def _compare_schedule(schedule: torch.Tensor | None, lengths: torch.Tensor, shape: int) -> None:
     """A kernel divides its work as the schedule says, which is made ahead of the launch."""
     if schedule is None:
         return
-    if int(schedule[0]) != shape:
+    if int(schedule[0]) // 2 != shape // 2:
         launch_memory.report(f"schedule of other heads or pages in {KERNEL}", int(schedule[0]))
+    elif int(schedule[0]) != shape:
+        launch_memory.report(f"schedule of another window in {KERNEL}", int(schedule[0]))
     made, count = schedule[1 : 1 + lengths.numel()], lengths.numel()
     if made.numel() < count:
         launch_memory.report(f"schedule of fewer sequences in {KERNEL}", made.numel(), count)
