@@ -1,5 +1,6 @@
 """A call leaves what Python remembers as it was: attributes of workers, model runners, graph runners and attention
-backends, but for those that are about the last call; and what their methods read of themselves is made by somebody."""
+backends, but for those that are about the last call; backends keep the KV pools that they were built with; and what
+methods read of themselves is made by somebody."""
 
 from __future__ import annotations
 
@@ -64,5 +65,5 @@ def _unmade(name: str) -> Wrong:
 
 
 def recorded(trace: Trace) -> bool:
-    """Whether this trace is of an engine on which they are compared."""
-    return any(seen.path == PATH for seen in trace.seen)
+    """Whether this trace is of an engine on which they are compared, or tells of some that nothing makes."""
+    return any(seen.path in (PATH, UNMADE) for seen in trace.seen)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from runners.sessions.attributes import attributes, changed
+from runners.sessions.attributes import attributes, changed, moved, pools
 from runners.sessions.standing import standing
 
 pytestmark = pytest.mark.emulated
@@ -38,6 +38,18 @@ def test_tensors_are_found_once_and_where_they_are_whole() -> None:
     assert found.keys() == {"backend.kv_indptr", "buffers.seq_lens", "buffers.proxies.hidden"}
     assert found["backend.kv_indptr"] is own.backend.kv_indptr
     assert standing({"x": own, "y": own}).keys() == {f"x.{name}" for name in found}
+
+
+def test_a_backend_that_keeps_the_pool_that_it_was_lent_is_named() -> None:
+    own, lent = (made("MHATokenToKVPool") for _ in range(2))
+    backends = [made("TritonAttnBackend", token_to_kv_pool=own), made("FlashInferAttnBackend")]
+    before, remembered = pools(backends), attributes({"draft": backends[0]})
+    assert moved(backends, before) == {}
+    backends[0].token_to_kv_pool = lent
+    another = b"MHATokenToKVPool -> another MHATokenToKVPool"
+    assert moved(backends, before) == {"TritonAttnBackend.token_to_kv_pool": another}
+    told = changed(remembered, attributes({"draft": backends[0]}))
+    assert told == {"draft.token_to_kv_pool": b"another MHATokenToKVPool"}
 
 
 def test_what_changes_is_named_with_what_it_was() -> None:

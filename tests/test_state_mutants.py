@@ -71,6 +71,32 @@ def test_mutants_that_bucket_and_verified_see() -> None:
         assert failing(pool, eager) == {("verified", "rows of an output")}
 
 
+def test_mutants_that_attributes_sees() -> None:
+    """A backend that keeps the KV pool that it was lent for its metadata, which every later call lends it again; and a
+    worker without a number that it reads behind what this release comes to."""
+    keeping = edit(
+        "sglang/srt/speculative/frozen_kv_mtp_utils.py",
+        "frozen_kv_target_view",
+        "draft_attn_backend.token_to_kv_pool = saved_backend_pool",
+        "pass",
+    )
+    lacking = edit(
+        "sglang/srt/speculative/multi_layer_eagle_worker_v2.py",
+        "MultiLayerEagleWorkerV2.__init__",
+        "self.speculative_num_draft_tokens = server_args.speculative_num_draft_tokens",
+        "pass",
+    )
+    lent = case_of(setup_of("frozen_kv_mtp"), PAIR)
+    with Pool(TARGET, timeout_s=120) as pool:
+        assert failing(pool, lent) == set()
+        pool.change(keeping)
+        assert failing(pool, lent) == {("attributes", "token_to_kv_pool")}
+        pool.change(lacking)
+        layered = case_of(setup_of("verify_eager_multi_layer"), PAIR)
+        absent = [v.where for v in judge_all(layered, pool.run(layered)) if v.oracle == "attributes"]
+        assert absent == ["never made: speculative_num_draft_tokens"]
+
+
 def test_what_a_session_forgets(tmp_path: Path) -> None:
     session = "tests.builders.forgetful_session"
     with Pool(TARGET, timeout_s=120, fresh=True, session=session, log=tmp_path / "log") as pool:

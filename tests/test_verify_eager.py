@@ -15,6 +15,7 @@ from repro.cases.releases import expected, release_order
 from repro.traces.finding import Status
 from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
 from repro.upstream.fixes import SEEDS
+from runners.engines.standins import draft_worker
 from runners.processes.pool import Pool
 from tests.builders.cases import failures, statuses
 from tests.builders.toy_traces import changed
@@ -28,6 +29,20 @@ CASE = Case(setup=SETUP, steps=(THREE, FULL))
 PADDED_AS_CHAIN = codec.read(SEEDS / "verify-tree-padded-as-chain.json")
 SEED = codec.read(SEEDS / "multi-layer-verify-without-metadata.json")
 TREE = replace(SETUP, runner="verify_eager_tree", topk=2, num_draft_tokens=7)
+
+
+def test_a_draft_worker_that_is_there_already_refuses_a_rank_in_anothers_place() -> None:
+    class DraftWorker:
+        def __init__(self, server_args: object, gpu_id: int, moe_dp_rank: int, nccl_port: int) -> None:
+            raise AssertionError("it is there already")
+
+    worker = object()
+    construct = draft_worker.constructor(DraftWorker, worker, {"gpu_id": 0, "moe_dp_rank": 0, "nccl_port": 15000})
+    assert construct(None, 0, 0, nccl_port=15000) is worker
+    with pytest.raises(ValueError, match=r"handed .*'moe_dp_rank': 15000, 'nccl_port': 0"):
+        construct(None, 0, 15000, 0)
+    with pytest.raises(TypeError, match="nccl_port"):
+        construct(None, 0, 0)
 
 
 # The oracle ------------------------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """What Python remembers between calls: the attributes of workers, model runners, graph runners and attention backends,
-as short texts that two moments can be compared by."""
+as short texts that two moments can be compared by; and which KV pool an attention backend reads."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +16,14 @@ PATH = "attributes"
 _ADDRESS = re.compile(r" @[0-9a-f]+")
 # Objects whose contents are their own affair, by the end of their class's name.
 _OF_OTHERS = ("Pool", "Allocator", "Config", "Args", "Batch", "Coordinator", "Registry", "Tokenizer")
+_POOL = "Pool"
+_KV_POOL = "token_to_kv_pool"  # what a backend calls the one that it reads
 _PLAIN = (int, float, str, bytes, type(None), torch.dtype, torch.device, Enum)
 
 
 def attributes(roots: Mapping[str, Any]) -> dict[str, str]:
-    """By the path that leads there. An object of sglang's is told by its class and identity, one of others by its
-    class."""
+    """By the path that leads there. An object of sglang's and a pool are told by class and identity, one of others by
+    its class."""
     seen: set[int] = set()
     return {path: text for name, root in roots.items() for path, text in _told(root, name, DEPTH, seen)}
 
@@ -36,6 +38,21 @@ def changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, by
     }
 
 
+def pools(backends: Sequence[Any]) -> list[Any]:
+    """The KV pool that each of these attention backends reads; None of one that names none."""
+    return [getattr(backend, _KV_POOL, None) for backend in backends]
+
+
+def moved(backends: Sequence[Any], before: Sequence[Any]) -> dict[str, bytes]:
+    """Those that read another pool than before, as `changed` has it: some are lent one for as long as a call takes."""
+    pairs = zip(backends, before, pools(backends), strict=True)
+    return {
+        f"{type(backend).__name__}.{_KV_POOL}": f"{type(was).__name__} -> another {type(now).__name__}".encode()
+        for backend, was, now in pairs
+        if now is not was
+    }
+
+
 def _told(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, str]]:
     if isinstance(value, _PLAIN):
         yield path, str(value)[:80]
@@ -44,8 +61,8 @@ def _told(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[s
     elif isinstance(value, list | tuple | dict | set):
         yield from _container(value, path, depth, seen)
     else:
-        islooked_into = looked_into(value)
-        yield path, f"{type(value).__name__} @{id(value):x}" if islooked_into else type(value).__name__
+        islooked_into, kind = looked_into(value), type(value).__name__
+        yield path, f"{kind} @{id(value):x}" if islooked_into or kind.endswith(_POOL) else kind
         if depth and id(value) not in seen and islooked_into:
             seen.add(id(value))
             for name, held in sorted(vars(value).items()):

@@ -71,7 +71,9 @@ class Beside:
         self.watch.fact(STALE, stale or NOTHING)
         now = attributes.attributes(self.captured.owners)
         self.tape.see(attributes.PATH, "compared", len(self.remembered))
-        for name, words in attributes.changed(self.remembered, now).items():
+        # A pool that an earlier call kept is no change of this one: backends are held to what they were built with.
+        lent = attributes.moved(self.captured.backends, self.captured.pools)
+        for name, words in (attributes.changed(self.remembered, now) | lent).items():
             self.tape.see(attributes.PATH, name, np.frombuffer(words, dtype=np.uint8))
 
     def _see_fields(self, batch: Any) -> None:

@@ -20,7 +20,7 @@ from runners.engines.staging import flats
 from runners.recording.observer import Watch
 from runners.releases import attention_calls, buckets, model
 from runners.releases.live import Adapter, Live, mha_cache
-from runners.sessions import memory
+from runners.sessions import attributes, memory
 from runners.sessions.errors import sglang_errors
 from runners.sessions.extents import Extents
 from runners.sessions.history import History
@@ -55,6 +55,8 @@ class Captured:
                 memory.fill_cache(kv, self.table)
             watch.at(-1, "capture")
             self.extents = Extents()
+            self.backends = attention_backends([self.live.target, self.live.draft])
+            self.pools = attributes.pools(self.backends)
             with attention_calls.heard(self.extents.note):
                 self.runner = adapter.capture(self.live)
         engine.Graph.runner_is_captured = True
@@ -82,7 +84,7 @@ class Captured:
         self.history: History | None = None
         self.further: dict[str, torch.Tensor] = {}  # input buffers that the family does not name
         if engine.device == "cpu" and not family.launched:
-            held = attention_backends([self.live.target, self.live.draft])
+            held = attention_backends([self.live.target, self.live.draft])  # capturing may have made some
             owners = {"": self.runner, **{f"backend.{number}": backend for number, backend in enumerate(held)}}
             self.history = History(owners, self.buffers, self.kv, setup.max_bs)
             self.further = self.history.input_buffers()

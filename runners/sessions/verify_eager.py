@@ -26,6 +26,8 @@ from runners.sessions import memory
 from runners.sessions.answers import see_memory
 from runners.sessions.errors import attributed, sglang_errors
 from runners.sessions.third_opinion import ThirdOpinion
+from runners.sessions.unmade import PATH as UNMADE
+from runners.sessions.unmade import unmade
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
@@ -110,7 +112,7 @@ class Verify:
         self.watch.at(self.number, "verify")
         try:
             with sglang_errors(), engine.hosted(), watched(self.live, self.part("BATCH"), self._tell):
-                self.part("verify")(self.live, self.live.setup.runner, self.batch)
+                self.part("verify")(self.live, self.live.setup.runner, self.batch, self._constructed)
         finally:  # what happened before an error is what explains it
             for path, columns in self.columns.items():
                 for name, values in columns.items():
@@ -137,6 +139,11 @@ class Verify:
             slots = torch.from_numpy(opinion["kv_slots"]).to(cache.kv[0].device)
             staging.see("reference", "kv_eager", memory.contents(cache.kv, slots))
         staging.flush()
+
+    def _constructed(self, worker: Any) -> None:
+        """Every step's worker is constructed alike: the first one's is looked at."""
+        for name in unmade({"worker": worker}) if self.number == 0 else ():
+            self.watch.see(-1, UNMADE, name, np.asarray(1))
 
     def _sampling(self, output: Any) -> None:
         """Keep what would be sampled from."""

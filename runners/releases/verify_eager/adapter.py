@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +18,7 @@ from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleWorkerV2
 
 from repro.cases.runner_facts import RUNNER_FACTS
+from runners.engines.standins import draft_worker
 from runners.releases.forward_pass import verify_spelling
 from runners.releases.live import Live
 from runners.releases.verify_eager.family import RANK, Verified, end, schedule_batch
@@ -83,8 +84,9 @@ def _module(name: str) -> ModuleType | None:
         raise
 
 
-def verify(live: Live, runner: str, verified: Verified) -> None:
-    """Up to where it samples: up to 0.5.13 by its input, then by a function that the workers take from elsewhere."""
+def verify(live: Live, runner: str, verified: Verified, constructed: Callable[[Any], None]) -> None:
+    """Up to where it samples: up to 0.5.13 by its input, then by a function that the workers take from elsewhere.
+    constructed: is given the worker that verifies, before it does."""
     for name in ("eagle_worker_v2", "multi_layer_eagle_worker_v2", "eagle_worker_common"):
         module: Any = _module(f"sglang.srt.speculative.{name}")
         if hasattr(module, "eagle_sample"):
@@ -94,7 +96,9 @@ def verify(live: Live, runner: str, verified: Verified) -> None:
             module.dp_slot_in = _ours
     kind = WORKERS[RUNNER_FACTS[runner].worker]
     info = spec_info(live, verified)
-    worker(live, kind).verify(schedule_batch(live, verified, batch_class(kind), info, ForwardMode.DECODE))
+    verifier = worker(live, kind)
+    constructed(verifier)
+    verifier.verify(schedule_batch(live, verified, batch_class(kind), info, ForwardMode.DECODE))
 
 
 def worker(live: Live, kind: Any) -> Any:
@@ -103,9 +107,10 @@ def worker(live: Live, kind: Any) -> Any:
     module: Any = sys.modules[kind.__module__]
     drafting = DRAFTING[kind.__name__]
     draft_class = getattr(module, drafting)
-    setattr(module, drafting, lambda *_, **__: live.draft)
+    ranks = present.GENERATION.ranks()
+    setattr(module, drafting, draft_worker.constructor(draft_class, live.draft, ranks))
     try:
-        verifier = construct(kind, live.args, **present.GENERATION.ranks(), target_worker=live.target)
+        verifier = construct(kind, live.args, **ranks, target_worker=live.target)
     finally:
         setattr(module, drafting, draft_class)
     # Where construction is in phases, the pools come later.
