@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fuzz.mutation import equivalents
-from fuzz.mutation.directed import CASES_MAX, plan
+from fuzz.mutation.directed import CASES_MAX, plan, setups
 from fuzz.mutation.mutant import Mutant, sampled
 from fuzz.mutation.scope import lines_of, mutants_of, ordered, traced_cases
 from fuzz.mutation.sites import mutants
@@ -26,6 +26,7 @@ class Runner:
     def __init__(self, max_bs):
         """Text."""
         self.buffer = torch.zeros((max_bs, 2), dtype=torch.int64)
+        self.starts = torch.arange(0, max_bs + 1, step=2)
 
     @property
     def size(self):
@@ -53,6 +54,7 @@ def kernel(x_ptr, stride, N: tl.constexpr):
 '''
 EXPECTED = {
     ("allocation", "self.buffer = torch.zeros((max_bs - 1, 2), dtype=torch.int64)"),
+    ("allocation", "self.starts = torch.arange(0, max_bs + 1 - 1, step=2)"),
     ("dtype", "self.buffer = torch.zeros((max_bs, 2), dtype=torch.int32)"),
     ("skipped restore", "pass"),
     ("dropped write", "pass"),
@@ -119,10 +121,10 @@ def test_only_what_ran_is_mutated() -> None:
     backend, runner = "sglang/srt/layers/attention/x.py", "sglang/srt/model_executor/y.py"
     trace = Trace(
         ended=End(how=Termination.DONE),
-        seen=(seen("built_lines", backend, 8), seen("built_lines", runner, 8), seen("lines", runner, 18)),
+        seen=(seen("built_lines", backend, 8), seen("built_lines", runner, 8), seen("lines", runner, 19)),
     )
     groups = mutants_of({"draft/triton": {plan("draft", "triton")[0].setup: lines_of([trace])}}, lambda file: SOURCE)
-    assert {(mutant.file, mutant.lines[0]) for mutant in groups["draft/triton"]} == {(backend, 8), (runner, 18)}
+    assert {(mutant.file, mutant.lines[0]) for mutant in groups["draft/triton"]} == {(backend, 8), (runner, 19)}
 
 
 def test_cases_on_setups_that_run_the_line_come_first(everything: list[Mutant]) -> None:
@@ -151,6 +153,19 @@ def test_what_several_runners_run_is_soon_tried_on_different_setups(everything: 
     assert len({id(case) for _, case in tried}) == sum(len(cases) for cases in plans.values())
 
 
+def test_setups_that_take_another_way_through_a_function_come_soon(everything: list[Mutant]) -> None:
+    mutant = next(mutant for mutant in everything if mutant.function == "Runner.replay")
+    cases = plan("draft", "triton")
+    usual, last = frozenset({mutant.lines[0]}), list(traced_cases(cases))[-1]
+    ran = {"draft": {case.setup: {mutant.file: usual} for case in cases}}
+    assert [case.setup for _, case in ordered(mutant, {"draft": cases}, ran)].index(last) > 10
+    ran["draft"][last] = {mutant.file: usual | {mutant.last_line}}
+    assert ordered(mutant, {"draft": cases}, ran)[1][1].setup == last
+    # What differs outside of the function is another matter.
+    ran["draft"][last] = {mutant.file: usual | {mutant.last_line + 1}}
+    assert [case.setup for _, case in ordered(mutant, {"draft": cases}, ran)].index(last) > 10
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("runner", [name for name in RUNNER_FACTS if name != "toy"])
 def test_each_runner_has_directed_cases(runner: str) -> None:
@@ -164,6 +179,7 @@ def test_each_runner_has_directed_cases(runner: str) -> None:
         assert {r.seq_len for r in first.steps[0].requests} == {seq_len_max(first.setup)}
         assert [len(step.requests) for step in first.steps][:2] == [first.setup.max_bs, 1]
         assert len({case.setup for case in cases}) == len(traced_cases(cases)) >= 3
+        assert {case.setup for case in cases} >= set(setups(runner, backend)), "each setup has one"
         assert max(seq_len_max(case.setup) for case in cases) > 512
 
 
@@ -189,6 +205,7 @@ def replay(self, batch, raw_bs):
     lens = batch.encoder_lens[:raw_bs] if batch.is_encoder_decoder else None
     batch.rids_int = lens
     torch.cuda.synchronize()
+    kwargs["pp_proxy_tensors"] = raw_bs
 """
 
 

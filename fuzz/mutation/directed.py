@@ -35,7 +35,8 @@ def plan(runner: str, backend: str, seeds: Iterable[Case] = (), count: int = CAS
     """So many cases at most. seeds: stored ones, of which this runner's and backend's take part."""
     every = [(list(written(setup)), setup) for setup in setups(runner, backend)]
     own = [case for case in seeds if (case.setup.runner, case.setup.backend) == (runner, backend)]
-    first = (case for own_cases, _ in every for case in own_cases[:FIRST])
+    # In turn: were a setup's own together, the last setups would have none among so many.
+    first = (case for turn in range(FIRST) for own_cases, _ in every for case in own_cases[turn : turn + 1])
     rest = (chain(own_cases[FIRST:], drawn(setup)) for own_cases, setup in every)
     ordered = chain(first, own, *rest)
     unique = {digest(case): case for case in ordered if not problems(case)}
@@ -62,7 +63,8 @@ def setups(runner: str, backend: str) -> list[Setup]:
         found = [
             # So many steps that parents are named by a step behind the second.
             _drafting(small, *((2, 4, 5) if domain.branches else (1, 3, 4))),
-            _drafting(replace(paged, context_len=96), *((3, 2, 7) if domain.branches else (1, 2, 3))),
+            # Of three steps two are attended to, so that a branch's second draft on a page is read, too.
+            _drafting(replace(paged, context_len=96), *((3, 3, 7) if domain.branches else (1, 2, 3))),
             _drafting(long, branches, 3, 4),
         ]
         if domain.branches and not domain.trees:
@@ -73,6 +75,8 @@ def setups(runner: str, backend: str) -> list[Setup]:
         if domain.light:
             # Trees as small as their longest chain, all of which may be accepted and end within a page.
             found.append(_drafting(replace(paged, context_len=96), 2, 2, 3))
+            # So many tokens on the last page that copies of it are more than one launch moves.
+            found.append(_drafting(replace(small, page_size=64, capture_bs=(2,), slots=2, context_len=LONG), 5, 2, 7))
         if wide := _wide(small, backend):
             found.append(wide)
     if domain.capped and backend == "triton":
@@ -107,8 +111,19 @@ def setups(runner: str, backend: str) -> list[Setup]:
         replace(first, padded=not domain.falls_back, num_heads=4),
         behind,
     ]
+    found.insert(1, _alone(small))
     found = list(dict.fromkeys(found))
     return [setup for setup in found if not setup_problems(setup)]
+
+
+def _alone(small: Setup) -> Setup:
+    """A bucket of one, whose memory is less than kernels take at once, and in which no row is padded: what a mask lets
+    through is foreign, or the reserved slot's."""
+    domain = RUNNER_FACTS[small.runner]
+    alone = replace(small, capture_bs=(1,), slots=1)
+    if not domain.speculative:
+        return alone
+    return _drafting(alone, *((2, max(2, domain.num_steps_min), 4) if domain.branches else (1, 2, 3)))
 
 
 def _wide(small: Setup, backend: str) -> Setup | None:

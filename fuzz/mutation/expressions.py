@@ -136,8 +136,10 @@ def calls(node: ast.expr, names: frozenset[str]) -> Iterator[Slip]:
     name = _called(node)
     # Blocks of a kernel are no memory, and a power of two long.
     if name in ALLOCATIONS and node.args and not ast.unparse(node.func).startswith("tl."):
-        for size in _shorter(node.args[0]):
-            yield "allocation", ast.Call(node.func, [size, *node.args[1:]], node.keywords)
+        # Of a range with a beginning, the end says how long it is.
+        sized = 1 if name == "arange" and len(node.args) > 1 else 0
+        for size in _shorter(node.args[sized]):
+            yield "allocation", ast.Call(node.func, [*node.args[:sized], size, *node.args[sized + 1 :]], node.keywords)
     if name in EXTREMES and isinstance(node.func, ast.Name | ast.Attribute):
         yield "min for max", ast.Call(renamed(node.func, EXTREMES[name]), node.args, node.keywords)
         if len(node.args) == 2:

@@ -67,6 +67,8 @@ def _about(node: ast.AST) -> bool:
         return bool(_WORDS.fullmatch(node.id))
     if isinstance(node, ast.Attribute):
         return bool(_WORDS.fullmatch(node.attr)) or _about(node.value)
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+        return bool(_WORDS.fullmatch(node.slice.value)) or _about(node.value)
     return any(_about(part) for part in _said_of(node))
 
 

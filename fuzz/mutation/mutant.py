@@ -14,14 +14,15 @@ Place = tuple[int, int]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
     """file: relative to the import root. function: the outermost one or the method that the change lies in, with the
-    name of its class; first_line: where its code begins, decorators included. start, end: what is replaced, as line
-    and UTF-8 byte column, by `text`, which has as many lines. part: what is replaced, on one line. old, new: the
-    statement before and after, without what is nested in it. lines: those of the statement, of which one has to be run
-    for the change to matter."""
+    name of its class; first_line, last_line: where its code begins, decorators included, and ends. start, end: what is
+    replaced, as line and UTF-8 byte column, by `text`, which has as many lines. part: what is replaced, on one line.
+    old, new: the statement before and after, without what is nested in it. lines: those of the statement, of which one
+    has to be run for the change to matter."""
 
     file: str
     function: str
     first_line: int
+    last_line: int
     line: int
     lines: tuple[int, int]
     operator: str

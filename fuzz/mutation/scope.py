@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import zip_longest
 
 from fuzz.mutation.mutant import Mutant
 from fuzz.mutation.sites import mutants
@@ -31,6 +33,8 @@ Lines = Mapping[str, frozenset[int]]
 Places = Mapping[str, frozenset[tuple[int, int, int, int]]]
 # For each runner and backend, those of each setup.
 Ran = Mapping[str, Mapping[Setup, Lines]]
+# A case, with the runner that it is tried on.
+Tried = tuple[str, Case]
 
 
 def traced_cases(plan: Sequence[Case]) -> dict[Setup, list[Case]]:
@@ -80,27 +84,46 @@ def ordered(mutant: Mutant, plans: Mapping[str, Sequence[Case]], ran: Ran) -> li
     """The cases on which a mutant is tried, with the runner that each belongs to, those that reach most first: the
     first cases of the setups that run its line, and after every second one another case of these setups; then the rest.
     The runners take turns, and each begins with another setup than the one before it: what several of them run (a
-    kernel) is soon tried with windows, pages, long prefixes and odd heads. plans: of the runners that may try it, in
-    their order."""
-    reaching = {setup for runner in plans for setup, lines in ran[runner].items() if runs(mutant, lines)}
-    ranked: list[tuple[int, int, str, Case]] = []
+    kernel) is soon tried with windows, pages, long prefixes and odd heads. Setups that take another way through the
+    mutant's function come before those that take one that was tried. plans: of the runners that may try it, in their
+    order."""
+    groups: tuple[list[list[Tried]], ...] = ([], [], [])
     for turn, (runner, cases) in enumerate(plans.items()):
+        reaching = {setup for setup, lines in ran[runner].items() if runs(mutant, lines)}
         first = {id(own[0]) for own in traced_cases(cases).values()}
-        groups: tuple[list[Case], ...] = ([], [], [])
+        own: tuple[list[Tried], ...] = ([], [], [])
         for case in cases:
-            groups[2 if case.setup not in reaching else int(id(case) not in first)].append(case)
-        begin = turn % max(1, len(groups[0]))
-        reached = _every_third(groups[0][begin:] + groups[0][:begin], groups[1])
-        for rank, own in enumerate((reached, groups[2])):
-            ranked += [(rank, place, runner, case) for place, case in enumerate(own)]
-    return [(runner, case) for _, _, runner, case in sorted(ranked, key=lambda entry: entry[:2])]
+            own[2 if case.setup not in reaching else int(id(case) not in first)].append((runner, case))
+        begin = turn % max(1, len(own[0]))
+        for group, entries in zip(groups, (own[0][begin:] + own[0][:begin], *own[1:]), strict=True):
+            group.append(entries)
+    firsts, others, rest = (_in_turn(group) for group in groups)
+    return [*_every_third(_new_ways_first(mutant, firsts, ran), others, len(plans)), *rest]
 
 
-def _every_third(firsts: Sequence[Case], others: Sequence[Case]) -> list[Case]:
-    """What is first of some setup, and after every two of them one of the others, for as long as there are both."""
-    merged: list[Case] = []
-    for number in range(max(len(others), -(-len(firsts) // 2))):
-        merged += [*firsts[2 * number : 2 * number + 2], *others[number : number + 1]]
+def _in_turn(groups: Iterable[Sequence[Tried]]) -> list[Tried]:
+    return [entry for row in zip_longest(*groups) for entry in row if entry is not None]
+
+
+def _new_ways_first(mutant: Mutant, firsts: Sequence[Tried], ran: Ran) -> list[Tried]:
+    """A condition is soon tried on setups that it tells apart: as often as each way, by the lines of the mutant's
+    function that a setup runs, has been taken before."""
+    inside = range(mutant.first_line, mutant.last_line + 1)
+    taken: Counter[frozenset[int]] = Counter()
+    ranked: list[tuple[int, Tried]] = []
+    for runner, case in firsts:
+        way = ran[runner][case.setup].get(mutant.file, frozenset()) & frozenset(inside)
+        ranked.append((taken[way], (runner, case)))
+        taken[way] += 1
+    return [entry for _, entry in sorted(ranked, key=lambda pair: pair[0])]
+
+
+def _every_third(firsts: Sequence[Tried], others: Sequence[Tried], each: int) -> list[Tried]:
+    """What is first of some setup, and after every two rounds of them one of the others, for as long as there are both.
+    each: how many runners have their turn in a round."""
+    merged: list[Tried] = []
+    for start in range(0, max(len(others), -(-len(firsts) // 2)), each):
+        merged += [*firsts[2 * start : 2 * (start + each)], *others[start : start + each]]
     return merged
 
 

@@ -45,16 +45,24 @@ class _Module:
         )
         siblings = _siblings(function)
         first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
+        within = (first, function.end_lineno or function.lineno)
         for statement in _statements(function.body):
             if isinstance(statement, _SILENT) or _talks(statement) or "canary" in _header(statement).lower():
                 continue
             for operator, node, new in _slips(statement, names, siblings):
                 if not features.alone(node, new):
-                    yield self._mutant(name, first, statement, operator, node, new)
+                    yield self._mutant(name, within, statement, operator, node, new)
 
     def _mutant(
-        self, function: str, first: int, statement: ast.stmt, operator: str, node: ast.expr | ast.stmt, new: ast.AST
+        self,
+        function: str,
+        within: tuple[int, int],
+        statement: ast.stmt,
+        operator: str,
+        node: ast.expr | ast.stmt,
+        new: ast.AST,
     ) -> Mutant:
+        """within: the first and the last line of the function."""
         start, end = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
         text = ast.unparse(ast.fix_missing_locations(new))
         if isinstance(node, ast.expr):
@@ -65,7 +73,8 @@ class _Module:
         return Mutant(
             file=self.file,
             function=function,
-            first_line=first,
+            first_line=within[0],
+            last_line=within[1],
             line=start[0],
             lines=(statement.lineno, _header_end(statement)),
             operator=operator,
