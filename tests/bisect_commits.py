@@ -26,7 +26,7 @@ from repro.commands.options import options_of
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Trace
 from repro.upstream.fixes import FIXES, SEEDS
-from repro.upstream.rig import Rig
+from repro.upstream.rig import Refused, Rig
 from runners.processes.rig import rig
 from runners.targets.environments import installed
 
@@ -105,11 +105,16 @@ def main() -> int:
         ends = ["--good", commits[releases[0]], "--bad", git(top, "rev-parse", "HEAD")]
         words = ["bisect", str(SEEDS / name), "--repo", str(top), *ends, "--json", str(out)]
         words += ["--tries", "5" if rate == 1 else "20", "--confidence", "0.999"]
-        start = time.monotonic()
-        go(options_of(words), altered(used, chance, rate, SEEDS / name))
-        hit = f'"first_bad": "{commits[fix.fixed][:12]}' in out.read_text()
+        out.unlink(missing_ok=True)
+        start, refusal = time.monotonic(), ""
+        try:
+            go(options_of(words), altered(used, chance, rate, SEEDS / name))
+        except Refused as error:
+            refusal = f", {error}"
+        hit = out.is_file() and f'"first_bad": "{commits[fix.fixed][:12]}' in out.read_text()
         right += hit
-        said = f"{'right' if hit else 'WRONG'}, {time.monotonic() - start:.0f} s, seen in {rate:.0%} of failing runs"
+        seconds = time.monotonic() - start
+        said = f"{'right' if hit else 'WRONG'}{refusal}, {seconds:.0f} s, seen in {rate:.0%} of failing runs"
         print(f"trial {trial}: {name}: {said}", flush=True)
     print(f"{right} of {options.trials} right")
     return int(right != options.trials)

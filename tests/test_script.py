@@ -48,6 +48,9 @@ SHOWN = {
     "draft-sum-of-raw-batch": ("0.5.13.post1",),
     "pr26244-early-metadata": ("0.5.12.post1", "0.5.13"),
     "multi-layer-pool-too-small": ("0.5.11",),
+    "verify-window-deterministic-mask": ("0.5.23",),
+    "verify-mask-of-larger-batches": ("0.5.16", "0.5.17"),
+    "multi-layer-hidden-states-unmade": ("0.5.10.post1", "0.5.11"),
 }
 EDITS = [
     Edit(file="runner.py", function="replay", old="rows.append(0)", new="rows.append(1)"),

@@ -1,4 +1,4 @@
-"""Candidate patches for windows of attention, of draft-extend on flashinfer and of a tree's token on Triton, and for
+"""Candidate patches for windows of attention, of draft-extend on flashinfer and of a verify on Triton, and for
 the logit cap that flashinfer is planned with."""
 
 from __future__ import annotations
@@ -206,6 +206,21 @@ if USE_CUSTOM_MASK:
     window_mask = depth_m[:, None] <= depth_n + SLIDING_WINDOW_SIZE
 else:{_WINDOW.replace(chr(10), chr(10) + "    ").rstrip()}
                 """,
+            ),
+        ),
+    ),
+    CandidatePatch(
+        seed="verify-window-deterministic-mask",
+        oracle="graph_equals_eager",
+        release="0.5.23",
+        why="rows of the tree's mask are as long as the whole request, and its window begins where its KV does",
+        edits=(
+            Edit(
+                file=_EXTEND,
+                function="_fwd_kernel_unified",
+                old="(cur_block_m * BLOCK_M + offs_m[:, None]) * cur_seq_kv_len",
+                new="(cur_block_m * BLOCK_M + offs_m[:, None]) * (cur_window_start + cur_seq_kv_len) "
+                "+ cur_window_start",
             ),
         ),
     ),

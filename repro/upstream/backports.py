@@ -318,7 +318,13 @@ def _of(repair: CandidatePatch) -> Backport:
 
 
 # All backports of a release are applied together: the first of these changes lines of verify-window-reads-first-tokens,
-# and neither has been tried beside the others.
-_ALONE = ("draft-extend-window-reads-first-tokens", "verify-window-by-place-in-tree")
+# and none of them has been tried beside the others.
+_ALONE = (
+    "draft-extend-window-reads-first-tokens",
+    "verify-window-by-place-in-tree",
+    "verify-window-deterministic-mask",
+    "verify-mask-of-larger-batches",
+    "multi-layer-hidden-states-unmade",
+)
 BACKPORTS = (*_BACKPORTS, *(_of(repair) for repair in CANDIDATE_PATCHES if repair.seed not in _ALONE))
 BY_NAME = {backport.name: backport for backport in BACKPORTS}

@@ -10,6 +10,7 @@ from pathlib import Path
 from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Status
 from repro.upstream.attention_patches import ATTENTION_PATCHES
+from repro.upstream.buffer_patches import BUFFER_PATCHES
 from repro.upstream.candidate import CandidatePatch
 from repro.upstream.edits import Edit, edited
 from repro.upstream.length_patches import LENGTH_PATCHES
@@ -235,20 +236,6 @@ CANDIDATE_PATCHES = (
         ),
     ),
     CandidatePatch(
-        seed="multi-layer-pool-too-small",
-        oracle="kv_indices",
-        release="0.5.11",
-        why="the pool has a row for each request slot",
-        edits=(
-            Edit(
-                file=f"{_SPECULATIVE}multi_layer_eagle_worker_v2.py",
-                function="MultiLayerEagleDraftWorker.__init__",
-                old="self.req_to_token_pool.size",
-                new="self.req_to_token_pool.req_to_token.shape[0]",
-            ),
-        ),
-    ),
-    CandidatePatch(
         seed="multi-layer-nine-tokens",
         oracle="graph_equals_eager",
         release="0.5.14",
@@ -285,4 +272,5 @@ CANDIDATE_PATCHES = (
     *LENGTH_PATCHES,
     *MROPE_PATCHES,
     *ATTENTION_PATCHES,
+    *BUFFER_PATCHES,
 )
