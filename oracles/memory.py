@@ -13,6 +13,8 @@ from repro.traces.trace import Array, Trace
 ORACLE = "memory"
 PATH = "memory"
 LAUNCHES = "launches"  # how many were watched
+# In front of a finding's name: the row starts that it follows from, as NAME COLUMN GOT WANT in UTF-8.
+BECAUSE = "starts of "
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
@@ -36,10 +38,15 @@ def recorded(trace: Trace) -> bool:
 def _wrongs(step: int, seen: Mapping[str, Array]) -> list[Wrong]:
     wrongs = []
     for name, numbers in seen.items():
-        if name == LAUNCHES:
+        if name == LAUNCHES or name.startswith(BECAUSE):
             continue
         index, *more = numbers.reshape(-1).tolist()
         place = f"element {index} of {more[0]}" if more else f"element {index}"
         cell = Cell(step=step, buffer=name, row=0, column=index, got=place, want="inside, by one program")
-        wrongs.append(Wrong(where=name, detail=f"In step {step}: {name}, {place}.", cell=cell))
+        detail = f"In step {step}: {name}, {place}."
+        if BECAUSE + name in seen:  # what was wrong first is where the kernel was sent to
+            buffer, column, got, want = seen[BECAUSE + name].tobytes().decode().split()
+            cell = Cell(step=step, buffer=buffer, row=0, column=int(column), got=got, want=want)
+            detail += f" {buffer} has {got} at {column}, which cannot be."
+        wrongs.append(Wrong(where=name, detail=detail, cell=cell))
     return wrongs

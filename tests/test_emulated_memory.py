@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from runners.engines import launch_memory
 from runners.engines.arena import ALIGNMENT, Arena
 from runners.engines.emulated import Graph
 from tests.builders.capturing import address, captured
@@ -162,3 +163,18 @@ def test_without_a_shared_pool_nothing_is_overwritten() -> None:
 
 
 BLOCK = torch.empty(ALIGNMENT // 4)
+
+
+@pytest.mark.parametrize(
+    ("starts", "said"),
+    [
+        ([0, 2, 4], ""),
+        ([-1, 2, 4], "qo_indptr 0 -1 0"),
+        ([0, 3, 2], "qo_indptr 2 2 3"),
+        ([0, 2, 5], "qo_indptr 2 5 4"),
+    ],
+)
+def test_row_starts_that_cannot_be(starts: list[int], said: str) -> None:
+    """Of a kernel with four queries."""
+    given = {"Q_Extend": torch.zeros(4, 1), "kv_indices": torch.zeros(9), "qo_indptr": torch.tensor(starts)}
+    assert launch_memory._wrong_starts(given) == said

@@ -15,7 +15,10 @@ CASE = plan("draft", "triton")[0]
 
 def trace(*seen: tuple[int, str, list[int] | int]) -> Trace:
     arrays = tuple(
-        RecordedArray(step=step, path="memory", name=name, array=np.array(value)) for step, name, value in seen
+        RecordedArray(
+            step=step, path="memory", name=name, array=np.array(value, np.uint8 if name.startswith("starts") else None)
+        )
+        for step, name, value in seen
     )
     return Trace(ended=End(how=Termination.DONE), seen=arrays)
 
@@ -28,6 +31,14 @@ def test_what_kernels_did_outside_fails_by_kernel_and_argument() -> None:
     # Not where in a case it shows.
     [early] = memory.judge(CASE, trace((-1, late[0], [7, 8]), (0, "launches", 3)))
     assert early.where == late[0]
+
+
+def test_where_row_starts_sent_a_kernel_outside_they_are_what_was_wrong_first() -> None:
+    name = "load outside Q_Extend in _fwd_kernel"
+    because = list(b"qo_indptr 0 -1 0")
+    [verdict] = memory.judge(CASE, trace((-1, name, [-2, 24]), (-1, "starts of " + name, because), (0, "launches", 3)))
+    assert verdict.where == name, "it is the same failure, whatever it follows from"
+    assert str(verdict.cell) == "step -1 qo_indptr[0,0] is -1, expected 0"
 
 
 def test_without_a_launch_nothing_is_known_and_without_a_finding_it_passes() -> None:

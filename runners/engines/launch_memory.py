@@ -8,6 +8,7 @@ Here such lanes are masked off: they would land in the heap of the interpreter, 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,8 @@ BESIDE = {LOAD: "load outside the view of", STORE: "store outside the view of"}
 STARTS = "another number of row starts than programs:"
 NARROW = "KV slots of less than 64 bits:"
 HOST = "memory of the host:"
+# In front of a finding's name: which row starts of the launch were wrong themselves, as NAME COLUMN GOT WANT in UTF-8.
+BECAUSE = "starts of "
 # Views of these are as long as the batch that a graph was captured with needs, and its replays need more.
 _GROWING = "kv_indices"
 # How many launches were watched, among what was seen.
@@ -112,9 +115,12 @@ def taken() -> dict[str, Array]:
     return recorded
 
 
-def report(name: str, *numbers: int) -> None:
-    """Keep a finding; of a name the first one."""
-    _seen.setdefault(name, np.array(numbers, dtype=np.int64))
+def report(name: str, *numbers: int, starts: str = "") -> None:
+    """Keep a finding; of a name the first one. starts: what is wrong with the row starts that it follows from."""
+    if name not in _seen:
+        _seen[name] = np.array(numbers, dtype=np.int64)
+        if starts:
+            _seen[BECAUSE + name] = np.frombuffer(starts.encode(), dtype=np.uint8)
 
 
 def watched() -> None:
@@ -143,6 +149,7 @@ class _Launch:
 
     kernel: str
     spans: Sequence[Span] | None
+    arguments: Mapping[str, object]
     # Per store: addresses, values as bits, the program.
     stores: list[tuple[Any, Any, tuple[int, ...]]] = field(default_factory=list)
 
@@ -198,7 +205,7 @@ class _Launch:
             return
         length = ((nearest.stop if views else nearest.end - nearest.band) - nearest.start) // nearest.size
         index = (address - nearest.start) // nearest.size
-        report(f"{kind} {nearest.name} in {self.kernel}", index, length)
+        report(f"{kind} {nearest.name} in {self.kernel}", index, length, starts=_wrong_starts(self.arguments))
 
     def keep(self, ptrs: Any, value: Any, mask: Any) -> None:
         """Remember a store."""
@@ -224,6 +231,24 @@ class _Launch:
                 return
 
 
+def _wrong_starts(arguments: Mapping[str, object]) -> str:
+    """Of a launch that leaves its memory: the first place of its row starts that cannot be, as BECAUSE has it; empty if
+    all could. Rows start at 0, none ends before it starts, and those of queries end where the queries do."""
+    for name, value in arguments.items():
+        if not (name.endswith("indptr") and isinstance(value, torch.Tensor) and value.dim() == 1 and len(value)):
+            continue
+        starts = value.tolist()
+        if starts[0] != 0:
+            return f"{name} 0 {starts[0]} 0"
+        for column, (before, start) in enumerate(itertools.pairwise(starts), start=1):
+            if start < before:
+                return f"{name} {column} {start} {before}"
+        queries = next((given for other, given in arguments.items() if other[:1] == "Q"), None)
+        if name == "qo_indptr" and isinstance(queries, torch.Tensor) and starts[-1] > len(queries):
+            return f"{name} {len(starts) - 1} {starts[-1]} {len(queries)}"
+    return ""
+
+
 def _contradict(address: int, stores: Sequence[tuple[Any, Any, tuple[int, ...]]]) -> bool:
     """Whether programs disagree on what is stored here, or lanes of one store. What a program stores later replaces
     what it stored before."""
@@ -238,10 +263,10 @@ def _contradict(address: int, stores: Sequence[tuple[Any, Any, tuple[int, ...]]]
 _under_way: _Launch | None = None
 
 
-def begin(kernel: str, memory: Sequence[Span]) -> None:
+def begin(kernel: str, memory: Sequence[Span], arguments: Mapping[str, object]) -> None:
     """A launch with this memory begins."""
     global _under_way, _launches
-    _under_way = _Launch(kernel, memory)
+    _under_way = _Launch(kernel, memory, arguments)
     _launches += 1
 
 

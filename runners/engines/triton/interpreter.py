@@ -54,7 +54,7 @@ class Launch:
         }
         builder.set_grid_dim(*self.grid)
         function = self.function
-        launch_memory.begin(function.__name__, self.memory or launch_memory.spans(self.arguments))
+        launch_memory.begin(function.__name__, self.memory or launch_memory.spans(self.arguments), self.arguments)
         launch_memory.check(function.__name__, self.arguments, self.grid[0])
         try:
             with np.errstate(all="ignore"):
