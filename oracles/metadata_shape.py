@@ -48,7 +48,10 @@ def judge(case: Case, trace: Trace) -> Verdict:
             if wrong is None and indices is not None:
                 wrong = _judge_end(bs * branches, step, call, indptr[call], indices.shape[1])
             if wrong:
-                wrongs.append(replace(wrong, where=wrong.where + reads.whose))
+                # Layers with a window have row starts of their own; those of queries are everybody's.
+                own = wrong.cell.buffer if wrong.where == QUERIES else prefix + wrong.cell.buffer
+                cell = replace(wrong.cell, buffer=own)
+                wrongs.append(replace(wrong, where=wrong.where + reads.whose, cell=cell))
     order = (SHORT, START, QUERIES, REAL, PADDED, PAST)
     return conclude(ORACLE, wrongs, compared, nothing="no kv_indptr recorded", order=order)
 

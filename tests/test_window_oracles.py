@@ -13,7 +13,7 @@ import pytest
 from oracles import bucket, graph_equals_eager, kv_indices, metadata_shape, planned, slot0_padding, staged, tree_mask
 from repro.cases.case import Case, Request, Setup, Step
 from repro.cases.layout import req_to_token
-from repro.traces.finding import Status
+from repro.traces.finding import Status, Verdict
 from repro.traces.trace import End, RecordedArray, Termination, Trace
 from tests.builders.only_verdict import only
 
@@ -29,14 +29,18 @@ Judge = Callable[..., Any]
 
 
 def told(judge: Judge, case: Case, steps: Sequence[Arrays]) -> tuple[Status, str]:
+    verdict = judged(judge, case, steps)
+    return verdict.status, verdict.where
+
+
+def judged(judge: Judge, case: Case, steps: Sequence[Arrays]) -> Verdict:
     seen = [
         RecordedArray(step=number, path=path, name=name, array=np.asarray(array))
         for number, arrays in enumerate(steps)
         for (path, name), array in arrays.items()
     ]
     table = RecordedArray(step=-1, path="input", name="req_to_token", array=req_to_token(case.setup))
-    verdict = only(judge, case, Trace(ended=End(how=Termination.DONE), seen=(table, *seen)))
-    return verdict.status, verdict.where
+    return only(judge, case, Trace(ended=End(how=Termination.DONE), seen=(table, *seen)))
 
 
 def read(lengths: list[int], slots: list[Any], prefix: str = "window_") -> dict[tuple[str, str], Any]:
@@ -59,6 +63,8 @@ def test_a_decoded_token_sees_a_window_and_itself() -> None:
     assert told(kv_indices.judge, case, [decoded(2)]) == (Status.PASS, "")
     for first in (0, 1, 3):  # Triton's kernel masks nothing of it
         assert told(metadata_shape.judge, case, [decoded(first)]) == (Status.FAIL, "length of a real row, window")
+    cell = judged(metadata_shape.judge, case, [decoded(0)]).cell
+    assert cell is not None and cell.buffer == "window_kv_indptr", "the window's own, by its name"
     assert told(kv_indices.judge, case, [decoded(0, 4)]) == (Status.FAIL, "segment of a real row, window")
 
 
