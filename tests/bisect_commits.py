@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -37,7 +38,11 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def repository(top: Path, releases: Sequence[str], commits: int) -> dict[str, str]:
-    """The commit of each release. Between two of them, edits of a file that nothing of a case reads."""
+    """The commit of each release. Between two of them, edits of a file that nothing of a case reads. What an earlier
+    call made there is taken as it is."""
+    if (top / ".git").is_dir():
+        named = {release: f"^release {re.escape(release)}$" for release in releases}
+        return {release: git(top, "log", "-E", "--format=%H", "--grep", title) for release, title in named.items()}
     paths = {one.release: one.path for one in installed()}
     (top / "python").mkdir(parents=True)
     git(top, "init", "--quiet")
@@ -86,6 +91,8 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--commits", type=int, default=210)
     parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first trial, to go on where one ended")
+    parser.add_argument("--seed", default="", help="of one known fix alone: its stored seed")
     parser.add_argument("--flaky", type=int, default=4, metavar="N", help="every Nth trial; 0: none")
     parser.add_argument("--rate", type=float, default=0.3)
     options = parser.parse_args()
@@ -93,11 +100,14 @@ def main() -> int:
     # Of the frozen-KV runner the oldest release has none, so that there would be no good end.
     fixes = [(fix, proof.seed) for fix in FIXES for proof in fix.proofs if proof.runner != "frozen_kv_mtp"]
     releases = sorted({release for fix, _ in fixes for release in (fix.buggy, fix.fixed)})
+    fixes = [(fix, name) for fix, name in fixes if options.seed in ("", Path(name).stem)]
+    if not fixes:
+        parser.error(f"{options.seed}: no seed of a known fix that the oldest release has")
     commits = repository(top, releases, options.commits)
     print(f"{top}: {git(top, 'rev-list', '--count', 'HEAD')} commits of {', '.join(releases)}")
-    chance, right = random.Random(1), 0
+    right = 0
     used = rig(judge_all, overall, print, timeout_s=300)
-    for trial in range(options.trials):
+    for trial in range(options.first, options.first + options.trials):
         fix, name = fixes[trial % len(fixes)]
         is_flaky = options.flaky and trial % options.flaky == options.flaky - 1
         rate = options.rate if is_flaky else 1.0
@@ -108,7 +118,7 @@ def main() -> int:
         out.unlink(missing_ok=True)
         start, refusal = time.monotonic(), ""
         try:
-            go(options_of(words), altered(used, chance, rate, SEEDS / name))
+            go(options_of(words), altered(used, random.Random(trial), rate, SEEDS / name))
         except Refused as error:
             refusal = f", {error}"
         hit = out.is_file() and f'"first_bad": "{commits[fix.fixed][:12]}' in out.read_text()
