@@ -24,6 +24,8 @@ MIRRORS = {"seq_lens_cpu": "seq_lens", "spec_extend_seq_lens_cpu": "extend_seq_l
 # Per request, and padded by a neutral value where there is one.
 BY_REQUEST = ("seq_lens", "req_pool_indices", "num_accept_tokens", "num_correct_drafts", "extend_seq_lens")
 OF_ALL_LAYERS = frozenset({"seq_lens", "req_pool_indices"})
+# What is recorded of each switch behind the number of draft steps that was asked for.
+_GOES_BY = ("the worker", "the draft worker", "the worker's draft tokens", "the draft worker's draft tokens")
 # Per token: only those of the batch are planned with, whatever lies behind them.
 BY_TOKEN = ("out_cache_loc", "positions", "mrope_positions", "input_ids", "spec_positions")
 
@@ -39,7 +41,7 @@ class Rows:
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     """UNKNOWN where what is wrong is nothing that the backend reads."""
     record = Record(trace)
-    wrongs = list(_other_backends(case.setup, record))
+    wrongs = [*_other_backends(case.setup, record), *_other_steps(record)]
     compared = 0
     for step in range(len(case.steps)):
         for path in PATHS:
@@ -62,6 +64,16 @@ def _other_backends(setup: Setup, record: Record) -> Iterator[Wrong]:
         if not kind.startswith(wanted):
             cell = Cell(step=-1, buffer="backend", row=-1, column=-1, got=kind, want=f"{wanted}...")
             yield Wrong(where="another backend", detail=f"A worker has a {kind}, and asked for {wanted}.", cell=cell)
+
+
+def _other_steps(record: Record) -> Iterator[Wrong]:
+    """Whoever switches to another number of draft steps goes by it from then on."""
+    for row, (asked, *found) in enumerate(record.path(-1, "switches").get("steps", ())):
+        for column, steps in enumerate(found, start=1):
+            if steps != asked:
+                cell = Cell(step=-1, buffer="switches", row=row, column=column, got=str(steps), want=str(asked))
+                detail = f"After switch {row} to {asked} draft steps, {_GOES_BY[column - 1]} says {steps}."
+                yield Wrong(where="another number of draft steps", detail=detail, cell=cell)
 
 
 def _is_read(setup: Setup, where: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,8 @@ def test_a_seed_is_small_and_says_what_it_expects_everywhere(path: Path) -> None
     setup = seed.case.setup
     having = [release for release in ADAPTED if has_runner(release, setup.runner, setup.backend)]
     wanted = {release: expected(seed.about, release) for release in having}
+    if setup.adaptive or setup.rejection:  # the oldest releases have neither
+        wanted = dict(itertools.dropwhile(lambda each: each[1] is None, wanted.items()))
     assert None not in wanted.values(), wanted
     assert {oracle for oracle in wanted.values() if oracle} <= ORACLES
     assert {"found", "oracle", "where", "fingerprint"} <= seed.about.keys()

@@ -46,7 +46,13 @@ def test_draws_reach_every_state_that_is_possible(runner: str, backend: str) -> 
     for number in range(16):
         if found >= possible(runner, backend):
             break
-        swarm = replace(EVERYTHING, unpadded=number % 2 == 0, unmirrored=number % 4 == 1, rejecting=number % 4 == 3)
+        swarm = replace(
+            EVERYTHING,
+            unpadded=number % 2 == 0,
+            unmirrored=number % 4 == 1,
+            rejecting=number % 4 == 3,
+            adapting=number % 4 == 2,
+        )
         setup = examples(setups(runner, backend, swarm))(f"states {number}")
         for case in (fullest(setup), *different(f"states {number}", cases(setup, swarm), 8)):
             found |= reached(case, [n for n, step in enumerate(case.steps) if setup.replays(len(step.requests))])

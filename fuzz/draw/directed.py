@@ -33,7 +33,10 @@ def directed(runner: str, backend: str, seed: int, number: int, count: int) -> I
     # Of EAGLE's chains one in two.
     is_rejecting = RUNNER_FACTS[runner].rejects and algorithm == "EAGLE" and number % 4 == 3
     rejection = is_rejecting and drawn.topk == 1 and not drawn.deterministic
-    setup = replace(drawn, algorithm=algorithm, mrope=mrope, rejection=rejection)
+    # Of all other chains every one.
+    adaptive = drawn.num_steps + 1 if RUNNER_FACTS[runner].adapts and drawn.topk == 1 and not rejection else 0
+    adaptive = 0 if algorithm in LATENT else adaptive
+    setup = replace(drawn, algorithm=algorithm, mrope=mrope, rejection=rejection, adaptive=adaptive)
     yield from different(name, cases(setup, swarm), count)
 
 

@@ -43,6 +43,7 @@ def possible(runner: str, backend: str) -> frozenset[str]:
         "other hidden states": facts.asks_hidden,
         "positions in three dimensions": facts.mrope,
         "deterministic inference": facts.capped and backend == "triton",
+        "another number of draft steps before": facts.adapts,
         "random drafts": facts.rejects,
         "random drafts of greedy requests alone": facts.rejects,
         "an idle batch": facts.idles and kernels.options,
@@ -60,6 +61,7 @@ def _of_setup(setup: Setup) -> set[str]:
         "no padding": not setup.padded,
         "positions in three dimensions": setup.mrope,
         "deterministic inference": setup.deterministic,
+        "another number of draft steps before": bool(setup.adaptive),
         "random drafts": setup.rejection,
         "one draft step": setup.num_steps == 1,
     }

@@ -69,7 +69,9 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     domain = RUNNER_FACTS[runner]
     size = replace(swarm.size, context_len=LIGHT_CONTEXT) if domain.light and swarm.paged else swarm.size
     rejecting = swarm.rejecting and domain.rejects
-    branching = domain.trees or (swarm.branching and domain.speculative and domain.branches and not rejecting)
+    adapting = swarm.adapting and domain.adapts
+    in_chains = rejecting or adapting or not (swarm.branching and domain.speculative and domain.branches)
+    branching = domain.trees or not in_chains
     topk = draw(st.integers(2, size.topk)) if branching else 1
     steps_max = min(size.num_steps, domain.num_steps_max) if domain.speculative else 1
     num_steps = draw(st.integers(domain.num_steps_min, steps_max))
@@ -86,6 +88,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     plain = algorithm not in LATENT  # neither windows nor caps are known for latent attention
     windows = domain.windowed == "target" or BACKEND_FACTS[backend].drafts_in_windows or (num_steps == 1 and options)
     window = draw(st.sampled_from(WINDOWS)) if domain.windowed and windows and swarm.windowed and plain else 0
+    others = [steps for steps in range(1, min(steps_max + 1, domain.num_steps_max) + 1) if steps != num_steps]
     page_size, context_len = draw(_pages(runner, topk, num_steps, draft_tokens, size, swarm.paged))
     setup = Setup(
         runner=runner,
@@ -117,6 +120,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         mrope=swarm.mrope and domain.mrope and algorithm == "EAGLE3" and draw(st.booleans()),
         rejection=rejecting and algorithm != "EAGLE3",
         deterministic=swarm.deterministic and capped and plain and draw(st.booleans()),
+        adaptive=draw(st.sampled_from(others)) if adapting and plain else 0,
     )
     if not setup.deterministic:
         return setup

@@ -44,7 +44,8 @@ class Swarm:
     halfway: some calls have no lengths on the host. overhanging: drafts and trees may reach behind the context.
     relocating: request slots own other KV slots from one call to the next.
     asking: some batches ask for hidden states. mrope: draft models may have positions in three dimensions.
-    rejecting: drafts are drawn at random, in chains. deterministic: inference is."""
+    rejecting: drafts are drawn at random, in chains. deterministic: inference is.
+    adapting: workers start with another number of draft steps, in chains."""
 
     size: Size = MIDDLE
     moves: tuple[str, ...] = MOVES
@@ -68,6 +69,7 @@ class Swarm:
     mrope: bool = False
     rejecting: bool = False
     deterministic: bool = False
+    adapting: bool = False
 
 
 # One small round whose contexts are longer than the blocks of 512 over which kernels loop.
@@ -122,6 +124,8 @@ def swarms(draw: st.DrawFn) -> Swarm:
         mrope=draw(st.sampled_from((False, False, True))),
         rejecting=draw(st.sampled_from((*[False] * 7, True))),
         deterministic=draw(st.sampled_from((*[False] * 5, True))),
+        # Each captures the graphs of two numbers of steps, and the target's besides.
+        adapting=draw(st.sampled_from((*[False] * 7, True))),
     )
 
 

@@ -98,6 +98,8 @@ def setups(runner: str, backend: str) -> list[Setup]:
                 found.append(replace(found[-1], capture_bs=(1, 3), mrope=True))
         if domain.rejects:
             found.append(_drafting(replace(small, capture_bs=(1, 3), slots=4, rejection=True), 1, 3, 4))
+        if domain.adapts:
+            found.append(_drafting(replace(small, capture_bs=(1, 3), slots=4, adaptive=5), 1, 3, 4))
         if domain.branches and not domain.trees and domain.num_steps_min == 1:
             found.append(_drafting(small, 2, 1, 3))
     odd = 24 if kernels.head_dims is None else first.head_dim

@@ -58,7 +58,8 @@ class Setup:
     mirrored: whether a batch's lengths and their sum come along on the host, too; False asks for batches without, where
     backend and release allow. mrope: whether the draft model turns queries and keys by positions in three dimensions
     (M-RoPE), as those of models that see images do. rejection: whether drafts are drawn at random, for sglang to accept
-    by rejection sampling (speculative_use_rejection_sampling).
+    by rejection sampling (speculative_use_rejection_sampling). adaptive: with how many draft steps a worker starts that
+    changes their number while it serves (speculative_adaptive), here to num_steps; 0 for one that does not.
     """
 
     runner: str
@@ -88,6 +89,7 @@ class Setup:
     mirrored: bool = True
     mrope: bool = False
     rejection: bool = False
+    adaptive: int = 0
 
     @property
     def max_bs(self) -> int:
@@ -227,6 +229,11 @@ def setup_problems(setup: Setup) -> list[str]:
     need(domain.rejects or not setup.rejection, f"the {setup.runner} runner draws no drafts at random")
     need(setup.topk == 1 or not setup.rejection, "drafts are drawn at random in chains, with topk 1")
     need(setup.algorithm != "EAGLE3" or not setup.rejection, "drafts are drawn at random from the target's vocabulary")
+    within("adaptive", 0, domain.num_steps_max)
+    need(domain.adapts or not setup.adaptive, f"the {setup.runner} runner's number of draft steps stays")
+    need(setup.adaptive != setup.num_steps, f"adaptive {setup.adaptive} is num_steps: nothing changes")
+    need(setup.topk == 1 or not setup.adaptive, "the number of draft steps changes in chains, with topk 1")
+    need(not (needs_latent and setup.adaptive), f"the {setup.algorithm} algorithm's number of draft steps stays")
     need(domain.speculative or setup.topk == setup.num_steps == 1, "without drafts topk and num_steps are 1")
     need(domain.branches or setup.topk == 1, f"the {setup.runner} runner has topk 1 only")
     need(not domain.trees or setup.topk > 1, f"the {setup.runner} runner has topk above 1 only")

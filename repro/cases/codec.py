@@ -38,6 +38,7 @@ LATER = frozenset(
         "returns_hidden",
         "mrope",
         "rejection",
+        "adaptive",
     }
 )
 _PROBLEMS_SHOWN = 8

@@ -56,6 +56,8 @@ class RunnerFacts:
     mrope: bool = False
     # Whether its drafts may be drawn at random (Setup.rejection).
     rejects: bool = False
+    # Whether its worker may change its number of draft steps (Setup.adaptive).
+    adapts: bool = False
     # Whether its batches have lengths on the host in every release.
     host_lengths: bool = False
     # Whether eager takes a batch that no graph holds, in the same session.
@@ -136,6 +138,7 @@ _VERIFIED_EAGERLY = RunnerFacts(
 RUNNER_FACTS = {
     "draft": RunnerFacts(
         falls_back=True,
+        adapts=True,
         relocates=True,
         idles=True,
         overhangs=True,
@@ -192,6 +195,7 @@ RUNNER_FACTS = {
     ),
     "verify": RunnerFacts(
         falls_back=True,
+        adapts=True,
         relocates=True,
         idles=True,
         overhangs=True,
@@ -225,6 +229,7 @@ RUNNER_FACTS = {
     ),
     "draft_extend": RunnerFacts(
         falls_back=True,
+        adapts=True,
         relocates=True,
         idles=True,
         overhangs=True,

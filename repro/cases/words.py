@@ -58,6 +58,7 @@ def options(setup: Setup) -> list[str]:
         f"{_count(setup.overhang, 'position')} behind the context" if setup.overhang else "",
         "positions in three dimensions" if setup.mrope else "",
         "drafts drawn at random" if setup.rejection else "",
+        f"switched to these draft steps from {setup.adaptive}" if setup.adaptive else "",
         "" if setup.padded else "no batch padded",
         "" if setup.mirrored else "lengths on the device alone",
     ]

@@ -95,7 +95,9 @@ def refit(case: Case, **changes: Any) -> Case:
     drafts = setup.num_steps + 1 if setup.topk == 1 else min(setup.num_draft_tokens, tree + 1)
     # Slots that were just enough stay just enough, which saves capturing once more for them alone.
     slots = setup.max_bs if case.setup.slots == case.setup.max_bs and setup.capture_bs else setup.slots
-    setup = dataclasses.replace(setup, num_draft_tokens=drafts, slots=slots)
+    # A number of steps that changes stays one that does.
+    adaptive = setup.adaptive + 1 if setup.adaptive == setup.num_steps else setup.adaptive
+    setup = dataclasses.replace(setup, num_draft_tokens=drafts, slots=slots, adaptive=adaptive)
     case = dataclasses.replace(case, setup=setup)
     if setup_problems(setup):
         return case

@@ -306,6 +306,7 @@ PASSES: tuple[Pass, ...] = (
     fewer_branches,
     _number("num_steps", lambda setup: RUNNER_FACTS[setup.runner].num_steps_min),
     _number("num_draft_tokens", lambda setup: 2),
+    _number("adaptive", lambda setup: 1 if setup.adaptive else 0),
     smaller_pages,
     _number("context_len", lambda setup: CONTEXT_MIN),
     _number("slots", lambda setup: setup.max_bs),

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+_own = True
+
 
 @contextmanager
 def heard(told: Callable[[Any, int, int], None]) -> Iterator[None]:
@@ -18,7 +20,8 @@ def heard(told: Callable[[Any, int, int], None]) -> Iterator[None]:
     forward = RadixAttention.forward
 
     def telling(layer: Any, q: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        told(kwargs["forward_batch"] if "forward_batch" in kwargs else args[2], len(q), own_tokens())
+        if _own:
+            told(kwargs["forward_batch"] if "forward_batch" in kwargs else args[2], len(q), own_tokens())
         return forward(layer, q, *args, **kwargs)
 
     RadixAttention.forward = telling
@@ -26,6 +29,22 @@ def heard(told: Callable[[Any, int, int], None]) -> Iterator[None]:
         yield
     finally:
         RadixAttention.forward = forward
+
+
+@contextmanager
+def of_the_runner(own: bool) -> Iterator[None]:
+    """While entered, calls are those of the runner that is driven, or of others, which nobody is told of."""
+    global _own
+    before, _own = _own, own
+    try:
+        yield
+    finally:
+        _own = before
+
+
+def are_own() -> bool:
+    """Whether calls are now those of the runner that is driven."""
+    return _own
 
 
 def own_tokens() -> int:

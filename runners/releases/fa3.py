@@ -13,6 +13,7 @@ import torch
 
 from runners.engines.active import engine
 from runners.engines.standins import fa3
+from runners.releases import attention_calls
 
 BACKEND = "sglang.srt.layers.attention.flashattention_backend"
 # Where what sglang calls asks whether this GPU has the kernels; since 0.5.11, elsewhere since 0.5.17.
@@ -78,7 +79,7 @@ class Calls:
         def flash_attn_with_kvcache(*args: Any, **given: Any) -> Any:
             # A release names what its own library has since; where nothing is asked of it, an older one serves.
             kwargs = {name: value for name, value in given.items() if name in signature.parameters or value}
-            if engine.capturing():
+            if engine.capturing() and attention_calls.are_own():
                 self._note(signature.bind(*args, **kwargs))
             else:
                 self._open = None

@@ -18,7 +18,7 @@ from runners.engines.active import engine
 from runners.engines.guards import Guards
 from runners.engines.staging import flats
 from runners.recording.observer import Watch
-from runners.releases import attention_calls, buckets, model
+from runners.releases import adaptive, attention_calls, buckets, model
 from runners.releases.live import Adapter, Live, mha_cache
 from runners.sessions import attributes, memory
 from runners.sessions.errors import sglang_errors
@@ -59,6 +59,7 @@ class Captured:
             self.pools = attributes.pools(self.backends)
             with attention_calls.heard(self.extents.note):
                 self.runner = adapter.capture(self.live)
+        self.switches = adaptive.switches(self.runner)
         engine.Graph.runner_is_captured = True
         on_cpu = BACKEND_FACTS[setup.backend].on_cpu
         if on_cpu:  # no graph of a CPU tells parallel layers anything

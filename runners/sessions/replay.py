@@ -72,6 +72,8 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
             tape.see(UNMADE, name, 1)
         for kind in captured.planner.kinds:
             tape.see("backends", kind, 1)
+        if captured.switches is not None:
+            tape.see("switches", "steps", captured.switches)
         tape.see("tokens_captured", "own", np.array(sorted(captured.extents.tokens)).reshape(-1, 2))
         for name, counts in captured.extents.counts.items():
             tape.see("counts_captured", name, np.array(sorted(counts)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardMode
@@ -10,7 +11,7 @@ from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.speculative.eagle_draft_cuda_graph_runner import EAGLEDraftCudaGraphRunner
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 
-from runners.releases import mrope, rejection
+from runners.releases import adaptive, mrope, rejection
 from runners.releases.checkpoint import loaded
 from runners.releases.draft.family import FAMILY, backend
 from runners.releases.forward_pass import forward_batch, plan, replayed
@@ -21,6 +22,10 @@ build = present.build
 
 
 def capture(live: Live) -> Any:
+    return adaptive.captured(live, adaptive.DRAFT, partial(_capture, live))
+
+
+def _capture(live: Live) -> Any:
     with rejection.drawing(live) as draws:
         runner = EAGLEDraftCudaGraphRunner(loaded(live, FAMILY.model_runner(live).model))
     rejection.keep(runner, draws)

@@ -15,7 +15,7 @@ from repro.cases.case import Setup
 from repro.cases.releases import release_order
 from repro.cases.runner_facts import RUNNER_FACTS
 from runners.recording.observer import Unsupported
-from runners.releases import mrope
+from runners.releases import adaptive, mrope
 from runners.releases.catalogue import present_release
 from runners.releases.checkpoint import loaded
 from runners.releases.draft_extend import family
@@ -41,7 +41,10 @@ def build(setup: Setup, device: str, models: Folders) -> Live:
 
 
 def capture(live: Live) -> Any:
-    return EAGLEDraftExtendCudaGraphRunner(loaded(live, family.FAMILY.model_runner(live).model))
+    def made() -> Any:
+        return EAGLEDraftExtendCudaGraphRunner(loaded(live, family.FAMILY.model_runner(live).model))
+
+    return adaptive.captured(live, adaptive.DRAFT_EXTEND, made)
 
 
 def batch(live: Live, rows: Rows) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from sglang.srt.speculative import eagle_utils
 from sglang.srt.speculative.eagle_info import EagleVerifyInput
 
 from runners.engines.standins import tree
+from runners.releases import adaptive
 from runners.releases.decode import adapter as decode
 from runners.releases.decode.family import backend
 from runners.releases.draft import adapter as draft
@@ -25,7 +27,11 @@ NATIVE = "sgl_build_tree_kernel_efficient"
 # Since 0.5.23 trees are built in a module of the kernels' package.
 _KERNELS = "sglang.kernels.ops.speculative"
 
-build, capture, neutral = present.build, decode.capture, decode.neutral
+build, neutral = present.build, decode.neutral
+
+
+def capture(live: Live) -> Any:
+    return adaptive.captured(live, adaptive.TARGET, partial(decode.capture, live))
 
 
 def stand_in() -> None:

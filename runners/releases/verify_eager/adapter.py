@@ -18,13 +18,12 @@ from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleWorkerV2
 
 from repro.cases.runner_facts import RUNNER_FACTS
-from runners.engines.standins import draft_worker
 from runners.releases.forward_pass import verify_spelling
 from runners.releases.live import Live
 from runners.releases.verify_eager.family import RANK, Verified, end, schedule_batch
 from runners.releases.workers import present
-from runners.releases.workers.arguments import construct
 from runners.releases.workers.building import as_on_gpus
+from runners.releases.workers.verifier import verifier
 
 build = present.build
 BATCH = ForwardBatch  # what is watched
@@ -37,9 +36,6 @@ CACHE_LOCS = (
 )
 # By the name that the table of runners has for them.
 WORKERS: dict[str, Any] = {worker.__name__: worker for worker in (EAGLEWorkerV2, MultiLayerEagleWorkerV2)}
-
-# What a worker makes its draft worker of.
-DRAFTING = {"EAGLEWorkerV2": "EagleDraftWorker", "MultiLayerEagleWorkerV2": "MultiLayerEagleDraftWorker"}
 
 
 def spec_info(live: Live, verified: Verified) -> Any:
@@ -96,30 +92,9 @@ def verify(live: Live, runner: str, verified: Verified, constructed: Callable[[A
             module.dp_slot_in = _ours
     kind = WORKERS[RUNNER_FACTS[runner].worker]
     info = spec_info(live, verified)
-    verifier = worker(live, kind)
-    constructed(verifier)
-    verifier.verify(schedule_batch(live, verified, batch_class(kind), info, ForwardMode.DECODE))
-
-
-def worker(live: Live, kind: Any) -> Any:
-    """The worker that verifies, constructed by sglang. The draft worker that it would construct is there already, and
-    a multi-layer one's is that of a single layer: verify asks it for nothing."""
-    module: Any = sys.modules[kind.__module__]
-    drafting = DRAFTING[kind.__name__]
-    draft_class = getattr(module, drafting)
-    ranks = present.GENERATION.ranks()
-    setattr(module, drafting, draft_worker.constructor(draft_class, live.draft, ranks))
-    try:
-        verifier = construct(kind, live.args, **ranks, target_worker=live.target)
-    finally:
-        setattr(module, drafting, draft_class)
-    # Where construction is in phases, the pools come later.
-    pools = zip(("req_to_token_pool", "token_to_kv_pool_allocator"), live.target.get_memory_pool(), strict=True)
-    for name, pool in pools:
-        if name not in vars(verifier):
-            setattr(verifier, name, pool)
-    assert verifier.draft_worker is live.draft  # by the property that a scheduler asks
-    return verifier
+    worker = verifier(live, kind)
+    constructed(worker)
+    worker.verify(schedule_batch(live, verified, batch_class(kind), info, ForwardMode.DECODE))
 
 
 def batch_class(kind: Any) -> Any:

@@ -14,7 +14,7 @@ from sglang.srt.server_args import ServerArgs
 from repro.cases.case import Setup
 from repro.cases.layout import pool_tokens
 from runners.recording.observer import HarnessError, Unsupported
-from runners.releases import deterministic
+from runners.releases import adaptive, deterministic
 from runners.releases.model import Folders
 
 # How the buckets of graphs are given up to 0.5.13; since then they are in cuda_graph_config.
@@ -66,6 +66,7 @@ def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) 
         if _REJECTION not in known:
             raise Unsupported("this release has no rejection sampling of its own")
         arguments[_REJECTION] = True
+    arguments |= adaptive.arguments(setup, models.target, known)
     return {name: value for name, value in arguments.items() if name in known or name not in _GONE}
 
 
