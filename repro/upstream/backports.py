@@ -233,11 +233,14 @@ _OTHER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
     "draft-rows-end-at-the-context": (
         (
             longer(_TRITON, "TritonMultiStepDraftBackend.init_cuda_graph_state"),
-            Edit(
-                file=_TRITON,
-                function="TritonMultiStepDraftBackend.init_forward_metadata",
-                old="forward_batch.batch_size * self.topk * self.max_context_len",
-                new=f"forward_batch.batch_size * self.topk * (self.max_context_len + {BEHIND})",
+            *(
+                Edit(
+                    file=file,
+                    function=f"{backend}MultiStepDraftBackend.init_forward_metadata",
+                    old="forward_batch.batch_size * self.topk * self.max_context_len",
+                    new=f"forward_batch.batch_size * self.topk * (self.max_context_len + {BEHIND})",
+                )
+                for file, backend in ((_TRITON, "Triton"), (_FLASHINFER, "FlashInfer"))
             ),
         ),
     ),
@@ -312,8 +315,13 @@ _EARLIER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
 }
 
 
+# Sessions build trees by themselves: what the worker asks first does not run in them, nor is it there in every release.
+_FIRST_EDIT_ALONE = ("verify-mask-of-larger-batches",)
+
+
 def _of(repair: CandidatePatch) -> Backport:
-    forms = (*_EARLIER_FORMS.get(repair.seed, ()), repair.edits, *_OTHER_FORMS.get(repair.seed, ()))
+    edits = repair.edits[:1] if repair.seed in _FIRST_EDIT_ALONE else repair.edits
+    forms = (*_EARLIER_FORMS.get(repair.seed, ()), edits, *_OTHER_FORMS.get(repair.seed, ()))
     return Backport(name=repair.seed, why=repair.why, forms=forms)
 
 
@@ -323,7 +331,6 @@ _ALONE = (
     "draft-extend-window-reads-first-tokens",
     "verify-window-by-place-in-tree",
     "verify-window-deterministic-mask",
-    "verify-mask-of-larger-batches",
     "multi-layer-hidden-states-unmade",
 )
 BACKPORTS = (*_BACKPORTS, *(_of(repair) for repair in CANDIDATE_PATCHES if repair.seed not in _ALONE))
