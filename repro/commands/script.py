@@ -91,7 +91,7 @@ def arguments(target: Target) -> list[str]:
 
 def wrong(results: list[Checked]) -> str:
     result = results[-1]
-    return f"{result}; it ended with: {' / '.join(result.said.splitlines()) or 'nothing'}"
+    return f"{result}; it ended with code {result.code} and: {' / '.join(result.said.splitlines()) or 'nothing'}"
 
 
 def said_of(results: list[Checked]) -> str:

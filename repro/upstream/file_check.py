@@ -19,12 +19,13 @@ _SAID_LINES = 4
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
     """How often the file was run on the target of this name and how often it ended as is right there. wanted: the exit
-    code that is. said: the end of what the last run printed."""
+    code that is. code, said: the last run's own, and the end of what it printed."""
 
     name: str
     wanted: int
     right: int
     tries: int
+    code: int
     said: str
 
     def __str__(self) -> str:
@@ -45,7 +46,7 @@ def check(
 ) -> Checked:
     """Run the file that often, each time in a folder of its own. wanted: the exit code that is right there. before:
     arguments of Python before the file. says: what must stand in its output for a run to be right."""
-    right, output = 0, ""
+    right, code, output = 0, 0, ""
     for _ in range(tries):
         with tempfile.TemporaryDirectory(prefix="eagleeye-file-") as folder:
             path = Path(folder, "test_repro.py")
@@ -53,7 +54,7 @@ def check(
             code, printed = run(rig, [*before, str(path), *arguments], target, Path(folder))
             right += code == wanted and re.search(says, printed, re.MULTILINE) is not None
             output = "\n".join(printed.splitlines()[-_SAID_LINES:])
-    return Checked(name=rig.named(target), wanted=wanted, right=right, tries=tries, said=output)
+    return Checked(name=rig.named(target), wanted=wanted, right=right, tries=tries, code=code, said=output)
 
 
 def run(rig: Rig, command: Sequence[str], target: Target, folder: Path) -> tuple[int, str]:
