@@ -114,6 +114,7 @@ def main() -> int:
         out = options.out / "range.json"
         ends = ["--good", commits[releases[0]], "--bad", git(top, "rev-parse", "HEAD")]
         words = ["bisect", str(SEEDS / name), "--repo", str(top), *ends, "--json", str(out)]
+        words += ["--keep", str(options.out / "clones")]
         words += ["--tries", "5" if rate == 1 else "20", "--confidence", "0.999"]
         out.unlink(missing_ok=True)
         start, refusal = time.monotonic(), ""

@@ -141,6 +141,7 @@ def test_what_makes_no_sense_is_told_in_a_line(
         ([str(SEED), "--from", "newest"], "--from: 'newest' is not a release number"),
         ([str(SEED), "--from", "9.0"], "no release of the range is installed; installed: "),
         ([str(SEED), "--repo", str(tmp_path)], "--repo, --good and --bad go together"),
+        ([str(SEED), "--keep", str(tmp_path)], "--keep is for the clones of --repo"),
         ([str(SEED), "--repo", str(tmp_path), "--good", "a", "--bad", "b"], "not a git repository"),
         (
             [str(SEED), "--repo", str(tmp_path), "--good", "a", "--bad", "b", "--to", "0.5.13"],
@@ -239,6 +240,29 @@ def test_the_checkout_stays_as_it_is_and_says_which_release_it_is(repository: Pa
         assert (path / "sglang" / "_version.py").read_text().startswith("__version__ = '0.5.12'")
     assert not path.exists()
     assert git(repository, "status", "--porcelain") == ""
+
+
+def test_the_nearest_clone_goes_and_kept_ones_are_taken_again(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("repro.upstream.history.FAR", 0)
+    monkeypatch.setattr("repro.upstream.history.CLONES", 2)
+    keep = tmp_path / "clones"
+    with history(repository, "main~9", "main", keep) as past:
+        first, second = past.commits[:2]
+        places = [past.go_to(commit, "0.5.12") for commit in (first, second, first, second)]
+        assert places == [keep / f"clone{number}" / "python" for number in (0, 1, 0, 1)]
+        # No third one, however far it lies.
+        assert past.go_to(past.commits[2], "0.5.12") in places
+    with history(repository, "main~9", "main", keep) as past:
+        assert len(past.at) == 2 and past.go_to(past.commits[2], "0.5.12") in places
+    other = tmp_path / "other"
+    git(tmp_path, "clone", "--quiet", str(repository), str(other))
+    with (
+        pytest.raises(Refused, match=re.escape(f"--keep {keep}: holds clones of {repository}")),
+        history(other, "HEAD~9", "HEAD", keep),
+    ):
+        pass
 
 
 def test_a_commit_that_says_which_release_it_is_stays_as_it_is(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
         raise BadInput("over commits, --repo, --good and --bad go together")
     if options.repo and (options.since or options.to):
         raise BadInput("--from and --to are releases; with --repo the range is --good and --bad")
+    if options.keep and not options.repo:
+        raise BadInput("--keep is for the clones of --repo")
     wanted = wanted_of(seed)
     located, candidates = (_commits if options.repo else _releases)(options, seed, wanted, rig)
     for text in summary(located, wanted, "commit" if options.repo else "release"):
@@ -102,7 +104,7 @@ def _between(options: argparse.Namespace, known: Sequence[str]) -> list[str]:
 
 
 def _commits(options: argparse.Namespace, seed: Seed, wanted: Wanted, rig: Rig) -> tuple[Range, Sequence[Candidate]]:
-    with history(options.repo, options.good, options.bad) as past:
+    with history(options.repo, options.good, options.bad, options.keep) as past:
         commits = dict(zip(names(past.commits), past.commits, strict=True))
 
         @contextmanager

@@ -31,6 +31,7 @@ def _bisect(commands: Commands[Parser], watched: Sequence[Parser]) -> None:
     bisect.add_argument("--repo", type=Path, metavar="PATH", help="over the commits of this checkout of sglang")
     bisect.add_argument("--good", metavar="REV", help="with --repo: a commit that passes")
     bisect.add_argument("--bad", metavar="REV", help="with --repo: a later commit that fails")
+    bisect.add_argument("--keep", type=Path, metavar="DIR", help="with --repo: clones stay here for the next search")
     cli.add_engine(bisect)
     cli.add_tries(bisect, 5, "runs of the first look")
     bisect.add_argument("--runs", type=count, default=1000, metavar="N", help="the most runs to spend")

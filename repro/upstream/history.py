@@ -1,5 +1,6 @@
-"""Commits of a checkout of sglang: a clone of our own that goes from one to the next, so that whoever has the checkout
-keeps it as it is, and one step compiles only what it changes."""
+"""Commits of a checkout of sglang: clones of our own that go from one to the next, so that whoever has the checkout
+keeps it as it is. Of a few clones the one goes that lies nearest, so that one step compiles only what it changes, also
+where a search goes back and forth between releases."""
 
 from __future__ import annotations
 
@@ -21,49 +22,69 @@ _TAG = re.compile(r"v(\d+\.\d+\.\d+(?:\.post\d+)?)(?:[~^].*)?")
 _HASH = 12  # characters of a commit's name that are shown
 
 
+# As many clones at most; another is made where all that there are differ from a commit in so many files.
+CLONES, FAR = 4, 100
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """clone: a checkout of our own. commits: from the good end to the bad one, both included, by their full names;
-    only those that change sglang's own files. package: where these lie, python/sglang or sglang."""
+    """top: the repository, which is only read. commits: from the good end to the bad one, both included, by their full
+    names; only those that change sglang's own files. package: where these lie, python/sglang or sglang. folder: has
+    the clones; at: the commit of each. Mutable: clones are made where they are needed."""
 
-    clone: Path
+    top: Path
     commits: tuple[str, ...]
     package: str
-
-    @property
-    def import_path(self) -> Path:
-        return self.clone / Path(self.package).parent
+    folder: Path
+    at: dict[Path, str]
 
     def go_to(self, commit: str, release: str = "") -> Path:
-        """Have the files of this commit in the clone; its import path. release: what sglang is to say that it is, where
+        """Have the files of this commit in a clone; its import path. release: what sglang is to say that it is, where
         the commit itself does not."""
-        _git(self.clone, "checkout", "--quiet", "--force", "--detach", commit)
-        stated = self.clone / self.package / _VERSION
+        clone = self._nearest(commit)
+        _git(clone, "checkout", "--quiet", "--force", "--detach", commit)
+        self.at[clone] = commit
+        stated = clone / self.package / _VERSION
         if not self._states(commit):
             numbers = tuple(release.split("."))
             stated.write_text(f"__version__ = {release!r}\n__version_tuple__ = {numbers!r}\n")
-        return self.import_path
+        return clone / Path(self.package).parent
+
+    def _nearest(self, commit: str) -> Path:
+        """The clone to which this commit changes least; a new one where that is much."""
+        apart = {clone: self._apart(held, commit) for clone, held in self.at.items()}
+        nearest = min(apart, key=lambda clone: apart[clone], default=None)
+        if nearest is None or (apart[nearest] > FAR and len(apart) < CLONES):
+            nearest = self.folder / f"clone{len(apart)}"
+            _git(self.top, "clone", "--quiet", "--shared", "--no-checkout", str(self.top), str(nearest))
+            _git(nearest, "sparse-checkout", "set", "--no-cone", f"/{self.package}/")
+        return nearest
+
+    def _apart(self, held: str, commit: str) -> int:
+        """How many of sglang's files differ."""
+        return len(_git(self.top, "diff", "--name-only", held, commit, "--", self.package).splitlines())
 
     def releases(self, commit: str) -> tuple[str, ...]:
         """As which releases the files of this commit may be driven: that of the last tag before it, then that of the
         first one behind it; one empty text where the commit says itself."""
         if self._states(commit):
             return ("",)
-        before = _tag(self.clone, commit, "--tags", "--abbrev=0")
-        after = _tag(self.clone, commit, "--contains")
+        before = _tag(self.top, commit, "--tags", "--abbrev=0")
+        after = _tag(self.top, commit, "--contains")
         return tuple(dict.fromkeys(tag for tag in (before, after) if tag)) or ("",)
 
     def _states(self, commit: str) -> bool:
         """Whether the commit holds the file that says which release it is, which is otherwise made by a build."""
-        return bool(_git(self.clone, "ls-tree", "--name-only", commit, f"{self.package}/{_VERSION}"))
+        return bool(_git(self.top, "ls-tree", "--name-only", commit, f"{self.package}/{_VERSION}"))
 
     def title(self, commit: str) -> str:
-        return _git(self.clone, "log", "-1", "--format=%h %ad %s", "--date=short", f"--abbrev={_HASH}", commit)
+        return _git(self.top, "log", "-1", "--format=%h %ad %s", "--date=short", f"--abbrev={_HASH}", commit)
 
 
 @contextmanager
-def history(repository: Path, good: str, bad: str) -> Iterator[History]:
-    """The commits of a range, in a clone that lasts as long as this. Refused if it is no range of sglang's commits."""
+def history(repository: Path, good: str, bad: str, keep: Path | None = None) -> Iterator[History]:
+    """The commits of a range, in clones that last as long as this, or in `keep`, where the next search finds them with
+    what was compiled in them. Refused if it is no range of sglang's commits."""
     top = _repository(repository)
     first, last = _commit(top, good), _commit(top, bad)
     if first == last:
@@ -76,14 +97,21 @@ def history(repository: Path, good: str, bad: str) -> Iterator[History]:
     listed = _git(top, "rev-list", "--reverse", "--first-parent", f"{first}..{last}", "--", package).split()
     # The ends are looked at whether or not they themselves change anything.
     commits = tuple(dict.fromkeys((first, *listed, last)))
-    folder = Path(tempfile.mkdtemp(prefix="eagleeye-history-"))
+    folder = keep.resolve() if keep else Path(tempfile.mkdtemp(prefix="eagleeye-history-"))
     try:
-        _git(top, "clone", "--quiet", "--shared", "--no-checkout", str(top), str(folder / "clone"))
-        clone = folder / "clone"
-        _git(clone, "sparse-checkout", "set", "--no-cone", f"/{package}/")
-        yield History(clone=clone, commits=commits, package=package)
+        yield History(top=top, commits=commits, package=package, folder=folder, at=_kept(folder, top))
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _kept(folder: Path, top: Path) -> dict[Path, str]:
+    """The clones that an earlier search left there, and their commits. Refused if they are of another repository."""
+    clones = sorted(folder.glob("clone*"))
+    for clone in clones:
+        if (origin := _git(clone, "config", "remote.origin.url")) != str(top):
+            raise Refused(f"--keep {folder}: holds clones of {origin}")
+    return {clone: _git(clone, "rev-parse", "HEAD") for clone in clones}
 
 
 def _repository(path: Path) -> Path:
