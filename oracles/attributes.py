@@ -61,7 +61,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
 def _unmade(name: str) -> Wrong:
     attribute = re.sub(r"[0-9]+", "", name.rpartition(".")[2])
     cell = Cell(step=-1, buffer=name, row=-1, column=-1, got="absent", want="an attribute")
-    return Wrong(where=f"never made: {attribute}", detail=f"A method reads {name}, which nothing makes.", cell=cell)
+    return Wrong(where=f"never made: {attribute}", detail=f"A method reads {name}, which nobody has made.", cell=cell)
 
 
 def recorded(trace: Trace) -> bool:

@@ -1,6 +1,7 @@
 """Every tensor of a batch is as long as the batch is large: in each captured bucket in proportion to the largest one,
 and in each call as the batch, its bucket or the largest bucket, the same in all calls. Its integers are as wide in
-captures as in eager passes, and a captured batch counts the tokens that it has."""
+captures as in eager passes, and a captured batch counts the tokens that it has, and has positions in three dimensions
+for them."""
 
 from __future__ import annotations
 
@@ -100,7 +101,7 @@ def _not_told(record: Record) -> Iterator[Wrong]:
 
 
 def _miscounted(record: Record) -> Iterator[Wrong]:
-    """A captured batch counts the tokens that attention then has."""
+    """A captured batch counts the tokens that attention then has, and its positions in three dimensions are as many."""
     for name, counts in record.path(-1, COUNTED).items():
         for tokens, count in counts.tolist():
             if count != tokens:

@@ -87,6 +87,7 @@ def _wrong_ranks(step: int, case: Case, ranks: Mapping[str, Array]) -> Iterator[
         "gathered": [sum(tokens)],
         "own": tokens[:1],
         "each": tokens,
+        "batch padded to the busiest": ranks["padded to the busiest"].tolist(),
     }
     for name, want in wanted.items():
         if name in ranks and ranks[name].tolist() != want:

@@ -82,10 +82,11 @@ def test_parallel_layers_are_told_how_many_tokens_are_captured() -> None:
 
 def test_a_captured_batch_counts_its_tokens() -> None:
     sound = trace(captured=SOUND_CAPTURED, planned=SOUND_PLANNED)
-    for count, status in ((8, Status.PASS), (4, Status.FAIL)):
-        counts = np.array([[2, 2], [8, count]])
-        told = RecordedArray(step=-1, path="counts_captured", name="extend_num_tokens", array=counts)
-        assert only(extents.judge, CASE, replace(sound, seen=(*sound.seen, told))).status is status
+    for name in ("extend_num_tokens", "mrope_positions"):
+        for count, status in ((8, Status.PASS), (4, Status.FAIL)):
+            counts = np.array([[2, 2], [8, count]])
+            told = RecordedArray(step=-1, path="counts_captured", name=name, array=counts)
+            assert only(extents.judge, CASE, replace(sound, seen=(*sound.seen, told))).status is status
 
 
 def test_integers_that_only_graphs_have_in_32_bits() -> None:
@@ -125,3 +126,4 @@ def test_a_session_tells_of_captures_and_of_calls(pool: Pool) -> None:
     positions: Array = told.path(-1, "extents_captured")["positions"]
     assert positions.tolist() == [[1, 2], [2, 4], [4, 8]]
     assert told.path(0, "extents") and told.path(0, "widths")
+    assert told.path(-1, "counts_captured")["mrope_positions"].tolist() == [[2, 2], [4, 4], [8, 8]]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runners.sessions.unmade import unmade
+from runners.sessions.unmade import absent, unmade
 
 pytestmark = pytest.mark.emulated
 Kind = type[Any]
@@ -82,6 +82,13 @@ def test_what_nothing_makes_is_named_once() -> None:
     assert unmade({"worker": Worker()}) == ["Worker.given", *names[1:]]
     vars(worker)["missing_within"] = vars(worker)["missing_in_a_property"] = 0
     assert unmade({"worker": worker}) == names[:1]
+
+
+def test_a_worker_lacks_what_another_method_should_have_made() -> None:
+    worker = Worker()
+    assert absent(worker) == ["Worker.made_later"]
+    worker.late()
+    assert absent(worker) == []
 
 
 def test_what_makes_attributes_up_has_them_all() -> None:

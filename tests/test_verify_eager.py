@@ -81,10 +81,15 @@ def test_without_attention_it_does_not_know() -> None:
     assert told(Trace(ended=End(how=Termination.DONE))) == (Status.UNKNOWN, "no attention recorded")
 
 
-@pytest.mark.parametrize("name", ["global_num_tokens_gpu", "global_num_tokens_for_logprob_gpu", "gathered", "own"])
+BY_BATCH = "batch padded to the busiest"
+
+
+@pytest.mark.parametrize(
+    "name", ["global_num_tokens_gpu", "global_num_tokens_for_logprob_gpu", "gathered", "own", BY_BATCH]
+)
 def test_layers_are_told_of_the_tokens_of_all_ranks(name: str) -> None:
     told_of = {"padded to the busiest": [1], "global_num_tokens_gpu": [16, 16], "gathered": [32], "own": [16]}
-    told_of["global_num_tokens_for_logprob_gpu"] = [12, 16]
+    told_of |= {"global_num_tokens_for_logprob_gpu": [12, 16], BY_BATCH: [1]}
     seen = (RecordedArray(step=0, path="ranks", name=key, array=np.array(value)) for key, value in told_of.items())
     trace = replace(sound(), seen=(*sound().seen, *seen))
     assert told(trace) == (Status.PASS, "")

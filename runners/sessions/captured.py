@@ -26,7 +26,7 @@ from runners.sessions.extents import Extents
 from runners.sessions.history import History
 from runners.sessions.planner import Planner, attention_backends
 from runners.sessions.third_opinion import ThirdOpinion
-from runners.sessions.unmade import unmade
+from runners.sessions.unmade import absent, unmade
 
 
 class Captured:
@@ -53,6 +53,8 @@ class Captured:
             for other, kv in zip(family.others(self.live), self.other_kv, strict=True):
                 model.fill_weights(other.model)
                 memory.fill_cache(kv, self.table)
+            workers = [worker for worker in (self.live.target, self.live.draft) if worker is not None]
+            lacking = [name for worker in workers for name in absent(worker)]
             watch.at(-1, "capture")
             self.extents = Extents()
             self.backends = attention_backends([self.live.target, self.live.draft])
@@ -80,7 +82,7 @@ class Captured:
         self.known = flats(self.buffers)
         static = self._static_tensors()
         self.owners = {"runner": self.runner, "target": self.live.target, "draft": self.live.draft}
-        self.unmade = unmade(self.owners)
+        self.unmade = sorted({*unmade(self.owners), *lacking})
         self.launched: object = None  # the graph of the launch under way, where graphs say so themselves
         self.history: History | None = None
         self.further: dict[str, torch.Tensor] = {}  # input buffers that the family does not name

@@ -15,7 +15,7 @@ from repro.traces.trace import Array
 
 SPEC = "spec_info"
 INTEGERS = (torch.int32, torch.int64)
-# What a batch says of how many tokens it has.
+# What a batch says of how many tokens it has; what has them in its second dimension has one for each, too.
 COUNTS = ("extend_num_tokens", "num_token_non_padded_cpu")
 
 
@@ -39,10 +39,11 @@ class Extents:
                 self._met.setdefault(name, set()).add((size, count))
             self.widths |= widths(vars(batch))
             self.tokens.add((tokens, own))
-            for name in COUNTS:
+            for name in (*COUNTS, *TOKENS_SECOND):
                 said = getattr(batch, name, None)
-                if isinstance(said, int):
-                    self.counts.setdefault(name, set()).add((tokens, said))
+                counted = said if isinstance(said, int) else _entries(name, said)
+                if counted is not None:
+                    self.counts.setdefault(name, set()).add((tokens, counted))
 
     @property
     def met(self) -> dict[str, Array]:

@@ -1,5 +1,6 @@
 """Attributes that methods of sglang's objects read and that nothing makes: no method of the class, no class, no session
-that built the object. Whoever calls such a method raises, be it a method that no session calls.
+that built the object; and those that a worker should have once it is constructed. Whoever calls such a method raises,
+be it a method that no session calls.
 
 Read from bytecode, since a session would take longer to parse its classes than to open. What follows an `and` or an
 `or` is left out: it may be read by nobody on purpose.
@@ -48,6 +49,13 @@ def unmade(roots: Mapping[str, Any]) -> list[str]:
         read, made = every[kind]
         names |= {f"{kind.__name__}.{name}" for name in read - made if not _has(held, name)}
     return sorted(names)
+
+
+def absent(worker: Any) -> list[str]:
+    """As Class.attribute, what methods of a constructed worker read and others of them make, and it has not: whoever
+    makes it was not called."""
+    read, made = _attributes(type(worker))
+    return sorted(f"{type(worker).__name__}.{name}" for name in read & made if not _has(worker, name))
 
 
 def _objects(roots: list[Any]) -> Iterator[Any]:

@@ -23,6 +23,10 @@ def ranks_told(batch: Any) -> dict[str, list[int]]:
     """By name, numbers; what this release does not have, or nobody was told, is left out."""
     told = {name: getattr(batch, name, None) for name in _OF_THE_BATCH}
     told["global_dp_buffer_len"] = getattr(batch, "global_dp_buffer_len", None)
+    if hasattr(batch, "dp_padding_mode"):
+        # As the batch itself says it, by which layers gather; of one that says nothing, what is no answer.
+        mode = batch.dp_padding_mode
+        told["batch padded to the busiest"] = -1 if mode is None else mode.is_max_len()
     told |= {name: getattr(dp_attention, asked)() for name, asked in _ASKED.items() if hasattr(dp_attention, asked)}
     return {name: _numbers(value) for name, value in told.items() if value is not None}
 
