@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 
 from fuzz.draw.swarm import EVERYTHING, WIDE, Size, Swarm
 from repro.cases.backend_facts import BACKEND_FACTS
-from repro.cases.case import HIDDEN, PAGE_SIZES, SPARE_POSITIONS, Case, Request, Setup, Step, accepted_max, seq_len_max
+from repro.cases.case import (
+    HIDDEN,
+    PAGE_SIZES,
+    SPARE_POSITIONS,
+    Case,
+    Request,
+    Setup,
+    Step,
+    accepted_max,
+    overhang_max,
+    seq_len_max,
+)
 from repro.cases.runner_facts import LATENT, RUNNER_FACTS, RunnerFacts
 
 HIDDEN_SIZES = (16, 32, 48, 64)
@@ -122,6 +133,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         deterministic=swarm.deterministic and capped and plain and draw(st.booleans()),
         adaptive=draw(st.sampled_from(others)) if adapting and plain else 0,
     )
+    setup = replace(setup, overhang=min(setup.overhang, overhang_max(setup)))
     if not setup.deterministic:
         return setup
     # Windows of decode and drafts are wrong in every release (docs/findings), whatever inference is.
