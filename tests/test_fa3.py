@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fuzz.mutation.sites import mutants
 from oracles.catalogue import judge_all
 from repro.cases.case import Case, Request, Setup, Step, Target, problems
 from repro.cases.layout import draft_positions, page_copies
@@ -19,6 +20,7 @@ from runners.engines.standins import fa3 as standin
 from runners.processes.pool import Pool
 from runners.releases.fa3 import Call, Calls
 from runners.releases.fa3_metadata import FOREIGN, metadata
+from runners.targets.environments import sglang_path
 
 pytestmark = pytest.mark.emulated
 
@@ -142,6 +144,10 @@ CASES = {
     "verify, chain": case(runner="verify", topk=1, num_draft_tokens=4),
     "verify, tree": case(runner="verify"),
     "verify, tree in a window": case(runner="verify", page_size=1, window=3),
+    "decode, a sliding and a full layer": case(
+        runner="decode", topk=1, num_steps=1, num_draft_tokens=2, window=7, swa=True
+    ),
+    "verify, a sliding and a full layer": case(runner="verify", topk=1, num_draft_tokens=4, window=3, swa=True),
 }
 
 
@@ -161,6 +167,28 @@ def test_sound_calls_pass_every_oracle(name: str, opened: Pool) -> None:
     compared = {"ended", "metadata_shape", "kv_indices", "row_width", "memory", "graph_equals_eager"}
     compared |= {"tree_mask"} if made.setup.runner == "verify" else set()
     assert compared <= {name for name, verdict in verdicts.items() if verdict.status is Status.PASS}
+
+
+@pytest.mark.emulated("0.5.13")
+def test_slots_of_a_sliding_layer_that_are_not_translated_are_seen(opened: Pool) -> None:
+    """Where sliding layers have KV slots of their own, a verify's table names those of the full layer."""
+    backend = "sglang/srt/layers/attention/flashattention_backend.py"
+    every = mutants(backend, (sglang_path(opened.target) / backend).read_text())
+    planted = next(
+        m
+        for m in every
+        if (m.function, m.old, m.new)
+        == (
+            "FlashAttentionBackend.forward_extend",
+            "if is_swa_layer and self.use_sliding_window_kv_pool:",
+            "if False:",
+        )
+    )
+    asked = CASES["verify, a sliding and a full layer"]
+    with Pool(opened.target) as pool:
+        pool.change({"edit": planted.change()})
+        failing = {(v.oracle, v.where) for v in judge_all(asked, pool.run(asked)) if v.status is Status.FAIL}
+    assert ("kv_indices", "segment of a real row, window") in failing
 
 
 @pytest.mark.emulated("0.5.13")

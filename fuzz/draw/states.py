@@ -31,7 +31,7 @@ def possible(runner: str, backend: str) -> frozenset[str]:
     states = {
         "the largest bucket full of the longest requests": True,
         "a window": windows,
-        "a pool with sliding layers": facts.windowed == "target" and kernels.options,
+        "a pool with sliding layers": facts.windowed == "target",
         "a logit cap": facts.capped and backend == "triton",
         "drafts behind the context": facts.overhangs and kernels.options,
         "no padding": facts.falls_back,

@@ -122,7 +122,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         kv_splits=draw(st.sampled_from((1, 1, 1, 2))),
         algorithm=algorithm,
         window=window,
-        swa=bool(window) and options and domain.windowed == "target" and draw(st.booleans()),
+        swa=bool(window) and domain.windowed == "target" and draw(st.booleans()),
         logit_cap=draw(st.sampled_from(LOGIT_CAPS)) if capped and swarm.capped and plain else 0,
         returns_hidden=swarm.asking and domain.asks_hidden and draw(st.booleans()),
         overhang=draft_tokens + SPARE_POSITIONS if swarm.overhanging and options and domain.overhangs else 0,

@@ -87,7 +87,7 @@ def setups(runner: str, backend: str) -> list[Setup]:
     if whose := domain.windowed:
         # A target's as a chain: in trees Triton's kernel measures windows by place (docs/findings), which hides more.
         reach = 2 if domain.speculative else 7  # less than a tree has tokens, where there is one
-        of_its_own = whose == "target" and kernels.options
+        of_its_own = whose == "target"
         window = replace(first, slots=4, window=reach, swa=of_its_own, returns_hidden=domain.asks_hidden)
         chain = whose == "target" and domain.speculative
         found.insert(1, _drafting(window, 1, 3, 4) if chain else window)

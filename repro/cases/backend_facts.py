@@ -26,8 +26,8 @@ class BackendFacts:
     reads_pages: bool = False
     # Whether its backend of several draft steps has windows; flashinfer's asserts that there are none.
     drafts_in_windows: bool = True
-    # Whether it is driven in what few setups have (pools with sliding layers, logit caps, deterministic inference,
-    # drafts behind the context) and with idle batches; nobody has tried them with FlashAttention's yet.
+    # Whether it is driven in what few setups have (logit caps, deterministic inference, drafts behind the context) and
+    # with idle batches; nobody has tried them with FlashAttention's yet.
     options: bool = True
     # What the names of sglang's classes for it begin with; empty: anything.
     classes: str = ""

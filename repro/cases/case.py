@@ -210,7 +210,7 @@ def setup_problems(setup: Setup) -> list[str]:
     need(kernels.drafts_in_windows or not (drafts and setup.window), f"{setup.backend} drafts in no window")
     needs_target = domain.windowed == "target" and setup.window
     need(bool(needs_target) or not setup.swa, "sliding layers have KV slots of their own in a target with a window")
-    unlike = setup.swa or setup.logit_cap or setup.deterministic or setup.overhang
+    unlike = setup.logit_cap or setup.deterministic or setup.overhang
     need(kernels.options or not unlike, f"nothing of that kind is driven over {setup.backend}")
     within("logit_cap", 0, LOGIT_CAP_MAX)
     need(domain.capped or not setup.logit_cap, f"the {setup.runner} runner has no logit cap")

@@ -12,8 +12,10 @@ import numpy as np
 import torch
 
 from repro.cases.layout import Ints
+from repro.traces.trace import Array
 from runners.engines.standins.dense import memory_from, seen_keys
 from runners.releases.fa3 import Call
+from runners.releases.sliding import as_full
 
 # Of a slot that lies outside of the page table's memory.
 FOREIGN = -1
@@ -36,31 +38,42 @@ def static(backends: Iterable[Any]) -> Mapping[str, torch.Tensor]:
     return {name: tensor for name, tensor in found.items() if isinstance(tensor, torch.Tensor)}
 
 
-def metadata(calls: Sequence[Call], *, queries: int, each: int, used: int) -> Mapping[str, torch.Tensor]:
+def metadata(
+    calls: Sequence[Call], *, queries: int, each: int, used: int, page_size: int = 0
+) -> Mapping[str, torch.Tensor]:
     """Of a graph's calls. queries: of the whole batch; each: queries of a sequence; used: at least so many entries in
     kv_indices. Two calls whose results are merged count as one.
 
     kv_indptr, qo_indptr: [calls, sequences + 1]; kv_indices: [calls, used]; custom_mask: of the first call, whether
     each query reads each key of its sequence, flat; mask_indptr: [sequences + 1]; page_rows: [rows of all page tables,
-    4], the number of the table, the row, its length and how many tokens it has room for. Of a call with a window all
-    but page_rows begin with "window_"."""
-    rows = _page_rows(calls)
-    merged = list(_merged(calls))
+    4], the number of the table, the row, its length and how many tokens it has room for. Of calls with a window all
+    but page_rows begin with "window_", and where their layers have KV slots of their own, those are the full layers'
+    slots of the same tokens: page_size is given then."""
+    found: dict[str, Array] = {"page_rows": _page_rows(calls)}
+    for is_windowed, prefix in ((True, "window_"), (False, "")):
+        own = [parts for parts in _merged(calls) if (max(parts[0].window) >= 0) is is_windowed]
+        if own:
+            found |= {f"{prefix}{name}": array for name, array in _of_kind(own, queries, each, used).items()}
+    tensors = {name: torch.from_numpy(array) for name, array in found.items()}
+    if page_size:
+        slots = tensors["window_kv_indices"]  # those of the reserved page are the same in both, and FOREIGN is nobody's
+        tensors["window_kv_indices"] = torch.where(slots < page_size, slots, as_full(slots, page_size))
+    return tensors
+
+
+def _of_kind(merged: Sequence[tuple[Call, ...]], queries: int, each: int, used: int) -> dict[str, Array]:
     sequences = [
         [_of_sequence(slots[n : n + each]) for n in range(0, queries, each)] for slots in map(_of(queries), merged)
     ]
     width = max(used, *(sum(len(keys) for keys, _ in call) for call in sequences))
     masks = [mask.reshape(-1) for _, mask in sequences[0]]
-    found = {
+    return {
         "kv_indptr": np.stack([_starts(len(keys) for keys, _ in call) for call in sequences]),
         "kv_indices": np.stack([_row(chain.from_iterable(keys for keys, _ in call), width) for call in sequences]),
         "qo_indptr": np.stack([_query_starts(parts[0], queries // each) for parts in merged]),
         "custom_mask": np.concatenate(masks),
         "mask_indptr": _starts(mask.size for mask in masks),
     }
-    prefix = "window_" if max(calls[0].window) >= 0 else ""
-    tensors = {f"{prefix}{name}": torch.from_numpy(array) for name, array in found.items()}
-    return {**tensors, "page_rows": torch.from_numpy(rows)}
 
 
 def _merged(calls: Sequence[Call]) -> Iterator[tuple[Call, ...]]:

@@ -63,6 +63,11 @@ def sliding(live: Live) -> Mapping[str, torch.Tensor]:
     return found
 
 
+def own_pages(setup: Setup) -> int:
+    """The page size where sliding layers have KV slots of their own, else 0."""
+    return setup.page_size if setup.swa else 0
+
+
 def sliding_used(live: Live, used: int) -> Mapping[str, torch.Tensor]:
     """The same as a call's: so many indices, and of every row where it begins, in an idle batch as well."""
     return {name: tensor[None, : None if name.endswith("indptr") else used] for name, tensor in sliding(live).items()}
@@ -104,7 +109,9 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
     """Of kv_indices, which is as long as the context allows, as much as this batch can use."""
     used = int(given["seq_lens"].sum()) + live.setup.max_bs
     if live.setup.backend == "fa3":
-        return fa3_metadata.metadata(fa3.calls.of(bs, bs), queries=bs, each=1, used=used)
+        return fa3_metadata.metadata(
+            fa3.calls.of(bs, bs), queries=bs, each=1, used=used, page_size=own_pages(live.setup)
+        )
     return {
         "kv_indptr": only(backend(live).kv_indptr)[None],
         "kv_indices": only(backend(live).cuda_graph_kv_indices)[None, :used],

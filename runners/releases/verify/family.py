@@ -68,7 +68,9 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
     if setup.backend == "fa3":
         each = setup.num_draft_tokens
         used = lengths + setup.max_bs * (1 + each)
-        return fa3_metadata.metadata(fa3.calls.of(bs * each, bs), queries=bs * each, each=each, used=used)
+        pages = decode.own_pages(setup)
+        calls = fa3.calls.of(bs * each, bs)
+        return fa3_metadata.metadata(calls, queries=bs * each, each=each, used=used, page_size=pages)
     bits = setup.num_draft_tokens * (lengths + len(given["seq_lens"]) * setup.num_draft_tokens)
     return {
         "kv_indptr": backend.kv_indptr[None],
