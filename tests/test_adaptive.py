@@ -109,7 +109,9 @@ def asked() -> Iterator[Pool]:
 
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.exhaustive if number else ()) for number, name in enumerate(PLANTED)]
+)
 def test_each_place_is_watched(name: str, asked: Pool) -> None:
     old, runner, failure = PLANTED[name]
     every = mutants(_WORKER, (sglang_path(TARGET) / _WORKER).read_text())

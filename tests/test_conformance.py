@@ -37,12 +37,22 @@ FACTS = {"sglang", "adapter", "adapted", "engine", "torch", "triton", "python", 
 OF_KV = {"kv_slots", "kv_rows", "kv_same"}
 
 each_pair = pytest.mark.parametrize("pair", PAIRS, ids="/".join)
-# What is compiled takes each of its sessions ten seconds.
-each_pair_some_later = pytest.mark.parametrize(
-    "pair",
-    [pytest.param(p, marks=pytest.mark.exhaustive if RUNNER_FACTS[p[0]].compiled else ()) for p in PAIRS],
-    ids="/".join,
-)
+
+
+def each_pair_but(is_later: Callable[[tuple[str, str]], bool]) -> pytest.MarkDecorator:
+    """The others with all that repeats."""
+    pairs = [pytest.param(pair, marks=pytest.mark.exhaustive if is_later(pair) else ()) for pair in PAIRS]
+    return pytest.mark.parametrize("pair", pairs, ids="/".join)
+
+
+def is_slow(pair: tuple[str, str]) -> bool:
+    """What is compiled takes each of its sessions ten seconds."""
+    return RUNNER_FACTS[pair[0]].compiled
+
+
+def repeats(pair: tuple[str, str]) -> bool:
+    """A runner over one more backend."""
+    return is_slow(pair) or pair[1] != RUNNER_FACTS[pair[0]].backends[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +120,7 @@ def test_what_a_release_does_not_have_is_unsupported_and_says_why(pair: tuple[st
 # Verdicts --------------------------------------------------------------------------------------------------------
 
 
-@each_pair
+@each_pair_but(is_slow)
 def test_the_oracles_say_what_is_known_of_the_release(
     pair: tuple[str, str], run: Callable[[tuple[str, str]], Runs]
 ) -> None:
@@ -253,7 +263,7 @@ def altered(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield altered_pool
 
 
-@each_pair_some_later
+@each_pair_but(repeats)
 def test_every_input_reaches_the_result(pair: tuple[str, str], altered: Pool) -> None:
     """Rows 0 and 2 are changed in one input at a time; rows 1 and 3 have nothing to do with it."""
     runner = pair[0]

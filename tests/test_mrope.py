@@ -144,7 +144,10 @@ def own(runner: str) -> Setup:
 
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name.endswith("not staged") else pytest.mark.exhaustive) for name in PLANTED],
+)
 def test_each_place_is_watched(name: str, asked: Pool) -> None:
     runner, file, function, old, new, failure = PLANTED[name]
     case = case_of(own(runner), FULL, PADDED, SINGLE)

@@ -90,8 +90,8 @@ def test_a_repair_is_of_the_last_release_that_has_the_bug(repair: CandidatePatch
     "repair",
     [
         # Each takes two imports of sglang.
-        pytest.param(one, marks=[pytest.mark.emulated(one.release), *([pytest.mark.exhaustive] if more else [])])
-        for more, one in enumerate(CANDIDATE_PATCHES)
+        pytest.param(one, marks=[pytest.mark.emulated(one.release), pytest.mark.exhaustive])
+        for one in CANDIDATE_PATCHES
     ],
     ids=[one.seed for one in CANDIDATE_PATCHES],
 )

@@ -290,6 +290,7 @@ def test_an_exported_test_must_fail_by_its_assertion(
     assert not out.exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated("0.5.12.post1", "0.5.13")
 def test_on_real_sglang(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["script", str(SEEDS / "pr26292-decode.json"), "--target", "0.5.12.post1/emulated", "--tries", "1"]

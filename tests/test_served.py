@@ -210,8 +210,8 @@ def drawn(runner: str, backend: str) -> Iterator[Case]:
     return islice((c for c in some if not c.setup.window and (runner != "draft_extend" or c.setup.topk == 1)), ROUNDS)
 
 
-# One over each backend; the others with all that repeats.
-SOME = {("draft", "triton"), ("decode", "flashinfer")}
+# The others with all that repeats.
+SOME = {("draft", "triton")}
 SERVED = [
     pytest.param(runner, backend, marks=() if (runner, backend) in SOME else pytest.mark.exhaustive)
     for runner in ("draft", "decode", "verify", "draft_extend")

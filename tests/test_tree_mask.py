@@ -141,6 +141,7 @@ def differences(whose: str, target: Target) -> object:
     return json.loads(ran.stdout.splitlines()[-1])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated("0.5.15.post1")
 def test_the_stand_in_builds_the_trees_of_sglangs_own_triton_kernel() -> None:
     assert differences("triton", Target("0.5.15.post1", "emulated")) == {"built": 20, "differ": []}
