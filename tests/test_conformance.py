@@ -36,8 +36,6 @@ PATHS = {"input", "before", "launch", "graph", "after_graph", "eager", "after_ea
 FACTS = {"sglang", "adapter", "adapted", "engine", "torch", "triton", "python", "device"}
 OF_KV = {"kv_slots", "kv_rows", "kv_same"}
 
-each_pair = pytest.mark.parametrize("pair", PAIRS, ids="/".join)
-
 
 def each_pair_but(is_later: Callable[[tuple[str, str]], bool]) -> pytest.MarkDecorator:
     """The others with all that repeats."""
@@ -53,6 +51,9 @@ def is_slow(pair: tuple[str, str]) -> bool:
 def repeats(pair: tuple[str, str]) -> bool:
     """A runner over one more backend."""
     return is_slow(pair) or pair[1] != RUNNER_FACTS[pair[0]].backends[0]
+
+
+each_pair = each_pair_but(is_slow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +121,7 @@ def test_what_a_release_does_not_have_is_unsupported_and_says_why(pair: tuple[st
 # Verdicts --------------------------------------------------------------------------------------------------------
 
 
-@each_pair_but(is_slow)
+@each_pair
 def test_the_oracles_say_what_is_known_of_the_release(
     pair: tuple[str, str], run: Callable[[tuple[str, str]], Runs]
 ) -> None:

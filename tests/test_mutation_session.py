@@ -117,6 +117,7 @@ RUNNER = "sglang/srt/speculative/eagle_draft_cuda_graph_runner.py"
 KERNEL = "sglang/srt/layers/attention/triton_ops/decode_attention.py"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated(RELEASE)
 def test_real_sglang_is_changed_in_one_session_and_whole_in_the_next() -> None:
     target = Target(RELEASE, "emulated")

@@ -217,6 +217,7 @@ def test_what_makes_no_sense_is_told(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert text in said and said.count("\n") == 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.emulated(NEWEST)
 def test_on_real_sglang(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The candidate patch of a bug that is still there, as a file."""
