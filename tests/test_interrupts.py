@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import signal
 import time
+import weakref
+from typing import Any
 
 import pytest
 
@@ -36,6 +38,40 @@ def test_an_interrupt_of_a_garbage_collectors_callback_is_not_lost(
     assert time.monotonic() - start < 5
     assert capsys.readouterr().err == "error: interrupted\n"
     assert {other: signal.getsignal(other) for other in before} == before
+
+
+def test_an_interrupt_of_a_finalizer_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    class Gone:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    def work() -> int:
+        Gone()
+        time.sleep(10)
+        return ExitCode.PASS
+
+    start = time.monotonic()
+    assert ended(work) == ExitCode.ERROR
+    assert time.monotonic() - start < 5
+    assert capsys.readouterr().err == "error: interrupted\n"
+
+
+def test_an_interrupt_where_a_weak_set_lets_go_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    of_weak_sets: dict[str, Any] = {"__name__": "_weakrefset", "signal": signal}
+    exec("def _remove(item): signal.raise_signal(signal.SIGTERM)", of_weak_sets)
+
+    def work() -> int:
+        thing = type("Thing", (), {})()
+        held = weakref.ref(thing, of_weak_sets["_remove"])
+        del thing
+        assert held() is None
+        time.sleep(10)
+        return ExitCode.PASS
+
+    start = time.monotonic()
+    assert ended(work) == ExitCode.ERROR
+    assert time.monotonic() - start < 5
+    assert capsys.readouterr().err == "error: interrupted\n"
 
 
 def test_where_a_shell_has_interrupts_ignored_they_stay_so() -> None:

@@ -157,10 +157,22 @@ def ended(work: Callable[[], int], *refusals: type[Exception], reader_left: Exit
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """As default_int_handler, but a moment later where Hypothesis's callback of the garbage collector was interrupted:
-    what is raised there is printed and ignored."""
-    if frame is not None and frame.f_code.co_name == "gc_callback":
+    """As default_int_handler, but a moment later where what was interrupted could not end by it."""
+    if _is_ignored_in(frame):
         signal.signal(signal.SIGALRM, _interrupt)
         signal.setitimer(signal.ITIMER_REAL, 0.01)
     else:
         raise KeyboardInterrupt
+
+
+def _is_ignored_in(frame: FrameType | None) -> bool:
+    """Whether what is raised here is printed and goes no further: in Hypothesis's callback of the garbage collector, in
+    a finalizer, or where a weak set or dictionary lets go of what is gone."""
+    while frame is not None:
+        name, module = frame.f_code.co_name, frame.f_globals.get("__name__")
+        if name in ("gc_callback", "__del__") or (
+            name in ("remove", "_remove") and module in ("weakref", "_weakrefset")
+        ):
+            return True
+        frame = frame.f_back
+    return False
