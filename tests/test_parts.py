@@ -61,7 +61,8 @@ def test_a_scheduler_of_so_many_rounds_ends_with_them() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.exhaustive), "2"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("workers", ["1", "2"])
 def test_ledgers_of_all_parts_hold_each_case_of_the_whole_once(tmp_path: Path, workers: str) -> None:
     def run(name: str, *more: str) -> int:
         arguments = ["run", "--target", "stale_padding/toy", "--cases", "40", "--seed", "3", "--cases-per-setup", "6"]

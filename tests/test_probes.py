@@ -189,7 +189,7 @@ class Planted:
         return self.pool.run_fresh(one)
 
 
-@pytest.fixture(scope="module", params=["0.5.12.post1", "0.5.13"])
+@pytest.fixture(scope="module", params=[pytest.param("0.5.12.post1", marks=pytest.mark.exhaustive), "0.5.13"])
 def planted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
     folder = tmp_path_factory.mktemp("plan")
     plan, variables = folder / "plan.json", {"EAGLEEYE_PLAN": str(folder / "plan.json")}
