@@ -202,7 +202,7 @@ def test_a_tree_is_padded_as_if_it_were_a_chain(pool: Pool) -> None:
         return
     assert failures(one, trace)["metadata_once"] == {metadata_once.REQUESTS}
     padding = trace.path(0, "padding")
-    assert (int(padding["tokens"]), int(padding["requests"])) == (14, 3)
+    assert (padding["tokens"].item(), padding["requests"].item()) == (14, 3)
 
 
 def test_workers_of_several_layers_make_no_metadata(pool: Pool) -> None:
