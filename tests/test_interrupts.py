@@ -6,6 +6,7 @@ import gc
 import signal
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -40,6 +41,14 @@ def test_an_interrupt_of_a_garbage_collectors_callback_is_not_lost(
     assert {other: signal.getsignal(other) for other in before} == before
 
 
+def assert_ends(work: Callable[[], int], capsys: pytest.CaptureFixture[str]) -> None:
+    """Long before it would by itself, and as what is interrupted."""
+    start = time.monotonic()
+    assert ended(work) == ExitCode.ERROR
+    assert time.monotonic() - start < 5
+    assert capsys.readouterr().err == "error: interrupted\n"
+
+
 def test_an_interrupt_of_a_finalizer_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
     class Gone:
         def __del__(self) -> None:
@@ -50,10 +59,7 @@ def test_an_interrupt_of_a_finalizer_is_not_lost(capsys: pytest.CaptureFixture[s
         time.sleep(10)
         return ExitCode.PASS
 
-    start = time.monotonic()
-    assert ended(work) == ExitCode.ERROR
-    assert time.monotonic() - start < 5
-    assert capsys.readouterr().err == "error: interrupted\n"
+    assert_ends(work, capsys)
 
 
 def test_an_interrupt_where_a_weak_set_lets_go_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,10 +74,7 @@ def test_an_interrupt_where_a_weak_set_lets_go_is_not_lost(capsys: pytest.Captur
         time.sleep(10)
         return ExitCode.PASS
 
-    start = time.monotonic()
-    assert ended(work) == ExitCode.ERROR
-    assert time.monotonic() - start < 5
-    assert capsys.readouterr().err == "error: interrupted\n"
+    assert_ends(work, capsys)
 
 
 def test_where_a_shell_has_interrupts_ignored_they_stay_so() -> None:
