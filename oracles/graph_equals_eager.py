@@ -62,6 +62,7 @@ class Step:
 
     number: int
     dtype: str
+    kv_dtype: str
     graph: Run
     eager: Run
     variants: tuple[Run, ...]
@@ -103,6 +104,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
             step = Step(
                 number=number,
                 dtype=case.setup.dtype,
+                kv_dtype=case.setup.kv_dtype or case.setup.dtype,
                 graph=graph,
                 eager=eager,
                 variants=variants,
@@ -351,11 +353,11 @@ def _judge_values(
     doubts: list[str],
 ) -> Wrong | None:
     """Values [places, columns] against eager's. A doubt where eager itself moves as much, for no small reason."""
-    off = _distance(got, want)
+    off, dtype = _distance(got, want), step.kv_dtype if where == VALUES else step.dtype
     scale = float(np.max(np.abs(want), where=np.isfinite(want), initial=0.0))
-    allowed = limit(noise, scale, step.dtype)
+    allowed = limit(noise, scale, dtype)
     most = float(off.max(initial=0.0))
-    if most <= (allowed if is_rounding(noise, scale, step.dtype) else limit(0.0, scale, step.dtype)):
+    if most <= (allowed if is_rounding(noise, scale, dtype) else limit(0.0, scale, dtype)):
         return None
     detail = (
         f"In step {step.number} {what} of the graph are up to {text(most)} from eager's "

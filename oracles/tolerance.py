@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # The distance from 1.0 to the next value of each type in which sglang keeps its KV cache.
-EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7, "fp8_e4m3": 2.0**-3, "fp8_e5m2": 2.0**-2}
 
 # The noise is measured on three other runs of the eager path. It is a maximum over few samples, so the graph
 # may exceed it somewhat and still be one more sample of the same noise.

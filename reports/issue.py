@@ -187,6 +187,8 @@ def flags(setup: Setup) -> list[str]:
     arguments.append(f"--context-length {setup.context_len}")
     if setup.backend == "triton":
         arguments.append(f"--triton-attention-num-kv-splits {setup.kv_splits}")
+    if setup.kv_dtype:
+        arguments.append(f"--kv-cache-dtype {setup.kv_dtype}")
     if not setup.padded:
         arguments.append("--disable-cuda-graph-padding")
     return arguments + ([special] if (special := RUNNERS.get(setup.runner, ("", ""))[1]) else [])

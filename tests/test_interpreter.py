@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from repro.cases.case import Target
@@ -49,6 +51,25 @@ def test_every_operation_gives_the_same_bits(tmp_path: Path) -> None:
     assert Counter(result[1] for result in done).keys() >= {
         *("bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"),
     }
+
+
+@pytest.mark.parametrize(("name", "kind"), [("fp8e4nv", "float8_e4m3fn"), ("fp8e5", "float8_e5m2")])
+def test_numbers_of_eight_bits_are_torchs(name: str, kind: str) -> None:
+    language = importlib.import_module("runners.engines.triton.language")
+    torch = importlib.import_module("torch")
+    dtype, bits = getattr(torch, kind), language.EIGHT_BITS[name]
+    every = torch.arange(256, dtype=torch.uint8).view(dtype).float().numpy()
+    assert np.array_equal(bits.values, every, equal_nan=True)
+    finite = np.sort(every[np.isfinite(every)])
+    halfway = (finite[1:] + finite[:-1]) / 2
+    drawn = np.random.default_rng(1).normal(size=20_000).astype(np.float32) * np.logspace(
+        -8, 2, 20_000, dtype=np.float32
+    )
+    numbers = np.concatenate([every[~np.isinf(every)], halfway, np.nextafter(halfway, np.float32(0)), drawn])
+    made = torch.from_numpy(numbers).to(dtype)
+    assert np.array_equal(bits.values[bits.nearest(numbers)], made.float().numpy(), equal_nan=True)
+    beyond = np.array([1e6, -1e6, np.inf], dtype=np.float32)
+    assert bits.values[bits.nearest(beyond)].tolist() == [finite[-1], -finite[-1], finite[-1]]
 
 
 @pytest.mark.exhaustive

@@ -44,6 +44,7 @@ def possible(runner: str, backend: str) -> frozenset[str]:
         "positions in three dimensions": facts.mrope,
         "deterministic inference": facts.capped and backend == "triton",
         "another number of draft steps before": facts.adapts,
+        "keys and values of eight bits": facts.quantises and kernels.quantises,
         "random drafts": facts.rejects,
         "random drafts of greedy requests alone": facts.rejects,
         "an idle batch": facts.idles and kernels.options,
@@ -62,6 +63,7 @@ def _of_setup(setup: Setup) -> set[str]:
         "positions in three dimensions": setup.mrope,
         "deterministic inference": setup.deterministic,
         "another number of draft steps before": bool(setup.adaptive),
+        "keys and values of eight bits": bool(setup.kv_dtype),
         "random drafts": setup.rejection,
         "one draft step": setup.num_steps == 1,
     }

@@ -15,6 +15,7 @@ from fuzz.draw.swarm import EVERYTHING, WIDE, Size, Swarm
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import (
     HIDDEN,
+    KV_DTYPES,
     PAGE_SIZES,
     SPARE_POSITIONS,
     Case,
@@ -96,6 +97,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     options = BACKEND_FACTS[backend].options
     # flashinfer's kernels are planned without one, whatever the layer says (docs/findings).
     capped = domain.capped and backend == "triton"
+    quantises = domain.quantises and BACKEND_FACTS[backend].quantises
     plain = algorithm not in LATENT  # neither windows nor caps are known for latent attention
     windows = domain.windowed == "target" or BACKEND_FACTS[backend].drafts_in_windows or (num_steps == 1 and options)
     window = draw(st.sampled_from(WINDOWS)) if domain.windowed and windows and swarm.windowed and plain else 0
@@ -132,6 +134,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         rejection=rejecting and algorithm != "EAGLE3",
         deterministic=swarm.deterministic and capped and plain and draw(st.booleans()),
         adaptive=draw(st.sampled_from(others)) if adapting and plain else 0,
+        kv_dtype=draw(st.sampled_from(KV_DTYPES)) if quantises and swarm.quantising and plain else "",
     )
     setup = replace(setup, overhang=min(setup.overhang, overhang_max(setup)))
     if not setup.deterministic:

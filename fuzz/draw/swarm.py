@@ -45,7 +45,8 @@ class Swarm:
     relocating: request slots own other KV slots from one call to the next.
     asking: some batches ask for hidden states. mrope: draft models may have positions in three dimensions.
     rejecting: drafts are drawn at random, in chains. deterministic: inference is.
-    adapting: workers start with another number of draft steps, in chains."""
+    adapting: workers start with another number of draft steps, in chains. quantising: keys and values are kept in eight
+    bits."""
 
     size: Size = MIDDLE
     moves: tuple[str, ...] = MOVES
@@ -70,6 +71,7 @@ class Swarm:
     rejecting: bool = False
     deterministic: bool = False
     adapting: bool = False
+    quantising: bool = False
 
 
 # One small round whose contexts are longer than the blocks of 512 over which kernels loop.
@@ -126,6 +128,7 @@ def swarms(draw: st.DrawFn) -> Swarm:
         deterministic=draw(st.sampled_from((*[False] * 5, True))),
         # Each captures the graphs of two numbers of steps, and the target's besides.
         adapting=draw(st.sampled_from((*[False] * 7, True))),
+        quantising=draw(st.sampled_from((*[False] * 7, True))),
     )
 
 

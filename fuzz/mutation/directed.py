@@ -84,6 +84,8 @@ def setups(runner: str, backend: str) -> list[Setup]:
         found.append(replace(found[0], logit_cap=5, num_heads=20, num_kv_heads=1, hidden_size=40))
         found.append(replace(found[0], deterministic=True))
     first = found[0]
+    if domain.quantises and kernels.quantises:
+        found.append(replace(first, dtype="float16", kv_dtype="fp8_e4m3"))
     if whose := domain.windowed:
         # A target's as a chain: in trees Triton's kernel measures windows by place (docs/findings), which hides more.
         reach = 2 if domain.speculative else 7  # less than a tree has tokens, where there is one

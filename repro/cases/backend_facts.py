@@ -29,6 +29,8 @@ class BackendFacts:
     # Whether it is driven in what few setups have (logit caps, deterministic inference, drafts behind the context) and
     # with idle batches; nobody has tried them with FlashAttention's yet.
     options: bool = True
+    # Whether it is driven with keys and values of eight bits (Setup.kv_dtype).
+    quantises: bool = False
     # What the names of sglang's classes for it begin with; empty: anything.
     classes: str = ""
     # The engines it can be driven on, and why the emulated one refuses a dtype.
@@ -46,6 +48,7 @@ BACKEND_FACTS = {
         drawn_head_dims=(16, 32, 24),
         drawn_dtypes=("float32", "float32", "float32", "float16"),
         latent=True,
+        quantises=True,
         classes="Triton",
         emulation_lacks={"bfloat16": "Triton's interpreter has no bfloat16 arithmetic"},
     ),

@@ -18,6 +18,8 @@ BACKENDS = tuple(BACKEND_FACTS)
 ALGORITHMS = ALL_ALGORITHMS
 ENGINES = ("emulated", "cuda", "toy")
 DTYPES = ("float32", "float16", "bfloat16")
+# Of a KV cache whose values are kept in fewer bits than the model's, as sglang names them.
+KV_DTYPES = ("fp8_e4m3", "fp8_e5m2")
 
 # Bounds of the domain. They keep one case small enough to replay in about a second under the
 # interpreter and to travel as a short text; sglang itself allows more.
@@ -60,6 +62,7 @@ class Setup:
     (M-RoPE), as those of models that see images do. rejection: whether drafts are drawn at random, for sglang to accept
     by rejection sampling (speculative_use_rejection_sampling). adaptive: with how many draft steps a worker starts that
     changes their number while it serves (speculative_adaptive), here to num_steps; 0 for one that does not.
+    kv_dtype: in what keys and values are kept (kv_cache_dtype, KV_DTYPES); empty: in the model's dtype.
     """
 
     runner: str
@@ -90,6 +93,7 @@ class Setup:
     mrope: bool = False
     rejection: bool = False
     adaptive: int = 0
+    kv_dtype: str = ""
 
     @property
     def max_bs(self) -> int:
@@ -234,6 +238,10 @@ def setup_problems(setup: Setup) -> list[str]:
     need(setup.adaptive != setup.num_steps, f"adaptive {setup.adaptive} is num_steps: nothing changes")
     need(setup.topk == 1 or not setup.adaptive, "the number of draft steps changes in chains, with topk 1")
     need(not (needs_latent and setup.adaptive), f"the {setup.algorithm} algorithm's number of draft steps stays")
+    need(setup.kv_dtype in ("", *KV_DTYPES), f"kv_dtype {setup.kv_dtype!r} is not one of {', '.join(KV_DTYPES)}")
+    need(kernels.quantises or not setup.kv_dtype, f"keys and values of fewer bits are not driven over {setup.backend}")
+    need(domain.quantises or not setup.kv_dtype, f"the {setup.runner} runner's keys and values are the model's")
+    need(not (needs_latent and setup.kv_dtype), f"the {setup.algorithm} algorithm's keys and values are the model's")
     need(domain.speculative or setup.topk == setup.num_steps == 1, "without drafts topk and num_steps are 1")
     need(domain.branches or setup.topk == 1, f"the {setup.runner} runner has topk 1 only")
     need(not domain.trees or setup.topk > 1, f"the {setup.runner} runner has topk above 1 only")

@@ -39,6 +39,7 @@ LATER = frozenset(
         "mrope",
         "rejection",
         "adaptive",
+        "kv_dtype",
     }
 )
 _PROBLEMS_SHOWN = 8

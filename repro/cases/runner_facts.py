@@ -52,6 +52,8 @@ class RunnerFacts:
     windowed: str = ""
     # Whether its models' attention may have a logit cap (Setup.logit_cap).
     capped: bool = False
+    # Whether its keys and values may be kept in eight bits (Setup.kv_dtype).
+    quantises: bool = False
     # Whether its draft model may have positions in three dimensions (Setup.mrope), with EAGLE3.
     mrope: bool = False
     # Whether its drafts may be drawn at random (Setup.rejection).
@@ -144,6 +146,7 @@ RUNNER_FACTS = {
         overhangs=True,
         windowed="draft",
         capped=True,
+        quantises=True,
         mrope=True,
         rejects=True,
         num_steps_max=20,
@@ -175,6 +178,7 @@ RUNNER_FACTS = {
         asks_hidden=True,
         windowed="target",
         capped=True,
+        quantises=True,
         what="the target's `CudaGraphRunner`, from 0.5.14 on `DecodeCudaGraphRunner`: one token a request",
         backends=("triton", "flashinfer", "fa3"),
         speculative=False,
@@ -201,6 +205,7 @@ RUNNER_FACTS = {
         overhangs=True,
         windowed="target",
         capped=True,
+        quantises=True,
         num_steps_max=20,
         what="the target's runner in target-verify mode: before each call the draft worker's own eager draft proposes "
         "a tree and sglang's `build_tree_kernel_efficient` writes mask and positions",
@@ -235,6 +240,7 @@ RUNNER_FACTS = {
         overhangs=True,
         windowed="draft",
         capped=True,
+        quantises=True,
         mrope=True,
         what="`EAGLEDraftExtendCudaGraphRunner` in DRAFT_EXTEND_V2: num_draft_tokens tokens a request, of which the "
         "request's `accepted` picks the one from which the next draft is drawn",

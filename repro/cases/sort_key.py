@@ -19,6 +19,7 @@ MODEL = (
     ("mrope",),
     ("rejection",),
     ("adaptive",),
+    ("kv_dtype",),
     ("algorithm",),
     ("vocab_size",),
     ("hidden_size",),

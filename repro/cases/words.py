@@ -59,6 +59,7 @@ def options(setup: Setup) -> list[str]:
         "positions in three dimensions" if setup.mrope else "",
         "drafts drawn at random" if setup.rejection else "",
         f"switched to these draft steps from {setup.adaptive}" if setup.adaptive else "",
+        f"keys and values in {setup.kv_dtype}" if setup.kv_dtype else "",
         "" if setup.padded else "no batch padded",
         "" if setup.mirrored else "lengths on the device alone",
     ]

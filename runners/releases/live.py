@@ -170,8 +170,12 @@ def sizes_of(runner: Any) -> tuple[int, int]:
 
 def mha_cache(model_runner: Any) -> list[torch.Tensor]:
     """The KV cache of a model with multi-head attention: keys and values of each layer, [kv slots, heads, head_dim]."""
-    pool = model_runner.token_to_kv_pool
-    return [*pool.k_buffer, *pool.v_buffer]
+    return keys_and_values(model_runner.token_to_kv_pool)
+
+
+def keys_and_values(pool: Any) -> list[torch.Tensor]:
+    """As what they are: pools keep those of eight bits as bytes."""
+    return [tensor.view(pool.dtype) for tensor in (*pool.k_buffer, *pool.v_buffer)]
 
 
 def no_others(live: Live) -> Sequence[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from runners.releases.live import mha_cache
+from runners.releases.live import keys_and_values, mha_cache
 
 
 def shift(pool: Any, slots: int) -> None:
@@ -21,8 +21,8 @@ def cache(pool: Any) -> list[torch.Tensor]:
     """Keys and values of the full layers, then of the sliding ones, [kv slots, heads, size], by full layers' slots."""
     full, sliding, page = pool.full_kv_pool, pool.swa_kv_pool, pool.page_size
     return [
-        *(tensor[:-page] for tensor in (*full.k_buffer, *full.v_buffer)),
-        *(tensor[page:] for tensor in (*sliding.k_buffer, *sliding.v_buffer)),
+        *(tensor[:-page] for tensor in keys_and_values(full)),
+        *(tensor[page:] for tensor in keys_and_values(sliding)),
     ]
 
 
@@ -41,7 +41,7 @@ def reserved(pool: Any) -> list[torch.Tensor]:
     if not is_hybrid(pool):
         return []
     sliding = pool.swa_kv_pool
-    return [tensor[: pool.page_size] for tensor in (*sliding.k_buffer, *sliding.v_buffer)]
+    return [tensor[: pool.page_size] for tensor in keys_and_values(sliding)]
 
 
 def as_full(slots: torch.Tensor, page_size: int) -> torch.Tensor:

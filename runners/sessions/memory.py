@@ -75,7 +75,7 @@ class Filling:
         (where, *begin) = torch.from_numpy(np.concatenate((slots[None], rows))).to(self._device).split(self._parts)
         for (values, tensors), first in zip(self._groups, begin, strict=True):
             for tensor, contents in zip(tensors, values[first].unbind(), strict=True):
-                tensor[where[0]] = contents
+                tensor[where[0]] = contents.to(tensor.dtype)
 
 
 def copy_slots(kv: Sequence[torch.Tensor], sources: Ints, targets: Ints) -> None:
@@ -163,10 +163,16 @@ def changed_slots(kv: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) ->
 
 
 def contents(kv: Sequence[torch.Tensor], slots: torch.Tensor) -> torch.Tensor:
-    """What lies in these slots: [n, layers * 2 * heads * head_dim]."""
-    return torch.cat([tensor[slots].flatten(1) for tensor in kv], dim=1)
+    """What lies in these slots: [n, layers * 2 * heads * head_dim]; values of eight bits as float32."""
+    rows = torch.cat([tensor[slots].flatten(1) for tensor in kv], dim=1)
+    return rows if rows.element_size() > 1 else rows.float()
+
+
+def scaled(kv: Sequence[torch.Tensor], factor: float) -> list[torch.Tensor]:
+    """The whole cache times a factor, as near as its type has it."""
+    return [(tensor.float() * factor).to(tensor.dtype) for tensor in kv]
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory as integers, so that equal NaNs are equal and zeros of different sign are not."""
-    return tensor.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
+    return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])

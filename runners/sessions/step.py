@@ -236,7 +236,7 @@ class Step:
             ("eager_nudged_up", self.rows.nudged(noisy, 1 + nudge), 1 + nudge),
             ("eager_nudged_down", self.rows.nudged(noisy, 1 - nudge), 1 - nudge),
         ):
-            start = before if noisy else [tensor * factor for tensor in before]
+            start = before if noisy else memory.scaled(before, factor)
             memory.restore(captured.kv, start)
             with nullcontext() if noisy else captured.embeddings_moved(factor):
                 self._eager(path, rows)
@@ -249,18 +249,18 @@ class Step:
 
     def _apart(self, came: HostArrays, names: list[str], variants: list[dict[str, Array]]) -> bool:
         """Whether graph and eager lie further apart than measured noise allows; in the KV, than a hint of rounding."""
-        unit, snapshots = FORMATS[self.captured.dtype].unit, self.captured.snapshots
+        captured, snapshots = self.captured, self.captured.snapshots
         graph, eager = ({name: came[path, name] for name in names} for path in ("graph", "eager"))
-        if third_opinion.apart(graph, eager, variants, unit):
+        if third_opinion.apart(graph, eager, variants, FORMATS[captured.dtype].unit):
             return True
         between = came["eager", KV_DIFFERS].astype(np.int64)
         # Padded rows write into the reserved page as they like.
-        differs = torch.tensor(between[between >= self.setup.page_size], device=self.captured.device)
+        differs = torch.tensor(between[between >= self.setup.page_size], device=captured.device)
         of_graph, of_eager = (
             {"kv": memory.contents(snapshots.kept(moment), differs).float().cpu().numpy()}
             for moment in (snapshots.GRAPH, snapshots.EAGER)
         )
-        return third_opinion.apart(of_graph, of_eager, [], unit)
+        return third_opinion.apart(of_graph, of_eager, [], FORMATS[captured.kv[0].dtype].unit)
 
     def _ask_third(self, came: HostArrays, names: list[str]) -> None:
         """Record what the call should have given, and what the two left where it should have written. Where they made

@@ -157,8 +157,8 @@ class ThirdOpinion:
         if self._reference is None:
             return None
         deterministic = self.setup.deterministic
-        by = Rounding(self.dtype, on_gpu=engine.device == "cuda", seed=1, deterministic=deterministic)
         kv = [tensor.cpu() for tensor in before]
+        by = Rounding(self.dtype, kv[0].dtype, on_gpu=engine.device == "cuda", seed=1, deterministic=deterministic)
         on_host = {name: value.cpu() for name, value in given.items()}
         claims = {
             name: torch.from_numpy(np.array(array)).reshape(len(requests), -1)

@@ -83,7 +83,7 @@ class Heads:
         queries, keys, values = op.linear(by, x, self.qkv).unflatten(-1, (-1, self.size)).split(parts, dim=2)
         cos, sin = op.angles(by, self.cos_sin, positions, self.sections)
         queries, keys = (op.rotated(by, turned, cos, sin, neox=self.neox) for turned in (queries, keys))
-        return op.linear(by, attend(queries, keys, values, self.scores), self.out)
+        return op.linear(by, attend(queries, by.cached(keys), by.cached(values), self.scores), self.out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from runners.releases.reference.rounding import SINGLE, TENSOR_FLOAT_32, Rounding
+from runners.releases.reference.rounding import SINGLE, TENSOR_FLOAT_32, Rounding, furthest
 
 # What exp, a division and the like add in float32, in units: GPUs' fast forms are off by two each.
 _TRANSCENDENTAL = 4.0
@@ -132,7 +132,7 @@ def attention(
     count, heads = queries.shape[1:3]
     kv_heads = seen.keys.shape[1]
     # Some kernels scale the query in the model's type before they multiply.
-    scaled = by.rounded(queries * scaling)
+    scaled = by.cached(by.rounded(queries * scaling))
     grouped = (
         scaled.unflatten(2, (kv_heads, -1)).permute(0, 2, 3, 1, 4).flatten(2, 3)
     )  # [s, kv heads, groups * n, size]
@@ -149,7 +149,7 @@ def attention(
         scores = by.moved(scores, SINGLE * _TRANSCENDENTAL * scores[0].abs())
     allowed = seen.mask.repeat(heads // kv_heads, 1)
     shares = scores.masked_fill(~allowed, -math.inf).softmax(dim=-1)
-    shares = by.moved(shares, by.reach(shares[0]) * allowed)
+    shares = by.moved(shares, furthest(shares[0], by.kv) * allowed)
     old_count = old.shape[-1]
     values, new_values = seen.values.transpose(0, 1), seen.new_values.transpose(1, 2)
 

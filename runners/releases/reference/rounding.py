@@ -43,17 +43,28 @@ FORMATS = {
     torch.float32: Format(unit=2.0**-24, tiny=2.0**-150, largest=torch.finfo(torch.float32).max),
     torch.float16: Format(unit=2.0**-11, tiny=2.0**-25, largest=torch.finfo(torch.float16).max),
     torch.bfloat16: Format(unit=2.0**-8, tiny=2.0**-134, largest=torch.finfo(torch.bfloat16).max),
+    torch.float8_e4m3fn: Format(unit=2.0**-4, tiny=2.0**-10, largest=torch.finfo(torch.float8_e4m3fn).max),
+    torch.float8_e5m2: Format(unit=2.0**-3, tiny=2.0**-17, largest=torch.finfo(torch.float8_e5m2).max),
 }
 
 
 class Rounding:
-    """What is rounded, and how far. format: that of the model's values. tensor_cores: products of attention are made
-    by tensor cores, also of float32; linear_on_cores: those of linear layers, too, as sglang's kernel for them is
-    written in Triton where inference is deterministic (batch_invariant_ops.py, `tl.dot`). splits: sums of half
-    precision may be kept in halves in two parts. All tensors are on the host."""
+    """What is rounded, and how far. format: of the model's values. kv: of the KV cache. tensor_cores: products
+    of attention are made by tensor cores, also of float32; linear_on_cores: those of linear layers, too, as sglang's
+    kernel for them is written in Triton where inference is deterministic (batch_invariant_ops.py, `tl.dot`). splits:
+    sums of half precision may be kept in halves in two parts. All tensors are on the host."""
 
-    def __init__(self, dtype: torch.dtype, *, on_gpu: bool, seed: int, deterministic: bool = False) -> None:
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        kv_dtype: torch.dtype | None = None,
+        *,
+        on_gpu: bool,
+        seed: int,
+        deterministic: bool = False,
+    ) -> None:
         self.format = FORMATS[dtype]
+        self.kv = FORMATS[kv_dtype or dtype]
         self.tensor_cores = on_gpu and dtype == torch.float32
         self.linear_on_cores = self.tensor_cores and deterministic
         self.splits = on_gpu and dtype != torch.float32
@@ -64,6 +75,7 @@ class Rounding:
         other = copy.copy(self)
         if self.format is FORMATS[torch.float32]:
             other.format = FORMATS[torch.float16]
+            other.kv = other.format if self.kv is self.format else self.kv
         return other
 
     def exact(self, values: torch.Tensor) -> torch.Tensor:
@@ -73,14 +85,21 @@ class Rounding:
     def rounded(self, values: torch.Tensor) -> torch.Tensor:
         """Stored in the model's type. What rounding can take beyond that type's values is not a number in any sample,
         and so is all that is made of it: how kernels go on from an infinity hangs on which of them round."""
-        moved = self.moved(values, self.reach(values[0]))
-        if not moved.numel() or moved.abs().amax() <= self.format.largest:
+        return self._stored(values, self.format)
+
+    def cached(self, values: torch.Tensor) -> torch.Tensor:
+        """Values of the model's type as the KV cache keeps them, and as kernels take what meets them there."""
+        return values if self.kv is self.format else self._stored(values, self.kv)
+
+    def _stored(self, values: torch.Tensor, format: Format) -> torch.Tensor:
+        moved = self.moved(values, furthest(values[0], format))
+        if not moved.numel() or moved.abs().amax() <= format.largest:
             return moved
-        return moved.masked_fill((moved.abs() > self.format.largest).any(dim=0), torch.nan)
+        return moved.masked_fill((moved.abs() > format.largest).any(dim=0), torch.nan)
 
     def reach(self, at: torch.Tensor) -> torch.Tensor:
-        """How far rounding can move values of this size: half the distance to the next one."""
-        return half_steps(at, self.format.unit).clamp(min=self.format.tiny)
+        """How far rounding to the model's type can move values of this size."""
+        return furthest(at, self.format)
 
     def moved(self, values: torch.Tensor, reach: torch.Tensor | float) -> torch.Tensor:
         """Each sample moved by as much as `reach` ([...], without samples) up or down, each element by its own."""
@@ -98,6 +117,11 @@ class Rounding:
         pool = _pool(max(_POOL_SIZE, 1 << (2 * count).bit_length()))
         start = self._draw.randrange(len(pool) - count)
         return pool[start : start + count].view(shape)
+
+
+def furthest(at: torch.Tensor, format: Format) -> torch.Tensor:
+    """How far rounding can move values of this size: half the distance to the next one."""
+    return half_steps(at, format.unit).clamp(min=format.tiny)
 
 
 def half_steps(values: torch.Tensor, unit: float) -> torch.Tensor:

@@ -14,7 +14,7 @@ from sglang.srt.server_args import ServerArgs
 from repro.cases.case import Setup
 from repro.cases.layout import pool_tokens
 from runners.recording.observer import HarnessError, Unsupported
-from runners.releases import adaptive, deterministic
+from runners.releases import adaptive, deterministic, quantised
 from runners.releases.model import Folders
 
 # How the buckets of graphs are given up to 0.5.13; since then they are in cuda_graph_config.
@@ -34,6 +34,7 @@ def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) 
         "skip_tokenizer_init": True,
         "device": device,
         "dtype": setup.dtype,
+        "kv_cache_dtype": setup.kv_dtype or "auto",
         "attention_backend": setup.backend,
         "sampling_backend": "pytorch",
         "speculative_algorithm": setup.algorithm,
@@ -62,6 +63,8 @@ def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) 
     known = inspect.signature(ServerArgs).parameters
     if setup.deterministic:
         deterministic.prepare(device)
+    if setup.kv_dtype:
+        quantised.prepare(device)
     if setup.rejection:
         if _REJECTION not in known:
             raise Unsupported("this release has no rejection sampling of its own")

@@ -88,6 +88,6 @@ LEFT_OUT = {
         *("sgl_kernel/sm100/*", "sgl_kernel/flash_ops*", "sgl_kernel/flashmla_ops*"),
         *("_mscclpp*", "include/*", "lib/*", "lib64/*", "triton_kernels/*"),
     ),
-    # Image and video models, and the native part of the gRPC server (7 MB, which nothing in the release imports).
-    "sglang": ("sglang/multimodal_gen/*", "sglang/srt/grpc/_core*"),
+    # Image and video models, and servers and clients in Rust (7 to 42 MB), loaded on demand.
+    "sglang": ("sglang/multimodal_gen/*", "sglang/srt/grpc/_core*", "sglang/srt/rust_extensions/*.so"),
 }
