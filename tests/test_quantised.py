@@ -26,11 +26,11 @@ from runners.targets.environments import sglang_path
 from tests.builders.cases import FULL, PADDED, SINGLE, setup_of, step
 
 RUNNERS = ("draft", "draft_extend", "decode", "verify")
-SETUP = replace(setup_of("draft", topk=1), kv_dtype="fp8_e4m3")
+SETUP = replace(setup_of("draft", topk=1), kv_dtype="fp8_e4m3", head_dim=32)
 
 
 def case_of(runner: str, kv_dtype: str = "fp8_e4m3") -> Case:
-    setup = replace(setup_of(runner, topk=1), dtype="float16", kv_dtype=kv_dtype)
+    setup = replace(setup_of(runner, topk=1), dtype="float16", kv_dtype=kv_dtype, head_dim=32)
     return Case(setup=setup, steps=tuple(step(*batch) for batch in (FULL, PADDED, SINGLE)))
 
 
@@ -48,6 +48,7 @@ def test_a_setup_says_so_and_others_keep_their_digests() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
+        ({"head_dim": 16}, "fp8_e4m3 needs heads above 16"),
         ({"kv_dtype": "int8"}, "kv_dtype 'int8' is not one of fp8_e4m3, fp8_e5m2"),
         ({"backend": "flashinfer"}, "are not driven over flashinfer"),
         ({"algorithm": "NEXTN"}, "the NEXTN algorithm's keys and values are the model's"),

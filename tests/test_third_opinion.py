@@ -39,7 +39,7 @@ SETUPS = {
     "frozen_kv_mtp": replace(DRAFT, runner="frozen_kv_mtp", topk=3, num_draft_tokens=6),
     "decode in halves": replace(HALF, runner="decode", topk=1, num_steps=1, num_draft_tokens=2, num_kv_heads=1),
     "decode of keys and values of eight bits": replace(
-        DRAFT, runner="decode", topk=1, num_steps=1, num_draft_tokens=2, kv_dtype="fp8_e4m3"
+        DRAFT, runner="decode", topk=1, num_steps=1, num_draft_tokens=2, kv_dtype="fp8_e4m3", head_dim=32
     ),
     "cpu_decode": replace(
         DRAFT, runner="cpu_decode", backend="intel_amx", topk=1, num_steps=1, num_draft_tokens=2, capture_bs=(3,)

@@ -33,7 +33,7 @@ def possible(runner: str, backend: str) -> frozenset[str]:
         "a window": windows,
         "a pool with sliding layers": facts.windowed == "target",
         "a logit cap": facts.capped and backend == "triton",
-        "drafts behind the context": facts.overhangs and kernels.options,
+        "drafts behind the context": facts.overhangs,
         "no padding": facts.falls_back,
         "one draft step": facts.speculative and facts.num_steps_min == 1,
         "no lengths on the host": not facts.host_lengths,
@@ -47,8 +47,8 @@ def possible(runner: str, backend: str) -> frozenset[str]:
         "keys and values of eight bits": facts.quantises and kernels.quantises,
         "random drafts": facts.rejects,
         "random drafts of greedy requests alone": facts.rejects,
-        "an idle batch": facts.idles and kernels.options,
-        "behind an idle batch": facts.idles and kernels.options,
+        "an idle batch": facts.idles,
+        "behind an idle batch": facts.idles,
         "behind a batch beyond all buckets": facts.falls_back,
     }
     return frozenset(name for name, can_be in states.items() if can_be)

@@ -15,6 +15,7 @@ from fuzz.draw.swarm import EVERYTHING, WIDE, Size, Swarm
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import (
     HIDDEN,
+    KV_DTYPE_ABOVE,
     KV_DTYPES,
     PAGE_SIZES,
     SPARE_POSITIONS,
@@ -94,14 +95,14 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     capture_bs = draw(_buckets(size.max_bs, swarm.sparse, BUCKETS_COMPILED_MAX if domain.compiled else BUCKETS_MAX))
     heads = draw(st.integers(1, size.num_heads))
     algorithm = draw(st.sampled_from(_algorithms(domain, backend)))
-    options = BACKEND_FACTS[backend].options
     # flashinfer's kernels are planned without one, whatever the layer says (docs/findings).
     capped = domain.capped and backend == "triton"
-    quantises = domain.quantises and BACKEND_FACTS[backend].quantises
     plain = algorithm not in LATENT  # neither windows nor caps are known for latent attention
-    windows = domain.windowed == "target" or BACKEND_FACTS[backend].drafts_in_windows or (num_steps == 1 and options)
+    windows = domain.windowed == "target" or BACKEND_FACTS[backend].drafts_in_windows or num_steps == 1
     window = draw(st.sampled_from(WINDOWS)) if domain.windowed and windows and swarm.windowed and plain else 0
     others = [steps for steps in range(1, min(steps_max + 1, domain.num_steps_max) + 1) if steps != num_steps]
+    quantises = domain.quantises and BACKEND_FACTS[backend].quantises and swarm.quantising and plain
+    kv_dtype, above = (draw(st.sampled_from(KV_DTYPES)), KV_DTYPE_ABOVE) if quantises else ("", 0)
     page_size, context_len = draw(_pages(runner, topk, num_steps, draft_tokens, size, swarm.paged))
     setup = Setup(
         runner=runner,
@@ -118,7 +119,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         hidden_size=draw(st.sampled_from([n for n in HIDDEN_SIZES if n <= size.hidden_size and n % heads == 0])),
         num_heads=heads,
         num_kv_heads=draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0])),
-        head_dim=draw(st.sampled_from(BACKEND_FACTS[backend].drawn_head_dims)),
+        head_dim=draw(st.sampled_from([n for n in BACKEND_FACTS[backend].drawn_head_dims if n > above])),
         dtype=draw(st.sampled_from(BACKEND_FACTS[backend].drawn_dtypes)),
         # Each split is one more program to interpret in every attention launch.
         kv_splits=draw(st.sampled_from((1, 1, 1, 2))),
@@ -127,14 +128,14 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         swa=bool(window) and domain.windowed == "target" and draw(st.booleans()),
         logit_cap=draw(st.sampled_from(LOGIT_CAPS)) if capped and swarm.capped and plain else 0,
         returns_hidden=swarm.asking and domain.asks_hidden and draw(st.booleans()),
-        overhang=draft_tokens + SPARE_POSITIONS if swarm.overhanging and options and domain.overhangs else 0,
+        overhang=draft_tokens + SPARE_POSITIONS if swarm.overhanging and domain.overhangs else 0,
         padded=not (swarm.unpadded and domain.falls_back),
         mirrored=domain.host_lengths or not swarm.unmirrored,
         mrope=swarm.mrope and domain.mrope and algorithm == "EAGLE3" and draw(st.booleans()),
         rejection=rejecting and algorithm != "EAGLE3",
         deterministic=swarm.deterministic and capped and plain and draw(st.booleans()),
         adaptive=draw(st.sampled_from(others)) if adapting and plain else 0,
-        kv_dtype=draw(st.sampled_from(KV_DTYPES)) if quantises and swarm.quantising and plain else "",
+        kv_dtype=kv_dtype,
     )
     setup = replace(setup, overhang=min(setup.overhang, overhang_max(setup)))
     if not setup.deterministic:
@@ -248,7 +249,7 @@ def next_batch(hand: Hand, live: Requests) -> Requests:
         return added(hand, (), max(hand.number(1, hand.setup.max_bs), hand.number(1, hand.setup.max_bs)))
     if hand.swarm.crowded and _falls_back(hand.setup) and hand.number(0, 7) == 0:
         return added(hand, (), hand.number(hand.setup.max_bs + 1, hand.setup.slots))
-    idles = RUNNER_FACTS[hand.setup.runner].idles and BACKEND_FACTS[hand.setup.backend].options
+    idles = RUNNER_FACTS[hand.setup.runner].idles
     if hand.swarm.idle and idles and hand.number(0, 3) == 0:
         return ()
     if len(live) > hand.setup.max_bs:

@@ -26,9 +26,6 @@ class BackendFacts:
     reads_pages: bool = False
     # Whether its backend of several draft steps has windows; flashinfer's asserts that there are none.
     drafts_in_windows: bool = True
-    # Whether it is driven in what few setups have (logit caps, deterministic inference, drafts behind the context) and
-    # with idle batches; nobody has tried them with FlashAttention's yet.
-    options: bool = True
     # Whether it is driven with keys and values of eight bits (Setup.kv_dtype).
     quantises: bool = False
     # What the names of sglang's classes for it begin with; empty: anything.
@@ -72,7 +69,6 @@ BACKEND_FACTS = {
         indexes_queries=True,
         reads_pages=True,
         drafts_in_windows=False,
-        options=False,
         classes="FlashAttention",
         names_cuda=True,
     ),

@@ -20,6 +20,8 @@ ENGINES = ("emulated", "cuda", "toy")
 DTYPES = ("float32", "float16", "bfloat16")
 # Of a KV cache whose values are kept in fewer bits than the model's, as sglang names them.
 KV_DTYPES = ("fp8_e4m3", "fp8_e5m2")
+# Triton multiplies blocks of them by no less than twice as many.
+KV_DTYPE_ABOVE = 16
 
 # Bounds of the domain. They keep one case small enough to replay in about a second under the
 # interpreter and to travel as a short text; sglang itself allows more.
@@ -210,12 +212,10 @@ def setup_problems(setup: Setup) -> list[str]:
     within("window", 0, CONTEXT_MAX)
     need(bool(domain.windowed) or not setup.window, f"the {setup.runner} runner has no window")
     need(not (needs_latent and setup.window), f"the {setup.algorithm} algorithm has no window")
-    drafts = domain.windowed == "draft" and (setup.num_steps > 1 or not kernels.options)
+    drafts = domain.windowed == "draft" and setup.num_steps > 1
     need(kernels.drafts_in_windows or not (drafts and setup.window), f"{setup.backend} drafts in no window")
     needs_target = domain.windowed == "target" and setup.window
     need(bool(needs_target) or not setup.swa, "sliding layers have KV slots of their own in a target with a window")
-    unlike = setup.logit_cap or setup.deterministic or setup.overhang
-    need(kernels.options or not unlike, f"nothing of that kind is driven over {setup.backend}")
     within("logit_cap", 0, LOGIT_CAP_MAX)
     need(domain.capped or not setup.logit_cap, f"the {setup.runner} runner has no logit cap")
     need(not (needs_latent and setup.logit_cap), f"the {setup.algorithm} algorithm has no logit cap")
@@ -262,6 +262,7 @@ def setup_problems(setup: Setup) -> list[str]:
     # transformers refuses such a Llama configuration.
     need(setup.hidden_size % setup.num_heads == 0, "hidden_size is not a multiple of num_heads")
     need(setup.head_dim % 8 == 0, "head_dim is not a multiple of 8")
+    need(not setup.kv_dtype or setup.head_dim > KV_DTYPE_ABOVE, f"{setup.kv_dtype} needs heads above {KV_DTYPE_ABOVE}")
     need(setup.dtype not in kernels.without_dtypes, f"{setup.backend} has no {setup.dtype} kernels")
     if kernels.head_dims is not None:
         need(setup.head_dim in kernels.head_dims, f"head_dim is not one of {setup.backend}'s {kernels.head_dims}")
@@ -321,7 +322,7 @@ def problems(case: Case) -> list[str]:
             texts.append(f"{place}: hidden {step.hidden!r} is nothing that the {setup.runner} runner is asked for")
         if not 0 <= step.layout <= layouts:
             texts.append(f"{place}: layout {step.layout} is outside 0..{layouts}")
-        fewest = 0 if RUNNER_FACTS[setup.runner].idles and BACKEND_FACTS[setup.backend].options else 1
+        fewest = 0 if RUNNER_FACTS[setup.runner].idles else 1
         if not fewest <= len(step.requests) <= (setup.slots if RUNNER_FACTS[setup.runner].falls_back else setup.max_bs):
             texts.append(f"{place}: {len(step.requests)} requests do not fit buckets {setup.capture_bs}")
         used = [request.slot for request in step.requests]
