@@ -100,3 +100,13 @@ def test_a_plan_for_pages_of_another_size_is_seen() -> None:
         wrapper, starts(0, 2, 5), torch.arange(5, dtype=torch.int32), starts(1, 1), *SHAPE[:3], 4, q_data_type="float16"
     )
     assert launch_memory.taken()[name].tolist() == [4, 1], "as a graph's plan, which no run follows"
+
+
+def test_a_mask_with_too_few_entries_is_seen() -> None:
+    launch_memory.taken()
+    wrapper = BatchPrefillWithPagedKVCacheWrapper(torch.zeros(8, dtype=torch.uint8))
+    given = (starts(0, 2, 4), starts(0, 3, 6), torch.arange(6, dtype=torch.int32), starts(1, 1), *SHAPE)
+    for entries in (12, 13, 11):
+        wrapper.plan(*given, custom_mask=torch.ones(entries, dtype=torch.bool))
+        wrapper.run(torch.randn(4, 2, 8, dtype=torch.float16), CACHE)
+        assert seen() == ({} if entries >= 12 else {"load outside custom_mask in segment_packbits": [11, 11]})

@@ -113,6 +113,9 @@ class Wrapper:
             if not self._use_cuda_graph:
                 self._custom_mask_buf = self._mask_indptr_buf = None
             return
+        if mask.numel() < int(lengths.sum()):
+            # flashinfer packs as many entries as the lengths say, wherever the mask ends.
+            launch_memory.report("load outside custom_mask in segment_packbits", mask.numel(), mask.numel())
         packed, starts = _packed(mask, lengths)
         if not self._use_cuda_graph:
             self._custom_mask_buf, self._mask_indptr_buf = packed, starts
