@@ -92,7 +92,11 @@ def setups(runner: str, backend: str) -> list[Setup]:
         of_its_own = whose == "target"
         window = replace(first, slots=4, window=reach, swa=of_its_own, returns_hidden=domain.asks_hidden)
         chain = whose == "target" and domain.speculative
-        found.insert(1, _drafting(window, 1, 3, 4) if chain else window)
+        if chain:
+            window = _drafting(window, 1, 3, 4)
+        elif not of_its_own and not kernels.drafts_in_windows:
+            window = _drafting(window, 2, 1, 3)
+        found.insert(1, window)
     if domain.speculative:
         for name in domain.algorithms[1:]:
             found.append(_drafting(replace(small, capture_bs=(3,), slots=4, algorithm=name), branches, 3, 4))
@@ -138,7 +142,10 @@ def _wide(small: Setup, backend: str) -> Setup | None:
     lays_out = not domain.graph and not domain.light
     if not (domain.branches and (attends or lays_out)):
         return None
-    return _drafting(replace(small, capture_bs=(2,), slots=2, context_len=256), 5, 4, 70)
+    if domain.light or lays_out:
+        return _drafting(replace(small, capture_bs=(2,), slots=2, context_len=256), 5, 4, 70)
+    # So many that some tokens see nothing of a block between two that they see something of.
+    return _drafting(replace(small, capture_bs=(1,), slots=1, context_len=256), 10, 3, 160)
 
 
 def _drafting(setup: Setup, topk: int, num_steps: int, num_draft_tokens: int) -> Setup:
