@@ -97,6 +97,9 @@ def setups(runner: str, backend: str) -> list[Setup]:
         elif not of_its_own and not kernels.drafts_in_windows:
             window = _drafting(window, 2, 1, 3)
         found.insert(1, window)
+        if of_its_own:
+            # Over a pool that does not know of the window.
+            found.insert(4, replace(window, swa=False, returns_hidden=False))
     if domain.speculative:
         for name in domain.algorithms[1:]:
             found.append(_drafting(replace(small, capture_bs=(3,), slots=4, algorithm=name), branches, 3, 4))

@@ -8,6 +8,7 @@ from repro.upstream.edits import Edit
 _SPECULATIVE = "sglang/srt/speculative/"
 _TRITON = "sglang/srt/layers/attention/triton_backend.py"
 _FLASHINFER = "sglang/srt/layers/attention/flashinfer_backend.py"
+_FLASH_ATTENTION = "sglang/srt/layers/attention/flashattention_backend.py"
 # More than any draft or tree takes behind the context.
 BEHIND = 128
 
@@ -221,6 +222,23 @@ LENGTH_PATCHES = (
                 new=f"return num_seqs * topk * (max_context_len + {BEHIND})",
             ),
         ),
+    ),
+    *(
+        CandidatePatch(
+            seed=seed,
+            oracle="row_width",
+            release="0.5.23",
+            why="page tables are as wide as the request table, which has room behind a context",
+            edits=(
+                Edit(
+                    file=_FLASH_ATTENTION,
+                    function="FlashAttentionBackend.__init__",
+                    old="self.max_context_len = model_runner.model_config.context_len",
+                    new="self.max_context_len = model_runner.req_to_token_pool.req_to_token.shape[1]",
+                ),
+            ),
+        )
+        for seed in ("multi-layer-pages-end-at-the-context", "draft-extend-pages-end-at-the-context")
     ),
     CandidatePatch(
         seed="verify-mask-ends-at-the-context",

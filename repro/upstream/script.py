@@ -24,7 +24,7 @@ from sglang.version import __version__
 VERSION = tuple(map(int, __version__.replace("post", "").split(".")))
 """
 _EITHER = """\
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), os._exit(3))
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stderr.flush(), os._exit(3))
 CPU = "--cpu" in sys.argv or shutil.which("nvidia-smi") is None
 DEVICE = "cpu" if CPU else "cuda\""""
 _STANDINS = r"(?s)class Graph:.*# -+ end of the stand-ins -+\n"
