@@ -201,6 +201,41 @@ def test_no_room_is_noticed_before_anything_is_written(
         unpack(made, tmp_path / "host")
 
 
+def test_the_stand_in_for_cutlass_satisfies_imports_and_is_none_for_flashinfer(tmp_path: Path) -> None:
+    text = Path(build.__file__).with_name("cutlass_standin.py").read_text()
+    for path, code in {
+        "cutlass/__init__.py": text,
+        "flashinfer/__init__.py": "",
+        "flashinfer/norm.py": "try:\n    import cutlass\nexcept ImportError as error:\n    said = str(error)\n",
+    }.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(code)
+    script = """
+import os
+import flashinfer.norm
+assert "compiles no kernels" in flashinfer.norm.said
+import cutlass.cute as cute
+from cutlass import Float32, Int64
+from cutlass.utils import HardwareInfo
+
+@cute.jit
+def kernel(x: cute.Tensor, y: cute.Pointer | None = None):
+    return x
+
+class Kernel(HardwareInfo):
+    size = 2 * Int64
+assert kernel(3) == 3 and os.environ["FLASHINFER_USE_CUDA_NORM"] == "1"
+try:
+    cute.compile(kernel, 1)
+except NotImplementedError as error:
+    print(error)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", script], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "this host has a stand-in for CUTLASS, which compiles no kernels\n"
+
+
 def test_the_stand_in_for_xgrammar_satisfies_imports(tmp_path: Path, index: Index) -> None:
     made, _ = make(tmp_path, index, "0.5.13")
     unpack(made, tmp_path / "host")

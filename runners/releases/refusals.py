@@ -50,7 +50,9 @@ REFUSALS = (
     # What that kernel is compiled with; bundles for hosts without a package index leave it out. sglang's registry of
     # models goes over what cannot be imported, and does not find it then.
     Refusal(
-        words=re.compile(r"No module named 'cutlass'|Cannot find model module. 'DeepseekV3ForCausalLMNextN'"),
+        words=re.compile(
+            r"No module named 'cutlass'|a stand-in for CUTLASS|Cannot find model module. 'DeepseekV3ForCausalLMNextN'"
+        ),
         of=lambda setup: setup.algorithm == "NEXTN",
         absent="cutlass",
     ),

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from repro.cases.atomic_file import write_text
+from repro.cases.releases import release_order
 from runners.targets.bundle import archive, flash_ops
 from runners.targets.bundle.archive import Member
-from runners.targets.bundle.pins import BASE, PARENT, PYTHON
+from runners.targets.bundle.pins import BASE, CUTLASS_SINCE, PARENT, PYTHON
 from runners.targets.bundle.wheels import Pin, fetch, members
 from runners.targets.environments import MARKER, NotUsable, cache_directory, checked_release
 from runners.targets.hypothesis_pin import FOLDER
@@ -25,7 +26,6 @@ FORMAT = 1
 LIST = "bundle.json"
 SUFFIX = ".tar.xz"
 RELEASE = "sglang-"
-_STAND_IN = Path(__file__).with_name("xgrammar_standin.py")
 _SCRIPT = """\
 #!/usr/bin/env bash
 # unpack.sh DEST: lay this bundle out as DEST/base, DEST/parent and DEST/sglang-RELEASE, but what lies there already.
@@ -106,12 +106,14 @@ def _archive(
 ) -> dict[str, Any]:
     """Write one archive, unless it is there with the same contents. Its entry in the list."""
     if name == "base":
-        stand_in = _text_member("xgrammar/__init__.py", _STAND_IN.read_text())
-        members[stand_in.name] = stand_in
+        members |= _stand_in("xgrammar")
         if flash_ops.MEMBER in members:
             members[flash_ops.MEMBER] = flash_ops.carried(members[flash_ops.MEMBER])
-    elif name.startswith(RELEASE) and not any(path.startswith("sglang/srt/") for path in members):
-        raise NotUsable(f"the wheel of {name} is not what was expected: it has no sglang/srt")
+    elif name.startswith(RELEASE):
+        if not any(path.startswith("sglang/srt/") for path in members):
+            raise NotUsable(f"the wheel of {name} is not what was expected: it has no sglang/srt")
+        if release_order(name.removeprefix(RELEASE)) >= release_order(CUTLASS_SINCE):
+            members |= _stand_in("cutlass")
     identity = archive.made_from(members.values())
     path = out / (name + SUFFIX)
     if previous and previous["made_from"] == identity and path.exists() and path.stat().st_size == previous["bytes"]:
@@ -130,6 +132,11 @@ def _archive(
         part.unlink(missing_ok=True)
     say(f"{path}: {size / 1e6:.1f} MB, {len(members)} files of {unpacked / 1e6:.0f} MB")
     return {"sha256": sha256, "bytes": size, "unpacked": unpacked, "files": len(members), "made_from": identity}
+
+
+def _stand_in(package: str) -> dict[str, Member]:
+    member = _text_member(f"{package}/__init__.py", Path(__file__).with_name(f"{package}_standin.py").read_text())
+    return {member.name: member}
 
 
 def _ordered(members: dict[str, Member]) -> list[Member]:
