@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +19,13 @@ from runners.releases.workers.arguments import construct
 # Modules that ask `_is_cpu` and then call sgl_kernel's native code for CPUs, where a GPU launches a Triton kernel;
 # there are such since 0.5.16.
 _ASK = ("sglang.srt.speculative.", "sglang.kernels.ops.speculative.", "sglang.kernels.ops.kvcache.")
+# Modules that cut attention's work into programs by what a GPU holds, and what they know of an H100 or H200.
+_BLOCKS = {"_is_cuda": True, "CUDA_CAPABILITY": (9, 0)}
+_ON_HOPPER: Mapping[str, Mapping[str, Any]] = {
+    "sglang.srt.layers.attention.triton_backend": {"get_device_core_count": lambda *_: 132},
+    "sglang.srt.layers.attention.triton_ops.extend_attention": _BLOCKS,
+    "sglang.kernels.ops.attention.extend_attention": _BLOCKS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +51,9 @@ def as_on_gpus(*more: str) -> None:
     for name, module in list(sys.modules.items()):
         if (name.startswith(_ASK) or name in more) and getattr(module, "_is_cpu", False):
             vars(module)["_is_cpu"] = False
+    for name, known in _ON_HOPPER.items():
+        with contextlib.suppress(ModuleNotFoundError):
+            vars(importlib.import_module(name)).update(known)
 
 
 def target_alone(generation: Generation, setup: Setup, device: str, arguments: Mapping[str, Any]) -> Live:
