@@ -24,7 +24,7 @@ from sglang.version import __version__
 VERSION = tuple(map(int, __version__.replace("post", "").split(".")))
 """
 _EITHER = """\
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stderr.flush(), os._exit(3))
+sys.excepthook = lambda *error: (os.write(2, "".join(traceback.format_exception(*error)).encode()), os._exit(3))
 CPU = "--cpu" in sys.argv or shutil.which("nvidia-smi") is None
 DEVICE = "cpu" if CPU else "cuda\""""
 _STANDINS = r"(?s)class Graph:.*# -+ end of the stand-ins -+\n"
@@ -43,6 +43,7 @@ _STANDARD = (
     "shutil",
     "sys",
     "tempfile",
+    "traceback",
     "types",
     "unittest",
 )
