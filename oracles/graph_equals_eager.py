@@ -57,12 +57,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step's runs. carried: what is known of the KV cache before it, from the eager paths of earlier steps.
-    references: what the step should have given, if somebody asked."""
+    """carried: the KV cache before it, as far as earlier eager paths tell. references: what it should have given."""
 
     number: int
-    dtype: str
-    kv_dtype: str
+    setup: Setup
     graph: Run
     eager: Run
     variants: tuple[Run, ...]
@@ -103,8 +101,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
             variants = tuple(v for path in VARIANTS if (v := _run(case.setup, record, number, path)) is not None)
             step = Step(
                 number=number,
-                dtype=case.setup.dtype,
-                kv_dtype=case.setup.kv_dtype or case.setup.dtype,
+                setup=case.setup,
                 graph=graph,
                 eager=eager,
                 variants=variants,
@@ -353,7 +350,8 @@ def _judge_values(
     doubts: list[str],
 ) -> Wrong | None:
     """Values [places, columns] against eager's. A doubt where eager itself moves as much, for no small reason."""
-    off, dtype = _distance(got, want), step.kv_dtype if where == VALUES else step.dtype
+    off = _distance(got, want)
+    dtype = (where == VALUES and step.setup.kv_dtype) or step.setup.dtype
     scale = float(np.max(np.abs(want), where=np.isfinite(want), initial=0.0))
     allowed = limit(noise, scale, dtype)
     most = float(off.max(initial=0.0))

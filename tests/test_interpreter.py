@@ -55,9 +55,9 @@ def test_every_operation_gives_the_same_bits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "kind"), [("fp8e4nv", "float8_e4m3fn"), ("fp8e5", "float8_e5m2")])
 def test_numbers_of_eight_bits_are_torchs(name: str, kind: str) -> None:
-    language = importlib.import_module("runners.engines.triton.language")
+    eight_bits = importlib.import_module("runners.engines.triton.eight_bits")
     torch = importlib.import_module("torch")
-    dtype, bits = getattr(torch, kind), language.EIGHT_BITS[name]
+    dtype, bits = getattr(torch, kind), eight_bits.EIGHT_BITS[name]
     every = torch.arange(256, dtype=torch.uint8).view(dtype).float().numpy()
     assert np.array_equal(bits.values, every, equal_nan=True)
     finite = np.sort(every[np.isfinite(every)])

@@ -52,6 +52,7 @@ def test_draws_reach_every_state_that_is_possible(runner: str, backend: str) -> 
             unmirrored=number % 4 == 1,
             rejecting=number % 4 == 3,
             adapting=number % 4 == 2,
+            quantising=number % 3 == 0,
         )
         setup = examples(setups(runner, backend, swarm))(f"states {number}")
         for case in (fullest(setup), *different(f"states {number}", cases(setup, swarm), 8)):
