@@ -51,6 +51,10 @@ def as_on_gpus(*more: str) -> None:
     for name, module in list(sys.modules.items()):
         if (name.startswith(_ASK) or name in more) and getattr(module, "_is_cpu", False):
             vars(module)["_is_cpu"] = False
+
+
+def _as_on_hopper() -> None:
+    """Have Triton's attention cut into programs as on an H100."""
     for name, known in _ON_HOPPER.items():
         with contextlib.suppress(ModuleNotFoundError):
             vars(importlib.import_module(name)).update(known)
@@ -99,6 +103,8 @@ def _told(generation: Generation, setup: Setup, device: str, arguments: Mapping[
     args = generation.published(arguments)
     if device == "cpu" and not BACKEND_FACTS[setup.backend].on_cpu:
         as_on_gpus()
+        if setup.backend == "triton":
+            _as_on_hopper()
     return args
 
 
