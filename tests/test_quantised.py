@@ -75,7 +75,9 @@ _GUARD = "if self.store_dtype != self.dtype:"
 
 @pytest.mark.slow
 @pytest.mark.emulated(NEWEST)
-@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize(
+    "runner", [pytest.param(runner, marks=() if runner == "verify" else pytest.mark.exhaustive) for runner in RUNNERS]
+)
 def test_the_newest_release_is_right_and_what_only_they_run_is_watched(runner: str) -> None:
     target = Target(NEWEST, "emulated")
     every = mutants(_POOL, (sglang_path(target) / _POOL).read_text())
