@@ -211,7 +211,7 @@ def drawn(runner: str, backend: str) -> Iterator[Case]:
 
 
 # The others with all that repeats.
-SOME = {("draft", "triton")}
+SOME = {("decode", "flashinfer")}
 SERVED = [
     pytest.param(runner, backend, marks=() if (runner, backend) in SOME else pytest.mark.exhaustive)
     for runner in ("draft", "decode", "verify", "draft_extend")
