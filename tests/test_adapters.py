@@ -14,6 +14,7 @@ from repro.cases.layout import req_to_token
 from repro.cases.release_list import NEWEST
 from repro.traces.trace import Array, Termination, Trace
 from runners.processes.pool import Pool
+from runners.targets.environments import bare_loop
 from tests.builders.cases import FULL, PADDED, PAIR, SINGLE, Batch, case_of, failures, setup_of
 from tests.builders.known_failures import may_fail, must_fail
 
@@ -193,3 +194,12 @@ def test_what_the_engine_cannot_do_is_unsupported(
     ended = pool.run(case(FULL, **changes)).ended
     assert ended.how is Termination.UNSUPPORTED
     assert why in ended.what
+
+
+def test_the_bare_loop_runs_what_steps_run(target: Target) -> None:
+    """A batch beyond all buckets by eager alone, an idle one by its graph: a loop that ends there is no measure."""
+    beyond = tuple((slot, 9, slot) for slot in range(1, 6))
+    with Pool(target, variables=bare_loop()) as pool:
+        trace = pool.run(case(SINGLE, beyond, (), PAIR))
+    assert trace.ended.how == Termination.DONE, trace.ended
+    assert trace.seconds["bare"] > 0

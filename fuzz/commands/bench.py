@@ -20,6 +20,7 @@ from fuzz.triage import Hooks
 from repro.cases.case import Target
 from repro.traces.campaign import Campaign
 from repro.traces.exit_codes import ExitCode
+from repro.traces.trace import Termination, Trace
 from runners.processes.pool import Pool
 from runners.targets.environments import bare_loop
 
@@ -106,6 +107,12 @@ def _bare_loop(context: CommandContext, plan: Plan) -> Iterator[BareLoop]:
     log, timeout = context.log(plan.target), context.options.timeout
     cases = bench.small_cases(plan.runner, plan.backend, plan.seed, (plan.cases or 0) + 1)
     with Pool(plan.target, timeout_s=timeout, log=log, variables=bare_loop()) as pool:
-        yield lambda count: [
-            (pool.run(case).seconds.get("bare", 0.0), len(case.steps)) for case in islice(cases, count)
-        ]
+        yield lambda count: [_bare(pool.run(case), len(case.steps)) for case in islice(cases, count)]
+
+
+def _bare(trace: Trace, steps: int) -> tuple[float, int]:
+    """Its seconds, and so many steps. RuntimeError where the case was not run to its end: the next one would pay for
+    another session."""
+    if trace.ended.how != Termination.DONE:
+        raise RuntimeError(f"the bare loop {trace.ended.how} {trace.ended.what} at {trace.ended.path}")
+    return trace.seconds["bare"], steps

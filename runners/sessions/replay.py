@@ -133,19 +133,23 @@ def learn_history(captured: Captured, watch: Watch) -> None:
 
 def bare_loop(captured: Captured, case: Case, watch: Watch) -> None:
     """What a case costs without any of us: its batches are made ahead, then every one goes through the graph and
-    through eager, and only at the end is the device waited for. Nothing is recorded but the time, as stage `bare`."""
+    through eager, as far as a case's step would have it there, and only at the end is the device waited for. Nothing is
+    recorded but the time, as stage `bare`."""
     adapter = captured.adapter
     batches = []
     for number, step in enumerate(case.steps):
         prepared = Step(captured, number, step, Silent())
         prepared.fill()
-        batches.append([adapter.batch(captured.live, prepared.rows.copied()) for _ in range(2)])
+        by_graph, by_eager = prepared.is_replayed(), bool(step.requests)
+        batches.append([prepared.batch(prepared.rows) if asked else None for asked in (by_graph, by_eager)])
     engine.synchronize()
     watch.at(0, "bare")
     start = time.perf_counter()
     for graph_batch, eager_batch in batches:
-        adapter.graph(captured.runner, graph_batch)
-        adapter.eager(captured.live, eager_batch)
+        if graph_batch is not None:
+            adapter.graph(captured.runner, graph_batch)
+        if eager_batch is not None:
+            adapter.eager(captured.live, eager_batch)
     engine.synchronize()
     watch.spent("bare", time.perf_counter() - start)
 

@@ -72,7 +72,7 @@ class Step:
     def _run(self) -> None:
         captured = self.captured
         self.fill()
-        if not self._is_replayed():
+        if not self.is_replayed():
             if self.requests:
                 self._run_without_graph()
             return
@@ -89,9 +89,9 @@ class Step:
     def _run_both(self) -> None:
         """By graph, then by eager in the same memory."""
         captured, snapshots = self.captured, self.captured.snapshots
-        if self.beside.run_twin(lambda: self._batch(self.rows)):
+        if self.beside.run_twin(lambda: self.batch(self.rows)):
             snapshots.put_back(snapshots.BEFORE)
-        forward_batch = self._batch(self.rows)
+        forward_batch = self.batch(self.rows)
         self._see_caller("before", forward_batch)
         self.tape.hold()
         self.watch.at(self.number, "graph")
@@ -127,7 +127,7 @@ class Step:
 
     def _run_idle(self) -> None:
         """The graph goes over padding alone, and there is nothing for eager."""
-        forward_batch = self._batch(self.rows)
+        forward_batch = self.batch(self.rows)
         self._see_caller("before", forward_batch)
         self.tape.hold()
         self.watch.at(self.number, "graph")
@@ -137,14 +137,14 @@ class Step:
         self._see_slots("graph", self.captured.snapshots.kept(self.captured.snapshots.BEFORE))
         see_bands(self.tape, self.captured.bands, self._all_came("graph"))
 
-    def _is_replayed(self) -> bool:
+    def is_replayed(self) -> bool:
         """Whether a graph runs this batch. The runner is asked where that is more than a matter of course."""
         held = self.setup.replays(len(self.requests), self.hidden)
         if held and self.setup.padded and not self.hidden:
             return True
         self.watch.at(self.number, "asked")
         with self.captured.timed("graph", self.watch):
-            taken = can_run(self.captured.runner, self._batch(self.rows))
+            taken = can_run(self.captured.runner, self.batch(self.rows))
         self.tape.see("asked", "can_run", int(taken))
         self.tape.flush()
         return held and taken
@@ -159,7 +159,7 @@ class Step:
         if WHOLE:
             self._measure_noise(snapshots.kept(snapshots.BEFORE), names)
 
-    def _batch(self, rows: Rows) -> Any:
+    def batch(self, rows: Rows) -> Any:
         with sglang_errors(wait=False):
             batch = self.captured.adapter.batch(self.captured.live, rows.copied())
         if not self.requests:
@@ -208,7 +208,7 @@ class Step:
         """An eager pass; it leaves its KV cache behind. The batch, as the pass left it, and the names of its outputs.
         after: the stage before, whose errors surface before this path is begun."""
         captured = self.captured
-        forward_batch = self._batch(rows)
+        forward_batch = self.batch(rows)
         captured.wait_for(after, self.watch)
         self.watch.at(self.number, path)
         planner, see = captured.planner, partial(self._see_plan, "planned_eager")
