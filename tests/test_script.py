@@ -21,7 +21,7 @@ from repro.commands.options import options_of
 from repro.traces.trace import End, Termination, Trace
 from repro.upstream.candidate import CandidatePatch
 from repro.upstream.edits import Edit
-from repro.upstream.file_check import check
+from repro.upstream.file_check import check, ending
 from repro.upstream.fixes import SEEDS
 from repro.upstream.rig import Refused, Rig, Wanted
 from repro.upstream.script import LINES_MAX, can_show, script, upstream_test
@@ -264,6 +264,14 @@ def test_what_does_not_do_what_it_says_is_not_handed_over(
     ):
         assert handed_over(monkeypatch, tmp_path, text, "script", "--out", str(out)) == 1
         assert said in capsys.readouterr().err and not out.exists()
+
+
+def test_of_an_exception_its_own_words_are_told() -> None:
+    advice = "Exception: Capture cuda graph failed: no such dtype\nPossible solutions:\n1. a\n2. b\n3. c\n4. d"
+    assert (
+        ending(f"Traceback\n  File\n{advice}").splitlines()[0] == "Exception: Capture cuda graph failed: no such dtype"
+    )
+    assert ending("1\n2\n3\n4\n5") == "2\n3\n4\n5"
 
 
 UNITTEST = """\

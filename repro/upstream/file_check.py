@@ -13,6 +13,7 @@ from pathlib import Path
 from repro.cases.case import Target
 from repro.upstream.rig import Rig
 
+_RAISED = re.compile(r"(\w+\.)*\w*(Error|Exception): ")
 _SAID_LINES = 4
 
 
@@ -53,8 +54,15 @@ def check(
             path.write_text(text)
             code, printed = run(rig, [*before, str(path), *arguments], target, Path(folder))
             right += code == wanted and re.search(says, printed, re.MULTILINE) is not None
-            output = "\n".join(printed.splitlines()[-_SAID_LINES:])
+            output = ending(printed)
     return Checked(name=rig.named(target), wanted=wanted, right=right, tries=tries, code=code, said=output)
+
+
+def ending(printed: str) -> str:
+    """The last few lines; of an exception its first lines, as messages go on with advice."""
+    lines = printed.splitlines()
+    raised = [number for number, line in enumerate(lines) if _RAISED.match(line)]
+    return "\n".join(lines[raised[-1] :][:_SAID_LINES] if raised else lines[-_SAID_LINES:])
 
 
 def run(rig: Rig, command: Sequence[str], target: Target, folder: Path) -> tuple[int, str]:

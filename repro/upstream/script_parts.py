@@ -26,7 +26,8 @@ _TARGET_IMPORT = """\
 from sglang.srt.model_executor.cuda_graph_runner import CudaGraphRunner
 @era 0.5.14 -
 from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner as CudaGraphRunner
-@end"""
+@end
+DTYPE = DTYPE if CPU else "float16"  # a target has norms, and sglang's kernels for them no float32"""
 _REPLAY = """\
 @era 0 0.5.14
     assert graph_runner.can_run(batch)
