@@ -16,6 +16,8 @@ draft._rebuild_topk1_chain_buffers()  # sized by the largest bucket
 @end
 draft.init_attention_backend()  # once more, now that graphs are on"""
 _TARGET_BACKEND = """\
+norms = [one for one in target.model_runner.model.modules() if type(one).__name__ == "RMSNorm" and not CPU]
+[setattr(one, "_forward_method", one.forward_native) for one in norms]  # sglang's kernels for them have no float32
 @era 0 0.5.16
 target.model_runner.init_attention_backend()  # once more, now that graphs are on
 @era 0.5.16 -
@@ -26,8 +28,7 @@ _TARGET_IMPORT = """\
 from sglang.srt.model_executor.cuda_graph_runner import CudaGraphRunner
 @era 0.5.14 -
 from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner as CudaGraphRunner
-@end
-DTYPE = DTYPE if CPU else "float16"  # a target has norms, and sglang's kernels for them no float32"""
+@end"""
 _REPLAY = """\
 @era 0 0.5.14
     assert graph_runner.can_run(batch)
