@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from oracles.trace_index import Record, Wrong, conclude
-from repro.cases.case import Case
+from repro.cases.buffer_facts import DP_RANKS, OF_LOGITS
+from repro.cases.case import Case, Step
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Cell, Verdict
 from repro.traces.trace import Array, Trace
 
@@ -18,6 +20,7 @@ REFUSED = "a batch refused that a graph holds"
 CAPTURED = "batch sizes to capture"
 GRAPH = "size of the graph"
 VARIANT = "variant of the graph"
+RANKS = "tokens of the ranks"
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
@@ -25,20 +28,20 @@ def judge(case: Case, trace: Trace) -> Verdict:
     wrongs = list(_wrongly_captured(case, record.path(-1, "buckets")))
     compared = 0
     for step, asked in enumerate(case.steps):
-        requests = len(asked.requests)
+        requests, busiest = len(asked.requests), asked.busiest
         hidden = asked.hidden if record.scalar(step, "asked", "hidden") is None else ""
         taken = record.scalar(step, "asked", "can_run")
         if taken is not None:
             compared += 1
-            held = case.setup.replays(requests, hidden)
+            held = case.setup.replays(busiest, hidden)
             if bool(taken) != held:
                 cell = Cell(step=step, buffer="can_run", row=0, column=0, got=str(taken), want=str(int(held)))
                 problem = "refused, though a graph holds it" if held else "taken, though no graph holds it"
-                detail = f"In step {step} a batch of {requests} was {problem}: buckets {case.setup.capture_bs}."
+                detail = f"In step {step} a batch of {_words(asked)} was {problem}: buckets {case.setup.capture_bs}."
                 wrongs.append(Wrong(where=REFUSED if held else TAKEN, detail=detail, cell=cell))
-        if not case.setup.replays(requests, hidden):
+        if not case.setup.replays(busiest, hidden):
             continue
-        wanted = (("raw_bs", requests, RAW), ("bs", case.setup.bucket(requests), BUCKET))
+        wanted = (("raw_bs", requests, RAW), ("bs", case.setup.bucket(busiest), BUCKET))
         for name, want, where in wanted:
             got = record.scalar(step, "launch", name)
             if got is None:
@@ -47,12 +50,15 @@ def judge(case: Case, trace: Trace) -> Verdict:
             if got != want:
                 cell = Cell(step=step, buffer=name, row=0, column=0, got=str(got), want=str(want))
                 detail = (
-                    f"In step {step} a batch of {requests} was launched with {name} {got}, expected {want} "
+                    f"In step {step} a batch of {_words(asked)} was launched with {name} {got}, expected {want} "
                     f"of the buckets {case.setup.capture_bs}."
                 )
                 wrongs.append(Wrong(where=where, detail=detail, cell=cell))
         wrongs += _wrong_graph(case, step, record.path(step, "launched"))
-    order = (TAKEN, REFUSED, RAW, BUCKET, GRAPH, VARIANT, CAPTURED)
+        gathered = record.path(step, "gathered")
+        compared += len(gathered)
+        wrongs += _wrong_ranks(case, step, gathered)
+    order = (TAKEN, REFUSED, RAW, BUCKET, GRAPH, VARIANT, RANKS, CAPTURED)
     return conclude(ORACLE, wrongs, compared, nothing="no graph launched", order=order)
 
 
@@ -61,7 +67,7 @@ def _wrong_graph(case: Case, step: int, launched: Mapping[str, Array]) -> Iterat
     greedy requests alone, where there are graphs of their own for them and the batch is one."""
     requests = case.steps[step].requests
     wanted = {
-        "size": (case.setup.bucket(len(requests)), GRAPH),
+        "size": (case.setup.bucket(case.steps[step].busiest), GRAPH),
         "greedy": (int(all(request.greedy for request in requests)), VARIANT),
     }
     for name, array in launched.items():
@@ -72,6 +78,26 @@ def _wrong_graph(case: Case, step: int, launched: Mapping[str, Array]) -> Iterat
             what = f"captured for {got} requests" if name == "size" else f"for {'greedy' if got else 'any'} requests"
             detail = f"In step {step} a batch of {len(requests)} ran through a graph {what}, expected {want}."
             yield Wrong(where=where, detail=detail, cell=cell)
+
+
+def _wrong_ranks(case: Case, step: int, gathered: Mapping[str, Array]) -> Iterator[Wrong]:
+    """All ranks replay the graph of one bucket, so each has as many tokens as that holds; of their logits, where a
+    request has one, as many as it holds requests."""
+    each = RUNNER_FACTS[case.setup.runner].rank_tokens
+    if each is None:
+        return
+    bucket = case.setup.bucket(case.steps[step].busiest)
+    tokens = bucket * each(case.setup)
+    for name, array in gathered.items():
+        wanted = {tokens, bucket} if name.endswith(OF_LOGITS) else {tokens}
+        if len(array) != DP_RANKS or len(set(array.tolist())) != 1 or array[0] not in wanted:
+            cell = Cell(step=step, buffer=name, row=0, column=0, got=str(array.tolist()), want=str([tokens] * DP_RANKS))
+            detail = f"In step {step} the graph of bucket {bucket} has {name} {cell.got}, expected {cell.want}."
+            yield Wrong(where=RANKS, detail=detail, cell=cell)
+
+
+def _words(asked: Step) -> str:
+    return f"{len(asked.requests)}" + (f", with {asked.elsewhere} on the other rank," if asked.elsewhere else "")
 
 
 def _wrongly_captured(case: Case, buckets: Mapping[str, Array]) -> Iterator[Wrong]:

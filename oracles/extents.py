@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from oracles.trace_index import Record, Wrong, conclude_each
-from repro.cases.buffer_facts import OF_RANKS
+from repro.cases.buffer_facts import DP_RANKS, OF_RANKS
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Verdict
 from repro.traces.trace import Array, Trace
@@ -20,7 +20,11 @@ from repro.traces.trace import Array, Trace
 ORACLE = "extents"
 CAPTURED, PLANNED = "extents_captured", "extents"
 # What is not so long as a batch: of all ranks, of the sequences' lengths, and what each call makes for itself.
-_OTHERWISE = OF_RANKS | {"global_num_tokens_cpu", "global_num_tokens_for_logprob_cpu"}
+_OTHERWISE = OF_RANKS | {
+    "global_num_tokens_cpu",
+    "original_global_num_tokens_cpu",
+    "global_num_tokens_for_logprob_cpu",
+}
 COUNTED = "counts_captured"
 WIDTHS_CAPTURED, WIDTHS = "widths_captured", "widths"
 # Lengths and counts: kernels take either, and in some releases graphs have them in 32 bits and schedulers in 64.
@@ -91,13 +95,16 @@ def _each(name: str, captured: Mapping[str, Array], requests: int) -> float | No
 
 
 def _not_told(record: Record) -> Iterator[Wrong]:
-    """Parallel layers of a captured batch know how many tokens there are."""
-    for tokens, own in record.path(-1, "tokens_captured").get("own", np.empty((0, 2), dtype=np.int64)).tolist():
-        if own != tokens:
-            cell = Cell(step=-1, buffer="tokens of this rank", row=-1, column=-1, got=str(own), want=str(tokens))
-            detail = f"Parallel layers are told of {own} tokens of this rank where a batch of {tokens} is captured."
-            yield Wrong(where="this rank's tokens, as told to parallel layers", detail=detail, cell=cell)
-            return
+    """Parallel layers of a captured batch know how many tokens there are, on this rank and, of several, on all."""
+    captured = record.path(-1, "tokens_captured")
+    for name, whose, ranks in (("own", "this rank's", 1), ("gathered", "all ranks'", DP_RANKS)):
+        for tokens, told in captured.get(name, np.empty((0, 2), dtype=np.int64)).tolist():
+            if told != ranks * tokens:
+                want = str(ranks * tokens)
+                cell = Cell(step=-1, buffer=f"{whose} tokens", row=-1, column=-1, got=str(told), want=want)
+                detail = f"Parallel layers are told of {told} as {whose} tokens where a batch of {tokens} is captured."
+                yield Wrong(where=f"{whose} tokens, as told to parallel layers", detail=detail, cell=cell)
+                return
 
 
 def _miscounted(record: Record) -> Iterator[Wrong]:

@@ -189,6 +189,8 @@ def flags(setup: Setup) -> list[str]:
         arguments.append(f"--triton-attention-num-kv-splits {setup.kv_splits}")
     if setup.kv_dtype:
         arguments.append(f"--kv-cache-dtype {setup.kv_dtype}")
+    if setup.dp_attention:
+        arguments.append("--tp-size 2 --dp-size 2 --enable-dp-attention")
     if not setup.padded:
         arguments.append("--disable-cuda-graph-padding")
     return arguments + ([special] if (special := RUNNERS.get(setup.runner, ("", ""))[1]) else [])
@@ -205,8 +207,9 @@ def _steps(material: Material) -> Iterator[str]:
             for r in step.requests
         )
         size = len(step.requests)
-        bucket = f" (bucket {case.setup.bucket(size)})" if size <= case.setup.max_bs else ""
-        yield f"{number}. a batch of {size}{bucket}: {requests}"
+        bucket = f" (bucket {case.setup.bucket(step.busiest)})" if step.busiest <= case.setup.max_bs else ""
+        beside = f" beside {step.elsewhere} on the other rank" if case.setup.dp_attention else ""
+        yield f"{number}. a batch of {size}{beside}{bucket}: {requests}"
 
 
 def _expected(material: Material) -> Iterator[str]:

@@ -109,8 +109,9 @@ def _captures(setup: Setup) -> bool:
 
 def _bucket(case: Case, number: int) -> int:
     """Rows of the graph that a step uses; without graphs, those of the batch."""
-    raw_bs = len(case.steps[number].requests)
-    return case.setup.bucket(raw_bs) if _captures(case.setup) and case.setup.replays(raw_bs) else raw_bs
+    step = case.steps[number]
+    is_replayed = _captures(case.setup) and case.setup.replays(step.busiest)
+    return case.setup.bucket(step.busiest) if is_replayed else len(step.requests)
 
 
 def _rows_max(case: Case, number: int) -> int:

@@ -80,6 +80,13 @@ def test_parallel_layers_are_told_how_many_tokens_are_captured() -> None:
         assert only(extents.judge, CASE, replace(sound, seen=(*sound.seen, told))).status is status
 
 
+def test_and_how_many_all_ranks_have() -> None:
+    sound = trace(captured=SOUND_CAPTURED, planned=SOUND_PLANNED)
+    for gathered, status in ((16, Status.PASS), (8, Status.FAIL)):
+        told = RecordedArray(step=-1, path="tokens_captured", name="gathered", array=np.array([[8, gathered]]))
+        assert only(extents.judge, CASE, replace(sound, seen=(*sound.seen, told))).status is status
+
+
 def test_a_captured_batch_counts_its_tokens() -> None:
     sound = trace(captured=SOUND_CAPTURED, planned=SOUND_PLANNED)
     for name in ("extend_num_tokens", "mrope_positions"):

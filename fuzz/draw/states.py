@@ -45,6 +45,9 @@ def possible(runner: str, backend: str) -> frozenset[str]:
         "deterministic inference": facts.capped and backend == "triton",
         "another number of draft steps before": facts.adapts,
         "keys and values of eight bits": facts.quantises and kernels.quantises,
+        "data-parallel attention": facts.rank_tokens is not None,
+        "a busier rank": facts.rank_tokens is not None,
+        "an idle batch beside a busy rank": facts.rank_tokens is not None,
         "random drafts": facts.rejects,
         "random drafts of greedy requests alone": facts.rejects,
         "an idle batch": facts.idles,
@@ -64,6 +67,7 @@ def _of_setup(setup: Setup) -> set[str]:
         "deterministic inference": setup.deterministic,
         "another number of draft steps before": bool(setup.adaptive),
         "keys and values of eight bits": bool(setup.kv_dtype),
+        "data-parallel attention": setup.dp_attention,
         "random drafts": setup.rejection,
         "one draft step": setup.num_steps == 1,
     }
@@ -79,6 +83,8 @@ def _of_step(setup: Setup, step: Step) -> set[str]:
         "drafts behind the context": any(room(setup, length) > setup.context_len for length in lengths),
         "no lengths on the host": not _is_mirrored(setup, step),
         "an idle batch": not lengths,
+        "a busier rank": step.elsewhere > len(lengths),
+        "an idle batch beside a busy rank": step.elsewhere > len(lengths) == 0,
         "hidden states": bool(step.hidden),
         "random drafts of greedy requests alone": bool(lengths) and all(request.greedy for request in step.requests),
     }
@@ -91,7 +97,7 @@ def _of_pair(setup: Setup, before: Step, after: Step) -> set[str]:
         "other hidden states": before.hidden != after.hidden,
         "other KV slots": before.layout != after.layout,
         "behind an idle batch": bool(after.requests) and not before.requests,
-        "behind a batch beyond all buckets": len(before.requests) > setup.max_bs,
+        "behind a batch beyond all buckets": before.busiest > setup.max_bs,
     }
     return {name for name, holds in states.items() if holds}
 

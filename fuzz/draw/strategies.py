@@ -136,6 +136,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         deterministic=swarm.deterministic and capped and plain and draw(st.booleans()),
         adaptive=draw(st.sampled_from(others)) if adapting and plain else 0,
         kv_dtype=kv_dtype,
+        dp_attention=swarm.ranked and domain.rank_tokens is not None,
     )
     setup = replace(setup, overhang=min(setup.overhang, overhang_max(setup)))
     if not setup.deterministic:
@@ -223,7 +224,8 @@ def _cases(draw: st.DrawFn, setup: Setup, swarm: Swarm) -> Case:
         layout = hand.number(0, 2) if swarm.relocating and RUNNER_FACTS[setup.runner].relocates else 0
         asks = swarm.asking and RUNNER_FACTS[setup.runner].asks_hidden
         hidden = hand.pick(HIDDEN) if asks else ""
-        steps.append(Step(requests=batch, mirrored=_mirrored(hand), layout=layout, hidden=hidden))
+        mirrored, elsewhere = _mirrored(hand), _elsewhere(hand) if setup.dp_attention else 0
+        steps.append(Step(requests=batch, mirrored=mirrored, layout=layout, hidden=hidden, elsewhere=elsewhere))
     return Case(setup=setup, steps=tuple(steps))
 
 
@@ -240,6 +242,12 @@ def _mirrored(hand: Hand) -> bool:
     """Where some calls come without lengths on the host, half of them do."""
     sometimes = hand.swarm.halfway and not RUNNER_FACTS[hand.setup.runner].host_lengths
     return not sometimes or hand.number(0, 1) == 0
+
+
+def _elsewhere(hand: Hand) -> int:
+    """Of the other rank's requests: none, some, as many as a graph holds, or now and then more."""
+    most = hand.setup.slots if hand.swarm.crowded and _falls_back(hand.setup) else hand.setup.max_bs
+    return hand.pick((0, hand.number(1, hand.setup.max_bs), hand.setup.max_bs, hand.number(1, most)))
 
 
 def next_batch(hand: Hand, live: Requests) -> Requests:

@@ -46,7 +46,7 @@ class Swarm:
     asking: some batches ask for hidden states. mrope: draft models may have positions in three dimensions.
     rejecting: drafts are drawn at random, in chains. deterministic: inference is.
     adapting: workers start with another number of draft steps, in chains. quantising: keys and values are kept in eight
-    bits."""
+    bits. ranked: the runner's is one of two ranks under data-parallel attention."""
 
     size: Size = MIDDLE
     moves: tuple[str, ...] = MOVES
@@ -72,6 +72,7 @@ class Swarm:
     deterministic: bool = False
     adapting: bool = False
     quantising: bool = False
+    ranked: bool = False
 
 
 # One small round whose contexts are longer than the blocks of 512 over which kernels loop.
@@ -129,6 +130,7 @@ def swarms(draw: st.DrawFn) -> Swarm:
         # Each captures the graphs of two numbers of steps, and the target's besides.
         adapting=draw(st.sampled_from((*[False] * 7, True))),
         quantising=draw(st.sampled_from((*[False] * 7, True))),
+        ranked=draw(st.sampled_from((*[False] * 7, True))),
     )
 
 

@@ -19,9 +19,8 @@ def exercised(case: Case, replayed: Collection[int]) -> list[Transition]:
     transitions = []
     for number, step in enumerate(case.steps):
         if number in replayed:
-            batch = len(step.requests)
-            after = case.setup.bucket(batch)
-            transitions.append(_transition(case.setup, before, after, batch < after))
+            after = case.setup.bucket(step.busiest)
+            transitions.append(_transition(case.setup, before, after, len(step.requests) < after))
             before = after
     return transitions
 
@@ -31,7 +30,8 @@ def possible(setup: Setup) -> frozenset[Transition]:
     transitions = set()
     for below, after in itertools.pairwise((0, *setup.capture_bs)):
         # A bucket just above the next smaller one is always full when it is used.
-        for padded in (False, True) if after - below > 1 and setup.padded else (False,):
+        is_padded = (after - below > 1 and setup.padded) or setup.dp_attention
+        for padded in (False, True) if is_padded else (False,):
             transitions |= {_transition(setup, before, after, padded) for before in (0, *setup.capture_bs)}
     return frozenset(transitions)
 

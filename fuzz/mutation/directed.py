@@ -86,6 +86,8 @@ def setups(runner: str, backend: str) -> list[Setup]:
     first = found[0]
     if domain.quantises and kernels.quantises:
         found.append(replace(first, dtype="float16", kv_dtype="fp8_e4m3", head_dim=32))
+    if domain.rank_tokens is not None:
+        found.append(replace(first, dp_attention=True))
     if whose := domain.windowed:
         # A target's as a chain: in trees Triton's kernel measures windows by place (docs/findings), which hides more.
         reach = 2 if domain.speculative else 7  # less than a tree has tokens, where there is one

@@ -19,8 +19,8 @@ FEATURES = {
     "two batches at once": r"enable_two_batch_overlap|tbo_\w+|can_run_tbo|is_tbo_supported|tbo|enable_tbo",
     "prefill beside decode": r"\w*pdmux\w*|stream_idx|get_current_stream_idx",
     "sparse attention over host memory": r"hisparse_\w+|enable_hisparse",
-    "ranks of tensor and data parallelism in graphs, and of context parallelism": r"require_mlp_tp_gather"
-    r"|require_attn_tp_gather|require_gathered_buffer|require_mlp_sync|enable_prefill_cp|attn_cp_\w+|enable_dp_attention"
+    "ranks of tensor parallelism in graphs, and of context parallelism": r"require_attn_tp_gather"
+    r"|enable_prefill_cp|attn_cp_\w+|enable_dp_attention|attn_dp_enabled"
     r"|get_attention_cp_size|is_context_parallel_extend|enable_num_token_non_padded|is_prefill_only|register_global_num_tokens",
     "experts, their placement and balance": r"deepep_adapter|eplb_\w+|expert_\w+|elastic_ep\w*|enable_eplb|\w*moe\w*"
     r"|experts_capturer\w*|\w*routed_experts\w*|indexer_capturer\w*|\w*topk_capturer\w*",

@@ -25,6 +25,11 @@ OPTIONAL = {
 }
 # With an entry a rank, whatever the batch.
 OF_RANKS = frozenset({"num_token_non_padded", "global_num_tokens_gpu", "global_num_tokens_for_logprob_gpu"})
+# Those of them that are the ranks' tokens, and how the name of the one ends that counts tokens with logits.
+GATHERED = ("global_num_tokens_gpu", "global_num_tokens_for_logprob_gpu")
+OF_LOGITS = "_for_logprob_gpu"
+# How many ranks there are under data-parallel attention (Setup.dp_attention).
+DP_RANKS = 2
 # Whose tokens are the second dimension.
 TOKENS_SECOND = frozenset({"mrope_positions"})
 # Which no graph of this runner reads, whatever the batch says.

@@ -65,6 +65,8 @@ class Setup:
     by rejection sampling (speculative_use_rejection_sampling). adaptive: with how many draft steps a worker starts that
     changes their number while it serves (speculative_adaptive), here to num_steps; 0 for one that does not.
     kv_dtype: in what keys and values are kept (kv_cache_dtype, KV_DTYPES); empty: in the model's dtype.
+    dp_attention: whether the runner's is the first of two ranks under data-parallel attention (enable_dp_attention), of
+    which the busiest says what graph both replay.
     """
 
     runner: str
@@ -96,6 +98,7 @@ class Setup:
     rejection: bool = False
     adaptive: int = 0
     kv_dtype: str = ""
+    dp_attention: bool = False
 
     @property
     def max_bs(self) -> int:
@@ -135,12 +138,18 @@ class Step:
     """One call of the runner with a batch of requests, in row order; without any it is idle, as a rank's is that has
     none under data-parallel attention. mirrored: as of a Setup, of this call alone. layout: by which layout request
     slots own KV slots; by another one all have been given up and given to others. hidden: which hidden states the batch
-    asks for besides its logits (HIDDEN)."""
+    asks for besides its logits (HIDDEN). elsewhere: requests of the other rank, where there is one."""
 
     requests: tuple[Request, ...]
     mirrored: bool = True
     layout: int = 0
     hidden: str = ""
+    elsewhere: int = 0
+
+    @property
+    def busiest(self) -> int:
+        """The requests of the busiest rank, for which a graph is chosen."""
+        return max(len(self.requests), self.elsewhere)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +251,8 @@ def setup_problems(setup: Setup) -> list[str]:
     need(kernels.quantises or not setup.kv_dtype, f"keys and values of fewer bits are not driven over {setup.backend}")
     need(domain.quantises or not setup.kv_dtype, f"the {setup.runner} runner's keys and values are the model's")
     need(not (needs_latent and setup.kv_dtype), f"the {setup.algorithm} algorithm's keys and values are the model's")
+    ranked = domain.rank_tokens is not None
+    need(ranked or not setup.dp_attention, f"the {setup.runner} runner is not driven under data-parallel attention")
     need(domain.speculative or setup.topk == setup.num_steps == 1, "without drafts topk and num_steps are 1")
     need(domain.branches or setup.topk == 1, f"the {setup.runner} runner has topk 1 only")
     need(not domain.trees or setup.topk > 1, f"the {setup.runner} runner has topk above 1 only")
@@ -323,7 +334,10 @@ def problems(case: Case) -> list[str]:
         if not 0 <= step.layout <= layouts:
             texts.append(f"{place}: layout {step.layout} is outside 0..{layouts}")
         fewest = 0 if RUNNER_FACTS[setup.runner].idles else 1
-        if not fewest <= len(step.requests) <= (setup.slots if RUNNER_FACTS[setup.runner].falls_back else setup.max_bs):
+        most_requests = setup.slots if RUNNER_FACTS[setup.runner].falls_back else setup.max_bs
+        if not 0 <= step.elsewhere <= elsewhere_max(setup):
+            texts.append(f"{place}: {step.elsewhere} requests on another rank")
+        if not fewest <= len(step.requests) <= most_requests:
             texts.append(f"{place}: {len(step.requests)} requests do not fit buckets {setup.capture_bs}")
         used = [request.slot for request in step.requests]
         if len(set(used)) != len(used):
@@ -341,6 +355,12 @@ def problems(case: Case) -> list[str]:
             if request.greedy and not setup.rejection:
                 texts.append(f"{where}: greedy means something only where drafts are drawn at random")
     return texts
+
+
+def elsewhere_max(setup: Setup) -> int:
+    """The most requests of another rank: no more than this one may have, and none where there is no other."""
+    most = setup.slots if RUNNER_FACTS[setup.runner].falls_back else setup.max_bs
+    return most if setup.dp_attention else 0
 
 
 def accepted_max(setup: Setup) -> int:

@@ -40,8 +40,10 @@ LATER = frozenset(
         "rejection",
         "adaptive",
         "kv_dtype",
+        "dp_attention",
     }
 )
+_OF_STEP = frozenset({"mirrored", "layout", "hidden", "elsewhere"})
 _PROBLEMS_SHOWN = 8
 
 AboutValue = str | tuple[str, ...] | Mapping[str, str]
@@ -197,7 +199,9 @@ def _setup(value: object) -> Setup:
 
 
 def _step(part: str, value: object) -> Step:
-    fields = json_parts.as_fields(part, value, required={"requests"}, optional={"mirrored", "layout", "hidden"})
+    fields = json_parts.as_fields(
+        part, value, required={"requests"}, optional={"mirrored", "layout", "hidden", "elsewhere"}
+    )
     items = json_parts.as_list(f"{part}.requests", fields["requests"])
     requests = []
     for number, item in enumerate(items):
@@ -210,7 +214,8 @@ def _step(part: str, value: object) -> Step:
     mirrored = json_parts.as_truth(f"{part}.mirrored", fields.get("mirrored", True))
     layout = json_parts.as_integer(f"{part}.layout", fields.get("layout", 0))
     hidden = json_parts.as_text(f"{part}.hidden", fields.get("hidden", ""), NAME_MAX)
-    return Step(requests=tuple(requests), mirrored=mirrored, layout=layout, hidden=hidden)
+    elsewhere = json_parts.as_integer(f"{part}.elsewhere", fields.get("elsewhere", 0))
+    return Step(requests=tuple(requests), mirrored=mirrored, layout=layout, hidden=hidden, elsewhere=elsewhere)
 
 
 def _about(value: object) -> dict[str, AboutValue]:

@@ -70,6 +70,9 @@ class RunnerFacts:
     relocates: bool = False
     # Whether its drafts and trees may reach behind the context (Setup.overhang).
     overhangs: bool = False
+    # How many tokens of each request are counted where ranks tell each other of theirs (Setup.dp_attention); None where
+    # that is not driven.
+    rank_tokens: Callable[[Paged], int] | None = None
     # Whether it is asked to replay a graph for a batch of no requests.
     idles: bool = False
     # False where there is no draft, so that topk and num_steps are 1 and mean nothing.
@@ -139,6 +142,7 @@ _VERIFIED_EAGERLY = RunnerFacts(
 
 RUNNER_FACTS = {
     "draft": RunnerFacts(
+        rank_tokens=lambda setup: setup.topk,
         falls_back=True,
         adapts=True,
         relocates=True,
@@ -172,6 +176,7 @@ RUNNER_FACTS = {
         row_buffers=_DRAFT,
     ),
     "decode": RunnerFacts(
+        rank_tokens=lambda setup: 1,
         falls_back=True,
         relocates=True,
         idles=True,
@@ -198,6 +203,7 @@ RUNNER_FACTS = {
         padded=padding.earlier_tokens,
     ),
     "verify": RunnerFacts(
+        rank_tokens=lambda setup: setup.num_draft_tokens,
         falls_back=True,
         adapts=True,
         relocates=True,
@@ -233,6 +239,7 @@ RUNNER_FACTS = {
         padded=padding.frozen_seeds,
     ),
     "draft_extend": RunnerFacts(
+        rank_tokens=lambda setup: setup.num_draft_tokens,
         falls_back=True,
         adapts=True,
         relocates=True,

@@ -36,6 +36,7 @@ def paragraph(seed: Seed) -> Iterator[str]:
     for number, step in enumerate(case.steps):
         where = _place(setup, step) + ("" if step.mirrored else ", lengths on the device alone")
         where += f", with hidden states: {step.hidden}" if step.hidden else ""
+        where += f", {step.elsewhere} on the other rank" if setup.dp_attention else ""
         where += f", KV slots by layout {step.layout}" if step.layout else ""
         yield f"step {number}: {_count(len(step.requests), 'request')} {where}"
         for row, request in enumerate(step.requests):
@@ -60,6 +61,7 @@ def options(setup: Setup) -> list[str]:
         "drafts drawn at random" if setup.rejection else "",
         f"switched to these draft steps from {setup.adaptive}" if setup.adaptive else "",
         f"keys and values in {setup.kv_dtype}" if setup.kv_dtype else "",
+        "one of two ranks under data-parallel attention" if setup.dp_attention else "",
         "" if setup.padded else "no batch padded",
         "" if setup.mirrored else "lengths on the device alone",
     ]
@@ -67,11 +69,11 @@ def options(setup: Setup) -> list[str]:
 
 
 def _place(setup: Setup, step: Step) -> str:
-    batch = len(step.requests)
-    if not setup.replays(batch, step.hidden):
+    if not setup.replays(step.busiest, step.hidden):
         return "in no bucket, for eager"
-    padding = setup.bucket(batch) - batch
-    return f"in bucket {setup.bucket(batch)}, {_count(padding, 'padded row') if padding else 'full'}"
+    bucket = setup.bucket(step.busiest)
+    padding = bucket - len(step.requests)
+    return f"in bucket {bucket}, {_count(padding, 'padded row') if padding else 'full'}"
 
 
 def _about(name: str, value: AboutValue) -> Iterator[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from repro.cases.case import PAGE_SIZES, Case, Request, Setup, seq_len_max
 from repro.cases.runner_facts import RUNNER_FACTS
@@ -54,7 +54,7 @@ def busy_steps(case: Case) -> Moves:
 def plain_steps(case: Case) -> Moves:
     """Lengths on the host and one layout in every step, or in one after the other; layouts numbered from 0."""
     for numbers in (range(len(case.steps)), *([number] for number in range(len(case.steps)))):
-        for plain in ({"mirrored": True}, {"layout": 0}, {"hidden": ""}):
+        for plain in ({"mirrored": True}, {"layout": 0}, {"hidden": ""}, {"elsewhere": 0}):
             steps = tuple(
                 dataclasses.replace(step, **plain) if n in numbers else step for n, step in enumerate(case.steps)
             )
@@ -62,6 +62,22 @@ def plain_steps(case: Case) -> Moves:
     rank = ranked((step.layout for step in case.steps), 0)
     steps = tuple(dataclasses.replace(step, layout=rank[step.layout]) for step in case.steps)
     return (yield from first(case, [dataclasses.replace(case, steps=steps)]))
+
+
+def fewer_elsewhere(case: Case) -> Moves:
+    """Fewer requests on the other rank, in all steps at once and then in each."""
+    busiest = max(step.elsewhere for step in case.steps)
+    for numbers in (range(len(case.steps)), *([number] for number in range(len(case.steps)))):
+
+        def put(smaller: Case, most: int, numbers: Sequence[int] = numbers) -> Case:
+            steps = (
+                dataclasses.replace(step, elsewhere=min(step.elsewhere, most)) if n in numbers else step
+                for n, step in enumerate(smaller.steps)
+            )
+            return dataclasses.replace(smaller, steps=tuple(steps))
+
+        case = yield from lower(case, 0, busiest, put)
+    return case
 
 
 def fewer_rows(case: Case) -> Moves:
@@ -192,7 +208,7 @@ def smallest_setup(case: Case) -> Moves:
     """Everything at once: where the setup does not matter, this saves capturing once per number."""
     setup = case.setup
     model = {name: DEFAULTS[name] for group in MODEL for name in group}
-    rows = max(len(batch) for batch in batches(case))
+    rows = max(step.busiest for step in case.steps)
     steps = RUNNER_FACTS[setup.runner].num_steps_min
     # The prefix is followed by two drafts.
     context = max(CONTEXT_MIN, 2 + max(request.seq_len for _, _, request in places(case)))
@@ -235,7 +251,7 @@ def _lengths_matter(case: Case) -> bool:
 
 def fewer_buckets(case: Case) -> Moves:
     """Only the buckets that are used, or the largest alone; then each one by itself; then each one smaller."""
-    fitting = [len(batch) for batch in batches(case) if len(batch) <= case.setup.max_bs]
+    fitting = [step.busiest for step in case.steps if step.busiest <= case.setup.max_bs]
     used = tuple(sorted({case.setup.bucket(batch) for batch in fitting})) or case.setup.capture_bs
     case = yield from first(case, [refit(case, capture_bs=used[-1:]), refit(case, capture_bs=used)])
     case = yield from drop(
@@ -297,6 +313,7 @@ PASSES: tuple[Pass, ...] = (
     fewer_accepted,
     busy_steps,
     plain_steps,
+    fewer_elsewhere,
     smaller_data,
     lower_slots,
     within_context,

@@ -54,4 +54,4 @@ class Idle:
 
 
 def kind(setup: Setup) -> tuple[object, ...]:
-    return setup.runner, setup.backend, setup.algorithm == "NEXTN", setup.swa
+    return setup.runner, setup.backend, setup.algorithm == "NEXTN", setup.swa, setup.dp_attention

@@ -12,8 +12,8 @@ _own = True
 
 
 @contextmanager
-def heard(told: Callable[[Any, int, int], None]) -> Iterator[None]:
-    """While entered, `told` is given the batch, the number of queries and own_tokens() of each call, before it is
+def heard(told: Callable[[Any, int, tuple[int, int]], None]) -> Iterator[None]:
+    """While entered, `told` is given the batch, the number of queries and ranks_tokens() of each call, before it is
     made."""
     from sglang.srt.layers.radix_attention import RadixAttention
 
@@ -21,7 +21,7 @@ def heard(told: Callable[[Any, int, int], None]) -> Iterator[None]:
 
     def telling(layer: Any, q: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if _own:
-            told(kwargs["forward_batch"] if "forward_batch" in kwargs else args[2], len(q), own_tokens())
+            told(kwargs["forward_batch"] if "forward_batch" in kwargs else args[2], len(q), ranks_tokens())
         return forward(layer, q, *args, **kwargs)
 
     RadixAttention.forward = telling
@@ -47,12 +47,16 @@ def are_own() -> bool:
     return _own
 
 
-def own_tokens() -> int:
-    """How many tokens parallel layers are told that this rank has; -1 where nobody has told them."""
+def ranks_tokens() -> tuple[int, int]:
+    """How many tokens parallel layers are told that this rank has, and that all ranks have; -1 where nobody has told
+    them."""
     from sglang.srt.layers import dp_attention
 
-    try:
-        told: int | None = dp_attention.get_local_dp_buffer_len()
-    except AttributeError:
-        return -1
-    return -1 if told is None else told
+    def told(asked: Callable[[], int | None]) -> int:
+        try:
+            count = asked()
+        except AttributeError:
+            return -1
+        return -1 if count is None else count
+
+    return told(dp_attention.get_local_dp_buffer_len), told(dp_attention.get_global_dp_buffer_len)

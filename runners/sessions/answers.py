@@ -10,9 +10,13 @@ import numpy as np
 import torch
 
 from repro.cases.buffer_facts import TOKENS_SECOND
+from repro.traces.trace import Array
 from runners.engines.active import engine
 from runners.engines.guards import untouched
 from runners.engines.staging import HostArrays, StagingBuffer
+from runners.releases.reference.rounding import FORMATS
+from runners.sessions import memory, third_opinion
+from runners.sessions.captured import Captured
 from runners.sessions.errors import Misshapen, SglangError
 
 GREEDY = "greedy"
@@ -59,6 +63,23 @@ def gave_the_same(came: HostArrays, outputs: Sequence[str]) -> bool:
     return not np.any(came["eager", KV_DIFFERS]) and all(
         np.array_equal(came["graph", name], came["eager", name]) for name in outputs
     )
+
+
+def apart(captured: Captured, came: HostArrays, names: Sequence[str], variants: list[dict[str, Array]]) -> bool:
+    """Whether graph and eager lie further apart than measured noise allows; in the KV, than a hint of rounding. names:
+    of their outputs."""
+    graph, eager = ({name: came[path, name] for name in names} for path in ("graph", "eager"))
+    if third_opinion.apart(graph, eager, variants, FORMATS[captured.dtype].unit):
+        return True
+    between = came["eager", KV_DIFFERS].astype(np.int64)
+    # Padded rows write into the reserved page as they like.
+    differs = torch.tensor(between[between >= captured.setup.page_size], device=captured.device)
+    snapshots = captured.snapshots
+    of_graph, of_eager = (
+        {"kv": memory.contents(snapshots.kept(moment), differs).float().cpu().numpy()}
+        for moment in (snapshots.GRAPH, snapshots.EAGER)
+    )
+    return third_opinion.apart(of_graph, of_eager, [], FORMATS[captured.kv[0].dtype].unit)
 
 
 def see_bands(tape: StagingBuffer, every: Sequence[Any], came: HostArrays) -> None:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 import numpy as np
 import torch
 
 from repro.cases.backend_facts import BACKEND_FACTS
-from repro.cases.case import Setup
+from repro.cases.case import Setup, Step
 from repro.cases.layout import req_to_token
 from repro.cases.runner_facts import RUNNER_FACTS
 from runners.engines.active import engine
 from runners.engines.guards import Guards
 from runners.engines.staging import flats
 from runners.recording.observer import Watch
-from runners.releases import adaptive, attention_calls, buckets, model
+from runners.releases import adaptive, attention_calls, buckets, dp_ranks, model
 from runners.releases.live import Adapter, Live, mha_cache
 from runners.sessions import attributes, memory
 from runners.sessions.errors import sglang_errors
@@ -59,7 +59,9 @@ class Captured:
             self.extents = Extents()
             self.backends = attention_backends([self.live.target, self.live.draft])
             self.pools = attributes.pools(self.backends)
-            with attention_calls.heard(self.extents.note):
+            models = [family.model_runner(self.live), self.live.target.model_runner]
+            ranks = dp_ranks.one_of_two(models) if setup.dp_attention else nullcontext()
+            with attention_calls.heard(self.extents.note), ranks:
                 self.runner = adapter.capture(self.live)
         self.switches = adaptive.switches(self.runner)
         engine.Graph.runner_is_captured = True
@@ -136,6 +138,16 @@ class Captured:
             return hidden
         watch.see(step, "asked", "hidden", np.asarray(0))
         return ""
+
+    def tell_ranks(self, batch: object, step: Step) -> None:
+        """Tell a batch that a graph is to be replayed for what the other rank has, where there is one."""
+        each = RUNNER_FACTS[self.setup.runner].rank_tokens
+        if self.setup.dp_attention and each is not None:
+            dp_ranks.tell(batch, (len(step.requests), step.elsewhere), each(self.setup))
+
+    def gathered(self) -> dict[str, torch.Tensor]:
+        """The runner's buffers that say how many tokens each rank has, where there are several."""
+        return dp_ranks.gathered(self.runner) if self.setup.dp_attention else {}
 
     def lay_out(self, layout: int) -> bool:
         """Have request slots own KV slots by this layout; whether they did not before."""

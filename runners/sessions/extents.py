@@ -27,18 +27,20 @@ class Extents:
         self._sizes: set[tuple[int, int]] = set()
         self.widths: dict[str, int] = {}
         self.tokens: set[tuple[int, int]] = set()
+        self.gathered: set[tuple[int, int]] = set()
         self.counts: dict[str, set[tuple[int, int]]] = {}
 
-    def note(self, batch: Any, tokens: int, own: int) -> None:
-        """Look at the batch of a call of attention, if it is the first of its batch size and width. own: how many
-        tokens parallel layers are told that there are."""
+    def note(self, batch: Any, tokens: int, told: tuple[int, int]) -> None:
+        """Look at the batch of a call of attention, if it is the first of its batch size and width. told: how many
+        tokens parallel layers are told that this rank has, and all."""
         size = int(batch.batch_size)
         if (size, tokens) not in self._sizes:
             self._sizes.add((size, tokens))
             for name, count in extents(vars(batch)).items():
                 self._met.setdefault(name, set()).add((size, count))
             self.widths |= widths(vars(batch))
-            self.tokens.add((tokens, own))
+            for ranks, count in zip((self.tokens, self.gathered), told, strict=True):
+                ranks.add((tokens, count))
             for name in (*COUNTS, *TOKENS_SECOND):
                 said = getattr(batch, name, None)
                 counted = said if isinstance(said, int) else _entries(name, said)

@@ -75,6 +75,8 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
         if captured.switches is not None:
             tape.see("switches", "steps", captured.switches)
         tape.see("tokens_captured", "own", np.array(sorted(captured.extents.tokens)).reshape(-1, 2))
+        if setup.dp_attention:
+            tape.see("tokens_captured", "gathered", np.array(sorted(captured.extents.gathered)).reshape(-1, 2))
         for name, counts in captured.extents.counts.items():
             tape.see("counts_captured", name, np.array(sorted(counts)))
         for name, width in captured.extents.widths.items():
@@ -140,8 +142,8 @@ def bare_loop(captured: Captured, case: Case, watch: Watch) -> None:
     for number, step in enumerate(case.steps):
         prepared = Step(captured, number, step, Silent())
         prepared.fill()
-        by_graph, by_eager = prepared.is_replayed(), bool(step.requests)
-        batches.append([prepared.batch(prepared.rows) if asked else None for asked in (by_graph, by_eager)])
+        by_graph = prepared.batch_for_graph() if prepared.is_replayed() else None
+        batches.append((by_graph, prepared.batch(prepared.rows) if step.requests else None))
     engine.synchronize()
     watch.at(0, "bare")
     start = time.perf_counter()

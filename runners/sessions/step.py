@@ -20,9 +20,17 @@ from runners.engines.active import engine
 from runners.engines.staging import HostArrays, StagingBuffer
 from runners.recording.observer import Refused, Watch
 from runners.releases.live import RETURNED, Given, Outputs, Rows
-from runners.releases.reference.rounding import FORMATS
 from runners.sessions import memory, third_opinion, writes
-from runners.sessions.answers import KV_DIFFERS, by_token, can_run, gave_the_same, rows_each, see_bands, see_memory
+from runners.sessions.answers import (
+    KV_DIFFERS,
+    apart,
+    by_token,
+    can_run,
+    gave_the_same,
+    rows_each,
+    see_bands,
+    see_memory,
+)
 from runners.sessions.beside import Beside
 from runners.sessions.captured import Captured
 from runners.sessions.errors import sglang_errors, unreadable
@@ -51,7 +59,7 @@ class Step:
     ) -> None:
         self.captured, self.number, self.watch, self.drawn = captured, number, watch, drawn
         self.setup, self.family = captured.setup, captured.adapter.family
-        self.requests, self.hidden = asked.requests, captured.asks(asked.hidden, number, watch)
+        self.asked, self.requests, self.hidden = asked, asked.requests, captured.asks(asked.hidden, number, watch)
         self.mirrored = (asked.mirrored and self.setup.mirrored) or captured.planner.needs_host_lengths
         if captured.lay_out(asked.layout):
             watch.see(number, "input", "req_to_token", captured.table)
@@ -89,9 +97,9 @@ class Step:
     def _run_both(self) -> None:
         """By graph, then by eager in the same memory."""
         captured, snapshots = self.captured, self.captured.snapshots
-        if self.beside.run_twin(lambda: self.batch(self.rows)):
+        if self.beside.run_twin(self.batch_for_graph):
             snapshots.put_back(snapshots.BEFORE)
-        forward_batch = self.batch(self.rows)
+        forward_batch = self.batch_for_graph()
         self._see_caller("before", forward_batch)
         self.tape.hold()
         self.watch.at(self.number, "graph")
@@ -120,14 +128,14 @@ class Step:
             self._see_rows("graph", came, snapshots.kept(snapshots.GRAPH))
             self._see_rows("eager", came, captured.kv)
             variants = self._measure_noise(snapshots.kept(snapshots.BEFORE), by_eager)
-            asks = self.drawn or (by_graph == by_eager and self._apart(came, by_eager, variants))
+            asks = self.drawn or (by_graph == by_eager and apart(captured, came, by_eager, variants))
         self.tape.hold()
         if asks and by_graph == by_eager:
             self._ask_third(came, by_eager)
 
     def _run_idle(self) -> None:
         """The graph goes over padding alone, and there is nothing for eager."""
-        forward_batch = self.batch(self.rows)
+        forward_batch = self.batch_for_graph()
         self._see_caller("before", forward_batch)
         self.tape.hold()
         self.watch.at(self.number, "graph")
@@ -139,12 +147,12 @@ class Step:
 
     def is_replayed(self) -> bool:
         """Whether a graph runs this batch. The runner is asked where that is more than a matter of course."""
-        held = self.setup.replays(len(self.requests), self.hidden)
+        held = self.setup.replays(self.asked.busiest, self.hidden)
         if held and self.setup.padded and not self.hidden:
             return True
         self.watch.at(self.number, "asked")
         with self.captured.timed("graph", self.watch):
-            taken = can_run(self.captured.runner, self.batch(self.rows))
+            taken = can_run(self.captured.runner, self.batch_for_graph())
         self.tape.see("asked", "can_run", int(taken))
         self.tape.flush()
         return held and taken
@@ -168,6 +176,11 @@ class Step:
             batch.capture_hidden_mode = type(batch.capture_hidden_mode)[self.hidden.upper()]
         if not self.mirrored:
             batch.seq_lens_cpu = batch.seq_lens_sum = None
+        return batch
+
+    def batch_for_graph(self) -> Any:
+        batch = self.batch(self.rows)
+        self.captured.tell_ranks(batch, self.asked)
         return batch
 
     def fill(self) -> None:
@@ -246,21 +259,6 @@ class Step:
             variants.append({name: came[path, name] for name in names})
         memory.restore(captured.kv, saved)
         return variants
-
-    def _apart(self, came: HostArrays, names: list[str], variants: list[dict[str, Array]]) -> bool:
-        """Whether graph and eager lie further apart than measured noise allows; in the KV, than a hint of rounding."""
-        captured, snapshots = self.captured, self.captured.snapshots
-        graph, eager = ({name: came[path, name] for name in names} for path in ("graph", "eager"))
-        if third_opinion.apart(graph, eager, variants, FORMATS[captured.dtype].unit):
-            return True
-        between = came["eager", KV_DIFFERS].astype(np.int64)
-        # Padded rows write into the reserved page as they like.
-        differs = torch.tensor(between[between >= self.setup.page_size], device=captured.device)
-        of_graph, of_eager = (
-            {"kv": memory.contents(snapshots.kept(moment), differs).float().cpu().numpy()}
-            for moment in (snapshots.GRAPH, snapshots.EAGER)
-        )
-        return third_opinion.apart(of_graph, of_eager, [], FORMATS[captured.kv[0].dtype].unit)
 
     def _ask_third(self, came: HostArrays, names: list[str]) -> None:
         """Record what the call should have given, and what the two left where it should have written. Where they made
@@ -354,6 +352,8 @@ class Step:
         bs, raw_bs = self.family.sizes(captured.runner)
         self.tape.see("launch", "bs", bs)
         self.tape.see("launch", "raw_bs", raw_bs)
+        for name, tensor in captured.gathered().items():
+            self.tape.see("gathered", name, tensor)
         launched = self.family.launched
         for name, tensor in (launched(captured.runner) if launched else captured.buffers).items():
             self.tape.see("launch", name, by_token(name, tensor), rows=bs if launched else self.setup.max_bs)

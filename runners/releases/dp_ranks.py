@@ -1,0 +1,94 @@
+"""This process as the first of two ranks under data-parallel attention (enable_dp_attention, dp_size 2): graphs are
+captured with buffers for the tokens of both, and the busiest rank says which one is replayed. The other rank is only
+told of: dense models of ranks with one device each exchange nothing, so eager computes what it would alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from repro.cases.buffer_facts import DP_RANKS, GATHERED
+
+# What graph runners, and what they are made of, ask while they are constructed, and the answers.
+_PACKAGES = ("sglang.srt.model_executor.", "sglang.srt.speculative.")
+_ANSWERS = {
+    "require_gathered_buffer": True,
+    "require_mlp_tp_gather": True,
+    "require_mlp_sync": True,
+    "deployment_attn_dp_size": DP_RANKS,  # since 0.5.21
+}
+# What gives the ranks since 0.5.17, and what of them is another.
+_CONTEXT, _OF_CONTEXT = "get_parallel", {"dp_size": DP_RANKS, "num_dp_ranks": DP_RANKS}
+# What a batch says: that all ranks may replay (by one to three names), their tokens, and their requests.
+_MAY_REPLAY = ("can_run_dp_cuda_graph", "can_run_decode_cuda_graph", "can_run_dp_draft_cuda_graph")
+_TOKENS, _REQUESTS = "global_num_tokens_cpu", "original_global_num_tokens_cpu"
+
+
+@contextmanager
+def one_of_two(model_runners: Sequence[Any]) -> Iterator[None]:
+    """While entered, graph runners of these model runners are constructed as one of two ranks has them."""
+    with ExitStack() as stack:
+        held = [(module, vars(module)) for name, module in sys.modules.items() if name.startswith(_PACKAGES)]
+        for module, names in held:
+            for asked in _ANSWERS.keys() & names.keys():
+                stack.enter_context(patch.object(module, asked, partial(_answer, _ANSWERS[asked])))
+            if _CONTEXT in names:
+                stack.enter_context(patch.object(module, _CONTEXT, partial(_Changed.of, names[_CONTEXT])))
+        for runner in model_runners:
+            if hasattr(runner, "dp_size"):
+                stack.enter_context(patch.object(runner, "dp_size", DP_RANKS))
+            if hasattr(runner, "ps"):
+                ranks = dataclasses.replace(runner.ps, attn_dp_size=DP_RANKS, dp_size=DP_RANKS)
+                stack.enter_context(patch.object(runner, "ps", ranks))
+            if _is_writable(runner.server_args):
+                stack.enter_context(patch.object(runner.server_args, "dp_size", DP_RANKS))
+        yield
+
+
+def tell(batch: Any, requests: Sequence[int], each: int) -> None:
+    """Tell a batch how many requests each rank has, of so many tokens each, and that all may replay a graph."""
+    said: dict[str, Any] = dict.fromkeys(_MAY_REPLAY, True)
+    said |= {_TOKENS: [each * count for count in requests], _REQUESTS: list(requests)}
+    for name in said.keys() & type(batch).__dataclass_fields__.keys():
+        setattr(batch, name, said[name])
+
+
+def gathered(runner: Any) -> dict[str, torch.Tensor]:
+    """The buffers of a graph runner that say how many tokens each rank has."""
+    found = {name: getattr(runner.buffers, name, None) for name in GATHERED}
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+class _Changed:
+    """An object with other ranks."""
+
+    def __init__(self, other: Any, changed: Mapping[str, Any]) -> None:
+        self._other, self._changed = other, changed
+
+    @classmethod
+    def of(cls, asked: Any) -> _Changed:
+        """Of what that gives now."""
+        return cls(asked(), _OF_CONTEXT)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._changed[name] if name in self._changed else getattr(self._other, name)
+
+
+def _is_writable(server_args: Any) -> bool:
+    """Since 0.5.17 they cannot be changed, and nobody asks them for the ranks."""
+    try:
+        server_args.dp_size = server_args.dp_size
+    except AttributeError:
+        return False
+    return True
+
+
+def _answer(answer: object, *args: object, **kwargs: object) -> object:
+    return answer

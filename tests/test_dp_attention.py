@@ -1,0 +1,141 @@
+"""Two ranks under data-parallel attention: the busiest says which graph all replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fuzz.draw.rounds import examples
+from fuzz.draw.states import possible, reached
+from fuzz.draw.strategies import cases, setups
+from fuzz.draw.swarm import EVERYTHING
+from fuzz.draw.transitions import exercised
+from fuzz.mutation.directed import setups as directed
+from fuzz.mutation.sites import mutants
+from oracles.catalogue import judge_all, overall
+from reports.issue import flags
+from repro.cases import codec
+from repro.cases.case import Case, Target, problems
+from repro.cases.release_list import NEWEST
+from repro.cases.runner_facts import RUNNER_FACTS
+from repro.cases.sort_key import MODEL, sort_key
+from repro.cases.words import paragraph
+from repro.shrinking.shrink import shrink
+from repro.traces.finding import Status
+from repro.traces.trace import Termination
+from runners.processes.pool import Pool
+from runners.targets.environments import sglang_path
+from tests.builders.cases import FULL, PADDED, PAIR, SINGLE, setup_of, step
+
+RUNNERS = tuple(runner for runner, facts in RUNNER_FACTS.items() if facts.rank_tokens is not None)
+BATCHES = (FULL, SINGLE, PADDED, (), PAIR)
+ELSEWHERE = (1, 3, 0, 2, 4)
+
+
+def case_of(runner: str, backend: str = "") -> Case:
+    """A rank that is busier, one that is less so, an idle one beside a busy one, and as many on both."""
+    steps = (step(*batch) for batch in BATCHES)
+    told = tuple(replace(each, elsewhere=count) for each, count in zip(steps, ELSEWHERE, strict=True))
+    return Case(setup=setup_of(runner, backend, dp_attention=True), steps=told)
+
+
+CASE = case_of("draft")
+
+
+def test_a_setup_says_so_and_others_keep_their_digests() -> None:
+    steps = tuple(replace(each, elsewhere=0) for each in CASE.steps)
+    alone = Case(setup=replace(CASE.setup, dp_attention=False), steps=steps)
+    assert problems(CASE) == problems(alone) == []
+    assert codec.loads(codec.dumps(codec.Seed(about={}, case=CASE))).case == CASE
+    assert "elsewhere" not in codec.dumps(codec.Seed(about={}, case=alone))
+    said = list(paragraph(codec.Seed(about={}, case=CASE)))
+    assert "options: one of two ranks under data-parallel attention" in said
+    assert "step 1: 1 request in bucket 4, 3 padded rows, 3 on the other rank" in said
+    assert "--tp-size 2 --dp-size 2 --enable-dp-attention" in flags(CASE.setup)
+    assert ("dp_attention",) in MODEL and sort_key(alone) < sort_key(CASE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "elsewhere", "said"),
+    [
+        ({"runner": "multi_layer", "topk": 1, "num_draft_tokens": 4}, 0, "is not driven under data-parallel attention"),
+        ({"dp_attention": False}, 1, "step 0: 1 requests on another rank"),
+        ({}, 7, "step 0: 7 requests on another rank"),
+        ({}, -1, "step 0: -1 requests on another rank"),
+    ],
+)
+def test_what_cannot_be(changes: dict[str, Any], elsewhere: int, said: str) -> None:
+    case = Case(setup=replace(CASE.setup, **changes), steps=(replace(step(*FULL), elsewhere=elsewhere),))
+    assert any(said in text for text in problems(case)), problems(case)
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_busier_ranks_are_drawn(runner: str) -> None:
+    swarm = replace(EVERYTHING, ranked=True)
+    seen: set[str] = set()
+    for number in range(30):
+        case = examples(cases(examples(setups(runner, "triton", swarm))(f"setup {number}"), swarm))(f"case {number}")
+        seen |= reached(case, [n for n, s in enumerate(case.steps) if case.setup.replays(s.busiest)])
+    assert seen >= {name for name in possible(runner, "triton") if "rank" in name or "data-parallel" in name}
+    assert any(setup.dp_attention for setup in directed(runner, "triton"))
+
+
+def test_buckets_are_those_of_the_busiest() -> None:
+    assert [transition.after for transition in exercised(CASE, range(5))] == [4, 4, 4, 2, 4]
+    assert [transition.padded for transition in exercised(CASE, range(5))] == [False, True, True, True, True]
+
+
+def test_other_ranks_go_when_a_case_is_shrunk() -> None:
+    def shrunk(still_fails: Callable[[Case], bool]) -> Case:
+        return shrink(CASE, still_fails, runs_max=2000, seconds_max=60, on_better=lambda _: None)
+
+    smaller = shrunk(lambda case: True)
+    assert not smaller.setup.dp_attention and not any(each.elsewhere for each in smaller.steps)
+    needed = shrunk(lambda case: any(each.elsewhere > len(each.requests) for each in case.steps))
+    assert needed.setup.dp_attention and [each.elsewhere for each in needed.steps] == [2]
+
+
+# Of the newest release: which graph is replayed, what it holds of the ranks, and what layers were told at capture.
+_DRAFT = "sglang/srt/speculative/eagle_draft_cuda_graph_runner.py"
+PLANTED = {
+    "max_num_tokens = min(forward_batch.global_num_tokens_cpu)": "bucket",
+    "cuda_graph_bs = min(forward_batch.original_global_num_tokens_cpu)": "bucket",
+    "buffers.global_num_tokens_gpu.fill_(raw_bs * self.captured_req_width)": "bucket",
+    "global_num_tokens_cpu = [num_tokens]": "extents",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.emulated(NEWEST)
+def test_the_newest_release_is_right_and_what_only_ranks_run_is_watched() -> None:
+    target = Target(NEWEST, "emulated")
+    every = mutants(_DRAFT, (sglang_path(target) / _DRAFT).read_text())
+    beyond = replace(CASE.steps[1], elsewhere=6)  # no graph holds them, whatever this rank has
+    with Pool(target, timeout_s=120) as pool:
+        for runner in RUNNERS:
+            case = case_of(runner)
+            case = replace(case, steps=(*case.steps, beyond))
+            trace = pool.run(case)
+            assert trace.ended.how is Termination.DONE, trace.ended
+            assert overall(judge_all(case, trace)) is Status.PASS
+            assert sorted(trace.replayed) == [0, 1, 2, 3, 4]
+            assert {name for number in range(5) for name in trace.path(number, "gathered")}
+        case = replace(CASE, steps=(*CASE.steps, beyond))
+        for new, oracle in PLANTED.items():
+            planted = next(mutant for mutant in every if mutant.new == new)
+            pool.change({"edit": planted.change()})
+            said = {verdict.oracle for verdict in judge_all(case, pool.run(case)) if verdict.status is Status.FAIL}
+            assert oracle in said, (new, said)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_every_release_holds_the_ranks_tokens(runner: str, target: Target) -> None:
+    """What padding does not show is told in every release."""
+    with Pool(target, timeout_s=120) as pool:
+        trace = pool.run(case_of(runner))
+    assert trace.ended.how is Termination.DONE, trace.ended
+    assert all(len(trace.path(number, "gathered")) == 2 for number in range(5))
