@@ -113,6 +113,12 @@ def test_of_a_case_without_a_graph_the_end_is_enough() -> None:
     assert not Alone().explainer().explain(CASE, TARGET, [failed, STALE]).holds
     doubtful = Verdict(oracle="kv_indices", status=Status.UNKNOWN, where="the oracle itself raised")
     assert not Alone(issues=(issue,), left=(doubtful,)).explainer().explain(CASE, TARGET, [failed]).holds
+    # Of idle batches: what was wrong is right, and there is nothing else to judge.
+    right_again = replace(STALE, status=Status.PASS)
+    assert Alone(left=(right_again,)).explainer().explain(CASE, TARGET, [STALE]).holds
+    assert not Alone(left=(right_again, doubtful)).explainer().explain(CASE, TARGET, [STALE]).holds
+    unlike = replace(STALE, oracle="kv_indices")
+    assert not Alone(left=(right_again,)).explainer().explain(CASE, TARGET, [STALE, unlike]).holds
 
 
 def test_where_nothing_mends_it_only_what_is_named_in_full_is_explained() -> None:

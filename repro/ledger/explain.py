@@ -6,7 +6,7 @@ full. What else is left is a failure of its own. What runs is passed in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from repro.cases.case import Case, Target
@@ -125,8 +125,8 @@ class Explainer:
         self, case: Case, mended: Mended, tries: int, oracles: Collection[str]
     ) -> tuple[tuple[Verdict, ...], str]:
         """The failures that are there with the changes made, each once; and why that cannot be said. oracles: what
-        failed without them. Where nothing but the end did, the end is all that has to be right: a case without a graph
-        has little more to judge."""
+        failed without them: where all of that passes, the rest may have nothing to judge, as of a case without a graph
+        or of idle batches alone."""
         key = (mended.target, digest(case), tries)
         if key not in self._runs:
             self._runs[key] = self.run(mended.target, case, tries)
@@ -136,18 +136,15 @@ class Explainer:
             return tuple(failures.values()), ""
         if trouble or not runs:
             return (), f"with known changes applied it cannot be run: {trouble}"
-        sound = {Status.PASS, Status.UNKNOWN} if set(oracles) == {ENDED} and _ended_well(runs) else {Status.PASS}
-        if any(self.overall(run) not in sound for run in runs):
+        if any(self.overall(run) is not Status.PASS and not _right_again(run, oracles) for run in runs):
             return (), "with known changes applied it cannot be judged"
         return (), ""
 
 
-def _ended_well(runs: Iterable[Sequence[Verdict]]) -> bool:
-    """Whether all did, and no oracle raised."""
-    return all(
-        any(v.oracle == ENDED and v.status is Status.PASS for v in run) and not any(v.where == RAISED for v in run)
-        for run in runs
-    )
+def _right_again(run: Sequence[Verdict], oracles: Collection[str]) -> bool:
+    """Whether it ended well, what these oracles say is right, and none raised."""
+    passed = {verdict.oracle for verdict in run if verdict.status is Status.PASS}
+    return {ENDED, *oracles} <= passed and not any(verdict.where == RAISED for verdict in run)
 
 
 def _speaking_of(failures: Sequence[Verdict], setup: tuple[str, str], applied: Sequence[Issue]) -> Sequence[Issue]:

@@ -242,8 +242,8 @@ class Step:
         nudge = NUDGE[captured.dtype]
         noisy = self.family.noisy
         again = self.rows
-        if again.count <= self.setup.max_bs and self.family.eager_pads(self.setup):
-            again = again.padded(self.setup.bucket(again.count), captured.neutral)
+        if self.asked.busiest <= self.setup.max_bs and self.family.eager_pads(self.setup):
+            again = again.padded(self.setup.bucket(self.asked.busiest), captured.neutral)
         for path, rows, factor in (
             ("eager_again", again, 1.0),
             ("eager_nudged_up", self.rows.nudged(noisy, 1 + nudge), 1 + nudge),
