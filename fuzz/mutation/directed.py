@@ -112,7 +112,7 @@ def setups(runner: str, backend: str) -> list[Setup]:
         if domain.adapts:
             found.append(_drafting(replace(small, capture_bs=(1, 3), slots=4, adaptive=5), 1, 3, 4))
         if domain.num_steps_min == 1 and not domain.trees:
-            found.append(_drafting(small, 2, 1, 3) if domain.branches else small)
+            found += [_drafting(small, 2, 1, 3), small] if domain.branches else [small]
     odd = 24 if kernels.head_dims is None else first.head_dim
     behind = replace(first, num_heads=4, head_dim=odd)
     if domain.overhangs:

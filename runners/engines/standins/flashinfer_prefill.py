@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from runners.engines.standins.flashinfer_kernels import paged_attention, ragged_attention
@@ -48,8 +49,12 @@ class Schedule:
         self._planned = planned
 
     def plan(self, *arguments: Any) -> tuple[int, ...]:
-        """Behind three workspaces: where queries and keys of each sequence begin, on the host."""
+        """Behind three workspaces: where queries and keys of each sequence begin, on the host. What is compiled takes
+        their memory for numbers of 32 bits, whatever they are."""
         queries, keys = arguments[3:5]
+        for starts in (queries, keys):
+            if starts.dtype != torch.int32:
+                raise TypeError(f"row starts of a plan are read as int32, and these are {starts.dtype}")
         self._planned(keys, queries)
         return ()
 
