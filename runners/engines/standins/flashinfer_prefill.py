@@ -54,7 +54,7 @@ class Schedule:
         queries, keys = arguments[3:5]
         for starts in (queries, keys):
             if starts.dtype != torch.int32:
-                raise TypeError(f"row starts of a plan are read as int32, and these are {starts.dtype}")
+                raise ValueError(f"row starts of a plan are read as int32, and these are {starts.dtype}")
         self._planned(keys, queries)
         return ()
 
