@@ -115,4 +115,4 @@ def _bare(trace: Trace, steps: int) -> tuple[float, int]:
     another session."""
     if trace.ended.how != Termination.DONE:
         raise RuntimeError(f"the bare loop {trace.ended.how} {trace.ended.what} at {trace.ended.path}")
-    return trace.seconds["bare"], steps
+    return trace.seconds.get("bare", 0.0), steps
