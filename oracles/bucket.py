@@ -55,9 +55,9 @@ def judge(case: Case, trace: Trace) -> Verdict:
                 )
                 wrongs.append(Wrong(where=where, detail=detail, cell=cell))
         wrongs += _wrong_graph(case, step, record.path(step, "launched"))
-        gathered = record.path(step, "gathered")
-        compared += len(gathered)
-        wrongs += _wrong_ranks(case, step, gathered)
+        if gathered := record.path(step, "gathered"):
+            compared += len(gathered)
+            wrongs += _wrong_ranks(case, step, gathered)
     order = (TAKEN, REFUSED, RAW, BUCKET, GRAPH, VARIANT, RANKS, CAPTURED)
     return conclude(ORACLE, wrongs, compared, nothing="no graph launched", order=order)
 
@@ -84,8 +84,7 @@ def _wrong_ranks(case: Case, step: int, gathered: Mapping[str, Array]) -> Iterat
     """All ranks replay the graph of one bucket, so each has as many tokens as that holds; of their logits, where a
     request has one, as many as it holds requests."""
     each = RUNNER_FACTS[case.setup.runner].rank_tokens
-    if each is None:
-        return
+    assert each is not None, "a runner that is driven as one of several ranks"
     bucket = case.setup.bucket(case.steps[step].busiest)
     tokens = bucket * each(case.setup)
     for name, array in gathered.items():

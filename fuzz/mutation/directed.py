@@ -161,7 +161,8 @@ def written(setup: Setup) -> Iterator[Case]:
     """Everybody at the longest length with the largest bucket full, and a batch of one in what that leaves behind;
     with a window, requests that lie within it; batches that ask for hidden states, and one that no bucket holds, where
     there are such; an idle batch, behind it one without lengths on the host in other KV slots, and one without padding;
-    batches that grow, shrink and take each other's slots; batches of the shortest requests."""
+    batches that grow, shrink and take each other's slots;
+    of two ranks one that is busier, and an idle one; batches of the shortest requests."""
     limit, full = seq_len_max(setup), setup.max_bs
     page = setup.page_size
 
@@ -200,6 +201,9 @@ def written(setup: Setup) -> Iterator[Case]:
         setup=setup,
         steps=(step(1, [page + 1]), step(full, [3, page * 2, 7, 1], 1, 1), step(small, [limit, 4], 0, 2)),
     )
+    if setup.dp_attention:
+        busier = replace(step(1, [limit], 1, 2), elsewhere=full)
+        yield Case(setup=setup, steps=(step(full, [5, limit]), busier, Step(requests=(), elsewhere=small)))
     yield Case(setup=setup, steps=(step(small, [1]), step(full, [1, 2], 2, 1), step(1, [limit], 3, 2)))
 
 

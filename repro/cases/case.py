@@ -334,7 +334,7 @@ def problems(case: Case) -> list[str]:
         if not 0 <= step.layout <= layouts:
             texts.append(f"{place}: layout {step.layout} is outside 0..{layouts}")
         fewest = 0 if RUNNER_FACTS[setup.runner].idles else 1
-        most_requests = setup.slots if RUNNER_FACTS[setup.runner].falls_back else setup.max_bs
+        most_requests = requests_max(setup)
         if not 0 <= step.elsewhere <= elsewhere_max(setup):
             texts.append(f"{place}: {step.elsewhere} requests on another rank")
         if not fewest <= len(step.requests) <= most_requests:
@@ -357,10 +357,14 @@ def problems(case: Case) -> list[str]:
     return texts
 
 
+def requests_max(setup: Setup) -> int:
+    """The most requests of a batch: more than a graph holds only where eager takes over."""
+    return setup.slots if RUNNER_FACTS[setup.runner].falls_back else setup.max_bs
+
+
 def elsewhere_max(setup: Setup) -> int:
     """The most requests of another rank: no more than this one may have, and none where there is no other."""
-    most = setup.slots if RUNNER_FACTS[setup.runner].falls_back else setup.max_bs
-    return most if setup.dp_attention else 0
+    return requests_max(setup) if setup.dp_attention else 0
 
 
 def accepted_max(setup: Setup) -> int:

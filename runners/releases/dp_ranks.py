@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -40,7 +40,7 @@ def one_of_two(model_runners: Sequence[Any]) -> Iterator[None]:
             for asked in _ANSWERS.keys() & names.keys():
                 stack.enter_context(patch.object(module, asked, partial(_answer, _ANSWERS[asked])))
             if _CONTEXT in names:
-                stack.enter_context(patch.object(module, _CONTEXT, partial(_Changed.of, names[_CONTEXT])))
+                stack.enter_context(patch.object(module, _CONTEXT, partial(_with_two, names[_CONTEXT])))
         for runner in model_runners:
             if hasattr(runner, "dp_size"):
                 stack.enter_context(patch.object(runner, "dp_size", DP_RANKS))
@@ -66,19 +66,18 @@ def gathered(runner: Any) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
-class _Changed:
-    """An object with other ranks."""
+class _Two:
+    """What gives the ranks, with two of them."""
 
-    def __init__(self, other: Any, changed: Mapping[str, Any]) -> None:
-        self._other, self._changed = other, changed
-
-    @classmethod
-    def of(cls, asked: Any) -> _Changed:
-        """Of what that gives now."""
-        return cls(asked(), _OF_CONTEXT)
+    def __init__(self, one: Any) -> None:
+        self._one = one
 
     def __getattr__(self, name: str) -> Any:
-        return self._changed[name] if name in self._changed else getattr(self._other, name)
+        return _OF_CONTEXT[name] if name in _OF_CONTEXT else getattr(self._one, name)
+
+
+def _with_two(asked: Callable[[], Any]) -> _Two:
+    return _Two(asked())
 
 
 def _is_writable(server_args: Any) -> bool:
