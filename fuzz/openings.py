@@ -12,6 +12,8 @@ from repro.traces.trace import Termination, Trace
 # What the stages of a timed session begin with (runners/sessions/opening.py says the same), and what of the whole time
 # no session saw: the fork, and the way there and back.
 OPENING, CASE, OUTSIDE = "opening: ", "case: ", "process"
+# Of a process that has served another setup: letting go of that.
+CLOSE = "close"
 FIRST, SECOND = "first case", "second case"
 
 
@@ -38,6 +40,8 @@ class Opening:
             elif stage.startswith(CASE):
                 part = stage.removeprefix(CASE)
                 parts[FIRST if part == "other" else f"{part} in it"] += seconds
+            elif stage == CLOSE:
+                parts[CLOSE] += seconds
         parts[OUTSIDE] = whole - sum(parts.values())
         return cls(
             setup=setup,

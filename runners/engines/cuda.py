@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from repro.traces.trace import Array
+from runners.engines import compiling
 
 device = "cuda"
 # How often a function may be traced in a process that serves many setups.
@@ -38,8 +39,15 @@ class Graph(torch.cuda.CUDAGraph):
 
 
 def install() -> None:
-    """Put the observed graph where sglang looks for CUDA graphs. Touches no device."""
+    """Put the observed graph where sglang looks for CUDA graphs, and compiled functions out of the guards' reach.
+    Touches no device."""
     torch.cuda.CUDAGraph = Graph
+    torch.compile = compiling.without_guards(torch.compile)
+
+
+def start_compilers() -> None:
+    """What a first compiled function needs, for all sessions that are forked later."""
+    compiling.start()
 
 
 def capturing() -> bool:
@@ -78,6 +86,8 @@ def forget() -> None:
 def memory_reserved() -> int:
     """Bytes of the device that this process keeps for tensors and graphs, once what is free was given back."""
     torch.cuda.synchronize()
+    # One for each stream that a product was computed on, up to 32 MiB: each capture has a stream of its own.
+    torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     reserved: int = torch.cuda.memory_reserved()
     return reserved

@@ -118,6 +118,10 @@ def graph(cuda_graph: Graph, pool: Arena | None = None, stream: object = None, *
 _open: list[_Recorder] = []
 
 
+def start_compilers() -> None:
+    """Nothing: what sglang compiles runs as it is."""
+
+
 def capturing() -> bool:
     """Whether a capture is under way."""
     return bool(_open)

@@ -6,13 +6,14 @@ A kernel that runs past a buffer writes into a band instead of into a neighbour,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
 
 from repro.traces.trace import Array
 
@@ -87,6 +88,12 @@ class Guards(TorchFunctionMode):
         return [
             Bands.around({name: flat for name, flat in guarded.items() if flat.device == device}) for device in devices
         ]
+
+
+def lowered() -> AbstractContextManager[object]:
+    """While entered, no guards are up."""
+    up = isinstance(_get_current_function_mode(), Guards)
+    return _pop_mode_temporarily() if up else nullcontext()
 
 
 # Bytes of each band, by the address of a storage. The weak reference keeps an address from being given to another.

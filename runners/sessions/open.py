@@ -39,6 +39,7 @@ with engine.importing():
     RELEASE = catalogue.present_release()
     catalogue.prepare(RELEASE, engine.device)
     ADAPTERS = catalogue.load_all(RELEASE)
+    engine.start_compilers()
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
