@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +20,6 @@ HUNTED = tuple(f"{release}/emulated" for release in USES["hunt"])
 HUNT_SECONDS = 30.0  # a target
 CHECK_MINUTES = 3.0
 NIGHT_MINUTES_MIN = 2.5
-PLACE = re.compile(r"auto|local:[1-9][0-9]?|(?!local:)[^:/\s]+:[0-9]+")
 # Of a chunk: what a lost node costs at most, and long enough that the way there and back does not count.
 CHUNK_S = 20.0
 # Commands without --target.
@@ -51,9 +49,8 @@ def _parser() -> Parser:
     shared.add_argument(
         "--setups-per-session",
         type=count,
-        default=1,
         metavar="N",
-        help="setups that a session process may serve, one after the other; default: a process for each",
+        help="setups that a session process may serve, one after the other; default: 64 on a GPU, else 1",
     )
     shared.add_argument("--cases-per-setup", type=count, help="default: as the profile has it")
     shared.add_argument("--confirm", type=count, default=5, help="fresh processes that confirm a finding")
@@ -77,15 +74,7 @@ def _parser() -> Parser:
         metavar="I/N",
         help="only part I of N: the parts are disjoint and together the whole, whoever runs them and wherever",
     )
-    run.add_argument(
-        "--cluster",
-        type=place,
-        metavar="PLACE",
-        help="on the nodes of a Ray cluster: auto (the one that this host is in), HOST:PORT, or local:N (N nodes here)",
-    )
-    run.add_argument(
-        "--slots", type=count, metavar="N", help="with --cluster: processes a node; default: one a GPU, or a core"
-    )
+    cli.add_cluster(run)
     run.add_argument(
         "--chunk-seconds",
         type=positive,
@@ -176,13 +165,6 @@ def part(text: str) -> tuple[int, int]:
     if not slash or count(index) > count(number):
         raise argparse.ArgumentTypeError(f"{text!r} is no part like 2/8")
     return count(index), count(number)
-
-
-def place(text: str) -> str:
-    """Where a cluster is."""
-    if not PLACE.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor HOST:PORT nor local:N")
-    return text
 
 
 def minutes_of_a_night(text: str) -> float:

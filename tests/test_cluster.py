@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from fuzz import __main__ as fuzz
 from fuzz.cluster.chunk import Chunk, Cutter, settling
-from fuzz.cluster.drive import ALONE_S, Drive, Office
+from fuzz.cluster.crew import ALONE_S
+from fuzz.cluster.drive import Drive, Office
 from fuzz.cluster.nodes import Answer, Event, Left, Refused
 from fuzz.cluster.schedule import LOSSES_MAX, LOSSES_SUSPECT, Schedule
 from fuzz.exits import exit_code
@@ -216,7 +217,7 @@ class Deadly(SimulatedNodes):
 
     deadly = 4
 
-    def wait(self, seconds: float) -> Sequence[Event]:
+    def wait(self, seconds: float) -> Sequence[Event[Chunk]]:
         self.now += seconds
         for node, chunks in self.at.items():
             for chunk in chunks[:1]:
@@ -253,7 +254,7 @@ def test_the_first_confirmed_finding_stops_all() -> None:
 
 
 class Impatient(SimulatedNodes):
-    def wait(self, seconds: float) -> Sequence[Event]:
+    def wait(self, seconds: float) -> Sequence[Event[Chunk]]:
         if sum(self.done.values()) == 3 and not self.stopped:
             raise KeyboardInterrupt
         return super().wait(seconds)
@@ -267,7 +268,7 @@ def test_an_interrupt_stops_all_and_keeps_what_is_there() -> None:
 
 
 class Unfit(SimulatedNodes):
-    def wait(self, seconds: float) -> Sequence[Event]:
+    def wait(self, seconds: float) -> Sequence[Event[Chunk]]:
         self.now += seconds
         return [Refused(node="abc", why="its checkout of eagleeye is another one than ours")]
 
@@ -285,10 +286,10 @@ class Garbled(SimulatedNodes):
 
     wrong = 2
 
-    def wait(self, seconds: float) -> Sequence[Event]:
+    def wait(self, seconds: float) -> Sequence[Event[Chunk]]:
         return [self._garbled(event) for event in super().wait(seconds)]
 
-    def _garbled(self, event: Event) -> Event:
+    def _garbled(self, event: Event[Chunk]) -> Event[Chunk]:
         if not isinstance(event, Answer) or not self.wrong:
             return event
         self.wrong -= 1
@@ -306,10 +307,10 @@ def test_what_makes_no_sense_is_done_again() -> None:
 class NotAgain(SimulatedNodes):
     """What is to be settled is not seen again."""
 
-    def wait(self, seconds: float) -> Sequence[Event]:
+    def wait(self, seconds: float) -> Sequence[Event[Chunk]]:
         return [self._not_again(event) for event in super().wait(seconds)]
 
-    def _not_again(self, event: Event) -> Event:
+    def _not_again(self, event: Event[Chunk]) -> Event[Chunk]:
         if not isinstance(event, Answer) or not event.chunk.settle:
             return event
         message = dict(event.message)

@@ -4,26 +4,20 @@ of it. It runs nothing itself, and nothing that a node does or suffers raises he
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
 from fuzz.cluster.board import Board
 from fuzz.cluster.chunk import Chunk, Cutter
-from fuzz.cluster.nodes import Answer, Doing, Event, Joined, Left, Nodes, Refused
-from fuzz.cluster.schedule import Schedule
+from fuzz.cluster.crew import Crew
+from fuzz.cluster.nodes import Answer, Nodes
 from fuzz.stats import CampaignStats, Plan
 from repro.ledger.rows import CaseRow
 from repro.traces.campaign import BadRecord, Campaign, Progress
 from repro.traces.finding import Finding
-
-# Seconds after which we look again whether something is over.
-PAUSE_S = 0.5
-# Without a single node for so long the campaign cannot go on.
-ALONE_S = 120.0
-# After an interrupt: for what is under way to say what it has come to.
-PATIENCE_S = 20.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +35,11 @@ class Office:
 class Drive:
     """One campaign over a cluster. Mutable."""
 
-    def __init__(self, plan: Plan, cutter: Cutter, nodes: Nodes, office: Office) -> None:
-        self._plan, self._cutter, self._nodes, self._office = plan, cutter, nodes, office
-        self._start = self._met = office.clock()  # _met: when there was a node last
-        self._schedule: Schedule[Chunk] = Schedule(self._fresh)
+    def __init__(self, plan: Plan, cutter: Cutter, nodes: Nodes[Chunk], office: Office) -> None:
+        self._plan, self._cutter, self._office = plan, cutter, office
+        self._crew = Crew(nodes, self._fresh, office.say, office.clock)
+        self._schedule = self._crew.schedule
         self._board = Board(plan, CampaignStats(plan, office.clock).campaign("running"), office.keep)
-        self._doing: dict[str, Sequence[Mapping[str, Any]]] = {}
-        self._refused: dict[str, str] = {}
-        self._slots = 0
         self._stopping = False
 
     def work(self) -> Campaign:
@@ -60,27 +51,30 @@ class Drive:
         except OSError as trouble:
             stopped, error = "error", f"{type(trouble).__name__}: {trouble}"
         if self._schedule.in_flight:
-            self._stop()
+            self._stopping = True
+            # A second interrupt waits for nothing.
+            with contextlib.suppress(KeyboardInterrupt):
+                self._hear(self._crew.stop())
         return self._campaign(stopped, error)
 
     def _work(self) -> tuple[str, str]:
         """Why it stopped, and what went wrong."""
         while True:
-            while not self._done and (sent := self._schedule.next()):
-                node, chunk = sent
-                self._nodes.send(node, chunk, self._left)
+            while not self._done and self._crew.send(self._left):
+                pass
             if self._board.cannot_run:
                 return "cannot run", ""
             if self._plan.stop_at_first and self._board.confirmed:
                 return "first finding", ""
             if self._schedule.idle and (self._late or self._cutter.ended):
                 return ("time" if self._late else "cases"), ""
-            now = self._office.clock()
-            self._met = now if self._schedule.nodes else self._met
-            if now - self._met > ALONE_S:
-                why = "; ".join(dict.fromkeys(self._refused.values())) or "none came, or all were lost"
-                return "error", f"no node of the cluster could be used for {ALONE_S:.0f} s: {why}"
-            self._hear(PAUSE_S)
+            if trouble := self._crew.trouble():
+                return "error", trouble
+            self._hear(self._crew.hear())
+
+    @property
+    def _seconds(self) -> float:
+        return self._office.clock() - self._crew.began
 
     @property
     def _done(self) -> bool:
@@ -91,7 +85,7 @@ class Drive:
         """Seconds that are left."""
         if self._plan.seconds is None:
             return None
-        return max(0.0, self._plan.seconds - (self._office.clock() - self._start))
+        return max(0.0, self._plan.seconds - self._seconds)
 
     @property
     def _late(self) -> bool:
@@ -100,34 +94,12 @@ class Drive:
     def _fresh(self) -> Chunk | None:
         return None if self._late else self._cutter.next()
 
-    def _hear(self, seconds: float) -> None:
-        events = self._nodes.wait(seconds)
-        for event in events:
-            self._take(event)
+    def _hear(self, answers: Iterable[Answer[Chunk]]) -> None:
+        for answer in answers:
+            self._answered(answer)
         self._office.tell(self._progress())
 
-    def _take(self, event: Event) -> None:
-        match event:
-            case Joined():
-                if not self._slots:
-                    # What Ray and the agents need to start is no part of the campaign.
-                    self._start = self._office.clock()
-                self._schedule.join(event.node, event.slots)
-                self._slots = max(self._slots, self._schedule.slots)
-            case Refused():
-                if event.why not in self._refused.values():
-                    self._office.say(f"node {event.node} takes no part: {event.why}")
-                self._refused[event.node] = event.why
-            case Left():
-                self._refused[event.node] = event.why
-                self._doing.pop(event.node, None)
-                self._schedule.leave(event.node, event.why)
-            case Doing():
-                self._doing[event.node] = event.slots
-            case Answer():
-                self._answered(event)
-
-    def _answered(self, answer: Answer) -> None:
+    def _answered(self, answer: Answer[Chunk]) -> None:
         message, chunk = answer.message, answer.chunk
         try:
             part = Campaign.from_json(message["campaign"]) if "campaign" in message else None
@@ -145,23 +117,11 @@ class Drive:
             self._office.note(row)
         if part.stopped == "cases" and not chunk.settle:
             self._cutter.took(chunk, part.seconds)
-        for settle in self._board.take(chunk, part, self._office.clock() - self._start):
+        for settle in self._board.take(chunk, part, self._seconds):
             self._schedule.add(settle)
 
-    def _stop(self) -> None:
-        """Have what is under way end, and hear what it has come to. A second interrupt waits for nothing."""
-        self._stopping = True
-        self._schedule.forget_waiting()
-        try:
-            self._nodes.interrupt()
-            until = self._office.clock() + PATIENCE_S
-            while self._schedule.in_flight and self._office.clock() < until:
-                self._hear(PAUSE_S)
-        except KeyboardInterrupt:
-            return
-
     def _progress(self) -> Progress:
-        total, slots = self._board.total, [one for slots in self._doing.values() for one in slots if one]
+        total, slots = self._board.total, [one for slots in self._crew.doing.values() for one in slots if one]
         losses = sum(self._schedule.lost.values())
         lost = f", {losses} chunk{'s' if losses > 1 else ''} lost and done again" if losses else ""
         at_work = [str(one["doing"]) for one in slots if one["doing"] != "running"]
@@ -169,7 +129,7 @@ class Drive:
             target=total.target,
             cases=total.cases + sum(int(one["cases"]) for one in slots),
             replays=total.replays + sum(int(one["replays"]) for one in slots),
-            seconds=self._office.clock() - self._start,
+            seconds=self._seconds,
             transitions=len(total.transitions),
             transitions_possible=total.transitions_possible,
             findings=total.findings,
@@ -179,19 +139,15 @@ class Drive:
     def _campaign(self, stopped: str, error: str) -> Campaign:
         """All of it. A chunk that was given up is an error of ours, never a finding."""
         total, schedule = self._board.total, self._schedule
-        given_up = {
-            f"{one.chunk.name} given up after {len(one.losses)} losses: {'; '.join(dict.fromkeys(one.losses))}": 1
-            for one in schedule.given_up
-        }
         lost = "; ".join(f"{why}: {count}" for why, count in schedule.lost.most_common())
         return dataclasses.replace(
             total,
             stopped=stopped,
             error=error,
             ended=CampaignStats(self._plan, self._office.clock).campaign("").ended,
-            seconds=self._office.clock() - self._start,
-            workers=max(1, self._slots),
-            errors={**total.errors, **given_up},
+            seconds=self._seconds,
+            workers=max(1, self._crew.most_slots),
+            errors={**total.errors, **dict.fromkeys(self._crew.given_up(), 1)},
             facts={**total.facts, **({"chunks lost and done again": lost} if lost else {})},
         )
 

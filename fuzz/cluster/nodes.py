@@ -1,13 +1,26 @@
-"""What the driver of a campaign needs of a cluster: nodes that come and go, and what they say. fuzz/cluster/on_ray.py
-is one such; tests have another, in which everything that can be lost is."""
+"""What a driver needs of a cluster: nodes that come and go, and what they say of the work that they were sent.
+fuzz/cluster/on_ray.py is one such; tests have another, in which everything that can be lost is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
-from fuzz.cluster.chunk import Chunk
+from fuzz.cluster.schedule import Named
+
+
+class Work(Named, Protocol):
+    """What can be sent to a node: a chunk of a campaign, or a piece of a command."""
+
+    @property
+    def name(self) -> str:
+        """For a person."""
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+W = TypeVar("W", bound=Work)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +48,11 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What a node says of a chunk: `campaign` and `rows`, or `lost`, how its process died, or neither: not begun."""
+class Answer(Generic[W]):
+    """What a node says of a chunk: its result, or `lost`, how its process died, or neither: not begun."""
 
     node: str
-    chunk: Chunk
+    chunk: W
     message: Mapping[str, Any]
 
 
@@ -51,16 +64,16 @@ class Doing:
     slots: Sequence[Mapping[str, Any]]
 
 
-Event = Joined | Refused | Left | Answer | Doing
+Event = Joined | Refused | Left | Answer[W] | Doing
 
 
-class Nodes(Protocol):
+class Nodes(Protocol[W]):
     """A cluster. No method raises because a node is gone: wait() says so."""
 
-    def send(self, node: str, chunk: Chunk, seconds: float | None) -> None:
+    def send(self, node: str, chunk: W, seconds: float | None) -> None:
         """Have a node do a chunk. seconds: after which it begins no further case."""
 
-    def wait(self, seconds: float) -> Sequence[Event]:
+    def wait(self, seconds: float) -> Sequence[Event[W]]:
         """What has happened, after this time at the latest."""
 
     def interrupt(self) -> None:

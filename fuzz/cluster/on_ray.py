@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from subprocess import DEVNULL
-from typing import Any
+from typing import Any, Generic
 
 # Before Ray is imported: it reads these then. It is to tell nobody that it was used, and to leave warnings to us.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -26,8 +26,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fuzz.cluster import agent
-from fuzz.cluster.chunk import Chunk
-from fuzz.cluster.nodes import Answer, Doing, Event, Joined, Left, Refused
+from fuzz.cluster.nodes import Answer, Doing, Event, Joined, Left, Refused, W
 from fuzz.cluster.schedule import IN_FLIGHT
 
 # Seconds between two looks at which nodes there are, and at what they are doing.
@@ -41,7 +40,7 @@ LOCAL = "local:"
 END_NODE_S = 10.0
 
 
-class RayNodes:
+class RayNodes(Generic[W]):
     """A Nodes. job: what agents are told, and the `code` that they must have. slots: on each node; None: one a GPU it
     has, or one a core where the target needs none. Mutable: agents come and go."""
 
@@ -51,15 +50,15 @@ class RayNodes:
         self._on: dict[str, str] = {}  # which node of Ray's an agent is on
         self._begun: dict[str, int] = {}  # agents of a node so far
         self._slots: dict[str, int] = {}
-        self._asked: dict[Any, tuple[str, str, Chunk | None]] = {}  # what was asked of whom, by Ray's reference
+        self._asked: dict[Any, tuple[str, str, W | None]] = {}  # what was asked of whom, by Ray's reference
         self._looked = float("-inf")
         self._stopped = False
         ray.cloudpickle.register_pickle_by_value(agent)
 
-    def send(self, node: str, chunk: Chunk, seconds: float | None) -> None:
+    def send(self, node: str, chunk: W, seconds: float | None) -> None:
         self._ask(node, "run", chunk, chunk.to_json(), seconds)
 
-    def wait(self, seconds: float) -> Sequence[Event]:
+    def wait(self, seconds: float) -> Sequence[Event[W]]:
         self._look()
         if not self._asked:
             time.sleep(seconds)
@@ -84,12 +83,12 @@ class RayNodes:
             with contextlib.suppress(RayError):
                 ray.kill(one)
 
-    def _ask(self, node: str, method: str, chunk: Chunk | None, *arguments: Any) -> None:
+    def _ask(self, node: str, method: str, chunk: W | None, *arguments: Any) -> None:
         # One that is gone answers by an error; its reference says so.
         reference = getattr(self._agents[node], method).remote(*arguments)
         self._asked[reference] = (node, method, chunk)
 
-    def _told(self, reference: Any) -> Iterator[Event]:
+    def _told(self, reference: Any) -> Iterator[Event[W]]:
         node, method, chunk = self._asked.pop(reference)
         try:
             message = ray.get(reference)
@@ -103,7 +102,7 @@ class RayNodes:
         elif method == "doing":
             yield Doing(node=node, slots=message)
 
-    def _started(self, node: str, message: Mapping[str, Any]) -> Event:
+    def _started(self, node: str, message: Mapping[str, Any]) -> Event[W]:
         lack = message.get("lacks", "")
         if "code" in message and message["code"] != self._job["code"]:
             lack = f"its checkout of eagleeye is another one than ours ({message['code']}, {self._job['code']})"
@@ -116,7 +115,7 @@ class RayNodes:
             return Refused(node=f"{self._on[node][:8]} ({slots} slots)", why=str(lack))
         return Joined(node=node, slots=self._slots[node])
 
-    def _gone(self, node: str, error: Exception) -> Iterator[Event]:
+    def _gone(self, node: str, error: Exception) -> Iterator[Event[W]]:
         """An agent that does not answer. Whatever else was asked of it will not be answered either."""
         if node not in self._agents:
             return
@@ -210,7 +209,7 @@ def _hush() -> None:
 
 
 @contextlib.contextmanager
-def connected(place: str, job: Mapping[str, Any], slots: int | None) -> Iterator[RayNodes]:
+def connected(place: str, job: Mapping[str, Any], slots: int | None) -> Iterator[RayNodes[Any]]:
     """The nodes of the cluster at this place: auto, HOST:PORT, or local:N. ConnectionError if there is none."""
     terminated = signal.getsignal(signal.SIGTERM)
     local = LocalNodes(int(place.removeprefix(LOCAL))) if place.startswith(LOCAL) else None
@@ -220,7 +219,7 @@ def connected(place: str, job: Mapping[str, Any], slots: int | None) -> Iterator
         _hush()
         # Ray has put its own in place.
         signal.signal(signal.SIGTERM, terminated)
-        nodes = RayNodes(job, slots, local)
+        nodes: RayNodes[Any] = RayNodes(job, slots, local)
         try:
             yield nodes
         finally:

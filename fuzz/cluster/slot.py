@@ -1,58 +1,44 @@
-"""A slot of a node: one process of ours that does chunk after chunk, with one worker for its target.
+"""A slot of a node: one process of ours that does one chunk after the other.
 
 It talks to the node's agent (fuzz/cluster/agent.py) in lines of JSON: hears its job, then chunks; says ready, what it
-is doing, and a result for each. It ends when the agent does.
+is doing, and a result for each. It ends when the agent does. What a chunk means is for what its job opens: parts of a
+campaign (campaign_work.py), or pieces of commands (piece.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
 import queue
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from fuzz.campaign import campaign
-from fuzz.case_source import CaseStream
-from fuzz.cluster.chunk import Chunk
-from fuzz.draw.transitions import exercised
-from fuzz.stats import CampaignStats
-from fuzz.triage import Hooks
-from repro.cases.case import Case
 from repro.commands.cli import BadInput
-from repro.ledger.run import judged_row
-from repro.ledger.schema import stored
-from repro.ledger.write import now
-from repro.traces.campaign import Campaign, Progress
-from repro.traces.finding import Status, Verdict
-from repro.traces.trace import Trace
 
-# Seconds between two lines about what is being done.
-TELL_EVERY = 1.0
 PACKAGES = ("fuzz", "oracles", "repro", "runners")
 
-Open = Callable[[Mapping[str, Any]], contextlib.AbstractContextManager[Hooks]]
+# Does a chunk, given as JSON: its result. The number: seconds after which no further case is begun.
+Do = Callable[[Mapping[str, Any], float | None], dict[str, Any]]
 
 
 class Slot:
-    """Mutable: an interrupt ends the chunk under way, and all that come after it. open_hooks: the hooks of a
-    campaign for a job, for as long as the slot lives."""
+    """Mutable: an interrupt ends the chunk under way, and all that come after it."""
 
-    def __init__(self, hear: IO[str], say: IO[str], open_hooks: Open) -> None:
-        self._hear, self._say, self._open_hooks = hear, say, open_hooks
+    def __init__(self, hear: IO[str], say: IO[str]) -> None:
+        self._hear, self._say = hear, say
         self._heard: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._running = self._stopped = False
+        self._running = False
+        self.stopped = False
 
-    def serve(self) -> None:
-        """Work until the agent is gone or says stop."""
+    def serve(self, open_work: Callable[[Mapping[str, Any], Slot], contextlib.AbstractContextManager[Do]]) -> None:
+        """Work until the agent is gone or says stop. open_work: what does the chunks of a job, for as long as the slot
+        lives; BadInput if this node lacks what it needs."""
         # Ray's workers, and so whatever they start, hold SIGINT back.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -63,16 +49,13 @@ class Slot:
             return
         with contextlib.suppress(BrokenPipeError), contextlib.ExitStack() as stack:
             try:
-                hooks = stack.enter_context(self._open_hooks(job))
+                do = stack.enter_context(open_work(job, self))
             except BadInput as error:
                 self.tell(say="ready", lacks=str(error))
                 return
             self.tell(say="ready", code=code_digest())
             while (message := self._heard.get()) is not None:
-                chunk = Chunk.from_json(message["chunk"])
-                rows: list[Sequence[Any]] = []
-                done = self._done(chunk, message["seconds"], job["run"], hooks, rows)
-                self.tell(say="result", id=chunk.id, campaign=done.to_json(), rows=rows)
+                self.tell(say="result", **do(message["chunk"], message["seconds"]))
 
     def _listen(self) -> None:
         """Pass on what is heard, and interrupt what is being done once nobody is there."""
@@ -83,40 +66,18 @@ class Slot:
         os.kill(os.getpid(), signal.SIGINT)
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        running, self._running, self._stopped = self._running, False, True
+        running, self._running, self.stopped = self._running, False, True
         if running:
             raise KeyboardInterrupt
 
-    def _done(self, chunk: Chunk, seconds: float | None, run: str, hooks: Hooks, rows: list[Sequence[Any]]) -> Campaign:
-        """What a chunk comes to. seconds: after which no further case is begun. rows: takes those of the ledger, if
-        there is one."""
-        plan = dataclasses.replace(chunk.plan, seconds=None if chunk.settle else seconds, stop_at_first=False)
-        stats, told = CampaignStats(plan, time.monotonic), time.monotonic()
-
-        def tell(progress: Progress) -> None:
-            nonlocal told
-            if time.monotonic() - told >= TELL_EVERY:
-                told = time.monotonic()
-                self.tell(say="doing", cases=progress.cases, replays=progress.replays, doing=progress.doing)
-
-        def note(case: Case, trace: Trace, verdicts: Sequence[Verdict], status: Status) -> None:
-            if run and not chunk.settle:
-                moves = exercised(case, trace.replayed)
-                row = judged_row(run, plan.target, case, trace, verdicts, status, moves)
-                rows.append(stored(dataclasses.replace(row, at=now())))
-
-        # A failure is only told of, unless this chunk is there for it.
-        own = dataclasses.replace(hooks, claim=lambda fingerprint: fingerprint == chunk.settle, tell=tell, note=note)
+    @contextlib.contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Within it, an interrupt raises. KeyboardInterrupt at once if there has been one."""
         try:
-            self._running = not self._stopped
-            if self._stopped:
-                return stats.campaign("interrupted")
-            if chunk.settle:
-                return campaign(plan, CaseStream(iter(chunk.up_to_the_case())), own, stats)
-            cases = chunk.rounds()
-            return campaign(plan, CaseStream(cases, cases.coming), own, stats)
-        except KeyboardInterrupt:  # before it began, or just as it had ended
-            return stats.campaign("interrupted")
+            self._running = not self.stopped
+            if self.stopped:
+                raise KeyboardInterrupt
+            yield
         finally:
             self._running = False
 

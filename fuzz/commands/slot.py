@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fuzz.cluster.slot import Slot
+from fuzz.cluster.campaign_work import CampaignWork
+from fuzz.cluster.piece import PieceWork
+from fuzz.cluster.slot import Do, Slot
 from fuzz.commands.session_hooks import Place, session_hooks
 from fuzz.triage import Hooks
 from repro.cases.case import Target
@@ -24,16 +27,33 @@ from runners.targets.environments import lacks
 def command() -> ExitCode:
     results = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # other prints of this process
-    Slot(sys.stdin, results, hooks_of).serve()
+    Slot(sys.stdin, results).serve(work_of)
     return ExitCode.PASS
 
 
 @contextmanager
+def work_of(job: Mapping[str, Any], slot: Slot) -> Iterator[Do]:
+    """What does the chunks of this job. BadInput if the node lacks one of its targets."""
+    targets = [Target.parse(text) for text in (job["targets"] if "targets" in job else [job["target"]])]
+    for target in targets:
+        if lack := lacks(target):
+            raise BadInput(f"{target}: {lack}")
+    if "targets" in job:
+        yield PieceWork(slot=slot, main=_main_of, folder=Path(job["out"]) / "piece").do
+        return
+    with hooks_of(job) as hooks:
+        yield CampaignWork(slot=slot, hooks=hooks, run=job["run"]).do
+
+
+def _main_of(package: str) -> Callable[[Sequence[str]], int]:
+    main: Callable[[Sequence[str]], int] = importlib.import_module(f"{package}.__main__").main
+    return main
+
+
+@contextmanager
 def hooks_of(job: Mapping[str, Any]) -> Iterator[Hooks]:
-    """The hooks of this job. BadInput if the node lacks its target."""
+    """The hooks of a campaign's job."""
     target, out = Target.parse(job["target"]), Path(job["out"])
-    if lack := lacks(target):
-        raise BadInput(f"{target}: {lack}")
     issues: tuple[Issue, ...] = ()
     if job["known_issues"]:
         known = out / "known_issues.toml"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -16,7 +17,8 @@ from repro.cases.case import Target
 from repro.cases.json_parts import plain
 from repro.traces.exit_codes import ExitCode
 
-_LINE_MAX = 2000
+LINE_MAX = 2000  # characters of a line that is printed
+PLACE = re.compile(r"auto|local:[1-9][0-9]?|(?!local:)[^:/\s]+:[0-9]+")
 
 
 class BadInput(Exception):
@@ -118,12 +120,31 @@ def add_out(parser: Parser, content: str, command: str) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"folder for {content} (default: out/{command}-TIME)")
 
 
+def add_cluster(parser: Parser) -> None:
+    parser.add_argument(
+        "--cluster",
+        type=place,
+        metavar="PLACE",
+        help="on the nodes of a Ray cluster: auto (the one that this host is in), HOST:PORT, or local:N (N nodes here)",
+    )
+    parser.add_argument(
+        "--slots", type=count, metavar="N", help="with --cluster: processes a node; default: one a GPU, or a core"
+    )
+
+
+def place(text: str) -> str:
+    """Where a cluster is."""
+    if not PLACE.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor HOST:PORT nor local:N")
+    return text
+
+
 def say(text: str) -> None:
-    print(plain(text, _LINE_MAX), flush=True)
+    print(plain(text, LINE_MAX), flush=True)
 
 
 def complain(text: str) -> None:
-    print(f"error: {plain(text, _LINE_MAX)}", file=sys.stderr)
+    print(f"error: {plain(text, LINE_MAX)}", file=sys.stderr)
 
 
 def ended(work: Callable[[], int], *refusals: type[Exception], reader_left: ExitCode = ExitCode.ERROR) -> int:

@@ -18,10 +18,12 @@ from reports.fixes import lines, show_fixes
 from repro.cases.atomic_file import write_text
 from repro.cases.case import RUNNERS, Target
 from repro.cases.own_place import own_folder
+from repro.cases.releases import release_order
 from repro.commands.cli import BadInput, complain, say
+from repro.commands.fixes_spread import spread
 from repro.ledger.run import LedgerRun, asked_for, new_run
 from repro.shrinking.store import keep
-from repro.traces.exit_codes import ExitCode
+from repro.traces.exit_codes import ExitCode, severest
 from repro.upstream import prove
 from repro.upstream.edits import Edit, EditNotFound
 from repro.upstream.fixes import FIXES, NEWEST, Fix, Proof, not_covered
@@ -37,17 +39,7 @@ def go(options: argparse.Namespace) -> ExitCode:
 
 
 def prove_all(options: argparse.Namespace, ledger: LedgerRun) -> ExitCode:
-    oracles = {judge.__module__.rpartition(".")[2] for judge in ALL}
-    rows = [
-        prove.ProofRow(
-            fix=fix,
-            proof=proof,
-            engine=options.engine,
-            reason=not_covered(proof, options.engine, RUNNERS, oracles, stored=not options.fresh),
-        )
-        for fix in _fixes(options.fix)
-        for proof in fix.proofs
-    ]
+    rows = _rows(options)
     shown: list[prove.ProofRow] = []
     if options.fresh and not options.out:
         options.out = own_folder(Path("out"), "fixes")
@@ -63,23 +55,49 @@ def prove_all(options: argparse.Namespace, ledger: LedgerRun) -> ExitCode:
         if options.json:
             options.json.parent.mkdir(parents=True, exist_ok=True)
             form = prove.to_json(rows, fresh=options.fresh, whole=whole)
-            write_text(options.json, json.dumps(form, indent=1) + "\n")
+            write_text(options.json, json.dumps(form | ({"exit_code": code} if whole else {}), indent=1) + "\n")
 
     # Once before anything is run, so that a bad path shows at once.
     write([], whole=False)
     if options.install:
         for text in fetch(release for row in rows for release in (row.fix.buggy, row.fix.fixed)):
             complain(text)
-    newest, there = (
-        _installed(options.engine) if options.installed or options.install else (NEWEST, lambda release: True)
-    )
-    done = prove.prove(rows, newest, partial(answers, options), _without, on_row, exact=not options.fresh, there=there)
+    newest, there = _releases(options)
+    if options.cluster:
+        done, codes = spread(options, rows, newest, there, on_row)
+    else:
+        ask, codes = partial(answers, options), []
+        done = prove.prove(rows, newest, ask, _without, on_row, exact=not options.fresh, there=there)
+    code = severest([*codes, prove.exit_code(done)])
     write(done, whole=True)
     show_fixes(Console(), done)
     say(prove.totals(done))
     if options.fresh and (times := prove.first_failures(done)):
         say(times)
-    return prove.exit_code(done)
+    return code
+
+
+def _rows(options: argparse.Namespace) -> list[prove.ProofRow]:
+    """Those that are asked for, and why some are not covered."""
+    oracles = {judge.__module__.rpartition(".")[2] for judge in ALL}
+    return [
+        prove.ProofRow(
+            fix=fix,
+            proof=proof,
+            engine=options.engine,
+            reason=not_covered(proof, options.engine, RUNNERS, oracles, stored=not options.fresh),
+        )
+        for fix in _fixes(options.fix)
+        for proof in fix.proofs
+        if options.runner in (None, proof.runner)
+    ]
+
+
+def _releases(options: argparse.Namespace) -> tuple[str, Callable[[str], bool]]:
+    """The newest release that is used, and whether one is used."""
+    if options.releases:
+        return max(options.releases, key=release_order), frozenset(options.releases).__contains__
+    return _installed(options.engine) if options.installed or options.install else (NEWEST, lambda release: True)
 
 
 def _installed(engine: str) -> tuple[str, Callable[[str], bool]]:

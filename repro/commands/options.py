@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repro.cases.case import BACKENDS, RUNNERS
+from repro.cases.releases import release_order
 from repro.commands import cli, upstream_options
 from repro.commands.cli import BadInput, Parser, count, positive, target
 from repro.ledger.known import KNOWN_ISSUES
@@ -22,6 +23,8 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = _parser().parse_args(arguments)
     if options.command == "fidelity":
         _need_a_comparison(options)
+    if getattr(options, "cluster", None) and options.log:
+        raise BadInput("--log: not with --cluster, whose nodes keep what workers print")
     return options
 
 
@@ -37,12 +40,22 @@ def _need_a_comparison(options: argparse.Namespace) -> None:
         raise BadInput("cases come from seed files, or from --drawn N, or from the recording that --against names")
 
 
+def release(text: str) -> str:
+    try:
+        release_order(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
 def _parser() -> Parser:
     watched = Parser(add_help=False)
     cli.add_timeout(watched)
     watched.add_argument("--log", type=Path, help="append what the worker prints to this file")
     recorded = Parser(add_help=False)
     cli.add_ledger(recorded)
+    shared_out = Parser(add_help=False)
+    cli.add_cluster(shared_out)
     ran = Parser(add_help=False, parents=[watched])
     ran.add_argument("--fresh", action="store_true", help="a new session process for every run")
     cli.add_probes(ran)
@@ -50,7 +63,7 @@ def _parser() -> Parser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
 
     run = commands.add_parser(
-        "run", parents=[ran, recorded], help="run cases and say which oracle fails, where, and k of n"
+        "run", parents=[ran, recorded, shared_out], help="run cases and say which oracle fails, where, and k of n"
     )
     run.add_argument("seeds", nargs="+", type=Path, metavar="SEED.json")
     cli.add_targets(run)
@@ -90,11 +103,12 @@ def _parser() -> Parser:
     )
 
     fixes = commands.add_parser(
-        "fixes", parents=[watched, recorded], help="show what each known fix does, with and without it"
+        "fixes", parents=[watched, recorded, shared_out], help="show what each known fix does, with and without it"
     )
     fixes.add_argument(
         "--fix", type=count, nargs="+", action="extend", metavar="PR", help="only these, by pull request number"
     )
+    fixes.add_argument("--runner", choices=RUNNERS, help="only what is shown on this runner")
     cli.add_engine(fixes)
     cli.add_tries(fixes, 1, "runs of each stored case on each target")
     fixes.add_argument("--fresh", action="store_true", help="search for each failure anew, without stored seeds")
@@ -107,6 +121,9 @@ def _parser() -> Parser:
     )
     fixes.add_argument(
         "--install", action="store_true", help="the same, but fetch missing ones where there is an index"
+    )
+    fixes.add_argument(
+        "--releases", nargs="+", type=release, metavar="RELEASE", help="use only these releases, not all there are"
     )
     cli.add_json(fixes, "the rows")
     cli.add_out(fixes, "findings, with --fresh", "fixes")

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from repro.cases.case import Case, Target
 from repro.cases.codec import AboutValue, digest
@@ -140,9 +141,28 @@ def to_json(outcome: Outcome) -> dict[str, object]:
         "fingerprint": verdict.fingerprint if verdict else "",
         "failed": outcome.failed(verdict) if verdict else 0,
         "tried": len(outcome.runs),
-        "runs": [[asdict(v) | {"status": v.status.name} for v in run] for run in outcome.runs],
+        "runs": [[verdict.to_json() for verdict in run] for run in outcome.runs],
         "ended": asdict(outcome.ended),
         "errors": outcome.errors,
         "facts": outcome.facts,
         "seconds": outcome.seconds,
     }
+
+
+def from_json(
+    form: Mapping[str, Any], seed: Path, case: Case, target: Target, overall: Callable[[Sequence[Verdict]], Status]
+) -> Outcome:
+    """The outcome of this case that to_json() gave."""
+    runs = tuple(tuple(map(Verdict.from_json, run)) for run in form["runs"])
+    ended = dict(form["ended"])
+    return Outcome(
+        seed=seed,
+        case=case,
+        target=target,
+        runs=runs,
+        statuses=tuple(map(overall, runs)),
+        ended=End(**(ended | {"how": Termination(ended["how"])})),
+        facts=dict(form["facts"]),
+        seconds=dict(form["seconds"]),
+        errors=tuple(form["errors"]),
+    )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from enum import IntEnum
+from typing import Any
 
 from repro.cases.case import Case, Setup, Target
 
@@ -54,6 +55,14 @@ class Verdict:
     def fingerprint(self) -> str:
         """The failure's identity, in 12 hex digits."""
         return fingerprint(self.runner, self.backend, self.oracle, self.where)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"status": self.status.name}
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> Verdict:
+        cell = Cell(**form["cell"]) if form["cell"] else None
+        return cls(**(dict(form) | {"status": Status[form["status"]], "cell": cell}))
 
 
 def fingerprint(runner: str, backend: str, oracle: str, where: str) -> str:

@@ -4,10 +4,11 @@ fix fails in the same way, and the newest release passes. What runs and what sea
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from repro.cases.case import Target
 from repro.cases.codec import read
@@ -340,6 +341,25 @@ def _stops_to_json(row: ProofRow) -> Iterator[dict[str, object]]:
             "tried": answer.tried,
             "seconds": round(answer.seconds, 3),
             "text": answer.text,
-            "verdict": asdict(verdict) | {"status": verdict.status.name} if verdict else None,
+            "verdict": verdict.to_json() if verdict else None,
             "fingerprint": verdict.fingerprint if verdict else "",
         }
+
+
+def with_stops_from_json(row: ProofRow, form: Mapping[str, Any], newest: str, there: There) -> ProofRow:
+    """The row as it was elsewhere, where to_json() gave this one for it."""
+    visited = {checkpoint.name: checkpoint for checkpoint in checkpoints(row.fix, newest, there)}
+    stops = tuple(_stop_from_json(visited[stop["station"]], stop) for stop in form["stops"])
+    return replace(row, reason=form["reason"], missing=tuple(form["missing"]), stops=stops)
+
+
+def _stop_from_json(checkpoint: Checkpoint, form: Mapping[str, Any]) -> CheckpointResult:
+    answer = Result(
+        status=None if form["status"] == "ERROR" else Status[form["status"]],
+        verdict=Verdict.from_json(form["verdict"]) if form["verdict"] else None,
+        failed=form["failed"],
+        tried=form["tried"],
+        seconds=form["seconds"],
+        text=form["text"],
+    )
+    return CheckpointResult(checkpoint=checkpoint, target=form["target"], answer=answer, problem=form["problem"])

@@ -116,7 +116,7 @@ class SimulatedNodes:
         self.choose, self.losses, self.slots, self.most = choose, losses, slots, most
         self.now = 0.0
         self.at: dict[str, list[Chunk]] = {}
-        self.late: list[Answer] = []
+        self.late: list[Answer[Chunk]] = []
         self.done: Counter[str] = Counter()  # how often a chunk was done, by id
         self.names = 0
         self.stopped = False
@@ -131,7 +131,7 @@ class SimulatedNodes:
     def interrupt(self) -> None:
         self.stopped = True
 
-    def wait(self, seconds: float) -> Sequence[Event]:
+    def wait(self, seconds: float) -> Sequence[Event[Chunk]]:
         self.now += seconds
         if self.stopped:
             gone = [Answer(node=node, chunk=c, message=interrupted(c)) for node, cs in self.at.items() for c in cs]
@@ -151,13 +151,13 @@ class SimulatedNodes:
         self.done[chunk.id] += 1
         return [Answer(node=node, chunk=chunk, message=result(chunk))]
 
-    def _join(self) -> Event:
+    def _join(self) -> Event[Chunk]:
         self.names += 1
         node = f"node{self.names}"
         self.at[node] = []
         return Joined(node=node, slots=self.slots)
 
-    def _lose(self, node: str) -> Event:
+    def _lose(self, node: str) -> Event[Chunk]:
         """The node, or a process of it; what it had done may still come, after all."""
         chunks = self.at[node]
         if chunks and self.choose(2):

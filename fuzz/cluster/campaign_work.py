@@ -1,0 +1,70 @@
+"""A slot's part in a campaign: what a chunk of it comes to, with one worker for its target."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fuzz.campaign import campaign
+from fuzz.case_source import CaseStream
+from fuzz.cluster.chunk import Chunk
+from fuzz.cluster.slot import Slot
+from fuzz.draw.transitions import exercised
+from fuzz.stats import CampaignStats
+from fuzz.triage import Hooks
+from repro.cases.case import Case
+from repro.ledger.run import judged_row
+from repro.ledger.schema import stored
+from repro.ledger.write import now
+from repro.traces.campaign import Campaign, Progress
+from repro.traces.finding import Status, Verdict
+from repro.traces.trace import Trace
+
+# Seconds between two lines about what is being done.
+TELL_EVERY = 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignWork:
+    """run: of the ledger; empty without one."""
+
+    slot: Slot
+    hooks: Hooks
+    run: str
+
+    def do(self, form: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
+        """`campaign` and `rows`, those of the ledger."""
+        chunk, rows = Chunk.from_json(form), list[Sequence[Any]]()
+        done = self._done(chunk, seconds, rows)
+        return {"id": chunk.id, "campaign": done.to_json(), "rows": rows}
+
+    def _done(self, chunk: Chunk, seconds: float | None, rows: list[Sequence[Any]]) -> Campaign:
+        plan = dataclasses.replace(chunk.plan, seconds=None if chunk.settle else seconds, stop_at_first=False)
+        stats, told = CampaignStats(plan, time.monotonic), time.monotonic()
+
+        def tell(progress: Progress) -> None:
+            nonlocal told
+            if time.monotonic() - told >= TELL_EVERY:
+                told = time.monotonic()
+                self.slot.tell(say="doing", cases=progress.cases, replays=progress.replays, doing=progress.doing)
+
+        def note(case: Case, trace: Trace, verdicts: Sequence[Verdict], status: Status) -> None:
+            if self.run and not chunk.settle:
+                moves = exercised(case, trace.replayed)
+                row = judged_row(self.run, plan.target, case, trace, verdicts, status, moves)
+                rows.append(stored(dataclasses.replace(row, at=now())))
+
+        # A failure is only told of, unless this chunk is there for it.
+        own = dataclasses.replace(
+            self.hooks, claim=lambda fingerprint: fingerprint == chunk.settle, tell=tell, note=note
+        )
+        try:
+            with self.slot.under_way():
+                if chunk.settle:
+                    return campaign(plan, CaseStream(iter(chunk.up_to_the_case())), own, stats)
+                cases = chunk.rounds()
+                return campaign(plan, CaseStream(cases, cases.coming), own, stats)
+        except KeyboardInterrupt:  # before it began, or just as it had ended
+            return stats.campaign("interrupted")
