@@ -28,6 +28,7 @@ from oracles import (
     tree_mask,
     verified,
 )
+from oracles.kv_indices import GUARD
 from oracles.trace_index import Judge
 from repro.cases.case import Case
 from repro.cases.runner_facts import RUNNER_FACTS
@@ -79,6 +80,11 @@ _WHERE_RECORDED: dict[Judge, Callable[[Trace], bool]] = {
     attributes.judge: attributes.recorded,
     extents.judge: extents.recorded,
 }
+
+
+def oversteps(verdict: Verdict) -> bool:
+    """Whether it says that something was written outside of its memory: nobody knows what else was hit."""
+    return verdict.status is Status.FAIL and (verdict.oracle == memory.ORACLE or verdict.where.startswith(GUARD))
 
 
 def name_of(judge: Judge) -> str:

@@ -129,3 +129,12 @@ def test_who_leaves_keeps_nobody_waiting() -> None:
     assert scheduler.ask(1, LeaseRequest(round=1, ran=2, drained=False)) == []
     assert scheduler.leave(0) == [(1, Lease(round=None))]
     assert scheduler.leave(1) == []
+
+
+def test_rounds_that_were_reserved_for_one_who_leaves_go_to_the_others() -> None:
+    scheduler = RoundScheduler(None, A_ROUND)
+    assert scheduler.ask(0, LeaseRequest()) == [(0, Lease(round=0, cases=A_ROUND, ahead=(1, 2)))]
+    assert scheduler.ask(1, LeaseRequest()) == [(1, Lease(round=3, cases=A_ROUND, ahead=(4, 5)))]
+    assert scheduler.leave(0) == []
+    assert scheduler.ask(1, LeaseRequest(round=3, ran=4)) == [(1, Lease(round=4, cases=A_ROUND, ahead=(5, 1)))]
+    assert scheduler.ask(2, LeaseRequest()) == [(2, Lease(round=2, cases=A_ROUND, ahead=(6, 7)))]

@@ -15,14 +15,16 @@ from fuzz.campaign import campaign
 from fuzz.case_source import CaseStream
 from fuzz.draw.rounds import round_cases
 from fuzz.triage import AFTER_OTHERS
-from oracles.catalogue import judge_all
+from oracles.catalogue import judge_all, oversteps
+from oracles.kv_indices import GUARD
 from repro.cases.case import Case, Setup, Target
 from repro.shrinking.store import AFTER, keep
 from repro.traces.campaign import dumps, loads
-from repro.traces.finding import Verdict
+from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Termination, Trace
+from runners.processes.log import Log
 from runners.processes.pool import Pool
-from runners.processes.served import kind, may_serve
+from runners.processes.served import Idle, kind, may_serve
 from runners.processes.warm import Open
 from tests.builders.campaign_world import FAIL, PLAN, World
 from tests.builders.cases import setup_of
@@ -32,6 +34,7 @@ from tests.test_pool import MODULE, TARGET
 from tests.test_warm import plain
 
 WELL = going("well")
+QUIET = Log()
 
 
 def setups(count: int, case: Case = WELL) -> list[Case]:
@@ -161,12 +164,34 @@ def test_which_setups_a_process_may_serve() -> None:
     one = served_by(eagle)
     assert may_serve(one, replace(eagle, topk=1, algorithm="EAGLE3"), 2)
     assert not may_serve(one, replace(eagle, algorithm="NEXTN"), 2), "latent attention"
+    assert not may_serve(one, replace(eagle, deterministic=True), 2), "kernels in the place of torch's"
     assert not may_serve(one, replace(eagle, runner="decode"), 2)
     assert not may_serve(one, replace(eagle, backend="fa3"), 2)
     assert not may_serve(one, eagle, 1)
     assert not may_serve(served_by(eagle, past=(eagle,)), eagle, 2)
     assert not may_serve(served_by(eagle, spent=True), eagle, 2)
     assert kind(eagle) == kind(replace(eagle, num_steps=1))
+
+
+def test_idle_processes_of_one_kind_wait_up_to_a_limit_and_the_latest_serves_next() -> None:
+    eagle = setup_of("draft", "triton")
+    idle = Idle(setups_per_session=4, room=2)
+    left = [Open(setup=eagle, channel=None, pid=number, log=QUIET) for number in range(3)]  # type: ignore[arg-type]
+    assert [idle.put(session) for session in left] == [None, None, left[0]]
+    assert idle.reopened(replace(eagle, algorithm="NEXTN")) is None
+    sessions = [idle.reopened(replace(eagle, num_steps=1)) for _ in range(3)]
+    assert [session and session.pid for session in sessions] == [2, 1, None]
+    assert idle.pop() is None
+
+
+def test_only_what_was_written_elsewhere_costs_a_process() -> None:
+    def failed(oracle: str, where: str) -> Verdict:
+        return Verdict(oracle=oracle, status=Status.FAIL, where=where)
+
+    assert oversteps(failed("kv_indices", f"{GUARD} kv_indices"))
+    assert oversteps(failed("memory", "stores of a_kernel"))
+    assert not oversteps(failed("slot0_padding", "padded rows of positions"))
+    assert not oversteps(replace(failed("memory", "stores of a_kernel"), status=Status.UNKNOWN))
 
 
 # A failure that shows only after other setups --------------------------------------------------------------------

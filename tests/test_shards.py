@@ -19,14 +19,14 @@ from fuzz import __main__ as fuzz
 from fuzz.campaign import campaign
 from fuzz.case_source import CaseSource, CaseStream
 from fuzz.commands import context
-from fuzz.draw.rounds import round_cases, rounds
+from fuzz.draw.rounds import round_cases, round_setup, rounds
 from fuzz.parallel.coordinator import Coordinator
 from fuzz.parallel.merge import merged, with_seeds
-from fuzz.parallel.scheduler import LeaseRequest, RoundScheduler
+from fuzz.parallel.scheduler import AHEAD, LeaseRequest, RoundScheduler
 from fuzz.parallel.shard import Channel, LeasedRounds, plan_from_json, plan_to_json
 from fuzz.stats import Plan
 from fuzz.triage import Hooks
-from repro.cases.case import Case, Target
+from repro.cases.case import Case, Setup, Target
 from repro.traces.campaign import Campaign, CampaignFinding, Progress, loads
 from repro.traces.finding import Finding, Status, Verdict, worst
 from repro.traces.trace import End, Termination, Trace
@@ -149,6 +149,33 @@ class Shared(Channel):
         return dataclasses.asdict(lease)
 
 
+def setup_of_round(number: int) -> Setup:
+    return round_setup(1, number, "toy", "triton")[1]
+
+
+def test_a_shard_of_an_endless_campaign_knows_the_setups_of_its_next_rounds() -> None:
+    """So that their sessions are opened ahead; and nobody else runs these rounds."""
+    scheduler = RoundScheduler(None, 2)
+    run: list[list[Setup]] = []
+    for number in range(2):
+        source = LeasedRounds(
+            Shared(scheduler, number), lambda number: round_cases(1, number, "toy", "triton", 2), setup_of_round
+        )
+        setups: list[Setup] = []
+        announced: list[Setup] = []
+        for ran in range(8):
+            case = source.next_case(ran)
+            assert isinstance(case, Case)
+            if case.setup not in setups:
+                assert case.setup in announced or not setups
+                setups.append(case.setup)
+                announced = list(source.coming())
+                assert len(announced) == AHEAD
+        run.append(setups)
+    assert len(run[0]) == len(run[1]) == 4
+    assert not set(run[0]) & set(run[1])
+
+
 def test_cases_that_cannot_be_run_do_not_count() -> None:
     """One shard takes all rounds here; tests/test_scheduler.py has several, at all speeds."""
 
@@ -179,7 +206,9 @@ def test_cases_that_cannot_be_run_do_not_count() -> None:
     alone, told = ran(CaseStream(rounds(1, "toy", "triton", 5)), dataclasses.replace(plan, cases=31))
     assert told.skipped
     scheduler = RoundScheduler(31, 5)
-    leased = LeasedRounds(Shared(scheduler, 0), lambda number: round_cases(1, number, "toy", "triton", 5))
+    leased = LeasedRounds(
+        Shared(scheduler, 0), lambda number: round_cases(1, number, "toy", "triton", 5), setup_of_round
+    )
     dealt, also = ran(leased, plan)
     assert dealt == alone
     assert (also.cases, also.skipped, also.stopped) == (31, told.skipped, "cases")

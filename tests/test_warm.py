@@ -89,8 +89,8 @@ def test_without_room_nothing_is_opened() -> None:
     ("engine", "workers", "cores", "room"),
     [
         ("cuda", 1, 16, 4),
-        ("cuda", 4, 16, 1),
-        ("cuda", 8, 16, 0),
+        ("cuda", 4, 16, 2),
+        ("cuda", 8, 16, 1),
         ("emulated", 1, 2, 1),
         ("emulated", 2, 2, 0),
         ("emulated", 1, 1, 0),

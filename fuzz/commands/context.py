@@ -36,6 +36,7 @@ from repro.ledger.known import Issue, load
 from repro.ledger.run import LedgerRun
 from repro.shrinking.store import keep
 from repro.traces.campaign import Campaign, Replay, dumps
+from runners.processes.served import setups_per_session
 from runners.processes.warm import room_for
 from runners.targets.devices import gpus, spread, visible
 
@@ -76,7 +77,7 @@ class CommandContext:
             log=self.log(target),
             timeout_s=self.options.timeout,
             standbys=self.standbys(target, 1),
-            setups_per_session=self.options.setups_per_session,
+            setups_per_session=self.setups_per_session(target),
             issues=self.issues,
             traces=self.options.keep_traces,
         )
@@ -86,6 +87,10 @@ class CommandContext:
         """How many sessions each of these workers may open ahead."""
         asked: int | None = self.options.standbys
         return room_for(target.engine, workers) if asked is None else asked
+
+    def setups_per_session(self, target: Target) -> int:
+        """How many setups a session process of this target may serve."""
+        return self.options.setups_per_session or setups_per_session(target.engine)
 
     def log(self, target: Target, number: int | None = None) -> Path:
         """Where a worker's prints go."""
@@ -155,7 +160,7 @@ class CommandContext:
                 "log": str(self.log(plan.target, number)),
                 "device": device,
                 "standbys": self.standbys(plan.target, options.workers),
-                "setups_per_session": options.setups_per_session,
+                "setups_per_session": self.setups_per_session(plan.target),
                 "ledger": str(self.ledger.path or ""),
                 "run": self.ledger.run,
                 "keep_traces": options.keep_traces,

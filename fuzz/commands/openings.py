@@ -39,7 +39,7 @@ def _timed(context: CommandContext, plan: Plan) -> list[Opening]:
     """Setups of rounds, each with its first two cases in a session of its own; the first, which starts the worker and
     may compile kernels, is not counted."""
     options, openings = context.options, []
-    log, served = context.log(plan.target), options.setups_per_session
+    log, served = context.log(plan.target), context.setups_per_session(plan.target)
     with Pool(plan.target, timeout_s=options.timeout, log=log, session=_SESSION, setups_per_session=served) as pool:
         for number in range(1 + options.openings):
             cases = list(islice(round_cases(plan.seed, number, plan.runner, plan.backend, 2), 2))

@@ -15,7 +15,7 @@ from fuzz.draw.transitions import exercised
 from fuzz.in_flight import InFlight
 from fuzz.known import explain
 from fuzz.triage import Hooks
-from oracles.catalogue import judge_all, overall
+from oracles.catalogue import judge_all, overall, oversteps
 from repro.cases.case import Case, Target
 from repro.ledger.known import Issue
 from repro.ledger.run import LedgerRun
@@ -63,7 +63,7 @@ def session_hooks(
         return str(keep(place.out, finding))
 
     def note(case: Case, trace: Trace, verdicts: Sequence[Verdict], status: Status) -> None:
-        if status is Status.FAIL:
+        if any(map(oversteps, verdicts)):
             pool.renew()
         ledger.case(target, case, trace, verdicts, status, exercised(case, trace.replayed))
 

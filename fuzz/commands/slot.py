@@ -20,6 +20,7 @@ from repro.commands.cli import BadInput
 from repro.ledger.known import Issue, load
 from repro.ledger.run import LedgerRun
 from repro.traces.exit_codes import ExitCode
+from runners.processes.served import setups_per_session
 from runners.processes.warm import room_for
 from runners.targets.environments import lacks
 
@@ -66,7 +67,7 @@ def hooks_of(job: Mapping[str, Any]) -> Iterator[Hooks]:
         timeout_s=job["timeout"],
         # The cores are shared out among the slots: one that has a single core opens nothing ahead.
         standbys=room_for(target.engine, job["slots"]) if job["standbys"] is None else job["standbys"],
-        setups_per_session=job.get("setups_per_session", 1),
+        setups_per_session=job["setups_per_session"] or setups_per_session(target.engine),
         issues=issues,
     )
     # What is to be stored goes back with the result.

@@ -4,7 +4,11 @@ exactly those cases that one process alone would run.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
+
+# Rounds that a shard of an endless campaign knows it will have next, so that it can open their sessions ahead.
+AHEAD = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,10 +23,12 @@ class LeaseRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A round, and how many of its cases may be run so far. No round: there is no work left."""
+    """A round, and how many of its cases may be run so far. No round: there is no work left. ahead: the rounds that
+    are this shard's next, as far as that is certain."""
 
     round: int | None
     cases: int = 0
+    ahead: tuple[int, ...] = ()
 
 
 # By shard number.
@@ -44,6 +50,9 @@ class RoundScheduler:
         self._ran: dict[int, int] = {}  # cases of each finished round
         self._works_on: dict[int, int] = {}  # the round of each shard
         self._waiting: dict[int, LeaseRequest] = {}
+        self._endless = limit is None and rounds is None
+        self._reserved: defaultdict[int, list[int]] = defaultdict(list)  # of each shard of an endless campaign
+        self._returned: list[int] = []  # reserved by shards that have left
 
     def ask(self, shard: int, request: LeaseRequest) -> Leases:
         """The leases that can be given now, of all shards that wait. The other shards are answered later."""
@@ -56,6 +65,7 @@ class RoundScheduler:
     def leave(self, shard: int) -> Leases:
         """A shard has ended. Its unfinished round is not reassigned; it counts as fully run."""
         self._waiting.pop(shard, None)
+        self._returned += self._reserved.pop(shard, [])
         self._finish(shard, self._cases_per_round)
         return self._answers()
 
@@ -65,8 +75,9 @@ class RoundScheduler:
         while answer := self._next_answer():
             shard, lease = answer
             del self._waiting[shard]
-            if lease.round is not None and lease.round == self._leased:
+            if lease.round is not None and lease.round == self._leased and not self._endless:
                 self._leased += 1
+            if lease.round is not None:
                 self._works_on[shard] = lease.round
             leases.append(answer)
         return leases
@@ -83,14 +94,27 @@ class RoundScheduler:
         if request.round is not None:
             more = self._allowed(request.round)
             if more > request.ran:
-                return Lease(round=request.round, cases=more)
+                return Lease(round=request.round, cases=more, ahead=tuple(self._reserved[shard]))
             if not self._all_finished_before(request.round):
                 return None
             self._finish(shard, request.ran)
+        if self._endless:
+            return self._next_reserved(shard)
         cases = self._allowed(self._leased)
         if cases:
             return Lease(round=self._leased, cases=cases)
         return Lease(round=None) if self._all_finished_before(self._leased) else None
+
+    def _next_reserved(self, shard: int) -> Lease:
+        """The round that was this shard's next; it learns which ones follow."""
+        reserved = self._reserved[shard]
+        while len(reserved) <= AHEAD:
+            if self._returned:
+                reserved.append(self._returned.pop(0))
+            else:
+                reserved.append(self._leased)
+                self._leased += 1
+        return Lease(round=reserved.pop(0), cases=self._cases_per_round, ahead=tuple(reserved))
 
     def _finish(self, shard: int, ran: int) -> None:
         number = self._works_on.pop(shard, None)

@@ -67,10 +67,14 @@ class Channel:
 
 
 class LeasedRounds:
-    """A case source: the rounds that the coordinator leases, each as far as its lease goes. Mutable."""
+    """A case source: the rounds that the coordinator leases, each as far as its lease goes. Mutable. cases_of,
+    setup_of: of a round, by its place among those of the campaign."""
 
-    def __init__(self, channel: Channel, cases_of: Callable[[int], Iterator[Case]]) -> None:
-        self._channel, self._cases_of = channel, cases_of
+    def __init__(
+        self, channel: Channel, cases_of: Callable[[int], Iterator[Case]], setup_of: Callable[[int], Setup]
+    ) -> None:
+        self._channel, self._cases_of, self._setup_of = channel, cases_of, setup_of
+        self._setups: dict[int, Setup] = {}  # of the rounds to come
         self._lease: Lease | None = None  # until the first one is asked for
         self._cases: Iterator[Case] = iter(())
         self._drawn: Case | None = None  # the round's next case
@@ -91,14 +95,17 @@ class LeasedRounds:
         return NoCase.DONE
 
     def _ask(self, request: LeaseRequest, ran: int) -> Lease:
-        lease = Lease(**self._channel.ask(say="lease", **dataclasses.asdict(request)))
+        answer = self._channel.ask(say="lease", **dataclasses.asdict(request))
+        lease = Lease(**(answer | {"ahead": tuple(answer["ahead"])}))
         if lease.round is not None and lease.round != request.round:
             self._cases, self._drawn, self._ran_before = self._cases_of(lease.round), None, ran
         self._lease = lease
         return lease
 
     def coming(self) -> tuple[Setup, ...]:
-        return ()  # which rounds will be leased is not known
+        ahead = self._lease.ahead if self._lease else ()
+        self._setups = {number: self._setups.get(number) or self._setup_of(number) for number in ahead}
+        return tuple(self._setups.values())
 
 
 class Shard:

@@ -22,7 +22,7 @@ from runners.processes.causes import cuda_error, exit_name
 from runners.processes.compilers import patient
 from runners.processes.fork_servers import started
 from runners.processes.log import Log
-from runners.processes.served import Idle
+from runners.processes.served import IDLE_MAX, Idle
 from runners.processes.trace_reader import Intake
 from runners.processes.unsaid import BUILDING, CLOSING, WAITING, NeverBegun, is_opening, lacked_room, unsaid
 from runners.processes.warm import Open, WarmSessions
@@ -78,7 +78,7 @@ class Pool:
         self._worker: Worker | None = None
         self._session: Open | None = None
         self._standbys = WarmSessions(standbys, self._open_ahead, self._dismiss)
-        self._idle = Idle(setups_per_session)
+        self._idle = Idle(setups_per_session, IDLE_MAX + standbys)
         self.past: tuple[Setup, ...] = ()  # what the process of the last run had served before
         self._pastless = False  # whether the run under way must be the first of its process
         self._crashed: set[Setup] = set()  # setups on which a run has ended badly

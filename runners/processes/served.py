@@ -9,11 +9,21 @@ from runners.processes.warm import Open
 # Runners and backends whose traces were compared, bit by bit, with those of fresh processes (tests/test_served.py).
 RUNNERS = frozenset({"draft", "decode", "verify", "draft_extend", "toy"})
 BACKENDS = frozenset({"triton", "flashinfer", "toy"})
+# Processes that may wait for a setup of their kind, besides those that sessions opened ahead leave.
+IDLE_MAX = 3
+# How many setups a process serves, where nobody says: on a GPU a process has a CUDA context and traced functions, which cost seconds; without
+# one it has next to nothing that a fork has not.
+SETUPS_PER_SESSION = {"cuda": 64}
+
+
+def setups_per_session(engine: str) -> int:
+    return SETUPS_PER_SESSION.get(engine, 1)
 
 
 def may_serve(session: Open, setup: Setup, setups_per_session: int) -> bool:
     """Whether this session's process may open a session for the setup once it is closed. Not where modules of sglang
-    are changed for one kind of model: latent attention, sliding layers with a pool of their own."""
+    are changed for one kind of model (latent attention, sliding layers with a pool of their own), nor where kernels
+    take the place of torch's for good, as in deterministic inference."""
     before = session.setup
     return (
         not session.spent
@@ -25,33 +35,36 @@ def may_serve(session: Open, setup: Setup, setups_per_session: int) -> bool:
 
 
 class Idle:
-    """The processes that setups were left in, one of each kind: each setup leaves one behind, and the next one of its
-    kind opens in it. Mutable. wanted: whether one may serve several."""
+    """Up to `room` processes that setups were left in: the next setup of the same kind opens in one. Mutable. wanted:
+    whether one may serve several."""
 
-    def __init__(self, setups_per_session: int) -> None:
+    def __init__(self, setups_per_session: int, room: int) -> None:
         self.wanted = setups_per_session > 1
         self._setups_per_session = setups_per_session
-        self._left: dict[object, Open] = {}
+        self._room = room
+        self._left: list[Open] = []  # the one that was left last stands last
 
     def put(self, session: Open) -> Open | None:
-        """Have this one; the one before of its kind, if it was not used, is the caller's."""
-        before = self._left.pop(kind(session.setup), None)
-        self._left[kind(session.setup)] = session
-        return before
+        """Have this one; the one that nobody has needed for longest, if there is no room for it, is the caller's."""
+        self._left.append(session)
+        return self._left.pop(0) if len(self._left) > self._room else None
 
     def pop(self) -> Open | None:
         """One that was left, which is the caller's from now on."""
-        return self._left.popitem()[1] if self._left else None
+        return self._left.pop() if self._left else None
 
     def reopened(self, setup: Setup) -> Open | None:
-        """A session of this setup that is to be opened in that process; None if there is none that may."""
-        left = self._left.get(kind(setup))
-        if left is None or not may_serve(left, setup, self._setups_per_session):
+        """A session of this setup that is to be opened in the process that was left last; None if there is none that
+        may."""
+        fitting = (session for session in reversed(self._left) if may_serve(session, setup, self._setups_per_session))
+        left = next(fitting, None)
+        if left is None:
             return None
-        del self._left[kind(setup)]
+        self._left.remove(left)
         past, mark = (*left.past, left.setup), left.log.mark()
         return Open(setup=setup, channel=left.channel, pid=left.pid, log=left.log, past=past, mark=mark)
 
 
 def kind(setup: Setup) -> tuple[object, ...]:
-    return setup.runner, setup.backend, setup.algorithm == "NEXTN", setup.swa, setup.dp_attention
+    latent = setup.algorithm == "NEXTN"
+    return setup.runner, setup.backend, latent, setup.swa, setup.dp_attention, setup.deterministic

@@ -15,9 +15,8 @@ from repro.cases.case import Case, Setup
 from runners.processes.log import Log
 
 # Cores that a machine must have for each standby of a worker, besides those of other workers. Opening one is one
-# thread's work on the emulated engine: one core for it, one for the session under way. On a GPU compilers and the
-# sessions' own threads take part.
-CORES_EACH = {"emulated": 2, "cuda": 4}
+# thread's work: one core for it, one for the session under way.
+CORES_EACH = {"emulated": 2, "cuda": 2}
 # On a GPU each holds a CUDA context and its graphs, about 1 GB with the models that are run here.
 STANDBYS_MAX = 4
 

@@ -48,8 +48,9 @@ _ENGINES = {
         "OPENBLAS_NUM_THREADS": "1",
     },
     # The worker forks after importing sglang, whose imports ask whether there is a GPU: NVML answers that without
-    # the CUDA context that no fork survives.
-    "cuda": {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
+    # the CUDA context that no fork survives. What sglang compiles are a few small kernels: Inductor's pool of processes
+    # takes longer to start than these, in every session.
+    "cuda": {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"},
 }
 # What turns sglang's own probes on, before and after 0.5.13; and eagleeye's own variable for it.
 PROBES = "EAGLEEYE_PROBES"
