@@ -1,8 +1,8 @@
 """Run the same Triton kernels under Triton's own interpreter and under ours: python interpreted.py FOLDER [sglang].
 
 What every operation gave goes to FOLDER/plain.json and FOLDER/ours.json: name -> type, shape and bytes; the kernels
-that were run one program after the other, to FOLDER/one-by-one.json. Each runs in
-a process forked from this one, because ours is never taken back out. Needs TRITON_INTERPRET=1.
+that were run one program after the other, to FOLDER/one-by-one.json, those that are recorded to FOLDER/recorded.json.
+Each runs in a process forked from this one, because ours is never taken back out. Needs TRITON_INTERPRET=1.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import triton.language as tl
 
 from runners.engines import emulated
 from runners.engines.standins import native_imports
-from runners.engines.triton import interpreter
+from runners.engines.triton import interpreter, recorded
 from runners.releases import catalogue
 from tests.kernel_notes import RESULTS, note
+from tests.kernels_again import again
 from tests.kernels_of_memory import launches, memory
 from tests.kernels_of_operations import arithmetic, structure
 from tests.kernels_of_programs import programs
@@ -128,12 +129,13 @@ def run(folder: Path, ours: bool, sglang: bool) -> None:
     if sglang:
         sglang_kernels()
     else:
-        for part in (arithmetic, structure, memory, launches, programs):
+        for part in (arithmetic, structure, memory, launches, programs, again):
             part()
         in_a_graph(ours)
     (folder / ("ours.json" if ours else "plain.json")).write_text(json.dumps(RESULTS))
     if ours:
         (folder / "one-by-one.json").write_text(json.dumps(sorted(interpreter.one_by_one())))
+        (folder / "recorded.json").write_text(json.dumps(sorted(recorded.kernels())))
 
 
 def main(folder: Path, sglang: bool) -> int:

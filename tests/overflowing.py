@@ -54,6 +54,12 @@ def fill_by_program(pointer, step, same):
 
 
 @triton.jit
+def fill_by_lane(pointer, step, SIZE: tl.constexpr):
+    lanes = tl.arange(0, SIZE)
+    tl.store(pointer + lanes // step, lanes)
+
+
+@triton.jit
 def sum_of_row(pointer, kv_indptr, kv_indices, SIZE: tl.constexpr):
     row = tl.program_id(0)
     start, end = tl.load(kv_indptr + row), tl.load(kv_indptr + row + 1)
@@ -123,6 +129,9 @@ def main() -> None:
     note("the same by two")
     fill_by_program[(4,)](middle, 2, 0)
     note("other values by two")
+    for step in (1, 4):
+        fill_by_lane[(1,)](middle, step, 8)
+        note(f"by lanes, {step} to a place")
     launch_memory.set_host([table])
     gather[(1,)](middle, table, 4, 8, 8)
     note("slots on the host")

@@ -117,3 +117,10 @@ def test_two_programs_that_store_different_values_to_one_place_are_seen(memory: 
     assert seen(memory, "other values by two") == {"two values stored to pointer in fill_by_program": [0, 16]}
     assert seen(memory, "other values where anything may be written") == {}
     assert memory["other values by two"][8:10] == [1, 3]
+
+
+def test_lanes_of_one_store_to_one_place_are_seen(memory: dict[str, Any]) -> None:
+    """Though it was recorded of a launch in which each had its own."""
+    assert seen(memory, "by lanes, 1 to a place") == {}
+    assert seen(memory, "by lanes, 4 to a place") == {"two values stored to pointer in fill_by_lane": [0, 16]}
+    assert memory["by lanes, 4 to a place"][8:11] == [3, 7, 0]

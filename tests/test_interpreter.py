@@ -15,6 +15,7 @@ import pytest
 
 from repro.cases.case import Target
 from runners.targets.environments import PROJECT, worker_environment
+from tests.kernels_again import RECORDED
 from tests.kernels_of_programs import ONE_BY_ONE
 from tests.python_path import in_front
 
@@ -45,6 +46,7 @@ def test_every_operation_gives_the_same_bits(tmp_path: Path) -> None:
     one_by_one = set(json.loads((tmp_path / "one-by-one.json").read_text()))
     assert one_by_one >= ONE_BY_ONE
     assert not one_by_one & {"parting", "shaped", "in_place", "uniform"}
+    assert set(json.loads((tmp_path / "recorded.json").read_text())) >= RECORDED
     # It shows little if most of it cannot be done, or leaves a type out.
     done = [result for result in plain.values() if result[0] != "raised"]
     assert len(done) > 20_000

@@ -7,6 +7,7 @@ the launch begins again, one program after the other.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ import triton.language as tl
 from triton.runtime import interpreter as triton_interpreter
 
 from runners.engines import launch_memory
+from runners.engines.triton.values import Value, apply
 
 TensorHandle = triton_interpreter.TensorHandle
 
@@ -92,29 +94,28 @@ class BatchedBuilder(triton_interpreter.InterpreterBuilder):
         return TensorHandle(spread(arg.data, tuple(ret_ty.shape)), arg.dtype.scalar)
 
     def create_unsplat(self, arg: Any) -> Any:
-        return TensorHandle(arg.data.reshape(arg.data.shape[0]), arg.dtype.scalar)
+        return TensorHandle(apply(_reshaped, arg.data, ()), arg.dtype.scalar)
 
     def create_expand_dims(self, arg: Any, axis: int) -> Any:
         return TensorHandle(np.expand_dims(arg.data, axis + 1), arg.dtype.scalar)
 
     def create_broadcast(self, arg: Any, shape: Any) -> Any:
-        return TensorHandle(filled(arg.data, (arg.data.shape[0], *shape)), arg.dtype.scalar)
+        return TensorHandle(stretched(arg.data, tuple(shape)), arg.dtype.scalar)
 
     def create_reshape(self, arg: Any, shape: Any, allow_reorder: bool) -> Any:
-        return TensorHandle(arg.data.reshape(arg.data.shape[0], *shape), arg.dtype.scalar)
+        return TensorHandle(apply(_reshaped, arg.data, tuple(shape)), arg.dtype.scalar)
 
     def create_trans(self, arg: Any, perm: Any) -> Any:
         return TensorHandle(np.transpose(arg.data, (0, *(axis + 1 for axis in perm))), arg.dtype.scalar)
 
     def create_cat(self, lhs: Any, rhs: Any) -> Any:
-        return TensorHandle(np.concatenate(_alike(lhs.data, rhs.data), axis=1), lhs.dtype.scalar)
+        return TensorHandle(apply(_concatenated, lhs.data, rhs.data), lhs.dtype.scalar)
 
     def create_join(self, lhs: Any, rhs: Any) -> Any:
-        return TensorHandle(np.stack(_alike(lhs.data, rhs.data), axis=-1), lhs.dtype.scalar)
+        return TensorHandle(apply(_joined, lhs.data, rhs.data), lhs.dtype.scalar)
 
     def create_gather(self, src: Any, indices: Any, axis: int) -> Any:
-        source, places = _alike(src.data, indices.data)
-        return TensorHandle(np.take_along_axis(source, places, axis=axis + 1), src.dtype.scalar)
+        return TensorHandle(apply(_gathered, src.data, indices.data, axis), src.dtype.scalar)
 
     # Memory
 
@@ -177,12 +178,21 @@ class BatchedBuilder(triton_interpreter.InterpreterBuilder):
 
 def batched() -> bool:
     """Whether values have a leading axis just now."""
-    return type(triton_interpreter.interpreter_builder) is BatchedBuilder
+    return isinstance(triton_interpreter.interpreter_builder, BatchedBuilder)
 
 
 def spread(data: Any, shape: tuple[int, ...]) -> Any:
     """Scalars [rows] as blocks [rows, *shape]."""
-    return filled(lined_up(data, len(shape)), (data.shape[0], *shape))
+    return stretched(lined_up(data, len(shape)), shape)
+
+
+def stretched(data: Any, shape: tuple[int, ...]) -> Any:
+    """Blocks, repeated to this shape."""
+    return apply(_stretched, data, shape)
+
+
+def _stretched(data: Any, shape: tuple[int, ...]) -> Any:
+    return filled(data, (data.shape[0], *shape))
 
 
 def filled(data: Any, shape: tuple[int, ...]) -> Any:
@@ -194,14 +204,25 @@ def filled(data: Any, shape: tuple[int, ...]) -> Any:
 
 def lined_up(data: Any, rank: int) -> Any:
     """Scalars [rows] so that they broadcast with blocks of this rank."""
-    return data.reshape(data.shape[0], *(1,) * rank)
+    return apply(_reshaped, data, (1,) * rank)
+
+
+def _reshaped(data: Any, shape: tuple[int, ...]) -> Any:
+    return data.reshape(data.shape[0], *shape)
 
 
 def known(data: Any) -> Any:
     """The one value of a scalar [rows]. Diverged where programs have several."""
+    if type(data) is Value:
+        return data.recorder.known(data)
     if data.shape[0] > 1 and not (data == data[0]).all():
         raise Diverged(data)
     return data[0]
+
+
+def only(data: Any) -> Any:
+    """The same of a block of one element."""
+    return known(apply(_reshaped, data, ()))
 
 
 def run(function: Callable[..., None], arguments: dict[str, Any], grid: tuple[int, int, int]) -> bool:
@@ -209,22 +230,17 @@ def run(function: Callable[..., None], arguments: dict[str, Any], grid: tuple[in
 
     arguments: as Triton's interpreter takes them."""
     builder = triton_interpreter.interpreter_builder
-    count = grid[0] * grid[1] * grid[2]
-    places = np.indices(grid, dtype=np.int32).reshape(3, count)
     memory = Memory()
+    places = every_place(grid)
     builder.__class__ = BatchedBuilder
     builder.memory = memory
-    groups = [np.arange(count)]
+
+    def run_group(programs: Any) -> None:
+        builder.programs, builder.places = programs, places[:, programs]
+        function(**arguments)
+
     try:
-        while groups:
-            builder.programs = groups.pop()
-            builder.places = places[:, builder.programs]
-            mark = memory.mark()
-            try:
-                function(**arguments)
-            except Diverged as divergence:
-                memory.back_to(mark)
-                groups += _agreeing(builder.programs, divergence.values)
+        in_groups(places.shape[1], memory, run_group)
     except BaseException as error:
         # Of NotBatched, and of whatever the kernel raises, which then comes out in its own program.
         memory.back_to((0, 0, 0))
@@ -236,11 +252,42 @@ def run(function: Callable[..., None], arguments: dict[str, Any], grid: tuple[in
     return True
 
 
+@functools.lru_cache(maxsize=256)
+def every_place(grid: tuple[int, int, int]) -> Any:
+    """[3, programs]: the indices of every program in the grid."""
+    return np.indices(grid, dtype=np.int32).reshape(3, grid[0] * grid[1] * grid[2])
+
+
+def in_groups(count: int, memory: Any, run_group: Callable[[Any], None]) -> None:
+    """Run all programs together; where they differ, from the beginning, those that agree."""
+    groups = [np.arange(count)]
+    while groups:
+        programs = groups.pop()
+        mark = memory.mark()
+        try:
+            run_group(programs)
+        except Diverged as divergence:
+            memory.back_to(mark)
+            groups += _agreeing(programs, divergence.values)
+
+
 def _agreeing(programs: Any, values: Any) -> list[Any]:
     """Programs that have the same value, together; the first to run comes last."""
     distinct, which = np.unique(values, return_inverse=True)
     groups = [programs[which.reshape(-1) == number] for number in range(len(distinct))]
     return sorted(groups, key=lambda group: -int(group[0]))
+
+
+def _concatenated(left: Any, right: Any) -> Any:
+    return np.concatenate(_alike(left, right), axis=1)
+
+
+def _joined(left: Any, right: Any) -> Any:
+    return np.stack(_alike(left, right), axis=-1)
+
+
+def _gathered(source: Any, places: Any, axis: int) -> Any:
+    return np.take_along_axis(*_alike(source, places), axis=axis + 1)
 
 
 def _alike(left: Any, right: Any) -> tuple[Any, Any]:

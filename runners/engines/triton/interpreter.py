@@ -7,6 +7,7 @@ the kernel alone is kept. `launches_go_to` diverts launches to a recorder.
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from triton.runtime import interpreter as triton_interpreter
 from triton.runtime.errors import InterpreterError
 
 from runners.engines import launch_memory
-from runners.engines.triton import absent, batched, language, reductions
+from runners.engines.triton import absent, batched, language, recorded, recording, reductions
 
 _receiver: Callable[[Launch], None] | None = None
 # Kernels whose programs cannot all be run at once, as was seen.
@@ -47,30 +48,38 @@ class Launch:
 
     def run(self) -> None:
         """Run every program instance. InterpreterError carries whatever the kernel raised."""
-        builder = triton_interpreter.interpreter_builder
+        function = self.function
+        memory = self.memory or launch_memory.spans(self.arguments)
+        launch_memory.begin(function.__name__, memory, self.arguments)
+        launch_memory.check(function.__name__, self.arguments, self.grid[0])
+        try:
+            with np.errstate(all="ignore"):
+                if function in _one_by_one or not recorded.run(
+                    function, self.arguments, self.constexprs, self.grid, memory
+                ):
+                    self._run_as_written()
+        except Exception as error:
+            raise InterpreterError(f"{function.__name__}: {error!r}") from error
+        finally:
+            launch_memory.end()
+
+    def _run_as_written(self) -> None:
+        """By Triton's language: all programs at once if that can be, else one after the other."""
+        builder, function = triton_interpreter.interpreter_builder, self.function
         convert = triton_interpreter._implicit_cvt
         arguments = {
             name: value if name in self.constexprs else convert(value) for name, value in self.arguments.items()
         }
         builder.set_grid_dim(*self.grid)
-        function = self.function
-        launch_memory.begin(function.__name__, self.memory or launch_memory.spans(self.arguments), self.arguments)
-        launch_memory.check(function.__name__, self.arguments, self.grid[0])
-        try:
-            with np.errstate(all="ignore"):
-                if function not in _one_by_one and self.programs > 1:
-                    if batched.run(function, arguments, self.grid):
-                        return
-                    _one_by_one.add(function)
-                for x in range(self.grid[0]):
-                    for y in range(self.grid[1]):
-                        for z in range(self.grid[2]):
-                            builder.grid_idx = (x, y, z)
-                            function(**arguments)
-        except Exception as error:
-            raise InterpreterError(f"{function.__name__}: {error!r}") from error
-        finally:
-            launch_memory.end()
+        if function not in _one_by_one and self.programs > 1:
+            if batched.run(function, arguments, self.grid):
+                return
+            _one_by_one.add(function)
+        for x in range(self.grid[0]):
+            for y in range(self.grid[1]):
+                for z in range(self.grid[2]):
+                    builder.grid_idx = (x, y, z)
+                    function(**arguments)
 
 
 def one_by_one() -> frozenset[str]:
@@ -143,11 +152,23 @@ def _patch_language(function: Any) -> type[_Kept]:
     return _Kept
 
 
+class _Loops(triton_interpreter.ASTTransformer):
+    """Lets a kernel's loops ask for agreed_range; else as Triton's interpreter rewrites kernels."""
+
+    def visit_For(self, node: ast.For) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Name) and node.iter.func.id == "range":
+            node.iter.func.id = "agreed_range"
+        return node
+
+
 def install() -> None:
     """Replace Triton's launcher in this process."""
     language.install()
     reductions.install()
     launch_memory.install()
+    triton_interpreter.FunctionRewriter.ast_transformer = _Loops()
+    triton_interpreter.agreed_range = recording.agreed_range
     triton_interpreter.GridExecutor.__call__ = _call
     triton_interpreter._patch_lang = _patch_language
     triton_interpreter.interpreter_builder.options = triton_interpreter.InterpreterOptions(sanitize_overflow=False)

@@ -18,6 +18,7 @@ from triton.language import core
 from triton.runtime import interpreter as triton_interpreter
 
 from runners.engines.triton import batched, eight_bits
+from runners.engines.triton.values import apply
 
 _Tuple = core.tuple
 _constexpr = core.constexpr
@@ -132,7 +133,7 @@ def _stretched(value: Any, sizes: tuple[int, ...]) -> Any:
     if value.type.sizes == sizes:
         return value
     data = value.handle.data
-    wide = batched.filled(data, (data.shape[0], *sizes)) if batched.batched() else np.broadcast_to(data, sizes)
+    wide = batched.stretched(data, sizes) if batched.batched() else np.broadcast_to(data, sizes)
     handle = triton_interpreter.TensorHandle(wide, value.dtype)
     return tl.tensor(handle, _block(value.dtype, sizes))
 
@@ -359,8 +360,7 @@ def _whole_launch(patch: Callable[..., None]) -> Callable[..., None]:
 def _block_truth(block: Any, sequential: Callable[[Any], bool]) -> bool:
     if not batched.batched():
         return sequential(block)
-    data = block.handle.data
-    return bool(batched.known(data.reshape(data.shape[0]))) if data[0].size == 1 else True
+    return bool(batched.only(block.handle.data)) if math.prod(block.type.sizes) == 1 else True
 
 
 def shorten_operators() -> None:
@@ -381,7 +381,8 @@ def install() -> None:
     tl.block_type.__init__ = _block_init
     tl.tensor.__init__ = _tensor_init
     triton_interpreter._get_np_dtype = _np_dtype
-    triton_interpreter._convert_float = eight_bits.converting(triton_interpreter._convert_float)
+    convert = eight_bits.converting(triton_interpreter._convert_float)
+    triton_interpreter._convert_float = functools.partial(apply, convert)
     triton_interpreter._validate_np_data_size = _fits
     triton_interpreter.TensorHandle.__init__ = _handle_init
     triton_interpreter._patch_attr = _bind

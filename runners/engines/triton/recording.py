@@ -1,0 +1,227 @@
+"""Runs a kernel as it is written once, and notes the operations of numpy that it comes to (recorded.py)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime import interpreter as triton_interpreter
+
+from runners.engines.triton import lanes
+from runners.engines.triton.batched import BatchedBuilder, Diverged, known
+from runners.engines.triton.values import NotRecorded, Value, apply
+
+TensorHandle = triton_interpreter.TensorHandle
+
+# The slots that every recording has: the launch's memory, the places of programs and the size of the grid. Behind them
+# lie the launch's arguments.
+LANES, PLACES, GRID, ARGUMENTS = 0, 1, 4, 7
+
+
+@dataclass(slots=True)
+class Segment:
+    """Operations up to where memory decides how the kernel goes on, or to its end. Mutable: it grows while it is
+    recorded. asked: the slot whose value decides, and how it goes on for each."""
+
+    operations: list[tuple[Callable[..., Any], tuple[int, ...], int]] = field(default_factory=list)
+    asked: int | None = None
+    ways: dict[Any, Segment] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Recording:
+    """All that is known of one kernel with such arguments. Mutable. initial: what lies in the slots before a run,
+    constants in theirs."""
+
+    initial: list[Any]
+    root: Segment | None = None
+    ways: int = 0
+    unusual: int = 0
+
+
+class _Recorder:
+    """Runs a kernel once, from the beginning: along what is recorded already, and notes what comes behind it."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self._new = False
+        self._drop: Callable[[], object] = lambda: None
+        self._owners: dict[int, int] = {}  # of slots in use, the number of the value in each
+        self._free: list[int] = []
+        self._numbers = 0
+        self._at = 0
+        if recording.root is None:
+            recording.root = Segment()
+            self._begin_new(lambda: setattr(recording, "root", None))
+        self._segment = recording.root
+
+    def _begin_new(self, drop: Callable[[], object]) -> None:
+        self._new, self._drop = True, drop
+        self.recording.ways += 1
+
+    def given(self, data: Any, slot: int) -> Value:
+        """What is the recording's to be given."""
+        return self._value(data, slot)
+
+    def _value(self, data: Any, slot: int) -> Value:
+        self._numbers += 1
+        self._owners[slot] = self._numbers
+        return Value(self, data, slot, self._numbers)
+
+    def apply(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+        data = function(*[operand.data if type(operand) is Value else operand for operand in operands])
+        if not self._new:
+            recorded, _, slot = self._segment.operations[self._at]
+            if _name(recorded) != _name(function):
+                raise NotRecorded
+        else:
+            places = tuple(operand.slot if type(operand) is Value else self._constant(operand) for operand in operands)
+            slot = self._room()
+            self._segment.operations.append((function, places, slot))
+        self._at += 1
+        if slot in self._free:
+            self._free.remove(slot)
+        return self._value(data, slot)
+
+    def forget(self, slot: int, number: int) -> None:
+        if self._owners.get(slot) == number:
+            del self._owners[slot]
+            self._free.append(slot)
+
+    def known(self, value: Value) -> Any:
+        if self._new:
+            self._segment.asked = value.slot
+        elif self._segment.asked != value.slot or self._at != len(self._segment.operations):
+            raise NotRecorded
+        answer = known(value.data)
+        self._at = 0
+        before, way = self._segment, answer.item()
+        if way not in before.ways:
+            before.ways[way] = Segment()
+            self._begin_new(lambda: before.ways.pop(way))
+        self._segment = before.ways[way]
+        return answer
+
+    def drop(self) -> None:
+        """What was begun has not come to its end."""
+        self._drop()
+
+    def _constant(self, value: Any) -> int:
+        self.recording.initial.append(value)
+        return len(self.recording.initial) - 1
+
+    def _room(self) -> int:
+        return self._free.pop() if self._free else self._constant(None)
+
+
+def _name(function: Callable[..., Any]) -> Any:
+    return function.func if isinstance(function, functools.partial) else function
+
+
+class _Builder(BatchedBuilder):
+    """The same operations, on what stands for arrays. Mutable. given: what the recording is of,
+    set for each."""
+
+    given: list[Value]
+
+    def create_get_program_id(self, axis: int) -> Any:
+        return TensorHandle(self.given[PLACES + axis], tl.int32)
+
+    def create_get_num_programs(self, axis: int) -> Any:
+        return TensorHandle(self.given[GRID + axis], tl.int32)
+
+    def create_load(self, ptr: Any, *_: Any) -> Any:
+        return self.create_masked_load(ptr, None, None)
+
+    def create_store(self, ptr: Any, value: Any, *_: Any) -> None:
+        self.create_masked_store(ptr, value, None)
+
+    def create_masked_load(self, ptrs: Any, mask: Any, other: Any, *_: Any) -> Any:
+        element = ptrs.get_element_ty()
+        dtype = triton_interpreter._get_np_dtype(element)
+        operands = [None if operand is None else operand.data for operand in (mask, other)]
+        return TensorHandle(apply(lanes.load, self.given[LANES], ptrs.data, *operands, dtype), element)
+
+    def create_masked_store(self, ptrs: Any, value: Any, mask: Any, *_: Any) -> None:
+        allowed = None if mask is None else mask.data
+        apply(lanes.store, self.given[LANES], ptrs.data, value.data, allowed)
+
+    def create_bitcast(self, src: Any, dst_type: Any) -> Any:
+        if src.dtype.is_ptr() and _width(src.dtype) != _width(dst_type.scalar):
+            raise NotRecorded
+        return super().create_bitcast(src, dst_type)
+
+    def create_int_to_ptr(self, *_: Any) -> Any:
+        raise NotRecorded
+
+    create_ptr_to_int = create_int_to_ptr
+
+
+def _width(kind: Any) -> int:
+    return max(8, kind.element_ty.primitive_bitwidth) if kind.is_ptr() else 0
+
+
+def record(
+    recording: Recording,
+    function: Callable[..., None],
+    arguments: Mapping[str, Any],
+    constexprs: frozenset[str],
+    inputs: list[Any],
+) -> None:
+    """Run the kernel as it is written, for one group of programs."""
+    builder = triton_interpreter.interpreter_builder
+    recorder = _Recorder(recording)
+    given = [recorder.given(data, slot) for slot, data in enumerate(inputs)]
+    bound = {}
+    places = iter(given[ARGUMENTS:])
+    for name, value in arguments.items():
+        bound[name] = value if name in constexprs else triton_interpreter._implicit_cvt(value)
+        if name not in constexprs and (type(value) is int or isinstance(value, torch.Tensor)):
+            bound[name].handle.data = next(places)
+    builder.__class__, builder.given = _Builder, given
+    try:
+        function(**bound)
+    except Diverged:
+        raise
+    except BaseException:
+        recorder.drop()
+        raise
+    finally:
+        builder.__class__, builder.given = triton_interpreter.InterpreterBuilder, []
+
+
+# Loops -----------------------------------------------------------------------------------------------------------
+
+
+def agreed_range(*bounds: Any) -> Any:
+    """Python's range, in a kernel. While it is recorded, programs that go round equally often go on together."""
+    start, stop, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
+    if not (_varies(start) or _varies(stop)) or type(step) is not int:
+        return range(*bounds)
+    if _varies(start) and (not _varies(stop) or (start.dtype, stop.dtype) != (tl.int32, tl.int32)):
+        return range(*bounds)
+    first, last = (bound.handle.data if isinstance(bound, tl.tensor) else bound for bound in (start, stop))
+    count = int(known(apply(_rounds, first, last, step)))
+    if not _varies(start):
+        return range(int(start), int(start) + count * step, step)
+    return _counted(start, step, count)
+
+
+def _varies(bound: Any) -> bool:
+    return isinstance(bound, tl.tensor) and type(bound.handle.data) is Value
+
+
+def _rounds(start: Any, stop: Any, step: int) -> Any:
+    """How often range(start, stop, step) goes round."""
+    length = np.asarray(stop).astype(np.int64) - np.asarray(start).astype(np.int64)
+    return np.maximum(-(-length // step), 0)
+
+
+def _counted(start: Any, step: int, count: int) -> Iterator[Any]:
+    for turn in range(count):
+        yield tl.tensor(TensorHandle(start.handle.data + np.int32(turn * step), tl.int32), tl.int32)
