@@ -3,10 +3,12 @@ the compilers' own start is over before a worker forks its first session."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -62,7 +64,11 @@ def _lowering(compiled: Callable[..., Any]) -> Callable[..., Any]:
 def start() -> None:
     """Have the compilers import, make and remember what they need for a first function and keep. No device is touched:
     the function is traced on the CPU, and nothing is compiled."""
-    torch.compile(_chosen, dynamic=True, backend="aot_eager")(*_inputs(3, 2), 2)
+    try:
+        with _no_device():
+            torch.compile(_chosen, dynamic=True, backend="aot_eager")(*_inputs(3, 2), 2)
+    except Exception as error:  # of a Dynamo that asks for more: the first function of each session then takes longer
+        print(f"Dynamo was not started ahead: {type(error).__name__}: {error}")
     for name in _LATE:
         importlib.import_module(name)
     decompositions: Any = importlib.import_module("torch._inductor.decomposition")
@@ -71,6 +77,21 @@ def start() -> None:
         function = getattr(importlib.import_module(name), key, None)
         if function is not None:
             function()
+
+
+@contextlib.contextmanager
+def _no_device() -> Iterator[None]:
+    """While entered, Dynamo sees no device whose random numbers and streams it would have to put back, and whoever asks
+    for one all the same gets an error: no fork survives a device that was started."""
+    cuda = patch.multiple(
+        torch.cuda, _lazy_init=_refused, get_rng_state=torch.get_rng_state, set_rng_state=lambda state: None
+    )
+    with cuda, patch.object(torch.accelerator, "is_available", lambda: False):
+        yield
+
+
+def _refused() -> None:
+    raise RuntimeError("the device is not to be started")
 
 
 def _inputs(rows: int, width: int) -> tuple[torch.Tensor, ...]:
