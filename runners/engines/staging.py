@@ -99,6 +99,12 @@ class StagingBuffer:
                 known = self._flats[id(value)] = (value, _bytes(value))
             self._waiting.append(known[1])
 
+    def see_numbers(self, path: str, numbers: Mapping[str, int]) -> None:
+        """As see() of each of these, which are so many that each by itself would cost more than all of them."""
+        if numbers:
+            self._host += _of_numbers(path, tuple(numbers))
+            self._parts.append(np.fromiter(numbers.values(), np.int64, len(numbers)).tobytes())
+
     def hold(self) -> None:
         """Tell what is on the host, and copy what waits, on the device, in one launch: all of it may be overwritten
         from here on."""
@@ -162,6 +168,11 @@ def _entry(path: str, name: str, dtype: str, shape: tuple[int, ...], rows: int, 
     if rows and rows <= size and size % rows == 0 and (not shape or shape[0] >= rows):
         shape = (rows,) if size == rows else (rows, size // rows)
     return Entry(path, name, dtype, tuple(shape), told)
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_numbers(path: str, names: tuple[str, ...]) -> tuple[Entry, ...]:
+    return tuple(Entry(path, name, "<i8", (), True) for name in names)
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch
 
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup, Step
-from repro.cases.layout import req_to_token
+from repro.cases.layout import Ints, req_to_token
 from repro.cases.runner_facts import RUNNER_FACTS
 from runners.engines.active import engine
 from runners.engines.guards import Guards
@@ -103,6 +103,13 @@ class Captured:
     def req_to_token(self) -> torch.Tensor:
         rows: torch.Tensor = self.model_runner.req_to_token_pool.req_to_token
         return rows
+
+    def slots_but(self, taken: Ints) -> Ints:
+        """The KV slots that requests may own, in order, without these."""
+        free = np.zeros(int(self.slots[-1]) + 1, dtype=np.bool_)
+        free[self.slots] = True
+        free[taken[taken < free.size]] = False
+        return np.flatnonzero(free)
 
     @property
     def every_kv(self) -> list[torch.Tensor]:

@@ -329,7 +329,7 @@ class Step:
         first, *others = captured.fillings
         # Whatever lies there, a write of another step's contents shows.
         taken = np.concatenate([drafts, *(slots for _, slots in prefixes)])
-        first.fill(self.number, prefixes, np.concatenate([drafts, np.setdiff1d(captured.slots, taken)]))
+        first.fill(self.number, prefixes, np.concatenate([drafts, captured.slots_but(taken)]))
         for filling in others:
             filling.fill(self.number, prefixes, drafts[:0])
         if self.requests and self.family.drafts and BACKEND_FACTS[self.setup.backend].reads_pages:
@@ -368,9 +368,11 @@ class Step:
 
     def _see_plan(self, path: str, call: int, batch: Mapping[str, object], given: Mapping[str, Any]) -> None:
         """What a call that plans is given, as it is at that moment. A runner of several graphs plans more than once."""
-        for of, named in ((path, batch), of_plan(path, given)):
-            for name, value in named.items():
-                self.tape.see(f"{of}.{call}" if call else of, name, value)
+        numbered = f".{call}" if call else ""
+        for name, value in batch.items():
+            self.tape.see(path + numbered, name, value)
+        of, lengths = of_plan(path, given)
+        self.tape.see_numbers(of + numbered, lengths)
         self.tape.hold()
 
     def _see_outputs(self, path: str, outputs: Outputs, count: int) -> list[str]:
