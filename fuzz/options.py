@@ -138,6 +138,10 @@ def _parser() -> Parser:
     cli.add_json(mutate, "the outcome of each mutant")
     cli.add_markdown(mutate, "figures, tables and survivors")
     cli.add_out(mutate, "logs", "mutate")
+    cli.add_cluster(mutate)
+    # Of a piece that a node does: write what the runner runs to this file; try the mutants that this file has.
+    for word in ("--trace", "--part"):
+        mutate.add_argument(word, type=Path, help=argparse.SUPPRESS)
     check = commands.add_parser("check", help="a guard for a change of sglang: the failures it brings, within minutes")
     check.add_argument(
         "checked", type=checkout, metavar="PATH|RELEASE", help="a checkout, its python folder, or a release"

@@ -1,16 +1,19 @@
-"""Campaigns on real processes: an agent and its slots, a cluster of Ray on this machine, and what survives kill -9."""
+"""Campaigns and commands on real processes: an agent and its slots, Ray on this machine, and what survives kill -9."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -18,11 +21,14 @@ import pytest
 from fuzz.cluster.agent import Agent
 from fuzz.cluster.chunk import Chunk, settling
 from fuzz.cluster.slot import code_digest
+from fuzz.draw.rounds import rounds
 from fuzz.footprint import descendants
 from fuzz.stats import Plan
 from repro.cases.case import Target
+from repro.cases.codec import Seed, dumps
 from repro.ledger.read import read
 from repro.traces.campaign import Campaign, loads
+from tests.python_path import in_front
 from tests.test_fuzz_main import process
 
 pytestmark = pytest.mark.slow
@@ -31,6 +37,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 PLAN = Plan(target=Target("stale_padding", "toy"), runner="toy", backend="triton", seed=3)
 CHUNK = Chunk(plan=PLAN, cases_per_setup=6, first=0, last=4)
 KILLS = 20
+SEEDS = 48
 CASES = 1000
 
 
@@ -198,6 +205,39 @@ def _command(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
+
+
+def replaying(folder: Path, *more: str) -> subprocess.Popen[str]:
+    """Many runs of cases of the toy, as JSON."""
+    words = [sys.executable, "-m", "repro", "run", *(f"{number}.json" for number in range(SEEDS)), "--json"]
+    words += ["--target", "stale_padding/toy", "--target", "clean/toy", "--tries", "60", *more]
+    environment = {**os.environ, "PYTHONPATH": in_front(PROJECT)}
+    return subprocess.Popen(words, cwd=folder, env=environment, stdout=PIPE, stderr=PIPE, text=True)
+
+
+@pytest.mark.exhaustive
+def test_seeds_come_out_as_on_one_host_though_a_node_an_agent_and_a_slot_are_killed(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: make setup-checks")
+    cases = rounds(3, "toy", "triton", 4, range(SEEDS // 4))
+    for number, case in enumerate(cases):
+        (tmp_path / f"{number}.json").write_text(dumps(Seed(about={}, case=case)))
+    alone, _ = replaying(tmp_path).communicate(timeout=300)
+    driver = replaying(tmp_path, "--cluster", "local:2", "--slots", "1")
+    kinds: set[str] = set()
+    while len(kinds) < 3 and driver.poll() is None:
+        time.sleep(0.5)
+        found = {_kind(pid): pid for pid in victims(driver.pid)}
+        # The slots are there once all else is.
+        if "slot" in found and (kind := next((name for name in found if name not in kinds), "")):
+            kinds.add(kind)
+            os.kill(found[kind], signal.SIGKILL)
+    out, err = driver.communicate(timeout=300)
+    assert kinds == {"raylet", "agent", "slot"}, "it was over too soon"
+    assert "lost and done again: " in err and "error" not in err
+    forms = [json.loads(text) for text in (alone, out)]
+    for replay in (replay for form in forms for replay in form["replays"]):
+        del replay["seconds"]
+    assert driver.returncode == 1 and forms[0] == forms[1]
 
 
 @pytest.mark.exhaustive

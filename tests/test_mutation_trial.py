@@ -186,6 +186,9 @@ def command(folder: Path, **changed: object) -> argparse.Namespace:
         "json": folder / "out.json",
         "markdown": folder / "out.md",
         "out": folder / "logs",
+        "cluster": None,
+        "trace": None,
+        "part": None,
     }
     return argparse.Namespace(**(options | changed))
 

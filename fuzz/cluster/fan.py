@@ -118,11 +118,13 @@ def fan_out(
     }
     with connected(place, job, slots) as nodes:
         fan = Fan(nodes, _aside, time.monotonic)
-        yield fan
-        if fan.losses:
-            _aside(f"lost and done again: {fan.losses}")
-        for error in fan.errors:
-            complain(error)
+        try:
+            yield fan
+        finally:
+            if fan.losses:
+                _aside(f"lost and done again: {fan.losses}")
+            for error in fan.errors:
+                complain(error)
 
 
 def _aside(text: str) -> None:

@@ -8,16 +8,19 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from fuzz.cluster.fan import Fan, fan_out
 from fuzz.mutation import equivalents, summary
 from fuzz.mutation.directed import plan
 from fuzz.mutation.mutant import Mutant, sampled
-from fuzz.mutation.scope import PREFIXES, Lines, Places, Ran, lines_of, mutants_of, places_of, traced_cases
+from fuzz.mutation.scope import Lines, Places, Ran, mutants_of
+from fuzz.mutation.spread import traced_there, tried_there
+from fuzz.mutation.traced import Drawn, Traced, of_part, to_text, traced
 from fuzz.mutation.trial import EQUIVALENT, KILLED, Clean, Judge, Outcome, Run, Trial
 from repro.cases.atomic_file import write_text
 from repro.cases.case import Case, Setup, Target
@@ -54,23 +57,30 @@ def mutate(options: argparse.Namespace, tools: Tools) -> ExitCode:
     options.out = options.out or Path("out") / f"mutate-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}"
     options.out.mkdir(parents=True, exist_ok=True)
     codes = []
-    for target in options.target:
-        report = _Run(options, tools, target).report()
-        for path, text in ((options.json, report.to_json()), (options.markdown, report.to_markdown())):
-            if path:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_text(path, text)
-        for line in report.to_markdown().splitlines() if not options.markdown else [summary.headline(report)]:
-            say(line)
-        codes.append(report.exit_code)
+    cluster = fan_out(options.cluster, options.slots, options.target) if options.cluster else nullcontext()
+    with cluster as fan:
+        for target in options.target:
+            run = _Run(options, tools, target, fan)
+            if options.trace:
+                write_text(options.trace, run.trace())
+                continue
+            report = run.report()
+            for path, text in ((options.json, report.to_json()), (options.markdown, report.to_markdown())):
+                if path:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    write_text(path, text)
+            for line in report.to_markdown().splitlines() if not options.markdown else [summary.headline(report)]:
+                say(line)
+            codes.append(report.exit_code)
+        codes += [ExitCode.ERROR] * bool(fan and fan.errors)
     return severest(codes)
 
 
 class _Run:
-    """One target's mutants. Mutable: outcomes gather."""
+    """One target's mutants. Mutable: outcomes gather. fan: the nodes that do all of it; None: this host does."""
 
-    def __init__(self, options: argparse.Namespace, tools: Tools, target: Target) -> None:
-        self.options, self.tools, self.target = options, tools, target
+    def __init__(self, options: argparse.Namespace, tools: Tools, target: Target, fan: Fan | None) -> None:
+        self.options, self.tools, self.target, self.fan = options, tools, target, fan
         stored = [read(path).case for path in sorted(SEEDS.glob("*.json"))]
         self.plans = {
             f"{runner}/{backend}": plan(runner, backend, stored, options.cases)
@@ -81,20 +91,67 @@ class _Run:
         self.kept = equivalents.read()
         self.outcomes: list[Outcome] = []
         self.wrongly_claimed: list[Outcome] = []
+        self.cpu_elsewhere = 0.0
 
     def report(self) -> summary.Report:
         start, cpu = time.monotonic(), self.tools.processor_seconds()
-        ran, places = self._ran()
+        if self.options.part:
+            sites: dict[str, int] = {}
+            drawn, ran = of_part(self.options.part.read_text(), self.plans, self._source)
+        else:
+            ran, places = self._ran()
+            groups = self._groups(ran, places)
+            sites = {runner: len(mutants) for runner, mutants in groups.items()}
+            drawn = self._drawn(groups)
+        try:
+            self._try(drawn, ran)
+        except KeyboardInterrupt:
+            say(f"interrupted after {len(self.outcomes)} mutants")
+        return summary.Report(
+            target=str(self.target),
+            seed=self.options.seed,
+            sites=sites,
+            outcomes=tuple(sorted(self.outcomes, key=lambda o: (o.mutant.file, o.mutant.start, o.mutant.id))),
+            seconds=time.monotonic() - start,
+            cpu_seconds=self.tools.processor_seconds() - cpu + self.cpu_elsewhere,
+            workers=self.fan.slots if self.fan else self.options.workers,
+            wrongly_claimed=tuple(self.wrongly_claimed),
+        )
+
+    def _groups(self, ran: Ran, places: Places) -> dict[str, list[Mutant]]:
+        """The mutants of each runner and backend. BadInput if there are none."""
         groups = mutants_of(ran, self._source, places)
         if not any(groups.values()):
             raise BadInput(f"{self.target}: no code of its runners was run; {self.options.out} has the workers' logs")
         if self.options.only:
             groups = _chosen(groups, self.options.only)
         say(", ".join(f"{runner}: {len(mutants)}" for runner, mutants in groups.items()) + " sites")
+        return groups
+
+    def _drawn(self, groups: Mapping[str, Sequence[Mutant]]) -> list[Drawn]:
         homes: dict[str, list[str]] = {}
         for runner, mutants in groups.items():
             for mutant in mutants:
                 homes.setdefault(mutant.id, []).append(runner)
+        drawn = []
+        for own, mutant in sampled(groups, self.options.sample, self.options.seed):
+            others = [] if self.options.runner else [name for name in homes[mutant.id] if name != own]
+            drawn.append(Drawn(mutant=mutant, runners=(own, *others)))
+        return drawn
+
+    def _try(self, drawn: Sequence[Drawn], ran: Ran) -> None:
+        """Have outcomes for all of these, as they come."""
+        if self.fan:
+            tried = []
+            for one in drawn:
+                if self._is_tried(one):
+                    tried.append(one)
+                else:
+                    self._add(self._as_kept(one))
+            for outcome, cpu_seconds in tried_there(self.fan, self.options, self.target, self.plans, ran, tried):
+                self.cpu_elsewhere += cpu_seconds
+                self._add(outcome)
+            return
         trial = Trial(
             plans=self.plans,
             ran=ran,
@@ -104,48 +161,29 @@ class _Run:
             limit_s=self.options.limit,
         )
 
-        def attempt(drawn: tuple[str, Mutant], run: Run) -> None:
-            own, mutant = drawn
-            others = [] if self.options.runner else [name for name in homes[mutant.id] if name != own]
-            self._add(self._outcome(trial, mutant, [own, *others], run))
+        def attempt(one: Drawn, run: Run) -> None:
+            self._add(self._outcome(trial, one, run) if self._is_tried(one) else self._as_kept(one))
 
-        try:
-            self._shared_out(sampled(groups, self.options.sample, self.options.seed), attempt)
-        except KeyboardInterrupt:
-            say(f"interrupted after {len(self.outcomes)} mutants")
-        return summary.Report(
-            target=str(self.target),
-            seed=self.options.seed,
-            sites={runner: len(mutants) for runner, mutants in groups.items()},
-            outcomes=tuple(sorted(self.outcomes, key=lambda o: (o.mutant.file, o.mutant.start, o.mutant.id))),
-            seconds=time.monotonic() - start,
-            cpu_seconds=self.tools.processor_seconds() - cpu,
-            workers=self.options.workers,
-            wrongly_claimed=tuple(self.wrongly_claimed),
-        )
+        self._shared_out(drawn, attempt)
 
-    def _outcome(self, trial: Trial, mutant: Mutant, runners: Sequence[str], run: Run) -> Outcome:
-        reason = self.kept.reason(mutant)
-        if reason and not self.options.try_equivalent:
-            return Outcome(mutant=mutant, runner=runners[0], state=EQUIVALENT, reason=reason)
-        outcome = trial.of(mutant, runners, run)
-        if not reason:
+    def _is_tried(self, one: Drawn) -> bool:
+        return bool(self.options.try_equivalent) or not self.kept.reason(one.mutant)
+
+    def _as_kept(self, one: Drawn, **more: Any) -> Outcome:
+        reason = self.kept.reason(one.mutant)
+        return Outcome(mutant=one.mutant, runner=one.runners[0], state=EQUIVALENT, reason=reason, **more)
+
+    def _outcome(self, trial: Trial, one: Drawn, run: Run) -> Outcome:
+        outcome = trial.of(one.mutant, one.runners, run)
+        if outcome.state == KILLED or not self.kept.reason(one.mutant):
             return outcome
-        if outcome.state == KILLED:
-            self.wrongly_claimed.append(outcome)
-            return outcome
-        return Outcome(
-            mutant=mutant,
-            runner=runners[0],
-            state=EQUIVALENT,
-            reason=reason,
-            cases=outcome.cases,
-            seconds=outcome.seconds,
-        )
+        return self._as_kept(one, cases=outcome.cases, seconds=outcome.seconds)
 
     def _add(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
         mutant = outcome.mutant
+        if outcome.state == KILLED and self.kept.reason(mutant):
+            self.wrongly_claimed.append(outcome)
         by = f" by {', '.join(outcome.oracles)}" if outcome.oracles else ""
         say(
             f"{len(self.outcomes)} {outcome.state}{by} {outcome.runner} {outcome.cases} cases {outcome.seconds:.1f} s: "
@@ -153,31 +191,36 @@ class _Run:
             f"({mutant.id})"
         )
 
+    def trace(self) -> str:
+        """What its runner runs, for the host that asks for that."""
+        ((name, cases),) = self.plans.items()
+        return to_text(self._traced_here()[name], cases)
+
+    def _traced_here(self) -> dict[str, Traced]:
+        every: dict[str, Traced] = {}
+
+        def trace(runner: str, run: Run) -> None:
+            every[runner] = traced(self.plans[runner], run)
+
+        self._shared_out(self.plans, trace)
+        return every
+
     def _ran(self) -> tuple[Ran, Places]:
         """Which lines each runner runs, and which parts of lines any does. Those that this release does not have are
         left out."""
-        ran: dict[str, dict[Setup, Lines]] = {}
+        fan, options = self.fan, self.options
+        every = traced_there(fan, options, self.target, self.plans) if fan else self._traced_here()
         places: defaultdict[str, frozenset[tuple[int, int, int, int]]] = defaultdict(frozenset)
-        lock = threading.Lock()
-
-        def trace(runner: str, run: Run) -> None:
-            own: dict[Setup, Lines] = {}
-            said = "no cases"
-            for setup, cases in traced_cases(self.plans[runner]).items():
-                traces = [run(case, {"trace": list(PREFIXES)}) for case in cases]
-                said = traces[0].ended.what
-                if lines := lines_of(traces):
-                    own[setup] = lines
-                with lock:
-                    for file, more in places_of(traces).items():
-                        places[file] |= more
-            if own:
-                ran[runner] = own
+        ran: dict[str, dict[Setup, Lines]] = {}
+        for runner in (name for name in self.plans if name in every):
+            own = every[runner]
+            for file, more in own.places.items():
+                places[file] |= more
+            if own.setups:
+                ran[runner] = dict(own.setups)
             else:
-                say(f"{runner}: left out: {said}")
-
-        self._shared_out(self.plans, trace)
-        return {runner: ran[runner] for runner in self.plans if runner in ran}, places
+                say(f"{runner}: left out: {own.said}")
+        return ran, places
 
     def _source(self, file: str) -> str:
         return (self.tools.sources(self.target) / file).read_text()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from fuzz.mutation.mutant import Mutant
 from fuzz.mutation.scope import Ran, ordered
@@ -50,6 +51,12 @@ class Outcome:
         of_mutant = {name: own["mutant"][name] for name in ("file", "function", "line", "operator", "old", "new")}
         del own["mutant"]
         return {"id": self.mutant.id, **of_mutant, **own}
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any], mutant: Mutant) -> Outcome:
+        """What to_json() gave of this mutant."""
+        own = {field.name: form[field.name] for field in fields(cls) if field.name != "mutant"}
+        return cls(mutant=mutant, **(own | {"oracles": tuple(own["oracles"])}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

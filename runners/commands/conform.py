@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator, Sequence
 
+from fuzz.cluster.fan import fan_out
+from fuzz.cluster.piece import LOG, RESULT, Piece
 from oracles.catalogue import judge_all, overall
 from repro.cases.atomic_file import write_text
 from repro.cases.case import Target
 from repro.ledger.known import load
-from repro.traces.exit_codes import ExitCode
+from repro.traces.exit_codes import ExitCode, severest
 from runners.commands.install import aside
 from runners.conformance import conform, report
 from runners.conformance.rows import Row
@@ -18,24 +21,44 @@ from runners.targets.install import install, newest
 
 def go(options: argparse.Namespace) -> ExitCode:
     """FAIL where a runner could not be driven or judged that was not declared unsupported."""
-    names = [newest(options.pip) if name == "latest" else name for name in options.releases]
+    names = list(dict.fromkeys(newest(options.pip) if name == "latest" else name for name in options.releases))
     options.log.parent.mkdir(parents=True, exist_ok=True)
     if options.cache:
         os.environ["EAGLEEYE_CACHE"] = str(options.cache)  # the worker's side looks there
     command = f"python -m runners conform {' '.join(options.releases)}"
     done: list[report.Release] = []
-    for name in dict.fromkeys(names):
-        if "/" not in name:
-            install(name, options.cache, pip=options.pip, say=aside)
-        target = Target(name, "emulated")
-        done.append(conform.release(target, judge_all, overall, log=options.log, tell=_show, issues=load()))
-        print("\n".join(report.summary(done[-1])), flush=True)
+    codes: list[ExitCode] = []
+    for release in _spread(options, names, codes) if options.cluster else _here(options, names):
+        done.append(release)
+        codes += [ExitCode.FAIL] * bool(release.red)
+        print("\n".join(report.summary(release)), flush=True)
         # As it grows: many releases take a while.
         if options.json:
             write_text(options.json, report.to_json(done))
         if options.markdown:
             write_text(options.markdown, report.to_markdown(done, f"{command} --markdown {options.markdown}"))
-    return ExitCode.FAIL if any(release.red for release in done) else ExitCode.PASS
+    return severest(codes)
+
+
+def _here(options: argparse.Namespace, names: Sequence[str]) -> Iterator[report.Release]:
+    for name in names:
+        if "/" not in name:
+            install(name, options.cache, pip=options.pip, say=aside)
+        yield conform.release(Target(name, "emulated"), judge_all, overall, log=options.log, tell=_show, issues=load())
+
+
+def _spread(options: argparse.Namespace, names: Sequence[str], codes: list[ExitCode]) -> Iterator[report.Release]:
+    """The same from the nodes of a cluster, which have these releases. codes: takes that of what could not be done."""
+    targets = [Target(name, "emulated") for name in names]
+    cache = {"EAGLEEYE_CACHE": str(options.cache)} if options.cache else {}
+    with fan_out(options.cluster, options.slots, targets, cache) as fan:
+        words = [("runners", "conform", name, "--json", RESULT, "--log", LOG) for name in names]
+        for done in fan.work(Piece(name=own[2], arguments=own) for own in words):
+            (release,) = map(report.from_json, done.result["releases"])
+            for row in release.rows:
+                _show(row)
+            yield release
+        codes += [ExitCode.ERROR] * bool(fan.errors)
 
 
 def _show(row: Row) -> None:

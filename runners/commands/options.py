@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repro.cases.release_list import ADAPTED, USES
-from repro.commands.cli import Parser, add_json, add_markdown
+from repro.commands.cli import Parser, add_cluster, add_json, add_markdown
 
 
 def options_of(arguments: Sequence[str] | None, **functions: object) -> argparse.Namespace:
@@ -67,6 +67,7 @@ def _parser() -> Parser:
     conform.add_argument(
         "--log", type=Path, default=Path("out/conform.log"), help="what workers print (default: %(default)s)"
     )
+    add_cluster(conform)
     path = commands.add_parser("path", help="the import path of an installed release")
     path.add_argument("release", metavar="RELEASE")
     return parser

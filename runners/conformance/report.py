@@ -58,6 +58,16 @@ def to_json(releases: Sequence[Release]) -> str:
     return json.dumps({"format": FORMAT, "releases": [form(release) for release in releases]}, indent=1) + "\n"
 
 
+def from_json(form: Mapping[str, Any]) -> Release:
+    """One of the `releases` of to_json()."""
+    rows = tuple(
+        Row(**(row | {"state": State(row["state"]), "fails": tuple(row["fails"]), "passes": tuple(row["passes"])}))
+        for row in form["rows"]
+    )
+    unnamed = {kind: tuple(names) for kind, names in form["unnamed"].items()}
+    return Release(**(dict(form) | {"rows": rows, "moved": tuple(form["moved"]), "unnamed": unnamed}))
+
+
 def to_markdown(releases: Sequence[Release], command: str) -> str:
     """A table, runner by release, with notes below. command: the one that makes it."""
     notes: dict[str, int] = {}

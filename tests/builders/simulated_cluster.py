@@ -6,10 +6,10 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Generic
 
 from fuzz.cluster.chunk import Chunk
-from fuzz.cluster.nodes import Answer, Event, Joined, Left
+from fuzz.cluster.nodes import Answer, Event, Joined, Left, W
 from fuzz.draw.rounds import room, round_cases
 from fuzz.stats import CampaignStats, Plan
 from repro.cases.case import Case, Target
@@ -108,15 +108,24 @@ def interrupted(chunk: Chunk) -> dict[str, Any]:
     return {"campaign": stats.campaign("interrupted").to_json(), "rows": []}
 
 
-class SimulatedNodes:
+class LossyNodes(Generic[W]):
     """A Nodes. At each wait one thing happens, chosen by `choose`; no more than `losses` of them are losses. Mutable.
-    clock: the time, which passes here alone."""
+    clock: the time, which passes here alone. result: what a slot would say of a chunk; interrupted: after a stop."""
 
-    def __init__(self, choose: Choose, losses: int, slots: int = 2, most: int = 3) -> None:
+    def __init__(
+        self,
+        choose: Choose,
+        losses: int,
+        slots: int,
+        most: int,
+        result: Callable[[W], dict[str, Any]],
+        interrupted: Callable[[W], dict[str, Any]],
+    ) -> None:
         self.choose, self.losses, self.slots, self.most = choose, losses, slots, most
+        self.result, self.interrupted = result, interrupted
         self.now = 0.0
-        self.at: dict[str, list[Chunk]] = {}
-        self.late: list[Answer[Chunk]] = []
+        self.at: dict[str, list[W]] = {}
+        self.late: list[Answer[W]] = []
         self.done: Counter[str] = Counter()  # how often a chunk was done, by id
         self.names = 0
         self.stopped = False
@@ -124,17 +133,17 @@ class SimulatedNodes:
     def clock(self) -> float:
         return self.now
 
-    def send(self, node: str, chunk: Chunk, seconds: float | None) -> None:
+    def send(self, node: str, chunk: W, seconds: float | None) -> None:
         assert len(self.at[node]) < 2 * self.slots, "more in flight than two a slot"
         self.at[node].append(chunk)
 
     def interrupt(self) -> None:
         self.stopped = True
 
-    def wait(self, seconds: float) -> Sequence[Event[Chunk]]:
+    def wait(self, seconds: float) -> Sequence[Event[W]]:
         self.now += seconds
         if self.stopped:
-            gone = [Answer(node=node, chunk=c, message=interrupted(c)) for node, cs in self.at.items() for c in cs]
+            gone = [Answer(node=node, chunk=c, message=self.interrupted(c)) for node, cs in self.at.items() for c in cs]
             self.at = {node: [] for node in self.at}
             return gone
         if not self.at or (len(self.at) < self.most and not self.choose(6)):
@@ -149,23 +158,30 @@ class SimulatedNodes:
             return []
         chunk = self.at[node].pop(self.choose(min(self.slots, len(self.at[node]))))
         self.done[chunk.id] += 1
-        return [Answer(node=node, chunk=chunk, message=result(chunk))]
+        return [Answer(node=node, chunk=chunk, message=self.result(chunk))]
 
-    def _join(self) -> Event[Chunk]:
+    def _join(self) -> Event[W]:
         self.names += 1
         node = f"node{self.names}"
         self.at[node] = []
         return Joined(node=node, slots=self.slots)
 
-    def _lose(self, node: str) -> Event[Chunk]:
+    def _lose(self, node: str) -> Event[W]:
         """The node, or a process of it; what it had done may still come, after all."""
         chunks = self.at[node]
         if chunks and self.choose(2):
             return Answer(node=node, chunk=chunks.pop(0), message={"lost": "SIGKILL"})
         del self.at[node]
         if chunks and not self.choose(3):
-            self.late.append(Answer(node=node, chunk=chunks[0], message=result(chunks[0])))
+            self.late.append(Answer(node=node, chunk=chunks[0], message=self.result(chunks[0])))
         return Left(node=node, why="node lost")
+
+
+class SimulatedNodes(LossyNodes[Chunk]):
+    """The nodes of a campaign."""
+
+    def __init__(self, choose: Choose, losses: int, slots: int = 2, most: int = 3) -> None:
+        super().__init__(choose, losses, slots, most, result, interrupted)
 
 
 def expected(limit: int) -> tuple[list[str], Counter[str]]:
