@@ -100,7 +100,10 @@ class Fan:
         try:
             result = json.loads(message["result"])
         except (ValueError, TypeError):
-            schedule.lose(answer.node, piece, str(message.get("complained")) or "it wrote no result")
+            schedule.lose(answer.node, piece, message.get("complained") or "it wrote no result")
+            return
+        if isinstance(result, dict) and result.get("exit_code", 0) is None:  # written as it grows, and not ended
+            schedule.lose(answer.node, piece, message.get("complained") or "it did not come to its end")
             return
         if schedule.finish(answer.node, piece):
             self._done[piece.id] = Done(piece=piece, result=result, kept=message["kept"])
