@@ -50,7 +50,7 @@ def _parser() -> Parser:
         "--setups-per-session",
         type=count,
         metavar="N",
-        help="setups that a session process may serve, one after the other; default: 64 on a GPU, else 1",
+        help="setups that a session process may serve, one after the other; default: 200 on a GPU, else 1",
     )
     shared.add_argument("--cases-per-setup", type=count, help="default: as the profile has it")
     shared.add_argument("--confirm", type=count, default=5, help="fresh processes that confirm a finding")

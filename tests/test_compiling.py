@@ -13,6 +13,8 @@ import torch
 from runners.engines import compiling
 from runners.engines.guards import Guards, band_bytes
 
+pytestmark = pytest.mark.emulated
+
 
 class Counting:
     """A backend for torch.compile: how many graphs it was given."""
@@ -42,7 +44,6 @@ def traced(compile: Callable[..., Any]) -> int:
     return backend.graphs
 
 
-@pytest.mark.slow
 def test_a_compiled_function_is_traced_once_with_and_without_guards() -> None:
     assert traced(torch.compile) == 2, "else nothing needs to be done"
     assert traced(compiling.without_guards(torch.compile)) == 1
@@ -72,16 +73,25 @@ def test_guards_are_up_again_behind_a_compiled_function_and_behind_one_that_rais
         assert band_bytes(torch.zeros(4).untyped_storage())
 
 
-@pytest.mark.slow
 def test_compilers_are_started_without_a_device_and_leave_little_to_import() -> None:
     script = """
 import sys, torch
 from runners.engines import compiling
-compiling.start()
+compiling.start([(lambda x, k: x.view(-1, k).sum(1), (torch.ones(6), 2))])
 assert not torch.cuda.is_initialized()
 before = set(sys.modules)
-torch.compile(lambda x: x.view(-1, 2).sum(1), dynamic=True, backend="aot_eager")(torch.ones(6))
+torch.compile(lambda x: x.view(-1, 3).sum(1), dynamic=True, backend="aot_eager")(torch.ones(6))
 late = [name for name in set(sys.modules) - before if name.startswith(("torch._dynamo", "torch._functorch"))]
 assert not late, late
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_what_asks_for_a_device_is_not_started_ahead_and_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    def asking(x: torch.Tensor) -> torch.Tensor:
+        torch.cuda._lazy_init()
+        return x
+
+    compiling.start([(asking, (torch.ones(2),))])
+    assert "Dynamo was not started ahead" in capsys.readouterr().out
+    assert not torch.cuda.is_initialized()

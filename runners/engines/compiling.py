@@ -6,7 +6,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -14,6 +15,8 @@ import torch
 
 from runners.engines.guards import lowered
 
+# A function, and what it is called with.
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
 # What a session would import when it compiles first.
 _LATE = (
     "torch._dynamo.backends.common",
@@ -61,12 +64,13 @@ def _lowering(compiled: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def start() -> None:
-    """Have the compilers import, make and remember what they need for a first function and keep. No device is touched:
-    the function is traced on the CPU, and nothing is compiled."""
+def start(calls: Sequence[Call]) -> None:
+    """Have the compilers import, make and remember what they need: of these calls, traced on the CPU, and for whatever
+    is compiled first. No device is touched, and no kernel is compiled."""
     try:
         with _no_device():
-            torch.compile(_chosen, dynamic=True, backend="aot_eager")(*_inputs(3, 2), 2)
+            for function, arguments in calls:
+                torch.compile(_another(function), dynamic=True, backend="aot_eager")(*arguments)
     except Exception as error:  # of a Dynamo that asks for more: the first function of each session then takes longer
         print(f"Dynamo was not started ahead: {type(error).__name__}: {error}")
     for name in _LATE:
@@ -74,9 +78,17 @@ def start() -> None:
     decompositions: Any = importlib.import_module("torch._inductor.decomposition")
     decompositions.select_decomp_table()
     for name, key in _KEYS:
-        function = getattr(importlib.import_module(name), key, None)
-        if function is not None:
-            function()
+        remembered = getattr(importlib.import_module(name), key, None)
+        if remembered is not None:
+            remembered()
+
+
+def _another(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function with code of its own: what was traced of it is not looked at when the first one is called."""
+    code = function.__code__.replace()
+    return types.FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
 
 
 @contextlib.contextmanager
@@ -92,17 +104,3 @@ def _no_device() -> Iterator[None]:
 
 def _refused() -> None:
     raise RuntimeError("the device is not to be started")
-
-
-def _inputs(rows: int, width: int) -> tuple[torch.Tensor, ...]:
-    scores = torch.ones(rows, width)
-    return scores, torch.ones(rows * width, width), torch.ones(rows * width, width, dtype=torch.int64)
-
-
-def _chosen(scores: torch.Tensor, chances: torch.Tensor, tokens: torch.Tensor, width: int) -> tuple[torch.Tensor, ...]:
-    """The kind of function that sglang compiles: shapes that depend on one another, a choice, indices computed."""
-    all_scores = (scores.unsqueeze(2) * chances.view(-1, width, width)).flatten(start_dim=1)
-    best = torch.topk(all_scores, width, dim=-1)
-    kept = torch.gather(tokens.reshape(-1, width * width), 1, best.indices).flatten()
-    rows = best.indices.flatten() // width + torch.arange(0, tokens.shape[0], step=width).repeat_interleave(width)
-    return best.values, kept, chances[rows]

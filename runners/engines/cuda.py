@@ -6,7 +6,7 @@ import importlib
 import json
 import os
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -45,9 +45,9 @@ def install() -> None:
     torch.compile = compiling.without_guards(torch.compile)
 
 
-def start_compilers() -> None:
-    """What a first compiled function needs, for all sessions that are forked later."""
-    compiling.start()
+def start_compilers(calls: Callable[[], Sequence[compiling.Call]]) -> None:
+    """What compiled functions need, for all sessions that are forked later. calls: which of them are traced ahead."""
+    compiling.start(calls())
 
 
 def capturing() -> bool:

@@ -118,7 +118,7 @@ def graph(cuda_graph: Graph, pool: Arena | None = None, stream: object = None, *
 _open: list[_Recorder] = []
 
 
-def start_compilers() -> None:
+def start_compilers(calls: object) -> None:
     """Nothing: what sglang compiles runs as it is."""
 
 

@@ -11,9 +11,9 @@ RUNNERS = frozenset({"draft", "decode", "verify", "draft_extend", "toy"})
 BACKENDS = frozenset({"triton", "flashinfer", "toy"})
 # Processes that may wait for a setup of their kind, besides those that sessions opened ahead leave.
 IDLE_MAX = 3
-# How many setups a process serves, where nobody says: on a GPU a process has a CUDA context and traced functions, which cost seconds; without
-# one it has next to nothing that a fork has not.
-SETUPS_PER_SESSION = {"cuda": 64}
+# How many setups a process serves, where nobody says: on a GPU a process has a CUDA context and traced functions, which
+# cost as much as dozens of setups do; without one it has next to nothing that a fork has not.
+SETUPS_PER_SESSION = {"cuda": 200}
 
 
 def setups_per_session(engine: str) -> int:

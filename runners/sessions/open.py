@@ -23,7 +23,7 @@ from repro.cases.case import Setup, Target, engine_refuses
 from repro.cases.runner_facts import RUNNER_FACTS
 from runners.engines.active import engine
 from runners.recording.observer import HarnessError, OpenSession, RunCase, Unsupported, Watch
-from runners.releases import catalogue, fa3, model
+from runners.releases import catalogue, fa3, model, traced
 from runners.releases.stood_in import stood_in
 from runners.sessions import mutation, replay, serving
 from runners.sessions.attribution import not_built
@@ -39,7 +39,7 @@ with engine.importing():
     RELEASE = catalogue.present_release()
     catalogue.prepare(RELEASE, engine.device)
     ADAPTERS = catalogue.load_all(RELEASE)
-    engine.start_compilers()
+    engine.start_compilers(traced.ahead)
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
