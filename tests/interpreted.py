@@ -25,7 +25,7 @@ from runners.engines.standins import native_imports
 from runners.engines.triton import interpreter, recorded
 from runners.releases import catalogue
 from tests.kernel_notes import RESULTS, note
-from tests.kernels_again import again
+from tests.kernels_again import again, split
 from tests.kernels_of_memory import launches, memory
 from tests.kernels_of_operations import arithmetic, structure
 from tests.kernels_of_programs import programs
@@ -66,6 +66,24 @@ def in_a_graph(ours: bool) -> None:
             results = work()
         for name, tensor in zip(("out", "between", "x"), (*results, x), strict=True):
             note(f"graph {turn} {name}", tensor)
+
+
+def ways_in_a_graph(ours: bool) -> None:
+    """A launch whose programs part elsewhere at every replay, over the same memory."""
+    lengths, x, out = torch.zeros(5, dtype=torch.int32), torch.zeros(5, 64), torch.zeros(5, 4, 8)
+    graph = emulated.Graph()
+    if ours:
+        with emulated.graph(graph):
+            split[(5, 4)](x, lengths, out, 0.25, 16, 8)
+    generator = torch.Generator().manual_seed(6)
+    for turn in range(8):
+        lengths.copy_(torch.randint(0, 64, (5,), generator=generator) if turn < 7 else torch.zeros(5))
+        x.copy_(torch.randn(5, 64, generator=generator))
+        if ours:
+            graph.replay()
+        else:
+            split[(5, 4)](x, lengths, out, 0.25, 16, 8)
+        note(f"graph {turn} split", out)
 
 
 # sglang's own ----------------------------------------------------------------------------------------------------
@@ -132,6 +150,7 @@ def run(folder: Path, ours: bool, sglang: bool) -> None:
         for part in (arithmetic, structure, memory, launches, programs, again):
             part()
         in_a_graph(ours)
+        ways_in_a_graph(ours)
     (folder / ("ours.json" if ours else "plain.json")).write_text(json.dumps(RESULTS))
     if ours:
         (folder / "one-by-one.json").write_text(json.dumps(sorted(interpreter.one_by_one())))

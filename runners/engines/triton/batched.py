@@ -220,9 +220,11 @@ def known(data: Any) -> Any:
     return data[0]
 
 
-def only(data: Any) -> Any:
-    """The same of a block of one element."""
-    return known(apply(_reshaped, data, ()))
+def truth(data: Any) -> bool:
+    """Whether a scalar [rows], or a block of one element, is true. Diverged where programs have several."""
+    data = apply(_reshaped, data, ())
+    # Of what is recorded nothing else counts: it may be an address.
+    return bool(known(data != 0 if type(data) is Value else data))
 
 
 def run(function: Callable[..., None], arguments: dict[str, Any], grid: tuple[int, int, int]) -> bool:

@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from triton.runtime import interpreter as triton_interpreter
 from triton.runtime.errors import InterpreterError
 
 from runners.engines import launch_memory
-from runners.engines.triton import absent, batched, language, recorded, recording, reductions
+from runners.engines.triton import absent, batched, language, recorded, recording, reductions, values
 
 _receiver: Callable[[Launch], None] | None = None
 # Kernels whose programs cannot all be run at once, as was seen.
@@ -30,17 +31,23 @@ _one_by_one: set[Callable[..., None]] = set()
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One kernel launch: everything but what its memory will hold. memory: what its arguments stand for, if that is not
-    seen from them."""
+    seen from them; described: what recordings of it are kept by, if that is known already."""
 
     function: Callable[..., None]
     arguments: dict[str, Any]
     constexprs: frozenset[str]
     grid: tuple[int, int, int]
     memory: tuple[launch_memory.Span, ...] | None = None
+    described: recorded.Described | None = None
 
     def with_arguments(self, arguments: dict[str, Any]) -> Launch:
         """The same memory under other tensors."""
-        return replace(self, arguments=arguments, memory=self.memory or launch_memory.spans(self.arguments))
+        return replace(
+            self,
+            arguments=arguments,
+            memory=self.memory or launch_memory.spans(self.arguments),
+            described=recorded.described(self.function, arguments, self.constexprs, values.ADDRESSES),
+        )
 
     @property
     def programs(self) -> int:
@@ -54,14 +61,16 @@ class Launch:
         launch_memory.check(function.__name__, self.arguments, self.grid[0])
         try:
             with np.errstate(all="ignore"):
-                if function in _one_by_one or not recorded.run(
-                    function, self.arguments, self.constexprs, self.grid, memory
-                ):
+                if function in _one_by_one or not self._run_recorded(memory):
                     self._run_as_written()
         except Exception as error:
             raise InterpreterError(f"{function.__name__}: {error!r}") from error
         finally:
             launch_memory.end()
+
+    def _run_recorded(self, memory: tuple[launch_memory.Span, ...]) -> bool:
+        described = self.described or recorded.described(self.function, self.arguments, self.constexprs, values.NUMBERS)
+        return recorded.run(described, self.function, self.arguments, self.constexprs, self.grid, memory)
 
     def _run_as_written(self) -> None:
         """By Triton's language: all programs at once if that can be, else one after the other."""
@@ -108,12 +117,18 @@ def _bound(function: Any, constexprs: list[str], args: tuple, kwargs: dict) -> t
     if known is None:
         known = _signatures[function] = (inspect.signature(function), frozenset(constexprs))
     signature, constant = known
-    named = {name: value for name, value in kwargs.items() if name in signature.parameters}
-    for name in kwargs.keys() - named.keys() - _OPTIONS:
+    parameters = signature.parameters
+    for name in kwargs.keys() - parameters.keys() - _OPTIONS:
         raise KeyError(f"Keyword argument {name} was specified but unrecognised")  # as Triton for NVIDIA says
-    binding = signature.bind(*args, **named)
-    binding.apply_defaults()
-    return dict(binding.arguments), constant
+    arguments = dict(zip(parameters, args, strict=False))
+    plain = len(args) <= len(parameters) and arguments.keys().isdisjoint(kwargs)
+    for name, parameter in islice(parameters.items(), len(args), None):
+        arguments[name] = value = kwargs.get(name, parameter.default)
+        plain = plain and value is not inspect.Parameter.empty
+    if not plain:
+        # Which is an error, in the words that Python has for it.
+        signature.bind(*args, **{name: value for name, value in kwargs.items() if name in parameters})
+    return arguments, constant
 
 
 def _call(executor: Any, *args: Any, **kwargs: Any) -> None:
@@ -140,6 +155,21 @@ class _Kept:
     @staticmethod
     def restore() -> None:
         return
+
+
+_constexprs: dict[Any, list[str]] = {}
+_executor_init = triton_interpreter.GridExecutor.__init__
+
+
+def _init(executor: Any, fn: Any, arg_names: Any, grid: Any, pre_run_hooks: Any = ()) -> None:
+    """As Triton has it; which arguments are constants is worked out once for each kernel."""
+    constexprs = _constexprs.get(fn)
+    if constexprs is None:
+        _executor_init(executor, fn, arg_names, grid, pre_run_hooks)
+        _constexprs[fn] = executor.constexprs
+        return
+    executor.fn, executor.arg_names, executor.grid, executor.pre_run_hooks = fn, arg_names, grid, pre_run_hooks
+    executor.constexprs = constexprs
 
 
 def _patch_language(function: Any) -> type[_Kept]:
@@ -169,6 +199,7 @@ def install() -> None:
     launch_memory.install()
     triton_interpreter.FunctionRewriter.ast_transformer = _Loops()
     triton_interpreter.agreed_range = recording.agreed_range
+    triton_interpreter.GridExecutor.__init__ = _init
     triton_interpreter.GridExecutor.__call__ = _call
     triton_interpreter._patch_lang = _patch_language
     triton_interpreter.interpreter_builder.options = triton_interpreter.InterpreterOptions(sanitize_overflow=False)

@@ -7,6 +7,7 @@ taken back and it is run as one that was never recorded, which then says what th
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,43 +29,81 @@ class Unusual(BaseException):
     those."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Access:
-    """What one operation of some programs touched: elements of `size` bytes in [low, high). used: their addresses;
-    shape, mask: of all lanes, with a row a program, or one row where all programs did the same."""
+@dataclass(frozen=True)
+class Access:
+    """Where the lanes of one operation point, with a row a program, or one row where all programs do the same. mask:
+    those that are used, None if all are. used: their addresses, of elements of `size` bytes in [low, high), empty if
+    there are none. What follows from these is worked out once, as an access is kept from launch to launch."""
 
+    addresses: Any
+    mask: Any
+    programs: Any
+    used: Any
     low: int
     high: int
     size: int
-    used: Any
-    shape: tuple[int, ...]
-    mask: Any
-    programs: Any
 
     @property
     def by_all(self) -> bool:
-        return self.shape[0] == 1 and len(self.programs) > 1
-
-    def owners(self) -> Any:
-        """Of each address, the program that touched it. Only where not all programs did."""
-        owners = np.repeat(self.programs, self.used.size // len(self.programs) if self.mask is None else self._lanes)
-        return owners if self.mask is None else owners[self.mask.reshape(-1)]
+        return self.addresses.shape[0] == 1 and len(self.programs) > 1
 
     @property
-    def _lanes(self) -> int:
-        return int(self.mask.size) // len(self.programs)
+    def nbytes(self) -> int:
+        """About how much memory it takes."""
+        return 4 * int(self.addresses.nbytes)
+
+    @functools.cached_property
+    def owners(self) -> Any:
+        """Of each address, the program that touches it. Only where not all programs do."""
+        owners = np.repeat(self.programs, self.addresses.size // len(self.programs))
+        return owners if self.mask is None else owners[self.mask.reshape(-1)]
+
+    @functools.cached_property
+    def places(self) -> Any:
+        """Of each lane, the element behind `low`. Lanes that are masked off may point anywhere."""
+        offsets = (self.addresses - np.uint64(self.low)).view(np.int64)
+        return offsets >> (self.size.bit_length() - 1) if self.size > 1 else offsets
+
+    @functools.cached_property
+    def unused(self) -> Any:
+        return ~self.mask
+
+    @functools.cached_property
+    def every(self) -> Any:
+        """The mask, if there is one or not."""
+        return np.ones(self.addresses.shape, np.bool_) if self.mask is None else self.mask
+
+    @functools.cached_property
+    def collides(self) -> bool:
+        """Whether two programs have one address, or two lanes where there is one program only."""
+        owners = self.owners if len(self.programs) > 1 else np.arange(self.used.size)
+        try:
+            _marks([self], [owners], self.low, self.high)
+        except Unusual:
+            return True
+        return False
+
+
+def located(programs: Any, pointers: Any, mask: Any, size: int) -> Access:
+    """Where elements of this size are loaded from, or stored to. mask: None where there is none."""
+    shape = pointers.shape
+    if mask is not None and mask.shape != shape:
+        shape = np.broadcast_shapes(shape, mask.shape)
+        pointers, mask = _whole(pointers, shape), _whole(mask, shape)
+    used = pointers.reshape(-1) if mask is None else pointers[mask]
+    low, high = (int(used.min()), int(used.max()) + size) if used.size else (0, 0)
+    return Access(pointers, mask, programs, used, low, high, size)
 
 
 @dataclass(slots=True)
 class Lanes:
-    """The memory of a launch under way. Mutable: what it touches gathers. programs: of the group that runs just now."""
+    """The memory of a launch under way. Mutable: what it touches gathers."""
 
     spans: Sequence[launch_memory.Span]
-    programs: Any = None
-    _loads: list[_Access] = field(default_factory=list)
-    _stores: list[_Access] = field(default_factory=list)
+    _loads: list[Access] = field(default_factory=list)
+    _stores: list[Access] = field(default_factory=list)
     _undo: list[tuple[int, bytes]] = field(default_factory=list)
-    _notes: list[tuple[Any, Any, bool]] = field(default_factory=list)
+    _notes: list[tuple[Access, bool]] = field(default_factory=list)
 
     def mark(self) -> tuple[int, int, int, int]:
         return len(self._loads), len(self._stores), len(self._undo), len(self._notes)
@@ -76,44 +115,40 @@ class Lanes:
             ctypes.memmove(address, before, len(before))
         del self._loads[loads:], self._stores[stores:], self._undo[undo:], self._notes[notes:]
 
-    def touch(self, addresses: Any, mask: Any, size: int, *, writes: bool) -> _Access | None:
-        """Note what these lanes touch; None if that is nothing. Unusual if it is not all within one argument's view."""
+    def touch(self, access: Access, *, writes: bool) -> bool:
+        """Note what these lanes touch; whether that is anything. Unusual if it is not all within one argument's
+        view."""
         if touched.noting is not None:
-            self._notes.append((addresses, np.True_ if mask is None else mask, writes))
-        used = addresses.reshape(-1) if mask is None else addresses[mask]
-        if not used.size:
-            return None
-        low, high = int(used.min()), int(used.max()) + size
+            self._notes.append((access, writes))
+        if not access.used.size:
+            return False
+        low, high = access.low, access.high
         for span in self.spans:
             if span.start <= low and high <= span.stop:
                 break
         else:
             raise Unusual
-        access = _Access(low, high, size, used, addresses.shape, mask, self.programs)
-        (self._stores if writes else self._loads).append(access)
-        return access
+        if writes:
+            self._stores.append(access)
+            self._undo.append((low, ctypes.string_at(low, high - low)))
+        else:
+            self._loads.append(access)
+        return True
 
-    def keep(self, store: _Access) -> None:
-        """What lies where this is going to be stored, to be put back."""
-        self._undo.append((store.low, ctypes.string_at(store.low, store.high - store.low)))
-
-    def settle(self, programs: int) -> None:
-        """All of so many programs have run. Unusual if one touched what another stored, or if there is but one, and
-        two of its lanes stored to one place; else whoever listens is told."""
+    def settle(self) -> None:
+        """All programs have run. Unusual if one touched what another stored, or if there is but one, and two of its
+        lanes stored to one place; else whoever listens is told."""
         for stretch in _stretches(self._stores):
-            if programs > 1:
-                _refuse_meeting(stretch, self._loads)
-            else:
-                for store in stretch:
-                    _marks([store], [np.arange(store.used.size)], store.low, store.high)
+            _refuse_meeting(stretch, self._loads)
         if touched.noting is not None:
-            for addresses, mask, writes in self._notes:
-                touched.noting.addressed(addresses, mask, writes=writes)
+            for access, writes in self._notes:
+                mask = np.True_ if access.mask is None else access.mask
+                touched.noting.addressed(access.addresses, mask, writes=writes)
 
 
-def _stretches(stores: list[_Access]) -> list[list[_Access]]:
+def _stretches(stores: list[Access]) -> list[list[Access]]:
     """Stores, those together whose places lie among each other's."""
-    stretches: list[list[_Access]] = []
+    stretches: list[list[Access]] = []
     end = 0
     for store in sorted(stores, key=lambda store: store.low):
         if stretches and store.low < end:
@@ -125,7 +160,7 @@ def _stretches(stores: list[_Access]) -> list[list[_Access]]:
     return stretches
 
 
-def _refuse_meeting(stores: list[_Access], loads: list[_Access]) -> None:
+def _refuse_meeting(stores: list[Access], loads: list[Access]) -> None:
     """Unusual if a program touches what another stored."""
     low, high = stores[0].low, max(store.high for store in stores)
     meeting = [load for load in loads if load.low < high and low < load.high]
@@ -134,17 +169,21 @@ def _refuse_meeting(stores: list[_Access], loads: list[_Access]) -> None:
         if len(stores) > 1 or meeting:
             raise Unusual
         return
-    marks = _marks(stores, [store.owners() for store in stores], low, high)
+    if any(store.collides for store in stores):
+        raise Unusual
+    if len(stores) == 1 and not meeting:
+        return
+    marks = _marks(stores, [store.owners for store in stores], low, high)
     for load in meeting:
         if load.size != stores[0].size:
             raise Unusual
         inside = (load.used >= np.uint64(low)) & (load.used < np.uint64(high))
         seen = marks[_places(load.used[inside], low, load.size)]
-        if ((seen != _NOBODY) & (load.by_all or seen != load.owners()[inside])).any():
+        if ((seen != _NOBODY) & (load.by_all or seen != load.owners[inside])).any():
             raise Unusual
 
 
-def _marks(stores: list[_Access], owners: list[Any], low: int, high: int) -> Any:
+def _marks(stores: list[Access], owners: list[Any], low: int, high: int) -> Any:
     """Of each element in [low, high), who stored it. Unusual if two did."""
     size = stores[0].size
     if any(store.size != size for store in stores) or high - low > _STRETCH * size:
@@ -178,38 +217,30 @@ def _whole(data: Any, shape: tuple[int, ...]) -> Any:
     return result
 
 
-def load(lanes: Lanes, pointers: Any, mask: Any, other: Any, dtype: Any) -> Any:
-    """mask, other: None where there is none."""
-    shape = _common_shape(pointers, mask, other)
-    addresses, allowed = _whole(pointers, shape), None if mask is None else _whole(mask, shape)
-    access = lanes.touch(addresses, allowed, dtype.itemsize, writes=False)
-    if access is None or access.high - access.low > _COPIED * addresses.size:
-        every = np.ones(shape, np.bool_) if allowed is None else allowed
-        result = np.zeros(shape, dtype) if other is None else _whole(other, shape)
-        return triton_interpreter._interpreter.load(addresses, every, result, dtype)
-    between = np.frombuffer(ctypes.string_at(access.low, access.high - access.low), dtype)
-    # Lanes that are masked off may point anywhere.
-    offsets = (addresses - np.uint64(access.low)).view(np.int64)
-    result = between.take(offsets >> (access.size.bit_length() - 1) if access.size > 1 else offsets, mode="clip")
-    if allowed is not None:
-        np.copyto(result, result.dtype.type(0) if other is None else other, where=~allowed)
+def load(lanes: Lanes, access: Access, other: Any, dtype: Any) -> Any:
+    """other: what lanes have that are masked off, None for zeros."""
+    shape = access.addresses.shape
+    if not lanes.touch(access, writes=False):
+        result = np.zeros(shape, dtype)
+    elif access.high - access.low > _COPIED * access.addresses.size:
+        nothing = np.zeros(shape, dtype)
+        result = triton_interpreter._interpreter.load(access.addresses, access.every, nothing, dtype)
+    else:
+        between = np.frombuffer(ctypes.string_at(access.low, access.high - access.low), dtype)
+        result = between.take(access.places, mode="clip")
+    if access.mask is not None:
+        if other is not None and other.shape[0] > shape[0]:
+            result = _whole(result, (other.shape[0], *shape[1:]))
+        np.copyto(result, dtype.type(0) if other is None else other, where=access.unused)
     return result
 
 
-def store(lanes: Lanes, pointers: Any, values: Any, mask: Any) -> None:
-    """mask: None where there is none."""
-    shape = _common_shape(pointers, values, mask)
-    addresses, values = _whole(pointers, shape), _whole(values, shape)
-    allowed = None if mask is None else _whole(mask, shape)
-    access = lanes.touch(addresses, allowed, values.itemsize, writes=True)
-    if access is None:
-        return
-    lanes.keep(access)
-    every = np.ones(shape, np.bool_) if allowed is None else allowed
-    triton_interpreter._interpreter.store(addresses, values, every)
-
-
-def _common_shape(first: Any, *others: Any) -> tuple[int, ...]:
-    shape: tuple[int, ...] = first.shape
-    shapes = [other.shape for other in others if other is not None]
-    return shape if all(given == shape for given in shapes) else np.broadcast_shapes(shape, *shapes)
+def store(lanes: Lanes, access: Access, values: Any) -> None:
+    shape = access.addresses.shape
+    if values.shape[0] > shape[0]:
+        # At one place for all programs, but not of one value.
+        shape = (values.shape[0], *shape[1:])
+        mask = None if access.mask is None else _whole(access.mask, shape)
+        access = located(access.programs, _whole(access.addresses, shape), mask, access.size)
+    if lanes.touch(access, writes=True):
+        triton_interpreter._interpreter.store(access.addresses, _whole(values, shape), access.every)

@@ -350,7 +350,7 @@ def _whole_launch(patch: Callable[..., None]) -> Callable[..., None]:
             tensor,
             "__bool__",
             # As in Triton, a block of several elements is true.
-            lambda self: bool(batched.known(self.handle.data)) if scalar(self) else _block_truth(self, truth),
+            lambda self: batched.truth(self.handle.data) if scalar(self) else _block_truth(self, truth),
         )
         scope.set_attr(tensor, "T", property(turned))
 
@@ -360,7 +360,7 @@ def _whole_launch(patch: Callable[..., None]) -> Callable[..., None]:
 def _block_truth(block: Any, sequential: Callable[[Any], bool]) -> bool:
     if not batched.batched():
         return sequential(block)
-    return bool(batched.only(block.handle.data)) if math.prod(block.type.sizes) == 1 else True
+    return batched.truth(block.handle.data) if math.prod(block.type.sizes) == 1 else True
 
 
 def shorten_operators() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,22 +20,60 @@ import triton.language as tl
 from runners.engines import launch_memory
 from runners.engines.triton import lanes
 from runners.engines.triton.batched import NotBatched, every_place, in_groups, known
-from runners.engines.triton.recording import ARGUMENTS, GRID, PLACES, Recording, record
+from runners.engines.triton.recording import ARGUMENTS, Recording, Segment, record
 from runners.engines.triton.values import NotRecorded
 
 # So many kernels are kept, one for each kind of arguments, and so many ways through one; and so often in a row a launch
 # may be unusual, before it is no longer tried.
 _KERNELS, _WAYS, _PATIENCE = 1000, 200, 5
+# For so many launches of a kernel, which differ in what they are given, is kept what follows from that alone, as
+# long as it is not more than so many bytes.
+_KEPT, _BYTES = 64, 1 << 23
 
 
 class _Unmet(BaseException):
     """No way is recorded for what memory says."""
 
 
-_recordings: dict[tuple[Any, ...], Recording] = {}
+@dataclass(slots=True)
+class _Kept:
+    """What is the same in all launches of a recording that are given the same. Mutable: it grows with the ways that
+    are taken. by: which operations' results it has: those that depend on numbers, or also those that do on addresses;
+    segments: where it has them of; size: of what it has, in bytes."""
+
+    by: int
+    slots: list[Any]
+    size: int = 0
+    segments: set[Segment] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Kernel:
+    """A recording, and what is kept of it by what launches are given. Mutable."""
+
+    recording: Recording
+    kept: dict[tuple[object, ...], _Kept] = field(default_factory=dict)
+
+    @property
+    def given_up(self) -> bool:
+        return self.recording.ways > _WAYS or self.recording.unusual > _PATIENCE
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A launch as recordings are kept by it, None if it cannot be told; and the addresses and numbers it is given. by:
+    which of them launches to come will be given again."""
+
+    kind: tuple[object, ...] | None
+    given: tuple[tuple[Any, int], ...]
+    by: int
+
+
+_kernels: dict[tuple[Any, ...], _Kernel] = {}
 
 
 def run(
+    described: Described,
     function: Callable[..., None],
     arguments: Mapping[str, Any],
     constexprs: frozenset[str],
@@ -42,33 +81,32 @@ def run(
     spans: Sequence[launch_memory.Span],
 ) -> bool:
     """Run every program of the grid. False, with memory as it was, where that has to be done in another way."""
-    kinds, given = _described(arguments, constexprs)
     # Who traces what Python runs is to see every line.
-    if kinds is None or sys.gettrace() is not None:
+    if described.kind is None or sys.gettrace() is not None:
         return False
-    recording = _recordings.get(key := (function, *kinds))
-    if recording is None:
-        if len(_recordings) >= _KERNELS:
-            _recordings.clear()
-        recording = _recordings[key] = Recording([None] * (ARGUMENTS + len(given)))
-    if _given_up(recording):
+    kernel = _kernel(described)
+    if kernel.given_up:
         return False
+    recording = kernel.recording
     places, memory = every_place(grid), lanes.Lanes(spans)
-    inputs = [memory, *places, *(np.array([size], dtype=np.int32) for size in grid), *given]
+    given = [np.array([value], dtype=dtype) for dtype, value in described.given]
+    sizes = [np.array([size], dtype=np.int32) for size in grid]
+
+    def inputs(programs: Any) -> list[Any]:
+        return [memory, programs, *places[:, programs], *sizes, *given]
 
     def run_group(programs: Any) -> None:
-        memory.programs = programs
-        inputs[PLACES:GRID] = places[:, programs]
+        kept = _kept(kernel, described, grid, programs)
         mark = memory.mark()
         try:
-            _replay(recording, inputs)
+            _replay(recording, kept, inputs(programs))
         except _Unmet:
             memory.back_to(mark)
-            record(recording, function, arguments, constexprs, inputs)
+            record(recording, function, arguments, constexprs, inputs(programs))
 
     try:
         in_groups(places.shape[1], memory, run_group)
-        memory.settle(places.shape[1])
+        memory.settle()
     except BaseException as error:
         memory.back_to((0, 0, 0, 0))
         if isinstance(error, NotRecorded | NotBatched):
@@ -82,39 +120,54 @@ def run(
     return True
 
 
-def _given_up(recording: Recording) -> bool:
-    return recording.ways > _WAYS or recording.unusual > _PATIENCE
+def _kernel(described: Described) -> _Kernel:
+    assert described.kind is not None
+    kernel = _kernels.get(described.kind)
+    if kernel is None:
+        if len(_kernels) >= _KERNELS:
+            _kernels.clear()
+        kernel = _kernels[described.kind] = _Kernel(Recording([None] * (ARGUMENTS + len(described.given))))
+    return kernel
+
+
+def _kept(kernel: _Kernel, described: Described, grid: tuple[int, int, int], programs: Any) -> _Kept:
+    numbers = [value for dtype, value in described.given if described.by or dtype is not np.uint64]
+    key = (described.by, grid, programs.tobytes(), *numbers)
+    kept = kernel.kept.get(key)
+    if kept is None:
+        while len(kernel.kept) >= _KEPT or sum(each.size for each in kernel.kept.values()) > _BYTES:
+            del kernel.kept[next(iter(kernel.kept))]
+        kept = kernel.kept[key] = _Kept(described.by, [])
+    kept.slots += kernel.recording.initial[len(kept.slots) :]
+    return kept
 
 
 def kernels() -> frozenset[str]:
     """Those that are recorded, by name, with whatever arguments they had."""
-    given_up = {key[0] for key, recording in _recordings.items() if _given_up(recording)}
-    return frozenset(function.__name__ for function, *_ in _recordings if function not in given_up)
+    given_up = {function for (function, *_), kernel in _kernels.items() if kernel.given_up}
+    return frozenset(function.__name__ for function, *_ in _kernels if function not in given_up)
 
 
-def _described(arguments: Mapping[str, Any], constexprs: frozenset[str]) -> tuple[list[object] | None, list[Any]]:
-    """What a recording depends on, None if it cannot be told, and what it is given for the rest."""
-    kinds: list[object] = []
-    given = []
+def described(
+    function: Callable[..., None], arguments: Mapping[str, Any], constexprs: frozenset[str], by: int
+) -> Described:
+    """What recordings of this launch are kept by, and results: which depend on numbers, or on addresses, too."""
+    kinds: list[object] = [function]
+    given: list[tuple[Any, int]] = []
     for name, value in arguments.items():
-        if name in constexprs:
-            if type(value) not in _PLAIN:
-                return None, []
-            kinds.append((type(value), repr(value)))
-        elif type(value) is int:
+        kind = type(value)
+        if kind is int and name not in constexprs:
             dtype = next((dtype for dtype, low, high in _INTEGERS if low <= value < high), None)
-            if dtype is None:
-                return None, []
             kinds.append(dtype)
-            given.append(np.array([value], dtype=dtype))
-        elif isinstance(value, torch.Tensor):
+            given.append((dtype, value))
+        elif kind in _PLAIN:
+            kinds.append((kind, repr(value)))
+        elif isinstance(value, torch.Tensor) and name not in constexprs:
             kinds.append(value.dtype)
-            given.append(np.array([value.data_ptr()], dtype=np.uint64))
-        elif type(value) in _PLAIN:
-            kinds.append((type(value), repr(value)))
+            given.append((np.uint64, value.data_ptr()))
         else:
-            return None, []
-    return kinds, given
+            return Described(None, (), by)
+    return Described(None if None in kinds else tuple(kinds), tuple(given), by)
 
 
 _PLAIN = {bool, int, float, str, type(None), tl.dtype}
@@ -127,12 +180,18 @@ _INTEGERS = (
 )
 
 
-def _replay(recording: Recording, inputs: list[Any]) -> None:
-    segment = recording.root
-    slots = recording.initial.copy()
+def _replay(recording: Recording, kept: _Kept, inputs: list[Any]) -> None:
+    slots = kept.slots.copy()
     slots[: len(inputs)] = inputs
+    segment = recording.root
     while segment is not None:
-        for function, operands, slot in segment.operations:
+        if segment not in kept.segments:
+            for operations in segment.by[: kept.by + 1]:
+                for function, operands, slot in operations:
+                    slots[slot] = kept.slots[slot] = value = function(*[slots[operand] for operand in operands])
+                    kept.size += value.nbytes
+            kept.segments.add(segment)
+        for function, operands, slot in segment.varying[kept.by]:
             slots[slot] = function(*[slots[operand] for operand in operands])
         if segment.asked is None:
             return

@@ -14,21 +14,28 @@ from triton.runtime import interpreter as triton_interpreter
 
 from runners.engines.triton import lanes
 from runners.engines.triton.batched import BatchedBuilder, Diverged, known
-from runners.engines.triton.values import NotRecorded, Value, apply
+from runners.engines.triton.values import ADDRESSES, MEMORY, NUMBERS, NotRecorded, Value, apply
 
 TensorHandle = triton_interpreter.TensorHandle
 
-# The slots that every recording has: the launch's memory, the places of programs and the size of the grid. Behind them
-# lie the launch's arguments.
-LANES, PLACES, GRID, ARGUMENTS = 0, 1, 4, 7
+# The slots that every recording has: the launch's memory, the numbers of programs, their places, and the size of the
+# grid. Behind them lie the launch's arguments.
+LANES, PROGRAMS, PLACES, GRID, ARGUMENTS = 0, 1, 2, 5, 8
+
+# What is called, the slots of what it is called with, and that of what it gives.
+Operation = tuple[Callable[..., Any], tuple[int, ...], int]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Segment:
     """Operations up to where memory decides how the kernel goes on, or to its end. Mutable: it grows while it is
-    recorded. asked: the slot whose value decides, and how it goes on for each."""
+    recorded. order: all of them, with what each depends on; by: the same, apart for each of these; varying: those that
+    depend on more than numbers, and on more than addresses. asked: the slot whose value decides, and how it goes on for
+    each."""
 
-    operations: list[tuple[Callable[..., Any], tuple[int, ...], int]] = field(default_factory=list)
+    order: list[tuple[Operation, int]] = field(default_factory=list)
+    by: tuple[list[Operation], ...] = field(default_factory=lambda: ([], [], []))
+    varying: tuple[list[Operation], list[Operation]] = field(default_factory=lambda: ([], []))
     asked: int | None = None
     ways: dict[Any, Segment] = field(default_factory=dict)
 
@@ -36,7 +43,7 @@ class Segment:
 @dataclass(slots=True)
 class Recording:
     """All that is known of one kernel with such arguments. Mutable. initial: what lies in the slots before a run,
-    constants in theirs."""
+    constants in theirs. ways: how many there are. unusual: how many launches in a row were."""
 
     initial: list[Any]
     root: Segment | None = None
@@ -52,7 +59,7 @@ class _Recorder:
         self._new = False
         self._drop: Callable[[], object] = lambda: None
         self._owners: dict[int, int] = {}  # of slots in use, the number of the value in each
-        self._free: list[int] = []
+        self._free: set[int] = set()
         self._numbers = 0
         self._at = 0
         if recording.root is None:
@@ -64,39 +71,41 @@ class _Recorder:
         self._new, self._drop = True, drop
         self.recording.ways += 1
 
-    def given(self, data: Any, slot: int) -> Value:
-        """What is the recording's to be given."""
-        return self._value(data, slot)
-
-    def _value(self, data: Any, slot: int) -> Value:
+    def value(self, data: Any, slot: int, by: int) -> Value:
+        """What stands for the data, which is kept in this slot."""
         self._numbers += 1
         self._owners[slot] = self._numbers
-        return Value(self, data, slot, self._numbers)
+        self._free.discard(slot)
+        return Value(self, data, slot, self._numbers, by)
 
     def apply(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
         data = function(*[operand.data if type(operand) is Value else operand for operand in operands])
-        if not self._new:
-            recorded, _, slot = self._segment.operations[self._at]
+        if self._new:
+            by = max(operand.by for operand in operands if type(operand) is Value)
+            places = tuple(operand.slot if type(operand) is Value else self._constant(operand) for operand in operands)
+            slot = self._free.pop() if by == MEMORY and self._free else self._constant(None)
+            operation = (function, places, slot)
+            self._segment.order.append((operation, by))
+            self._segment.by[by].append(operation)
+            for varying in self._segment.varying[:by]:
+                varying.append(operation)
+        else:
+            (recorded, _, slot), by = self._segment.order[self._at]
             if _name(recorded) != _name(function):
                 raise NotRecorded
-        else:
-            places = tuple(operand.slot if type(operand) is Value else self._constant(operand) for operand in operands)
-            slot = self._room()
-            self._segment.operations.append((function, places, slot))
         self._at += 1
-        if slot in self._free:
-            self._free.remove(slot)
-        return self._value(data, slot)
+        return self.value(data, slot, by)
 
-    def forget(self, slot: int, number: int) -> None:
-        if self._owners.get(slot) == number:
-            del self._owners[slot]
-            self._free.append(slot)
+    def forget(self, value: Value) -> None:
+        # All else stays in its slot from launch to launch.
+        if value.by == MEMORY and self._owners.get(value.slot) == value.number:
+            del self._owners[value.slot]
+            self._free.add(value.slot)
 
     def known(self, value: Value) -> Any:
         if self._new:
             self._segment.asked = value.slot
-        elif self._segment.asked != value.slot or self._at != len(self._segment.operations):
+        elif self._segment.asked != value.slot or self._at != len(self._segment.order):
             raise NotRecorded
         answer = known(value.data)
         self._at = 0
@@ -114,9 +123,6 @@ class _Recorder:
     def _constant(self, value: Any) -> int:
         self.recording.initial.append(value)
         return len(self.recording.initial) - 1
-
-    def _room(self) -> int:
-        return self._free.pop() if self._free else self._constant(None)
 
 
 def _name(function: Callable[..., Any]) -> Any:
@@ -144,12 +150,16 @@ class _Builder(BatchedBuilder):
     def create_masked_load(self, ptrs: Any, mask: Any, other: Any, *_: Any) -> Any:
         element = ptrs.get_element_ty()
         dtype = triton_interpreter._get_np_dtype(element)
-        operands = [None if operand is None else operand.data for operand in (mask, other)]
-        return TensorHandle(apply(lanes.load, self.given[LANES], ptrs.data, *operands, dtype), element)
+        access = self._located(ptrs, mask, dtype.itemsize)
+        rest = None if other is None else other.data
+        return TensorHandle(apply(lanes.load, self.given[LANES], access, rest, dtype), element)
 
     def create_masked_store(self, ptrs: Any, value: Any, mask: Any, *_: Any) -> None:
-        allowed = None if mask is None else mask.data
-        apply(lanes.store, self.given[LANES], ptrs.data, value.data, allowed)
+        access = self._located(ptrs, mask, value.data.itemsize)
+        apply(lanes.store, self.given[LANES], access, value.data)
+
+    def _located(self, ptrs: Any, mask: Any, size: int) -> Any:
+        return apply(lanes.located, self.given[PROGRAMS], ptrs.data, None if mask is None else mask.data, size)
 
     def create_bitcast(self, src: Any, dst_type: Any) -> Any:
         if src.dtype.is_ptr() and _width(src.dtype) != _width(dst_type.scalar):
@@ -166,6 +176,12 @@ def _width(kind: Any) -> int:
     return max(8, kind.element_ty.primitive_bitwidth) if kind.is_ptr() else 0
 
 
+def _by(data: Any, slot: int) -> int:
+    if slot == LANES:
+        return MEMORY
+    return ADDRESSES if slot >= ARGUMENTS and data.dtype == np.uint64 else NUMBERS
+
+
 def record(
     recording: Recording,
     function: Callable[..., None],
@@ -176,7 +192,7 @@ def record(
     """Run the kernel as it is written, for one group of programs."""
     builder = triton_interpreter.interpreter_builder
     recorder = _Recorder(recording)
-    given = [recorder.given(data, slot) for slot, data in enumerate(inputs)]
+    given = [recorder.value(data, slot, _by(data, slot)) for slot, data in enumerate(inputs)]
     bound = {}
     places = iter(given[ARGUMENTS:])
     for name, value in arguments.items():

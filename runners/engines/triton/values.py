@@ -13,6 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+# What a value depends on: on the numbers that the launch is given alone, also on addresses, or on what memory holds.
+NUMBERS, ADDRESSES, MEMORY = 0, 1, 2
+
 
 class NotRecorded(BaseException):
     """This kernel does what no recording has a form for. No Exception: device functions of Triton's interpreter catch
@@ -25,7 +28,7 @@ class Recorder(Protocol):
     def apply(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
         """What the function gives, noted."""
 
-    def forget(self, slot: int, number: int) -> None:
+    def forget(self, value: Value) -> None:
         """Nothing refers to this value any more."""
 
     def known(self, value: Value) -> Any:
@@ -34,15 +37,15 @@ class Recorder(Protocol):
 
 class Value(np.lib.mixins.NDArrayOperatorsMixin):
     """An array [rows, ...] that depends on what the launch is given. slot: where it is kept; number: which of the
-    values kept there it is."""
+    values kept there it is; by: what it depends on."""
 
-    __slots__ = ("data", "number", "recorder", "slot")
+    __slots__ = ("by", "data", "number", "recorder", "slot")
 
-    def __init__(self, recorder: Recorder, data: Any, slot: int, number: int) -> None:
-        self.recorder, self.data, self.slot, self.number = recorder, data, slot, number
+    def __init__(self, recorder: Recorder, data: Any, slot: int, number: int, by: int) -> None:
+        self.recorder, self.data, self.slot, self.number, self.by = recorder, data, slot, number, by
 
     def __del__(self) -> None:
-        self.recorder.forget(self.slot, self.number)
+        self.recorder.forget(self)
 
     @property
     def dtype(self) -> Any:
