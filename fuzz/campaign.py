@@ -11,7 +11,7 @@ from fuzz.case_source import CaseSource, NoCase
 from fuzz.stats import CampaignStats, Plan
 from fuzz.triage import CampaignTriage, Hooks, KnownIssues, led_up
 from repro.cases.case import Case, Setup
-from repro.traces.campaign import Campaign
+from repro.traces.campaign import Campaign, Transition
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Termination, Trace
 
@@ -22,6 +22,10 @@ ATTEMPTS_MAX = 3
 REFUSALS_A_SETUP = 2
 # A target is left after this many such runs, and no others, since the start.
 REFUSALS_MAX = 50
+# A campaign with a limit of time leaves a setup behind so many cases in a row that brought nothing new on it: no
+# transition and no state. On releases with known bugs eight made 58 % of the cases of rounds of 32, and met 95 % of
+# what failed on their setups (118 of 124, four pairs of release and runner); sixteen made 82 %, and met 98 %.
+STALE_CASES = 8
 
 
 def campaign(plan: Plan, source: CaseSource, hooks: Hooks, stats: CampaignStats | None = None) -> Campaign:
@@ -45,16 +49,22 @@ def campaign(plan: Plan, source: CaseSource, hooks: Hooks, stats: CampaignStats 
 class _SetupInUse:
     """What is known of the setup whose cases are run. Mutable. built: whether a session was opened with it; it then
     stays in use, whatever happens to later runs. refusals: runs before that which could not be made. history: the cases
-    that the live session has run."""
+    that the live session has run. met: the transitions and states of its cases; stale: cases since the last new one."""
 
     setup: Setup
     built: bool = False
     refusals: int = 0
     history: list[Case] = field(default_factory=list)
+    met: set[Transition | str] = field(default_factory=set)
+    stale: int = 0
 
     @property
     def is_refused(self) -> bool:
         return not self.built and self.refusals >= REFUSALS_A_SETUP
+
+    def meet(self, met: frozenset[Transition | str]) -> None:
+        self.stale = self.stale + 1 if met <= self.met else 0
+        self.met |= met
 
     def count(self, trace: Trace) -> None:
         ended = trace.ended
@@ -118,7 +128,8 @@ class _Loop:
         plan, stats = self.stats.plan, self.stats
         if in_use.built:
             self._send_ahead(case)
-        trace, failures = self._run(case)
+        trace, failures, met = self._run(case)
+        in_use.meet(met)
         past = self.hooks.past()
         in_use.count(trace)
         # A run that did not end well may have cost the session its life; triage may have run anything in it.
@@ -130,8 +141,14 @@ class _Loop:
                 if plan.stop_at_first and stats.findings[verdict.fingerprint].failed:
                     return True
         in_use.history = [*in_use.history, case] if same_session else []
+        if plan.seconds is not None and in_use.stale >= STALE_CASES and self._is_next(case.setup):
+            self.source.leave()
         self.hooks.tell(stats.progress("running"))
         return False
+
+    def _is_next(self, setup: Setup) -> bool:
+        """Whether the last case that was drawn is of this setup."""
+        return self.upcoming is None or self.upcoming.setup == setup
 
     def _send_ahead(self, case: Case) -> None:
         """Have the session go on with the next case, too, if that is certain to be the next and within the limit. If
@@ -143,8 +160,8 @@ class _Loop:
         if isinstance(upcoming, Case) and upcoming.setup == case.setup:
             self.hooks.send(upcoming)
 
-    def _run(self, case: Case) -> tuple[Trace, list[Verdict]]:
-        """Run and judge one case: the trace, and one failure of each kind."""
+    def _run(self, case: Case) -> tuple[Trace, list[Verdict], frozenset[Transition | str]]:
+        """Run and judge one case: the trace, one failure of each kind, and the transitions and states that it met."""
         start = self.hooks.clock()
         trace = self.hooks.run(case)
         self.stats.worker_time(trace, self.hooks.clock() - start)
@@ -153,10 +170,10 @@ class _Loop:
         status = self.hooks.overall(verdicts)
         if not self.stats.cases:
             self.started = self.stats.seconds
-        self.stats.add(case, trace, verdicts, status)
+        met = self.stats.add(case, trace, verdicts, status)
         self.hooks.note(case, trace, verdicts, status)
         failures = {verdict.fingerprint: verdict for verdict in verdicts if verdict.status is Status.FAIL}
-        return trace, list(failures.values())
+        return trace, list(failures.values()), met
 
     def _known(self, case: Case, failures: Sequence[Verdict]) -> KnownIssues:
         """Which known issues these failures show, and what they leave."""

@@ -24,15 +24,26 @@ class CaseSource(Protocol):
     def coming(self) -> Sequence[Setup]:
         """The setups of the next rounds, as far as they are known, for sessions that open ahead."""
 
+    def leave(self) -> None:
+        """Draw no more cases of the round that the last one was of."""
+
 
 class CaseStream:
     """Cases whose order depends on nothing that is run."""
 
-    def __init__(self, cases: Iterator[Case], coming: Callable[[], Sequence[Setup]] = tuple) -> None:
-        self._cases, self._coming = cases, coming
+    def __init__(
+        self,
+        cases: Iterator[Case],
+        coming: Callable[[], Sequence[Setup]] = tuple,
+        leave: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._cases, self._coming, self._leave = cases, coming, leave
 
     def next_case(self, ran: int, in_flight: int = 0) -> Case | NoCase:
         return next(self._cases, NoCase.DONE)
 
     def coming(self) -> Sequence[Setup]:
         return self._coming()
+
+    def leave(self) -> None:
+        self._leave()

@@ -83,14 +83,18 @@ class CampaignStats:
         finally:
             self._stages[name] += self._clock() - start
 
-    def add(self, case: Case, trace: Trace, verdicts: Sequence[Verdict], overall: Status) -> None:
-        """Count one run of a case, its verdicts and their overall status."""
+    def add(
+        self, case: Case, trace: Trace, verdicts: Sequence[Verdict], overall: Status
+    ) -> frozenset[Transition | str]:
+        """Count one run of a case, its verdicts and their overall status. The transitions that it made, and the states
+        that its replays were in."""
+        transitions, reached = exercised(case, trace.replayed), states.reached(case, trace.replayed)
         self.cases += 1
         self.replays += len(trace.replayed)
         self._setups.add(case.setup)
         self._possible |= possible(case.setup)
-        self._transitions.update(exercised(case, trace.replayed))
-        self._states.update(states.reached(case, trace.replayed))
+        self._transitions.update(transitions)
+        self._states.update(reached)
         self._endings[trace.ended.how.value] += 1
         if not trace.ended.how.took_place:
             self._not_run[trace.ended.how][coarse(trace.ended.what or trace.ended.detail)] += 1
@@ -104,6 +108,7 @@ class CampaignStats:
         for name, text in trace.facts.items():
             if text not in self._facts[name] and len(self._facts[name]) < FACTS_MAX:
                 self._facts[name].append(text)
+        return frozenset(transitions) | reached
 
     def triage_run(self, trace: Trace) -> None:
         """Count a run that confirms or shrinks a failure, if it ended in an error of the harness."""

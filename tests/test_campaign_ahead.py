@@ -6,12 +6,14 @@ import itertools
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fuzz.campaign import STALE_CASES, campaign
+from fuzz.case_source import CaseStream
 from fuzz.draw.rounds import ROUNDS_ANNOUNCED, rounds
 from fuzz.in_flight import InFlight
 from fuzz.triage import Hooks
 from repro.cases import codec
 from repro.cases.case import Case, Setup
-from repro.traces.trace import Termination, Trace
+from repro.traces.trace import End, Termination, Trace
 from tests.builders.campaign_world import FAIL, PLAN, World, drawn, trace_of
 
 
@@ -81,3 +83,20 @@ def test_cases_in_flight_are_on_disk(tmp_path: Path) -> None:
     assert sorted(map(codec.digest, found)) == sorted(map(codec.digest, cases[-2:]))
     in_flight.clear()
     assert list(tmp_path.iterdir()) == []
+
+
+def cases_a_setup(seconds: float | None, cases: int | None) -> list[int]:
+    """Of a world in which no case brings anything new but the first of its setup."""
+    world = World(fails=lambda case: [], ends=lambda case: Trace(ended=End(how=Termination.DONE)))
+    source = rounds(3, "toy", "triton", 20)
+    plan = replace(PLAN, seconds=seconds, cases=cases)
+    campaign(plan, CaseStream(source, source.coming, source.leave), world.hooks())
+    return [len(list(group)) for _, group in itertools.groupby(world.ran, key=lambda case: case.setup)]
+
+
+def test_a_setup_that_brings_nothing_new_is_left_where_time_is_short_and_never_where_cases_are_counted() -> None:
+    assert cases_a_setup(None, 60) == [20, 20, 20]
+    *whole, _ = cases_a_setup(6.0, None)
+    assert len(whole) >= 5
+    # The first case, those that brought nothing, and the one that was under way by then.
+    assert set(whole) <= {STALE_CASES + 1, STALE_CASES + 2}

@@ -65,6 +65,6 @@ class CampaignWork:
                 if chunk.settle:
                     return campaign(plan, CaseStream(iter(chunk.up_to_the_case())), own, stats)
                 cases = chunk.rounds()
-                return campaign(plan, CaseStream(cases, cases.coming), own, stats)
+                return campaign(plan, CaseStream(cases, cases.coming, cases.leave), own, stats)
         except KeyboardInterrupt:  # before it began, or just as it had ended
             return stats.campaign("interrupted")

@@ -75,7 +75,9 @@ def _measure_alone(context: CommandContext, plan: Plan, hooks: Hooks, bare: Bare
         context.say(*bench.against_bare(alone.campaigns["small"], alone.bare_seconds))
     if options.mix in ("", "rounds"):
         random = rounds(plan.seed, plan.runner, plan.backend, options.cases_per_setup)
-        return _measure(context, _timed(context, plan), hooks, "rounds", CaseStream(random, random.coming), alone)
+        return _measure(
+            context, _timed(context, plan), hooks, "rounds", CaseStream(random, random.coming, random.leave), alone
+        )
     return True
 
 

@@ -130,7 +130,7 @@ class CommandContext:
             with self.hooks(plan.target) as hooks:
                 # Recorded before the workers are ended: they take a moment, in which a person may press Ctrl-C again.
                 known = self.corpus.cases(plan.runner, plan.backend)[index - 1 :: count]
-                done = self.put(campaign(plan, CaseStream(chain(known, cases), cases.coming), hooks))
+                done = self.put(campaign(plan, CaseStream(chain(known, cases), cases.coming, cases.leave), hooks))
         self.say(*summary(done))
         return done
 

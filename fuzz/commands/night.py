@@ -26,7 +26,7 @@ def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:
         with context.hooks(target) as hooks:
             watch = Watch(hooks.tell, context.out, every=max(FIRST_S, 6 * options.night))
             hooks = dataclasses.replace(hooks, tell=watch.tell)
-            done = context.put(campaign(plan, CaseStream(cases, cases.coming), hooks))
+            done = context.put(campaign(plan, CaseStream(cases, cases.coming, cases.leave), hooks))
         context.say(*summary(done), *table(str(target), watch.taken))
         if done.stopped == "interrupted":
             break

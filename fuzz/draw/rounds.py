@@ -92,6 +92,10 @@ class Rounds(Iterator[Case]):
             drawn = round_cases(seed, number, runner, backend, self._cases_per_setup)
             self._round = islice(drawn, room(self._limit, self._cases_per_setup, number))
 
+    def leave(self) -> None:
+        """Go on with the next round."""
+        self._round = iter(())
+
     def coming(self) -> tuple[Setup, ...]:
         """The setups of the next few rounds, in order."""
         seed, runner, backend = self._source

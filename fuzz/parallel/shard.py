@@ -102,6 +102,9 @@ class LeasedRounds:
         self._lease = lease
         return lease
 
+    def leave(self) -> None:
+        self._cases, self._drawn = iter(()), None
+
     def coming(self) -> tuple[Setup, ...]:
         ahead = self._lease.ahead if self._lease else ()
         self._setups = {number: self._setups.get(number) or self._setup_of(number) for number in ahead}
