@@ -51,6 +51,7 @@ def job(**more: Any) -> dict[str, Any]:
         "target": str(PLAN.target),
         "timeout": 60.0,
         "standbys": None,
+        "setups_per_session": None,
         "known_issues": "",
         "run": "r",
         **more,
