@@ -166,7 +166,7 @@ def test_which_setups_a_process_may_serve() -> None:
     assert not may_serve(one, replace(eagle, algorithm="NEXTN"), 2), "latent attention"
     assert not may_serve(one, replace(eagle, deterministic=True), 2), "kernels in the place of torch's"
     assert not may_serve(one, replace(eagle, runner="decode"), 2)
-    assert not may_serve(one, replace(eagle, backend="fa3"), 2)
+    assert not may_serve(one, replace(eagle, backend="flashinfer"), 2)
     assert not may_serve(one, eagle, 1)
     assert not may_serve(served_by(eagle, past=(eagle,)), eagle, 2)
     assert not may_serve(served_by(eagle, spent=True), eagle, 2)
@@ -239,8 +239,13 @@ def drawn(runner: str, backend: str) -> Iterator[Case]:
 SOME = {("decode", "flashinfer")}
 SERVED = [
     pytest.param(runner, backend, marks=() if (runner, backend) in SOME else pytest.mark.exhaustive)
-    for runner in ("draft", "decode", "verify", "draft_extend")
-    for backend in ("triton", "flashinfer")
+    for runner, backends in {
+        **dict.fromkeys(("draft", "decode", "verify"), ("triton", "flashinfer", "fa3")),
+        "draft_extend": ("triton", "flashinfer"),
+        **dict.fromkeys(("multi_layer", "frozen_kv_mtp", "kv_move"), ("triton",)),
+        **dict.fromkeys(("verify_eager", "verify_eager_tree", "verify_eager_multi_layer"), ("triton",)),
+    }.items()
+    for backend in backends
 ]
 
 
@@ -262,8 +267,7 @@ def test_served_setups_give_the_bits_of_fresh_sessions(runner: str, backend: str
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("backend", ["flashinfer", "triton"])
-@pytest.mark.parametrize("runner", ["draft", "decode", "verify", "draft_extend"])
+@pytest.mark.parametrize(("runner", "backend"), [parameters.values for parameters in SERVED])
 def test_served_setups_give_the_verdicts_of_fresh_sessions(runner: str, backend: str, cuda_target: Target) -> None:
     """A compiler that has seen other shapes may order sums otherwise; verdicts must not depend on it."""
     with Pool(cuda_target) as fresh, Pool(cuda_target, setups_per_session=ROUNDS) as served:

@@ -7,8 +7,11 @@ from repro.cases.case import Setup
 from runners.processes.warm import Open
 
 # Runners and backends whose traces were compared, bit by bit, with those of fresh processes (tests/test_served.py).
-RUNNERS = frozenset({"draft", "decode", "verify", "draft_extend", "toy"})
-BACKENDS = frozenset({"triton", "flashinfer", "toy"})
+RUNNERS = frozenset(
+    {"draft", "decode", "verify", "draft_extend", "multi_layer", "frozen_kv_mtp", "kv_move", "toy"}
+    | {"verify_eager", "verify_eager_tree", "verify_eager_multi_layer"}
+)
+BACKENDS = frozenset({"triton", "flashinfer", "fa3", "toy"})
 # Processes that may wait for a setup of their kind, besides those that sessions opened ahead leave.
 IDLE_MAX = 3
 # How many setups a process serves, where nobody says: on a GPU a process has a CUDA context and traced functions, which

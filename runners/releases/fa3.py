@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import sys
@@ -72,6 +73,11 @@ class Calls:
         graphs = self._graphs[queries]
         return next((calls for calls in graphs if calls[0].lengths.numel() == sequences), graphs[0])
 
+    def forget(self) -> None:
+        """Let go of the graphs, whose setup is closed."""
+        self._graphs.clear()
+        self._open = None
+
     def listened(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
         """The kernel, whose captured calls are noted. Before each capture sglang runs what is to be captured."""
         signature = inspect.signature(kernel)
@@ -109,7 +115,9 @@ class Calls:
 calls = Calls()
 
 
+@functools.cache
 def listen() -> None:
-    """Note what this session's graphs will hold: to be called before any attention backend is made."""
+    """Note what this session's graphs will hold: to be called before any attention backend is made. A process that
+    serves several setups listens once."""
     module: Any = importlib.import_module(fa3.MODULE) if fa3.MODULE not in sys.modules else sys.modules[fa3.MODULE]
     module.flash_attn_with_kvcache = calls.listened(module.flash_attn_with_kvcache)

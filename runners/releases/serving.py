@@ -7,6 +7,8 @@ import importlib
 import sys
 from typing import Any
 
+from runners.releases import fa3
+
 # Modules, and what in them is None until the first setup that needs it; not every release has each.
 _NONE_AT_FIRST = {
     # Its size depends on the model; a second setup would go on with the first one's.
@@ -33,7 +35,8 @@ _GATHERING = {
 
 
 def let_go() -> None:
-    """Have sglang forget the setup that it was built for."""
+    """Have sglang forget the setup that it was built for, and us which graphs it had."""
+    fa3.calls.forget()
     # Since 0.5.21 it refuses to make its groups twice, unless they were destroyed in between.
     groups: Any = importlib.import_module("sglang.srt.distributed.parallel_state")
     groups.destroy_model_parallel()

@@ -38,7 +38,6 @@ from runners.sessions.extents import of_plan
 
 # Record KV contents and eager's noise even where both paths agree: what two engines are compared by.
 WHOLE = os.environ.get("EAGLEEYE_RECORD") == "whole"
-
 # How far inputs are moved to see whether an output hangs on rounding: a few units in the last place.
 NUDGE = {torch.float32: 2.0**-21, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
 
@@ -339,8 +338,8 @@ class Step:
 
     # Recording ---------------------------------------------------------------------------------------------------
 
-    def _see_caller(self, path: str, forward_batch: Any) -> None:
-        for name, value in self.family.caller(forward_batch).items():
+    def _see_caller(self, path: str, batch: Any) -> None:
+        for name, value in self.family.caller(batch).items():
             self.tape.see(path, name, value)
 
     def _see_launch(self) -> None:
@@ -368,10 +367,9 @@ class Step:
 
     def _see_plan(self, path: str, call: int, batch: Mapping[str, object], given: Mapping[str, Any]) -> None:
         """What a call that plans is given, as it is at that moment. A runner of several graphs plans more than once."""
-        numbered = f".{call}" if call else ""
+        numbered, (of, lengths) = f".{call}" if call else "", of_plan(path, given)
         for name, value in batch.items():
             self.tape.see(path + numbered, name, value)
-        of, lengths = of_plan(path, given)
         self.tape.see_numbers(of + numbered, lengths)
         self.tape.hold()
 
