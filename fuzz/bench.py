@@ -107,7 +107,8 @@ def figures(name: str, campaign: Campaign) -> list[str]:
     seconds, count = campaign.seconds, campaign.cases
     lines = [
         f"{name}: {rate(campaign):.2f} cases/s "
-        f"(cases: {campaign.cases}, setups: {campaign.setups}, replays: {campaign.replays}, seconds: {seconds:.2f})"
+        f"(cases: {campaign.cases}, setups: {campaign.setups}, {60 * campaign.setups / seconds:.0f} a minute, "
+        f"replays: {campaign.replays}, seconds: {seconds:.2f})"
     ]
     for stage in STAGES:
         spent = campaign.stages.get(stage, 0.0)
