@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from repro.commands.cli import complain
 from repro.traces.exit_codes import ExitCode
 from runners.targets.bundle.build import bundle
-from runners.targets.bundle.unpack import unpack
+from runners.targets.bundle.unpack import compile_bytecode, unpack
 from runners.targets.environments import NotUsable, checked_release, targets_directory
 from runners.targets.hypothesis_pin import bundled, export, other_python
 from runners.targets.install import install
@@ -60,6 +60,7 @@ def make_bundle(options: argparse.Namespace) -> ExitCode:
 
 def unpack_bundle(options: argparse.Namespace) -> ExitCode:
     new = unpack(options.bundle, options.cache, options.releases, say=aside)
+    compile_bytecode([targets_directory(options.cache) / name for name in new])
     print(
         f"{targets_directory(options.cache)}: {', '.join(new) + ' unpacked' if new else 'all of it is already there'}"
     )
