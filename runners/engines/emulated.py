@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from runners.engines import touched
 from runners.engines.arena import Arena
-from runners.engines.cuda_to_cpu import LiteralCuda
+from runners.engines.cuda_to_cpu import replacements
 from runners.engines.launch_memory import set_dumps as pad_into
 from runners.engines.launch_memory import set_host as leave_on_host
 from runners.engines.launch_memory import taken as memory_seen
@@ -343,7 +343,8 @@ def importing() -> AbstractContextManager[None]:
 def accept_literal_cuda() -> None:
     """From here on, what code asks for on "cuda" by that name is made here, where the device has another name."""
     torch.cuda.Stream = torch.cpu.Stream
-    LiteralCuda().__enter__()
+    for owner, name, function in list(replacements()):
+        setattr(owner, name, function)
 
 
 @functools.cache

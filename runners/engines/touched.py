@@ -6,8 +6,11 @@ count as read whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -21,100 +24,140 @@ _REPLACES = {_aten.copy_, _aten.fill_, _aten.zero_}
 _SOMEWHERE = {_aten.index_put_, _aten.scatter_, _aten.index_copy_, _aten.index_fill_}
 
 
-class Region:
-    """The memory of one tensor, element by element. stale: was read before this launch wrote it. read: was read."""
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Of some elements, as numpy's bool. read: was read; stale: was read before this launch wrote it; written: by this
+    launch."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor, self.size = tensor, tensor.element_size()
-        reach = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-        self.first = tensor.data_ptr()
-        self.end = self.first + reach * self.size
-        self.stale, self.read, self.written = (torch.zeros(reach, dtype=torch.bool) for _ in range(3))
+    read: Any
+    stale: Any
+    written: Any
 
-    def of(self, marks: torch.Tensor) -> torch.Tensor:
-        """These marks in the tensor's shape."""
-        return marks.as_strided(self.tensor.shape, self.tensor.stride())
+    def at(self, places: Any) -> Marks:
+        """Of a part, that a slice or a shape with strides gives: a view."""
+        if isinstance(places, slice):
+            return Marks(self.read[places], self.stale[places], self.written[places])
+        return Marks(*(_strided(marks, *places) for marks in (self.read, self.stale, self.written)))
 
-    def begin(self) -> None:
-        """Another launch begins; what was read stays so."""
-        self.stale.zero_()
-        self.written.zero_()
+    def note(self, *, writes: bool) -> None:
+        """All of these are read, or written."""
+        if writes:
+            self.written.fill(True)
+        else:
+            self.read.fill(True)
+            np.greater_equal(self.stale, self.written, out=self.stale)  # or not written
 
-    def note(self, places: Any, *, writes: bool) -> None:
-        """places: indices of elements, or a function of the marks that gives a view of them."""
+    def note_at(self, places: Any, *, writes: bool) -> None:
+        """Those at these indices are."""
         if writes:
             self.written[places] = True
-            return
-        self.read[places] = True
-        self.stale[places] |= ~self.written[places]
+        else:
+            self.read[places] = True
+            self.stale[places] |= ~self.written[places]
+
+
+class Region:
+    """The memory of one tensor, element by element."""
+
+    def __init__(self, tensor: torch.Tensor, marks: Marks) -> None:
+        self.tensor, self.marks, self.size = tensor, marks, tensor.element_size()
+        self.first = tensor.data_ptr()
+        self.end = self.first + _reach(tensor) * self.size
+
+    def of(self, marks: Any) -> torch.Tensor:
+        """These marks in the tensor's shape."""
+        return torch.from_numpy(marks).as_strided(self.tensor.shape, self.tensor.stride())
+
+    def holds(self, tensor: torch.Tensor, first: int, last: int) -> bool:
+        """Whether all of another tensor, between these addresses, is elements of this one."""
+        return self.first <= first and last < self.end and tensor.element_size() == self.size
 
 
 class Touched:
     """What is read of these tensors. None of them is empty, and no two of them share memory."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        self.regions = {name: Region(tensor) for name, tensor in tensors.items()}
+        ends = list(accumulate(map(_reach, tensors.values()), initial=0))
+        self._marks = Marks(*(np.zeros(ends[-1], dtype=np.bool_) for _ in range(3)))
+        self.regions = {
+            name: Region(tensor, self._marks.at(slice(start, end)))
+            for (name, tensor), start, end in zip(tensors.items(), ends, ends[1:], strict=False)
+        }
         self._sorted = sorted(self.regions.values(), key=lambda region: region.first)
-        self._firsts = np.array([region.first for region in self._sorted], dtype=np.uint64)
-        self._ends = np.array([region.end for region in self._sorted], dtype=np.uint64)
+        self._firsts = [region.first for region in self._sorted]
+        self._ends = [region.end for region in self._sorted]
+        # By a recorded call's arguments, which are the same at every replay: these, and what it touches of them.
+        self._calls: dict[int, tuple[Any, list[tuple[Marks, bool]]]] = {}
 
     def begin(self) -> None:
-        """Another launch begins."""
-        for region in self._sorted:
-            region.begin()
+        """Another launch begins; what was read stays so."""
+        self._marks.stale.fill(False)
+        self._marks.written.fill(False)
 
     def forget(self) -> None:
         """Nothing was read."""
-        for region in self._sorted:
-            region.begin()
-            region.read.zero_()
+        self.begin()
+        self._marks.read.fill(False)
 
     def read(self, name: str) -> torch.Tensor:
         """Which elements of this tensor were read: bool, of its shape."""
-        return self.regions[name].of(self.regions[name].read)
+        return self.regions[name].of(self.regions[name].marks.read)
 
     def stale(self, name: str) -> torch.Tensor:
         """Which of them this launch read before it wrote them."""
-        return self.regions[name].of(self.regions[name].stale)
+        return self.regions[name].of(self.regions[name].marks.stale)
 
     def addressed(self, addresses: Any, mask: Any, *, writes: bool) -> None:
         """A kernel's lanes touch these addresses, where the mask is true."""
         used = addresses[np.broadcast_to(mask, addresses.shape).astype(np.bool_)]
-        if not used.size:
-            return
-        low, high = used.min(), used.max()
-        start = int(np.searchsorted(self._ends, low, side="right"))
-        for region in self._sorted[start : int(np.searchsorted(self._firsts, high, side="right"))]:
-            inside = used
+        if used.size:
+            self.used(used, int(used.min()), int(used.max()), writes=writes)
+
+    def used(self, addresses: Any, low: int, high: int, *, writes: bool) -> None:
+        """A kernel touches these addresses, of which the first and the last are given."""
+        for region in self._between(low, high):
+            inside = addresses
             if low < region.first or high >= region.end:
-                inside = used[(used >= np.uint64(region.first)) & (used < np.uint64(region.end))]
-            places = (inside - np.uint64(region.first)) // np.uint64(region.size)
-            region.note(torch.from_numpy(places.astype(np.int64)), writes=writes)
+                inside = addresses[(addresses >= np.uint64(region.first)) & (addresses < np.uint64(region.end))]
+            places = (inside - np.uint64(region.first)).view(np.int64) >> (region.size.bit_length() - 1)
+            region.marks.note_at(places, writes=writes)
 
     def given(self, tensor: torch.Tensor, *, writes: bool) -> None:
         """A call takes this tensor, and touches all of it."""
-        if not tensor.numel():
-            return
-        first = tensor.data_ptr()
-        reach = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-        last = first + reach * tensor.element_size()
-        start = int(np.searchsorted(self._ends, np.uint64(first), side="right"))
-        for region in self._sorted[start : int(np.searchsorted(self._firsts, np.uint64(last), side="right"))]:
-            if tensor.element_size() == region.size and region.first <= first and last < region.end:
-                numbers = torch.arange(region.stale.numel())
-                sizes = [1 if not step else n for n, step in zip(tensor.shape, tensor.stride(), strict=True)]
-                own = numbers.as_strided(sizes, tensor.stride(), (first - region.first) // region.size)
-                region.note(own.reshape(-1), writes=writes)
-            elif not writes:  # in another form: any of it
-                low, high = max(first, region.first), min(last + tensor.element_size(), region.end)
-                numbers = torch.arange((low - region.first) // region.size, -(-(high - region.first) // region.size))
-                region.note(numbers, writes=False)
+        for marks in self._within(tensor, writes=writes):
+            marks.note(writes=writes)
+
+    def rows(self, table: torch.Tensor, rows: torch.Tensor) -> None:
+        """A call reads these rows of a contiguous table."""
+        first, size = table.data_ptr(), table.stride(0)
+        last = first + (table.numel() - 1) * table.element_size()
+        between = self._between(first, last)
+        if len(between) == 1 and between[0].holds(table, first, last):
+            region = between[0]
+            start = (first - region.first) // region.size
+            own = region.marks.at(slice(start, start + table.numel()))
+            Marks(*(marks.reshape(-1, size) for marks in (own.read, own.stale, own.written))).note_at(
+                rows.reshape(-1).numpy(), writes=False
+            )
+        elif between:
+            starts = np.uint64(first) + rows.reshape(-1, 1).numpy().astype(np.uint64) * np.uint64(
+                size * table.element_size()
+            )
+            inside = np.arange(0, size * table.element_size(), table.element_size(), dtype=np.uint64)
+            self.addressed(starts + inside, np.True_, writes=False)
 
     def called(self, function: Any, arguments: Any) -> None:
-        """An ATen call."""
+        """A recorded ATen call."""
         if function.namespace == "eagleeye":
             return  # a stand-in's own, which says what it reads
-        args, kwargs = arguments
+        known = self._calls.get(id(arguments))
+        if known is None:
+            known = self._calls[id(arguments)] = (arguments, list(self._by_call(function, *arguments)))
+        for marks, writes in known[1]:
+            marks.note(writes=writes)
+
+    def _by_call(self, function: Any, args: Any, kwargs: Any) -> Iterator[tuple[Marks, bool]]:
+        """What it touches, and whether it writes that."""
         changed = {
             id(leaf)
             for argument, value in zip(function._schema.arguments, args, strict=False)
@@ -125,10 +168,45 @@ class Touched:
         packet = function.overloadpacket
         for tensor in tensors:
             if id(tensor) not in changed or packet not in _REPLACES | _SOMEWHERE:
-                self.given(tensor, writes=False)
+                yield from ((marks, False) for marks in self._within(tensor, writes=False))
         for tensor in tensors:
             if id(tensor) in changed and packet not in _SOMEWHERE:
-                self.given(tensor, writes=True)
+                yield from ((marks, True) for marks in self._within(tensor, writes=True))
+
+    def _within(self, tensor: torch.Tensor, *, writes: bool) -> Iterator[Marks]:
+        """What is touched of each region by a call that takes this tensor."""
+        if not tensor.numel():
+            return
+        first, size = tensor.data_ptr(), tensor.element_size()
+        last = first + (_reach(tensor) - 1) * size
+        for region in self._between(first, last):
+            if region.holds(tensor, first, last):
+                start = (first - region.first) // region.size
+                if tensor.is_contiguous():
+                    yield region.marks.at(slice(start, start + tensor.numel()))
+                else:
+                    strides = tensor.stride()
+                    shape = [1 if not step else n for n, step in zip(tensor.shape, strides, strict=True)]
+                    yield region.marks.at((start, shape, strides))
+            elif not writes:  # in another form: any of it
+                low, high = max(first, region.first), min(last + size, region.end)
+                yield region.marks.at(
+                    slice((low - region.first) // region.size, -(-(high - region.first) // region.size))
+                )
+
+    def _between(self, first: int, last: int) -> list[Region]:
+        """The regions with memory between these two addresses."""
+        return self._sorted[bisect_right(self._ends, first) : bisect_right(self._firsts, last)]
+
+
+def _reach(tensor: torch.Tensor) -> int:
+    """How many elements lie between its first and the end of its last."""
+    return 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _strided(marks: Any, start: int, shape: Sequence[int], strides: Sequence[int]) -> Any:
+    """marks: one byte an element."""
+    return np.lib.stride_tricks.as_strided(marks[start:], shape, strides)
 
 
 # Who wants to know, and who is told just now: what kernels do between two replays is no launch's.
@@ -167,9 +245,5 @@ def reads(*tensors: torch.Tensor | None) -> None:
 
 def reads_rows(table: torch.Tensor, rows: torch.Tensor) -> None:
     """A stand-in's operator reads these rows of a contiguous table."""
-    if noting is None or not rows.numel():
-        return
-    size = table.stride(0) * table.element_size()
-    starts = table.data_ptr() + rows.reshape(-1, 1).numpy().astype(np.uint64) * np.uint64(size)
-    inside = np.arange(0, size, table.element_size(), dtype=np.uint64)
-    noting.addressed(starts + inside, np.True_, writes=False)
+    if noting is not None and rows.numel():
+        noting.rows(table, rows)

@@ -4,7 +4,7 @@ as short texts that two moments can be compared by; and which KV pool an attenti
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from types import SimpleNamespace
 from typing import Any
@@ -19,13 +19,17 @@ _OF_OTHERS = ("Pool", "Allocator", "Config", "Args", "Batch", "Coordinator", "Re
 _POOL = "Pool"
 _KV_POOL = "token_to_kv_pool"  # what a backend calls the one that it reads
 _PLAIN = (int, float, str, bytes, type(None), torch.dtype, torch.device, Enum)
+_CONTAINERS = (list, tuple, dict, set)
 
 
 def attributes(roots: Mapping[str, Any]) -> dict[str, str]:
     """By the path that leads there. An object of sglang's and a pool are told by class and identity, one of others by
     its class."""
     seen: set[int] = set()
-    return {path: text for name, root in roots.items() for path, text in _told(root, name, DEPTH, seen)}
+    texts: dict[str, str] = {}
+    for name, root in roots.items():
+        _tell(texts, root, name, DEPTH, seen)
+    return texts
 
 
 def changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, bytes]:
@@ -53,29 +57,43 @@ def moved(backends: Sequence[Any], before: Sequence[Any]) -> dict[str, bytes]:
     }
 
 
-def _told(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, str]]:
-    if isinstance(value, _PLAIN):
-        yield path, str(value)[:80]
-    elif isinstance(value, torch.Tensor):
-        yield path, f"tensor {tuple(value.shape)} {value.dtype} @{value.data_ptr():x}"
-    elif isinstance(value, list | tuple | dict | set):
-        yield from _container(value, path, depth, seen)
-    else:
-        islooked_into, kind = looked_into(value), type(value).__name__
-        yield path, f"{kind} @{id(value):x}" if islooked_into or kind.endswith(_POOL) else kind
-        if depth and id(value) not in seen and islooked_into:
+def _tell(texts: dict[str, str], value: Any, path: str, depth: int, seen: set[int]) -> None:
+    kind = _kind(type(value))
+    if kind is _Kind.PLAIN:
+        texts[path] = str(value)[:80]
+    elif kind is _Kind.TENSOR:
+        texts[path] = f"tensor {tuple(value.shape)} {value.dtype} @{value.data_ptr():x}"
+    elif kind is _Kind.CONTAINER:
+        texts[path] = f"{type(value).__name__} of {len(value)}"
+        if depth and not isinstance(value, set) and id(value) not in seen:
+            seen.add(id(value))
+            for name, held in value.items() if isinstance(value, dict) else enumerate(value):
+                _tell(texts, held, f"{path}[{str(name)[:40]}]", depth - 1, seen)
+    elif looked_into(value):
+        texts[path] = f"{type(value).__name__} @{id(value):x}"
+        if depth and id(value) not in seen:
             seen.add(id(value))
             for name, held in sorted(vars(value).items()):
-                yield from _told(held, f"{path}.{name}", depth - 1, seen)
+                _tell(texts, held, f"{path}.{name}", depth - 1, seen)
+    else:
+        name = type(value).__name__
+        texts[path] = f"{name} @{id(value):x}" if name.endswith(_POOL) else name
 
 
-def _container(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, str]]:
-    yield path, f"{type(value).__name__} of {len(value)}"
-    if not depth or isinstance(value, set) or id(value) in seen:
-        return
-    seen.add(id(value))
-    for name, held in value.items() if isinstance(value, dict) else enumerate(value):
-        yield from _told(held, f"{path}[{str(name)[:40]}]", depth - 1, seen)
+class _Kind(Enum):
+    PLAIN, TENSOR, CONTAINER, OBJECT = range(4)
+
+
+_kinds: dict[type, _Kind] = {}
+
+
+def _kind(of: type) -> _Kind:
+    """Of values of this type, remembered: attributes are many, and of few types."""
+    kind = _kinds.get(of)
+    if kind is None:
+        known = ((_Kind.PLAIN, _PLAIN), (_Kind.TENSOR, (torch.Tensor,)), (_Kind.CONTAINER, _CONTAINERS))
+        kind = _kinds[of] = next((kind for kind, types in known if issubclass(of, types)), _Kind.OBJECT)
+    return kind
 
 
 def looked_into(value: Any) -> bool:

@@ -142,8 +142,8 @@ class Lanes:
             _refuse_meeting(stretch, self._loads)
         if touched.noting is not None:
             for access, writes in self._notes:
-                mask = np.True_ if access.mask is None else access.mask
-                touched.noting.addressed(access.addresses, mask, writes=writes)
+                if access.used.size:
+                    touched.noting.used(access.used, access.low, access.high - access.size, writes=writes)
 
 
 def _stretches(stores: list[Access]) -> list[list[Access]]:
