@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,6 +77,32 @@ def test_what_nobody_expects_makes_room_only_when_that_is_needed() -> None:
     some.fill([C])
     assert (opened, closed) == ([A, B, C], [B])
     assert some.take(B) is None
+
+
+def test_nothing_is_opened_ahead_while_it_is_held_back() -> None:
+    some, opened, _ = standbys(2)
+    some.held = True
+    some.expect([A])
+    some.fill([B])
+    assert opened == []
+    some.held = False
+    some.fill([B])
+    assert opened == [B, A]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_on_a_gpu_without_compiled_kernels_the_first_session_opens_alone(
+    compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EAGLEEYE_KERNELS", str(tmp_path))
+    if compiled:
+        (tmp_path / "triton").mkdir()
+    with Pool(Target("0.5.13", "cuda"), standbys=2) as pool:
+        assert pool._standbys.held is not compiled
+    with Pool(TARGET, session=MODULE, timeout_s=20, standbys=2) as pool:
+        pool._standbys.held = True
+        assert pool.run(going("well")).ended.how is Termination.DONE
+        assert not pool._standbys.held
 
 
 def test_without_room_nothing_is_opened() -> None:

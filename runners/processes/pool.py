@@ -28,7 +28,7 @@ from runners.processes.unsaid import BUILDING, CLOSING, WAITING, NeverBegun, is_
 from runners.processes.warm import Open, WarmSessions
 from runners.processes.wire import BadFrame, CutShort, Frame, Silence, pack, read_exactly, receive, write_all
 from runners.processes.worker_handle import PROMPT_S, Worker, WorkerTrouble
-from runners.targets.environments import NotUsable, waiting, worker_environment
+from runners.targets.environments import NotUsable, has_kernels, waiting, worker_environment
 
 # A worker that could not be started this often in a row is not tried again: a campaign would wait for it at each case.
 STARTS_MAX = 2
@@ -77,7 +77,8 @@ class Pool:
         self._log = Log(log)
         self._worker: Worker | None = None
         self._session: Open | None = None
-        self._standbys = WarmSessions(standbys, self._open_ahead, self._dismiss)
+        cold = target.engine == "cuda" and not has_kernels()
+        self._standbys = WarmSessions(standbys, self._open_ahead, self._dismiss, held=cold)
         self._idle = Idle(setups_per_session, IDLE_MAX + standbys)
         self.past: tuple[Setup, ...] = ()  # what the process of the last run had served before
         self._pastless = False  # whether the run under way must be the first of its process
@@ -153,14 +154,13 @@ class Pool:
             trace = self._attempt(case, None, alone=True)
         return trace
 
-    # One attempt --------------------------------------------------------------------------------------------------
-
     def _attempt(self, case: Case, upcoming: Case | None, *, alone: bool = False) -> Trace:
         """Run the case. alone: without opening other sessions meanwhile."""
         mark, self._alone = self._log.mark(), alone
         intake = Intake(facts={}, step=BUILDING[0], path=BUILDING[1])
         try:
             ended = self._ended(case, upcoming, intake)
+            self._standbys.held = False
             if ended.how is not Termination.DONE:
                 self._crashed.add(case.setup)
             if self._fresh or ended.how is not Termination.DONE:
@@ -261,8 +261,6 @@ class Pool:
         patience = max(self._start_s, self._timeout_s) if is_opening(intake) else self._timeout_s
         return time.monotonic() + patience
 
-    # How runs end that do not say so ------------------------------------------------------------------------------
-
     def _died(self, session: Open, intake: Intake) -> End:
         """The session closed its channel without saying how the run ended."""
         self._forget_session()
@@ -286,8 +284,6 @@ class Pool:
         printed = session.log.since(intake.mark)
         self._log.take_over(session.log)
         return unsaid(how, what, detail, printed, intake)
-
-    # Worker and sessions ------------------------------------------------------------------------------------------
 
     def _worker_or_start(self) -> Worker:
         if self._worker:

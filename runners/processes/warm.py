@@ -56,11 +56,14 @@ class Open:
 class WarmSessions:
     """Up to `room` sessions that wait. Mutable.
 
-    begin: start to open a session for a setup. close: end one, without waiting for it.
+    begin: start to open a session for a setup. close: end one, without waiting for it. held: open none until this is
+    taken back: where nothing was compiled yet, several at once would compile the same, or wait for who does.
     """
 
-    def __init__(self, room: int, begin: Callable[[Setup], Open], close: Callable[[Open], None]) -> None:
-        self.room = room
+    def __init__(
+        self, room: int, begin: Callable[[Setup], Open], close: Callable[[Open], None], *, held: bool = False
+    ) -> None:
+        self.room, self.held = room, held
         self._begin, self._close = begin, close
         self._open: list[Open] = []
         self._expected: list[Setup] = []
@@ -85,6 +88,8 @@ class WarmSessions:
 
     def fill(self, urgent: Sequence[Setup] = ()) -> None:
         """Begin to open what is urgent or expected and not there, as far as there is room; others make room for it."""
+        if self.held:
+            return
         spare, missing = list(self._open), []
         for setup in [*urgent, *self._expected][: self.room]:
             session = next((open_session for open_session in spare if open_session.setup == setup), None)
