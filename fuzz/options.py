@@ -101,6 +101,9 @@ def _parser() -> Parser:
         help="instead: one campaign of so long, and what it takes of the machine after a minute and at its end",
     )
     speed.add_argument(
+        "--only-together", action="store_true", help="with --workers: measure them alone, without one worker before"
+    )
+    speed.add_argument(
         "--openings", type=count, metavar="N", help="instead: open N sessions and say where the seconds of that go"
     )
     hunt = commands.add_parser("hunt", parents=[shared], help="the main job: find, compare, report")
@@ -199,6 +202,8 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.command != "mutate":
         profile = PROFILES[getattr(options, "profile", DEFAULT)]
         options.cases_per_setup = options.cases_per_setup or profile.cases_per_setup
+    if options.command == "bench" and options.only_together and options.workers == 1:
+        raise BadInput("--only-together goes with --workers: there are no others to measure")
     if options.command == "run":
         options.minutes = None if options.cases else options.minutes or profile.minutes
         if options.examples and options.workers > 1:

@@ -18,7 +18,7 @@ BUGGY=${BUGGY:-0.5.12.post1}
 AGAINST=${AGAINST:-}
 DRAWN=${DRAWN:-100}
 OUT=${OUT:-out/gpu-check}
-PARTS=(bench-flashinfer bench-triton next-case campaign campaign-alone workers-4 first-wrong sanitizer fidelity scripts tests)
+PARTS=(openings rounds-1 rounds-8 cold bench-flashinfer bench-triton next-case campaign campaign-alone workers-4 first-wrong sanitizer fidelity scripts tests)
 
 mkdir -p "$OUT"
 rows=()
@@ -74,6 +74,22 @@ run() {
       part "$1" 300 0 '[0-9]+ workers: bare / whole = [0-9.]+|[0-9]+ workers are [0-9.]+ times as fast as one' \
         "$PYTHON" -m fuzz bench --target "$target" --backend flashinfer --mix small --cases 800 --cases-per-setup 50 \
         --workers "${1#workers-}" --out "$OUT/$1"
+      ;;
+    openings) # of processes that have served other setups; the first case's kernels are compiled before
+      part "$1" 150 0 'whole +[0-9.]+ +[0-9.]+' "$PYTHON" -m fuzz bench --target "$target" --backend flashinfer \
+        --openings 24 --out "$OUT/$1"
+      ;;
+    rounds-1)
+      part "$1" 150 0 'random mix: [0-9.]+ cases/s' "$PYTHON" -m fuzz bench --target "$target" --backend flashinfer \
+        --mix rounds --seconds 60 --out "$OUT/$1"
+      ;;
+    rounds-[1-9]*) # on as many GPUs as CUDA_VISIBLE_DEVICES has, in turn
+      part "$1" 200 0 'random mix: [0-9.]+ cases/s.*' "$PYTHON" -m fuzz bench --target "$target" --backend flashinfer \
+        --mix rounds --seconds 90 --workers "${1#rounds-}" --only-together --out "$OUT/$1"
+      ;;
+    cold) # #27338 from nothing, and no kernel compiled
+      part "$1" 240 1 'failed [0-9]+ of [0-9]+ runs.*|stopped: .*' env EAGLEEYE_KERNELS="$(mktemp -d)" \
+        "$PYTHON" -m fuzz run --target "$BUGGY/cuda" --backend flashinfer --stop-at-first --out "$OUT/$1"
       ;;
     next-case)
       part "$1" 200 0 'seconds_to_next_case" value="[0-9.]+' sh -c "'$PYTHON' -m pytest -m cuda tests/test_cuda.py \

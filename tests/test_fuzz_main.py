@@ -150,6 +150,7 @@ def test_one_target_of_two_that_was_not_judged_is_2(tmp_path: Path) -> None:
         ("run --target clean/toy --cases 1 --out OUT --json /dev/null/y/z", "Not a directory"),
         ("bench", "--target is missing"),
         ("bench --target clean/toy --night 2", "argument --night: '2': 2.5 minutes at least"),
+        ("bench --target clean/toy --only-together", "--only-together goes with --workers"),
         ("run --target clean/toy --cases 3 --examples OUT --workers 2", "--examples cannot be combined with --workers"),
         ("run --target clean/toy --cases 3 --cluster nowhere", "is neither auto nor HOST:PORT nor local:N"),
         ("hunt --seconds nan", "expected a number above 0, got 'nan'"),

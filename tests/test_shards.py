@@ -121,6 +121,26 @@ def test_bench_compares_several_workers_with_one(
     assert told == [f"  2 workers are {rates[n + 2] / rates[n]:.2f} times as fast as one" for n in range(2)]
 
 
+@pytest.mark.parametrize(("mix", "measured"), [((), ["small", "rounds"]), (("--mix", "rounds"), ["rounds"])])
+def test_bench_measures_several_workers_without_one_before(
+    mix: tuple[str, ...], measured: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], tasks: list[Any]
+) -> None:
+    fuzz.main(["bench", "--target", "clean/toy", "--workers", "2", "--only-together", *mix, "--out", str(tmp_path)])
+    assert [task["mix"] for task in tasks] == [name for name in measured for _ in range(2)]
+    said = capsys.readouterr().out
+    assert "cases/s" in said and "as fast as one" not in said and "first case" not in said
+
+
+def test_a_worker_on_a_gpu_serves_many_setups_in_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: list[Mapping[str, Any]]
+) -> None:
+    monkeypatch.setattr(fuzz, "lacks", lambda target: "")
+    arguments = ("run", "--workers", "2", "--out", str(tmp_path), "--target")
+    for target in (("0.5.13/cuda",), ("0.5.13/emulated",), ("0.5.13/cuda", "--setups-per-session", "3")):
+        fuzz.main([*arguments, *target])
+    assert [task["setups_per_session"] for task in tasks] == [200, 200, 1, 1, 3, 3]
+
+
 def test_each_worker_gets_a_gpu_of_the_callers_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: list[Mapping[str, Any]]
 ) -> None:

@@ -47,13 +47,16 @@ def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:
         # Cases of the small setup are counted all the same: the bare loop beside them has as many.
         plan = context.plan(target, cases=count, triage=False)
         alone = _Alone()
+        if options.only_together:
+            _measure_together(context, plan, alone, (options.mix,) if options.mix else tuple(bench.NAMES))
+            continue
         with context.hooks(target) as hooks, _bare_loop(context, plan) as bare:
             measured = _measure_alone(context, plan, hooks, bare, alone)
         if not measured:
             break
         # Only now, when that pool has ended: several workers and one that idles would be another comparison.
         if options.workers > 1:
-            _measure_together(context, plan, alone)
+            _measure_together(context, plan, alone, tuple(alone.campaigns))
     return exit_code(context.campaigns)
 
 
@@ -93,11 +96,14 @@ def _measure(context: CommandContext, plan: Plan, hooks: Hooks, mix: str, cases:
     return bench.measured(done)
 
 
-def _measure_together(context: CommandContext, plan: Plan, alone: _Alone) -> None:
-    for mix, single in alone.campaigns.items():
+def _measure_together(context: CommandContext, plan: Plan, alone: _Alone, mixes: Sequence[str]) -> None:
+    """These mixes on several workers, beside what one alone gave, if that was measured."""
+    for mix in mixes:
         together = context.shared_campaign(_timed(context, plan) if mix == "rounds" else plan, mix, warm=True)
         figures = bench.figures(f"{plan.target} {bench.NAMES[mix]}", together)
-        context.say(*figures, *bench.speed_up(single, together))
+        context.say(*figures)
+        if single := alone.campaigns.get(mix):
+            context.say(*bench.speed_up(single, together))
         context.say(*bench.against_bare(together, alone.bare_seconds if mix == "small" else 0.0))
         if not bench.measured(together):
             break
