@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,23 +18,27 @@ from runners.engines.guards import lowered
 
 # A function, and what it is called with.
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
-# What a session would import when it compiles first.
+# What a session would import when it compiles first, as far as this version of PyTorch has it.
 _LATE = (
     "torch._dynamo.backends.common",
     "torch._inductor.async_compile",
     "torch._inductor.codecache",
     "torch._inductor.codegen.triton",
     "torch._inductor.compile_fx",
+    "torch._inductor.decomposition",
     "torch._inductor.fx_passes.joint_graph",
     "torch._inductor.fx_passes.post_grad",
     "torch._inductor.graph",
     "torch._inductor.runtime.triton_heuristics",
     "torch._inductor.scheduler",
     "triton.compiler.compiler",
+    "triton.runtime.cache",
 )
-# Hashes of all that a compiler consists of: a part of the name of whatever it keeps, and remembered.
-_KEYS = (
+# What each process works out once and remembers: the table of decompositions, and hashes of all that a compiler consists
+# of, which are a part of the name of whatever it keeps. Not every version has each.
+_REMEMBERED = (
     ("torch._inductor.codecache", "torch_key"),
+    ("torch._inductor.decomposition", "select_decomp_table"),
     ("triton.compiler.compiler", "triton_key"),
     ("triton.runtime.cache", "triton_key"),
 )
@@ -74,11 +79,10 @@ def start(calls: Sequence[Call]) -> None:
     except Exception as error:  # of a Dynamo that asks for more: the first function of each session then takes longer
         print(f"Dynamo was not started ahead: {type(error).__name__}: {error}")
     for name in _LATE:
-        importlib.import_module(name)
-    decompositions: Any = importlib.import_module("torch._inductor.decomposition")
-    decompositions.select_decomp_table()
-    for name, key in _KEYS:
-        remembered = getattr(importlib.import_module(name), key, None)
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    for name, function_name in _REMEMBERED:
+        remembered = getattr(sys.modules.get(name), function_name, None)
         if remembered is not None:
             remembered()
 
