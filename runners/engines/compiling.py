@@ -34,7 +34,7 @@ _LATE = (
     "triton.compiler.compiler",
     "triton.runtime.cache",
 )
-# What each process works out once and remembers: the table of decompositions, and hashes of all that a compiler consists
+# What each process works out once and remembers: the table of decompositions, and hashes of all that a compiler is made
 # of, which are a part of the name of whatever it keeps. Not every version has each.
 _REMEMBERED = (
     ("torch._inductor.codecache", "torch_key"),
