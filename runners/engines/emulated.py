@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.ma  # np.unique imports it: for all sessions once
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
@@ -30,7 +31,7 @@ from runners.engines.poison import UNINITIALISED
 from runners.engines.standins import native_imports
 from runners.engines.touched import Touched, noted
 from runners.engines.triton import interpreter
-from runners.engines.without_device import hosted
+from runners.engines.without_device import hosted, remember_cores
 
 __all__ = [
     "Graph",
@@ -334,9 +335,11 @@ def memory_reserved() -> int:
     return 0
 
 
-def importing() -> AbstractContextManager[None]:
-    """Nothing: there is no device."""
-    return nullcontext()
+@contextmanager
+def importing() -> Iterator[None]:
+    """While entered, sglang is imported, in the process that sessions are forked from."""
+    yield
+    remember_cores()
 
 
 @functools.cache

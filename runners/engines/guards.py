@@ -20,7 +20,12 @@ from repro.traces.trace import Array
 BAND = 32  # elements on each side; a multiple of 16 bytes for every dtype, so kernels find the alignment they expect
 _FILL = 0x5A  # every byte of a band: 0x5A5A... is a large integer and an ordinary float, and never a neutral value
 
-_FACTORIES = {torch.zeros, torch.ones, torch.full, torch.empty}
+# What is asked for in so many bytes and left to the allocator, a workspace say, comes untouched from the host's system:
+# there is nothing to copy, and whoever read or wrote all of it would have it all in memory.
+_VAST = 1 << 26
+# torch's own, which an engine may have replaced by the time that they are called.
+_EMPTY = torch.empty
+_FACTORIES = {torch.zeros, torch.ones, torch.full, _EMPTY}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +76,11 @@ class Guards(TorchFunctionMode):
         if func not in _FACTORIES or not result.numel() or not result.is_contiguous() or self._capturing():
             return result
         flat = result.new_empty(result.numel() + 2 * BAND)
-        flat.view(torch.uint8).fill_(_FILL)
+        for band in (flat[:BAND], flat[-BAND:]):
+            band.view(torch.uint8).fill_(_FILL)
         inner = flat[BAND:-BAND].view(result.shape)
-        inner.copy_(result)
+        if func is not _EMPTY or result.nbytes < _VAST:
+            inner.copy_(result)
         self._flats[flat.untyped_storage().data_ptr()] = flat
         _note(flat)
         return inner

@@ -1,9 +1,12 @@
-"""What only a device has, on the host: memory that is pinned for it, and streams that a tensor is recorded on."""
+"""What only a device has, on the host: memory that is pinned for it, and streams that a tensor is recorded on; and what
+sglang asks the host for where it would ask a device."""
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -30,3 +33,14 @@ def hosted() -> Iterator[None]:
             yield
     finally:
         torch.Tensor.record_stream = inherited
+
+
+def remember_cores() -> None:
+    """Have sglang ask for the host's cores once: whenever it asks how much memory is free, which is some twenty times
+    until a session is open, it starts a process for them."""
+    common: Any = sys.modules.get("sglang.srt.utils.common")
+    asked = getattr(common, "parse_lscpu_topology", None)
+    if asked is not None:
+        common.parse_lscpu_topology = remembered = functools.cache(asked)
+        with suppress(Exception):  # whoever asks next will meet it
+            remembered()

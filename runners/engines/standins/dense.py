@@ -31,17 +31,21 @@ def attention(
         return out, out.new_full((count, heads), -math.inf)
     # A head of keys with all queries that share it: [key heads, n * sharing, dim]
     shared = query.float().view(count, groups, -1, dim).transpose(0, 1).reshape(groups, -1, dim)
-    scores = (shared @ key.float().permute(1, 2, 0)) * scale
+    # In place where it can be: of a sequence each operation takes longer to call than to run.
+    scores = torch.bmm(shared, key.float().permute(1, 2, 0)).mul_(scale)
     if soft_cap > 0:
         scores = soft_cap * torch.tanh(scores / soft_cap)
     if seen is not None:
-        scores = scores.masked_fill(~seen.repeat_interleave(heads // groups, 0), -math.inf)
+        scores.masked_fill_(~seen.repeat_interleave(heads // groups, 0), -math.inf)
     top = scores.amax(-1, keepdim=True)
     blind = top == -math.inf
-    weights = torch.exp(scores - top.masked_fill(blind, 0.0))
+    weights = scores.sub_(top.masked_fill(blind, 0.0)).exp_()
     total = weights.sum(-1, keepdim=True)
-    out = (weights @ value.float().transpose(0, 1)) / total.masked_fill(blind, 1.0)
-    return _by_query(out, count), _by_query(top + torch.log(total), count).squeeze(-1)
+    logs = top + torch.log(total)
+    out = torch.bmm(weights, value.float().transpose(0, 1)).div_(total.masked_fill_(blind, 1.0))
+    if count == 1:
+        return out.view(1, heads, -1), logs.view(1, heads)
+    return _by_query(out, count), _by_query(logs, count).squeeze(-1)
 
 
 def _by_query(shared: torch.Tensor, count: int) -> torch.Tensor:

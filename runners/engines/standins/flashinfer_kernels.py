@@ -7,6 +7,7 @@ foreign memory on real hardware; here a sequence that reads there comes out as N
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,11 +57,10 @@ class Mask:
 def _attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, variant: Variant, mask: torch.Tensor | None
 ) -> Pair:
-    """Attention of one sequence, with a base-2 logarithm. A mask of its own stands for the causal one."""
+    """Attention of one sequence. A mask of its own stands for the causal one."""
     near = seen_keys(query.shape[0], key.shape[0], causal=variant.causal and mask is None, left=variant.window_left)
     seen = near if mask is None else mask if near is None else mask & near
-    out, logs = attention(query, key, value, seen, scale=variant.scale, soft_cap=variant.soft_cap)
-    return out, (logs * math.log2(math.e)).masked_fill(logs == -math.inf, -INFINITY)
+    return attention(query, key, value, seen, scale=variant.scale, soft_cap=variant.soft_cap)
 
 
 # The slots of the keys of a sequence, by its number; None if it would read foreign memory.
@@ -76,11 +76,12 @@ def _each(
     mask: Mask | None,
     zeroed: bool = False,
 ) -> Pair:
-    """Sequence by sequence. What belongs to none is what an uninitialised result holds, or zero."""
+    """Sequence by sequence, with base-2 logarithms. What belongs to none is what an uninitialised result holds, or
+    zero."""
     out = torch.full(query.shape[:2] + caches[1].shape[-1:], 0.0 if zeroed else math.nan, dtype=query.dtype)
     logs = torch.full(query.shape[:2], math.nan, dtype=torch.float32)
-    for sequence in range(starts.size - 1):
-        rows = slice(max(0, int(starts[sequence])), max(0, int(starts[sequence + 1])))
+    for sequence, (first, end) in enumerate(itertools.pairwise(starts.clip(min=0).tolist())):
+        rows = slice(first, end)
         part = query[rows]
         if not part.shape[0]:
             continue
@@ -91,7 +92,7 @@ def _each(
         key, value = (cache[read] for cache in caches)
         seen = mask.of(sequence, part.shape[0], key.shape[0]) if mask else None
         out[rows], logs[rows] = _attention(part, key, value, variant, seen)
-    return out, logs
+    return out, (logs * math.log2(math.e)).masked_fill(logs == -math.inf, -INFINITY)
 
 
 def _mask(bits: torch.Tensor | None, starts: torch.Tensor | None) -> Mask | None:
@@ -125,20 +126,20 @@ def _paged(
     _compare_plan("qo_indptr", planned_queries, query_starts)
     size = key.shape[1]
     starts, last, memory = whole(page_starts), whole(last_page_len), memory_from(pages)
-    within = torch.arange(size)
+    numbers, within = memory.numpy(), np.arange(size)
 
     def places(sequence: int) -> torch.Tensor | None:
         first, end = int(starts[sequence]), int(starts[sequence + 1])
         if end <= first:
-            return within[:0]
-        if first < 0 or end > memory.numel():
+            return torch.from_numpy(within[:0])
+        if first < 0 or end > numbers.size:
             return None
         touched.reads(memory[first:end])
-        held = memory[first:end].long()
-        if int(held.min()) < 0 or int(held.max()) >= key.shape[0]:
+        held = numbers[first:end].astype(np.int64)
+        if held.min() < 0 or held.max() >= key.shape[0]:
             return None
         full = (end - first - 1) * size
-        slots = (held[:, None] * size + within).view(-1)[: full + max(0, int(last[sequence]))]
+        slots = torch.from_numpy((held[:, None] * size + within).reshape(-1)[: full + max(0, int(last[sequence]))])
         for cache in caches:
             touched.reads_rows(cache, slots)
         return slots
