@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runners.engines.arena import ALIGNMENT, Arena
+from runners.engines.arena import ALIGNMENT, Arena, merged
 from tests.builders.capturing import address
 
 pytestmark = pytest.mark.emulated
@@ -101,3 +101,9 @@ def test_a_block_that_dies_while_another_is_sought() -> None:
     assert len(set(given)) == 5
     held.clear()
     assert arena.allocate(torch.empty(64 * ALIGNMENT // 4))[1] == (0, 64 * ALIGNMENT)
+
+
+def test_blocks_of_one_stretch_are_poisoned_together() -> None:
+    assert merged([]) == []
+    assert merged([(512, 512), (0, 512), (2048, 1024), (2048, 512), (0, 512)]) == [(0, 1024), (2048, 1024)]
+    assert merged([(0, 2048), (512, 512), (2048, 512)]) == [(0, 2560)]

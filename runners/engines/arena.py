@@ -10,6 +10,7 @@ import bisect
 import math
 import weakref
 from collections import deque
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -83,3 +84,15 @@ class Arena:
             offset, before = self._free.pop(index)
             size += before
         self._free.insert(index, (offset, size))
+
+
+def merged(blocks: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Blocks that touch or share memory, each a capture may have had several times, as the stretches that they make."""
+    stretches: list[tuple[int, int]] = []
+    for offset, size in sorted(blocks):
+        first, before = stretches[-1] if stretches else (offset, 0)
+        if stretches and offset <= first + before:
+            stretches[-1] = (first, max(before, offset + size - first))
+        else:
+            stretches.append((offset, size))
+    return stretches

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from runners.engines import touched
-from runners.engines.arena import Arena
+from runners.engines.arena import Arena, merged
 from runners.engines.cuda_to_cpu import replacements
 from runners.engines.launch_memory import set_dumps as pad_into
 from runners.engines.launch_memory import set_host as leave_on_host
@@ -113,7 +113,7 @@ def graph(cuda_graph: Graph, pool: Arena | None = None, stream: object = None, *
     finally:
         _open.pop()
         recorder.restore()
-    cuda_graph._calls, cuda_graph._blocks, cuda_graph._pool = recorder.calls, recorder.blocks, recorder.arena
+    cuda_graph._calls, cuda_graph._blocks, cuda_graph._pool = recorder.calls, merged(recorder.blocks), recorder.arena
 
 
 _open: list[_Recorder] = []

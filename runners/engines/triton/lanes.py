@@ -7,8 +7,7 @@ taken back and it is run as one that was never recorded, which then says what th
 from __future__ import annotations
 
 import ctypes
-import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,11 +21,25 @@ _STRETCH = 1 << 20
 _NOBODY = -1
 # How many bytes for each lane are copied to load from.
 _COPIED = 256
+# Without what numpy's methods of an array do around these.
+_least, _most = np.minimum.reduce, np.maximum.reduce
 
 
 class Unusual(BaseException):
     """This launch cannot be run as it was recorded. No Exception: device functions of Triton's interpreter catch
     those."""
+
+
+class _Once:
+    """A property that is worked out once. functools.cached_property takes a lock for it, which takes longer than most
+    of these do."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function, self._name = function, function.__name__
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        value = instance.__dict__[self._name] = self._function(instance)
+        return value
 
 
 @dataclass(frozen=True)
@@ -52,28 +65,28 @@ class Access:
         """About how much memory it takes."""
         return 4 * int(self.addresses.nbytes)
 
-    @functools.cached_property
+    @_Once
     def owners(self) -> Any:
         """Of each address, the program that touches it. Only where not all programs do."""
         owners = np.repeat(self.programs, self.addresses.size // len(self.programs))
         return owners if self.mask is None else owners[self.mask.reshape(-1)]
 
-    @functools.cached_property
+    @_Once
     def places(self) -> Any:
         """Of each lane, the element behind `low`. Lanes that are masked off may point anywhere."""
         offsets = (self.addresses - np.uint64(self.low)).view(np.int64)
         return offsets >> (self.size.bit_length() - 1) if self.size > 1 else offsets
 
-    @functools.cached_property
+    @_Once
     def unused(self) -> Any:
         return ~self.mask
 
-    @functools.cached_property
+    @_Once
     def every(self) -> Any:
         """The mask, if there is one or not."""
         return np.ones(self.addresses.shape, np.bool_) if self.mask is None else self.mask
 
-    @functools.cached_property
+    @_Once
     def collides(self) -> bool:
         """Whether two programs have one address, or two lanes where there is one program only."""
         owners = self.owners if len(self.programs) > 1 else np.arange(self.used.size)
@@ -91,7 +104,7 @@ def located(programs: Any, pointers: Any, mask: Any, size: int) -> Access:
         shape = np.broadcast_shapes(shape, mask.shape)
         pointers, mask = _whole(pointers, shape), _whole(mask, shape)
     used = pointers.reshape(-1) if mask is None else pointers[mask]
-    low, high = (int(used.min()), int(used.max()) + size) if used.size else (0, 0)
+    low, high = (int(_least(used)), int(_most(used)) + size) if used.size else (0, 0)
     return Access(pointers, mask, programs, used, low, high, size)
 
 

@@ -188,11 +188,11 @@ def _replay(recording: Recording, kept: _Kept, inputs: list[Any]) -> None:
         if segment not in kept.segments:
             for operations in segment.by[: kept.by + 1]:
                 for function, operands, slot in operations:
-                    slots[slot] = kept.slots[slot] = value = function(*[slots[operand] for operand in operands])
+                    slots[slot] = kept.slots[slot] = value = function(*operands(slots))
                     kept.size += value.nbytes
             kept.segments.add(segment)
         for function, operands, slot in segment.varying[kept.by]:
-            slots[slot] = function(*[slots[operand] for operand in operands])
+            slots[slot] = function(*operands(slots))
         if segment.asked is None:
             return
         segment = segment.ways.get(known(slots[segment.asked]).item())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ TensorHandle = triton_interpreter.TensorHandle
 # grid. Behind them lie the launch's arguments.
 LANES, PROGRAMS, PLACES, GRID, ARGUMENTS = 0, 1, 2, 5, 8
 
-# What is called, the slots of what it is called with, and that of what it gives.
-Operation = tuple[Callable[..., Any], tuple[int, ...], int]
+# What is called, what takes its operands out of their slots, and the slot of what it gives.
+Operation = tuple[Callable[..., Any], Callable[[list[Any]], Sequence[Any]], int]
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +85,7 @@ class _Recorder:
             by = max(operand.by for operand in operands if type(operand) is Value)
             places = tuple(operand.slot if type(operand) is Value else self._constant(operand) for operand in operands)
             slot = self._free.pop() if by == MEMORY and self._free else self._constant(None)
-            operation = (function, places, slot)
+            operation = (function, _taking(places), slot)
             self._segment.order.append((operation, by))
             self._segment.by[by].append(operation)
             for varying in self._segment.varying[:by]:
@@ -123,6 +124,11 @@ class _Recorder:
     def _constant(self, value: Any) -> int:
         self.recording.initial.append(value)
         return len(self.recording.initial) - 1
+
+
+def _taking(places: tuple[int, ...]) -> Callable[[list[Any]], Sequence[Any]]:
+    """A list comprehension would take as long as the operation itself."""
+    return itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
 
 
 def _name(function: Callable[..., Any]) -> Any:
