@@ -58,7 +58,7 @@ def moved(backends: Sequence[Any], before: Sequence[Any]) -> dict[str, bytes]:
 
 
 def _tell(texts: dict[str, str], value: Any, path: str, depth: int, seen: set[int]) -> None:
-    kind = _kind(type(value))
+    kind = _kinds.get(type(value)) or _kind(value)
     if kind is _Kind.PLAIN:
         texts[path] = str(value)[:80]
     elif kind is _Kind.TENSOR:
@@ -69,7 +69,7 @@ def _tell(texts: dict[str, str], value: Any, path: str, depth: int, seen: set[in
             seen.add(id(value))
             for name, held in value.items() if isinstance(value, dict) else enumerate(value):
                 _tell(texts, held, f"{path}[{str(name)[:40]}]", depth - 1, seen)
-    elif looked_into(value):
+    elif kind is _Kind.LOOKED_INTO:
         texts[path] = f"{type(value).__name__} @{id(value):x}"
         if depth and id(value) not in seen:
             seen.add(id(value))
@@ -81,18 +81,17 @@ def _tell(texts: dict[str, str], value: Any, path: str, depth: int, seen: set[in
 
 
 class _Kind(Enum):
-    PLAIN, TENSOR, CONTAINER, OBJECT = range(4)
+    PLAIN, TENSOR, CONTAINER, LOOKED_INTO, OTHER = range(5)
 
 
 _kinds: dict[type, _Kind] = {}
 
 
-def _kind(of: type) -> _Kind:
-    """Of values of this type, remembered: attributes are many, and of few types."""
-    kind = _kinds.get(of)
-    if kind is None:
-        known = ((_Kind.PLAIN, _PLAIN), (_Kind.TENSOR, (torch.Tensor,)), (_Kind.CONTAINER, _CONTAINERS))
-        kind = _kinds[of] = next((kind for kind, types in known if issubclass(of, types)), _Kind.OBJECT)
+def _kind(value: Any) -> _Kind:
+    """Remembered for all of its type: attributes are many, and of few types."""
+    known = ((_Kind.PLAIN, _PLAIN), (_Kind.TENSOR, (torch.Tensor,)), (_Kind.CONTAINER, _CONTAINERS))
+    other = _Kind.LOOKED_INTO if looked_into(value) else _Kind.OTHER
+    kind = _kinds[type(value)] = next((kind for kind, types in known if isinstance(value, types)), other)
     return kind
 
 
