@@ -153,9 +153,6 @@ def test_each_worker_gets_a_gpu_of_the_callers_list(
     assert len({task["log"] for task in tasks}) == 5
 
 
-# A shard by itself ----------------------------------------------------------------------------------------------
-
-
 class Shared(Channel):
     """The line of one shard to a scheduler that several share, all in this process and one after the other."""
 
@@ -232,9 +229,6 @@ def test_cases_that_cannot_be_run_do_not_count() -> None:
     dealt, also = ran(leased, plan)
     assert dealt == alone
     assert (also.cases, also.skipped, also.stopped) == (31, told.skipped, "cases")
-
-
-# Shards that go wrong -------------------------------------------------------------------------------------------
 
 
 def coordinated(script: str, shards: int, folder: Path) -> tuple[Campaign, list[Progress]]:
@@ -336,9 +330,6 @@ def test_a_bug_is_settled_by_the_first_who_meets_it(tmp_path: Path) -> None:
 
 def test_a_plan_survives_the_way_to_a_member() -> None:
     assert plan_from_json(json.loads(json.dumps(plan_to_json(PLAN)))) == PLAN
-
-
-# Merging ---------------------------------------------------------------------------------------------------------
 
 
 def found(**changes: Any) -> CampaignFinding:
