@@ -87,6 +87,7 @@ assert not late, late
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit")  # of what PyTorch itself imports
 def test_what_asks_for_a_device_is_not_started_ahead_and_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     def asking(x: torch.Tensor) -> torch.Tensor:
         torch.cuda._lazy_init()
