@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fuzz import __main__ as fuzz
 from fuzz.cluster.chunk import Chunk, Cutter, settling
-from fuzz.cluster.crew import ALONE_S
+from fuzz.cluster.dispatcher import ALONE_S
 from fuzz.cluster.drive import Drive, Office
 from fuzz.cluster.nodes import Answer, Event, Left, Refused
 from fuzz.cluster.schedule import LOSSES_MAX, LOSSES_SUSPECT, Schedule

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzz.cluster import fan as fans
-from fuzz.cluster.crew import ALONE_S
+from fuzz.cluster.dispatcher import ALONE_S
 from fuzz.cluster.fan import Fan
 from fuzz.cluster.nodes import Answer, Event, Left, Refused
 from fuzz.cluster.piece import KEPT, RESULT, Piece, PieceWork

@@ -176,7 +176,7 @@ def test_which_setups_a_process_may_serve() -> None:
 def test_idle_processes_of_one_kind_wait_up_to_a_limit_and_the_latest_serves_next() -> None:
     eagle = setup_of("draft", "triton")
     idle = Idle(setups_per_session=4, room=2)
-    left = [Open(setup=eagle, channel=None, pid=number, log=QUIET) for number in range(3)]  # type: ignore[arg-type]
+    left = [replace(served_by(eagle), pid=number, log=QUIET) for number in range(3)]
     assert [idle.put(session) for session in left] == [None, None, left[0]]
     assert idle.reopened(replace(eagle, algorithm="NEXTN")) is None
     sessions = [idle.reopened(replace(eagle, num_steps=1)) for _ in range(3)]

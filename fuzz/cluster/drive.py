@@ -12,7 +12,7 @@ from typing import Any
 
 from fuzz.cluster.board import Board
 from fuzz.cluster.chunk import Chunk, Cutter
-from fuzz.cluster.crew import Crew
+from fuzz.cluster.dispatcher import Dispatcher
 from fuzz.cluster.nodes import Answer, Nodes
 from fuzz.stats import CampaignStats, Plan
 from repro.ledger.rows import CaseRow
@@ -37,8 +37,8 @@ class Drive:
 
     def __init__(self, plan: Plan, cutter: Cutter, nodes: Nodes[Chunk], office: Office) -> None:
         self._plan, self._cutter, self._office = plan, cutter, office
-        self._crew = Crew(nodes, self._fresh, office.say, office.clock)
-        self._schedule = self._crew.schedule
+        self._dispatcher = Dispatcher(nodes, self._fresh, office.say, office.clock)
+        self._schedule = self._dispatcher.schedule
         self._board = Board(plan, CampaignStats(plan, office.clock).campaign("running"), office.keep)
         self._stopping = False
 
@@ -54,13 +54,13 @@ class Drive:
             self._stopping = True
             # A second interrupt waits for nothing.
             with contextlib.suppress(KeyboardInterrupt):
-                self._hear(self._crew.stop())
+                self._hear(self._dispatcher.stop())
         return self._campaign(stopped, error)
 
     def _work(self) -> tuple[str, str]:
         """Why it stopped, and what went wrong."""
         while True:
-            while not self._done and self._crew.send(self._left):
+            while not self._done and self._dispatcher.send(self._left):
                 pass
             if self._board.cannot_run:
                 return "cannot run", ""
@@ -68,13 +68,13 @@ class Drive:
                 return "first finding", ""
             if self._schedule.idle and (self._late or self._cutter.ended):
                 return ("time" if self._late else "cases"), ""
-            if trouble := self._crew.trouble():
+            if trouble := self._dispatcher.trouble():
                 return "error", trouble
-            self._hear(self._crew.hear())
+            self._hear(self._dispatcher.hear())
 
     @property
     def _seconds(self) -> float:
-        return self._office.clock() - self._crew.began
+        return self._office.clock() - self._dispatcher.began
 
     @property
     def _done(self) -> bool:
@@ -121,7 +121,7 @@ class Drive:
             self._schedule.add(settle)
 
     def _progress(self) -> Progress:
-        total, slots = self._board.total, [one for slots in self._crew.doing.values() for one in slots if one]
+        total, slots = self._board.total, [one for slots in self._dispatcher.doing.values() for one in slots if one]
         losses = sum(self._schedule.lost.values())
         lost = f", {losses} chunk{'s' if losses > 1 else ''} lost and done again" if losses else ""
         at_work = [str(one["doing"]) for one in slots if one["doing"] != "running"]
@@ -146,8 +146,8 @@ class Drive:
             error=error,
             ended=CampaignStats(self._plan, self._office.clock).campaign("").ended,
             seconds=self._seconds,
-            workers=max(1, self._crew.most_slots),
-            errors={**total.errors, **dict.fromkeys(self._crew.given_up(), 1)},
+            workers=max(1, self._dispatcher.most_slots),
+            errors={**total.errors, **dict.fromkeys(self._dispatcher.given_up(), 1)},
             facts={**total.facts, **({"chunks lost and done again": lost} if lost else {})},
         )
 

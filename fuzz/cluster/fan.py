@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fuzz.cluster.crew import Crew
+from fuzz.cluster.dispatcher import Dispatcher
 from fuzz.cluster.nodes import Answer, Nodes
 from fuzz.cluster.piece import Piece
 from fuzz.cluster.slot import code_digest
@@ -46,23 +46,23 @@ class Fan:
     def __init__(self, nodes: Nodes[Piece], say: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._alone = ""
         self._fresh: deque[Piece] = deque()
-        self._crew = Crew(nodes, lambda: self._fresh.popleft() if self._fresh else None, say, clock)
+        self._dispatcher = Dispatcher(nodes, lambda: self._fresh.popleft() if self._fresh else None, say, clock)
         self._done: dict[str, Done] = {}
 
     @property
     def slots(self) -> int:
         """The most that there were at a time."""
-        return self._crew.most_slots
+        return self._dispatcher.most_slots
 
     @property
     def errors(self) -> list[str]:
         """What could not be done, and why: the command's exit code is then 3, and never a finding."""
-        return [*self._crew.given_up(), *([self._alone] if self._alone else [])]
+        return [*self._dispatcher.given_up(), *([self._alone] if self._alone else [])]
 
     @property
     def losses(self) -> str:
         """What was lost and done again; empty if nothing was."""
-        return "; ".join(f"{why}: {count}" for why, count in self._crew.schedule.lost.most_common())
+        return "; ".join(f"{why}: {count}" for why, count in self._dispatcher.schedule.lost.most_common())
 
     def work(self, pieces: Iterable[Piece]) -> Iterator[Done]:
         """Have these done, and give what comes back in their order, each as soon as those before it are there. What is
@@ -71,13 +71,13 @@ class Fan:
         waiting = deque(dict.fromkeys(pieces))
         self._fresh.extend(waiting)
         try:
-            while self._fresh or not self._crew.schedule.idle:
-                while self._crew.send():
+            while self._fresh or not self._dispatcher.schedule.idle:
+                while self._dispatcher.send():
                     pass
-                if trouble := self._crew.trouble():
+                if trouble := self._dispatcher.trouble():
                     self._alone = trouble
                     break
-                for answer in self._crew.hear():
+                for answer in self._dispatcher.hear():
                     self._answered(answer)
                 while waiting and waiting[0].id in self._done:
                     yield self._done.pop(waiting.popleft().id)
@@ -89,11 +89,11 @@ class Fan:
     def _rest(self, waiting: Iterable[Piece]) -> Iterator[Done]:
         """What there is behind something that is missing. What has not been sent will not be."""
         self._fresh.clear()
-        self._crew.schedule.forget_waiting()
+        self._dispatcher.schedule.forget_waiting()
         yield from (self._done.pop(piece.id) for piece in waiting if piece.id in self._done)
 
     def _answered(self, answer: Answer[Piece]) -> None:
-        message, piece, schedule = answer.message, answer.chunk, self._crew.schedule
+        message, piece, schedule = answer.message, answer.chunk, self._dispatcher.schedule
         if "lost" in message or "code" not in message:
             schedule.lose(answer.node, piece, str(message.get("lost", "not begun")))
             return

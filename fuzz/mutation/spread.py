@@ -33,13 +33,13 @@ def tried_there(
 ) -> Iterator[tuple[Outcome, float]]:
     """What became of each, and the processor seconds of its share."""
     # Of one runner together: what the unchanged sglang does in its cases is found out once a piece.
-    ordered = sorted(drawn, key=lambda one: list(plans).index(one.runners[0]))
+    ordered = sorted(drawn, key=lambda entry: list(plans).index(entry.runners[0]))
     parts = [ordered[start : start + MUTANTS_A_PIECE] for start in range(0, len(ordered), MUTANTS_A_PIECE)]
     work = {_piece(options, target, own, part(own, plans, ran)): own for own in parts}
     for done in fan.work(work):
         forms = {form["id"]: form for form in done.result["mutants"]}
-        for one in work[done.piece]:
-            yield Outcome.from_json(forms[one.mutant.id], one.mutant), done.result["cpu_seconds"] / len(forms)
+        for mutant in (entry.mutant for entry in work[done.piece]):
+            yield Outcome.from_json(forms[mutant.id], mutant), done.result["cpu_seconds"] / len(forms)
 
 
 def _piece(options: argparse.Namespace, target: Target, own: Sequence[Drawn], text: str) -> Piece:
@@ -47,7 +47,7 @@ def _piece(options: argparse.Namespace, target: Target, own: Sequence[Drawn], te
     words += ["--runner", options.runner] if options.runner else []
     words += ["--backend", options.backend] if options.backend else []
     words += ["--try-equivalent"] if options.try_equivalent else []
-    names = ", ".join(one.mutant.id for one in own)
+    names = ", ".join(entry.mutant.id for entry in own)
     return Piece(name=f"{names} on {target}", arguments=tuple(words), files={PART: text})
 
 

@@ -37,6 +37,7 @@ class Drawn:
 
 
 def traced(plan: Sequence[Case], run: Run) -> Traced:
+    """What these cases run, each in a sglang whose lines are noted."""
     setups: dict[Setup, Lines] = {}
     places: dict[str, frozenset[tuple[int, int, int, int]]] = {}
     said = "no cases"
@@ -51,12 +52,14 @@ def traced(plan: Sequence[Case], run: Run) -> Traced:
 
 
 def to_text(of: Traced, plan: Sequence[Case]) -> str:
+    """As JSON, which from_json() takes with the same plan."""
     places = {file: sorted(own) for file, own in of.places.items()}
     form = {"setups": _setups(of.setups, plan), "places": places, "said": of.said}
     return json.dumps(form, separators=(",", ":"))
 
 
 def from_json(form: Mapping[str, Any], plan: Sequence[Case]) -> Traced:
+    """What to_text() wrote."""
     places = {file: frozenset((a, b, c, d) for a, b, c, d in own) for file, own in form["places"].items()}
     return Traced(setups=_by_setup(form["setups"], plan), places=places, said=form["said"])
 
@@ -65,11 +68,10 @@ def part(drawn: Iterable[Drawn], plans: Plans, ran: Ran) -> str:
     """These mutants, with the lines of their functions that each setup runs."""
     drawn = tuple(drawn)
     inside: dict[str, set[int]] = {}
-    for one in drawn:
-        mutant = one.mutant
+    for mutant in (entry.mutant for entry in drawn):
         numbers = {*range(mutant.first_line, mutant.last_line + 1), *range(mutant.lines[0], mutant.lines[1] + 1)}
         inside.setdefault(mutant.file, set()).update(numbers)
-    names = dict.fromkeys(name for one in drawn for name in one.runners)
+    names = dict.fromkeys(name for entry in drawn for name in entry.runners)
     needed = {
         name: {
             setup: {file: lines & inside[file] for file, lines in by_file.items() if file in inside}
@@ -78,7 +80,7 @@ def part(drawn: Iterable[Drawn], plans: Plans, ran: Ran) -> str:
         for name in names
     }
     form = {
-        "mutants": [[one.mutant.file, one.mutant.id, *one.runners] for one in drawn],
+        "mutants": [[entry.mutant.file, entry.mutant.id, *entry.runners] for entry in drawn],
         "ran": {name: _setups(by_setup, plans[name]) for name, by_setup in needed.items()},
     }
     return json.dumps(form, separators=(",", ":"))

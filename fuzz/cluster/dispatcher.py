@@ -1,5 +1,5 @@
 """Who works: the nodes that have come, what each is at, and the schedule of what they are sent. What a result means is
-for the driver that has this crew: of a campaign (drive.py), or of a command that is cut into pieces (fan.py).
+for whoever has this dispatcher: of a campaign (drive.py), or of a command that is cut into pieces (fan.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ALONE_S = 120.0
 PATIENCE_S = 20.0
 
 
-class Crew(Generic[W]):
+class Dispatcher(Generic[W]):
     """Mutable. fresh: the next chunk that nobody has had yet, or None. say: one line for a person. clock: seconds,
     rising."""
 
@@ -90,6 +90,6 @@ class Crew(Generic[W]):
     def given_up(self) -> list[str]:
         """What was lost too often, a line each."""
         return [
-            f"{one.chunk.name} given up after {len(one.losses)} losses: {'; '.join(dict.fromkeys(one.losses))}"
-            for one in self.schedule.given_up
+            f"{lost.chunk.name} given up after {len(lost.losses)} losses: {'; '.join(dict.fromkeys(lost.losses))}"
+            for lost in self.schedule.given_up
         ]
