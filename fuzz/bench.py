@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fuzz.draw.rounds import different, round_cases, round_setup
+from fuzz.draw.rounds import different, round_cases
 from fuzz.draw.strategies import cases
 from fuzz.draw.swarm import EVERYTHING
 from fuzz.stats import Plan
@@ -50,13 +50,6 @@ def a_round(plan: Plan, mix: str, number: int, count: int) -> Iterator[Case]:
     if mix == "small":
         return small_round(plan.runner, plan.backend, plan.seed, number, count)
     return round_cases(plan.seed, number, plan.runner, plan.backend, count)
-
-
-def setup_of_round(plan: Plan, mix: str, number: int) -> Setup:
-    """The setup of all its cases."""
-    if mix == "small":
-        return small_setup(plan.runner, plan.backend)
-    return round_setup(plan.seed, number, plan.runner, plan.backend)[1]
 
 
 def enough(cases: int, workers: int, a_round: int) -> int:

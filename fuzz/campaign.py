@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,11 +17,14 @@ from repro.traces.trace import Termination, Trace
 
 # A failure that did not come back in fresh processes is tried again from another case, this many times in all.
 ATTEMPTS_MAX = 3
-# A setup is left after this many first runs that could not be made: what refuses it (a release that does not allow this
-# combination yet, say) will refuse its other cases too. Twice, as a process can fail to start for once.
+# A setup is left after this many first runs that could not be made: what refuses it will refuse its other cases too.
+# Twice, as a process can fail to start for once; once where it is known to be impossible (a release that does not allow
+# this combination yet, say).
 REFUSALS_A_SETUP = 2
 # A target is left after this many such runs, and no others, since the start.
 REFUSALS_MAX = 50
+# So many cases are drawn while one is in flight: sessions of one setup may run them side by side.
+DRAWN_AHEAD = 3
 # A campaign with a limit of time leaves a setup behind so many cases in a row that brought nothing new on it: no
 # transition and no state. On releases with known bugs eight made 58 % of the cases of rounds of 32, and met 95 % of
 # what failed on their setups (118 of 124, four pairs of release and runner); sixteen made 82 %, and met 98 %.
@@ -48,13 +51,12 @@ def campaign(plan: Plan, source: CaseSource, hooks: Hooks, stats: CampaignStats 
 @dataclass(slots=True, kw_only=True)
 class _SetupInUse:
     """What is known of the setup whose cases are run. Mutable. built: whether a session was opened with it; it then
-    stays in use, whatever happens to later runs. refusals: runs before that which could not be made. history: the cases
-    that the live session has run. met: the transitions and states of its cases; stale: cases since the last new one."""
+    stays in use, whatever happens to later runs. refusals: runs before that which could not be made. met: the
+    transitions and states of its cases; stale: cases since the last new one."""
 
     setup: Setup
     built: bool = False
     refusals: int = 0
-    history: list[Case] = field(default_factory=list)
     met: set[Transition | str] = field(default_factory=set)
     stale: int = 0
 
@@ -71,7 +73,7 @@ class _SetupInUse:
         if ended.step >= 0 or (ended.how is not Termination.RAISED and ended.how.took_place):
             self.built = True
         elif not self.built:
-            self.refusals += 1
+            self.refusals += REFUSALS_A_SETUP if ended.how is Termination.UNSUPPORTED else 1
 
 
 class _Loop:
@@ -81,7 +83,7 @@ class _Loop:
         self.source = source
         self.hooks = hooks
         self.stats = stats
-        self.upcoming: Case | None = None  # the next case, if it was drawn while another was in flight
+        self.upcoming: deque[Case] = deque()  # the next cases, which were drawn while another was in flight
         self.in_use: _SetupInUse | None = None  # until the first case
         self.attempts: Counter[str] = Counter()  # how often a failure was triaged, by fingerprint
         self.others: set[str] = set()  # failures that another shard triages
@@ -97,10 +99,9 @@ class _Loop:
                 return "time"
             if stats.cases >= REFUSALS_MAX and stats.nothing_runs:
                 return "cannot run"
-            case = self._draw()
+            case = self.upcoming.popleft() if self.upcoming else self._draw()
             if isinstance(case, NoCase):
                 return "cases"
-            self.upcoming = None
             in_use = self._setup_of(case)
             if in_use.is_refused:
                 stats.skipped += 1
@@ -108,20 +109,23 @@ class _Loop:
                 return "first finding"
 
     def _draw(self, in_flight: int = 0) -> Case | NoCase:
-        """The next case, which stays the next one until it is taken."""
-        if self.upcoming is not None:
-            return self.upcoming
         with self.stats.stage("draw"):
-            case = self.source.next_case(self.stats.cases, in_flight)
-        if isinstance(case, Case):
-            self.upcoming = case
-        return case
+            return self.source.next_case(self.stats.cases, in_flight)
 
     def _setup_of(self, case: Case) -> _SetupInUse:
         if self.in_use is None or self.in_use.setup != case.setup:
             self.in_use = _SetupInUse(setup=case.setup)
-            self.hooks.expect(self.source.coming())
+            self._foresee()
         return self.in_use
+
+    def _foresee(self) -> None:
+        """Say which sessions come next: of the round that has been drawn of already, too."""
+        if self.hooks.foresee is None:
+            return
+        begun = [[case] for case in self.upcoming if self.in_use is None or case.setup != self.in_use.setup]
+        with self.stats.stage("draw"):
+            rounds = self.source.coming()
+        self.hooks.foresee([*begun, *rounds])
 
     def _case(self, case: Case, in_use: _SetupInUse) -> bool:
         """Run a case and triage its failures; whether the campaign ends with one of them."""
@@ -130,17 +134,13 @@ class _Loop:
             self._send_ahead(case)
         trace, failures, met = self._run(case)
         in_use.meet(met)
-        past = self.hooks.past()
+        past, history = self.hooks.past(), self.hooks.history()
         in_use.count(trace)
-        # A run that did not end well may have cost the session its life; triage may have run anything in it.
-        same_session = trace.ended.how is Termination.DONE
         known = self._known(case, failures)
         for verdict in known.left:
-            if self._failure(in_use, case, trace, verdict, known.hooks, past):
-                same_session = False
-                if plan.stop_at_first and stats.findings[verdict.fingerprint].failed:
-                    return True
-        in_use.history = [*in_use.history, case] if same_session else []
+            triaged = self._failure(case, trace, verdict, known.hooks, past, history)
+            if triaged and plan.stop_at_first and stats.findings[verdict.fingerprint].failed:
+                return True
         if plan.seconds is not None and in_use.stale >= STALE_CASES and self._is_next(case.setup):
             self.source.leave()
         self.hooks.tell(stats.progress("running"))
@@ -148,17 +148,21 @@ class _Loop:
 
     def _is_next(self, setup: Setup) -> bool:
         """Whether the last case that was drawn is of this setup."""
-        return self.upcoming is None or self.upcoming.setup == setup
+        return not self.upcoming or self.upcoming[-1].setup == setup
 
     def _send_ahead(self, case: Case) -> None:
-        """Have the session go on with the next case, too, if that is certain to be the next and within the limit. If
-        this one ends badly, the next one is run again when its turn comes."""
+        """Have sessions go on with the next cases, too, if these are certain to be the next and within the limit. If
+        this one ends badly, those that its session had are run again when their turn comes."""
         plan, stats = self.stats.plan, self.stats
-        if plan.cases is not None and stats.cases + 1 >= plan.cases:
-            return
-        upcoming = self._draw(in_flight=1)
-        if isinstance(upcoming, Case) and upcoming.setup == case.setup:
-            self.hooks.send(upcoming)
+        while len(self.upcoming) < DRAWN_AHEAD and self._is_next(case.setup):
+            in_flight = 1 + len(self.upcoming)
+            if plan.cases is not None and stats.cases + in_flight >= plan.cases:
+                break
+            drawn = self._draw(in_flight)
+            if not isinstance(drawn, Case):
+                break
+            self.upcoming.append(drawn)
+        self.hooks.send([upcoming for upcoming in self.upcoming if upcoming.setup == case.setup])
 
     def _run(self, case: Case) -> tuple[Trace, list[Verdict], frozenset[Transition | str]]:
         """Run and judge one case: the trace, one failure of each kind, and the transitions and states that it met."""
@@ -186,16 +190,16 @@ class _Loop:
 
     def _failure(
         self,
-        in_use: _SetupInUse,
         case: Case,
         trace: Trace,
         verdict: Verdict,
         elsewhere: Hooks | None,
         past: tuple[Setup, ...],
+        history: Sequence[Case],
     ) -> bool:
         """Count a failure; triage it if it is new, and say whether that was done. It counts as new while it has never
         failed in a fresh process. elsewhere: how it is run where known issues are mended, if they left it. past: setups
-        that its process had served before."""
+        that its process had served before; history: cases that its session had run."""
         stats, fingerprint = self.stats, verdict.fingerprint
         found = stats.findings.get(fingerprint)
         if found is not None:
@@ -211,7 +215,7 @@ class _Loop:
             return False
         self.attempts[fingerprint] += 1
         # What known issues leave was seen in a run of its own, not in this one.
-        triage.run(case, led_up(in_use.history, case), None if elsewhere else trace)
-        self.hooks.expect(self.source.coming())
+        triage.run(case, led_up(history, case), None if elsewhere else trace)
+        self._foresee()
         self.hooks.tell(stats.progress("triaged"))
         return True

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Protocol
 
-from repro.cases.case import Case, Setup
+from repro.cases.case import Case
 
 
 class NoCase(Enum):
@@ -21,8 +21,8 @@ class CaseSource(Protocol):
         """The next case, which is then the caller's. ran: cases that the campaign has run and counted. in_flight:
         cases that are being run, and will be counted only if they can be."""
 
-    def coming(self) -> Sequence[Setup]:
-        """The setups of the next rounds, as far as they are known, for sessions that open ahead."""
+    def coming(self) -> Sequence[Sequence[Case]]:
+        """The first cases of each of the next rounds, as far as they are known, for sessions that open ahead."""
 
     def leave(self) -> None:
         """Draw no more cases of the round that the last one was of."""
@@ -34,7 +34,7 @@ class CaseStream:
     def __init__(
         self,
         cases: Iterator[Case],
-        coming: Callable[[], Sequence[Setup]] = tuple,
+        coming: Callable[[], Sequence[Sequence[Case]]] = tuple,
         leave: Callable[[], None] = lambda: None,
     ) -> None:
         self._cases, self._coming, self._leave = cases, coming, leave
@@ -42,7 +42,7 @@ class CaseStream:
     def next_case(self, ran: int, in_flight: int = 0) -> Case | NoCase:
         return next(self._cases, NoCase.DONE)
 
-    def coming(self) -> Sequence[Setup]:
+    def coming(self) -> Sequence[Sequence[Case]]:
         return self._coming()
 
     def leave(self) -> None:

@@ -50,15 +50,19 @@ class Hooks:
     claim: Callable[[str], bool] = lambda fingerprint: True
     # A drawn case was run: its trace, verdicts and status.
     note: Callable[[Case, Trace, Sequence[Verdict], Status], None] = lambda case, trace, verdicts, status: None
-    # The case that is likely to be run next, so that its session can go on while the one before it is judged.
-    send: Callable[[Case], None] = lambda case: None
+    # The cases that are likely to be run after the next one, in order, so that sessions can go on with them meanwhile.
+    send: Callable[[Sequence[Case]], None] = lambda upcoming: None
     # Setups that will need a new session soon, each as often as it will, so that some can be opened ahead.
     expect: Callable[[Sequence[Setup]], None] = lambda setups: None
+    # The same, by the first cases that each of them will be asked for, in order; None where nothing is opened ahead.
+    foresee: Callable[[Sequence[Sequence[Case]]], None] | None = None
     locate: Callable[[Case, Verdict], FirstDivergence] = lambda case, verdict: (
         FirstDivergence()
     )  # where a confirmed failure begins
     # Setups that the process of the last run had served before the case's own.
     past: Callable[[], tuple[Setup, ...]] = tuple
+    # The latest cases that the session of the last run had run before the case.
+    history: Callable[[], tuple[Case, ...]] = tuple
     keep_trace: Callable[[str, Case, Trace], None] = lambda seed, case, trace: None  # of the finding stored at a path
     explain: Callable[[Case, Sequence[Verdict]], KnownIssues] = lambda case, failures: KnownIssues(left=tuple(failures))
 

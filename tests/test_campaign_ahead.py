@@ -6,9 +6,9 @@ import itertools
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fuzz.campaign import STALE_CASES, campaign
+from fuzz.campaign import DRAWN_AHEAD, STALE_CASES, campaign
 from fuzz.case_source import CaseStream
-from fuzz.draw.rounds import ROUNDS_ANNOUNCED, rounds
+from fuzz.draw.rounds import CASES_ANNOUNCED, ROUNDS_ANNOUNCED, round_cases, rounds
 from fuzz.in_flight import InFlight
 from fuzz.triage import Hooks
 from repro.cases import codec
@@ -21,25 +21,29 @@ from tests.builders.campaign_world import FAIL, PLAN, World, drawn, trace_of
 class Ahead(World):
     """Remembers what was said to come, and checks that it did."""
 
-    sent: list[Case] = field(default_factory=list)
+    sent: list[list[Case]] = field(default_factory=list)
     expected: list[tuple[Setup, ...]] = field(default_factory=list)
+    foreseen: list[list[list[Case]]] = field(default_factory=list)
 
     def hooks(self) -> Hooks:
         return replace(
-            super().hooks(), send=self.sent.append, expect=lambda setups: self.expected.append(tuple(setups))
+            super().hooks(),
+            send=lambda cases: self.sent.append(list(cases)),
+            expect=lambda setups: self.expected.append(tuple(setups)),
+            foresee=lambda rounds: self.foreseen.append([list(cases) for cases in rounds]),
         )
 
 
-def test_what_is_sent_ahead_is_the_next_case_on_a_setup_that_was_built() -> None:
+def test_what_is_sent_ahead_are_the_next_cases_on_a_setup_that_was_built() -> None:
     world = Ahead(fails=lambda case: [])
     world.go()
     expected = [
-        after
-        for before, case, after in zip([None, *world.ran], world.ran, world.ran[1:], strict=False)
-        if before is not None and before.setup == case.setup == after.setup
+        [case for case in world.ran[number + 1 : number + 1 + DRAWN_AHEAD] if case.setup == setup]
+        for number, setup in enumerate(case.setup for case in world.ran)
+        if number and world.ran[number - 1].setup == setup
     ]
     assert world.sent == expected
-    assert len(expected) == 40 - 2 * 5
+    assert len(expected) == 40 - 5
 
 
 def test_sending_ahead_changes_no_result() -> None:
@@ -60,27 +64,47 @@ def test_sending_ahead_changes_no_result() -> None:
         assert (ahead.ran, ahead.log) == (plain.ran, plain.log)
 
 
-def test_the_setups_of_the_next_rounds_are_expected_and_again_after_triage() -> None:
-    setups = [case.setup for case in itertools.islice(rounds(5, "toy", "triton", 1), 9)]
-    cases = rounds(5, "toy", "triton", 2)
+def test_the_first_cases_of_the_next_rounds_are_foreseen_and_again_after_triage() -> None:
+    each = [list(itertools.islice(round_cases(5, n, "toy", "triton", 20), 20)) for n in range(9)]
+    cases = rounds(5, "toy", "triton", 20)
     world = Ahead(fails=lambda case: [], coming=cases.coming)
-    world.go(replace(PLAN, cases=6), cases)
-    assert world.expected == [tuple(setups[n : n + ROUNDS_ANNOUNCED]) for n in (1, 2, 3)]
-    failing = Ahead(fails=lambda case: [FAIL], coming=lambda: setups[:1])
+    world.go(replace(PLAN, cases=60), cases)
+    first = [some[:CASES_ANNOUNCED] for some in each]
+    assert world.foreseen == [first[n : n + ROUNDS_ANNOUNCED] for n in (1, 2, 3)]
+    assert world.ran == [case for some in each[:3] for case in some]
+    failing = Ahead(fails=lambda case: [FAIL], coming=lambda: first[:1])
     failing.go(replace(PLAN, cases=1))
-    assert failing.expected[0] == failing.expected[-1] == (setups[0],)
+    assert failing.foreseen == [first[:1]] * 2
     smallest = failing.kept[-1].case.setup
     assert (smallest,) * PLAN.confirm_tries in failing.expected
 
 
+def test_a_round_that_was_drawn_of_is_still_foreseen_after_triage() -> None:
+    """The last case of the first round fails, when the first of the second has been drawn."""
+    cases, plan = rounds(5, "toy", "triton", 3), replace(PLAN, cases=4)
+    third, fourth = list(itertools.islice(rounds(5, "toy", "triton", 3), 4))[2:]
+    world = Ahead(fails=lambda case: [FAIL] if case == third else [], coming=cases.coming)
+    world.go(plan, cases)
+    assert [some[0][0] for some in world.foreseen[:2]] == [fourth] * 2
+
+
 def test_cases_in_flight_are_on_disk(tmp_path: Path) -> None:
     in_flight = InFlight(tmp_path, "w")
-    cases = list(itertools.islice(drawn(), 4))
-    for case in cases:
-        in_flight.put(case)
-        in_flight.put(case)
-    found = [codec.read(path).case for path in sorted(tmp_path.glob("in-flight-w-*.json"))]
-    assert sorted(map(codec.digest, found)) == sorted(map(codec.digest, cases[-2:]))
+    cases = list(itertools.islice(drawn(), 6))
+
+    def there() -> set[Case]:
+        return {codec.read(path).case for path in tmp_path.glob("in-flight-w-*.json")}
+
+    def run(case: Case) -> set[Case]:
+        return there()
+
+    in_flight.ahead("next", cases[1:3])
+    assert in_flight.before(run)(cases[0]) == set(cases[:3])
+    assert there() == set(cases[1:3])
+    in_flight.ahead("rounds", cases[2:5])
+    in_flight.ahead("next", cases[:1])
+    assert there() == {cases[0], *cases[2:5]}
+    assert in_flight.before(run)(cases[5]) == {cases[0], *cases[2:6]}
     in_flight.clear()
     assert list(tmp_path.iterdir()) == []
 
@@ -98,5 +122,6 @@ def test_a_setup_that_brings_nothing_new_is_left_where_time_is_short_and_never_w
     assert cases_a_setup(None, 60) == [20, 20, 20]
     *whole, _ = cases_a_setup(6.0, None)
     assert len(whole) >= 5
-    # The first case, those that brought nothing, and the one that was under way by then.
-    assert set(whole) <= {STALE_CASES + 1, STALE_CASES + 2}
+    # The first case, those that brought nothing, and those that were drawn by then.
+    assert set(whole) <= set(range(STALE_CASES + 1, STALE_CASES + DRAWN_AHEAD + 2))
+    assert STALE_CASES >= CASES_ANNOUNCED, "what runs ahead would be run for nothing"

@@ -160,7 +160,7 @@ def test_a_crash_on_the_toy_says_where() -> None:
 def test_the_pool_that_waits_is_told_so_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runners.processes.pool.Log", lambda path=None: None)
     pools = [Pool(Target("0.5.13", engine), device="3", variables={"A": "b"}) for engine in ("cuda", "emulated")]
-    variables = [(other._variables, other._device) for other in (pool.waiting() for pool in pools)]
+    variables = [(other._variables, other._like.keywords["device"]) for other in (pool.waiting() for pool in pools)]
     assert variables == [({"A": "b", "CUDA_LAUNCH_BLOCKING": "1"}, "3"), ({"A": "b"}, "3")]
 
 

@@ -135,6 +135,40 @@ def test_what_failed_serves_no_further_setup(pool: Pool) -> None:
     assert pool.past == ()
 
 
+def test_a_setup_that_was_refused_costs_no_process() -> None:
+    """Nothing of it was built; cases of it that were sent with the first are not answered, and not run."""
+    first, second = setups(2)
+    refused = going("refused-in-build")
+    with Pool(TARGET, session=MODULE, timeout_s=20, setups_per_session=16) as pool:
+        pool.run(first)
+        pid = pool.session_pid
+        for _ in range(2):
+            pool.send([replace(refused, steps=refused.steps[:1])])
+            assert pool.run(refused).ended.how is Termination.UNSUPPORTED
+            assert pool.session_pid is None
+        assert pool.run(second).ended.how is Termination.DONE
+        assert pool.session_pid == pid
+        assert pool.past == (first.setup, refused.setup, refused.setup)
+
+
+def test_a_setup_that_is_refused_ahead_costs_no_process_and_ends_no_other() -> None:
+    first, second = setups(2)
+    refused = going("refused-in-build")
+    for known in (True, False):
+        with Pool(TARGET, session=MODULE, timeout_s=20, standbys=2, setups_per_session=16) as pool:
+            if known:
+                pool.foresee([[refused, replace(refused, steps=refused.steps[:1])], [second]])
+            else:
+                pool.expect([refused.setup, second.setup])
+            pool.run(first)
+            standbys = {session.pid for session in pool._standbys}
+            assert pool.run(refused).ended.how is Termination.UNSUPPORTED
+            assert pool.run(second).ended.how is Termination.DONE
+            assert pool.session_pid in standbys
+            assert pool.run(first).ended.how is Termination.DONE
+            assert pool.past
+
+
 def test_setups_are_opened_ahead_in_processes_that_have_served() -> None:
     cases = setups(6)
     with Pool(TARGET, session=MODULE, timeout_s=20, standbys=1, setups_per_session=16) as pool:
@@ -156,7 +190,7 @@ def test_processes_end_with_the_pool() -> None:
 
 
 def served_by(setup: Setup, **past: object) -> Open:
-    return Open(setup=setup, channel=None, pid=0, log=None, **past)  # type: ignore[arg-type]  # no session is behind it
+    return Open(setup=setup, inbox=None, pid=0, log=None, **past)  # type: ignore[arg-type]  # no session is behind it
 
 
 def test_which_setups_a_process_may_serve() -> None:

@@ -19,7 +19,7 @@ from fuzz import __main__ as fuzz
 from fuzz.campaign import campaign
 from fuzz.case_source import CaseSource, CaseStream
 from fuzz.commands import context
-from fuzz.draw.rounds import round_cases, round_setup, rounds
+from fuzz.draw.rounds import round_cases, rounds
 from fuzz.parallel.coordinator import Coordinator
 from fuzz.parallel.merge import merged, with_seeds
 from fuzz.parallel.scheduler import AHEAD, LeaseRequest, RoundScheduler
@@ -166,18 +166,12 @@ class Shared(Channel):
         return dataclasses.asdict(lease)
 
 
-def setup_of_round(number: int) -> Setup:
-    return round_setup(1, number, "toy", "triton")[1]
-
-
 def test_a_shard_of_an_endless_campaign_knows_the_setups_of_its_next_rounds() -> None:
     """So that their sessions are opened ahead; and nobody else runs these rounds."""
     scheduler = RoundScheduler(None, 2)
     run: list[list[Setup]] = []
     for number in range(2):
-        source = LeasedRounds(
-            Shared(scheduler, number), lambda number: round_cases(1, number, "toy", "triton", 2), setup_of_round
-        )
+        source = LeasedRounds(Shared(scheduler, number), lambda number: round_cases(1, number, "toy", "triton", 2))
         setups: list[Setup] = []
         announced: list[Setup] = []
         for ran in range(8):
@@ -186,7 +180,7 @@ def test_a_shard_of_an_endless_campaign_knows_the_setups_of_its_next_rounds() ->
             if case.setup not in setups:
                 assert case.setup in announced or not setups
                 setups.append(case.setup)
-                announced = list(source.coming())
+                announced = [some[0].setup for some in source.coming()]
                 assert len(announced) == AHEAD
         run.append(setups)
     assert len(run[0]) == len(run[1]) == 4
@@ -223,9 +217,7 @@ def test_cases_that_cannot_be_run_do_not_count() -> None:
     alone, told = ran(CaseStream(rounds(1, "toy", "triton", 5)), dataclasses.replace(plan, cases=31))
     assert told.skipped
     scheduler = RoundScheduler(31, 5)
-    leased = LeasedRounds(
-        Shared(scheduler, 0), lambda number: round_cases(1, number, "toy", "triton", 5), setup_of_round
-    )
+    leased = LeasedRounds(Shared(scheduler, 0), lambda number: round_cases(1, number, "toy", "triton", 5))
     dealt, also = ran(leased, plan)
     assert dealt == alone
     assert (also.cases, also.skipped, also.stopped) == (31, told.skipped, "cases")

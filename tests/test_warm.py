@@ -8,14 +8,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from repro.cases.case import Case, Setup, Target
 from repro.traces.trace import Termination, Trace
 from runners.processes.pool import Pool
-from runners.processes.warm import STANDBYS_MAX, WarmSessions, room_for
+from runners.processes.warm import STANDBYS_MAX, Coming, Open, WarmSessions, room_for
 from tests.builders.misbehaving import OPENING_S, going
 from tests.test_pool import MODULE, TARGET, gone_within
 
@@ -26,68 +25,74 @@ WELL = going("well").setup
 A, B, C = (replace(WELL, slots=slots) for slots in (5, 6, 7))
 
 
-class Opened:
-    """In place of a session."""
-
-    def __init__(self, setup: Setup) -> None:
-        self.setup = setup
+def opened(coming: Coming) -> Open:
+    """A session that was sent what is known; no process is behind it."""
+    return Open(setup=coming.setup, inbox=None, pid=0, log=None, sent=list(coming.cases))  # type: ignore[arg-type]
 
 
 def standbys(room: int) -> tuple[WarmSessions, list[Setup], list[Setup]]:
     """With what was opened and what was closed, in order."""
-    opened: list[Setup] = []
+    begun: list[Setup] = []
     closed: list[Setup] = []
 
-    def begin(setup: Setup) -> Any:
-        opened.append(setup)
-        return Opened(setup)
+    def begin(coming: Coming) -> Open:
+        begun.append(coming.setup)
+        return opened(coming)
 
-    return WarmSessions(room, begin, lambda one: closed.append(one.setup)), opened, closed
+    return WarmSessions(room, begin, lambda session: closed.append(session.setup)), begun, closed
+
+
+def coming(*setups: Setup) -> list[Coming]:
+    return [Coming(setup=setup) for setup in setups]
+
+
+def case_of(setup: Setup, steps: int = 1) -> Case:
+    return replace(going("well", steps=steps), setup=setup)
 
 
 def test_what_is_expected_is_opened_as_far_as_there_is_room() -> None:
-    some, opened, closed = standbys(2)
-    some.expect([A, B, C])
+    some, begun, closed = standbys(2)
+    some.expect(coming(A, B, C))
     some.fill()
-    assert (opened, closed, len(some)) == ([A, B], [], 2)
+    assert (begun, closed, len(some)) == ([A, B], [], 2)
     some.fill()
-    assert opened == [A, B], "what is there is not opened again"
-    taken = some.take(A)
+    assert begun == [A, B], "what is there is not opened again"
+    taken = some.take(case_of(A))
     assert taken and taken.setup == A
     some.fill()
-    assert (opened, closed) == ([A, B, C], [])
+    assert (begun, closed) == ([A, B, C], [])
 
 
 def test_a_setup_is_opened_as_often_as_it_will_be_needed() -> None:
-    some, opened, _ = standbys(3)
-    some.expect([A] * 5)
+    some, begun, _ = standbys(3)
+    some.expect(coming(A) * 5)
     for _ in range(5):
-        some.take(A)
+        some.take(case_of(A))
         some.fill()
-    assert len(opened) == 4, "the first of the five was not there to be taken and was opened otherwise"
+    assert len(begun) == 4, "the first of the five was not there to be taken and was opened otherwise"
 
 
 def test_what_nobody_expects_makes_room_only_when_that_is_needed() -> None:
-    some, opened, closed = standbys(2)
-    some.expect([A, B])
+    some, begun, closed = standbys(2)
+    some.expect(coming(A, B))
     some.fill()
-    some.expect([A])
+    some.expect(coming(A))
     some.fill()
     assert (closed, len(some)) == ([], 2)
     some.fill([C])
-    assert (opened, closed) == ([A, B, C], [B])
-    assert some.take(B) is None
+    assert (begun, closed) == ([A, B, C], [B])
+    assert some.take(case_of(B)) is None
 
 
 def test_nothing_is_opened_ahead_while_it_is_held_back() -> None:
-    some, opened, _ = standbys(2)
+    some, begun, _ = standbys(2)
     some.held = True
-    some.expect([A])
+    some.expect(coming(A))
     some.fill([B])
-    assert opened == []
+    assert begun == []
     some.held = False
     some.fill([B])
-    assert opened == [B, A]
+    assert begun == [B, A]
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -105,11 +110,34 @@ def test_on_a_gpu_without_compiled_kernels_the_first_session_opens_alone(
         assert not pool._standbys.held
 
 
+def test_a_session_that_runs_cases_ahead_is_there_for_these_alone() -> None:
+    some, begun, closed = standbys(2)
+    first, second = case_of(A), case_of(A, steps=2)
+    some.expect([Coming(setup=A, cases=(first, second)), Coming(setup=B, cases=(case_of(B),))])
+    some.fill()
+    some.fill()
+    assert (begun, closed) == ([A, B], [])
+    assert some.take(second) is None, "it was sent another case first"
+    assert some.take(first, fresh=True) is None, "it has a past as soon as it has run one"
+    taken = some.take(first)
+    assert taken and taken.sent == [first, second]
+    some.expect(coming(B))
+    some.fill()
+    assert (begun, closed) == ([A, B, B], []), "what is asked for first on the other is not known"
+
+
+def test_what_is_merely_useful_comes_behind_what_is_needed_next() -> None:
+    some, begun, _ = standbys(3)
+    some.expect(coming(A, B))
+    some.fill(useful=[C, C])
+    assert begun == [A, C, C]
+
+
 def test_without_room_nothing_is_opened() -> None:
-    some, opened, _ = standbys(0)
-    some.expect([A])
+    some, begun, _ = standbys(0)
+    some.expect(coming(A))
     some.fill([B])
-    assert opened == []
+    assert begun == []
 
 
 @pytest.mark.parametrize(
@@ -265,88 +293,6 @@ def test_standbys_end_with_the_pool() -> None:
         pids = [one.pid for one in pool._standbys._open]
         assert len(pids) == 2
     assert all(gone_within(pid, 5) for pid in pids)
-
-
-# Cases sent ahead ------------------------------------------------------------------------------------------------
-
-
-def run_all(pool: Pool, cases: list[Case]) -> list[Trace]:
-    traces = []
-    for number, case in enumerate(cases):
-        if number + 1 < len(cases):
-            pool.send(cases[number + 1])
-        traces.append(pool.run(case))
-    return traces
-
-
-def test_cases_sent_ahead_give_the_same_traces_in_the_same_order() -> None:
-    cases = [going("well", steps=n % 4 + 1) for n in range(12)] + [going("print"), going("well")]
-    with Pool(TARGET, session=MODULE) as pool:
-        ahead = run_all(pool, cases)
-        one_by_one = [pool.run(case) for case in cases]
-    assert [without_pid(plain(t)) for t in ahead] == [without_pid(plain(t)) for t in one_by_one]
-
-
-def test_the_session_goes_on_while_nobody_listens() -> None:
-    case = going("slow-steps", steps=1)
-    with Pool(TARGET, session=MODULE) as pool:
-        pool.send(case)
-        pool.run(case)
-        time.sleep(0.4)
-        start = time.monotonic()
-        assert pool.run(case).ended.how is Termination.DONE
-        assert time.monotonic() - start < 0.15
-
-
-@pytest.mark.parametrize("way", ["crash", "raise", "exit", "hang", "print-and-crash"])
-def test_a_bad_end_belongs_to_its_own_case(way: str) -> None:
-    """The case behind it was in the channel already; it is run in another session."""
-    bad, good = going(way), going(way, steps=1)
-    with Pool(TARGET, session=MODULE, timeout_s=1) as pool:
-        alone = pool.run(bad)
-        traces = run_all(pool, [good, bad, good, good, bad, bad, good])
-        hows = [trace.ended.how is Termination.DONE for trace in traces]
-    assert hows == [True, False, True, True, False, False, True]
-    for trace in (traces[1], traces[4], traces[5]):
-        assert (trace.ended.how, trace.ended.what, trace.ended.step) == (alone.ended.how, alone.ended.what, 1)
-        assert "sessions lost" not in trace.facts
-
-
-def test_what_was_printed_by_the_case_before_does_not_name_the_next_ones_crash() -> None:
-    loud, bad = going("print-cuda-error"), going("print-cuda-error", steps=2)
-    with Pool(TARGET, session=MODULE) as pool:
-        traces = run_all(pool, [loud, bad])
-    assert traces[0].ended.how is Termination.DONE
-    assert (traces[1].ended.how, traces[1].ended.what) == (Termination.CRASHED, "SIGSEGV")
-
-
-def test_a_case_that_was_sent_and_is_not_run_next_is_dropped() -> None:
-    one, other = going("well", steps=1), going("well", steps=2)
-    with Pool(TARGET, session=MODULE) as pool:
-        pool.send(other)
-        pool.run(one)
-        assert plain(pool.run(going("well")))[:2] == (Termination.DONE, 2)
-        assert len(pool.run(other).seen) == 6
-        pool.send(other)
-        pool.run(one)
-        assert len(pool.run_fresh(going("well")).seen) == 9
-
-
-def test_interrupted_with_a_case_sent_ahead(pool: Pool) -> None:
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    pool.run(going("hang", steps=1))
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
-    try:
-        pool.send(going("hang", steps=1))
-        with pytest.raises(KeyboardInterrupt):
-            pool.run(going("hang"))
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert len(pool.run(going("hang", steps=1)).seen) == 3
 
 
 def test_other_targets_are_asked_for_nothing() -> None:

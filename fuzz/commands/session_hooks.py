@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from fuzz.draw.transitions import exercised
@@ -67,6 +68,14 @@ def session_hooks(
             pool.renew()
         ledger.case(target, case, trace, verdicts, status, exercised(case, trace.replayed))
 
+    def send(upcoming: Sequence[Case]) -> None:
+        in_flight.ahead("the next cases", upcoming)
+        pool.send(upcoming)
+
+    def foresee(rounds: Sequence[Sequence[Case]]) -> None:
+        in_flight.ahead("the next rounds", chain.from_iterable(rounds))
+        pool.foresee(rounds)
+
     in_flight = InFlight(place.out, f"{log.stem}-{os.getpid()}")
     with (
         Pool(
@@ -86,9 +95,11 @@ def session_hooks(
             run=in_flight.before(pool.run),
             # In the same worker: another one would have to import everything again.
             run_fresh=in_flight.before(pool.run_fresh),
-            send=in_flight.before(pool.send),
+            send=send,
             expect=pool.expect,
+            foresee=foresee if place.standbys else None,
             past=lambda: pool.past,
+            history=lambda: pool.history,
             locate=partial(locate_first, pool, judge=judge_all),
             judge=judge_all,
             overall=overall,

@@ -17,7 +17,7 @@ from fuzz.commands.session_hooks import Place, session_hooks
 from fuzz.draw.rounds import room
 from fuzz.parallel.shard import Channel, LeasedRounds, Shard, plan_from_json
 from fuzz.stats import CampaignStats
-from repro.cases.case import Case, Setup
+from repro.cases.case import Case
 from repro.ledger.known import load
 from repro.ledger.run import same_run
 from repro.traces.exit_codes import ExitCode
@@ -64,8 +64,5 @@ def run_shard(channel: Channel, task: Mapping[str, Any]) -> None:
             drawn = bench.a_round(plan, task["mix"], numbers[lease], a_round)
             return islice(drawn, room(limit, a_round, numbers[lease]))
 
-        def setup_of(lease: int) -> Setup:
-            return bench.setup_of_round(plan, task["mix"], numbers[lease])
-
-        rounds = LeasedRounds(channel, cases_of, setup_of)
+        rounds = LeasedRounds(channel, cases_of)
         shard.run(lambda: campaign(plan, rounds, hooks, shard.stats))

@@ -8,9 +8,9 @@ mean other cases elsewhere; here no case depends on another case, on a target's 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar
 
 from hypothesis import given, settings
@@ -33,8 +33,9 @@ LONG_ROUND, WIDE_ROUNDS = 4, 24
 REPEATS_MAX = 50
 # The numbers of all rounds: more than will ever be run.
 EVERY = range(1 << 62)
-# How many rounds ahead a sequence of cases announces the setups of: more than are ever opened ahead.
-ROUNDS_ANNOUNCED = 6
+# How many rounds ahead a sequence of cases announces: more than are ever opened ahead. And how many cases of each: no
+# more than are run of any round whose setup can be opened.
+ROUNDS_ANNOUNCED, CASES_ANNOUNCED = 6, 8
 
 
 def examples(strategy: st.SearchStrategy[T]) -> Callable[[str], T]:
@@ -60,6 +61,28 @@ def examples(strategy: st.SearchStrategy[T]) -> Callable[[str], T]:
     return example
 
 
+class BegunRounds:
+    """Rounds of which the first cases were drawn before their turn. Mutable. cases_of: the cases of a round."""
+
+    def __init__(self, cases_of: Callable[[int], Iterator[Case]]) -> None:
+        self._cases_of = cases_of
+        self._begun: dict[int, tuple[tuple[Case, ...], Iterator[Case]]] = {}
+
+    def announce(self, numbers: Iterable[int]) -> tuple[tuple[Case, ...], ...]:
+        """The first cases of these rounds; what was drawn of others is forgotten."""
+        self._begun = {number: self._begun.get(number) or self._begin(number) for number in numbers}
+        return tuple(first for first, _ in self._begun.values())
+
+    def take(self, number: int) -> Iterator[Case]:
+        """All cases of a round, whose turn has come."""
+        first, rest = self._begun.pop(number, ((), None))
+        return self._cases_of(number) if rest is None else chain(first, rest)
+
+    def _begin(self, number: int) -> tuple[tuple[Case, ...], Iterator[Case]]:
+        cases = self._cases_of(number)
+        return tuple(islice(cases, CASES_ANNOUNCED)), cases
+
+
 class Rounds(Iterator[Case]):
     """The cases of the rounds with these numbers, one after the other. Mutable: it knows which round it is at.
     limit: of the whole campaign that they are a part of, as in room()."""
@@ -73,12 +96,13 @@ class Rounds(Iterator[Case]):
         numbers: range = EVERY,
         limit: int | None = None,
     ) -> None:
-        self._source = (seed, runner, backend)
-        self._cases_per_setup = cases_per_setup
-        self._limit = limit
+        def cases_of(number: int) -> Iterator[Case]:
+            drawn = round_cases(seed, number, runner, backend, cases_per_setup)
+            return islice(drawn, room(limit, cases_per_setup, number))
+
+        self._rounds = BegunRounds(cases_of)
         self._ahead = numbers  # those that have not begun
         self._round: Iterator[Case] = iter(())
-        self._setups: dict[int, Setup] = {}  # of rounds to come
 
     def __next__(self) -> Case:
         while True:
@@ -88,22 +112,15 @@ class Rounds(Iterator[Case]):
             if not self._ahead:
                 raise StopIteration
             number, self._ahead = self._ahead[0], self._ahead[1:]
-            seed, runner, backend = self._source
-            drawn = round_cases(seed, number, runner, backend, self._cases_per_setup)
-            self._round = islice(drawn, room(self._limit, self._cases_per_setup, number))
+            self._round = self._rounds.take(number)
 
     def leave(self) -> None:
         """Go on with the next round."""
         self._round = iter(())
 
-    def coming(self) -> tuple[Setup, ...]:
-        """The setups of the next few rounds, in order."""
-        seed, runner, backend = self._source
-        self._setups = {
-            number: self._setups.get(number) or round_setup(seed, number, runner, backend)[1]
-            for number in self._ahead[:ROUNDS_ANNOUNCED]
-        }
-        return tuple(self._setups.values())
+    def coming(self) -> tuple[tuple[Case, ...], ...]:
+        """The first cases of each of the next few rounds, in order."""
+        return self._rounds.announce(self._ahead[:ROUNDS_ANNOUNCED])
 
 
 def rounds(

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 from fuzz.case_source import NoCase
+from fuzz.draw.rounds import BegunRounds
 from fuzz.parallel.scheduler import Lease, LeaseRequest
 from fuzz.stats import CampaignStats, Plan
-from repro.cases.case import Case, Setup, Target
+from repro.cases.case import Case, Target
 from repro.traces.campaign import Campaign, Progress
 
 # Seconds between two reports of the whole campaign: a few milliseconds' work, and the most that a kill can lose.
@@ -67,14 +68,11 @@ class Channel:
 
 
 class LeasedRounds:
-    """A case source: the rounds that the coordinator leases, each as far as its lease goes. Mutable. cases_of,
-    setup_of: of a round, by its place among those of the campaign."""
+    """A case source: the rounds that the coordinator leases, each as far as its lease goes. Mutable. cases_of: of a
+    round, by its place among those of the campaign."""
 
-    def __init__(
-        self, channel: Channel, cases_of: Callable[[int], Iterator[Case]], setup_of: Callable[[int], Setup]
-    ) -> None:
-        self._channel, self._cases_of, self._setup_of = channel, cases_of, setup_of
-        self._setups: dict[int, Setup] = {}  # of the rounds to come
+    def __init__(self, channel: Channel, cases_of: Callable[[int], Iterator[Case]]) -> None:
+        self._channel, self._rounds = channel, BegunRounds(cases_of)
         self._lease: Lease | None = None  # until the first one is asked for
         self._cases: Iterator[Case] = iter(())
         self._drawn: Case | None = None  # the round's next case
@@ -98,17 +96,15 @@ class LeasedRounds:
         answer = self._channel.ask(say="lease", **dataclasses.asdict(request))
         lease = Lease(**(answer | {"ahead": tuple(answer["ahead"])}))
         if lease.round is not None and lease.round != request.round:
-            self._cases, self._drawn, self._ran_before = self._cases_of(lease.round), None, ran
+            self._cases, self._drawn, self._ran_before = self._rounds.take(lease.round), None, ran
         self._lease = lease
         return lease
 
     def leave(self) -> None:
         self._cases, self._drawn = iter(()), None
 
-    def coming(self) -> tuple[Setup, ...]:
-        ahead = self._lease.ahead if self._lease else ()
-        self._setups = {number: self._setups.get(number) or self._setup_of(number) for number in ahead}
-        return tuple(self._setups.values())
+    def coming(self) -> tuple[tuple[Case, ...], ...]:
+        return self._rounds.announce(self._lease.ahead if self._lease else ())
 
 
 class Shard:

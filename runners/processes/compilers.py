@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from runners.processes.wire import Silence, await_answer
+from runners.processes.wire import Silence
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 # Who uses less than this part of a core is idle: a pool of compilers that waits for work, say.
@@ -19,13 +20,13 @@ _IDLE = 0.2
 _COMPILING_S, _AGAIN_S = 900.0, 30.0
 
 
-def patient(handle: int, pid: int, deadline: float) -> float:
+def patient(wait: Callable[[float], None], pid: int, deadline: float) -> float:
     """Wait until a session says something; the deadline for the rest of it. Silence past the deadline, unless what the
-    session started works."""
+    session started works. wait: until a deadline, past which it raises Silence."""
     latest = deadline + _COMPILING_S
     while True:
         try:
-            await_answer(handle, deadline)
+            wait(deadline)
             return deadline
         except Silence:
             if deadline >= latest or not at_work(pid):

@@ -1,7 +1,8 @@
 """The parent's side of a worker: sends cases, collects what comes back; death or silence becomes a Trace.
 
-Nothing that a worker does raises here. One worker process a pool; in it one session process that runs cases, and
-perhaps some that were opened ahead (runners/processes/warm.py).
+Nothing that a worker does raises here. One worker process a pool; in it the session processes of the setup that is in
+use, perhaps some that were opened ahead (runners/processes/warm.py), and some that wait for a setup of their kind
+(runners/processes/served.py).
 """
 
 from __future__ import annotations
@@ -20,24 +21,25 @@ from repro.cases.codec import case_to_json
 from repro.traces.trace import End, Termination, Trace
 from runners.processes.causes import cuda_error, exit_name
 from runners.processes.compilers import patient
-from runners.processes.fork_servers import started
+from runners.processes.host import Host
+from runners.processes.kept import Kept
 from runners.processes.log import Log
 from runners.processes.served import IDLE_MAX, Idle
 from runners.processes.trace_reader import Intake
-from runners.processes.unsaid import BUILDING, CLOSING, WAITING, NeverBegun, is_opening, lacked_room, unsaid
-from runners.processes.warm import Open, WarmSessions
-from runners.processes.wire import BadFrame, CutShort, Frame, Silence, pack, read_exactly, receive, write_all
-from runners.processes.worker_handle import PROMPT_S, Worker, WorkerTrouble
-from runners.targets.environments import NotUsable, has_kernels, waiting, worker_environment
+from runners.processes.unsaid import BUILDING, CLOSING, WAITING, NeverBegun, is_opening, is_refusal, lacked_room, unsaid
+from runners.processes.warm import Coming, Open, WarmSessions, abreast
+from runners.processes.wire import BadFrame, CutShort, Frame, Silence, pack, receive, write_all
+from runners.processes.worker_handle import PROMPT_S, WorkerTrouble
+from runners.targets.environments import has_kernels, waiting, worker_environment
 
-# A worker that could not be started this often in a row is not tried again: a campaign would wait for it at each case.
-STARTS_MAX = 2
 # Silence while importing and building after which something is wrong: with cold caches much is compiled.
 START_S = 300.0
 # Time for a hanging session to write its stack into the log before it is killed.
 _ABORT_S = 3.0
-# A longer request is not sent before its turn: in the channel there is room for some of this length for certain.
+# What is sent ahead of its turn is no longer than this: so much finds room in the channel for certain.
 _AHEAD_MAX = 32 << 10
+# A setup of which a session has run so many cases is worth further sessions that run its cases side by side.
+_MANY_CASES = 32
 
 
 class Pool:
@@ -72,22 +74,30 @@ class Pool:
         self._like = partial(
             Pool, target, timeout_s=timeout_s, log=log, start_s=start_s, session=session, device=device
         )
-        self._device, self._variables, self._wrapper = device, dict(variables or {}), tuple(wrapper)
-        self._timeout_s, self._start_s, self._fresh, self._session_module = timeout_s, start_s, fresh, session
+        self._variables = dict(variables or {})
+        self._timeout_s, self._start_s, self._fresh = timeout_s, start_s, fresh
         self._log = Log(log)
-        self._worker: Worker | None = None
-        self._session: Open | None = None
+        self._host = Host(
+            target,
+            lambda: worker_environment(target, device=device) | self._variables,
+            self._log,
+            start_s=start_s,
+            session=session,
+            wrapper=wrapper,
+        )
         cold = target.engine == "cuda" and not has_kernels()
+        self._kept = Kept()
+        self._last: Open | None = None  # the session of the last run
         self._standbys = WarmSessions(standbys, self._open_ahead, self._dismiss, held=cold)
         self._idle = Idle(setups_per_session, IDLE_MAX + standbys)
+        self._abreast = abreast(standbys)
         self.past: tuple[Setup, ...] = ()  # what the process of the last run had served before
+        self.history: tuple[Case, ...] = ()  # the latest cases that its session had run before
         self._pastless = False  # whether the run under way must be the first of its process
         self._crashed: set[Setup] = set()  # setups on which a run has ended badly
-        self._next: Case | None = None
+        self._upcoming: tuple[Case, ...] = ()
         self._change: Mapping[str, object] = {}
         self._alone = False
-        self._failed_starts = 0
-        self._trouble = ""
 
     def __enter__(self) -> Pool:
         return self
@@ -109,52 +119,57 @@ class Pool:
     @property
     def session_pid(self) -> int | None:
         """The process in which the kept session lives, if there is one."""
-        return self._session.pid if self._session else None
+        return self._kept.first.pid if self._kept.first else None
 
     def renew(self) -> None:
-        """Have the process of the kept session serve no further setup: what failed in it may have left its mark."""
-        if self._session:
-            self._session.spent = True
+        """Have the process of the last run serve no further setup: what failed in it may have left its mark."""
+        if self._last:
+            self._last.spent = True
 
     def expect(self, setups: Sequence[Setup]) -> None:
         """Say what sessions will be needed next, the most urgent first; a setup as often as it will need a new one.
         Some of them are opened from the next run on, in the background. Instead of what was said before."""
-        self._standbys.expect(setups)
+        self._standbys.expect([Coming(setup=setup) for setup in setups])
 
-    def send(self, case: Case) -> None:
-        """Say which case will be run after the next one. A session that both can use goes on with it at once, while
-        the caller is at work on the trace of the first. One that it never began is sent again when it is run."""
-        self._next = case
+    def foresee(self, rounds: Sequence[Sequence[Case]]) -> None:
+        """The same where cases are known: of each session that will be needed, the first that it will be asked for, in
+        order. Those that are opened ahead run them, too."""
+        self._standbys.expect([Coming(setup=cases[0].setup, cases=tuple(cases)) for cases in rounds if cases])
+
+    def send(self, upcoming: Sequence[Case]) -> None:
+        """Say which cases will be run after the next one, in order. Sessions of its setup go on with them at once,
+        while the caller is at work on the trace of the first. One that none has begun is sent again when it is run."""
+        self._upcoming = tuple(upcoming)
 
     def change(self, change: Mapping[str, object]) -> None:
         """From now on open sessions in which sglang is changed as runners/sessions/mutation.py says; empty: as it is.
         What was open before is not used again."""
-        self._close_session()
+        self._close_sessions()
         self._end_standbys()
         self._change = change
 
     def run_fresh(self, case: Case) -> Trace:
         """As run, in a session process of its own, whatever the pool does otherwise."""
-        self._close_session()
+        self._close_sessions()
         self._pastless = True
         try:
             trace = self.run(case)
         finally:
             self._pastless = False
-        self._close_session()
+        self._close_sessions()
         return trace
 
     def run(self, case: Case) -> Trace:
         """What happened when this case was run."""
-        upcoming, self._next = self._next, None
+        upcoming, self._upcoming = self._upcoming, ()
         trace = self._attempt(case, upcoming)
         if self._standbys.room and lacked_room(trace.ended):
             # Others took memory, perhaps, that this one lacked: what is said of a case must not depend on them.
             self._end_standbys()
-            trace = self._attempt(case, None, alone=True)
+            trace = self._attempt(case, (), alone=True)
         return trace
 
-    def _attempt(self, case: Case, upcoming: Case | None, *, alone: bool = False) -> Trace:
+    def _attempt(self, case: Case, upcoming: Sequence[Case], *, alone: bool = False) -> Trace:
         """Run the case. alone: without opening other sessions meanwhile."""
         mark, self._alone = self._log.mark(), alone
         intake = Intake(facts={}, step=BUILDING[0], path=BUILDING[1])
@@ -162,9 +177,9 @@ class Pool:
             ended = self._ended(case, upcoming, intake)
             self._standbys.held = False
             if ended.how is not Termination.DONE:
-                self._crashed.add(case.setup)
-            if self._fresh or ended.how is not Termination.DONE:
-                self._close_session()
+                self._part_from(case, ended)
+            elif self._fresh:
+                self._close_sessions()
         except WorkerTrouble as trouble:
             ended = intake.end(Termination.ERROR, str(trouble), self._log.since(mark))
             self._drop_worker()
@@ -174,77 +189,115 @@ class Pool:
             raise
         return intake.trace(ended)
 
-    def _ended(self, case: Case, upcoming: Case | None, intake: Intake) -> End:
-        """Run the case in the kept session if that has its setup, else in a new one."""
+    def _part_from(self, case: Case, ended: End) -> None:
+        """A run has ended badly, and its session with it; others of the setup go on."""
+        self._crashed.add(case.setup)
+        if self._last is None or not self._kept.remove(self._last):
+            return  # it has ended already
+        if is_refusal(ended):
+            self._last.sent.clear()  # it lets these go, and can be asked for another setup
+            self._leave(self._last)
+        else:
+            self._dismiss(self._last)
+
+    def _ended(self, case: Case, upcoming: Sequence[Case], intake: Intake) -> End:
+        """Run the case in a kept session if there is one of its setup, else in a new one."""
         try:
-            return self._converse(self._session_for(case, intake), case, upcoming, intake)
+            return self._converse(self._session_for(case, upcoming, intake), case, upcoming, intake)
         except NeverBegun as gone:
             # Nobody knows of what it died, and it is said so, but this case is not it.
             intake.begin_again(*BUILDING)
             self._end_standbys()
-            ended = self._converse(self._session_for(case, intake), case, None, intake)
+            ended = self._converse(self._session_for(case, (), intake), case, (), intake)
             intake.facts["sessions lost"] = str(gone)
             return ended
 
-    def _session_for(self, case: Case, intake: Intake) -> Open:
-        """The session that this case is run in: it has been sent there already, or it is the kept one, one that was
-        opened ahead, or a new one."""
-        current = self._session
-        if current and (current.setup != case.setup or (current.sent and current.sent[0] != case)):
-            self._leave_session()
-        worker = self._worker_or_start()
-        if self._session is None:
-            ready = self._standbys.take(case.setup, fresh=self._pastless)
-            self._session = ready or self._reopened(case.setup) or self._open(worker, case.setup)
-        if self._session.used:
+    def _session_for(self, case: Case, upcoming: Sequence[Case], intake: Intake) -> Open:
+        """The session that this case is run in, which is kept from now on: it has been sent there already, or it is a
+        kept one that has nothing else to do, one that was opened ahead, or a new one."""
+        for session in self._kept.useless(case, upcoming):
+            self._leave(session)
+        self._host.start()
+        mine = self._kept.for_case(case)
+        if mine is None:
+            ready = self._standbys.take(case, fresh=self._pastless)
+            mine = ready or self._reopened(case.setup) or self._host.open(case.setup)
+            self._kept.put(mine)
+        self._last = mine
+        if mine.used:
             intake.step, intake.path = WAITING
-            intake.mark = self._session.log.mark()
-        elif self._session.past:
+            intake.mark = mine.log.mark()
+        elif mine.past:
             intake.step, intake.path = CLOSING
-            intake.mark = self._session.mark
-        self._session.used = True
-        self.past = self._session.past
-        intake.facts = self._session.facts
-        return self._session
+            intake.mark = mine.mark
+        mine.used = True
+        self.past, self.history = mine.past, tuple(mine.ran)
+        intake.facts = mine.facts
+        return mine
 
-    def _converse(self, session: Open, case: Case, upcoming: Case | None, intake: Intake) -> End:
-        """Send the case, and perhaps the next one, and take in what comes back until it has ended."""
-        channel = session.channel.fileno()
+    def _converse(self, session: Open, case: Case, upcoming: Sequence[Case], intake: Intake) -> End:
+        """Send the case, and perhaps the next ones, and take in what comes back until it has ended."""
+        inbox = session.inbox
         try:
             if not session.sent:
-                self._send(session, case, intake)
-            if upcoming and upcoming.setup == case.setup and not self._fresh and len(session.sent) == 1:
-                self._send(session, upcoming, intake, room=_AHEAD_MAX)
+                self._send(session, case, self._deadline(intake))
+            self._send_ahead(case.setup, upcoming)
             self._fill(case.setup)
+            others = [other.inbox for other in (*self._kept, *self._standbys) if other is not session]
             deadline = self._deadline(intake)
             while intake.ended is None:
-                deadline = patient(channel, session.pid, deadline)
-                frame = receive(partial(read_exactly, channel, deadline=deadline))
+                deadline = patient(partial(inbox.wait, others=others), session.pid, deadline)
+                frame = receive(partial(inbox.read, deadline=deadline))
                 if frame is None:
                     return self._died(session, intake)
                 if intake.take(frame):
                     deadline = self._deadline(intake)
         except Silence:
             return self._hung(session, intake)
-        except (CutShort, ConnectionResetError):
+        except CutShort:
             return self._died(session, intake)
         except BadFrame as error:
             raise WorkerTrouble(f"the worker sent garbage: {error}") from error
-        session.sent.pop(0)
+        session.has_run(session.sent.pop(0))
         if intake.ended.how is Termination.RAISED and cuda_error(intake.ended.what):
             # What a device assertion says is printed, and no part of the exception.
             intake.ended = replace(intake.ended, detail=f"{session.log.since(intake.mark)}\n{intake.ended.detail}")
         self._log.take_over(session.log)
         return intake.ended
 
-    def _send(self, session: Open, case: Case, intake: Intake, room: int = 1 << 62) -> None:
-        request = pack(Frame(head={"case": case_to_json(case), "change": dict(self._change)}))
+    def _send(self, session: Open, case: Case, deadline: float, room: int = 1 << 62) -> int:
+        """Ask the session for this case, and to open where it has not been asked to. How long the request was; 0 where
+        it is longer than there is room, and was not made."""
+        head = {"case": case_to_json(case), "change": dict(self._change), "open": not session.asked}
+        request = pack(Frame(head=head))
         if len(request) > room:
-            return
+            return 0
+        session.asked = True
         session.sent.append(case)
         # If it has died, what it said before that is still to be read.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            write_all(session.channel.fileno(), request, self._deadline(intake))
+            write_all(session.inbox.channel.fileno(), request, deadline)
+        return len(request)
+
+    def _send_ahead(self, setup: Setup, upcoming: Sequence[Case]) -> None:
+        """Deal the next cases out to the sessions of this setup, as long as one of them has only one to run."""
+        if self._fresh or self._alone:
+            return
+        if self._wanted() and (ready := self._standbys.opened(setup)):
+            self._kept.put(ready, first=False)
+        for case in upcoming:
+            if case.setup != setup:
+                return
+            if self._kept.sent(case):
+                continue
+            session = self._kept.least_busy()
+            if len(session.sent) > 1 or not self._send(session, case, time.monotonic() + PROMPT_S, _AHEAD_MAX):
+                return
+
+    def _wanted(self) -> int:
+        """How many further sessions are to run cases of the setup in use, which has had many."""
+        many = self._last is not None and len(self._last.ran) >= _MANY_CASES
+        return self._abreast - len(self._kept) if many else 0
 
     def _fill(self, setup: Setup) -> None:
         """While the session is at work: open what will be needed next."""
@@ -255,7 +308,10 @@ class Pool:
             # Where processes serve many setups, a twin that was not needed would cost one its place.
             crashed = setup in self._crashed
             twins = max(crashed, min(1 + crashed, room - 1)) if not self._idle.wanted else int(crashed)
-            self._standbys.fill((setup,) * twins if not self._fresh else ())
+            if self._fresh:
+                self._standbys.fill()
+            else:
+                self._standbys.fill((setup,) * twins, (setup,) * self._wanted())
 
     def _deadline(self, intake: Intake) -> float:
         patience = max(self._start_s, self._timeout_s) if is_opening(intake) else self._timeout_s
@@ -263,8 +319,8 @@ class Pool:
 
     def _died(self, session: Open, intake: Intake) -> End:
         """The session closed its channel without saying how the run ended."""
-        self._forget_session()
-        status = self._end(session, 0, PROMPT_S)
+        self._forget(session)
+        status = self._host.end(session, 0, PROMPT_S)
         return self._unsaid(
             Termination.CRASHED, exit_name(status), f"the session ended with {exit_name(status)}", session, intake
         )
@@ -272,8 +328,8 @@ class Pool:
     def _hung(self, session: Open, intake: Intake) -> End:
         """Nothing came for too long."""
         try:
-            self._end(session, signal.SIGABRT, _ABORT_S)
-            self._forget_session()
+            self._host.end(session, signal.SIGABRT, _ABORT_S)
+            self._forget(session)
         except WorkerTrouble:
             self._drop_worker()  # it hung, whatever became of the worker
         return self._unsaid(
@@ -285,112 +341,60 @@ class Pool:
         self._log.take_over(session.log)
         return unsaid(how, what, detail, printed, intake)
 
-    def _worker_or_start(self) -> Worker:
-        if self._worker:
-            return self._worker
-        if self._failed_starts >= STARTS_MAX:
-            raise WorkerTrouble(self._trouble)
-        self._failed_starts += 1
-        try:
-            environment = worker_environment(self.target, device=self._device) | self._variables
-            arguments = ["--target", str(self.target)]
-            arguments += ["--session", self._session_module] if self._session_module else []
-            log = self._log.fileno()
-            self._worker = started(self.target, arguments, environment, log, self._start_s, self._wrapper)
-            self._worker.wait_ready(self._start_s)
-        except (NotUsable, WorkerTrouble) as error:
-            self._trouble = str(error)
-            raise WorkerTrouble(self._trouble) from error
-        self._failed_starts = 0
-        return self._worker
-
-    def _open(self, worker: Worker, setup: Setup) -> Open:
-        log = Log()
-        try:
-            channel, pid = worker.open(log.fileno())
-        except BaseException:
-            log.close()
-            raise
-        return Open(setup=setup, channel=channel, pid=pid, log=log)
-
     def _reopened(self, setup: Setup) -> Open | None:
         """A session of this setup in a process that has served others; None if there is none, or none is wanted."""
         return None if self._pastless or self._change else self._idle.reopened(setup)
 
-    def _open_ahead(self, setup: Setup) -> Open:
-        session = self._reopened(setup) or self._open(self._worker_or_start(), setup)
-        nothing = case_to_json(Case(setup=setup, steps=()))
-        request = pack(Frame(head={"case": nothing, "change": dict(self._change), "ahead": True}))
-        # If it has died, whoever takes it will see.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError, Silence):
-            write_all(session.channel.fileno(), request, time.monotonic() + PROMPT_S)
+    def _open_ahead(self, coming: Coming) -> Open:
+        session = self._reopened(coming.setup) or self._host.open(coming.setup)
+        deadline, room = time.monotonic() + PROMPT_S, _AHEAD_MAX
+        # If it has died, or never listens, whoever takes it will see.
+        with contextlib.suppress(Silence):
+            for case in coming.cases:
+                length = self._send(session, case, deadline, room)
+                room -= length
+                if not length:
+                    break
+            if not session.sent:
+                self._send(session, Case(setup=coming.setup, steps=()), deadline)
+                session.sent.clear()
         return session
 
-    def _leave_session(self) -> None:
-        """End the kept session, or keep its process for another setup."""
-        session = self._session
-        if session is None or session.sent or self._fresh or self._change or not self._idle.wanted:
-            self._close_session()
-            return
-        self._session = None
-        if left := self._idle.put(session):
+    def _leave(self, session: Open) -> None:
+        """End a session that was kept, or keep its process for another setup."""
+        if session.sent or self._fresh or self._change or not self._idle.wanted:
+            self._dismiss(session)
+        elif left := self._idle.put(session):
             self._dismiss(left)
 
-    def _close_session(self) -> None:
-        """End the kept session, if there is one."""
-        session = self._session
-        if session:
-            self._session = None
+    def _close_sessions(self) -> None:
+        """End the kept sessions."""
+        while session := self._kept.pop():
             self._dismiss(session)
 
     def _dismiss(self, session: Open) -> None:
         """End a session without waiting for that: at once if it is at work, else by closing our end."""
-        self._shut(session)
-        if self._worker:
-            try:
-                self._worker.dismiss(session.pid, signal.SIGKILL if session.sent or not session.used else 0, PROMPT_S)
-            except WorkerTrouble:
-                self._drop_worker()  # what the run gave is whole all the same
+        try:
+            self._host.dismiss(session, signal.SIGKILL if session.sent or not session.used else 0)
+        except WorkerTrouble:
+            self._drop_worker()  # what the run gave is whole all the same
 
     def _end_standbys(self) -> None:
         """End the standbys and what is idle, and have their memory back."""
         while session := self._standbys.pop() or self._idle.pop():
             try:
-                self._end(session, signal.SIGKILL, PROMPT_S)
+                self._host.end(session, signal.SIGKILL, PROMPT_S)
             except WorkerTrouble:
                 self._drop_worker()
-            self._shut(session)
+            self._host.shut(session)
 
-    def _end(self, session: Open, number: int, within_s: float) -> int:
-        """Give the session this signal (0: none) and time to end by, then kill it. Its wait status."""
-        if not self._worker:
-            raise WorkerTrouble("the worker is gone")
-        status = self._worker.end_session(session.pid, number, within_s)
-        if status is None:
-            status = self._worker.end_session(session.pid, signal.SIGKILL, PROMPT_S)
-        if status is None:
-            raise WorkerTrouble("the session cannot be killed")
-        return status
-
-    def _forget_session(self) -> None:
+    def _forget(self, session: Open) -> None:
         """Close our end of a session that has ended."""
-        if self._session:
-            self._session.channel.close()
-            self._session = None
-
-    def _shut(self, session: Open) -> None:
-        """Close our end: a session that waits for its next case ends by that. Its log is closed, too."""
-        session.channel.close()
-        self._log.take_over(session.log)
-        session.log.close()
+        session.inbox.close()
+        self._kept.remove(session)
 
     def _drop_worker(self) -> None:
-        open_sessions = [self._session] if self._session else []
-        self._session = None
-        while session := self._standbys.pop() or self._idle.pop():
-            open_sessions.append(session)
-        for session in open_sessions:
-            self._shut(session)
-        if self._worker:
-            worker, self._worker = self._worker, None
-            worker.end()
+        sessions: list[Open] = []
+        while session := self._kept.pop() or self._standbys.pop() or self._idle.pop():
+            sessions.append(session)
+        self._host.drop(sessions)

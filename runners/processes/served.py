@@ -65,7 +65,7 @@ class Idle:
             return None
         self._left.remove(left)
         past, mark = (*left.past, left.setup), left.log.mark()
-        return Open(setup=setup, channel=left.channel, pid=left.pid, log=left.log, past=past, mark=mark)
+        return Open(setup=setup, inbox=left.inbox, pid=left.pid, log=left.log, past=past, mark=mark)
 
 
 def kind(setup: Setup) -> tuple[object, ...]:

@@ -1,7 +1,8 @@
 """The session process: opens a session for one setup, then runs cases until the pool closes its end or one goes wrong.
 
-Asked for another setup, it closes the session and opens one for that, where this kind of session can be closed. Asked
-for a setup alone, it opens the session ahead and waits: its messages lie in the channel until a case is run.
+Asked to open again, it closes the session and opens one for the new setup, where this kind of session can be closed.
+Asked for a case without steps, it opens the session ahead and waits: its messages lie in the channel until a case is
+run.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from repro.cases.case import Case, Setup, Target
+from repro.cases.case import Case, Target
 from repro.cases.codec import case_from_json
 from repro.traces.trace import End, Termination
 from runners.processes.causes import exception_detail, exception_name, one_line
 from runners.processes.frame_writer import Recorder
+from runners.processes.unsaid import is_refusal
 from runners.processes.wire import read_exactly, receive
 from runners.recording.observer import HarnessError, OpenSession, RunCase, Unsupported
 
@@ -44,32 +46,39 @@ def session(
     changed: Changed = unchanging,
     close: Close = unclosable,
 ) -> None:
-    """Open a session for the setup that is asked for first and run cases; close it where another is asked for.
+    """Open a session for the setup that is asked for and run cases; close it where another is asked for.
 
     It ends with the first one that does not end well: after a CUDA error, say, the context would blame the next
-    case, and that one may already wait in the channel. It also ends where a session cannot be closed.
+    case, and that one may already wait in the channel. It also ends where a session cannot be closed. It goes on where
+    a setup was refused before anything of it was built.
     """
     watch = Recorder(channel)
     run_case: RunCase | None = None
-    setup: Setup | None = None
+    built = False
     while (frame := receive(partial(read_exactly, channel))) is not None:
         case = case_from_json(frame.head["case"])
-        if run_case is not None and case.setup != setup:
-            watch.at(-1, "close")
-            start = time.perf_counter()
-            run_case = None
-            close()
-            watch.spent("close", time.perf_counter() - start)
-        try:
-            if run_case is None:
+        if frame.head["open"]:
+            if built:
+                watch.at(-1, "close")
+                start = time.perf_counter()
+                run_case = None
+                close()
+                watch.spent("close", time.perf_counter() - start)
+            try:
+                built = True
                 watch.at(-1, "build")
                 change = frame.head.get("change")
                 opening = changed(change, open_session) if change else open_session
-                setup, run_case = case.setup, opening(case.setup, target, watch)
-        except BaseException as error:  # becomes the trace's end
-            watch.ended(not_opened(error, watch))
-            return
-        if frame.head.get("ahead"):
+                run_case = opening(case.setup, target, watch)
+            except BaseException as error:  # becomes the trace's end
+                ended = not_opened(error, watch)
+                watch.ended(ended)
+                if not is_refusal(ended):
+                    return
+                continue
+        if run_case is None:
+            continue  # it was sent before its setup was refused, which was its answer, too
+        if not case.steps:
             watch.at(-1, "opened")
             continue
         ended = run(run_case, case, watch)

@@ -37,6 +37,13 @@ def unsaid(how: Termination, what: str, detail: str, printed: str, intake: Intak
     return intake.end(how, what, f"{detail}\n{printed}")
 
 
+def is_refusal(ended: End) -> bool:
+    """Whether the setup cannot be opened here, which was known before anything was built: the session goes on."""
+    return ended.how is Termination.UNSUPPORTED and (ended.step, ended.path) == BUILDING
+
+
 def lacked_room(ended: End) -> bool:
     """Whether this may have ended as it did for the memory or the ports that other sessions held."""
-    return ended.how is not Termination.DONE and (ended.step < 0 or "out of memory" in ended.what)
+    if ended.how in (Termination.DONE, Termination.UNSUPPORTED):
+        return False
+    return ended.step < 0 or "out of memory" in ended.what

@@ -1,17 +1,18 @@
 """Sessions that are opened before they are needed, each in a process of its own, in the background.
 
-A standby has just been captured, like any fresh session, and has run nothing. What it said while it was opened lies
-unread in its channel, so that whoever runs a case in it hears exactly what an ordinary session would have said.
+A standby has just been captured, like any fresh session. It has run nothing, or the first of the cases that it will be
+asked for. What it said meanwhile waits (runners/processes/inbox.py), so that whoever runs a case in it hears exactly
+what an ordinary session would have said.
 """
 
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from repro.cases.case import Case, Setup
+from runners.processes.inbox import Inbox
 from runners.processes.log import Log
 
 # Cores that a machine must have for each standby of a worker, besides those of other workers. Opening one is one
@@ -19,6 +20,12 @@ from runners.processes.log import Log
 CORES_EACH = {"emulated": 2, "cuda": 2}
 # On a GPU each holds a CUDA context and its graphs, about 1 GB with the models that are run here.
 STANDBYS_MAX = 4
+# How many sessions of a setup may run its cases side by side: what judges them keeps up with three.
+_ABREAST_MAX = 3
+# How many of a session's latest cases are remembered: more than fit into one.
+_RAN_MAX = 64
+# What a session says once it has opened ahead and waits for a case (runners/processes/session_process.py).
+_OPENED = b'["at",-1,"opened"]'
 
 
 def room_for(engine: str, workers: int = 1, cores: int = 0) -> int:
@@ -32,77 +39,122 @@ def room_for(engine: str, workers: int = 1, cores: int = 0) -> int:
     return min(STANDBYS_MAX, cores // workers // CORES_EACH[engine])
 
 
-@dataclass(slots=True, kw_only=True)
+def abreast(standbys: int) -> int:
+    """How many sessions may run cases of one setup side by side, where so many may be open ahead."""
+    return max(1, min(_ABREAST_MAX, standbys))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coming:
+    """A session that will be needed. cases: the first ones that it will be asked for, in order, as far as they are
+    known: it runs them ahead."""
+
+    setup: Setup
+    cases: tuple[Case, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class Open:
-    """A session process and the channel to it. Mutable: what was sent to it and has not been collected.
+    """A session process and what it says. Mutable: what was sent to it and has not been collected.
 
     past: setups that its process has served before. mark: how much it had printed until then. spent: whether it is to
-    serve no further one. facts: about the session, true for all of its runs. sent: cases whose traces have not been
-    collected yet, in order. used: whether a case was sent to it.
+    serve no further one. facts: about the session, true for all of its runs. asked: whether it was asked to open.
+    sent: cases whose traces have not been collected yet, in order. used: whether a case of it was asked for. ran: the
+    latest cases that were run in it, in order.
     """
 
     setup: Setup
-    channel: socket.socket
+    inbox: Inbox
     pid: int
     log: Log
     past: tuple[Setup, ...] = ()
     mark: int = 0
     spent: bool = False
     facts: dict[str, str] = field(default_factory=dict)
+    asked: bool = False
     sent: list[Case] = field(default_factory=list)
     used: bool = False
+    ran: list[Case] = field(default_factory=list)
+
+    def has_run(self, case: Case) -> None:
+        """This case has ended in it."""
+        self.ran = [*self.ran, case][-_RAN_MAX:]
+
+    def begins_with(self, coming: Coming) -> bool:
+        """Whether it was opened for this: what it was sent is what will be asked for first."""
+        known = tuple(self.sent[: len(coming.cases)])
+        as_known = coming.cases[: len(known)] == known if coming.cases else not self.sent
+        return self.setup == coming.setup and as_known
 
 
 class WarmSessions:
     """Up to `room` sessions that wait. Mutable.
 
-    begin: start to open a session for a setup. close: end one, without waiting for it. held: open none until this is
-    taken back: where nothing was compiled yet, several at once would compile the same, or wait for who does.
+    begin: start to open a session. close: end one, without waiting for it. held: open none until this is taken back:
+    where nothing was compiled yet, several at once would compile the same, or wait for who does.
     """
 
     def __init__(
-        self, room: int, begin: Callable[[Setup], Open], close: Callable[[Open], None], *, held: bool = False
+        self, room: int, begin: Callable[[Coming], Open], close: Callable[[Open], None], *, held: bool = False
     ) -> None:
         self.room, self.held = room, held
         self._begin, self._close = begin, close
         self._open: list[Open] = []
-        self._expected: list[Setup] = []
+        self._expected: list[Coming] = []
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def expect(self, setups: Sequence[Setup]) -> None:
-        """What will be needed next, the most urgent first; a setup as often as it will be needed."""
-        self._expected = list(setups)
+    def __iter__(self) -> Iterator[Open]:
+        return iter(self._open)
 
-    def take(self, setup: Setup, *, fresh: bool = False) -> Open | None:
-        """The standby for this setup that was opened first, if there is one. It is the caller's from now on, and what
-        was expected has come about. fresh: not one whose process has a past."""
-        if setup in self._expected:
-            self._expected.remove(setup)
-        fitting = (session for session in self._open if session.setup == setup)
-        taken = next((session for session in fitting if not (fresh and session.past)), None)
+    def expect(self, coming: Sequence[Coming]) -> None:
+        """What will be needed next, the most urgent first; a setup as often as it will be needed."""
+        self._expected = list(coming)
+
+    def take(self, case: Case, *, fresh: bool = False) -> Open | None:
+        """The standby for this case: one that has been sent it, else the one of its setup that was opened first. It is
+        the caller's from now on, and what was expected has come about. fresh: not one whose process has a past, or has
+        been sent anything."""
+        awaited = next((coming for coming in self._expected if coming.setup == case.setup), None)
+        if awaited:
+            self._expected.remove(awaited)
+        fitting = [session for session in self._open if session.setup == case.setup]
+        sent = (session for session in fitting if session.sent and session.sent[0] == case)
+        idle = (session for session in fitting if not session.sent and not (fresh and session.past))
+        taken = (None if fresh else next(sent, None)) or next(idle, None)
         if taken:
             self._open.remove(taken)
         return taken
 
-    def fill(self, urgent: Sequence[Setup] = ()) -> None:
-        """Begin to open what is urgent or expected and not there, as far as there is room; others make room for it."""
+    def opened(self, setup: Setup) -> Open | None:
+        """A standby of this setup that has opened and has nothing to do; it is the caller's from now on."""
+        fitting = (session for session in self._open if session.setup == setup and not session.sent)
+        taken = next((session for session in fitting if session.inbox.holds(_OPENED)), None)
+        if taken:
+            self._open.remove(taken)
+        return taken
+
+    def fill(self, urgent: Sequence[Setup] = (), useful: Sequence[Setup] = ()) -> None:
+        """Begin to open what is urgent or expected and not there, as far as there is room; others make room for it.
+        useful: setups for which there is to be room once the first that is expected has its own."""
         if self.held:
             return
         spare, missing = list(self._open), []
-        for setup in [*urgent, *self._expected][: self.room]:
-            session = next((open_session for open_session in spare if open_session.setup == setup), None)
+        first, more = self._expected[:1], [Coming(setup=setup) for setup in useful]
+        wanted = [*(Coming(setup=setup) for setup in urgent), *first, *more, *self._expected[1:]]
+        for coming in wanted[: self.room]:
+            session = next((open_session for open_session in spare if open_session.begins_with(coming)), None)
             if session:
                 spare.remove(session)
             else:
-                missing.append(setup)
-        for setup in missing:
+                missing.append(coming)
+        for coming in missing:
             if len(self._open) >= self.room:
                 unneeded = spare.pop(0)
                 self._open.remove(unneeded)
                 self._close(unneeded)
-            self._open.append(self._begin(setup))
+            self._open.append(self._begin(coming))
 
     def pop(self) -> Open | None:
         """One of them, which is the caller's from now on; None if there is no session left."""

@@ -31,6 +31,7 @@ def holds(tensors: Iterable[torch.Tensor]) -> None:
 def close_session() -> None:
     """Free what the last session held, which nobody refers to any more but cycles, sglang and engines. HarnessError if
     it did not all come back: then this process must not go on."""
+    captured = bool(_held)
     # Graphs go before the process groups that were there when they were captured.
     gc.collect()
     engine.forget()
@@ -42,6 +43,8 @@ def close_session() -> None:
     _held.clear()
     # What is left stays: modules imported since, functions traced. Each capture collects, and need not look at them.
     _freeze()
+    if not captured:
+        return  # the setup was refused before anything of it was built
     stayed = engine.memory_reserved()
     _stayed[:] = _stayed or [stayed]
     if stayed > _stayed[0] + _SLACK:

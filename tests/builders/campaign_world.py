@@ -13,7 +13,7 @@ from fuzz.case_source import CaseStream
 from fuzz.draw.rounds import rounds
 from fuzz.stats import Plan
 from fuzz.triage import Hooks
-from repro.cases.case import Case, Setup, Target
+from repro.cases.case import Case, Target
 from repro.traces.campaign import Campaign, Progress
 from repro.traces.finding import Cell, Finding, Status, Verdict, worst
 from repro.traces.trace import End, RecordedArray, Termination, Trace
@@ -61,14 +61,16 @@ class World:
     fails_fresh: Callable[[Case], Sequence[Verdict]] | None = None
     ends: Callable[[Case], Trace] = trace_of
     seconds_a_run: float = 0.1
-    coming: Callable[[], Sequence[Setup]] = tuple
+    coming: Callable[[], Sequence[Sequence[Case]]] = tuple
     interrupt_at: tuple[str, int] = ("", 0)
     log: list[str] = field(default_factory=list)
     ran: list[Case] = field(default_factory=list)
+    session: list[Case] = field(default_factory=list)  # what the session of the last run has run, that one the last
     kept: list[Finding] = field(default_factory=list)
     told: list[Progress] = field(default_factory=list)
     now: float = 100.0
     fresh: bool = False
+    ended: bool = False  # whether the session has
 
     def note(self, what: str) -> None:
         self.log.append(what)
@@ -81,7 +83,11 @@ class World:
         self.note("run")
         self.now += self.seconds_a_run
         self.ran.append(case)
-        return self.ends(case)
+        trace = self.ends(case)
+        goes_on = self.session and self.session[-1].setup == case.setup and not self.ended
+        self.session = [*self.session, case] if goes_on else [case]
+        self.ended = trace.ended.how is not Termination.DONE
+        return trace
 
     def run_fresh(self, case: Case) -> Trace:
         self.fresh = True
@@ -107,6 +113,7 @@ class World:
             keep=self.keep,
             tell=self.told.append,
             clock=lambda: self.now,
+            history=lambda: tuple(self.session[:-1]),
         )
 
     def go(self, plan: Plan = PLAN, cases: Iterator[Case] | None = None) -> Campaign:

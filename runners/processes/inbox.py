@@ -1,0 +1,78 @@
+"""What sessions say, as it comes: while the pool waits for one of them, what the others say is taken in as well, so
+that they go on with what they were sent instead of waiting for room in their channels."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Iterable
+
+from runners.processes.wire import Silence
+
+# So much of one session is kept; what it says beyond that waits in its channel, and so does it.
+_KEPT_MAX = 64 << 20
+_CHUNK = 1 << 20
+
+
+class Inbox:
+    """Our end of the channel to a session, which is not to block. Mutable: what has come and nobody has read."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel = channel
+        self._kept = bytearray()
+        self._ended = False  # whether the other side has closed, or died
+
+    def close(self) -> None:
+        self.channel.close()
+
+    def holds(self, text: bytes) -> bool:
+        """Whether this is in what nobody has read yet."""
+        return text in self._kept
+
+    def wait(self, deadline: float, others: Iterable[Inbox] = ()) -> None:
+        """Return once there is something to read, or nothing will come any more. Silence past the deadline. Meanwhile
+        take in what others have."""
+        poll = select.poll()
+        inboxes = {inbox.channel.fileno(): inbox for inbox in (self, *others) if inbox._takes()}
+        for handle in inboxes:
+            poll.register(handle, select.POLLIN)
+        while True:
+            here = bool(self._kept) or self._ended
+            remaining = deadline - time.monotonic()
+            for handle, _ in poll.poll(0 if here else max(0.0, 1000 * remaining)):
+                inboxes[handle]._take()
+                if not inboxes[handle]._takes():
+                    poll.unregister(handle)
+            if here or self._kept or self._ended:
+                return
+            if remaining <= 0:
+                raise Silence
+
+    def read(self, size: int, deadline: float) -> bytes:
+        """So many bytes, or fewer where the other side has closed. Silence past the deadline."""
+        while len(self._kept) < size and not self._ended:
+            if deadline <= time.monotonic():
+                raise Silence
+            poll = select.poll()
+            poll.register(self.channel.fileno(), select.POLLIN)
+            if poll.poll(max(0.0, 1000 * (deadline - time.monotonic()))):
+                self._take()
+        part = bytes(self._kept[:size])
+        del self._kept[:size]
+        return part
+
+    def _takes(self) -> bool:
+        return not self._ended and len(self._kept) < _KEPT_MAX
+
+    def _take(self) -> None:
+        """What has come, of a channel that has something to say."""
+        with contextlib.suppress(BlockingIOError):
+            try:
+                part = self.channel.recv(_CHUNK)
+            except ConnectionResetError:
+                # A socket says so when its peer died with bytes unread; for us that is the end, too.
+                part = b""
+            self._kept += part
+            self._ended = not part
