@@ -65,7 +65,7 @@ def test_sending_ahead_changes_no_result() -> None:
 
 
 def test_the_first_cases_of_the_next_rounds_are_foreseen_and_again_after_triage() -> None:
-    each = [list(itertools.islice(round_cases(5, n, "toy", "triton", 20), 20)) for n in range(9)]
+    each = [list(itertools.islice(round_cases(5, n, "toy", "triton", 20), 20)) for n in range(4 + ROUNDS_ANNOUNCED)]
     cases = rounds(5, "toy", "triton", 20)
     world = Ahead(fails=lambda case: [], coming=cases.coming)
     world.go(replace(PLAN, cases=60), cases)

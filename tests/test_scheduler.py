@@ -131,7 +131,8 @@ def test_who_leaves_keeps_nobody_waiting() -> None:
     assert scheduler.leave(1) == []
 
 
-def test_rounds_that_were_reserved_for_one_who_leaves_go_to_the_others() -> None:
+def test_rounds_that_were_reserved_for_one_who_leaves_go_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuzz.parallel.scheduler.AHEAD", 2)
     scheduler = RoundScheduler(None, A_ROUND)
     assert scheduler.ask(0, LeaseRequest()) == [(0, Lease(round=0, cases=A_ROUND, ahead=(1, 2)))]
     assert scheduler.ask(1, LeaseRequest()) == [(1, Lease(round=3, cases=A_ROUND, ahead=(4, 5)))]

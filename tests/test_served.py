@@ -151,6 +151,23 @@ def test_a_setup_that_was_refused_costs_no_process() -> None:
         assert pool.past == (first.setup, refused.setup, refused.setup)
 
 
+@pytest.mark.parametrize(("way", "goes_on"), [("raise", True), ("raise-cuda", False), ("raise-in-capture", False)])
+def test_what_raised_costs_a_process_only_where_the_device_failed_or_nothing_was_built(way: str, goes_on: bool) -> None:
+    bad, good = going(way), going(way, steps=1)
+    with Pool(TARGET, session=MODULE, timeout_s=20, setups_per_session=16) as pool:
+        pool.run(WELL)
+        pid = pool.session_pid
+        for _ in range(2):
+            pool.send([good])
+            assert pool.run(bad).ended.how is Termination.RAISED
+        trace = pool.run(WELL)
+        assert trace.ended.how is Termination.DONE
+        assert (pool.session_pid == pid) is goes_on
+        assert pool.past == ((WELL.setup, bad.setup, bad.setup) if goes_on else ())
+        assert pool.run_fresh(WELL).ended.how is Termination.DONE
+        assert pool.past == ()
+
+
 def test_a_setup_that_is_refused_ahead_costs_no_process_and_ends_no_other() -> None:
     first, second = setups(2)
     refused = going("refused-in-build")

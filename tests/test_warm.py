@@ -143,7 +143,7 @@ def test_without_room_nothing_is_opened() -> None:
 @pytest.mark.parametrize(
     ("engine", "workers", "cores", "room"),
     [
-        ("cuda", 1, 16, 4),
+        ("cuda", 1, 16, 8),
         ("cuda", 4, 16, 2),
         ("cuda", 8, 16, 1),
         ("emulated", 1, 2, 1),

@@ -35,7 +35,7 @@ REPEATS_MAX = 50
 EVERY = range(1 << 62)
 # How many rounds ahead a sequence of cases announces: more than are ever opened ahead. And how many cases of each: no
 # more than are run of any round whose setup can be opened.
-ROUNDS_ANNOUNCED, CASES_ANNOUNCED = 6, 8
+ROUNDS_ANNOUNCED, CASES_ANNOUNCED = 9, 8
 
 
 def examples(strategy: st.SearchStrategy[T]) -> Callable[[str], T]:

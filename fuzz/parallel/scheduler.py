@@ -8,7 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 # Rounds that a shard of an endless campaign knows it will have next, so that it can open their sessions ahead.
-AHEAD = 2
+AHEAD = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from runners.processes.kept import Kept
 from runners.processes.log import Log
 from runners.processes.served import IDLE_MAX, Idle
 from runners.processes.trace_reader import Intake
-from runners.processes.unsaid import BUILDING, CLOSING, WAITING, NeverBegun, is_opening, is_refusal, lacked_room, unsaid
+from runners.processes.unsaid import BUILDING, CLOSING, WAITING, NeverBegun, goes_on, is_opening, lacked_room, unsaid
 from runners.processes.warm import Coming, Open, WarmSessions, abreast
 from runners.processes.wire import BadFrame, CutShort, Frame, Silence, pack, receive, write_all
 from runners.processes.worker_handle import PROMPT_S, WorkerTrouble
@@ -194,8 +194,8 @@ class Pool:
         self._crashed.add(case.setup)
         if self._last is None or not self._kept.remove(self._last):
             return  # it has ended already
-        if is_refusal(ended):
-            self._last.sent.clear()  # it lets these go, and can be asked for another setup
+        if goes_on(ended):
+            self._last.sent.clear()  # it lets these go, and can be asked to open anew
             self._leave(self._last)
         else:
             self._dismiss(self._last)

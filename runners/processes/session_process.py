@@ -19,7 +19,7 @@ from repro.cases.codec import case_from_json
 from repro.traces.trace import End, Termination
 from runners.processes.causes import exception_detail, exception_name, one_line
 from runners.processes.frame_writer import Recorder
-from runners.processes.unsaid import is_refusal
+from runners.processes.unsaid import goes_on
 from runners.processes.wire import read_exactly, receive
 from runners.recording.observer import HarnessError, OpenSession, RunCase, Unsupported
 
@@ -48,9 +48,8 @@ def session(
 ) -> None:
     """Open a session for the setup that is asked for and run cases; close it where another is asked for.
 
-    It ends with the first one that does not end well: after a CUDA error, say, the context would blame the next
-    case, and that one may already wait in the channel. It also ends where a session cannot be closed. It goes on where
-    a setup was refused before anything of it was built.
+    No case is run behind one that does not end well. Most often the process ends, too: after a CUDA error, say, the
+    context would blame the next case. It also ends where a session cannot be closed.
     """
     watch = Recorder(channel)
     run_case: RunCase | None = None
@@ -73,18 +72,20 @@ def session(
             except BaseException as error:  # becomes the trace's end
                 ended = not_opened(error, watch)
                 watch.ended(ended)
-                if not is_refusal(ended):
+                if not goes_on(ended):
                     return
                 continue
         if run_case is None:
-            continue  # it was sent before its setup was refused, which was its answer, too
+            continue  # it was sent before the one that ended badly had
         if not case.steps:
             watch.at(-1, "opened")
             continue
         ended = run(run_case, case, watch)
         watch.ended(ended)
         if ended.how is not Termination.DONE:
-            return
+            if not goes_on(ended):
+                return
+            run_case = None
 
 
 def run(run_case: RunCase, case: Case, watch: Recorder) -> End:

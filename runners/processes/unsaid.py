@@ -37,9 +37,13 @@ def unsaid(how: Termination, what: str, detail: str, printed: str, intake: Intak
     return intake.end(how, what, f"{detail}\n{printed}")
 
 
-def is_refusal(ended: End) -> bool:
-    """Whether the setup cannot be opened here, which was known before anything was built: the session goes on."""
-    return ended.how is Termination.UNSUPPORTED and (ended.step, ended.path) == BUILDING
+def goes_on(ended: End) -> bool:
+    """Whether a run that ended badly left the process fit to open a session anew: the setup cannot be opened here,
+    which was known before anything was built; or Python raised while the case was run, and the device was not what
+    failed. What waits in the channel is let go."""
+    if ended.how is Termination.UNSUPPORTED:
+        return (ended.step, ended.path) == BUILDING
+    return ended.how is Termination.RAISED and ended.step >= 0 and not cuda_error(ended.what)
 
 
 def lacked_room(ended: End) -> bool:

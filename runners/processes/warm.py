@@ -19,7 +19,7 @@ from runners.processes.log import Log
 # thread's work: one core for it, one for the session under way.
 CORES_EACH = {"emulated": 2, "cuda": 2}
 # On a GPU each holds a CUDA context and its graphs, about 1 GB with the models that are run here.
-STANDBYS_MAX = 4
+STANDBYS_MAX = 8
 # How many sessions of a setup may run its cases side by side: what judges them keeps up with three.
 _ABREAST_MAX = 3
 # How many of a session's latest cases are remembered: more than fit into one.

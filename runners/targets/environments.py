@@ -35,22 +35,22 @@ _TRITON_OLD, _NUMPY_TOO_NEW = (3, 6), (2, 4)
 
 _RELEASE = re.compile(r"\d+(\.\d+)*((a|b|rc|\.post|\.dev)\d+)*")
 _ALWAYS = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TQDM_DISABLE": "1", "PYTHONHASHSEED": "0"}
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _ENGINES = {
-    "toy": {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    "toy": _ONE_THREAD,
     # One thread: workers share the cores, a fork does not copy threads, and sums come out the same every time.
     "emulated": {
         "TRITON_INTERPRET": "1",
         "TORCHDYNAMO_DISABLE": "1",
         "SGLANG_USE_CPU_ENGINE": "1",
         "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
+        **_ONE_THREAD,
     },
     # The worker forks after importing sglang, whose imports ask whether there is a GPU: NVML answers that without
     # the CUDA context that no fork survives. What sglang compiles are a few small kernels: Inductor's pool of processes
-    # takes longer to start than these, in every session.
-    "cuda": {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"},
+    # takes longer to start than these, in every session. What is computed on the host is small: threads of many
+    # sessions would only get in each other's way.
+    "cuda": {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1", **_ONE_THREAD},
 }
 # What turns sglang's own probes on, before and after 0.5.13; and eagleeye's own variable for it.
 PROBES = "EAGLEEYE_PROBES"
