@@ -30,7 +30,8 @@ from runners.processes.unsaid import BUILDING, CLOSING, WAITING, NeverBegun, goe
 from runners.processes.warm import Coming, Open, WarmSessions, abreast
 from runners.processes.wire import BadFrame, CutShort, Frame, Silence, pack, receive, write_all
 from runners.processes.worker_handle import PROMPT_S, WorkerTrouble
-from runners.targets.environments import has_kernels, waiting, worker_environment
+from runners.targets.compiled import cold
+from runners.targets.environments import waiting, worker_environment
 
 # Silence while importing and building after which something is wrong: with cold caches much is compiled.
 START_S = 300.0
@@ -79,16 +80,15 @@ class Pool:
         self._log = Log(log)
         self._host = Host(
             target,
-            lambda: worker_environment(target, device=device) | self._variables,
+            lambda: worker_environment(target, device=device) | cold(target, self._backend) | self._variables,
             self._log,
             start_s=start_s,
             session=session,
             wrapper=wrapper,
         )
-        cold = target.engine == "cuda" and not has_kernels()
         self._kept = Kept()
         self._last: Open | None = None  # the session of the last run
-        self._standbys = WarmSessions(standbys, self._open_ahead, self._dismiss, held=cold)
+        self._standbys = WarmSessions(standbys, self._open_ahead, self._dismiss, held=bool(cold(target)))
         self._idle = Idle(setups_per_session, IDLE_MAX + standbys)
         self._abreast = abreast(standbys)
         self.past: tuple[Setup, ...] = ()  # what the process of the last run had served before
@@ -97,7 +97,7 @@ class Pool:
         self._crashed: set[Setup] = set()  # setups on which a run has ended badly
         self._upcoming: tuple[Case, ...] = ()
         self._change: Mapping[str, object] = {}
-        self._alone = False
+        self._alone, self._backend = False, ""
 
     def __enter__(self) -> Pool:
         return self
@@ -217,6 +217,7 @@ class Pool:
         kept one that has nothing else to do, one that was opened ahead, or a new one."""
         for session in self._kept.useless(case, upcoming):
             self._leave(session)
+        self._backend = case.setup.backend
         self._host.start()
         mine = self._kept.for_case(case)
         if mine is None:
@@ -269,7 +270,7 @@ class Pool:
         """Ask the session for this case, and to open where it has not been asked to. How long the request was; 0 where
         it is longer than there is room, and was not made."""
         head = {"case": case_to_json(case), "change": dict(self._change), "open": not session.asked}
-        request = pack(Frame(head=head))
+        request = pack(Frame(head=head | {"cold": self._standbys.held}))
         if len(request) > room:
             return 0
         session.asked = True
@@ -320,10 +321,8 @@ class Pool:
     def _died(self, session: Open, intake: Intake) -> End:
         """The session closed its channel without saying how the run ended."""
         self._forget(session)
-        status = self._host.end(session, 0, PROMPT_S)
-        return self._unsaid(
-            Termination.CRASHED, exit_name(status), f"the session ended with {exit_name(status)}", session, intake
-        )
+        name = exit_name(self._host.end(session, 0, PROMPT_S))
+        return self._unsaid(Termination.CRASHED, name, f"the session ended with {name}", session, intake)
 
     def _hung(self, session: Open, intake: Intake) -> End:
         """Nothing came for too long."""

@@ -39,17 +39,23 @@ def unclosable() -> None:
     raise HarnessError("sessions of this kind serve one setup")
 
 
+def unrehearsed(run: Callable[[], None]) -> None:
+    """For sessions that compile nothing."""
+
+
 def session(
     channel: int,
     target: Target,
     open_session: OpenSession,
     changed: Changed = unchanging,
     close: Close = unclosable,
+    rehearse: Callable[[Callable[[], None]], None] = unrehearsed,
 ) -> None:
     """Open a session for the setup that is asked for and run cases; close it where another is asked for.
 
     No case is run behind one that does not end well. Most often the process ends, too: after a CUDA error, say, the
-    context would blame the next case. It also ends where a session cannot be closed.
+    context would blame the next case. It also ends where a session cannot be closed. rehearse: runs what is to come in
+    a process of its own, where nothing was compiled yet.
     """
     watch = Recorder(channel)
     run_case: RunCase | None = None
@@ -68,6 +74,8 @@ def session(
                 watch.at(-1, "build")
                 change = frame.head.get("change")
                 opening = changed(change, open_session) if change else open_session
+                if frame.head["cold"]:
+                    rehearse(partial(_rehearsal, opening, case, target))
                 run_case = opening(case.setup, target, watch)
             except BaseException as error:  # becomes the trace's end
                 ended = not_opened(error, watch)
@@ -86,6 +94,11 @@ def session(
             if not goes_on(ended):
                 return
             run_case = None
+
+
+def _rehearsal(opening: OpenSession, case: Case, target: Target) -> None:
+    unheard = Recorder(os.open(os.devnull, os.O_WRONLY))
+    opening(case.setup, target, unheard)(case, unheard)
 
 
 def run(run_case: RunCase, case: Case, watch: Recorder) -> End:

@@ -16,7 +16,7 @@ from functools import partial
 from repro.cases.case import Target
 from runners.processes.causes import one_line
 from runners.processes.children import Children, live_quietly, take_over_standard_input, tell
-from runners.processes.session_process import session, unchanging, unclosable
+from runners.processes.session_process import session, unchanging, unclosable, unrehearsed
 from runners.recording.observer import OpenSession
 
 
@@ -44,7 +44,10 @@ def main(arguments: list[str]) -> int:
     gc.freeze()
     tell(control, say="ready")
     changed, close = getattr(module, "changed", unchanging), getattr(module, "close_session", unclosable)
-    opened = partial(session, target=options.target, open_session=open_session, changed=changed, close=close)
+    rehearse = getattr(module, "rehearse", unrehearsed)
+    opened = partial(
+        session, target=options.target, open_session=open_session, changed=changed, close=close, rehearse=rehearse
+    )
     sessions = Children(control, opened)
     try:
         # What is said to a pool that is gone.

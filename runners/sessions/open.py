@@ -21,19 +21,25 @@ import torch
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup, Target, engine_refuses
 from repro.cases.runner_facts import RUNNER_FACTS
+from runners.engines import building
 from runners.engines.active import engine
 from runners.recording.observer import HarnessError, OpenSession, RunCase, Unsupported, Watch
-from runners.releases import catalogue, fa3, model, traced
+from runners.releases import catalogue, fa3, model, native, traced
 from runners.releases.stood_in import stood_in
 from runners.sessions import mutation, replay, serving
 from runners.sessions.attribution import not_built
+from runners.targets.compiled import COLD
 from runners.targets.overlay import overlay_at
 
+if os.environ.get(COLD):
+    building.begin(native.early(os.environ[COLD]))
 engine.install()
 # A session of a sglang that is changed in one place, or whose lines are noted: what the worker asks for by this name.
 changed = mutation.changed
 # Closes the session that was opened, so that another can be opened in this process.
 close_session = serving.close_session
+# Begins to build the kernels that a case will ask for.
+rehearse = building.rehearse
 
 with engine.importing():
     RELEASE = catalogue.present_release()

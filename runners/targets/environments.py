@@ -130,11 +130,6 @@ def kernels_directory(cache: Path | None = None) -> Path:
     return Path(named).expanduser().absolute() if named else cache_directory(cache) / "kernels"
 
 
-def has_kernels(cache: Path | None = None) -> bool:
-    """Whether workers have compiled anything yet."""
-    return kernels_directory(cache).is_dir() and any(kernels_directory(cache).iterdir())
-
-
 def overlays_directory(target: Target, cache: Path | None = None) -> Path:
     """Overlays of this target's release lie in here: those over its own environment are others than those over the
     release in the cache."""

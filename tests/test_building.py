@@ -1,0 +1,106 @@
+"""Kernels that are built before they are asked for, where nothing was compiled yet."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from runners.engines import building
+
+
+class Spec:
+    """A kernel of flashinfer whose building takes a while."""
+
+    is_aot = False
+
+    def __init__(self, path: Path, seconds: float = 0.3) -> None:
+        self.path, self.seconds = path, seconds
+
+    def build(self, verbose: bool) -> None:
+        time.sleep(self.seconds)
+        self.path.write_text(f"{os.getpid()}")
+
+    def build_and_load(self) -> str:
+        return "loaded"
+
+
+@pytest.fixture
+def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """TVM's FFI and flashinfer, as far as they are asked."""
+
+    def build(name: str) -> None:
+        Spec(tmp_path / name).build(False)
+
+    cpp, core, jit = ModuleType("tvm_ffi.cpp"), ModuleType("flashinfer.jit.core"), ModuleType("generators")
+    vars(cpp).update(build=build, build_inline=build, load=str.upper, load_inline=str.upper)
+    vars(core).update(JitSpec=Spec)
+    vars(jit).update(gen=lambda name: Spec(tmp_path / name))
+    for module in (cpp, core, jit):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    for package in ("tvm_ffi", "flashinfer", "flashinfer.jit"):
+        monkeypatch.setitem(sys.modules, package, ModuleType(package))
+    return cpp
+
+
+def comes(what: Callable[[], bool], within_s: float = 5.0) -> bool:
+    end = time.monotonic() + within_s
+    while not what() and time.monotonic() < end:
+        time.sleep(0.02)
+    return what()
+
+
+def test_kernels_are_built_side_by_side(libraries: ModuleType, tmp_path: Path) -> None:
+    start = time.monotonic()
+    building.begin([("generators", "gen", (name,)) for name in ("norm", "decode", "other")])
+    assert time.monotonic() - start < 0.25, "nobody waits"
+    assert comes(lambda: len(list(tmp_path.iterdir())) == 3, 0.8)
+
+
+def test_what_is_begun_ends_with_the_process_that_began_it(libraries: ModuleType, tmp_path: Path) -> None:
+    vars(sys.modules["generators"]).update(gen=lambda name: Spec(tmp_path / name, 2.0))
+    child = os.fork()
+    if not child:
+        building.begin([("generators", "gen", ("norm",))])
+        time.sleep(0.3)
+        os._exit(0)
+    os.waitpid(child, 0)
+    time.sleep(2.2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_rehearsal_begins_all_that_is_asked_for_and_leaves_nothing_behind(
+    libraries: ModuleType, tmp_path: Path
+) -> None:
+    def run() -> None:
+        module = libraries.load_inline("rope")
+        assert module.rotate(1, 2) is None
+        assert Spec(tmp_path / "plan").build_and_load().plan() is None  # type: ignore[attr-defined]
+        libraries.load("store").write(3)
+        (tmp_path / "went through").write_text("")
+        raise RuntimeError("what has no kernels may raise")
+
+    start = time.monotonic()
+    building.rehearse(run)
+    assert time.monotonic() - start < 0.28
+    assert (tmp_path / "went through").exists()
+    assert comes(lambda: all((tmp_path / name).exists() for name in ("rope", "plan", "store")))
+    assert libraries.load_inline("rope") == "ROPE"
+    assert Spec(tmp_path / "plan").build_and_load() == "loaded"
+    assert (tmp_path / "rope").read_text() != str(os.getpid())
+
+
+def test_a_rehearsal_without_end_is_ended(libraries: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "_REHEARSAL_S", 0.2)
+    start = time.monotonic()
+    building.rehearse(lambda: time.sleep(60))
+    assert time.monotonic() - start < 2
+
+
+def test_nothing_is_what_is_asked_of_it() -> None:
+    assert building.Nothing().anything(1, two=3) is None
