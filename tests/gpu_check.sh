@@ -50,8 +50,8 @@ fidelity_all() {
     fi
     timeout -k 10 570 "$PYTHON" -m repro fidelity --targets "$target" "${how[@]}" >"$folder/$pair.log" 2>&1 &
     jobs[$pair]=$!
-  done < <("$PYTHON" -c 'from repro.cases.domain import DOMAINS
-print(*(f"{name}-{b}" for name, row in DOMAINS.items() if name != "toy" for b in row.backends), sep="\n")')
+  done < <("$PYTHON" -c 'from repro.cases.runner_facts import RUNNER_FACTS
+print(*(f"{name}-{b}" for name, row in RUNNER_FACTS.items() if name != "toy" for b in row.backends), sep="\n")')
   for pair in "${!jobs[@]}"; do
     wait "${jobs[$pair]}"
     code=$?
