@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from runners.engines import guards
 from runners.engines.guards import BAND, Guards
@@ -16,8 +17,9 @@ from runners.engines.without_device import remember_cores
 pytestmark = pytest.mark.emulated
 
 
-def test_what_is_made_has_its_contents_and_whole_bands() -> None:
-    with Guards(lambda: False) as up:
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_is_made_has_its_contents_and_whole_bands(apart: bool) -> None:
+    with Guards(lambda: False, apart=apart) as up:
         made = {"full": torch.full((2, 3), 7), "ones": torch.ones(4, dtype=torch.bool), "empty": torch.empty(5)}
         made["empty"].zero_()
     assert made["full"].tolist() == [[7] * 3] * 2 and made["ones"].all()
@@ -25,9 +27,38 @@ def test_what_is_made_has_its_contents_and_whole_bands() -> None:
     read = bands.read().numpy()
     assert read.size == 2 * BAND * (8 + 1 + 4)
     assert bands.broken(read) == {}
-    made["empty"].as_strided((1,), (1,), BAND + 5).fill_(0)
+    assert {tensor.storage_offset() for tensor in made.values()} == {0 if apart else BAND}
+    bands.slices[1 + 2 * bands.names.index("empty")][:1] = 0
     broken = bands.broken(bands.read().numpy())
     assert {name for name, both in broken.items() if (both != guards.untouched(both.size)).any()} == {"empty"}
+
+
+def test_what_stands_apart_lives_as_long_as_it_is_referred_to_and_no_longer() -> None:
+    with Guards(lambda: False, apart=True) as up:
+        made = torch.arange(6).to(torch.float32), torch.full((3,), 2.5), torch.empty(4, dtype=torch.float8_e4m3fn)
+        view = made[1].view(3, 1)[1:]
+    whole = next(iter(up._flats.values()))
+    held = StorageWeakRef(whole.untyped_storage())
+    up.bands({})
+    del whole, made
+    assert view.tolist() == [[2.5]] * 2 and not held.expired()
+    del view
+    assert held.expired()
+
+
+def test_a_function_is_traced_once_for_what_stands_apart_and_what_does_not() -> None:
+    traces: list[object] = []
+
+    def backend(graph: Any, inputs: object) -> Any:
+        traces.append(graph)
+        return graph.forward
+
+    function = torch.compile(lambda scores: scores * 2, dynamic=True, backend=backend)
+    with Guards(lambda: False, apart=True):
+        made = torch.zeros((4, 8))
+    for tensor in (made, torch.zeros((4, 8)), made[:3]):
+        function(tensor)
+    assert len(traces) == 1
 
 
 def test_a_vast_workspace_stays_untouched(monkeypatch: pytest.MonkeyPatch) -> None:

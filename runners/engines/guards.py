@@ -64,11 +64,15 @@ class Bands:
 
 
 class Guards(TorchFunctionMode):
-    """While entered, factory calls return tensors with bands around them; `capturing` says when to keep out."""
+    """While entered, factory calls return tensors with bands around them; `capturing` says when to keep out.
 
-    def __init__(self, capturing: Callable[[], bool]) -> None:
+    apart: they begin their storage, as what is allocated does, and are no views behind a band: Dynamo traces those by
+    themselves.
+    """
+
+    def __init__(self, capturing: Callable[[], bool], *, apart: bool = False) -> None:
         super().__init__()
-        self._capturing = capturing
+        self._capturing, self._apart = capturing, apart
         self._flats: dict[int, torch.Tensor] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -81,7 +85,9 @@ class Guards(TorchFunctionMode):
         inner = flat[BAND:-BAND].view(result.shape)
         if func is not _EMPTY or result.nbytes < _VAST:
             inner.copy_(result)
-        self._flats[flat.untyped_storage().data_ptr()] = flat
+        if self._apart and not (inner.dtype.is_floating_point and inner.dtype.itemsize == 1):  # DLPack has no such
+            inner = torch.from_dlpack(inner)
+        self._flats[inner.untyped_storage().data_ptr()] = flat
         _note(flat)
         return inner
 

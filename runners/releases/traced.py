@@ -11,14 +11,11 @@ from typing import Any
 
 import torch
 
-from runners.engines.guards import BAND
-
 _MODULE = "sglang.srt.speculative.spec_utils"
 # Chooses a draft's tokens; up to 0.5.10 under the second name.
 _NAMES = ("_select_top_k_tokens_later", "select_top_k_tokens")
-# Sizes, steps and branches of one are traced by themselves, all others together; the scores of the first step lie in a
-# graph's buffer, behind a guard band.
-_ROWS, _BRANCHES, _STEPS = (1, 3), (1, 2), ((1, BAND), (2, 0))
+# Sizes, steps and branches of one are traced by themselves, all others together.
+_ROWS, _BRANCHES, _STEPS = (1, 3), (1, 2), (1, 2)
 _HIDDEN = 16
 
 
@@ -29,11 +26,10 @@ def ahead() -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
     if function is None:
         return []
     kinds = itertools.product(_BRANCHES, _ROWS, _STEPS)
-    return [(inspect.unwrap(function), _arguments(rows, topk, *step)) for topk, rows, step in kinds]
+    return [(inspect.unwrap(function), _arguments(rows, topk, step)) for topk, rows, step in kinds]
 
 
-def _arguments(rows: int, topk: int, step: int, offset: int) -> tuple[Any, ...]:
+def _arguments(rows: int, topk: int, step: int) -> tuple[Any, ...]:
     branches = rows * topk
-    scores = torch.ones(offset + branches)[offset:].view(rows, topk)
     tokens = torch.ones(branches, topk, dtype=torch.int64)
-    return step, torch.ones(branches, topk), tokens, torch.ones(branches, _HIDDEN), scores, topk
+    return step, torch.ones(branches, topk), tokens, torch.ones(branches, _HIDDEN), torch.ones(rows, topk), topk
