@@ -6,6 +6,8 @@ import itertools
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
+
 from fuzz.campaign import DRAWN_AHEAD, STALE_CASES, campaign
 from fuzz.case_source import CaseStream
 from fuzz.draw.rounds import CASES_ANNOUNCED, ROUNDS_ANNOUNCED, round_cases, rounds
@@ -88,7 +90,7 @@ def test_a_round_that_was_drawn_of_is_still_foreseen_after_triage() -> None:
     assert [some[0][0] for some in world.foreseen[:2]] == [fourth] * 2
 
 
-def test_cases_in_flight_are_on_disk(tmp_path: Path) -> None:
+def test_cases_in_flight_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_flight = InFlight(tmp_path, "w")
     cases = list(itertools.islice(drawn(), 6))
 
@@ -98,13 +100,16 @@ def test_cases_in_flight_are_on_disk(tmp_path: Path) -> None:
     def run(case: Case) -> set[Case]:
         return there()
 
-    in_flight.ahead("next", cases[1:3])
+    in_flight.put(cases[1:3])
     assert in_flight.before(run)(cases[0]) == set(cases[:3])
-    assert there() == set(cases[1:3])
-    in_flight.ahead("rounds", cases[2:5])
-    in_flight.ahead("next", cases[:1])
-    assert there() == {cases[0], *cases[2:5]}
-    assert in_flight.before(run)(cases[5]) == {cases[0], *cases[2:6]}
+    in_flight.put(cases[2:5])
+    assert there() == set(cases[1:5])
+    assert in_flight.before(run)(cases[2]) == set(cases[1:5])
+    monkeypatch.setattr("fuzz.in_flight._CASES_MAX", 4)
+    in_flight.put(cases[4:])
+    assert there() == {cases[1], *cases[3:]}
+    in_flight.put(cases[:1])
+    assert there() == {cases[0], *cases[3:]}
     in_flight.clear()
     assert list(tmp_path.iterdir()) == []
 

@@ -69,11 +69,11 @@ def session_hooks(
         ledger.case(target, case, trace, verdicts, status, exercised(case, trace.replayed))
 
     def send(upcoming: Sequence[Case]) -> None:
-        in_flight.ahead("the next cases", upcoming)
+        in_flight.put(upcoming)
         pool.send(upcoming)
 
     def foresee(rounds: Sequence[Sequence[Case]]) -> None:
-        in_flight.ahead("the next rounds", chain.from_iterable(rounds))
+        in_flight.put(chain.from_iterable(rounds))
         pool.foresee(rounds)
 
     in_flight = InFlight(place.out, f"{log.stem}-{os.getpid()}")

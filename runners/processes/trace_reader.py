@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import json
+from typing import NoReturn
+
 from repro.traces.trace import End, RecordedArray, Termination, Trace
 from runners.processes.wire import BadFrame, Form, Frame, arrays, form_of
 
@@ -43,14 +47,10 @@ class Intake:
                 case ["see", int(step), str(path), str(name), form]:
                     places.append((step, path, name))
                     forms.append(form_of(form))
-                case ["sheet", int(step), list(entries)]:
-                    for entry in entries:
-                        match entry:
-                            case [str(path), str(name), form]:
-                                places.append((step, path, name))
-                                forms.append(form_of(form))
-                            case _:
-                                raise BadFrame(f"{str(entry)[:80]} is not a field of a packed layout")
+                case ["sheet", int(step), str(text)]:
+                    for path, name, known in _fields(text):
+                        places.append((step, path, name))
+                        forms.append(known)
                 case ["at", int(step), str(path)]:
                     self.step, self.path, moved = step, path, True
                 case ["printed", int(length)]:
@@ -79,3 +79,25 @@ class Intake:
     def trace(self, ended: End) -> Trace:
         """The trace of the run, with this end."""
         return Trace(ended=ended, seen=tuple(self._seen), facts=dict(self.facts), seconds=dict(self._seconds))
+
+
+@functools.lru_cache(maxsize=4096)
+def _fields(text: str) -> tuple[tuple[str, str, Form], ...]:
+    """Path, name and form of each array of a packed layout, which a session names again and again. BadFrame if this
+    names none."""
+    try:
+        entries = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadFrame(f"a packed layout that is not JSON: {text[:80]!r}") from error
+    return tuple(_field(entry) for entry in entries) if isinstance(entries, list) else _no_field(entries)
+
+
+def _field(entry: object) -> tuple[str, str, Form]:
+    match entry:
+        case [str(path), str(name), form]:
+            return path, name, form_of(form)
+    return _no_field(entry)
+
+
+def _no_field(what: object) -> NoReturn:
+    raise BadFrame(f"{str(what)[:80]} is not a field of a packed layout")

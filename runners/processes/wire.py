@@ -51,15 +51,11 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """How an array lies in a body: dtype in numpy's short text form, shape."""
+    """How an array lies in a body. size: its bytes."""
 
-    dtype: str
+    dtype: np.dtype[np.generic]
     shape: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """Its bytes."""
-        return math.prod(self.shape) * _plain(self.dtype).itemsize
+    size: int
 
 
 @functools.lru_cache(maxsize=64)
@@ -81,8 +77,8 @@ def form_of(value: object) -> Form:
     dtype, shape = value
     if not all(type(length) is int and 0 <= length <= BODY_MAX for length in shape) or len(shape) > 16:
         raise BadFrame(f"{shape!r:.80} is not a shape")
-    _plain(dtype)
-    return Form(dtype=dtype, shape=tuple(shape))
+    plain = _plain(dtype)
+    return Form(dtype=plain, shape=tuple(shape), size=math.prod(shape) * plain.itemsize)
 
 
 def arrays(forms: Sequence[Form], body: bytes) -> list[Array]:
@@ -92,8 +88,7 @@ def arrays(forms: Sequence[Form], body: bytes) -> list[Array]:
     for form in forms:
         if form.size > len(body) - offset:
             raise BadFrame(f"arrays of more than the {len(body)} bytes that came with them")
-        flat = np.frombuffer(body, dtype=_plain(form.dtype), count=math.prod(form.shape), offset=offset)
-        parsed.append(flat.reshape(form.shape))
+        parsed.append(np.ndarray(form.shape, form.dtype, body, offset))
         offset += form.size
     if offset != len(body):
         raise BadFrame(f"{len(body) - offset} bytes beyond the arrays that were named")

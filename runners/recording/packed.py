@@ -33,7 +33,7 @@ class Entry(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class PackedLayout:
     """The arrays of one stretch. places: where each begins. size: bytes of all. runs: where those lie that are
-    recorded. text: these as JSON."""
+    recorded. text: these as JSON, within a string of JSON: who has read it once knows it again."""
 
     places: dict[tuple[str, str], tuple[int, Entry]]
     size: int
@@ -61,11 +61,12 @@ def sheet(entries: tuple[Entry, ...]) -> PackedLayout:
     """What holds of these arrays whatever is in them."""
     sizes = [math.prod(entry.shape) * np.dtype(entry.dtype).itemsize for entry in entries]
     starts = [0, *itertools.accumulate(sizes)]
+    told = [[entry.path, entry.name, [entry.dtype, entry.shape]] for entry in entries if entry.told]
     return PackedLayout(
         places={(entry.path, entry.name): (start, entry) for start, entry in zip(starts, entries, strict=False)},
         size=starts[-1],
         runs=tuple(_runs(entries, starts)),
-        text=json.dumps([[e.path, e.name, [e.dtype, e.shape]] for e in entries if e.told], separators=(",", ":")),
+        text=json.dumps(json.dumps(told, separators=(",", ":"))),
     )
 
 
