@@ -39,8 +39,8 @@ START_S = 300.0
 _ABORT_S = 3.0
 # What is sent ahead of its turn is no longer than this: so much finds room in the channel for certain.
 _AHEAD_MAX = 32 << 10
-# A setup of which a session has run so many cases is worth further sessions that run its cases side by side.
-_MANY_CASES = 32
+# A setup of which a session has run so many cases, or cases for so long, is worth further ones that run them beside it.
+_MANY_CASES, _LONG_S = 32, 1.0
 
 
 class Pool:
@@ -238,7 +238,7 @@ class Pool:
 
     def _converse(self, session: Open, case: Case, upcoming: Sequence[Case], intake: Intake) -> End:
         """Send the case, and perhaps the next ones, and take in what comes back until it has ended."""
-        inbox = session.inbox
+        inbox, start = session.inbox, time.monotonic()
         try:
             if not session.sent:
                 self._send(session, case, self._deadline(intake))
@@ -259,7 +259,7 @@ class Pool:
             return self._died(session, intake)
         except BadFrame as error:
             raise WorkerTrouble(f"the worker sent garbage: {error}") from error
-        session.has_run(session.sent.pop(0))
+        session.has_run(session.sent.pop(0), time.monotonic() - start)
         if intake.ended.how is Termination.RAISED and cuda_error(intake.ended.what):
             # What a device assertion says is printed, and no part of the exception.
             intake.ended = replace(intake.ended, detail=f"{session.log.since(intake.mark)}\n{intake.ended.detail}")
@@ -296,9 +296,9 @@ class Pool:
                 return
 
     def _wanted(self) -> int:
-        """How many further sessions are to run cases of the setup in use, which has had many."""
-        many = self._last is not None and len(self._last.ran) >= _MANY_CASES
-        return self._abreast - len(self._kept) if many else 0
+        """How many further sessions are to run cases of the setup in use."""
+        worth = self._last and (len(self._last.ran) >= _MANY_CASES or self._last.seconds >= _LONG_S)
+        return self._abreast - len(self._kept) if worth else 0
 
     def _fill(self, setup: Setup) -> None:
         """While the session is at work: open what will be needed next."""

@@ -60,7 +60,7 @@ class Open:
     past: setups that its process has served before. mark: how much it had printed until then. spent: whether it is to
     serve no further one. facts: about the session, true for all of its runs. asked: whether it was asked to open.
     sent: cases whose traces have not been collected yet, in order. used: whether a case of it was asked for. ran: the
-    latest cases that were run in it, in order.
+    latest cases that were run in it, in order. seconds: for which all but the first of its cases were waited for.
     """
 
     setup: Setup
@@ -75,9 +75,11 @@ class Open:
     sent: list[Case] = field(default_factory=list)
     used: bool = False
     ran: list[Case] = field(default_factory=list)
+    seconds: float = 0.0
 
-    def has_run(self, case: Case) -> None:
-        """This case has ended in it."""
+    def has_run(self, case: Case, seconds: float) -> None:
+        """This case has ended in it, after it was waited for so long."""
+        self.seconds += seconds if self.ran else 0.0  # the first one opens it
         self.ran = [*self.ran, case][-_RAN_MAX:]
 
     def begins_with(self, coming: Coming) -> bool:
