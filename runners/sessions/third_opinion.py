@@ -120,7 +120,8 @@ def _bounded(name: str, values: torch.Tensor, known: torch.Tensor) -> Bounded:
     over its spread. What is not known has infinite bounds and spread; nor is a token in which a value is no number, as
     where the model's type has none so large."""
     rows = values.shape[1]
-    known = known & values.isfinite().all(dim=-1).all(dim=0)
+    # A sum is a number where each of them is.
+    known = known & values.sum(dim=-1).isfinite().all(dim=0)
     values = values.masked_fill(~known[..., None], 0.0)
     spread = torch.where(known, bounds.spread(values), torch.inf)
     bounded = {

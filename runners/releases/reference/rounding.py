@@ -103,13 +103,16 @@ class Rounding:
 
     def moved(self, values: torch.Tensor, reach: torch.Tensor | float) -> torch.Tensor:
         """Each sample moved by as much as `reach` ([...], without samples) up or down, each element by its own."""
-        noise = self._noise((SAMPLES, *values.shape[1:])) * reach
-        return torch.cat((values[:1], values[1:] + noise))
+        moved = values.clone(memory_format=torch.contiguous_format)
+        moved[1:] += self._noise((SAMPLES, *values.shape[1:])) * reach
+        return moved
 
     def moved_together(self, values: torch.Tensor, relative: float) -> torch.Tensor:
         """Rows (the last dimension) whose elements share one factor that is off by as much as `relative`."""
         factor = 1 + relative * self._noise((SAMPLES, *values.shape[1:-1], 1))
-        return torch.cat((values[:1], values[1:] * factor))
+        moved = values.clone(memory_format=torch.contiguous_format)
+        moved[1:] *= factor
+        return moved
 
     def _noise(self, shape: tuple[int, ...]) -> torch.Tensor:
         """Evenly drawn from -1 to 1."""
