@@ -17,8 +17,8 @@ from runners.engines.without_device import remember_cores
 pytestmark = pytest.mark.emulated
 
 
-@pytest.mark.parametrize("apart", [False, True])
-def test_what_is_made_has_its_contents_and_whole_bands(apart: bool) -> None:
+@pytest.mark.parametrize("apart", ["", "cuda", "cpu"])
+def test_what_is_made_has_its_contents_and_whole_bands(apart: str) -> None:
     with Guards(lambda: False, apart=apart) as up:
         made = {"full": torch.full((2, 3), 7), "ones": torch.ones(4, dtype=torch.bool), "empty": torch.empty(5)}
         made["empty"].zero_()
@@ -27,14 +27,14 @@ def test_what_is_made_has_its_contents_and_whole_bands(apart: bool) -> None:
     read = bands.read().numpy()
     assert read.size == 2 * BAND * (8 + 1 + 4)
     assert bands.broken(read) == {}
-    assert {tensor.storage_offset() for tensor in made.values()} == {0 if apart else BAND}
+    assert {tensor.storage_offset() for tensor in made.values()} == {0 if apart == "cpu" else BAND}
     bands.slices[1 + 2 * bands.names.index("empty")][:1] = 0
     broken = bands.broken(bands.read().numpy())
     assert {name for name, both in broken.items() if (both != guards.untouched(both.size)).any()} == {"empty"}
 
 
 def test_what_stands_apart_lives_as_long_as_it_is_referred_to_and_no_longer() -> None:
-    with Guards(lambda: False, apart=True) as up:
+    with Guards(lambda: False, apart="cpu") as up:
         made = torch.arange(6).to(torch.float32), torch.full((3,), 2.5), torch.empty(4, dtype=torch.float8_e4m3fn)
         view = made[1].view(3, 1)[1:]
     whole = next(iter(up._flats.values()))
@@ -54,7 +54,7 @@ def test_a_function_is_traced_once_for_what_stands_apart_and_what_does_not() -> 
         return graph.forward
 
     function = torch.compile(lambda scores: scores * 2, dynamic=True, backend=backend)
-    with Guards(lambda: False, apart=True):
+    with Guards(lambda: False, apart="cpu"):
         made = torch.zeros((4, 8))
     for tensor in (made, torch.zeros((4, 8)), made[:3]):
         function(tensor)

@@ -6,7 +6,7 @@ A kernel that runs past a buffer writes into a band instead of into a neighbour,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,11 +66,11 @@ class Bands:
 class Guards(TorchFunctionMode):
     """While entered, factory calls return tensors with bands around them; `capturing` says when to keep out.
 
-    apart: they begin their storage, as what is allocated does, and are no views behind a band: Dynamo traces those by
-    themselves.
+    apart: on a device of this type they begin their storage, as what is allocated does, and are no views behind a band:
+    Dynamo traces those by themselves.
     """
 
-    def __init__(self, capturing: Callable[[], bool], *, apart: bool = False) -> None:
+    def __init__(self, capturing: Callable[[], bool], *, apart: str = "") -> None:
         super().__init__()
         self._capturing, self._apart = capturing, apart
         self._flats: dict[int, torch.Tensor] = {}
@@ -85,8 +85,10 @@ class Guards(TorchFunctionMode):
         inner = flat[BAND:-BAND].view(result.shape)
         if func is not _EMPTY or result.nbytes < _VAST:
             inner.copy_(result)
-        if self._apart and not (inner.dtype.is_floating_point and inner.dtype.itemsize == 1):  # DLPack has no such
-            inner = torch.from_dlpack(inner)
+        if inner.device.type == self._apart:
+            # Types that DLPack has no name for, floats of eight bits say, stay views.
+            with suppress(BufferError, RuntimeError):
+                inner = torch.from_dlpack(inner)
         self._flats[inner.untyped_storage().data_ptr()] = flat
         _note(flat)
         return inner

@@ -38,7 +38,7 @@ class Captured:
         self.device = torch.device(engine.device)
         self.layout = 0
         self.table = self._first_table = req_to_token(setup)
-        guards = Guards(engine.capturing, apart=engine.device == "cuda")
+        guards = Guards(engine.capturing, apart="cuda")
         whose = RUNNER_FACTS[setup.runner].windowed
         windowed, capped = model.windowed(setup.window, whose), model.capped(setup.logit_cap)
         with guards, windowed, capped, model.folders(*family.configs(setup)) as folders:
