@@ -52,9 +52,16 @@ def test_places_of_different_devices_come_first_and_are_taken_again() -> None:
 
 def test_a_gpu_is_what_the_drivers_tool_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho NVIDIA H200\necho NVIDIA H200\n")
+    tool.write_text(
+        '#!/bin/sh\ncase "$1" in *memory*) echo 143771; echo "[N/A]";; *) echo NVIDIA H200; echo H200;; esac\n'
+    )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert devices.gpus.__wrapped__() == ("NVIDIA H200", "NVIDIA H200")
+    devices._asked.cache_clear()
+    assert devices.gpus() == ("NVIDIA H200", "H200")
+    assert devices.memory() == (pytest.approx(140.4, abs=0.1),)
     tool.write_text("#!/bin/sh\necho no devices were found\nexit 9\n")
-    assert devices.gpus.__wrapped__() == ()
+    devices._asked.cache_clear()
+    assert devices.gpus() == ()
+    assert devices.memory() == ()
+    devices._asked.cache_clear()

@@ -141,19 +141,24 @@ def test_without_room_nothing_is_opened() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "workers", "cores", "room"),
+    ("engine", "workers", "cores", "gibibytes", "room"),
     [
-        ("cuda", 1, 16, 8),
-        ("cuda", 4, 16, 2),
-        ("cuda", 8, 16, 1),
-        ("emulated", 1, 2, 1),
-        ("emulated", 2, 2, 0),
-        ("emulated", 1, 1, 0),
-        ("toy", 1, 64, 0),
+        ("cuda", 1, 16, 140, 8),
+        ("cuda", 4, 16, 140, 2),
+        ("cuda", 8, 16, 80, 1),
+        ("cuda", 16, 32, 160, 1),
+        ("cuda", 1, 16, 24, 5),
+        ("cuda", 1, 16, 8, 0),
+        ("emulated", 1, 2, 8, 1),
+        ("emulated", 2, 2, 8, 0),
+        ("emulated", 1, 1, 8, 0),
+        ("toy", 1, 64, 8, 0),
     ],
 )
-def test_room_goes_with_the_cores(engine: str, workers: int, cores: int, room: int) -> None:
-    assert room_for(engine, workers, cores) == room <= STANDBYS_MAX
+def test_room_goes_with_the_cores_and_with_the_memory_of_gpus(
+    engine: str, workers: int, cores: int, gibibytes: float, room: int
+) -> None:
+    assert room_for(engine, workers, cores, gibibytes) == room <= STANDBYS_MAX
 
 
 # In a pool -------------------------------------------------------------------------------------------------------

@@ -24,10 +24,10 @@ from runners.processes.compilers import patient
 from runners.processes.host import Host
 from runners.processes.kept import Kept
 from runners.processes.log import Log
-from runners.processes.served import IDLE_MAX, Idle
+from runners.processes.served import Idle
 from runners.processes.trace_reader import Intake
 from runners.processes.unsaid import BUILDING, CLOSING, WAITING, NeverBegun, goes_on, is_opening, lacked_room, unsaid
-from runners.processes.warm import Coming, Open, WarmSessions, abreast
+from runners.processes.warm import IDLE_MAX, Coming, Open, WarmSessions, abreast
 from runners.processes.wire import BadFrame, CutShort, Frame, Silence, pack, receive, write_all
 from runners.processes.worker_handle import PROMPT_S, WorkerTrouble
 from runners.targets.compiled import cold

@@ -12,8 +12,6 @@ RUNNERS = frozenset(
     | {"verify_eager", "verify_eager_tree", "verify_eager_multi_layer"}
 )
 BACKENDS = frozenset({"triton", "flashinfer", "fa3", "toy"})
-# Processes that may wait for a setup of their kind, besides those that sessions opened ahead leave.
-IDLE_MAX = 2
 # How many setups a process serves, where nobody says: on a GPU a process has a CUDA context and traced functions, which
 # cost as much as dozens of setups do; without one it has next to nothing that a fork has not.
 SETUPS_PER_SESSION = {"cuda": 200}

@@ -14,12 +14,17 @@ from dataclasses import dataclass, field
 from repro.cases.case import Case, Setup
 from runners.processes.inbox import Inbox
 from runners.processes.log import Log
+from runners.targets.devices import memory, visible
 
 # Cores that a machine must have for each standby of a worker, besides those of other workers. Opening one is one
 # thread's work: one core for it, one for the session under way.
 CORES_EACH = {"emulated": 2, "cuda": 2}
-# On a GPU each holds a CUDA context and its graphs, about 1 GB with the models that are run here.
+# They bridge what a setup with long cases takes.
 STANDBYS_MAX = 8
+# GiB of a GPU that a session holds with the models that are run here: a CUDA context, its graphs, workspaces.
+_SESSION_GIB = 1.7
+# Processes that may wait for a setup of their kind, besides those that sessions opened ahead leave.
+IDLE_MAX = 2
 # How many sessions of a setup may run its cases side by side: what judges them keeps up with three.
 _ABREAST_MAX = 3
 # How many of a session's latest cases are remembered: more than fit into one.
@@ -28,15 +33,26 @@ _RAN_MAX = 64
 _OPENED = b'["at",-1,"opened"]'
 
 
-def room_for(engine: str, workers: int = 1, cores: int = 0) -> int:
-    """How many standbys each of so many workers may have on this machine; cores: 0 for those that we may use.
+def room_for(engine: str, workers: int = 1, cores: int = 0, gibibytes: float = 0.0) -> int:
+    """How many standbys each of so many workers may have on this machine. cores: 0 for those that we may use.
+    gibibytes: of GPU memory for all of them, 0 for that of the GPUs that we may use.
 
     None on the toy, whose sessions open at once.
     """
     if engine not in CORES_EACH:
         return 0
     cores = cores or len(os.sched_getaffinity(0))
-    return min(STANDBYS_MAX, cores // workers // CORES_EACH[engine])
+    room = min(STANDBYS_MAX, cores // workers // CORES_EACH[engine])
+    if engine == "cuda" and (gibibytes := gibibytes or _on_gpus()):
+        # Each standby may leave a process that waits, beside those that do anyway and the one at work.
+        processes = gibibytes / workers / _SESSION_GIB
+        room = min(room, max(0, int(processes - 1 - IDLE_MAX) // 2))
+    return room
+
+
+def _on_gpus() -> float:
+    each = memory()
+    return min(each, default=0.0) * len(visible(len(each)))
 
 
 def abreast(standbys: int) -> int:

@@ -14,16 +14,25 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 _UNIQUE = ("GPU-", "MIG-")
 
 
-@functools.cache
 def gpus() -> tuple[str, ...]:
-    """The names of the NVIDIA GPUs of this machine, asked of the driver's own tool: torch would touch them."""
+    """The names of the NVIDIA GPUs of this machine."""
+    return _asked("name")
+
+
+def memory() -> tuple[float, ...]:
+    """The memory of each of them, GiB."""
+    return tuple(float(mebibytes) / 1024 for mebibytes in _asked("memory.total") if mebibytes.isdecimal())
+
+
+@functools.cache
+def _asked(what: str) -> tuple[str, ...]:
+    """What the driver's own tool says of each GPU: torch would touch them."""
     tool = shutil.which("nvidia-smi")
     if not tool:
         return ()
+    query = [tool, f"--query-gpu={what}", "--format=csv,noheader,nounits"]
     try:
-        listed = subprocess.run(
-            [tool, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=30, check=False
-        )
+        listed = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ()  # a driver that does not answer cannot be used
     return tuple(line.strip() for line in listed.stdout.splitlines() if line.strip()) if listed.returncode == 0 else ()

@@ -34,11 +34,15 @@ CUDA_NEEDS = ("torch", "triton", "transformers", "sglang-kernel", "flashinfer-py
 _TRITON_OLD, _NUMPY_TOO_NEW = (3, 6), (2, 4)
 
 _RELEASE = re.compile(r"\d+(\.\d+)*((a|b|rc|\.post|\.dev)\d+)*")
-# Memory of some hundred KB to 32 MB, of which every step takes and leaves some on the host, is kept by the allocator:
-# given back and asked for again, each page of it is a fault, which cost the emulated engine a sixth of its speed. More
-# glibc does not take.
+# Of arrays from 128 KB to 32 MB (more glibc does not take) each page would be a fault anew at every step.
 _KEEPS_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
-_ALWAYS = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TQDM_DISABLE": "1", "PYTHONHASHSEED": "0"}
+_ALWAYS = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TQDM_DISABLE": "1",
+    "PYTHONHASHSEED": "0",
+    **_KEEPS_MEMORY,
+}
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _ENGINES = {
     "toy": _ONE_THREAD,
@@ -290,14 +294,7 @@ def worker_environment(target: Target, cache: Path | None = None, *, device: str
     inherited_path = os.environ.get("PYTHONPATH", "")
     path = os.pathsep.join([*imports, inherited_path] if inherited_path else imports)
     inherited = {name: value for name, value in os.environ.items() if name not in _EMULATED_ONLY}
-    variables = {
-        **_kernels(cache),
-        **_KEEPS_MEMORY,
-        **inherited,
-        **_ALWAYS,
-        **_ENGINES[target.engine],
-        "PYTHONPATH": path,
-    }
+    variables = {**_kernels(cache), **inherited, **_ALWAYS, **_ENGINES[target.engine], "PYTHONPATH": path}
     if os.environ.get(PROBES, "0") not in ("", "0"):
         variables |= _PROBES_ON
     if device and target.engine == "cuda":
