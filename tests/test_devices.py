@@ -59,7 +59,7 @@ def test_a_gpu_is_what_the_drivers_tool_names(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     devices._asked.cache_clear()
     assert devices.gpus() == ("NVIDIA H200", "H200")
-    assert devices.memory() == (pytest.approx(140.4, abs=0.1),)
+    assert [round(gibibytes, 1) for gibibytes in devices.memory()] == [140.4]
     tool.write_text("#!/bin/sh\necho no devices were found\nexit 9\n")
     devices._asked.cache_clear()
     assert devices.gpus() == ()
