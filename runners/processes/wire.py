@@ -151,11 +151,6 @@ def read_exactly(handle: int, size: int, deadline: float = math.inf) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def await_answer(handle: int, deadline: float) -> None:
-    """Wait until there is something to read, or the other side has closed. Silence past the deadline."""
-    _await(handle, select.POLLIN, deadline)
-
-
 def write_all(handle: int, data: bytes, deadline: float = math.inf) -> None:
     """Write everything. Silence past the deadline; OSError (a broken pipe) if the reader is gone."""
     rest = memoryview(data)
