@@ -80,7 +80,10 @@ class Wrong:
 
 def same(a: Array, b: Array) -> Bools:
     """Which elements of two arrays of one shape are equal. A NaN equals a NaN."""
-    return np.asarray((a == b) | ((a != a) & (b != b)), dtype=np.bool_)
+    equal = a == b
+    if a.dtype.kind == b.dtype.kind == "f":
+        equal = equal | ((a != a) & (b != b))
+    return np.asarray(equal, dtype=np.bool_)
 
 
 def equal(a: Array, b: Array) -> bool:

@@ -36,13 +36,8 @@ _TRITON_OLD, _NUMPY_TOO_NEW = (3, 6), (2, 4)
 _RELEASE = re.compile(r"\d+(\.\d+)*((a|b|rc|\.post|\.dev)\d+)*")
 # Of arrays from 128 KB to 32 MB (more glibc does not take) each page would be a fault anew at every step.
 _KEEPS_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
-_ALWAYS = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "TQDM_DISABLE": "1",
-    "PYTHONHASHSEED": "0",
-    **_KEEPS_MEMORY,
-}
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TQDM_DISABLE": "1", "PYTHONHASHSEED": "0"}
+_ALWAYS = _OFFLINE | _KEEPS_MEMORY
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _ENGINES = {
     "toy": _ONE_THREAD,
