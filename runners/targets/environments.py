@@ -34,10 +34,10 @@ CUDA_NEEDS = ("torch", "triton", "transformers", "sglang-kernel", "flashinfer-py
 _TRITON_OLD, _NUMPY_TOO_NEW = (3, 6), (2, 4)
 
 _RELEASE = re.compile(r"\d+(\.\d+)*((a|b|rc|\.post|\.dev)\d+)*")
-# Of arrays from 128 KB to 32 MB (more glibc does not take) each page would be a fault anew at every step.
+_ALWAYS = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TQDM_DISABLE": "1", "PYTHONHASHSEED": "0"}
+# Of arrays from 128 KB to 32 MB (more glibc does not take) each page would be a fault anew at every step. Not emulated,
+# where sglang's memory is the host's: what it reads before it wrote it would be what lay there before.
 _KEEPS_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
-_OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TQDM_DISABLE": "1", "PYTHONHASHSEED": "0"}
-_ALWAYS = _OFFLINE | _KEEPS_MEMORY
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _ENGINES = {
     "toy": _ONE_THREAD,
@@ -53,7 +53,7 @@ _ENGINES = {
     # the CUDA context that no fork survives. What sglang compiles are a few small kernels: Inductor's pool of processes
     # takes longer to start than these, in every session. What is computed on the host is small: threads of many
     # sessions would only get in each other's way.
-    "cuda": {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1", **_ONE_THREAD},
+    "cuda": {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"} | _ONE_THREAD | _KEEPS_MEMORY,
 }
 # What turns sglang's own probes on, before and after 0.5.13; and eagleeye's own variable for it.
 PROBES = "EAGLEEYE_PROBES"
