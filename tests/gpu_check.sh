@@ -4,10 +4,10 @@
 #   tests/gpu_check.sh [PART...]     without parts: all of them, the short ones first
 #
 # PYTHON: the interpreter (default: .venv/bin/python if it is there, else python3). RELEASE: what is measured (0.5.13).
-# BUGGY: a release that has #27338 (0.5.12.post1). pairs, like fidelity-all, is run only by name. AGAINST: a recording of `python -m repro fidelity --record` from
-# another host; for fidelity-all, which is run only by name, a folder of them, one for each runner and backend: without
-# it, DRAWN cases (100) of each on RELEASE are recorded in OUT/fidelity-all for another host to compare with. All pairs
-# run side by side. OUT: a folder for the logs (out/gpu-check).
+# BUGGY: a release that has #27338 (0.5.12.post1). AGAINST: a recording of `python -m repro fidelity --record` from
+# another host; for fidelity-all a folder of them, one for each runner and backend: without it, DRAWN cases (100) of each
+# on RELEASE are recorded in OUT/fidelity-all for another host to compare with. All pairs run side by side. fidelity-all
+# and pairs are run only by name. OUT: a folder for the logs (out/gpu-check).
 # Exit code: 0 if every part did what it should, 1 otherwise.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 3
@@ -125,7 +125,7 @@ run() {
       cat "$OUT/$1.log"
       ;;
     pairs) # what opening costs, every runner and backend at once
-      part "$1" 590 0 'pairs: .*' "$PYTHON" tests/gpu_pairs.py "$target" 8 400 "$OUT/$1"
+      part "$1" 590 0 'pairs: .*' "$PYTHON" -m tests.gpu_pairs "$target" 8 400 "$OUT/$1"
       cat "$OUT/$1.log"
       ;;
     scripts) # handed over only if they show the bug where it is and pass where it is not

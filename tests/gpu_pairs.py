@@ -1,7 +1,7 @@
 """What opening a session costs, for every runner and backend of a release, in a table: in a process for each setup, and
 in processes that have served others. All at once, so that timings are those of a busy machine.
 
-    python tests/gpu_pairs.py TARGET OPENINGS SECONDS OUT
+    python -m tests.gpu_pairs TARGET OPENINGS SECONDS OUT
 """
 
 from __future__ import annotations
@@ -14,11 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-PROJECT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(PROJECT))
-
-from repro.cases.runner_facts import RUNNER_FACTS  # noqa: E402 - the path above is needed first
-from runners.processes.served import RUNNERS  # noqa: E402 - likewise
+from repro.cases.runner_facts import RUNNER_FACTS
+from runners.processes.served import RUNNERS
 
 # How many setups a process serves, by what the column is called: one, or as many as it does where nobody says.
 COLUMNS = {"a process each": ["--setups-per-session", "1"], "served": []}
@@ -53,7 +50,7 @@ def begun(
     asked = ["--target", target, "--runner", runner, "--backend", backend, "--openings", openings, "--out", str(folder)]
     command = ["timeout", seconds, sys.executable, "-m", "fuzz", "bench", *asked, *COLUMNS[column]]
     with (folder / "printed").open("wb") as printed:
-        return subprocess.Popen(command, cwd=PROJECT, stdout=printed, stderr=subprocess.STDOUT)
+        return subprocess.Popen(command, stdout=printed, stderr=subprocess.STDOUT)
 
 
 def folder_of(out: Path, runner: str, backend: str, column: str) -> Path:

@@ -279,7 +279,7 @@ ROUNDS, EACH = 5, 1
 
 
 def drawn(runner: str, backend: str) -> Iterator[Case]:
-    """Cases of setups that every release runs: a process ends with what fails in it, and few drafts of old releases
+    """Cases of setups that every release runs: what fails may end a process, and few drafts of old releases
     are extended where these have branches, or have windows that Triton can compile."""
     rounds = (islice(round_cases(11, number, runner, backend, EACH), EACH) for number in count())
     some = (case for one in rounds for case in one)
@@ -344,7 +344,7 @@ def skip_unsupported(trace: Trace) -> None:
 
 
 def skip_without_two(ends: list[Termination]) -> None:
-    """Skip where nothing could be served: a process ends with what raises in it."""
+    """Skip where there were no two setups that one process could have served to their end."""
     if ends.count(Termination.DONE) < 2:
         pytest.skip(f"this release runs no two of these setups to their end: {', '.join(map(str, ends))}")
 

@@ -26,8 +26,9 @@ A, B, C = (replace(WELL, slots=slots) for slots in (5, 6, 7))
 
 
 def opened(coming: Coming) -> Open:
-    """A session that was sent what is known; no process is behind it."""
-    return Open(setup=coming.setup, inbox=None, pid=0, log=None, sent=list(coming.cases))  # type: ignore[arg-type]
+    """A session that was sent what is known."""
+    sent = list(coming.cases)
+    return Open(setup=coming.setup, inbox=None, pid=0, log=None, sent=sent)  # type: ignore[arg-type]  # no process is behind
 
 
 def standbys(room: int) -> tuple[WarmSessions, list[Setup], list[Setup]]:

@@ -34,37 +34,21 @@ class Inbox:
     def wait(self, deadline: float, others: Iterable[Inbox] = ()) -> None:
         """Return once there is something to read, or nothing will come any more. Silence past the deadline. Meanwhile
         take in what others have."""
-        poll = select.poll()
-        inboxes = {inbox.channel.fileno(): inbox for inbox in (self, *others) if inbox._takes()}
-        for handle in inboxes:
-            poll.register(handle, select.POLLIN)
-        while True:
-            here = bool(self._kept) or self._ended
-            remaining = deadline - time.monotonic()
-            for handle, _ in poll.poll(0 if here else max(0.0, 1000 * remaining)):
-                inboxes[handle]._take()
-                if not inboxes[handle]._takes():
-                    poll.unregister(handle)
-            if here or self._kept or self._ended:
-                return
-            if remaining <= 0:
-                raise Silence
+        inboxes = (self, *others)
+        _take_in(inboxes, 0.0)
+        while not (self._kept or self._ended):
+            _take_in(inboxes, _left(deadline))
 
     def read(self, size: int, deadline: float) -> bytes:
         """So many bytes, or fewer where the other side has closed. Silence past the deadline."""
         while len(self._kept) < size and not self._ended:
-            if deadline <= time.monotonic():
-                raise Silence
-            poll = select.poll()
-            poll.register(self.channel.fileno(), select.POLLIN)
-            if poll.poll(max(0.0, 1000 * (deadline - time.monotonic()))):
-                self._take()
+            _take_in((self,), _left(deadline), most=size)
         part = bytes(self._kept[:size])
         del self._kept[:size]
         return part
 
-    def _takes(self) -> bool:
-        return not self._ended and len(self._kept) < _KEPT_MAX
+    def _takes(self, most: int) -> bool:
+        return not self._ended and len(self._kept) < most
 
     def _take(self) -> None:
         """What has come, of a channel that has something to say."""
@@ -76,3 +60,21 @@ class Inbox:
                 part = b""
             self._kept += part
             self._ended = not part
+
+
+def _take_in(inboxes: Iterable[Inbox], seconds: float, most: int = _KEPT_MAX) -> None:
+    """Take in what has come in those that hold less than `most` bytes, or what first comes within so long."""
+    poll = select.poll()
+    takers = {inbox.channel.fileno(): inbox for inbox in inboxes if inbox._takes(most)}
+    for handle in takers:
+        poll.register(handle, select.POLLIN)
+    for handle, _ in poll.poll(1000 * seconds):
+        takers[handle]._take()
+
+
+def _left(deadline: float) -> float:
+    """Seconds until then. Silence if it has passed."""
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise Silence
+    return seconds
