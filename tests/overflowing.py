@@ -47,6 +47,12 @@ def gather(pointer, table, first, below, SIZE: tl.constexpr):
 
 
 @triton.jit
+def gather_either(pointer, table, other, below, SIZE: tl.constexpr):
+    lanes = tl.arange(0, SIZE)
+    tl.store(pointer + lanes, tl.load(tl.where(lanes < below, table + lanes, other + lanes)))
+
+
+@triton.jit
 def fill_by_program(pointer, step, same):
     program = tl.program_id(0)
     tl.store(pointer + program // step, -1)  # which this program itself replaces
@@ -123,6 +129,22 @@ def main() -> None:
         banded = torch.zeros(8, dtype=torch.int32)
     gather[(2,)](middle, banded, 4, 99, 8)
     note("a load of a guard band")
+    table, behind = (torch.from_numpy(memory[first : first + 8]) for first in (0, 8))  # two storages, side by side
+    for first in (4, 8):
+        table[:] = 1
+        behind[:] = 2
+        gather[(1,)](behind, table, first, 99, 8)
+        note(f"a load from {first} on, as far as the next argument's memory")
+    table[:] = 1
+    gather_either[(1,)](behind, table, middle[8:], 4, 8)
+    note("loads of one argument or the other")
+    fill_both[(1,)](table[:4], behind, 16)
+    note("stores as far as the next argument's memory")
+    flags = memory.view(np.bool_)
+    table, behind = (torch.from_numpy(flags[first : first + 8]) for first in (0, 8))
+    table[:], behind[:] = True, True
+    gather[(1,)](behind, table, 4, 99, 8)
+    note("a load of booleans")
     fill_by_program[(4,)](middle, 1, 0)
     note("each its own")
     fill_by_program[(4,)](middle, 2, 7)

@@ -107,6 +107,26 @@ def test_loads_past_the_end_are_seen_and_give_nothing(memory: dict[str, Any]) ->
         assert memory[name][8:16] == [104, 105, 106, 107, 0, 0, 0, 0]
 
 
+def test_another_arguments_memory_is_foreign(memory: dict[str, Any]) -> None:
+    """Wherever the host's allocator put it: here right behind."""
+    for first in (4, 8):
+        name = f"a load from {first} on, as far as the next argument's memory"
+        assert seen(memory, name) == {"load outside table in gather": [8, 8]}
+        assert memory[name][8:16] == [1] * (8 - first) + [0] * first
+    assert seen(memory, "a load of booleans") == {"load outside table in gather": [8, 8]}
+    assert memory["a load of booleans"][2:4] == [0x01010101, 0]
+    name = "stores as far as the next argument's memory"
+    assert set(memory["seen of " + name]) == {
+        "launches",
+        "store outside one in fill_both",
+        "store outside other in fill_both",
+    }
+    assert memory[name] == [*range(8), *range(8)] + [0] * 16
+    name = "loads of one argument or the other"
+    assert seen(memory, name) == {}, "nobody knows which of them a lane has"
+    assert memory[name][8:16] == [1] * 4 + [0] * 4
+
+
 def test_a_guard_band_is_nobodys_to_read(memory: dict[str, Any]) -> None:
     assert seen(memory, "a load of a guard band") == {"load outside table in gather": [8, 8]}
 

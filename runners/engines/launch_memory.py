@@ -21,6 +21,7 @@ from triton.runtime import interpreter as triton_interpreter
 from repro.traces.trace import Array
 from runners.engines import touched
 from runners.engines.guards import band_bytes
+from runners.engines.triton.pointers import argument_of
 
 LOAD, STORE, RACE = "load outside", "store outside", "two values stored to"
 BESIDE = {LOAD: "load outside the view of", STORE: "store outside the view of"}
@@ -95,6 +96,12 @@ def check(kernel: str, arguments: Mapping[str, object], programs: int) -> None:
             report(f"{NARROW} {name} in {kernel}", 0, len(value))
 
 
+def reaches(argument: str | None, span: Span, memory: Sequence[Span]) -> bool:
+    """Whether a pointer made from this argument may touch this memory: its own, or another argument's in the same
+    storage. If nobody knows what it was made from, it may touch all of it."""
+    return argument in (None, span.name) or any(own.name == argument and own.first == span.first for own in memory)
+
+
 # Findings --------------------------------------------------------------------------------------------------------
 
 # By what is wrong, the kernel and its argument: index and length, in elements of that argument, of the first place.
@@ -155,49 +162,42 @@ class _Launch:
 
     def allowed(self, ptrs: Any, mask: Any, size: int, kind: str) -> Any:
         """The mask without the lanes that lie outside of all memory; those are a finding."""
-        addresses = ptrs.data
-        if not addresses.size or self._within_one(addresses, size, kind, views=True):
+        addresses, argument = ptrs.data, argument_of(ptrs)
+        views, storages = (self._bounds(argument, kind, views=views) for views in (True, False))
+        if not addresses.size or _within_one(addresses, size, views):
             return mask
         lanes = np.broadcast_to(mask.data, addresses.shape).astype(np.bool_)
         used = addresses[lanes]
-        if not used.size or self._within_one(used, size, kind, views=True):
+        if not used.size or _within_one(used, size, views):
             return mask
-        if self._within_one(used, size, kind):
-            self._see_beside(used, size, kind)
+        if _within_one(used, size, storages):
+            # Maybe not within what its argument is a view of, nor any other argument.
+            beside = ~_inside(used, size, views)
+            if beside.any():
+                self._report(BESIDE[kind], int(used[beside].reshape(-1)[0]), argument)
             return mask
-        outside = lanes & ~self.inside(addresses, size, kind)
+        outside = lanes & ~_inside(addresses, size, storages)
         if not outside.any():
             return mask
-        self._report(kind, int(addresses[outside].reshape(-1)[0]))
+        self._report(kind, int(addresses[outside].reshape(-1)[0]), argument)
         return triton_interpreter.TensorHandle(lanes & ~outside, mask.dtype)
 
-    def _within_one(self, addresses: Any, size: int, kind: str, *, views: bool = False) -> bool:
-        first, last = int(addresses.min()), int(addresses.max()) + size
-        return any(low <= first and last <= high for low, high in self._bounds(kind, views=views))
+    def kept(self, ptrs: Any, size: int) -> Any:
+        return _inside(ptrs.data, size, self._bounds(argument_of(ptrs), STORE, views=False))
 
-    def _bounds(self, kind: str, *, views: bool = False) -> list[tuple[int, int]]:
-        return [(span.start, span.stop) if views else span.within(kind) for span in self.spans or ()]
+    def _bounds(self, argument: str | None, kind: str, *, views: bool) -> list[tuple[int, int]]:
+        """Of the memory that a pointer made from this argument may touch."""
+        spans = self.spans or ()
+        reached = [span for span in spans if reaches(argument, span, spans)]
+        return [(span.start, span.stop) if views else span.within(kind) for span in reached]
 
-    def _see_beside(self, addresses: Any, size: int, kind: str) -> None:
-        """These lie within one argument's memory, maybe not within what it is a view of, nor any other argument."""
-        beside = ~self.inside(addresses, size, kind, views=True)
-        if beside.any():
-            self._report(BESIDE[kind], int(addresses[beside].reshape(-1)[0]))
-
-    def inside(self, addresses: Any, size: int, kind: str, *, views: bool = False) -> Any:
-        inside = np.zeros(addresses.shape, dtype=np.bool_)
-        for low, high in self._bounds(kind, views=views):
-            if high - low >= size:
-                inside |= (addresses >= np.uint64(low)) & (addresses <= np.uint64(high - size))
-        return inside
-
-    def _report(self, kind: str, address: int) -> None:
-        """Of an address; the argument that it belongs to is taken to be the nearest."""
+    def _report(self, kind: str, address: int, argument: str | None = None) -> None:
+        """Of an address, and of the argument that it was made from; if nobody knows that, of the nearest."""
         views = kind in BESIDE.values()
 
-        def distance(span: Span) -> int:
+        def distance(span: Span) -> tuple[bool, int]:
             first, end = (span.start, span.stop) if views else (span.first, span.end)
-            return max(first - address, address - end, 0)
+            return span.name != argument, max(first - address, address - end, 0)
 
         nearest = min(self.spans or (), key=distance, default=None)
         if nearest is None:
@@ -261,6 +261,19 @@ def _contradict(address: int, stores: Sequence[tuple[Any, Any, tuple[int, ...]]]
     return len(set().union(*last.values())) > 1
 
 
+def _within_one(addresses: Any, size: int, bounds: Sequence[tuple[int, int]]) -> bool:
+    first, last = int(addresses.min()), int(addresses.max()) + size
+    return any(low <= first and last <= high for low, high in bounds)
+
+
+def _inside(addresses: Any, size: int, bounds: Sequence[tuple[int, int]]) -> Any:
+    inside = np.zeros(addresses.shape, dtype=np.bool_)
+    for low, high in bounds:
+        if high - low >= size:
+            inside |= (addresses >= np.uint64(low)) & (addresses <= np.uint64(high - size))
+    return inside
+
+
 _under_way: _Launch | None = None
 
 
@@ -279,11 +292,11 @@ def end() -> None:
     _under_way = None
 
 
-def kept(addresses: Any, size: int) -> Any:
+def kept(ptrs: Any, size: int) -> Any:
     """Which stores of this many bytes land in the launch's memory; None where that is not known."""
     if _under_way is None or _under_way.spans is None:
         return None
-    return _under_way.inside(addresses, size, STORE)
+    return _under_way.kept(ptrs, size)
 
 
 # The interpreter's loads and stores ------------------------------------------------------------------------------

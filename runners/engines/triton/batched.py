@@ -137,7 +137,7 @@ class BatchedBuilder(triton_interpreter.InterpreterBuilder):
     def create_masked_store(self, ptrs: Any, value: Any, mask: Any, cache_modifier: Any, eviction_policy: Any) -> None:
         shape = _common_shape(ptrs, value, mask)
         addresses, values, allowed = (_whole(part, shape) for part in (ptrs, value, mask))
-        inside = launch_memory.kept(addresses.data, values.data.itemsize)
+        inside = launch_memory.kept(addresses, values.data.itemsize)
         if inside is None:
             raise NotBatched
         access = self._access(addresses, TensorHandle(allowed.data & inside, tl.int1), values.data.itemsize)

@@ -21,7 +21,7 @@ from triton.runtime import interpreter as triton_interpreter
 from triton.runtime.errors import InterpreterError
 
 from runners.engines import launch_memory
-from runners.engines.triton import absent, batched, language, recorded, recording, reductions, values
+from runners.engines.triton import absent, batched, language, pointers, recorded, recording, reductions, values
 
 _receiver: Callable[[Launch], None] | None = None
 # Kernels whose programs cannot all be run at once, as was seen.
@@ -75,9 +75,9 @@ class Launch:
     def _run_as_written(self) -> None:
         """By Triton's language: all programs at once if that can be, else one after the other."""
         builder, function = triton_interpreter.interpreter_builder, self.function
-        convert = triton_interpreter._implicit_cvt
         arguments = {
-            name: value if name in self.constexprs else convert(value) for name, value in self.arguments.items()
+            name: value if name in self.constexprs else pointers.converted(name, value)
+            for name, value in self.arguments.items()
         }
         builder.set_grid_dim(*self.grid)
         if function not in _one_by_one and self.programs > 1:
@@ -195,6 +195,7 @@ class _Loops(triton_interpreter.ASTTransformer):
 def install() -> None:
     """Replace Triton's launcher in this process."""
     language.install()
+    pointers.install()
     reductions.install()
     launch_memory.install()
     triton_interpreter.FunctionRewriter.ast_transformer = _Loops()

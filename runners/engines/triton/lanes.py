@@ -46,7 +46,8 @@ class _Once:
 class Access:
     """Where the lanes of one operation point, with a row a program, or one row where all programs do the same. mask:
     those that are used, None if all are. used: their addresses, of elements of `size` bytes in [low, high), empty if
-    there are none. What follows from these is worked out once, as an access is kept from launch to launch."""
+    there are none. argument: what the pointers were made from, if that is known. What follows from these is worked out
+    once, as an access is kept from launch to launch."""
 
     addresses: Any
     mask: Any
@@ -55,6 +56,7 @@ class Access:
     low: int
     high: int
     size: int
+    argument: str | None
 
     @property
     def by_all(self) -> bool:
@@ -97,15 +99,16 @@ class Access:
         return False
 
 
-def located(programs: Any, pointers: Any, mask: Any, size: int) -> Access:
-    """Where elements of this size are loaded from, or stored to. mask: None where there is none."""
+def located(programs: Any, pointers: Any, mask: Any, size: int, argument: str | None) -> Access:
+    """Where elements of this size are loaded from, or stored to. mask: None where there is none; argument: what the
+    pointers were made from, if that is known."""
     shape = pointers.shape
     if mask is not None and mask.shape != shape:
         shape = np.broadcast_shapes(shape, mask.shape)
         pointers, mask = _whole(pointers, shape), _whole(mask, shape)
     used = pointers.reshape(-1) if mask is None else pointers[mask]
     low, high = (int(_least(used)), int(_most(used)) + size) if used.size else (0, 0)
-    return Access(pointers, mask, programs, used, low, high, size)
+    return Access(pointers, mask, programs, used, low, high, size, argument)
 
 
 @dataclass(slots=True)
@@ -137,7 +140,7 @@ class Lanes:
             return False
         low, high = access.low, access.high
         for span in self.spans:
-            if span.start <= low and high <= span.stop:
+            if span.start <= low and high <= span.stop and launch_memory.reaches(access.argument, span, self.spans):
                 break
         else:
             raise Unusual
@@ -254,6 +257,6 @@ def store(lanes: Lanes, access: Access, values: Any) -> None:
         # At one place for all programs, but not of one value.
         shape = (values.shape[0], *shape[1:])
         mask = None if access.mask is None else _whole(access.mask, shape)
-        access = located(access.programs, _whole(access.addresses, shape), mask, access.size)
+        access = located(access.programs, _whole(access.addresses, shape), mask, access.size, access.argument)
     if lanes.touch(access, writes=True):
         triton_interpreter._interpreter.store(access.addresses, _whole(values, shape), access.every)

@@ -106,12 +106,12 @@ def _bind(target: Any, name: str, member: Any, builder: Any, scope: Any) -> None
     scope.set_attr(target, name, bound)
 
 
-_blocks: dict[tuple[str, tuple[int, ...]], Any] = {}
+_blocks: dict[tuple[str, str | None, tuple[int, ...]], Any] = {}
 
 
 def _block(element: Any, sizes: tuple[int, ...]) -> Any:
     """The one block type of this element and shape."""
-    key = (element.name, sizes)
+    key = (element.name, getattr(element, "argument", None), sizes)
     block = _blocks.get(key)
     if block is None:
         block = _blocks[key] = tl.block_type(element, sizes)

@@ -13,7 +13,7 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter as triton_interpreter
 
-from runners.engines.triton import lanes
+from runners.engines.triton import lanes, pointers
 from runners.engines.triton.batched import BatchedBuilder, Diverged, known
 from runners.engines.triton.values import ADDRESSES, MEMORY, NUMBERS, NotRecorded, Value, apply
 
@@ -165,7 +165,8 @@ class _Builder(BatchedBuilder):
         apply(lanes.store, self.given[LANES], access, value.data)
 
     def _located(self, ptrs: Any, mask: Any, size: int) -> Any:
-        return apply(lanes.located, self.given[PROGRAMS], ptrs.data, None if mask is None else mask.data, size)
+        allowed, argument = None if mask is None else mask.data, pointers.argument_of(ptrs)
+        return apply(lanes.located, self.given[PROGRAMS], ptrs.data, allowed, size, argument)
 
     def create_bitcast(self, src: Any, dst_type: Any) -> Any:
         if src.dtype.is_ptr() and _width(src.dtype) != _width(dst_type.scalar):
@@ -202,7 +203,7 @@ def record(
     bound = {}
     places = iter(given[ARGUMENTS:])
     for name, value in arguments.items():
-        bound[name] = value if name in constexprs else triton_interpreter._implicit_cvt(value)
+        bound[name] = value if name in constexprs else pointers.converted(name, value)
         if name not in constexprs and (type(value) is int or isinstance(value, torch.Tensor)):
             bound[name].handle.data = next(places)
     builder.__class__, builder.given = _Builder, given
