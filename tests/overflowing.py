@@ -125,6 +125,8 @@ def main() -> None:
     note("a load that its mask keeps inside")
     gather[(1,)](middle, table, 4, 99, 8)
     note("a load past the end")
+    gather[(1,)](middle, table[:0], 0, 99, 8)
+    note("a load of what is empty")
     with Guards(lambda: False):
         banded = torch.zeros(8, dtype=torch.int32)
     gather[(2,)](middle, banded, 4, 99, 8)

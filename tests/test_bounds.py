@@ -103,6 +103,7 @@ def test_options_of_another_platform_are_refused(memory: dict[str, Any]) -> None
 def test_loads_past_the_end_are_seen_and_give_nothing(memory: dict[str, Any]) -> None:
     assert seen(memory, "a load that its mask keeps inside") == {}
     assert seen(memory, "a load past the end") == {"load outside table in gather": [8, 8]}
+    assert seen(memory, "a load of what is empty") == {"load outside table in gather": [0, 0]}
     for name in ("a load that its mask keeps inside", "a load past the end"):
         assert memory[name][8:16] == [104, 105, 106, 107, 0, 0, 0, 0]
 

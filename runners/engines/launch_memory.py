@@ -200,6 +200,9 @@ class _Launch:
             return span.name != argument, max(first - address, address - end, 0)
 
         nearest = min(self.spans or (), key=distance, default=None)
+        if argument is not None and (nearest is None or nearest.name != argument):
+            report(f"{kind} {argument} in {self.kernel}", 0, 0)  # which is empty
+            return
         if nearest is None:
             report(f"{kind} everything in {self.kernel}", address)
             return
