@@ -6,8 +6,8 @@
 # PYTHON: the interpreter (default: .venv/bin/python if it is there, else python3). RELEASE: what is measured (0.5.13).
 # BUGGY: a release that has #27338 (0.5.12.post1). AGAINST: a recording of `python -m repro fidelity --record` from
 # another host; for fidelity-all a folder of them, one for each runner and backend: without it, DRAWN cases (100) of each
-# on RELEASE are recorded in OUT/fidelity-all for another host to compare with. All pairs run side by side. fidelity-all
-# and pairs are run only by name. OUT: a folder for the logs (out/gpu-check).
+# on RELEASE are recorded in OUT/fidelity-all for another host to compare with. All pairs run side by side. fidelity-all,
+# pairs and ray-N are run only by name. OUT: a folder for the logs (out/gpu-check).
 # Exit code: 0 if every part did what it should, 1 otherwise.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 3
@@ -61,6 +61,25 @@ print(*(f"{name}-{b}" for name, row in RUNNER_FACTS.items() if name != "toy" for
   done
   echo "fidelity-all: ${#jobs[@]} pairs, $worst"
   return $worst
+}
+
+# ray_beside_workers TARGET N: a campaign of 90 seconds with so many workers, and on so many slots of a cluster that is
+# this host alone. Fails where one of them has trouble of its own; what it finds is none.
+ray_beside_workers() {
+  local target=$1 count=$2 place=$OUT/ray-$2 how code worst=0 both=""
+  mkdir -p "$place"
+  "$PYTHON" -m ray.scripts.scripts start --head --include-dashboard=false --disable-usage-stats || return 3
+  for how in "--workers $count" "--cluster auto --slots $count"; do
+    # shellcheck disable=SC2086  # two options, or four
+    "$PYTHON" -m fuzz run --target "$target" --backend flashinfer --minutes 1.5 --seed 5 --confirm 1 --shrink-runs 1 \
+      $how --out "$place/${how:2:7}" >"$place/${how:2:7}.log" 2>&1
+    code=$?
+    [ $code -le 1 ] || worst=$code
+    both+="${how:2:7} $(grep -oE '[0-9,]+ cases \([0-9,]+ judged\) on [0-9]+ setups' "$place/${how:2:7}.log" | tail -1); "
+  done
+  "$PYTHON" -m ray.scripts.scripts stop
+  echo "ray: $both"
+  return "$worst"
 }
 
 run() {
@@ -127,6 +146,11 @@ run() {
     pairs) # what opening costs, every runner and backend at once
       part "$1" 590 0 'pairs: .*' "$PYTHON" -m tests.gpu_pairs "$target" 8 400 "$OUT/$1"
       cat "$OUT/$1.log"
+      ;;
+    ray-[1-9]*) # with the extra `ray`
+      export -f ray_beside_workers
+      export PYTHON OUT
+      part "$1" 420 0 'ray: .*' bash -c "ray_beside_workers '$target' '${1#ray-}'"
       ;;
     scripts) # handed over only if they show the bug where it is and pass where it is not
       part "$1" 595 0 'scripts: .*' bash -c "mkdir -p '$OUT/scripts'; worst=0

@@ -18,11 +18,13 @@ from fuzz import __main__ as fuzz
 from fuzz.cluster.chunk import Chunk, Cutter, settling
 from fuzz.cluster.dispatcher import ALONE_S
 from fuzz.cluster.drive import Drive, Office
+from fuzz.cluster.fan import connected, job_on
 from fuzz.cluster.nodes import Answer, Event, Left, Refused
 from fuzz.cluster.schedule import LOSSES_MAX, LOSSES_SUSPECT, Schedule
 from fuzz.exits import exit_code
 from fuzz.stats import Plan
 from repro.cases.codec import digest
+from repro.commands.cli import BadInput
 from repro.ledger.rows import CaseRow
 from repro.traces.campaign import Campaign
 from repro.traces.finding import Finding
@@ -345,6 +347,12 @@ def test_without_ray_one_line_names_what_to_install(
 def test_what_is_no_cluster_is_refused(place: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert fuzz.main(["run", "--target", "clean/toy", "--cluster", place]) == 3
     assert "is neither auto nor HOST:PORT nor local:N" in capsys.readouterr().err
+
+
+def test_a_cluster_on_this_machine_has_no_gpus() -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: make setup-checks")
+    with pytest.raises(BadInput, match="--cluster local:2 has no GPUs: start Ray on this host"):
+        connected("local:2", job_on({"cuda"}), None)
 
 
 @pytest.mark.parametrize("more", [["--workers", "2"], ["--shard", "1/2"], ["--keep-traces"]])
