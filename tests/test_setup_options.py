@@ -63,6 +63,8 @@ def test_an_option_is_written_where_it_says_something(options: dict[str, Any]) -
             {"runner": "draft", "num_steps": 2, "num_draft_tokens": 3, "backend": "flashinfer", "window": 7},
             "drafts in no window",
         ),
+        # Of one draft step, but started with three.
+        ({"runner": "draft_extend", "backend": "flashinfer", "window": 7, "adaptive": 3}, "drafts in no window"),
         ({"swa": True}, "KV slots of their own in a target with a window"),
         ({"runner": "draft", "num_steps": 2, "num_draft_tokens": 3, "returns_hidden": True}, "are not asked for"),
         ({"overhang": 4}, "nothing behind its context"),

@@ -98,8 +98,10 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     # flashinfer's kernels are planned without one, whatever the layer says (docs/findings).
     capped = domain.capped and backend == "triton"
     plain = algorithm not in LATENT  # neither windows nor caps are known for latent attention
-    windows = domain.windowed == "target" or BACKEND_FACTS[backend].drafts_in_windows or num_steps == 1
-    window = draw(st.sampled_from(WINDOWS)) if domain.windowed and windows and swarm.windowed and plain else 0
+    windows = domain.windowed == "target" or BACKEND_FACTS[backend].drafts_in_windows
+    windowed = domain.windowed and (windows or num_steps == 1) and swarm.windowed and plain
+    window = draw(st.sampled_from(WINDOWS)) if windowed else 0
+    adapting &= plain and (windows or not window)
     others = [steps for steps in range(1, min(steps_max + 1, domain.num_steps_max) + 1) if steps != num_steps]
     quantises = domain.quantises and BACKEND_FACTS[backend].quantises and swarm.quantising and plain
     kv_dtype, above = (draw(st.sampled_from(KV_DTYPES)), KV_DTYPE_ABOVE) if quantises else ("", 0)
@@ -134,7 +136,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         mrope=swarm.mrope and domain.mrope and algorithm == "EAGLE3" and draw(st.booleans()),
         rejection=rejecting and algorithm != "EAGLE3",
         deterministic=swarm.deterministic and capped and plain and draw(st.booleans()),
-        adaptive=draw(st.sampled_from(others)) if adapting and plain else 0,
+        adaptive=draw(st.sampled_from(others)) if adapting else 0,
         kv_dtype=kv_dtype,
         dp_attention=swarm.ranked and domain.rank_tokens is not None,
     )

@@ -38,8 +38,13 @@ def fill_cache(kv: Sequence[torch.Tensor], table: Ints) -> None:
 def filled_from(widest: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """What KV caches are filled from: the noise of repro/cases/payload.py on the device, from whose end it goes on to
     its beginning for as many values as the widest slot takes."""
-    values = torch.from_numpy(noise()).to(device, dtype)
+    values = _noise(dtype).to(device)
     return torch.cat((values, values[:widest]))
+
+
+@functools.cache
+def _noise(dtype: torch.dtype) -> torch.Tensor:
+    return torch.from_numpy(noise()).to(dtype)
 
 
 class Filling:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from runners.sessions.attributes import DEPTH, looked_into
 
@@ -40,14 +41,10 @@ _POP = dis.opmap["POP_TOP"]
 
 def unmade(roots: Mapping[str, Any]) -> list[str]:
     """As Class.attribute, of all objects of sglang's that these lead to."""
-    every: dict[type, tuple[frozenset[str], frozenset[str]]] = {}
     names = set()
     for held in _objects(list(roots.values())):
-        kind = type(held)
-        if kind not in every:
-            every[kind] = _attributes(kind)
-        read, made = every[kind]
-        names |= {f"{kind.__name__}.{name}" for name in read - made if not _has(held, name)}
+        read, made = _attributes(type(held))
+        names |= {f"{type(held).__name__}.{name}" for name in read - made if not _has(held, name)}
     return sorted(names)
 
 
@@ -77,9 +74,19 @@ def _objects(roots: list[Any]) -> Iterator[Any]:
         waiting += [(part, depth - 1) for part in inner if depth]
 
 
+# Of each class, as a process serves setup after setup of the same ones.
+_known: WeakKeyDictionary[type, tuple[frozenset[str], frozenset[str]]] = WeakKeyDictionary()
+
+
 def _attributes(kind: type) -> tuple[frozenset[str], frozenset[str]]:
     """What methods of sglang's classes read of their own object, but for those that a class before them replaces; and
     what they make. Nothing of a class that makes attributes up."""
+    if kind not in _known:
+        _known[kind] = _noted(kind)
+    return _known[kind]
+
+
+def _noted(kind: type) -> tuple[frozenset[str], frozenset[str]]:
     if any("__getattr__" in vars(base) for base in kind.__mro__):
         return frozenset(), frozenset()
     read, made, replaced = set[str](), set[str](), set[str]()
