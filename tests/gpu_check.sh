@@ -68,7 +68,7 @@ print(*(f"{name}-{b}" for name, row in RUNNER_FACTS.items() if name != "toy" for
 ray_beside_workers() {
   local target=$1 count=$2 place=$OUT/ray-$2 how code worst=0 both=""
   mkdir -p "$place"
-  "$PYTHON" -m ray.scripts.scripts start --head --include-dashboard=false --disable-usage-stats || return 3
+  "$PYTHON" -m ray.scripts.scripts start --head --include-dashboard=false --disable-usage-stats >"$place/start.log" 2>&1 || return 3
   for how in "--workers $count" "--cluster auto --slots $count"; do
     # shellcheck disable=SC2086  # two options, or four
     "$PYTHON" -m fuzz run --target "$target" --backend flashinfer --minutes 1.5 --seed 5 --confirm 1 --shrink-runs 1 \
@@ -77,7 +77,7 @@ ray_beside_workers() {
     [ $code -le 1 ] || worst=$code
     both+="${how:2:7} $(grep -oE '[0-9,]+ cases \([0-9,]+ judged\) on [0-9]+ setups' "$place/${how:2:7}.log" | tail -1); "
   done
-  "$PYTHON" -m ray.scripts.scripts stop
+  "$PYTHON" -m ray.scripts.scripts stop >"$place/stop.log" 2>&1
   echo "ray: $both"
   return "$worst"
 }

@@ -42,6 +42,12 @@ def filled_from(widest: int, device: torch.device, dtype: torch.dtype) -> torch.
     return torch.cat((values, values[:widest]))
 
 
+def prepare() -> None:
+    """Make the noise in the process that sessions are forked from: it takes longer than a small cache's filling."""
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        _noise(dtype)
+
+
 @functools.cache
 def _noise(dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(noise()).to(dtype)

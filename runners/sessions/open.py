@@ -26,7 +26,7 @@ from runners.engines.active import engine
 from runners.recording.observer import HarnessError, OpenSession, RunCase, Unsupported, Watch
 from runners.releases import catalogue, fa3, model, native, traced
 from runners.releases.stood_in import stood_in
-from runners.sessions import mutation, replay, serving
+from runners.sessions import memory, mutation, replay, serving
 from runners.sessions.attribution import not_built
 from runners.targets.compiled import COLD
 from runners.targets.overlay import overlay_at
@@ -46,6 +46,7 @@ with engine.importing():
     catalogue.prepare(RELEASE, engine.device)
     ADAPTERS = catalogue.load_all(RELEASE)
     engine.start_compilers(traced.ahead)
+    memory.prepare()
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
