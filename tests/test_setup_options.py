@@ -78,6 +78,13 @@ def test_options_of_other_runners_are_refused(changes: dict[str, Any], said: str
     assert any(said in problem for problem in problems(case))
 
 
+def test_a_worker_may_start_with_several_draft_steps_where_the_backend_for_them_can_be_made() -> None:
+    changes: dict[str, Any] = {"runner": "draft_extend", "window": 7, "adaptive": 3}
+    for backend in ("triton", "fa3"):
+        setup = replace(SETUP, backend=backend, head_dim=64, dtype="float16", **changes)
+        assert problems(Case(setup=setup, steps=(batch(3),))) == []
+
+
 def test_idle_steps_and_steps_without_lengths_on_the_host_are_cases() -> None:
     plain = Case(setup=SETUP, steps=(batch(3), batch(), batch(4, 5)))
     half = replace(plain, steps=(batch(3), replace(batch(), mirrored=False), batch(4, 5)))

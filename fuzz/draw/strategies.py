@@ -98,10 +98,9 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     # flashinfer's kernels are planned without one, whatever the layer says (docs/findings).
     capped = domain.capped and backend == "triton"
     plain = algorithm not in LATENT  # neither windows nor caps are known for latent attention
-    windows = domain.windowed == "target" or BACKEND_FACTS[backend].drafts_in_windows
-    windowed = domain.windowed and (windows or num_steps == 1) and swarm.windowed and plain
-    window = draw(st.sampled_from(WINDOWS)) if windowed else 0
-    adapting &= plain and (windows or not window)
+    windows = domain.windowed == "target" or BACKEND_FACTS[backend].drafts_in_windows or num_steps == 1
+    window = draw(st.sampled_from(WINDOWS)) if domain.windowed and windows and swarm.windowed and plain else 0
+    adapting &= plain and not (window and domain.windowed == "draft" and not BACKEND_FACTS[backend].starts_in_windows)
     others = [steps for steps in range(1, min(steps_max + 1, domain.num_steps_max) + 1) if steps != num_steps]
     quantises = domain.quantises and BACKEND_FACTS[backend].quantises and swarm.quantising and plain
     kv_dtype, above = (draw(st.sampled_from(KV_DTYPES)), KV_DTYPE_ABOVE) if quantises else ("", 0)

@@ -24,8 +24,10 @@ class BackendFacts:
     # Whether it reads whole pages by their numbers: each branch of a draft reads its own copy of the prefix's last
     # page, and a padded row any slots of the reserved one.
     reads_pages: bool = False
-    # Whether its backend of several draft steps has windows; flashinfer's asserts that there are none.
+    # Whether drafts of several steps are driven with windows; and whether its backend for them can be made at all where
+    # there is one, which flashinfer's asserts that there is not.
     drafts_in_windows: bool = True
+    starts_in_windows: bool = True
     # Whether it is driven with keys and values of eight bits (Setup.kv_dtype).
     quantises: bool = False
     # What the names of sglang's classes for it begin with; empty: anything.
@@ -57,6 +59,7 @@ BACKEND_FACTS = {
         without_dtypes=("float32",),
         indexes_queries=True,
         drafts_in_windows=False,
+        starts_in_windows=False,
         classes="FlashInfer",
         names_cuda=True,
     ),

@@ -221,8 +221,11 @@ def setup_problems(setup: Setup) -> list[str]:
     within("window", 0, CONTEXT_MAX)
     need(bool(domain.windowed) or not setup.window, f"the {setup.runner} runner has no window")
     need(not (needs_latent and setup.window), f"the {setup.algorithm} algorithm has no window")
-    drafts = domain.windowed == "draft" and max(setup.num_steps, setup.adaptive) > 1
-    need(kernels.drafts_in_windows or not (drafts and setup.window), f"{setup.backend} drafts in no window")
+    drafted = domain.windowed == "draft" and setup.window
+    drafts = setup.num_steps > 1 and not kernels.drafts_in_windows
+    # A worker that starts with several draft steps has the backend for them, whatever the runner's own number is.
+    starts = setup.adaptive > 1 and not kernels.starts_in_windows
+    need(not drafted or not (drafts or starts), f"{setup.backend} drafts in no window")
     needs_target = domain.windowed == "target" and setup.window
     need(bool(needs_target) or not setup.swa, "sliding layers have KV slots of their own in a target with a window")
     within("logit_cap", 0, LOGIT_CAP_MAX)
