@@ -350,7 +350,6 @@ def test_what_is_no_cluster_is_refused(place: str, capsys: pytest.CaptureFixture
 
 
 def test_a_cluster_on_this_machine_has_no_gpus() -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: make setup-checks")
     with pytest.raises(BadInput, match="--cluster local:2 has no GPUs: start Ray on this host"):
         connected("local:2", job_on({"cuda"}), None)
 

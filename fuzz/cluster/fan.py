@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.cluster.dispatcher import Dispatcher
-from fuzz.cluster.nodes import Answer, Nodes
+from fuzz.cluster.nodes import LOCAL, Answer, Nodes
 from fuzz.cluster.piece import Piece
 from fuzz.cluster.slot import code_digest
 from repro.cases.case import Target
@@ -148,13 +148,13 @@ def job_on(engines: Iterable[str], environment: Mapping[str, str] | None = None)
 
 def connected(place: str, job: Mapping[str, Any], slots: int | None) -> contextlib.AbstractContextManager[Nodes[Any]]:
     """BadInput if there is no such cluster, or no Ray, or if it would have no GPUs and is to."""
+    if place.startswith(LOCAL) and job["cuda"]:
+        raise BadInput(
+            f"--cluster {place} has no GPUs: start Ray on this host (ray start --head), and give --cluster auto"
+        )
     try:
         # Only here: most have no Ray.
         from fuzz.cluster import on_ray
     except ImportError as error:
         raise BadInput(f"--cluster needs Ray: pip install 'eagleeye[ray]' ({error})") from error
-    if place.startswith(on_ray.LOCAL) and job["cuda"]:
-        raise BadInput(
-            f"--cluster {place} has no GPUs: start Ray on this host (ray start --head), and give --cluster auto"
-        )
     return on_ray.connected(place, job, slots)

@@ -9,6 +9,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from fuzz.cluster.schedule import Named
 
+# In front of how many nodes are to be started on this machine.
+LOCAL = "local:"
+
 
 class Work(Named, Protocol):
     """What can be sent to a node: a chunk of a campaign, or a piece of a command."""

@@ -26,7 +26,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fuzz.cluster import agent
-from fuzz.cluster.nodes import Answer, Doing, Event, Joined, Left, Refused, W
+from fuzz.cluster.nodes import LOCAL, Answer, Doing, Event, Joined, Left, Refused, W
 from fuzz.cluster.schedule import IN_FLIGHT
 
 # Seconds between two looks at which nodes there are, and at what they are doing.
@@ -35,7 +35,6 @@ LOOK_EVERY = 2.0
 AGENTS_MAX = 20
 # A node of the cluster on this machine that is lost is noticed after two or three seconds instead of fifteen.
 WATCHFUL = {"health_check_period_ms": 1000, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 3}
-LOCAL = "local:"
 # For a node on this machine to end.
 END_NODE_S = 10.0
 

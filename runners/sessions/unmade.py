@@ -74,7 +74,7 @@ def _objects(roots: list[Any]) -> Iterator[Any]:
         waiting += [(part, depth - 1) for part in inner if depth]
 
 
-# Of each class, as a process serves setup after setup of the same ones.
+# _noted() of each class, as a process serves setup after setup of the same ones.
 _known: WeakKeyDictionary[type, tuple[frozenset[str], frozenset[str]]] = WeakKeyDictionary()
 
 
