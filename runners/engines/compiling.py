@@ -14,10 +14,14 @@ from unittest.mock import patch
 
 import torch
 
+from runners.engines.deferred import Compile, Deferring, Outgrown, TracedAhead
 from runners.engines.guards import lowered
 
-# A function, and what it is called with.
+# A function that sglang compiles, and what it is called with.
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
+# How often a function may be traced in one process, ahead or as it serves many setups: past a limit of its own, Dynamo
+# would give up and run it as it is.
+TRACED_MAX = 1024
 # What a session would import when it compiles first, as far as this version of PyTorch has it.
 _LATE = (
     "torch._dynamo.backends.common",
@@ -44,18 +48,76 @@ _REMEMBERED = (
 )
 
 
-def without_guards(compile: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.compile, of which functions are called with guard bands lowered. Dynamo would trace these as well, and
-    trace each function again once they are gone."""
+def _inductor(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """What torch.compile does with a graph, if it is not told otherwise."""
+    backends: Any = importlib.import_module("torch._dynamo.backends.registry")
+    compiled: Callable[..., Any] = backends.lookup_backend("inductor")(graph, inputs)
+    return compiled
 
-    @functools.wraps(compile)
-    def compiling(model: Any = None, **options: Any) -> Any:
+
+class Compiling:
+    """torch.compile, of which functions are called with guard bands lowered, and can be traced ahead. Dynamo would
+    trace the bands as well, and trace each function again once they are gone. Mutable: see start().
+
+    compile: torch's own. by: what it does with graphs where a function does not say.
+    """
+
+    def __init__(self, compile: Callable[..., Any], by: Compile = _inductor) -> None:
+        functools.update_wrapper(self, compile)
+        self._compile, self._by, self._backend = compile, by, Deferring(by)
+
+    def __call__(self, model: Any = None, **options: Any) -> Any:
         if model is None:
-            return functools.partial(compiling, **options)
-        compiled = compile(model, **options)
-        return compiled if isinstance(model, torch.nn.Module) else _lowering(compiled)
+            return functools.partial(self, **options)
+        if isinstance(model, torch.nn.Module):
+            return self._compile(model, **options)
+        if options.keys() & {"backend", "mode", "options"}:
+            return _lowering(self._compile(model, **options))
+        return _lowering(self._first(model, options))
 
-    return compiling
+    def _first(self, function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+        """The function, compiled so that it can be traced ahead, and once more for what that does not fit."""
+        first = self._compile(function, backend=self._backend, **options)
+
+        @functools.cache
+        def otherwise() -> Callable[..., Any]:
+            compiled: Callable[..., Any] = self._compile(_another(function), backend=self._by, **options)
+            return compiled
+
+        @functools.wraps(first)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return first(*args, **kwargs)
+            except Outgrown:
+                return otherwise()(*args, **kwargs)
+
+        return called
+
+    def start(self, calls: Callable[[], Sequence[Call]]) -> None:
+        """Have the compilers import, make and remember what they need, and trace these calls, so that all who are
+        forked later can do without. No device is touched, and no kernel is compiled. calls: of functions compiled by
+        this, with arguments of the device that has not been started."""
+        dynamo: Any = importlib.import_module("torch._dynamo.config")
+        dynamo.recompile_limit = dynamo.accumulated_recompile_limit = TRACED_MAX
+        self._backend.ahead = True
+        try:
+            with _no_device():
+                for function, arguments in calls():
+                    with contextlib.suppress(TracedAhead):
+                        function(*arguments)
+                # What is traced is not compiled. This has what compiles it imported.
+                self._compile(_doubled, backend="aot_eager")(torch.ones(2))
+        except Exception as error:  # of a Dynamo that asks for more: each session then traces what it needs
+            print(f"nothing was traced ahead: {type(error).__name__}: {error}")
+        finally:
+            self._backend.ahead = False
+        for name in _LATE:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        for name, function_name in _REMEMBERED:
+            remembered = getattr(sys.modules.get(name), function_name, None)
+            if remembered is not None:
+                remembered()
 
 
 def _lowering(compiled: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,26 +131,12 @@ def _lowering(compiled: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def start(calls: Sequence[Call]) -> None:
-    """Have the compilers import, make and remember what they need: of these calls, traced on the CPU, and for whatever
-    is compiled first. No device is touched, and no kernel is compiled."""
-    try:
-        with _no_device():
-            for function, arguments in calls:
-                torch.compile(_another(function), dynamic=True, backend="aot_eager")(*arguments)
-    except Exception as error:  # of a Dynamo that asks for more: the first function of each session then takes longer
-        print(f"Dynamo was not started ahead: {type(error).__name__}: {error}")
-    for name in _LATE:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    for name, function_name in _REMEMBERED:
-        remembered = getattr(sys.modules.get(name), function_name, None)
-        if remembered is not None:
-            remembered()
+def _doubled(values: torch.Tensor) -> torch.Tensor:
+    return values * 2
 
 
 def _another(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function with code of its own: what was traced of it is not looked at when the first one is called."""
+    """The same function with code of its own: what was traced of the first one is not looked at when it is called."""
     code = function.__code__.replace()
     return types.FunctionType(
         code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
@@ -97,12 +145,12 @@ def _another(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _no_device() -> Iterator[None]:
-    """While entered, Dynamo sees no device whose random numbers and streams it would have to put back, and whoever asks
-    for one all the same gets an error: no fork survives a device that was started."""
-    cuda = patch.multiple(
-        torch.cuda, _lazy_init=_refused, get_rng_state=torch.get_rng_state, set_rng_state=lambda state: None
-    )
-    with cuda, patch.object(torch.accelerator, "is_available", lambda: False):
+    """While entered, PyTorch sees no device whose random numbers and streams it would have to put back, or that it
+    would start for tensors of its kind. Whoever starts one all the same gets an error: no fork survives that."""
+    with (
+        patch.multiple(torch.cuda, _lazy_init=_refused, is_available=lambda: False),
+        patch.object(torch.accelerator, "is_available", lambda: False),
+    ):
         yield
 
 

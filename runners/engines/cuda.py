@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 
 from repro.traces.trace import Array
 from runners.engines import compiling
+from runners.engines.unbacked import Unbacked, unbacked
 
 device = "cuda"
-# How often a function may be traced in a process that serves many setups.
-TRACED_MAX = 1024
+_compiling = compiling.Compiling(torch.compile)
 
 
 class Graph(torch.cuda.CUDAGraph):
@@ -42,12 +42,13 @@ def install() -> None:
     """Put the observed graph where sglang looks for CUDA graphs, and compiled functions out of the guards' reach.
     Touches no device."""
     torch.cuda.CUDAGraph = Graph
-    torch.compile = compiling.without_guards(torch.compile)
+    torch.compile = _compiling
 
 
-def start_compilers(calls: Callable[[], Sequence[compiling.Call]]) -> None:
-    """What compiled functions need, for all sessions that are forked later. calls: which of them are traced ahead."""
-    compiling.start(calls())
+def start_compilers(calls: Callable[[Unbacked], Sequence[compiling.Call]]) -> None:
+    """What compiled functions need, for all sessions that are forked later. calls: which of them are traced ahead, with
+    tensors of what it is given."""
+    _compiling.start(partial(calls, unbacked))
 
 
 def capturing() -> bool:
@@ -76,10 +77,7 @@ def accept_literal_cuda() -> None:
 
 
 def forget() -> None:
-    """No runner is captured any more: the next graphs are those of another one. Functions are traced anew for each kind
-    of its inputs; past a limit Dynamo would give up, and run them as they are."""
-    dynamo: Any = importlib.import_module("torch._dynamo.config")
-    dynamo.recompile_limit = dynamo.accumulated_recompile_limit = TRACED_MAX
+    """No runner is captured any more: the next graphs are those of another one."""
     Graph.runner_is_captured, Graph.before_replay = False, None
 
 
