@@ -11,7 +11,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from runners.engines import guards
-from runners.engines.guards import BAND, Guards
+from runners.engines.guards import BAND, Guards, band_bytes
 from runners.engines.without_device import remember_cores
 
 pytestmark = pytest.mark.emulated
@@ -59,6 +59,29 @@ def test_a_function_is_traced_once_for_what_stands_apart_and_what_does_not() -> 
     for tensor in (made, torch.zeros((4, 8)), made[:3]):
         function(tensor)
     assert len(traces) == 1
+
+
+def test_pinned_memory_stays_pinned_and_a_workspace_of_it_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As asked for where there is a GPU; here the question is noted."""
+    asked: list[bool] = []
+    new_empty = torch.Tensor.new_empty
+
+    def empty(*size: int, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
+        return plain(*size, **kwargs)
+
+    def noted(like: torch.Tensor, *size: int, pin_memory: bool) -> torch.Tensor:
+        asked.append(pin_memory)
+        return new_empty(like, *size)
+
+    plain = torch.empty
+    monkeypatch.setattr(torch.Tensor, "new_empty", noted)
+    monkeypatch.setattr(guards, "_FACTORIES", {empty})
+    up = Guards(lambda: False)
+    small = up.__torch_function__(empty, (), (4,), {"pin_memory": True})
+    large = up.__torch_function__(empty, (), (1 << 20,), {"pin_memory": True, "dtype": torch.uint8})
+    up.__torch_function__(empty, (), (4,), {})
+    assert asked == [True, False]
+    assert band_bytes(small.untyped_storage()) and not band_bytes(large.untyped_storage())
 
 
 def test_a_vast_workspace_stays_untouched(monkeypatch: pytest.MonkeyPatch) -> None:

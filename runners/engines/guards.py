@@ -23,6 +23,8 @@ _FILL = 0x5A  # every byte of a band: 0x5A5A... is a large integer and an ordina
 # What is asked for in so many bytes and left to the allocator, a workspace say, comes untouched from the host's system:
 # there is nothing to copy, and whoever read or wrote all of it would have it all in memory.
 _VAST = 1 << 26
+# Pinned memory of so many bytes, a workspace of flashinfer's say, stays as it is: with bands it would take twice as much.
+_WORKSPACE = 1 << 20
 # torch's own, which an engine may have replaced by the time that they are called.
 _EMPTY = torch.empty
 _FACTORIES = {torch.zeros, torch.ones, torch.full, _EMPTY}
@@ -67,7 +69,7 @@ class Guards(TorchFunctionMode):
     """While entered, factory calls return tensors with bands around them; `capturing` says when to keep out.
 
     apart: on a device of this type they begin their storage, as what is allocated does, and are no views behind a band:
-    Dynamo traces those by themselves.
+    Dynamo traces those by themselves. What was not written there is not copied: nobody knows what it is.
     """
 
     def __init__(self, capturing: Callable[[], bool], *, apart: str = "") -> None:
@@ -79,13 +81,17 @@ class Guards(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if func not in _FACTORIES or not result.numel() or not result.is_contiguous() or self._capturing():
             return result
-        flat = result.new_empty(result.numel() + 2 * BAND)
+        pinned = bool(kwargs and kwargs.get("pin_memory"))
+        if pinned and result.nbytes >= _WORKSPACE:
+            return result
+        flat = result.new_empty(result.numel() + 2 * BAND, pin_memory=pinned)
         for band in (flat[:BAND], flat[-BAND:]):
             band.view(torch.uint8).fill_(_FILL)
         inner = flat[BAND:-BAND].view(result.shape)
-        if func is not _EMPTY or result.nbytes < _VAST:
+        apart = result.device.type == self._apart
+        if func is not _EMPTY or not (apart or result.nbytes >= _VAST):
             inner.copy_(result)
-        if inner.device.type == self._apart:
+        if apart:
             # Types that DLPack has no name for, floats of eight bits say, stay views.
             with suppress(BufferError, RuntimeError):
                 inner = torch.from_dlpack(inner)
