@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 NAME = "in-flight"
 # Cases that were announced and never came, as their setup was left, give way in the end.
-_CASES_MAX = 128
+_CASES_MAX = 256
 
 
 class InFlight:
