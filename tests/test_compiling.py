@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from runners.engines.compiling import Compiling
+from runners.engines.compiling import Compiling, in_a_child
 from runners.engines.guards import Guards, band_bytes
 from runners.engines.unbacked import unbacked
 
@@ -82,7 +82,7 @@ def summed(rows: torch.Tensor, wide: torch.Tensor, count: int) -> torch.Tensor:
 def ahead(compile: Compiling) -> Callable[..., Any]:
     """The function above, compiled by this, of which one call was traced ahead."""
     function: Callable[..., Any] = compile(dynamic=True, disable=False)(summed)
-    compile.start(lambda: [(function, (torch.ones(6), torch.ones(5, 7), 2))])
+    compile.start(lambda: [(function, (torch.ones(6), torch.ones(5, 7), 2))], lambda: True)
     return function
 
 
@@ -134,7 +134,7 @@ import sys, torch
 from runners.engines.compiling import Compiling
 compile = Compiling(torch.compile)
 function = compile(lambda x, k: x.view(-1, k).sum(1), dynamic=True)
-compile.start(lambda: [(function, (torch.ones(6), 2))])
+compile.start(lambda: [(function, (torch.ones(6), 2))], lambda: True)
 assert not torch.cuda.is_initialized()
 before = set(sys.modules)
 torch.compile(lambda x: x.view(-1, 3).sum(1), dynamic=True, backend="aot_eager")(torch.ones(6))
@@ -150,9 +150,20 @@ def test_what_asks_for_a_device_is_not_traced_ahead_and_is_told(capsys: pytest.C
         torch.cuda._lazy_init()
         return x
 
-    Compiling(torch.compile).start(lambda: [(asking, (torch.ones(2),))])
+    Compiling(torch.compile).start(lambda: [(asking, (torch.ones(2),))], lambda: True)
     assert "nothing was traced ahead" in capsys.readouterr().out
     assert not torch.cuda.is_initialized()
+
+
+def test_where_tracing_starts_the_device_only_a_child_traces(capsys: pytest.CaptureFixture[str]) -> None:
+    called: list[int] = []
+    Compiling(torch.compile).start(lambda: [(called.append, (1,))], lambda: False)
+    assert not called and "nothing was traced ahead" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("test", "passed"), [(lambda: True, True), (lambda: False, False), (lambda: 1 / 0, False)])
+def test_what_a_child_is_asked(test: Callable[[], bool], passed: bool) -> None:
+    assert in_a_child(test) is passed
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64])

@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import operator
+import os
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +15,8 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch._dynamo import utils as dynamo_utils
+from torch._subclasses import fake_tensor
 
 from runners.engines.deferred import Compile, Deferring, Outgrown, TracedAhead
 from runners.engines.guards import lowered
@@ -93,21 +97,23 @@ class Compiling:
 
         return called
 
-    def start(self, calls: Callable[[], Sequence[Call]]) -> None:
+    def start(self, calls: Callable[[], Sequence[Call]], untouched: Callable[[], bool]) -> None:
         """Have the compilers import, make and remember what they need, and trace these calls, so that all who are
         forked later can do without. No device is touched, and no kernel is compiled. calls: of functions compiled by
-        this, with arguments of the device that has not been started."""
+        this, with arguments of the device that has not been started. untouched: whether it has not."""
         dynamo: Any = importlib.import_module("torch._dynamo.config")
         dynamo.recompile_limit = dynamo.accumulated_recompile_limit = TRACED_MAX
         self._backend.ahead = True
         try:
             with _no_device():
-                for function, arguments in calls():
-                    with contextlib.suppress(TracedAhead):
-                        function(*arguments)
+                traced = calls()
+                # A version of PyTorch that starts the device all the same is found out where that does no harm.
+                if traced and not in_a_child(lambda: _traced(traced[:1]) and untouched()):
+                    raise RuntimeError("that cannot be done, or not without the device")
+                _traced(traced)
                 # What is traced is not compiled. This has what compiles it imported.
                 self._compile(_doubled, backend="aot_eager")(torch.ones(2))
-        except Exception as error:  # of a Dynamo that asks for more: each session then traces what it needs
+        except Exception as error:  # each session then traces what it needs
             print(f"nothing was traced ahead: {type(error).__name__}: {error}")
         finally:
             self._backend.ahead = False
@@ -118,6 +124,27 @@ class Compiling:
             remembered = getattr(sys.modules.get(name), function_name, None)
             if remembered is not None:
                 remembered()
+
+
+def _traced(calls: Sequence[Call]) -> bool:
+    for function, arguments in calls:
+        with contextlib.suppress(TracedAhead):
+            function(*arguments)
+    return True
+
+
+def in_a_child(test: Callable[[], bool]) -> bool:
+    """What this comes to in a forked process, which ends with it. False if it raises."""
+    child = os.fork()
+    if not child:
+        passed = False
+        try:
+            passed = test()
+        except Exception as error:  # it is said, and counts as False
+            print(f"{type(error).__name__}: {error}", flush=True)
+        finally:
+            os._exit(not passed)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def _lowering(compiled: Callable[..., Any]) -> Callable[..., Any]:
@@ -145,14 +172,33 @@ def _another(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _no_device() -> Iterator[None]:
-    """While entered, PyTorch sees no device whose random numbers and streams it would have to put back, or that it
-    would start for tensors of its kind. Whoever starts one all the same gets an error: no fork survives that."""
-    with (
-        patch.multiple(torch.cuda, _lazy_init=_refused, is_available=lambda: False),
-        patch.object(torch.accelerator, "is_available", lambda: False),
-    ):
+    """While entered, Dynamo sees no device whose random numbers and streams it would have to put back, and tensors of
+    its kind do not start it. Whoever starts it all the same gets an error: no fork survives that."""
+    cuda = patch.multiple(
+        torch.cuda, _lazy_init=_refused, get_rng_state=torch.get_rng_state, set_rng_state=lambda state: None
+    )
+    # Each process knows whether it has started the device for those, and sessions have to.
+    started = patch.object(fake_tensor, "init_gpu_context", lambda device: None)
+    indexed = patch.object(dynamo_utils, "run_node", _indexing(dynamo_utils.run_node))
+    with cuda, started, indexed, patch.object(torch.accelerator, "is_available", lambda: False):
         yield
 
 
 def _refused() -> None:
     raise RuntimeError("the device is not to be started")
+
+
+def _indexing(run_node: Callable[..., Any]) -> Callable[..., Any]:
+    """Runs a node of Dynamo's graph on tensors without data, as it does. But what x[indices] means is asked of the
+    operator: Python's brackets would make the tensor's device the current one, and start it."""
+
+    def run(tracer: Any, node: Any, *rest: Any) -> Any:
+        match rest[0] if node.target is operator.getitem else ():
+            case [torch.Tensor() as values, torch.Tensor() as rows] | [
+                torch.Tensor() as values,
+                [torch.Tensor() as rows, slice(start=None, stop=None, step=None)],
+            ]:
+                return torch.ops.aten.index.Tensor(values, [rows])
+        return run_node(tracer, node, *rest)
+
+    return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import types
@@ -18,6 +19,7 @@ from runners.engines.unbacked import Unbacked, unbacked
 
 device = "cuda"
 _compiling = compiling.Compiling(torch.compile)
+_NOT_INITIALIZED = 3  # CUDA_ERROR_NOT_INITIALIZED
 
 
 class Graph(torch.cuda.CUDAGraph):
@@ -48,7 +50,16 @@ def install() -> None:
 def start_compilers(calls: Callable[[Unbacked], Sequence[compiling.Call]]) -> None:
     """What compiled functions need, for all sessions that are forked later. calls: which of them are traced ahead, with
     tensors of what it is given."""
-    _compiling.start(partial(calls, unbacked))
+    _compiling.start(partial(calls, unbacked), _driver_is_untouched)
+
+
+def _driver_is_untouched() -> bool:
+    """Whether nothing in this process has started the CUDA driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:  # there is none
+        return True
+    return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == _NOT_INITIALIZED)
 
 
 def capturing() -> bool:

@@ -23,7 +23,7 @@ _FILL = 0x5A  # every byte of a band: 0x5A5A... is a large integer and an ordina
 # What is asked for in so many bytes and left to the allocator, a workspace say, comes untouched from the host's system:
 # there is nothing to copy, and whoever read or wrote all of it would have it all in memory.
 _VAST = 1 << 26
-# Pinned memory of so many bytes, a workspace of flashinfer's say, stays as it is: with bands it would take twice as much.
+# Pinned memory of so many bytes, a workspace of flashinfer's say, stays as it is: bands would make it twice as much.
 _WORKSPACE = 1 << 20
 # torch's own, which an engine may have replaced by the time that they are called.
 _EMPTY = torch.empty
