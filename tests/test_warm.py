@@ -127,11 +127,15 @@ def test_a_session_that_runs_cases_ahead_is_there_for_these_alone() -> None:
     assert (begun, closed) == ([A, B, B], []), "what is asked for first on the other is not known"
 
 
-def test_what_is_merely_useful_comes_behind_what_is_needed_next() -> None:
-    some, begun, _ = standbys(3)
+def test_what_is_merely_useful_has_room_besides_and_makes_room_once_it_is_not() -> None:
+    some, begun, closed = standbys(2)
     some.expect(coming(A, B))
     some.fill(useful=[C, C])
-    assert begun == [A, C, C]
+    assert (begun, closed) == ([A, B, C, C], [])
+    some.take(case_of(A))
+    some.expect(coming(B, A))
+    some.fill()
+    assert (begun, closed) == ([A, B, C, C, A], [C])
 
 
 def test_without_room_nothing_is_opened() -> None:

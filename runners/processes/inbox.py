@@ -31,6 +31,10 @@ class Inbox:
         """Whether this is in what nobody has read yet."""
         return text in self._kept
 
+    def clear(self) -> None:
+        """Forget what nobody has read yet."""
+        self._kept.clear()
+
     def wait(self, deadline: float, others: Iterable[Inbox] = ()) -> None:
         """Return once there is something to read, or nothing will come any more. Silence past the deadline. Meanwhile
         take in what others have."""

@@ -88,7 +88,7 @@ class Pool:
         )
         self._kept = Kept()
         self._last: Open | None = None  # the session of the last run
-        self._standbys = WarmSessions(standbys, self._open_ahead, self._dismiss, held=bool(cold(target)))
+        self._standbys = WarmSessions(standbys, self._open_ahead, self._leave, held=bool(cold(target)))
         self._idle = Idle(setups_per_session, IDLE_MAX + standbys)
         self._abreast = abreast(standbys)
         self.past: tuple[Setup, ...] = ()  # what the process of the last run had served before
@@ -304,15 +304,13 @@ class Pool:
         """While the session is at work: open what will be needed next."""
         room = self._standbys.room
         if room and not self._alone:
-            # The case after a crash should not have to wait, and where one has crashed, the next may at once. What is
-            # expected keeps a place, but where there is one place only, it goes first until a run has ended badly.
-            # Where processes serve many setups, a twin that was not needed would cost one its place.
+            # The case after a crash should not have to wait, and where one has crashed, the next may at once. But where
+            # there is one place only, what is expected has it until then, and always where another process, which has
+            # served other setups, opens this one anew soon enough.
             crashed = setup in self._crashed
-            twins = max(crashed, min(1 + crashed, room - 1)) if not self._idle.wanted else int(crashed)
-            if self._fresh:
-                self._standbys.fill()
-            else:
-                self._standbys.fill((setup,) * twins, (setup,) * self._wanted())
+            twins = 0 if self._idle.wanted else max(crashed, min(1 + crashed, room - 1))
+            again = (0, 0) if self._fresh else (twins, self._wanted())
+            self._standbys.fill(*((setup,) * count for count in again))
 
     def _deadline(self, intake: Intake) -> float:
         patience = max(self._start_s, self._timeout_s) if is_opening(intake) else self._timeout_s
@@ -360,10 +358,13 @@ class Pool:
         return session
 
     def _leave(self, session: Open) -> None:
-        """End a session that was kept, or keep its process for another setup."""
-        if session.sent or self._fresh or self._change or not self._idle.wanted:
+        """End a session that is not needed any more, or keep its process for another setup."""
+        at_rest = session.is_idle or (session.used and not session.sent)
+        if not at_rest or session.spent or self._fresh or self._change or not self._idle.wanted:
             self._dismiss(session)
-        elif left := self._idle.put(session):
+            return
+        session.inbox.clear()
+        if left := self._idle.put(session):
             self._dismiss(left)
 
     def _close_sessions(self) -> None:

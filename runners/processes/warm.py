@@ -98,6 +98,11 @@ class Open:
         self.seconds += seconds if self.ran else 0.0  # the first one opens it
         self.ran = [*self.ran, case][-_RAN_MAX:]
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it was opened ahead, has opened, and was asked for nothing."""
+        return not self.sent and self.inbox.holds(_OPENED)
+
     def begins_with(self, coming: Coming) -> bool:
         """Whether it was opened for this: what it was sent is what will be asked for first."""
         known = tuple(self.sent[: len(coming.cases)])
@@ -147,28 +152,26 @@ class WarmSessions:
 
     def opened(self, setup: Setup) -> Open | None:
         """A standby of this setup that has opened and has nothing to do; it is the caller's from now on."""
-        fitting = (session for session in self._open if session.setup == setup and not session.sent)
-        taken = next((session for session in fitting if session.inbox.holds(_OPENED)), None)
+        taken = next((session for session in self._open if session.setup == setup and session.is_idle), None)
         if taken:
             self._open.remove(taken)
         return taken
 
     def fill(self, urgent: Sequence[Setup] = (), useful: Sequence[Setup] = ()) -> None:
         """Begin to open what is urgent or expected and not there, as far as there is room; others make room for it.
-        useful: setups for which there is to be room once the first that is expected has its own."""
-        if self.held:
+        useful: setups that have room of their own besides, if there is any."""
+        if self.held or not self.room:
             return
-        spare, missing = list(self._open), []
-        first, more = self._expected[:1], [Coming(setup=setup) for setup in useful]
-        wanted = [*(Coming(setup=setup) for setup in urgent), *first, *more, *self._expected[1:]]
-        for coming in wanted[: self.room]:
+        spare, missing, more = list(self._open), [], [Coming(setup=setup) for setup in useful]
+        wanted = [*(Coming(setup=setup) for setup in urgent), *self._expected][: self.room] + more
+        for coming in wanted:
             session = next((open_session for open_session in spare if open_session.begins_with(coming)), None)
             if session:
                 spare.remove(session)
             else:
                 missing.append(coming)
         for coming in missing:
-            if len(self._open) >= self.room:
+            if len(self._open) >= self.room + len(more):
                 unneeded = spare.pop(0)
                 self._open.remove(unneeded)
                 self._close(unneeded)

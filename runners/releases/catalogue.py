@@ -15,7 +15,7 @@ from repro.cases.releases import release_order
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
 from runners.engines.standins import native_imports
 from runners.recording.observer import HarnessError, Unsupported
-from runners.releases import fa3, flashinfer
+from runners.releases import fa3, flashinfer, machine
 from runners.releases.live import Adapter
 from runners.targets.bundle import xgrammar_standin
 
@@ -77,6 +77,8 @@ def prepare(release: str, device: str) -> None:
     if device == "cpu":
         flashinfer.load_backend()
         fa3.load_backend()
+    else:
+        machine.remember(importlib.import_module("sglang.srt.utils.common"))
 
 
 def load(release: str, runner: str) -> Adapter:

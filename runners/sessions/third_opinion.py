@@ -8,7 +8,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +32,8 @@ DRAWN = int(os.environ.get("EAGLEEYE_REFERENCE", {"cuda": "128", "cpu": "32"}[en
 # of a row's largest value, and so many times the noise, where that is no more than so many units. They are those of
 # oracles/tolerance.py, as a test makes sure.
 UNITS, NOISES, NOISE_UNITS_MAX = 4.0, 4.0, 64.0
+# Threads of one opinion: two take three quarters of the time that one takes over a deep tree.
+_THREADS_MAX = 4
 
 Bounded = dict[str, Array]
 # What is recorded of an output besides its values.
@@ -169,5 +173,23 @@ class ThirdOpinion:
         question = Question(
             setup=self.setup, requests=requests, given=on_host, table=table, kv=kv, claimed=claims, by=by
         )
-        with torch.no_grad():
+        with torch.no_grad(), _spare_cores():
             return recorded(question, self._reference(question))
+
+
+@contextmanager
+def _spare_cores() -> Iterator[None]:
+    """While entered, PyTorch computes with some of the cores that nobody uses, where the device is a GPU. Elsewhere
+    sessions give the same bits wherever they run, which threads may change."""
+    before = torch.get_num_threads()
+    if engine.device == "cuda":
+        torch.set_num_threads(max(before, min(_THREADS_MAX, _idle_cores() // 2)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _idle_cores() -> int:
+    running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+    return len(os.sched_getaffinity(0)) - running
