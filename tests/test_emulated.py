@@ -206,10 +206,11 @@ def test_what_a_capture_remembered_is_forgotten() -> None:
         tensors = [one for one in gc.get_objects() if type(one) is torch.Tensor]
         return {address(one) for one in tensors if one.nbytes == x.nbytes}
 
-    assert alike() == {address(x)}
+    before = alike()  # others may be held by what ran before in this process
+    assert address(x) in before
     made, _ = captured(lambda: [x.zero_(), torch.empty(2)])
     assert made.calls == 2
-    assert alike() == {address(x)}
+    assert alike() == before
 
 
 # Refusals --------------------------------------------------------------------------------------------------------

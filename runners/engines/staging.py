@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from repro.traces.trace import Array
+from runners.engines.sending import fetched
 from runners.recording.observer import HarnessError, Watch
 from runners.recording.packed import Entry, PackedLayout, sheet
 
@@ -124,11 +125,14 @@ class StagingBuffer:
         self._held.append((what, self._made))
         self._pending, self._made, self._waiting = [], [], []
 
-    def flush(self) -> HostArrays:
-        """Bring everything to the host and record it. All that came since the last flush."""
+    def flush(self, wait: Callable[[], None] | None = None) -> HostArrays:
+        """Bring everything to the host and record it. All that came since the last flush. wait: how to wait for the
+        device, which is done even if there is nothing to bring; else as long as that takes."""
         self.hold()
+        if wait and not self._held:
+            wait()
         if self._held:
-            data = self._buffer[: self._used].cpu().numpy().tobytes()
+            data = fetched(self._buffer[: self._used], wait).numpy().tobytes()
             start = 0
             for what, arrays in self._held:
                 part = data[start : start + what.size]

@@ -17,6 +17,7 @@ from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
 from repro.cases.padding import Ranges
 from repro.traces.trace import Array
+from runners.engines.sending import sent
 from runners.releases.reference.question import Reference
 
 # What CUDA's allocator aligns a tensor of its own to, in bytes.
@@ -69,7 +70,7 @@ class Rows:
         """Bring tensors and arrays to a device, with one copy for all."""
         places = _places(tuple((name, _dtype(value), value.shape) for name, value in values.items()))
         on_host = b"".join([part for name, value in values.items() for part in (_raw(value), places[name].gap)])
-        packed = _read(on_host, torch.uint8).to(device)
+        packed = sent(_read(on_host, torch.uint8), device)
         return cls(count=count, tensors=_unpacked(packed, places), packed=packed, places=places, on_host=on_host)
 
     def __getitem__(self, name: str) -> torch.Tensor:

@@ -12,6 +12,7 @@ import torch
 from repro.cases.case import Request
 from repro.cases.layout import Ints
 from repro.cases.payload import NOISE_SIZE, floats, noise, window
+from runners.engines.sending import sent
 from runners.recording.observer import HarnessError
 
 Key = TypeVar("Key", bound=Hashable)
@@ -24,7 +25,7 @@ def fill_table(rows: torch.Tensor, table: Ints) -> None:
     if rows.shape[0] < height or rows.shape[1] < width:
         raise HarnessError(f"req_to_token is {tuple(rows.shape)}, the layout needs {table.shape}")
     rows.zero_()
-    rows[:height, :width] = torch.from_numpy(table)
+    rows[:height, :width] = sent(torch.from_numpy(table), rows.device)
 
 
 def fill_cache(kv: Sequence[torch.Tensor], table: Ints) -> None:
@@ -83,7 +84,8 @@ class Filling:
             for prefix, stale in zip(self._prefixes, self._stale, strict=True)
         ]
         rows = (np.repeat(np.array(begins), sizes, axis=1) + along * self._widths) & (NOISE_SIZE - 1)
-        (where, *begin) = torch.from_numpy(np.concatenate((slots[None], rows))).to(self._device).split(self._parts)
+        both = sent(torch.from_numpy(np.concatenate((slots[None], rows))), self._device)
+        (where, *begin) = both.split(self._parts)
         for (values, tensors), first in zip(self._groups, begin, strict=True):
             for tensor, contents in zip(tensors, values[first].unbind(), strict=True):
                 tensor[where[0]] = contents.to(tensor.dtype)
@@ -92,7 +94,7 @@ class Filling:
 def copy_slots(kv: Sequence[torch.Tensor], sources: Ints, targets: Ints) -> None:
     """Put what lies in some slots into others."""
     if targets.size:
-        here, there = (torch.from_numpy(slots).to(kv[0].device) for slots in (sources, targets))
+        here, there = (sent(torch.from_numpy(slots), kv[0].device) for slots in (sources, targets))
         for tensor in kv:
             tensor[there] = tensor[here]
 

@@ -17,6 +17,7 @@ from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.layout import page_copies
 from repro.traces.trace import Array
 from runners.engines.active import engine
+from runners.engines.sending import sent
 from runners.engines.staging import HostArrays, StagingBuffer
 from runners.recording.observer import Refused, Watch
 from runners.releases.live import RETURNED, Given, Outputs, Rows
@@ -126,6 +127,7 @@ class Step:
         else:
             self._see_rows("graph", came, snapshots.kept(snapshots.GRAPH))
             self._see_rows("eager", came, captured.kv)
+            self.tape.flush()
             variants = self._measure_noise(snapshots.kept(snapshots.BEFORE), by_eager)
             asks = self.drawn or (by_graph == by_eager and apart(captured, came, by_eager, variants))
         self.tape.hold()
@@ -163,6 +165,7 @@ class Step:
         _, names = self._eager("eager", self.rows)
         self._see_slots("eager", snapshots.kept(snapshots.BEFORE))
         self._see_rows("eager", self._all_came("eager"), self.captured.kv)
+        self.tape.flush()
         if WHOLE:
             self._measure_noise(snapshots.kept(snapshots.BEFORE), names)
 
@@ -216,12 +219,12 @@ class Step:
             self._see_metadata()
         return outputs
 
-    def _eager(self, path: str, rows: Rows, after: str = "eager") -> tuple[Any, list[str]]:
+    def _eager(self, path: str, rows: Rows, after: str = "") -> tuple[Any, list[str]]:
         """An eager pass; it leaves its KV cache behind. The batch, as the pass left it, and the names of its outputs.
-        after: the stage before, whose errors surface before this path is begun."""
-        captured = self.captured
-        forward_batch = self.batch(rows)
-        captured.wait_for(after, self.watch)
+        after: the stage before, if its errors are still to surface: before this path is begun."""
+        captured, forward_batch = self.captured, self.batch(rows)
+        if after:
+            captured.wait_for(after, self.watch)
         self.watch.at(self.number, path)
         planner, see = captured.planner, partial(self._see_plan, "planned_eager")
         with planner.listened(see) if path == "eager" else nullcontext(), captured.timed("eager", self.watch):
@@ -229,18 +232,14 @@ class Step:
         return forward_batch, self._see_outputs(path, outputs, rows.count)
 
     def _all_came(self, stage: str) -> HostArrays:
-        self.captured.wait_for(stage, self.watch)
-        return self.tape.flush()
+        return self.tape.flush(partial(self.captured.wait_for, stage, self.watch))
 
     def _measure_noise(self, before: list[torch.Tensor], names: list[str]) -> list[dict[str, Array]]:
         """Graph and eager differ: measure how far eager differs from itself, then put its first result back. What it
         gave each time under these names."""
-        captured = self.captured
-        saved = memory.copied(captured.kv)
+        captured, noisy, again = self.captured, self.family.noisy, self.rows
+        saved, nudge = memory.copied(captured.kv), NUDGE[captured.dtype]
         variants: list[dict[str, Array]] = []
-        nudge = NUDGE[captured.dtype]
-        noisy = self.family.noisy
-        again = self.rows
         if self.asked.busiest <= self.setup.max_bs and self.family.eager_pads(self.setup):
             again = again.padded(self.setup.bucket(self.asked.busiest), captured.neutral)
         for path, rows, factor in (
@@ -256,6 +255,7 @@ class Step:
             came = self._all_came("eager")
             self._see_rows(path, came, captured.kv)
             variants.append({name: came[path, name] for name in names})
+        self.tape.flush()
         memory.restore(captured.kv, saved)
         return variants
 
@@ -280,7 +280,7 @@ class Step:
             opinion = {name: array for name, array in opinion.items() if name not in parts}
             for name, array in opinion.items():
                 self.tape.see(path, name, array)
-            slots = torch.from_numpy(opinion.get("kv_slots", np.empty(0, dtype=np.int64))).to(captured.device)
+            slots = sent(torch.from_numpy(opinion.get("kv_slots", np.empty(0, dtype=np.int64))), captured.device)
             for name, moment in (("kv_graph", snapshots.GRAPH), ("kv_eager", snapshots.EAGER)):
                 self.tape.see(path, name, memory.contents(snapshots.kept(moment), slots))
             self.tape.flush()
@@ -390,10 +390,9 @@ class Step:
         self.tape.see(path, "kv_slots", changed, as_slots=True)
 
     def _see_rows(self, path: str, came: HostArrays, kv: list[torch.Tensor]) -> None:
-        """Record what lies in the changed KV slots."""
-        slots = torch.tensor(came[path, "kv_slots"], device=self.captured.device)
+        """Have what lies in the changed KV slots recorded, at the next flush."""
+        slots = sent(torch.tensor(came[path, "kv_slots"]), self.captured.device)
         self.tape.see(path, "kv_rows", memory.contents(kv, slots))
-        self.tape.flush()
 
     def _ask_bands(self) -> None:
         for number, bands in enumerate(self.captured.bands):
