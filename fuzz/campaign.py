@@ -27,8 +27,9 @@ REFUSALS_MAX = 50
 # So many cases are drawn while one is in flight: sessions of one setup may run them side by side.
 DRAWN_AHEAD = 3
 # A campaign with a limit of time leaves a setup behind so many cases in a row that brought nothing new on it, no
-# transition and no state, once those that were announced have been run. On releases with known bugs eight made 58 % of the cases of rounds of 32, and met 95 % of
-# what failed on their setups (118 of 124, four pairs of release and runner); sixteen made 82 %, and met 98 %.
+# transition and no state, once those that were announced have been run. On releases with known bugs eight made 58 % of
+# the cases of rounds of 32, and met 95 % of what failed on their setups (118 of 124, four pairs of release and runner);
+# sixteen made 82 %, and met 98 %.
 STALE_CASES = 8
 
 

@@ -128,6 +128,22 @@ def test_what_the_compiler_took_for_granted_is_asked_for() -> None:
     assert ran == [True, False, True]
 
 
+def test_what_cannot_be_compiled_behind_a_fork_is_traced_as_it_comes() -> None:
+    torch.compiler.reset()
+    tried: list[object] = []
+
+    def by(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+        tried.append(graph)
+        if len(tried) == 1:
+            raise RuntimeError("not of this")
+        forward: Callable[..., Any] = graph.forward
+        return forward
+
+    function, arguments = ahead(Compiling(torch.compile, by)), (torch.ones(6), torch.ones(5, 7), 2)
+    assert torch.equal(function(*arguments), summed(*arguments))
+    assert len(tried) == 2
+
+
 def test_compilers_are_started_without_a_device_and_leave_little_to_import() -> None:
     script = """
 import sys, torch

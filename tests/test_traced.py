@@ -25,20 +25,36 @@ def chosen(
     return tokens, hidden[rows], i
 
 
-def test_every_call_fits_a_function_of_branches(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.SimpleNamespace(select_top_k_tokens=torch.compile(chosen, backend="eager"))
+def whole(i: int, topk_p: Any, topk_index: Any, hidden: Any, scores: Any, topk: int) -> Any:
+    """The same with the first step, which begins with what the target gave."""
+    if i:
+        return chosen(i, topk_p, topk_index, hidden, scores, topk)
+    return topk_index.flatten(), hidden.repeat_interleave(topk, dim=0), i
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "steps"),
+    [
+        (types.SimpleNamespace(select_top_k_tokens=whole), whole, {0, 1}),
+        (types.SimpleNamespace(select_top_k_tokens=whole, _select_top_k_tokens_later=chosen), chosen, {1}),
+    ],
+)
+def test_every_call_fits_a_function_of_branches(
+    module: types.SimpleNamespace, function: Any, steps: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(importlib, "import_module", lambda name: module)
-    calls = traced.ahead()
-    assert {function for function, _ in calls} == {chosen}, "as it was written, not as it is compiled"
+    calls = traced.ahead(lambda shape, dtype: torch.ones(shape, dtype=dtype))
+    assert {called for called, _ in calls} == {function}
     kinds = set()
-    for function, arguments in calls:
-        tokens, hidden, _ = function(*arguments)
-        step, *_, scores, topk = arguments
-        assert tokens.shape[0] == hidden.shape[0] == scores.numel()
-        kinds.add((step, scores.shape[0], topk, scores.storage_offset() > 0))
-    assert len(kinds) == len(calls) == 8
+    for called, arguments in calls:
+        tokens, hidden, _ = called(*arguments)
+        step, chances, *_, topk = arguments
+        assert tokens.shape[0] == hidden.shape[0]
+        kinds.add((step, chances.shape, topk, hidden.dtype))
+    assert {step for step, *_ in kinds} == steps
+    assert len(kinds) == len(calls) == 12 * len(steps)
 
 
 def test_a_release_without_it_has_nothing_to_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib, "import_module", lambda name: types.SimpleNamespace())
-    assert traced.ahead() == []
+    assert traced.ahead(lambda shape, dtype: torch.ones(shape, dtype=dtype)) == []

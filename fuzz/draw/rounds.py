@@ -33,9 +33,9 @@ LONG_ROUND, WIDE_ROUNDS = 4, 24
 REPEATS_MAX = 50
 # The numbers of all rounds: more than will ever be run.
 EVERY = range(1 << 62)
-# How many rounds ahead a sequence of cases announces: more than are ever opened ahead. And how many cases of each, which
-# sessions that were opened ahead run while others are judged: a campaign judges them all, whatever the first ones gave.
-# Opening a session on a GPU costs as much as some twenty cases.
+# How many rounds ahead a sequence of cases announces: more than are ever opened ahead. And how many cases of each:
+# sessions that were opened ahead run them while others are judged, and a campaign judges them all, whatever the first
+# ones gave. Opening a session on a GPU costs as much as some twenty cases.
 ROUNDS_ANNOUNCED, CASES_ANNOUNCED = 9, 16
 
 

@@ -19,7 +19,8 @@ class TracedAhead(Exception):
 
 
 class Outgrown(Exception):
-    """What the compiler took for granted of the sizes that it was shown does not hold for these."""
+    """What was traced ahead does not serve: what the compiler took for granted of the sizes that it was shown does not
+    hold for these, say."""
 
 
 class Deferring:
@@ -64,8 +65,11 @@ class _Deferred:
         assert fake_mode is not None and fake_mode.shape_env is not None  # of whatever Dynamo has traced
         environment, asked = fake_mode.shape_env, self._context.guards_context.aotautograd_guards
         known, known_asked = len(environment.guards), len(asked)
-        with tracing(self._context):
-            compiled = self._compile(self._graph, self._inputs)
+        try:
+            with tracing(self._context):
+                compiled = self._compile(self._graph, self._inputs)
+        except Exception as error:  # whether it is the compiler's own shows where nothing was traced ahead
+            raise Outgrown from error
         if len(asked) > known_asked:
             raise Outgrown  # of more than sizes
         sizes = [self._inputs[n] for n in self._sizes]
