@@ -7,7 +7,6 @@ import contextlib
 import functools
 import importlib
 import operator
-import os
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ import torch
 from torch._dynamo import utils as dynamo_utils
 from torch._subclasses import fake_tensor
 
+from runners.engines import forked
 from runners.engines.deferred import Compile, Deferring, Outgrown, TracedAhead
 from runners.engines.guards import lowered
 
@@ -25,7 +25,7 @@ from runners.engines.guards import lowered
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 # How often a function may be traced in one process, ahead or as it serves many setups: past a limit of its own, Dynamo
 # would give up and run it as it is.
-TRACED_MAX = 1024
+_TRACED_MAX = 1024
 # What a session would import when it compiles first, as far as this version of PyTorch has it.
 _LATE = (
     "torch._dynamo.backends.common",
@@ -102,15 +102,20 @@ class Compiling:
         forked later can do without. No device is touched, and no kernel is compiled. calls: of functions compiled by
         this, with arguments of the device that has not been started. untouched: whether it has not."""
         dynamo: Any = importlib.import_module("torch._dynamo.config")
-        dynamo.recompile_limit = dynamo.accumulated_recompile_limit = TRACED_MAX
+        dynamo.recompile_limit = dynamo.accumulated_recompile_limit = _TRACED_MAX
         self._backend.ahead = True
         try:
             with _no_device():
                 traced = calls()
+
+                def tried() -> str:
+                    _trace(traced[:1])
+                    return "done" if untouched() else ""
+
                 # A version of PyTorch that starts the device all the same is found out where that does no harm.
-                if traced and not in_a_child(lambda: _traced(traced[:1]) and untouched()):
+                if traced and not forked.answer(tried):
                     raise RuntimeError("that cannot be done, or not without the device")
-                _traced(traced)
+                _trace(traced)
                 # What is traced is not compiled. This has what compiles it imported.
                 self._compile(_doubled, backend="aot_eager")(torch.ones(2))
         except Exception as error:  # each session then traces what it needs
@@ -126,25 +131,10 @@ class Compiling:
                 remembered()
 
 
-def _traced(calls: Sequence[Call]) -> bool:
+def _trace(calls: Sequence[Call]) -> None:
     for function, arguments in calls:
         with contextlib.suppress(TracedAhead):
             function(*arguments)
-    return True
-
-
-def in_a_child(test: Callable[[], bool]) -> bool:
-    """What this comes to in a forked process, which ends with it. False if it raises."""
-    child = os.fork()
-    if not child:
-        passed = False
-        try:
-            passed = test()
-        except Exception as error:  # it is said, and counts as False
-            print(f"{type(error).__name__}: {error}", flush=True)
-        finally:
-            os._exit(not passed)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def _lowering(compiled: Callable[..., Any]) -> Callable[..., Any]:

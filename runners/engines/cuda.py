@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 from repro.traces.trace import Array
-from runners.engines import compiling
+from runners.engines import compiling, forked
 from runners.engines.unbacked import Unbacked, unbacked
 
 device = "cuda"
@@ -142,19 +141,7 @@ class _Properties(types.SimpleNamespace):
 
 def _properties_by_a_child() -> _Properties:
     """What a forked child sees of the first device. RuntimeError if it cannot use CUDA."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            os.write(writer, json.dumps(_plain(torch.cuda.get_device_properties(0))).encode())
-        except RuntimeError as error:
-            print(error)
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as answer:
-        text = answer.read()
-    os.waitpid(child, 0)
+    text = forked.answer(lambda: json.dumps(_plain(torch.cuda.get_device_properties(0))))
     if not text:
         raise RuntimeError("no CUDA device can be used after a fork: the log says why")
     return _Properties(**json.loads(text))

@@ -36,7 +36,7 @@ class Deferring:
 
 
 class _Deferred:
-    """A graph that was traced ahead. Mutable: it is compiled when it is first called.
+    """A graph that was traced ahead, and is compiled when it is first called.
 
     What Dynamo asks before it calls it was written down when it was traced. What the compiler takes for granted on top
     of that is asked here.
@@ -45,22 +45,19 @@ class _Deferred:
     def __init__(self, backend: Deferring, compile: Compile, graph: Any, inputs: Sequence[Any]) -> None:
         self._backend, self._compile, self._graph, self._inputs = backend, compile, graph, inputs
         self._context = TracingContext.get()
-        self._sizes = [n for n, value in enumerate(inputs) if isinstance(value, torch.SymInt)]
-        self._compiled: Callable[..., Any] | None = None
-        self._holds: Callable[[tuple[int, ...]], bool] = bool
 
     def __call__(self, *arguments: Any) -> Any:
         """TracedAhead as long as the backend only has things traced; Outgrown if the graph's code does not fit these
         arguments."""
         if self._backend.ahead:
             raise TracedAhead
-        if self._compiled is None:
-            self._compiled = self._compiled_now()
-        if not self._holds(tuple(arguments[n] for n in self._sizes)):
+        if self._run is None:
             raise Outgrown
-        return self._compiled(*arguments)
+        return self._run(*arguments)
 
-    def _compiled_now(self) -> Callable[..., Any]:
+    @functools.cached_property
+    def _run(self) -> Callable[..., Any] | None:
+        """The compiled graph; None where it cannot be had, or takes more than sizes for granted."""
         fake_mode = self._context.fake_mode
         assert fake_mode is not None and fake_mode.shape_env is not None  # of whatever Dynamo has traced
         environment, asked = fake_mode.shape_env, self._context.guards_context.aotautograd_guards
@@ -68,16 +65,21 @@ class _Deferred:
         try:
             with tracing(self._context):
                 compiled = self._compile(self._graph, self._inputs)
-        except Exception as error:  # whether it is the compiler's own shows where nothing was traced ahead
-            raise Outgrown from error
+        except Exception:  # whether it is the compiler's own shows where nothing was traced ahead
+            return None
         if len(asked) > known_asked:
-            raise Outgrown  # of more than sizes
-        sizes = [self._inputs[n] for n in self._sizes]
+            return None
+        places = [n for n, value in enumerate(self._inputs) if isinstance(value, torch.SymInt)]
+        sizes = [self._inputs[n] for n in places]
         code = environment.produce_guards_expression(sizes, guards=environment.guards[known:])
 
         @functools.lru_cache(maxsize=1024)
         def holds(lengths: tuple[int, ...]) -> bool:
             return code is None or bool(environment.evaluate_guards_expression(code, lengths))
 
-        self._holds = holds
-        return compiled
+        def run(*arguments: Any) -> Any:
+            if not holds(tuple(arguments[n] for n in places)):
+                raise Outgrown
+            return compiled(*arguments)
+
+        return run

@@ -308,9 +308,9 @@ class Pool:
             # there is one place only, what is expected has it until then, and always where another process, which has
             # served other setups, opens this one anew soon enough.
             crashed = setup in self._crashed
-            twins = 0 if self._idle.wanted else max(crashed, min(1 + crashed, room - 1))
-            again = (0, 0) if self._fresh else (twins, self._wanted())
-            self._standbys.fill(*((setup,) * count for count in again))
+            single = not (self._fresh or self._idle.wanted)
+            twins = max(crashed, min(1 + crashed, room - 1)) if single else 0
+            self._standbys.fill((setup,) * twins, (setup,) * self._wanted())
 
     def _deadline(self, intake: Intake) -> float:
         patience = max(self._start_s, self._timeout_s) if is_opening(intake) else self._timeout_s

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from runners.engines.unbacked import Unbacked
+
 _MODULE = "sglang.srt.speculative.spec_utils"
 # Chooses a draft's tokens. Up to 0.5.11 the second alone is compiled, and its first step by itself.
 _LATER, _ANY = "_select_top_k_tokens_later", "select_top_k_tokens"
@@ -18,10 +20,8 @@ _ROWS, _BRANCHES, _STEPS = (1, 3), (1, 2), (0, 1)
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _HIDDEN = 16
 
-Make = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 
-
-def ahead(make: Make) -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
+def ahead(make: Unbacked) -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
     """The function as sglang compiles it, and the arguments of one call of each kind; nothing where it is not there.
     make: tensors of a shape and dtype."""
     module: Any = importlib.import_module(_MODULE)
@@ -32,7 +32,7 @@ def ahead(make: Make) -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
     return [(first_too, _arguments(make, *kind)) for kind in kinds] if first_too else []
 
 
-def _arguments(make: Make, dtype: torch.dtype, topk: int, rows: int, step: int) -> tuple[Any, ...]:
+def _arguments(make: Unbacked, dtype: torch.dtype, topk: int, rows: int, step: int) -> tuple[Any, ...]:
     branches = rows * topk if step else rows
     scores = make((rows, topk), torch.float32) if step else None
     tokens = make((branches, topk), torch.int64)
