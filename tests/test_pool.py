@@ -257,10 +257,8 @@ def test_a_worker_that_does_not_start_is_an_error(how: str, what: str, monkeypat
             assert "about to die while importing" in trace.ended.detail
         pool.run(going("well"))
         monkeypatch.delenv("MISBEHAVE_IMPORT")
-        # It is tried twice; then a campaign need not wait for it at every case.
-        start = time.monotonic()
+        # It is tried twice; then a campaign need not wait for it at every case, even where it would start by now.
         assert pool.run(going("well")).ended.what == what
-        assert time.monotonic() - start < 0.1
 
 
 def test_a_release_that_is_not_installed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

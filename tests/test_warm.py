@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,8 @@ from repro.cases.case import Case, Setup, Target
 from repro.traces.trace import Termination, Trace
 from runners.processes.pool import Pool
 from runners.processes.warm import STANDBYS_MAX, Coming, Open, WarmSessions, room_for
-from tests.builders.misbehaving import OPENING_S, going
+from tests.builders.misbehaving import going
+from tests.builders.waiting import comes, has_said
 from tests.test_pool import MODULE, TARGET, gone_within
 
 # They wait for sessions that open, crash and hang beside each other.
@@ -182,20 +182,21 @@ def plain(trace: Trace) -> tuple[object, ...]:
     return (ended.how, ended.step, ended.path, ended.what, seen, dict(trace.facts))
 
 
-def seconds_of(pool: Pool, case: Case) -> float:
-    start = time.monotonic()
-    assert pool.run(case).ended.how is Termination.DONE
-    return time.monotonic() - start
+def stood_by(pool: Pool, case: Case) -> bool:
+    """Whether what runs this case began to open before it was asked for."""
+    before = standing_by(pool, case.setup)
+    trace = pool.run(case)
+    assert trace.ended.how is Termination.DONE
+    return int(trace.facts["pid"]) in before
 
 
 def test_the_next_setups_session_is_there_when_it_is_needed(pool: Pool) -> None:
     case = going("slow-to-open")
-    assert seconds_of(pool, case) > OPENING_S
+    assert not stood_by(pool, case)
     other = replace(case, setup=replace(case.setup, slots=6))
     pool.expect([other.setup])
     pool.run(case)
-    time.sleep(OPENING_S + 0.3)
-    assert seconds_of(pool, other) < OPENING_S / 2
+    assert stood_by(pool, other)
 
 
 def test_after_the_first_crash_the_next_case_starts_at_once(pool: Pool) -> None:
@@ -203,17 +204,16 @@ def test_after_the_first_crash_the_next_case_starts_at_once(pool: Pool) -> None:
     crashing, well = going("slow-to-open-and-crash"), going("slow-to-open-and-crash", steps=1)
     assert pool.run(well).ended.how is Termination.DONE
     assert pool.run(crashing).ended.what == "SIGSEGV"
-    assert seconds_of(pool, well) < OPENING_S / 2
+    assert stood_by(pool, well)
 
 
 def test_with_room_for_one_what_comes_next_goes_before_a_crash_that_may_not_come() -> None:
     crashing, well = going("slow-to-open-and-crash"), going("slow-to-open-and-crash", steps=1)
     with Pool(TARGET, session=MODULE, timeout_s=20, standbys=1) as pool:
         assert pool.run(crashing).ended.what == "SIGSEGV"
-        assert seconds_of(pool, well) > OPENING_S
-        time.sleep(OPENING_S + 0.3)
+        assert not stood_by(pool, well)
         assert pool.run(crashing).ended.what == "SIGSEGV"
-        assert seconds_of(pool, well) < OPENING_S / 2
+        assert stood_by(pool, well)
 
 
 def test_after_a_second_crash_the_next_case_starts_at_once(pool: Pool) -> None:
@@ -221,9 +221,8 @@ def test_after_a_second_crash_the_next_case_starts_at_once(pool: Pool) -> None:
     for _ in range(2):
         assert pool.run(crashing).ended.what == "SIGSEGV"
         assert pool.run(well).ended.how is Termination.DONE
-    time.sleep(OPENING_S)
     assert pool.run(crashing).ended.what == "SIGSEGV"
-    assert seconds_of(pool, well) < OPENING_S / 2
+    assert stood_by(pool, well)
 
 
 def test_where_one_has_crashed_the_next_ones_may_come_at_once() -> None:
@@ -231,10 +230,9 @@ def test_where_one_has_crashed_the_next_ones_may_come_at_once() -> None:
     with Pool(TARGET, session=MODULE, timeout_s=20, standbys=3) as pool:
         assert pool.run(crashing).ended.what == "SIGSEGV"
         assert pool.run(well).ended.how is Termination.DONE
-        time.sleep(OPENING_S + 0.3)
         for _ in range(2):
             assert pool.run(crashing).ended.what == "SIGSEGV"
-            assert seconds_of(pool, well) < OPENING_S / 2
+            assert stood_by(pool, well)
 
 
 def test_fresh_runs_open_side_by_side() -> None:
@@ -242,10 +240,11 @@ def test_fresh_runs_open_side_by_side() -> None:
     with Pool(TARGET, session=MODULE, timeout_s=20, standbys=3) as pool:
         pool.run(going("well"))  # starts the worker
         pool.expect([case.setup] * 4)
-        start = time.monotonic()
-        pids = {pool.run_fresh(case).facts["pid"] for _ in range(4)}
-        assert time.monotonic() - start < 3 * OPENING_S, "one after the other takes four times as long as one"
+        pids = {int(pool.run_fresh(case).facts["pid"])}
+        others = set(standing_by(pool, case.setup))
+        pids |= {int(pool.run_fresh(case).facts["pid"]) for _ in range(3)}
     assert len(pids) == 4
+    assert len(others) == 3 and others < pids, "they began to open while the first one did"
 
 
 @pytest.mark.parametrize(
@@ -257,7 +256,6 @@ def test_a_case_in_a_standby_says_what_it_says_in_any_session(way: str, pool: Po
         expected = plain(ordinary.run(going(way)))
     pool.expect([going(way).setup])
     pool.run(going("many-arrays", steps=1))
-    time.sleep(0.2)
     assert standing_by(pool, going(way).setup)
     assert without_pid(plain(pool.run(going(way)))) == without_pid(expected)
 
@@ -279,7 +277,6 @@ def test_what_fails_for_lack_of_room_is_done_again_alone(pool: Pool) -> None:
     pool.run(going("well"))
     pool.expect([going("slow-to-open").setup, case.setup])
     assert pool.run(going("well", steps=1)).ended.how is Termination.DONE
-    time.sleep(0.2)
     assert pool.run(case).ended.how is Termination.DONE
     assert len(pool._standbys) == 0
 
@@ -289,8 +286,9 @@ def test_a_standby_that_dies_while_it_waits_is_nobodys_fault(number: int, pool: 
     pool.run(going("well"))
     pool.expect([going("print").setup])
     pool.run(going("well"))
-    time.sleep(0.2)
-    os.kill(standing_by(pool, going("print").setup)[0], number)
+    standby = next(session for session in pool._standbys if session.setup == going("print").setup)
+    assert comes(lambda: has_said(standby, b'"opened"'))
+    os.kill(standby.pid, number)
     trace = pool.run(going("print"))
     assert trace.ended.how is Termination.DONE
     assert trace.facts["sessions lost"] == f"one while it waited for a case: {signal.Signals(number).name}"
