@@ -143,7 +143,7 @@ run() {
       part "$1" 595 0 'fidelity-all: .*' bash -c "fidelity_all '$target'"
       cat "$OUT/$1.log"
       ;;
-    pairs) # what opening costs, every runner and backend at once
+    pairs) # what opening costs, every runner and backend, as many at once as there are cores for
       part "$1" 590 0 'pairs: .*' "$PYTHON" -m tests.gpu_pairs "$target" 8 400 "$OUT/$1"
       cat "$OUT/$1.log"
       ;;
