@@ -17,14 +17,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from repro.cases.runner_facts import RUNNER_FACTS
 from runners.processes.served import RUNNERS
+from runners.processes.warm import CORES_EACH
 from runners.targets.devices import VISIBLE, Seats, gpus, visible
-
-# One for what opens, one for what else its worker and the driver do.
-_CORES_EACH = 2
 
 # How many setups a process serves, by what the column is called: one, or as many as it does where nobody says.
 COLUMNS = {"a process each": ["--setups-per-session", "1"], "served": []}
@@ -33,7 +31,8 @@ COLUMNS = {"a process each": ["--setups-per-session", "1"], "served": []}
 def main(target: str, openings: str, seconds: float, out: Path) -> int:
     """1 if no pair opened a session."""
     devices = visible(len(gpus())) or ("",)
-    seats = Seats(devices, max(1, (os.cpu_count() or 1) // (_CORES_EACH * len(devices))))
+    at_once = len(os.sched_getaffinity(0)) // CORES_EACH["cuda"]
+    seats = Seats(devices, max(1, at_once // len(devices)))
     asked = [(*pair, column) for pair in pairs() for column in COLUMNS]
     measure = partial(measured, seats, time.monotonic() + seconds, target, openings, out)
     with ThreadPoolExecutor(len(seats)) as threads:
@@ -41,9 +40,9 @@ def main(target: str, openings: str, seconds: float, out: Path) -> int:
     print(f"{'':38}" + "".join(f"{column:>24}" for column in COLUMNS))
     for runner, backend in pairs():
         row = [cells[runner, backend, column] for column in COLUMNS]
-        print(f"{runner:26}{backend:12}" + "".join(f"{cell:>24}" for cell in row))
-    opened = len({asked[:2] for asked, cell in cells.items() if " s of " in cell})
-    print(f"pairs: {opened} of {len(list(pairs()))} opened sessions")
+        print(f"{runner:26}{backend:12}" + "".join(f"{cell.took or cell.why_not:>24}" for cell in row))
+    opened = [pair for pair in pairs() if any(cells[*pair, column].took for column in COLUMNS)]
+    print(f"pairs: {len(opened)} of {len(list(pairs()))} opened sessions")
     return 0 if opened else 1
 
 
@@ -54,48 +53,45 @@ def pairs() -> Iterator[tuple[str, str]]:
             yield from ((runner, backend) for backend in facts.backends)
 
 
-def measured(seats: Seats, until: float, target: str, openings: str, out: Path, asked: tuple[str, str, str]) -> str:
-    """What the openings of a runner, a backend and a column took, in words; why there is nothing of them."""
+class Cell(NamedTuple):
+    """What openings took, in words; else why there is nothing of them."""
+
+    took: str = ""
+    why_not: str = ""
+
+
+def measured(seats: Seats, until: float, target: str, openings: str, out: Path, asked: tuple[str, str, str]) -> Cell:
+    """What the openings of a runner, a backend and a column took."""
     runner, backend, column = asked
     folder = (out / "-".join(asked).replace(" ", "-")).absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    options = [
-        "--target",
-        target,
-        "--runner",
-        runner,
-        "--backend",
-        backend,
-        "--openings",
-        openings,
-        "--out",
-        str(folder),
-    ]
-    command = [sys.executable, "-m", "fuzz", "bench", *options, *COLUMNS[column]]
+    drawn = ["--target", target, "--runner", runner, "--backend", backend, "--openings", openings]
+    command = [sys.executable, "-m", "fuzz", "bench", *drawn, *COLUMNS[column], "--out", str(folder)]
     left = until - time.monotonic()
     if left <= 0:
-        return "no time left"
+        return Cell(why_not="no time left")
     device = seats.take()
     assert device is not None  # there are as many as threads
     environment = os.environ | ({VISIBLE: device} if device else {})
     with (folder / "printed").open("wb") as printed:
         # It ends what it has started when it is told to end.
-        run = subprocess.run(
-            ["timeout", str(left), *command], stdout=printed, stderr=subprocess.STDOUT, env=environment
-        )
+        timed = ["timeout", str(left), *command]
+        run = subprocess.run(timed, stdout=printed, stderr=subprocess.STDOUT, env=environment)
     seats.give_back(device)
     path = folder / "openings.json"
-    return median(json.loads(path.read_text()), column) if path.exists() else f"exit code {run.returncode}"
+    if not path.exists():
+        return Cell(why_not=f"exit code {run.returncode}")
+    return median(json.loads(path.read_text()), column)
 
 
-def median(told: Sequence[Any], column: str) -> str:
+def median(told: Sequence[Any], column: str) -> Cell:
     """Of the openings; of processes that serve several, of those that had served one. Else how the first one ended."""
     openings = [opening for each in told for opening in each["openings"]]
     done = [opening for opening in openings if opening["ended"] == "done"]
     late = [opening for opening in done if "close" in opening["parts"]] if not COLUMNS[column] else done
     if late:
-        return f"{statistics.median(opening['whole'] for opening in late):.2f} s of {len(late)}"
-    return "none was served" if done else openings[0]["ended"]
+        return Cell(took=f"{statistics.median(opening['whole'] for opening in late):.2f} s of {len(late)}")
+    return Cell(why_not="none was served" if done else openings[0]["ended"])
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from repro.cases.case import Target
 from repro.cases.codec import Seed, dumps
 from repro.ledger.read import read
 from repro.traces.campaign import Campaign, loads
+from tests.builders.waiting import comes
 from tests.python_path import in_front
 from tests.test_fuzz_main import process
 
@@ -90,10 +91,7 @@ def test_an_agent_runs_chunks_in_processes_of_our_own_and_replaces_those_that_di
     counts = [{found.fingerprint: found.cases for found in part_of(one).findings} for one in (done, again)]
     assert counts[0] == counts[1] != {}
     assert agent.pids() != [first]
-    deadline = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() for pid in family) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not [pid for pid in family if Path(f"/proc/{pid}").exists()]
+    assert comes(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family))
 
 
 def test_one_chunk_settles_one_failure(agent: Agent) -> None:
@@ -245,9 +243,7 @@ def test_seeds_come_out_as_on_one_host_though_a_node_an_agent_and_a_slot_are_kil
 @pytest.mark.exhaustive
 def test_an_interrupt_ends_all_and_keeps_what_is_there(tmp_path: Path) -> None:
     driver = started(tmp_path, 100_000, "--cluster", "local:2", "--chunk-seconds", "2")
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("here/*/*.json")) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    comes(lambda: any(tmp_path.glob("here/*/*.json")), 120)
     family = descendants(driver.pid)
     driver.send_signal(signal.SIGTERM)
     out, err = driver.communicate(timeout=90)
@@ -260,7 +256,5 @@ def test_an_interrupt_ends_all_and_keeps_what_is_there(tmp_path: Path) -> None:
         # A forked worker's command line is that of its server.
         return [pid for pid in family if "fuzz slot" in _command(pid) or "runners.processes." in _command(pid)]
 
-    deadline = time.monotonic() + 10
-    while left() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    comes(lambda: not left(), 10)
     assert left() == []

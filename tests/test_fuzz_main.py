@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from repro.cases.case import Target
 from repro.traces.campaign import CampaignFinding, Progress, loads
 from repro.traces.finding import Status
 from tests.builders.sample_record import stale_found
+from tests.builders.waiting import comes
 from tests.python_path import in_front
 
 pytestmark = pytest.mark.slow
@@ -170,9 +170,7 @@ def test_bad_input_is_3_and_one_line(
 def test_interrupted_run_keeps_and_writes_what_it_has(number: signal.Signals, tmp_path: Path) -> None:
     arguments = ("--target", "stale_req_pool/toy", "--minutes", "5", "--out", "here", "--json", "record.json")
     fuzz = process(tmp_path, "run", *arguments)
-    deadline = time.monotonic() + 30
-    while not list(tmp_path.glob("here/*/*.json")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    comes(lambda: any(tmp_path.glob("here/*/*.json")))
     fuzz.send_signal(number)
     out, err = fuzz.communicate(timeout=30)
     assert fuzz.returncode == 1, (out, err)

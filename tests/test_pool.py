@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from repro.cases.case import Target
 from repro.traces.trace import Termination
 from runners.processes.pool import Pool
 from tests.builders.misbehaving import going
+from tests.builders.waiting import comes
 
 PROJECT = Path(__file__).resolve().parent.parent
 TARGET = Target("misbehaving", "toy")
@@ -50,10 +50,7 @@ def alive(pid: int) -> bool:
 
 
 def gone_within(pid: int, seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while alive(pid) and time.monotonic() < end:
-        time.sleep(0.02)
-    return not alive(pid)
+    return comes(lambda: not alive(pid), seconds)
 
 
 def test_a_run_that_goes_well_comes_back_whole(pool: Pool) -> None:

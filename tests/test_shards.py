@@ -31,6 +31,7 @@ from repro.traces.campaign import Campaign, CampaignFinding, Progress, loads
 from repro.traces.finding import Finding, Status, Verdict, worst
 from repro.traces.trace import End, Termination, Trace
 from tests.builders import sample_record
+from tests.builders.waiting import comes
 from tests.test_fuzz_main import process
 
 pytestmark = pytest.mark.slow
@@ -79,9 +80,7 @@ def test_the_first_finding_stops_all(tmp_path: Path) -> None:
 def test_interrupted_workers_keep_and_tell_what_they_have(tmp_path: Path) -> None:
     arguments = ("--target", "stale_req_pool/toy", "--minutes", "5", "--workers", "2", "--out", "here")
     one = process(tmp_path, "run", *arguments)
-    deadline = time.monotonic() + 30
-    while not list(tmp_path.glob("here/*/*.json")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    comes(lambda: any(tmp_path.glob("here/*/*.json")))
     one.send_signal(signal.SIGTERM)  # which reaches nobody but the one that was started
     out, err = one.communicate(timeout=30)
     assert (one.returncode, err) == (1, ""), (out, err)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from repro.cases.case import Case, Setup, Target
 from repro.traces.trace import Termination, Trace
 from runners.processes.pool import Pool
 from runners.processes.warm import STANDBYS_MAX, Coming, Open, WarmSessions, room_for
-from tests.builders.misbehaving import going
+from tests.builders.misbehaving import COMPANY, going
 from tests.builders.waiting import comes, has_said
 from tests.test_pool import MODULE, TARGET, gone_within
 
@@ -235,16 +236,15 @@ def test_where_one_has_crashed_the_next_ones_may_come_at_once() -> None:
             assert stood_by(pool, well)
 
 
-def test_fresh_runs_open_side_by_side() -> None:
-    case = going("slow-to-open")
-    with Pool(TARGET, session=MODULE, timeout_s=20, standbys=3) as pool:
-        pool.run(going("well"))  # starts the worker
-        pool.expect([case.setup] * 4)
-        pids = {int(pool.run_fresh(case).facts["pid"])}
-        others = set(standing_by(pool, case.setup))
-        pids |= {int(pool.run_fresh(case).facts["pid"]) for _ in range(3)}
-    assert len(pids) == 4
-    assert len(others) == 3 and others < pids, "they began to open while the first one did"
+def test_fresh_runs_open_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them opens until all of them are at it."""
+    monkeypatch.setenv("MISBEHAVE_MEETING", str(tmp_path))
+    case = going("opens-with-others")
+    with Pool(TARGET, session=MODULE, timeout_s=20, standbys=COMPANY - 1) as pool:
+        pool.expect([case.setup] * COMPANY)
+        traces = [pool.run_fresh(case) for _ in range(COMPANY)]
+    assert [trace.ended.how for trace in traces] == [Termination.DONE] * COMPANY
+    assert len({trace.facts["pid"] for trace in traces}) == COMPANY
 
 
 @pytest.mark.parametrize(
@@ -256,6 +256,7 @@ def test_a_case_in_a_standby_says_what_it_says_in_any_session(way: str, pool: Po
         expected = plain(ordinary.run(going(way)))
     pool.expect([going(way).setup])
     pool.run(going("many-arrays", steps=1))
+    time.sleep(0.2)
     assert standing_by(pool, going(way).setup)
     assert without_pid(plain(pool.run(going(way)))) == without_pid(expected)
 
@@ -277,6 +278,7 @@ def test_what_fails_for_lack_of_room_is_done_again_alone(pool: Pool) -> None:
     pool.run(going("well"))
     pool.expect([going("slow-to-open").setup, case.setup])
     assert pool.run(going("well", steps=1)).ended.how is Termination.DONE
+    time.sleep(0.2)
     assert pool.run(case).ended.how is Termination.DONE
     assert len(pool._standbys) == 0
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from repro.cases.case import Case, Request, Setup, Step, Target
 from runners.recording.observer import HarnessError, RunCase, Unsupported, Watch
+from tests.builders.waiting import comes
 
 if os.environ.get("MISBEHAVE_IMPORT") == "raise":
     raise ImportError("no module named moon")
@@ -60,11 +61,14 @@ WAYS = (
     "print-cuda-error",
     "needs-room",
     "stays",
+    "opens-with-others",
 )
 
 
 # How long such a session takes to open.
 OPENING_S = 0.5
+# How many sessions that open with others must be at it at once.
+COMPANY = 4
 
 
 def going(way: str, steps: int = 3) -> Case:
@@ -96,7 +100,7 @@ def close_session() -> None:
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     how = _open[0] = WAYS[setup.vocab_size - 100]
     watch.fact("way", how)
-    if how.startswith(("slow-to-open", "needs-room")):
+    if how.startswith(("slow-to-open", "needs-room", "opens-with-others")):
         watch.fact("pid", str(os.getpid()))
     _while_building(how)
     watch.at(-1, "capture")
@@ -137,6 +141,11 @@ def _while_building(how: str) -> None:
         time.sleep(OPENING_S)
     if how == "needs-room" and len(_siblings()) > 1:
         raise RuntimeError("not enough memory")
+    if how == "opens-with-others":
+        meeting = Path(os.environ["MISBEHAVE_MEETING"])
+        (meeting / str(os.getpid())).touch()
+        if not comes(lambda: len(list(meeting.iterdir())) >= COMPANY, 15):
+            raise RuntimeError("no others open")
     if how == "raise-in-build":
         raise AttributeError("no such class")
     if how == "refused-in-build":
