@@ -22,7 +22,7 @@ from fuzz.cluster.fan import connected, job_on
 from fuzz.cluster.nodes import Answer, Event, Left, Refused
 from fuzz.cluster.schedule import LOSSES_MAX, LOSSES_SUSPECT, Schedule
 from fuzz.exits import exit_code
-from fuzz.stats import Plan
+from fuzz.stats import CampaignStats, Plan
 from repro.cases.codec import digest
 from repro.commands.cli import BadInput
 from repro.ledger.rows import CaseRow
@@ -240,6 +240,29 @@ def test_a_chunk_that_takes_its_node_with_it_is_an_error_and_no_finding() -> Non
     assert exit_code([campaign]) == 3
 
 
+class Breaking(SimulatedNodes):
+    """Slots that die at once, until there is no time left."""
+
+    def wait(self, seconds: float) -> Sequence[Event[Chunk]]:
+        events = super().wait(seconds)
+        return [self._break(event) if isinstance(event, Answer) else event for event in events]
+
+    def _break(self, event: Answer[Chunk]) -> Answer[Chunk]:
+        if self.now < 30:
+            return dataclasses.replace(event, message={"lost": "exit 1: no such module"})
+        nothing = CampaignStats(event.chunk.plan, self.clock).campaign("time")
+        return dataclasses.replace(event, message={"campaign": nothing.to_json(), "rows": []})
+
+
+def test_what_was_lost_until_time_was_up_is_an_error() -> None:
+    nodes = Breaking(random.Random(3).randrange, 0)
+    campaign, told = run(nodes, None, dataclasses.replace(PLAN, seconds=30), seconds=6)
+    assert told.said == ["lost, and done again: exit 1: no such module"]
+    reasons = {text.partition(" lost and not done ")[2] for text in campaign.errors}
+    assert reasons == {"before time was up: exit 1: no such module"}
+    assert (campaign.stopped, campaign.cases, exit_code([campaign])) == ("time", 0, 3)
+
+
 @pytest.mark.slow
 def test_time_ends_the_campaign_and_what_was_sent_still_counts() -> None:
     nodes = SimulatedNodes(random.Random(3).randrange, 0)
@@ -272,13 +295,13 @@ def test_an_interrupt_stops_all_and_keeps_what_is_there() -> None:
 class Unfit(SimulatedNodes):
     def wait(self, seconds: float) -> Sequence[Event[Chunk]]:
         self.now += seconds
-        return [Refused(node="abc", why="its checkout of eagleeye is another one than ours")]
+        return [Refused(node="abc", why="its eagleeye or Hypothesis is another one than ours")]
 
 
 def test_a_cluster_without_a_usable_node_is_an_error_with_its_reason() -> None:
     nodes = Unfit(lambda most: 0, 0)
     campaign, told = run(nodes, 10)
-    assert campaign.stopped == "error" and "its checkout of eagleeye is another one" in campaign.error
+    assert campaign.stopped == "error" and "its eagleeye or Hypothesis is another one" in campaign.error
     assert nodes.now >= ALONE_S and len(told.said) == 1
     assert exit_code([campaign]) == 3
 

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -20,7 +21,7 @@ import pytest
 
 from fuzz.cluster.agent import Agent
 from fuzz.cluster.chunk import Chunk, settling
-from fuzz.cluster.slot import code_digest
+from fuzz.cluster.slot import code_version
 from fuzz.draw.rounds import rounds
 from fuzz.footprint import descendants
 from fuzz.stats import Plan
@@ -31,6 +32,7 @@ from repro.traces.campaign import Campaign, loads
 from tests.builders.waiting import comes
 from tests.python_path import in_front
 from tests.test_fuzz_main import process
+from tests.test_hypothesis_pin import put_hypothesis
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +48,7 @@ def job(**more: Any) -> dict[str, Any]:
     return {
         "campaign": f"test{os.getpid()}",
         "checkout": str(PROJECT),
-        "code": code_digest(),
+        "code": code_version(),
         "cuda": False,
         "environment": {},
         "target": str(PLAN.target),
@@ -77,7 +79,7 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def test_an_agent_runs_chunks_in_processes_of_our_own_and_replaces_those_that_die(agent: Agent) -> None:
-    assert agent.start() == {"say": "ready", "code": code_digest()}
+    assert agent.start() == {"say": "ready", "code": code_version()}
     (first,) = agent.pids()
     assert environment_of(first)["CUDA_VISIBLE_DEVICES"] == "", "no GPU was reserved"
     done = agent.run(CHUNK.to_json(), None)
@@ -115,6 +117,15 @@ def test_what_a_node_lacks_is_said_at_its_start() -> None:
         assert "0.0.1/emulated" in absent.start()["lacks"]
     finally:
         absent.close()
+
+
+def test_a_node_that_would_draw_other_cases_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", in_front(put_hypothesis(tmp_path, "5.0")))
+    other = Agent(job(), 1)
+    try:
+        assert other.start()["code"] == code_version().replace(metadata.version("hypothesis"), "5.0")
+    finally:
+        other.close()
 
 
 def test_a_node_without_a_reserved_gpu_takes_no_part_in_a_campaign_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

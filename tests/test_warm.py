@@ -13,6 +13,7 @@ import pytest
 
 from repro.cases.case import Case, Setup, Target
 from repro.traces.trace import Termination, Trace
+from runners.processes import warm
 from runners.processes.pool import Pool
 from runners.processes.warm import STANDBYS_MAX, Coming, Open, WarmSessions, room_for
 from tests.builders.misbehaving import COMPANY, going
@@ -165,6 +166,12 @@ def test_room_goes_with_the_cores_and_with_the_memory_of_gpus(
     engine: str, workers: int, cores: int, gibibytes: float, room: int
 ) -> None:
     assert room_for(engine, workers, cores, gibibytes) == room <= STANDBYS_MAX
+
+
+def test_gpus_that_others_use_too_are_counted_where_one_sees_a_part_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm, "memory", lambda: (140.0,) * 8)
+    monkeypatch.setattr(warm, "visible", lambda count: ("3",))
+    assert (room_for("cuda", 64, 128), room_for("cuda", 64, 128, devices=8)) == (0, 1)
 
 
 # In a pool -------------------------------------------------------------------------------------------------------

@@ -34,12 +34,12 @@ class Agent:
     process was given. Mutable."""
 
     def __init__(self, job: Mapping[str, Any], slots: int) -> None:
-        self._job = dict(job) | {"slots": slots}
         listed = [one for one in os.environ.get(VISIBLE, "").split(",") if one]
         # Without a reservation Ray leaves all GPUs visible: what has none reserved must not touch any.
         devices = listed if job["cuda"] else [""]
         if not devices:
             raise RuntimeError("no GPU is reserved for this node")
+        self._job = dict(job) | {"slots": slots, "devices": len(devices)}
         self._folder = Path(tempfile.mkdtemp(prefix=_prefix(job)))
         self._slots = [_Slot(self._job, self._folder / str(n), devices[n % len(devices)]) for n in range(slots)]
         self._free: queue.SimpleQueue[_Slot] = queue.SimpleQueue()
@@ -109,8 +109,9 @@ class _Slot:
     def start(self) -> dict[str, Any]:
         self._folder.mkdir(parents=True, exist_ok=True)
         environment = os.environ | self._job["environment"] | {VISIBLE: self._device}
-        # Ray's own places come first on the path of its workers.
-        environment["PYTHONPATH"] = self._job["checkout"]
+        # This node's path stays: a bundle's Hypothesis, say, is in front of the host's own.
+        paths = (self._job["checkout"], environment.get("PYTHONPATH"))
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         with (self._folder / "slot.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "fuzz", "slot"],

@@ -36,6 +36,7 @@ class Dispatcher(Generic[W]):
         self._nodes, self._say, self._clock = nodes, say, clock
         self._met = clock()  # when there was a node last
         self._refused: dict[str, str] = {}
+        self._said: set[str] = set()  # why something was lost
 
     def send(self, seconds: float | None = None) -> bool:
         """Send one chunk, if there is one and room for it. seconds: after which no further case is begun."""
@@ -45,12 +46,15 @@ class Dispatcher(Generic[W]):
         return sent is not None
 
     def hear(self) -> Iterator[Answer[W]]:
-        """What comes back within a moment."""
+        """What comes back within a moment. A reason for which something is lost is told once."""
         for event in self._nodes.wait(PAUSE_S):
             if isinstance(event, Answer):
                 yield event
             else:
                 self._take(event)
+        for why in sorted(self.schedule.lost.keys() - self._said):
+            self._said.add(why)
+            self._say(f"lost, and done again: {why}")
 
     def _take(self, event: Event[W]) -> None:
         match event:

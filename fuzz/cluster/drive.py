@@ -14,6 +14,7 @@ from fuzz.cluster.board import Board
 from fuzz.cluster.chunk import Chunk, Cutter
 from fuzz.cluster.dispatcher import Dispatcher
 from fuzz.cluster.nodes import Answer, Nodes
+from fuzz.cluster.schedule import LOSSES_SUSPECT
 from fuzz.stats import CampaignStats, Plan
 from repro.ledger.rows import CaseRow
 from repro.traces.campaign import BadRecord, Campaign, Progress
@@ -41,6 +42,7 @@ class Drive:
         self._schedule = self._dispatcher.schedule
         self._board = Board(plan, CampaignStats(plan, office.clock).campaign("running"), office.keep)
         self._stopping = False
+        self._untried: list[str] = []  # what was lost so often that it had to wait, and then there was no time
 
     def work(self) -> Campaign:
         """Run the campaign to its end. KeyboardInterrupt stops all nodes, and what they have come to counts."""
@@ -113,6 +115,11 @@ class Drive:
             return
         if not self._schedule.finish(answer.node, chunk):
             return  # it was lost, as it seemed, and another node has done it since
+        losses = self._schedule.losses(chunk)
+        if len(losses) >= LOSSES_SUSPECT and part.stopped == "time" and not part.cases:
+            self._untried.append(
+                f"{chunk.name} lost and not done before time was up: {'; '.join(dict.fromkeys(losses))}"
+            )
         for row in rows:
             self._office.note(row)
         if part.stopped == "cases" and not chunk.settle:
@@ -137,7 +144,7 @@ class Drive:
         )
 
     def _campaign(self, stopped: str, error: str) -> Campaign:
-        """All of it. A chunk that was given up is an error of ours, never a finding."""
+        """All of it. A chunk that was lost, and that nobody has done, is an error of ours, never a finding."""
         total, schedule = self._board.total, self._schedule
         lost = "; ".join(f"{why}: {count}" for why, count in schedule.lost.most_common())
         return dataclasses.replace(
@@ -147,7 +154,7 @@ class Drive:
             ended=CampaignStats(self._plan, self._office.clock).campaign("").ended,
             seconds=self._seconds,
             workers=max(1, self._dispatcher.most_slots),
-            errors={**total.errors, **dict.fromkeys(self._dispatcher.given_up(), 1)},
+            errors={**total.errors, **dict.fromkeys((*self._dispatcher.given_up(), *self._untried), 1)},
             facts={**total.facts, **({"chunks lost and done again": lost} if lost else {})},
         )
 

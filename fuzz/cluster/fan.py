@@ -20,7 +20,7 @@ from typing import Any
 from fuzz.cluster.dispatcher import Dispatcher
 from fuzz.cluster.nodes import LOCAL, Answer, Nodes
 from fuzz.cluster.piece import Piece
-from fuzz.cluster.slot import code_digest
+from fuzz.cluster.slot import code_version
 from repro.cases.case import Target
 from repro.cases.json_parts import plain
 from repro.commands.cli import LINE_MAX, BadInput, complain
@@ -140,7 +140,7 @@ def job_on(engines: Iterable[str], environment: Mapping[str, str] | None = None)
     return {
         "campaign": uuid.uuid4().hex[:8],
         "checkout": str(PROJECT),
-        "code": code_digest(),
+        "code": code_version(),
         "cuda": "cuda" in engines,
         "environment": {**carried, **(environment or {})},
     }

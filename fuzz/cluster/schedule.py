@@ -118,9 +118,13 @@ class Schedule(Generic[C]):
             if len(losses) >= self._losses_max:
                 self.given_up.append(GivenUp(chunk=chunk, losses=tuple(losses)))
                 return
-        suspect = len(self._losses.get(chunk.id, ())) >= LOSSES_SUSPECT
+        suspect = len(self.losses(chunk)) >= LOSSES_SUSPECT
         if not any(other.id == chunk.id for other in (*self._waiting, *self._suspects)):
             (self._suspects if suspect else self._waiting).append(chunk)
+
+    def losses(self, chunk: C) -> tuple[str, ...]:
+        """How often this chunk was lost so far, and why."""
+        return tuple(self._losses.get(chunk.id, ()))
 
     def forget_waiting(self) -> None:
         """Nothing that has not been sent will be."""

@@ -15,6 +15,7 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -53,7 +54,7 @@ class Slot:
             except BadInput as error:
                 self.tell(say="ready", lacks=str(error))
                 return
-            self.tell(say="ready", code=code_digest())
+            self.tell(say="ready", code=code_version())
             while (message := self._heard.get()) is not None:
                 self.tell(say="result", **do(message["chunk"], message["seconds"]))
 
@@ -87,13 +88,14 @@ class Slot:
         self._say.flush()
 
 
-def code_digest() -> str:
-    """What tells this checkout from others: two nodes with different code would not mean the same by a chunk."""
+def code_version() -> str:
+    """What tells this checkout, and the Hypothesis that draws its cases, from others: two nodes that differ would not
+    mean the same by a chunk."""
     project = Path(__file__).resolve().parent.parent.parent
     total = hashlib.sha256()
     for path in _sources(project):
         total.update(f"{path.relative_to(project)}\0".encode() + path.read_bytes())
-    return total.hexdigest()[:16]
+    return f"{total.hexdigest()[:16]}, Hypothesis {metadata.version('hypothesis')}"
 
 
 def _sources(project: Path) -> Iterator[Path]:

@@ -65,8 +65,11 @@ def hooks_of(job: Mapping[str, Any]) -> Iterator[Hooks]:
         out=out,
         log=out / "worker.log",
         timeout_s=job["timeout"],
-        # The cores are shared out among the slots: one that has a single core opens nothing ahead.
-        standbys=room_for(target.engine, job["slots"]) if job["standbys"] is None else job["standbys"],
+        # Cores and GPUs are shared out among the slots, each of which sees one GPU alone: one that has a single core
+        # opens nothing ahead.
+        standbys=room_for(target.engine, job["slots"], devices=job["devices"])
+        if job["standbys"] is None
+        else job["standbys"],
         setups_per_session=job["setups_per_session"] or setups_per_session(target.engine),
         issues=issues,
     )

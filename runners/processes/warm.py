@@ -33,9 +33,9 @@ _RAN_MAX = 64
 _OPENED = b'["at",-1,"opened"]'
 
 
-def room_for(engine: str, workers: int = 1, cores: int = 0, gibibytes: float = 0.0) -> int:
+def room_for(engine: str, workers: int = 1, cores: int = 0, gibibytes: float = 0.0, devices: int = 0) -> int:
     """How many standbys each of so many workers may have on this machine. cores: 0 for those that we may use.
-    gibibytes: of GPU memory for all of them, 0 for that of the GPUs that we may use.
+    gibibytes: of GPU memory for all of them, 0 for that of so many devices; devices: 0 for the GPUs that we may use.
 
     None on the toy, whose sessions open at once.
     """
@@ -43,16 +43,16 @@ def room_for(engine: str, workers: int = 1, cores: int = 0, gibibytes: float = 0
         return 0
     cores = cores or len(os.sched_getaffinity(0))
     room = min(STANDBYS_MAX, cores // workers // CORES_EACH[engine])
-    if engine == "cuda" and (gibibytes := gibibytes or _on_gpus()):
+    if engine == "cuda" and (gibibytes := gibibytes or _on_gpus(devices)):
         # Each standby may leave a process that waits, beside those that do anyway and the one at work.
         processes = gibibytes / workers / _SESSION_GIB
         room = min(room, max(0, int(processes - 1 - IDLE_MAX) // 2))
     return room
 
 
-def _on_gpus() -> float:
+def _on_gpus(devices: int) -> float:
     each = memory()
-    return min(each, default=0.0) * len(visible(len(each)))
+    return min(each, default=0.0) * (devices or len(visible(len(each))))
 
 
 def abreast(standbys: int) -> int:
