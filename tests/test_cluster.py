@@ -251,7 +251,7 @@ class Breaking(SimulatedNodes):
         if self.now < 30:
             return dataclasses.replace(event, message={"lost": "exit 1: no such module"})
         nothing = CampaignStats(event.chunk.plan, self.clock).campaign("time")
-        return dataclasses.replace(event, message={"campaign": nothing.to_json(), "rows": []})
+        return dataclasses.replace(event, message={"campaign": nothing.to_json(), "rows": [], "seconds": 0.0})
 
 
 def test_what_was_lost_until_time_was_up_is_an_error() -> None:
@@ -269,6 +269,22 @@ def test_time_ends_the_campaign_and_what_was_sent_still_counts() -> None:
     campaign, told = run(nodes, None, dataclasses.replace(PLAN, seconds=40), seconds=6)
     assert campaign.stopped == "time" and campaign.cases == len(told.rows) == len(set(told.rows)) > 20
     assert all(found.failed == 5 for found in campaign.findings)
+
+
+class Starting(SimulatedNodes):
+    """Workers need a while until anything comes of what they were sent."""
+
+    def wait(self, seconds: float) -> Sequence[Event[Chunk]]:
+        if self.at and self.now < 60:
+            self.now += seconds
+            return []
+        return super().wait(seconds)
+
+
+def test_what_workers_need_to_start_is_none_of_the_time() -> None:
+    nodes = Starting(random.Random(3).randrange, 0)
+    campaign, _ = run(nodes, None, dataclasses.replace(PLAN, seconds=10), seconds=6)
+    assert (campaign.stopped, campaign.cases > 0, campaign.seconds > 69) == ("time", True, True)
 
 
 def test_the_first_confirmed_finding_stops_all() -> None:

@@ -84,6 +84,7 @@ def test_an_agent_runs_chunks_in_processes_of_our_own_and_replaces_those_that_di
     assert environment_of(first)["CUDA_VISIBLE_DEVICES"] == "", "no GPU was reserved"
     done = agent.run(CHUNK.to_json(), None)
     assert part_of(done).cases == len(done["rows"]) == 24
+    assert 0 < done["seconds"] < part_of(done).seconds
     assert all(found.tried == 0 and not found.seed for found in part_of(done).findings)
     family = descendants(first)
     assert family

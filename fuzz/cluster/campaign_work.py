@@ -35,14 +35,13 @@ class CampaignWork:
     run: str
 
     def do(self, form: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
-        """`campaign` and `rows`, those of the ledger."""
-        chunk, rows = Chunk.from_json(form), list[Sequence[Any]]()
-        done = self._done(chunk, seconds, rows)
-        return {"id": chunk.id, "campaign": done.to_json(), "rows": rows}
-
-    def _done(self, chunk: Chunk, seconds: float | None, rows: list[Sequence[Any]]) -> Campaign:
+        """`campaign`; `rows`, those of the ledger; `seconds` from the end of the first case on: what a worker needs to
+        start says nothing of other chunks."""
+        chunk = Chunk.from_json(form)
         plan = dataclasses.replace(chunk.plan, seconds=None if chunk.settle else seconds, stop_at_first=False)
-        stats, told = CampaignStats(plan, time.monotonic), time.monotonic()
+        stats = CampaignStats(plan, time.monotonic)
+        told, first = time.monotonic(), 0.0
+        rows: list[Sequence[Any]] = []
 
         def tell(progress: Progress) -> None:
             nonlocal told
@@ -51,6 +50,8 @@ class CampaignWork:
                 self.slot.tell(say="doing", cases=progress.cases, replays=progress.replays, doing=progress.doing)
 
         def note(case: Case, trace: Trace, verdicts: Sequence[Verdict], status: Status) -> None:
+            nonlocal first
+            first = first or stats.seconds
             if self.run and not chunk.settle:
                 moves = exercised(case, trace.replayed)
                 row = judged_row(self.run, plan.target, case, trace, verdicts, status, moves)
@@ -60,11 +61,15 @@ class CampaignWork:
         own = dataclasses.replace(
             self.hooks, claim=lambda fingerprint: fingerprint == chunk.settle, tell=tell, note=note
         )
+        done = self._done(chunk, own, stats)
+        return {"id": chunk.id, "campaign": done.to_json(), "rows": rows, "seconds": done.seconds - first}
+
+    def _done(self, chunk: Chunk, hooks: Hooks, stats: CampaignStats) -> Campaign:
         try:
             with self.slot.under_way():
                 if chunk.settle:
-                    return campaign(plan, CaseStream(iter(chunk.up_to_the_case())), own, stats)
+                    return campaign(stats.plan, CaseStream(iter(chunk.up_to_the_case())), hooks, stats)
                 cases = chunk.rounds()
-                return campaign(plan, CaseStream(cases, cases.coming, cases.leave), own, stats)
+                return campaign(stats.plan, CaseStream(cases, cases.coming, cases.leave), hooks, stats)
         except KeyboardInterrupt:  # before it began, or just as it had ended
             return stats.campaign("interrupted")

@@ -41,6 +41,7 @@ class Drive:
         self._dispatcher = Dispatcher(nodes, self._fresh, office.say, office.clock)
         self._schedule = self._dispatcher.schedule
         self._board = Board(plan, CampaignStats(plan, office.clock).campaign("running"), office.keep)
+        self._started: float | None = None  # when anything had come of what was sent: a plan's seconds count from then
         self._stopping = False
         self._untried: list[str] = []  # what was lost so often that it had to wait, and then there was no time
 
@@ -84,10 +85,11 @@ class Drive:
 
     @property
     def _left(self) -> float | None:
-        """Seconds that are left."""
+        """Seconds that are left. As on one host, what workers need to start is none of them."""
         if self._plan.seconds is None:
             return None
-        return max(0.0, self._plan.seconds - self._seconds)
+        spent = 0.0 if self._started is None else self._seconds - self._started
+        return max(0.0, self._plan.seconds - spent)
 
     @property
     def _late(self) -> bool:
@@ -98,15 +100,24 @@ class Drive:
 
     def _hear(self, answers: Iterable[Answer[Chunk]]) -> None:
         for answer in answers:
+            self._begin()
             self._answered(answer)
-        self._office.tell(self._progress())
+        progress = self._progress()
+        if progress.cases:
+            self._begin()
+        self._office.tell(progress)
+
+    def _begin(self) -> None:
+        if self._started is None:
+            self._started = self._seconds
 
     def _answered(self, answer: Answer[Chunk]) -> None:
         message, chunk = answer.message, answer.chunk
         try:
             part = Campaign.from_json(message["campaign"]) if "campaign" in message else None
             rows = [_row(values) for values in message.get("rows", ())]
-        except (BadRecord, TypeError) as error:
+            spent = float(message.get("seconds", 0.0))
+        except (BadRecord, TypeError, ValueError) as error:
             self._schedule.lose(answer.node, chunk, f"its result makes no sense: {error}")
             return
         if part is None or part.stopped == "error" or (part.stopped == "interrupted" and not self._stopping):
@@ -123,7 +134,7 @@ class Drive:
         for row in rows:
             self._office.note(row)
         if part.stopped == "cases" and not chunk.settle:
-            self._cutter.took(chunk, part.seconds)
+            self._cutter.took(chunk, spent)
         for settle in self._board.take(chunk, part, self._seconds):
             self._schedule.add(settle)
 

@@ -64,7 +64,8 @@ def result(chunk: Chunk, run: str = "") -> dict[str, Any]:
         findings=tuple(found.values()),
     )
     names = [f"{number}.{place}" for number, count in counts.items() for place in range(count)]
-    return {"campaign": campaign.to_json(), "rows": [] if chunk.settle else [_row(name) for name in names]}
+    rows = [] if chunk.settle else [_row(name) for name in names]
+    return {"campaign": campaign.to_json(), "rows": rows, "seconds": campaign.seconds}
 
 
 def _found(name: str, case: Case, *, settled: bool) -> CampaignFinding:
