@@ -26,6 +26,9 @@ REFUSALS_A_SETUP = 2
 REFUSALS_MAX = 50
 # So many cases are drawn while one is in flight: sessions of one setup may run them side by side.
 DRAWN_AHEAD = 3
+# More of a setup that has had so many cases: three sessions run them by then, and as they are judged in order, a long
+# one would keep the other sessions waiting.
+MANY_CASES, DRAWN_AHEAD_OF_MANY = 32, 5
 # A campaign with a limit of time leaves a setup behind so many cases in a row that brought nothing new on it, no
 # transition and no state, once those that were announced have been run. On releases with known bugs eight made 58 % of
 # the cases of rounds of 32, and met 95 % of what failed on their setups (118 of 124, four pairs of release and runner);
@@ -139,7 +142,7 @@ class _Loop:
         """Run a case and triage its failures; whether the campaign ends with one of them."""
         plan, stats = self.stats.plan, self.stats
         if in_use.built:
-            self._send_ahead(case)
+            self._send_ahead(case, DRAWN_AHEAD if in_use.ran < MANY_CASES else DRAWN_AHEAD_OF_MANY)
         trace, failures, met = self._run(case)
         in_use.meet(met)
         past, history = self.hooks.past(), self.hooks.history()
@@ -158,11 +161,11 @@ class _Loop:
         """Whether the last case that was drawn is of this setup."""
         return not self.upcoming or self.upcoming[-1].setup == setup
 
-    def _send_ahead(self, case: Case) -> None:
+    def _send_ahead(self, case: Case, most: int) -> None:
         """Have sessions go on with the next cases, too, if these are certain to be the next and within the limit. If
         this one ends badly, those that its session had are run again when their turn comes."""
         plan, stats = self.stats.plan, self.stats
-        while len(self.upcoming) < DRAWN_AHEAD and self._is_next(case.setup):
+        while len(self.upcoming) < most and self._is_next(case.setup):
             in_flight = 1 + len(self.upcoming)
             if plan.cases is not None and stats.cases + in_flight >= plan.cases:
                 break

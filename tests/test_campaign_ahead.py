@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.campaign import DRAWN_AHEAD, STALE_CASES, campaign
+from fuzz.campaign import DRAWN_AHEAD, DRAWN_AHEAD_OF_MANY, MANY_CASES, STALE_CASES, campaign
 from fuzz.case_source import CaseStream
 from fuzz.draw.rounds import CASES_ANNOUNCED, ROUNDS_ANNOUNCED, round_cases, rounds
 from fuzz.in_flight import InFlight
@@ -46,6 +46,14 @@ def test_what_is_sent_ahead_are_the_next_cases_on_a_setup_that_was_built() -> No
     ]
     assert world.sent == expected
     assert len(expected) == 40 - 5
+
+
+def test_more_are_sent_ahead_of_a_setup_that_has_had_many_cases() -> None:
+    world = Ahead(fails=lambda case: [])
+    source = rounds(3, "toy", "triton", MANY_CASES + 10)
+    campaign(replace(PLAN, cases=MANY_CASES + 10), CaseStream(source, source.coming), world.hooks())
+    lengths = [len(cases) for cases in world.sent]
+    assert set(lengths[: MANY_CASES - 1]) == {DRAWN_AHEAD} and max(lengths[MANY_CASES:]) == DRAWN_AHEAD_OF_MANY
 
 
 def test_sending_ahead_changes_no_result() -> None:

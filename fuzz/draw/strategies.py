@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypeVar
 
 from hypothesis import strategies as st
@@ -190,6 +191,17 @@ def _context_min(runner: str, topk: int, num_steps: int, draft_tokens: int, page
     return RUNNER_FACTS[runner].room(shape, 1)
 
 
+# Some fifty of them are asked for a case: Hypothesis checks each one anew where it was not kept.
+@lru_cache(maxsize=1 << 12)
+def _between(low: int, high: int) -> st.SearchStrategy[int]:
+    return st.integers(low, high)
+
+
+@lru_cache(maxsize=1 << 12)
+def _among(choices: tuple[T, ...]) -> st.SearchStrategy[T]:
+    return st.sampled_from(choices)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hand:
     """What a move needs to draw the next batch. limit: seq_len_max(setup), which is worth computing once."""
@@ -200,10 +212,11 @@ class Hand:
     limit: int
 
     def pick(self, choices: Sequence[T]) -> T:
-        return self.draw(st.sampled_from(choices))
+        among: st.SearchStrategy[T] = _among(tuple(choices))
+        return self.draw(among)
 
     def number(self, low: int, high: int) -> int:
-        return self.draw(st.integers(low, high))
+        return self.draw(_between(low, high))
 
     def some(self, choices: Sequence[T], count: int) -> list[T]:
         """`count` of the choices, in their order."""

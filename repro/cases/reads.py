@@ -70,9 +70,12 @@ def drafts(setup: Attending, request: Prefixed, call: int) -> Ints:
     last one the branch's own copy, which lies on the page where its drafts begin."""
     drafted = draft_positions(setup, request.seq_len)
     copied = request.seq_len % setup.page_size if BACKEND_FACTS[setup.backend].reads_pages else 0
-    shared = np.broadcast_to(np.arange(request.seq_len - copied), (setup.topk, request.seq_len - copied))
-    copies = drafted[:, :1] - np.arange(copied, 0, -1)
-    return np.concatenate([shared, copies, drafted[:, : call + 1]], axis=1)
+    shared = request.seq_len - copied
+    positions = np.empty((setup.topk, request.seq_len + call + 1), dtype=np.int64)
+    positions[:, :shared] = np.arange(shared)
+    positions[:, shared : request.seq_len] = drafted[:, :1] - np.arange(copied, 0, -1)
+    positions[:, request.seq_len :] = drafted[:, : call + 1]
+    return positions
 
 
 def draft_in_reach(setup: Attending, request: Prefixed) -> int:
