@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -17,7 +18,10 @@ from repro.traces.finding import Status
 from repro.traces.trace import Termination
 from runners.engines.active import engine
 from runners.engines.standins import fa3 as standin
+from runners.engines.standins import native_imports
 from runners.processes.pool import Pool
+from runners.recording.observer import HarnessError
+from runners.releases import fa3
 from runners.releases.fa3 import Call, Calls
 from runners.releases.fa3_metadata import FOREIGN, metadata
 from runners.targets.environments import sglang_path
@@ -84,6 +88,17 @@ def test_what_an_older_library_lacks_is_left_out_where_nothing_is_asked_of_it(mo
     assert kernel(1, causal=True, only_qv=False, sinks=None) == (1, True)
     with pytest.raises(TypeError, match="only_qv"):
         kernel(1, only_qv=True)
+
+
+def test_where_a_gpu_has_none_of_its_kernels_that_is_trouble_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "device", "cuda")
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(fa3, "KERNELS", "json.kernels")  # of a package that is there
+    assert not native_imports.stands_in("json.kernels") and not native_imports.stands_in("json.decoder")
+    native_imports.stand_in_if_absent("json.kernels", "json.decoder")
+    assert not native_imports.stands_in("json.decoder")
+    with pytest.raises(HarnessError, match="not installed here"):
+        fa3.listen.__wrapped__()
 
 
 def test_a_table_of_pages_becomes_slots() -> None:

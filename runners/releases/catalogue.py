@@ -68,8 +68,8 @@ def prepare(release: str, device: str) -> None:
         native_imports.stand_in(*NATIVE_IMPORTS[latest(release, tuple(NATIVE_IMPORTS), "anything")])
         xgrammar_standin.stand_in()
     else:
-        # FlashAttention 3 is the largest part of sgl_kernel, and bundles leave it out; models only name it.
-        native_imports.stand_in_if_absent("sgl_kernel.flash_ops")
+        # Where they are not installed, models only name them.
+        native_imports.stand_in_if_absent(fa3.KERNELS)
     # These two first: imported the other way round, the speculative modules of releases before 0.5.13 meet themselves.
     importlib.import_module("sglang.srt.server_args")
     importlib.import_module("sglang.srt.managers.tp_worker")

@@ -13,9 +13,12 @@ from typing import Any
 import torch
 
 from runners.engines.active import engine
-from runners.engines.standins import fa3
+from runners.engines.standins import fa3, native_imports
+from runners.recording.observer import HarnessError
 from runners.releases import attention_calls
 
+# With what is installed, the largest part; bundles leave it out unless they are to have it.
+KERNELS = "sgl_kernel.flash_ops"
 BACKEND = "sglang.srt.layers.attention.flashattention_backend"
 # Where what sglang calls asks whether this GPU has the kernels; since 0.5.11, elsewhere since 0.5.17.
 _DISPATCHERS = ("sglang.kernels.ops.attention.flash_attention_v3", "sglang.jit_kernel.flash_attention_v3")
@@ -118,6 +121,10 @@ calls = Calls()
 @functools.cache
 def listen() -> None:
     """Note what this session's graphs will hold: to be called before any attention backend is made. A process that
-    serves several setups listens once."""
+    serves several setups listens once. HarnessError where a GPU is to run kernels that are not installed."""
+    if engine.device == "cuda" and native_imports.stands_in(KERNELS):
+        raise HarnessError(
+            f"FlashAttention 3's kernels ({KERNELS}) are not installed here; bundles have them with --fa3"
+        )
     module: Any = importlib.import_module(fa3.MODULE) if fa3.MODULE not in sys.modules else sys.modules[fa3.MODULE]
     module.flash_attn_with_kvcache = calls.listened(module.flash_attn_with_kvcache)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -70,6 +71,12 @@ def hide(*packages: str) -> None:
 def stand_in_if_absent(*names: str) -> None:
     """The same, but only where nothing else provides them."""
     sys.meta_path.append(_Finder(names))
+
+
+def stands_in(name: str) -> bool:
+    """Whether this module, whose package can be imported, is such a stand-in."""
+    spec = importlib.util.find_spec(name)
+    return spec is not None and isinstance(spec.loader, _Finder)
 
 
 _torchvision: list[torch.library.Library] = []
