@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
 import shutil
 import signal
 import subprocess
@@ -17,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,31 +41,50 @@ class Agent:
         self._job = dict(job) | {"slots": slots, "devices": len(devices)}
         self._folder = Path(tempfile.mkdtemp(prefix=_prefix(job)))
         self._slots = [_Slot(self._job, self._folder / str(n), devices[n % len(devices)]) for n in range(slots)]
-        self._free: queue.SimpleQueue[_Slot] = queue.SimpleQueue()
-        for slot in self._slots:
-            self._free.put(slot)
+        self._turn = threading.Condition()
         self._stopped = False
 
     def start(self) -> dict[str, Any]:
         """Start the first slot: what it says of itself, or `trouble`, why it cannot be."""
-        slot = self._free.get()
-        try:
+        with self._slot_for({}) as slot:
             return slot.start()
-        finally:
-            self._free.put(slot)
 
     def run(self, chunk: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
         """Have a free slot do this chunk; its result, or `lost`, how its process died. seconds: after which no further
         case is to be begun."""
         asked = time.monotonic()
-        slot = self._free.get()
-        try:
+        with self._slot_for(chunk) as slot:
             if self._stopped:
                 return {"say": "stopped"}
             left = None if seconds is None else max(0.0, seconds - (time.monotonic() - asked))
             return slot.run(chunk, left)
+
+    @contextlib.contextmanager
+    def _slot_for(self, chunk: Mapping[str, Any]) -> Iterator[_Slot]:
+        """A slot that nobody else has within this. While a chunk waits it is the next one of a slot, which may open
+        sessions for it; if another one is free before, that one does it."""
+        with self._turn:
+            slot = self._free_for(chunk)
+            if slot is None:
+                promised = next((slot for slot in self._slots if slot.next is None), None)
+                if promised:
+                    promised.next = chunk
+                slot = self._turn.wait_for(lambda: self._free_for(chunk))
+                if promised:
+                    promised.next = None
+            assert slot
+            slot.free = False
+        try:
+            yield slot
         finally:
-            self._free.put(slot)
+            with self._turn:
+                slot.free = True
+                self._turn.notify_all()
+
+    def _free_for(self, chunk: Mapping[str, Any]) -> _Slot | None:
+        """The slot whose next one this is, else one that has no next one."""
+        free = [slot for slot in self._slots if slot.free and (slot.next is None or slot.next is chunk)]
+        return max(free, key=lambda slot: slot.next is chunk, default=None)
 
     def doing(self) -> list[dict[str, Any]]:
         """What each slot is at."""
@@ -99,11 +117,13 @@ def _prefix(job: Mapping[str, Any]) -> str:
 
 
 class _Slot:
-    """One process, started anew when it has died. Mutable."""
+    """One process, started anew when it has died. Mutable: whether it is free, and which chunk it is to do next."""
 
     def __init__(self, job: Mapping[str, Any], folder: Path, device: str) -> None:
         self.process: subprocess.Popen[str] | None = None
         self.doing: dict[str, Any] = {}
+        self.free = True
+        self.next: Mapping[str, Any] | None = None
         self._job, self._folder, self._device = job, folder, device
 
     def start(self) -> dict[str, Any]:
@@ -139,17 +159,25 @@ class _Slot:
         return told or {"lost": self._died()}
 
     def _ask(self, message: Mapping[str, Any], answer: str) -> dict[str, Any]:
-        """The answer of this kind; nothing if it died before it could give one."""
-        assert self.process and self.process.stdin and self.process.stdout
+        """The answer of this kind; nothing if it died before it could give one. As it works it is told what is next."""
+        assert self.process and self.process.stdout
+        said = None
         with contextlib.suppress(OSError, ValueError):
-            self.process.stdin.write(json.dumps(message) + "\n")
-            self.process.stdin.flush()
+            self._say(message)
             for text in self.process.stdout:
                 told: dict[str, Any] = json.loads(text)
                 if told["say"] == answer:
                     return told
                 self.doing = told
+                if (following := self.next) is not said:
+                    said = following
+                    self._say({"next": following})
         return {}
+
+    def _say(self, message: Mapping[str, Any]) -> None:
+        assert self.process and self.process.stdin
+        self.process.stdin.write(json.dumps(message) + "\n")
+        self.process.stdin.flush()
 
     def _died(self) -> str:
         """How it ended. What it had started sees that it is gone, and ends by itself."""

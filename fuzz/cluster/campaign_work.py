@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fuzz.campaign import campaign
 from fuzz.case_source import CaseStream
 from fuzz.cluster.chunk import Chunk
 from fuzz.cluster.slot import Slot
+from fuzz.draw.rounds import ROUNDS_ANNOUNCED, Rounds
 from fuzz.draw.transitions import exercised
 from fuzz.stats import CampaignStats
 from fuzz.triage import Hooks
@@ -28,11 +30,13 @@ TELL_EVERY = 1.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignWork:
-    """run: of the ledger; empty without one."""
+    """run: of the ledger; empty without one. begun: the rounds of what comes next, by chunk: some of their cases were
+    drawn, and run ahead."""
 
     slot: Slot
     hooks: Hooks
     run: str
+    begun: dict[str, Rounds] = dataclasses.field(default_factory=dict)
 
     def do(self, form: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
         """`campaign`; `rows`, those of the ledger; `seconds` from the end of the first case on: what a worker needs to
@@ -69,7 +73,16 @@ class CampaignWork:
             with self.slot.under_way():
                 if chunk.settle:
                     return campaign(stats.plan, CaseStream(iter(chunk.up_to_the_case())), hooks, stats)
-                cases = chunk.rounds()
-                return campaign(stats.plan, CaseStream(cases, cases.coming, cases.leave), hooks, stats)
+                cases = self.begun.pop(chunk.id, None) or chunk.rounds()
+                self.begun.clear()
+                return campaign(stats.plan, CaseStream(cases, partial(self._coming, cases), cases.leave), hooks, stats)
         except KeyboardInterrupt:  # before it began, or just as it had ended
             return stats.campaign("interrupted")
+
+    def _coming(self, cases: Rounds) -> tuple[tuple[Case, ...], ...]:
+        """The first cases of the next rounds: behind those of this chunk, of the one that comes next."""
+        coming, following = cases.coming(), self.slot.next
+        if following and not following["settle"] and len(coming) < ROUNDS_ANNOUNCED:
+            chunk = Chunk.from_json(following)
+            coming += self.begun.setdefault(chunk.id, chunk.rounds()).coming()
+        return coming[:ROUNDS_ANNOUNCED]

@@ -29,13 +29,15 @@ Do = Callable[[Mapping[str, Any], float | None], dict[str, Any]]
 
 
 class Slot:
-    """Mutable: an interrupt ends the chunk under way, and all that come after it."""
+    """Mutable: an interrupt ends the chunk under way, and all that come after it. next: the chunk that likely comes
+    after the one under way, as JSON, where the agent has said so."""
 
     def __init__(self, hear: IO[str], say: IO[str]) -> None:
         self._hear, self._say = hear, say
         self._heard: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._running = False
         self.stopped = False
+        self.next: Mapping[str, Any] | None = None
 
     def serve(self, open_work: Callable[[Mapping[str, Any], Slot], contextlib.AbstractContextManager[Do]]) -> None:
         """Work until the agent is gone or says stop. open_work: what does the chunks of a job, for as long as the slot
@@ -62,7 +64,10 @@ class Slot:
         """Pass on what is heard, and interrupt what is being done once nobody is there."""
         with contextlib.suppress(ValueError):
             for text in self._hear:
-                self._heard.put(json.loads(text))
+                message = json.loads(text)
+                self.next = message.get("next")  # what comes instead of a chunk that was said to come takes that back
+                if "next" not in message:
+                    self._heard.put(message)
         self._heard.put(None)
         os.kill(os.getpid(), signal.SIGINT)
 

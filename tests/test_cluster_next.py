@@ -1,0 +1,108 @@
+"""What a slot of a cluster is to do next: promised by its agent, heard while it works, and opened ahead."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import IO, Any, cast
+
+import pytest
+
+from fuzz.cluster import agent as agents
+from fuzz.cluster.agent import Agent
+from fuzz.cluster.campaign_work import CampaignWork
+from fuzz.cluster.chunk import Chunk
+from fuzz.cluster.slot import Slot
+from repro.cases.case import Case
+from tests.builders.campaign_world import PLAN, World
+from tests.builders.waiting import comes
+
+WHOLE = Chunk(plan=replace(PLAN, cases=None), cases_per_setup=3, first=0, last=2)
+THEN = replace(WHOLE, first=2, last=5)
+
+
+class Worker:
+    """A slot that works until it may end. Mutable."""
+
+    def __init__(self, job: Mapping[str, Any], folder: Any, device: str) -> None:
+        self.free = True
+        self.next: Mapping[str, Any] | None = None
+        self.did: list[str] = []
+        self.may_end = threading.Semaphore(0)
+
+    def run(self, chunk: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
+        self.did.append(chunk["name"])
+        self.may_end.acquire()
+        return {}
+
+
+def _begun(slots: Sequence[Worker], count: int) -> bool:
+    return sum(len(slot.did) for slot in slots) == count
+
+
+def _promised(slots: Sequence[Worker], chunks: Sequence[object]) -> bool:
+    return [slot.next for slot in slots] == chunks
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> tuple[Agent, Worker, Worker]:
+    monkeypatch.setattr(agents, "_Slot", Worker)
+    agent = Agent({"campaign": "next", "cuda": False}, 2)
+    first, second = agent._slots
+    assert isinstance(first, Worker) and isinstance(second, Worker)
+    promised: dict[str, list[object]] = {}
+    for number, name in enumerate("abcde"):
+        chunk = {"name": name}
+        promised[name] = [chunk if name == "c" else first.next, chunk if name == "d" else second.next]
+        threading.Thread(target=agent.run, args=(chunk, None), daemon=True).start()
+        assert comes(partial(_begun, [first, second], min(number + 1, 2)))
+        assert comes(partial(_promised, [first, second], promised[name]))
+    return agent, first, second
+
+
+def test_what_waits_is_promised_a_slot_and_done_there_whatever_waited_before(
+    node: tuple[Agent, Worker, Worker],
+) -> None:
+    _, first, second = node
+    second.may_end.release()
+    assert comes(lambda: second.did == ["b", "d"]) and first.did == ["a"]
+    for count in (3, 4):  # the others go where there is room: their turn is nobody's
+        second.may_end.release()
+        assert comes(partial(_begun, [second], count))
+    assert (sorted(second.did), first.did, first.next) == (["b", "c", "d", "e"], ["a"], None)
+
+
+def test_what_is_heard_of_the_next_chunk_waits_for_nothing_and_is_over_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[object] = []
+    lines = [{"chunk": {"name": "a"}}, {"next": {"name": "b"}}, {"chunk": {"name": "b"}}, {"next": {"name": "c"}}]
+
+    def read() -> Iterator[str]:
+        for line in lines:
+            yield json.dumps(line)
+            heard.append(slot.next)
+
+    slot = Slot(cast(IO[str], read()), io.StringIO())
+    monkeypatch.setattr(os, "kill", lambda pid, number: None)  # nobody is there any more
+    slot._listen()
+    assert heard == [None, {"name": "b"}, None, {"name": "c"}]
+    assert [slot._heard.get() for _ in range(3)] == [{"chunk": {"name": "a"}}, {"chunk": {"name": "b"}}, None]
+
+
+def test_sessions_of_the_next_chunk_open_ahead_and_its_cases_are_the_same() -> None:
+    slot = Slot(io.StringIO(), io.StringIO())
+    world, foreseen = World(fails=lambda case: []), list[Sequence[Sequence[Case]]]()
+    work = CampaignWork(slot=slot, hooks=replace(world.hooks(), foresee=foreseen.append), run="")
+    slot.next = json.loads(json.dumps(THEN.to_json()))
+    assert work.do(WHOLE.to_json(), None)["campaign"]["cases"] == 6
+    firsts = [cases[0] for cases in foreseen[0]]
+    slot.next = None
+    work.do(THEN.to_json(), None)
+    ran = [*WHOLE.rounds(), *THEN.rounds()]
+    assert world.ran == ran and len(ran) == 15
+    assert firsts == [ran[place] for place in (3, 6, 9, 12)]
+    assert [cases[0] for cases in foreseen[-2]] == [ran[12]], "another chunk was taken back"
