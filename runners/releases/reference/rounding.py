@@ -93,7 +93,10 @@ class Rounding:
 
     def _stored(self, values: torch.Tensor, format: Format) -> torch.Tensor:
         moved = self.moved(values, furthest(values[0], format))
-        if not moved.numel() or moved.abs().amax() <= format.largest:
+        if not moved.numel():
+            return moved
+        least, most = torch.aminmax(moved)
+        if -format.largest <= float(least) and float(most) <= format.largest:
             return moved
         return moved.masked_fill((moved.abs() > format.largest).any(dim=0), torch.nan)
 
@@ -103,8 +106,12 @@ class Rounding:
 
     def moved(self, values: torch.Tensor, reach: torch.Tensor | float) -> torch.Tensor:
         """Each sample moved by as much as `reach` ([...], without samples) up or down, each element by its own."""
-        moved = values.clone(memory_format=torch.contiguous_format)
-        moved[1:] += self._noise((SAMPLES, *values.shape[1:])) * reach
+        moved = torch.empty(values.shape, dtype=values.dtype)
+        moved[0] = values[0]
+        # Where they go: what is large is passed over twice, and nothing else of its size is asked for.
+        samples = moved[1:]
+        torch.mul(self._noise((SAMPLES, *values.shape[1:])), reach, out=samples)
+        samples += values[1:]
         return moved
 
     def moved_together(self, values: torch.Tensor, relative: float) -> torch.Tensor:
