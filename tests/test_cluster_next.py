@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import IO, Any, cast
 
 import pytest
@@ -33,9 +34,11 @@ class Worker:
         self.free = True
         self.next: Mapping[str, Any] | None = None
         self.did: list[str] = []
+        self.seconds: float | None = None
         self.may_end = threading.Semaphore(0)
 
     def run(self, chunk: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
+        self.seconds = seconds
         self.did.append(chunk["name"])
         self.may_end.acquire()
         return {}
@@ -75,6 +78,23 @@ def test_what_waits_is_promised_a_slot_and_done_there_whatever_waited_before(
         second.may_end.release()
         assert comes(partial(_begun, [second], count))
     assert (sorted(second.did), first.did, first.next) == (["b", "c", "d", "e"], ["a"], None)
+
+
+def test_what_waits_loses_time_only_once_a_chunk_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agents, "_Slot", Worker)
+    times = {"now": 100.0}
+    monkeypatch.setattr(agents, "time", SimpleNamespace(monotonic=lambda: times["now"]))
+    agent = Agent({"campaign": "time", "cuda": False}, 1)
+    (slot,) = agent._slots
+    assert isinstance(slot, Worker)
+    for name in "abc":
+        threading.Thread(target=agent.run, args=({"name": name}, 50.0), daemon=True).start()
+        assert comes(partial(_begun, [slot], 1))
+    for passed, seconds in ((30.0, 50.0), (7.0, 43.0)):
+        times["now"] += passed
+        count = len(slot.did)
+        slot.may_end.release()
+        assert comes(partial(_begun, [slot], count + 1)) and slot.seconds == seconds
 
 
 def test_what_is_heard_of_the_next_chunk_waits_for_nothing_and_is_over_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

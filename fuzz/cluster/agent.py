@@ -42,6 +42,9 @@ class Agent:
         self._folder = Path(tempfile.mkdtemp(prefix=_prefix(job)))
         self._slots = [_Slot(self._job, self._folder / str(n), devices[n % len(devices)]) for n in range(slots)]
         self._turn = threading.Condition()
+        self._begun: float | None = (
+            None  # when the first chunk had ended: what a worker needs to start is nobody's time
+        )
         self._stopped = False
 
     def start(self) -> dict[str, Any]:
@@ -56,8 +59,11 @@ class Agent:
         with self._slot_for(chunk) as slot:
             if self._stopped:
                 return {"say": "stopped"}
-            left = None if seconds is None else max(0.0, seconds - (time.monotonic() - asked))
-            return slot.run(chunk, left)
+            now = time.monotonic()
+            waited = now - max(asked, self._begun or now)
+            result = slot.run(chunk, None if seconds is None else max(0.0, seconds - waited))
+            self._begun = self._begun or time.monotonic()
+            return result
 
     @contextlib.contextmanager
     def _slot_for(self, chunk: Mapping[str, Any]) -> Iterator[_Slot]:
