@@ -37,10 +37,13 @@ def main(target: str, openings: str, seconds: float, out: Path) -> int:
     measure = partial(measured, seats, time.monotonic() + seconds, target, openings, out)
     with ThreadPoolExecutor(len(seats)) as threads:
         cells = dict(zip(asked, threads.map(measure, asked), strict=True))
+    whats: dict[str, None] = {}
     print(f"{'':38}" + "".join(f"{column:>24}" for column in COLUMNS))
     for runner, backend in pairs():
         row = [cells[runner, backend, column] for column in COLUMNS]
         print(f"{runner:26}{backend:12}" + "".join(f"{cell.took or cell.why_not:>24}" for cell in row))
+        whats.update({f"{runner} {backend}: {cell.why_not}: {cell.what}": None for cell in row if cell.what})
+    print("".join(f"  {what[:200]}\n" for what in whats), end="")
     opened = [pair for pair in pairs() if any(cells[*pair, column].took for column in COLUMNS)]
     print(f"pairs: {len(opened)} of {len(list(pairs()))} opened sessions")
     return 0 if opened else 1
@@ -54,10 +57,11 @@ def pairs() -> Iterator[tuple[str, str]]:
 
 
 class Cell(NamedTuple):
-    """What openings took, in words; else why there is nothing of them."""
+    """What openings took, in words; else why there is nothing of them, and what the first one ended with."""
 
     took: str = ""
     why_not: str = ""
+    what: str = ""
 
 
 def measured(seats: Seats, until: float, target: str, openings: str, out: Path, asked: tuple[str, str, str]) -> Cell:
@@ -91,7 +95,7 @@ def median(told: Sequence[Any], column: str) -> Cell:
     late = [opening for opening in done if "close" in opening["parts"]] if not COLUMNS[column] else done
     if late:
         return Cell(took=f"{statistics.median(opening['whole'] for opening in late):.2f} s of {len(late)}")
-    return Cell(why_not="none was served" if done else openings[0]["ended"])
+    return Cell(why_not="none was served") if done else Cell(why_not=openings[0]["ended"], what=openings[0]["what"])
 
 
 if __name__ == "__main__":
