@@ -48,6 +48,10 @@ def _begun(slots: Sequence[Worker], count: int) -> bool:
     return sum(len(slot.did) for slot in slots) == count
 
 
+def _as_many(seen: Sequence[object], count: int) -> bool:
+    return len(seen) == count
+
+
 def _promised(slots: Sequence[Worker], chunks: Sequence[object]) -> bool:
     return [slot.next for slot in slots] == chunks
 
@@ -82,16 +86,21 @@ def test_what_waits_is_promised_a_slot_and_done_there_whatever_waited_before(
 
 def test_what_waits_loses_time_only_once_a_chunk_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "_Slot", Worker)
-    times = {"now": 100.0}
-    monkeypatch.setattr(agents, "time", SimpleNamespace(monotonic=lambda: times["now"]))
+    now, asked = 100.0, list[float]()
+
+    def monotonic() -> float:
+        asked.append(now)
+        return now
+
+    monkeypatch.setattr(agents, "time", SimpleNamespace(monotonic=monotonic))
     agent = Agent({"campaign": "time", "cuda": False}, 1)
     (slot,) = agent._slots
     assert isinstance(slot, Worker)
-    for name in "abc":
+    for name, times in (("a", 2), ("b", 3), ("c", 4)):  # once as it is asked, once as it begins
         threading.Thread(target=agent.run, args=({"name": name}, 50.0), daemon=True).start()
-        assert comes(partial(_begun, [slot], 1))
+        assert comes(partial(_as_many, asked, times))
     for passed, seconds in ((30.0, 50.0), (7.0, 43.0)):
-        times["now"] += passed
+        now += passed
         count = len(slot.did)
         slot.may_end.release()
         assert comes(partial(_begun, [slot], count + 1)) and slot.seconds == seconds
