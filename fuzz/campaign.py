@@ -26,8 +26,8 @@ REFUSALS_A_SETUP = 2
 REFUSALS_MAX = 50
 # So many cases are drawn while one is in flight: sessions of one setup may run them side by side.
 DRAWN_AHEAD = 3
-# More of a setup that has had so many cases: three sessions run them by then, and as they are judged in order, a long
-# one would keep the other sessions waiting.
+# More of a setup that has had so many cases: three sessions run them by then (runners/processes/pool.py), and as they
+# are judged in order, a long one would keep the other sessions waiting.
 MANY_CASES, DRAWN_AHEAD_OF_MANY = 32, 5
 # A campaign with a limit of time leaves a setup behind so many cases in a row that brought nothing new on it, no
 # transition and no state, once those that were announced have been run. On releases with known bugs eight made 58 % of

@@ -44,10 +44,6 @@ class Worker:
         return {}
 
 
-def _begun(slots: Sequence[Worker], count: int) -> bool:
-    return sum(len(slot.did) for slot in slots) == count
-
-
 def _as_many(seen: Sequence[object], count: int) -> bool:
     return len(seen) == count
 
@@ -56,31 +52,22 @@ def _promised(slots: Sequence[Worker], chunks: Sequence[object]) -> bool:
     return [slot.next for slot in slots] == chunks
 
 
-@pytest.fixture
-def node(monkeypatch: pytest.MonkeyPatch) -> tuple[Agent, Worker, Worker]:
+def test_what_waits_is_promised_a_slot_and_done_there_whatever_waited_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "_Slot", Worker)
     agent = Agent({"campaign": "next", "cuda": False}, 2)
     first, second = agent._slots
     assert isinstance(first, Worker) and isinstance(second, Worker)
-    promised: dict[str, list[object]] = {}
     for number, name in enumerate("abcde"):
         chunk = {"name": name}
-        promised[name] = [chunk if name == "c" else first.next, chunk if name == "d" else second.next]
+        promised = [chunk if name == "c" else first.next, chunk if name == "d" else second.next]
         threading.Thread(target=agent.run, args=(chunk, None), daemon=True).start()
-        assert comes(partial(_begun, [first, second], min(number + 1, 2)))
-        assert comes(partial(_promised, [first, second], promised[name]))
-    return agent, first, second
-
-
-def test_what_waits_is_promised_a_slot_and_done_there_whatever_waited_before(
-    node: tuple[Agent, Worker, Worker],
-) -> None:
-    _, first, second = node
+        assert comes(partial(_as_many, first.did, 1)) and comes(partial(_as_many, second.did, min(number, 1)))
+        assert comes(partial(_promised, [first, second], promised))
     second.may_end.release()
     assert comes(lambda: second.did == ["b", "d"]) and first.did == ["a"]
     for count in (3, 4):  # the others go where there is room: their turn is nobody's
         second.may_end.release()
-        assert comes(partial(_begun, [second], count))
+        assert comes(partial(_as_many, second.did, count))
     assert (sorted(second.did), first.did, first.next) == (["b", "c", "d", "e"], ["a"], None)
 
 
@@ -103,7 +90,7 @@ def test_what_waits_loses_time_only_once_a_chunk_has_ended(monkeypatch: pytest.M
         now += passed
         count = len(slot.did)
         slot.may_end.release()
-        assert comes(partial(_begun, [slot], count + 1)) and slot.seconds == seconds
+        assert comes(partial(_as_many, slot.did, count + 1)) and slot.seconds == seconds
 
 
 def test_what_is_heard_of_the_next_chunk_waits_for_nothing_and_is_over_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

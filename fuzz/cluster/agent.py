@@ -42,9 +42,7 @@ class Agent:
         self._folder = Path(tempfile.mkdtemp(prefix=_prefix(job)))
         self._slots = [_Slot(self._job, self._folder / str(n), devices[n % len(devices)]) for n in range(slots)]
         self._turn = threading.Condition()
-        self._begun: float | None = (
-            None  # when the first chunk had ended: what a worker needs to start is nobody's time
-        )
+        self._begun = 0.0  # when the first chunk had ended: what a worker needs to start is nobody's time
         self._stopped = False
 
     def start(self) -> dict[str, Any]:

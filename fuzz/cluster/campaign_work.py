@@ -28,10 +28,10 @@ from repro.traces.trace import Trace
 TELL_EVERY = 1.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(slots=True, kw_only=True)
 class CampaignWork:
-    """run: of the ledger; empty without one. begun: the rounds of what comes next, by chunk: some of their cases were
-    drawn, and run ahead."""
+    """Mutable. run: of the ledger; empty without one. begun: the rounds of what comes next, by chunk: some of their
+    cases were drawn, and run ahead."""
 
     slot: Slot
     hooks: Hooks

@@ -60,16 +60,15 @@ def hooks_of(job: Mapping[str, Any]) -> Iterator[Hooks]:
         known = out / "known_issues.toml"
         known.write_text(job["known_issues"])
         issues = load(known)
+    asked: int | None = job["standbys"]
     place = Place(
         target=target,
         out=out,
         log=out / "worker.log",
         timeout_s=job["timeout"],
-        # Cores and GPUs are shared out among the slots, each of which sees one GPU alone: one that has a single core
-        # opens nothing ahead.
-        standbys=room_for(target.engine, job["slots"], devices=job["devices"])
-        if job["standbys"] is None
-        else job["standbys"],
+        # Cores and GPUs are shared out among the slots, each of which sees one GPU. With a single core nothing opens
+        # ahead.
+        standbys=room_for(target.engine, job["slots"], devices=job["devices"]) if asked is None else asked,
         setups_per_session=job["setups_per_session"] or setups_per_session(target.engine),
         issues=issues,
     )
