@@ -2,7 +2,7 @@
 in processes that have served others. As many at once as there are cores for, in turn on the GPUs: timings are those of
 a busy machine.
 
-    python -m tests.gpu_pairs TARGET OPENINGS SECONDS OUT
+    python -m tests.gpu_pairs TARGET OPENINGS SECONDS OUT [RUNNER/BACKEND...]
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ from runners.targets.devices import VISIBLE, Seats, gpus, visible
 COLUMNS = {"a process each": ["--setups-per-session", "1"], "served": []}
 
 
-def main(target: str, openings: str, seconds: float, out: Path) -> int:
-    """1 if no pair opened a session."""
+def main(target: str, openings: str, seconds: float, out: Path, only: Sequence[str] = ()) -> int:
+    """1 if no pair opened a session. only: these pairs; without any, all."""
+    pairs = [pair for pair in all_pairs() if not only or "/".join(pair) in only]
     devices = visible(len(gpus())) or ("",)
     at_once = len(os.sched_getaffinity(0)) // CORES_EACH["cuda"]
     seats = Seats(devices, max(1, at_once // len(devices)))
-    asked = [(*pair, column) for pair in pairs() for column in COLUMNS]
+    asked = [(*pair, column) for pair in pairs for column in COLUMNS]
     measure = partial(measured, seats, time.monotonic() + seconds, target, openings, out)
     with ThreadPoolExecutor(len(seats)) as threads:
         cells = dict(zip(asked, threads.map(measure, asked), strict=True))
     whats: dict[str, None] = {}
     print(f"{'':38}" + "".join(f"{column:>24}" for column in COLUMNS))
-    for runner, backend in pairs():
+    for runner, backend in pairs:
         row = [cells[runner, backend, column] for column in COLUMNS]
         print(f"{runner:26}{backend:12}" + "".join(f"{cell.took or cell.why_not:>24}" for cell in row))
         whats.update({f"{runner} {backend}: {cell.why_not}: {cell.what}": None for cell in row if cell.what})
     print("".join(f"  {what[:200]}\n" for what in whats), end="")
-    opened = [pair for pair in pairs() if any(cells[*pair, column].took for column in COLUMNS)]
-    print(f"pairs: {len(opened)} of {len(list(pairs()))} opened sessions")
+    opened = [pair for pair in pairs if any(cells[*pair, column].took for column in COLUMNS)]
+    print(f"pairs: {len(opened)} of {len(pairs)} opened sessions")
     return 0 if opened else 1
 
 
-def pairs() -> Iterator[tuple[str, str]]:
+def all_pairs() -> Iterator[tuple[str, str]]:
     """Those whose processes may serve several setups."""
     for runner, facts in RUNNER_FACTS.items():
         if runner in RUNNERS and runner != "toy":
@@ -99,4 +100,4 @@ def median(told: Sequence[Any], column: str) -> Cell:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], float(sys.argv[3]), Path(sys.argv[4])))
+    sys.exit(main(sys.argv[1], sys.argv[2], float(sys.argv[3]), Path(sys.argv[4]), sys.argv[5:]))
