@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,11 @@ from fuzz.__main__ import main
 from fuzz.footprint import Footprint
 from reports.progress import Display, line
 from repro.cases import codec
-from repro.cases.case import Target
+from repro.cases.case import Case, Target
 from repro.traces.campaign import CampaignFinding, Progress, loads
 from repro.traces.finding import Status
+from repro.traces.trace import Trace
+from runners.processes.pool import Pool
 from tests.builders.sample_record import stale_found
 from tests.builders.waiting import comes
 from tests.python_path import in_front
@@ -265,6 +268,22 @@ def test_openings_of_which_none_ran_a_case_are_2_and_told(tmp_path: Path, capsys
     assert "clean/toy toy triton: none of 2 sessions ran its first case" in capsys.readouterr().out
     (told,) = json.loads((tmp_path / "openings.json").read_text())
     assert told["name"] == "clean/toy toy triton" and len(told["openings"]) == 2
+
+
+def test_openings_that_were_timed_before_an_interruption_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, real = count(1), Pool.run
+
+    def until_the_fifth(pool: Pool, case: Case) -> Trace:
+        if next(runs) == 5:  # each opening takes two, and the first one is not counted
+            raise KeyboardInterrupt
+        return real(pool, case)
+
+    monkeypatch.setattr(Pool, "run", until_the_fifth)
+    assert run("bench", "--target", "clean/toy", "--openings", "2", "--out", str(tmp_path)) == 3
+    (told,) = json.loads((tmp_path / "openings.json").read_text())
+    assert len(told["openings"]) == 1
 
 
 @pytest.mark.parametrize("growth", [[], ["memory grew from 60 to 90 MiB"]])

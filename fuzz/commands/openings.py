@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Any
 
 from fuzz.commands.context import CommandContext
 from fuzz.draw.rounds import round_cases
@@ -20,25 +21,28 @@ _SESSION = "runners.sessions.opening"
 
 
 def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:
-    """So many openings on each target, one after the other; openings.json beside the logs. UNKNOWN if none of a target
-    ran its case."""
+    """So many openings on each target, one after the other; openings.json beside the logs has what was timed so far.
+    UNKNOWN if none of a target ran its case."""
     told, worst = [], ExitCode.PASS
     for target in targets:
         plan = context.plan(target)
-        openings = _timed(context, plan)
-        name = f"{target} {plan.runner} {plan.backend}"
+        name, openings = f"{target} {plan.runner} {plan.backend}", []
+        written: list[dict[str, Any]] = []
+        told.append({"name": name, "openings": written})
+        for opening in _timed(context, plan):
+            openings.append(opening)
+            written.append(opening.to_json())
+            write_text(context.out / "openings.json", json.dumps(told, indent=1))
         context.say(*table(name, openings))
-        told.append({"name": name, "openings": [opening.to_json() for opening in openings]})
-        write_text(context.out / "openings.json", json.dumps(told, indent=1))
         if not any(opening.ran for opening in openings):
             worst = ExitCode.UNKNOWN
     return worst
 
 
-def _timed(context: CommandContext, plan: Plan) -> list[Opening]:
+def _timed(context: CommandContext, plan: Plan) -> Iterator[Opening]:
     """Setups of rounds, each with its first two cases in a session of its own; the first, which starts the worker and
     may compile kernels, is not counted."""
-    options, openings = context.options, []
+    options = context.options
     log, served = context.log(plan.target), context.setups_per_session(plan.target)
     with Pool(plan.target, timeout_s=options.timeout, log=log, session=_SESSION, setups_per_session=served) as pool:
         for number in range(1 + options.openings):
@@ -48,5 +52,5 @@ def _timed(context: CommandContext, plan: Plan) -> list[Opening]:
             whole = time.monotonic() - start
             start = time.monotonic()
             pool.run(cases[-1])
-            openings.append(Opening.of(str(cases[0].setup), trace, whole, time.monotonic() - start))
-    return openings[1:]
+            if number:
+                yield Opening.of(str(cases[0].setup), trace, whole, time.monotonic() - start)
