@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any
 
 from fuzz.commands.context import CommandContext
 from fuzz.draw.rounds import round_cases
@@ -23,16 +22,17 @@ _SESSION = "runners.sessions.opening"
 def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:
     """So many openings on each target, one after the other; openings.json beside the logs has what was timed so far.
     UNKNOWN if none of a target ran its case."""
-    told, worst = [], ExitCode.PASS
+    told: list[tuple[str, list[Opening]]] = []
+    worst = ExitCode.PASS
     for target in targets:
         plan = context.plan(target)
-        name, openings = f"{target} {plan.runner} {plan.backend}", []
-        written: list[dict[str, Any]] = []
-        told.append({"name": name, "openings": written})
+        name = f"{target} {plan.runner} {plan.backend}"
+        openings: list[Opening] = []
+        told.append((name, openings))
         for opening in _timed(context, plan):
             openings.append(opening)
-            written.append(opening.to_json())
-            write_text(context.out / "openings.json", json.dumps(told, indent=1))
+            rows = [{"name": of, "openings": [each.to_json() for each in timed]} for of, timed in told]
+            write_text(context.out / "openings.json", json.dumps(rows, indent=1))
         context.say(*table(name, openings))
         if not any(opening.ran for opening in openings):
             worst = ExitCode.UNKNOWN
