@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -151,6 +153,24 @@ def test_of_a_sheet_what_is_recorded_comes_in(seen: list[tuple[np.ndarray, bool]
         np.testing.assert_array_equal(what.array(data, "graph", str(n)), one)
     with pytest.raises(KeyError):
         what.array(data, "eager", "0")
+
+
+def test_layouts_that_never_come_again_do_not_stay_in_memory() -> None:
+    """As while failures are made small: nearly each run has others."""
+
+    def take_in(numbers: range) -> int:
+        for number in numbers:
+            layout = [["graph", f"{number} {field}", ["<i4", [1, number]]] for field in range(50)]
+            frame = Frame(head={"events": [["sheet", 0, json.dumps(layout)]]}, body=bytes(4 * number * 50))
+            Intake(facts={}, step=-1, path="build").take(frame)
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = take_in(range(1000))
+        assert take_in(range(1000, 2000)) < before + (1 << 20)
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

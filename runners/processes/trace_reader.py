@@ -11,6 +11,10 @@ from runners.processes.wire import BadFrame, Form, Frame, arrays, form_of
 
 # A case records some MB. A session that records without end must not take the pool's memory along.
 RECORDED_MAX = 2 << 30
+# Packed layouts that are kept read. A case has some ten, and they come again with the next one of its setup; while a
+# failure is made small nearly each run has others. 64 answer 80 of 100 questions of a campaign, 4,096 answer 86, but
+# hold 25 MB (docs/figures.md).
+_LAYOUTS_MAX = 256
 
 _Place = tuple[int, str, str]
 
@@ -81,7 +85,7 @@ class Intake:
         return Trace(ended=ended, seen=tuple(self._seen), facts=dict(self.facts), seconds=dict(self._seconds))
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=_LAYOUTS_MAX)
 def _fields(text: str) -> tuple[tuple[str, str, Form], ...]:
     """Path, name and form of each array of a packed layout, which a session names again and again. BadFrame if this
     names none."""
