@@ -41,18 +41,25 @@ class Footprint:
 
 
 class Watch:
-    """Takes footprints while a campaign tells its progress: one after FIRST_S, one every `every` seconds from then on.
-    Mutable: they gather here. folder: the campaign's."""
+    """Takes footprints while a campaign tells its progress: one after FIRST_S, one every `every` seconds from then on,
+    one at its end. Mutable: they gather here. folder: the campaign's."""
 
     def __init__(self, tell: Callable[[Progress], None], folder: Path, every: float) -> None:
         self.taken: list[Footprint] = []
         self._tell, self._folder, self._every = tell, folder, every
+        self._latest: Progress | None = None
 
     def tell(self, progress: Progress) -> None:
         self._tell(progress)
+        self._latest = progress
         due = self.taken[-1].seconds + self._every if self.taken else FIRST_S
         if progress.seconds >= due:
             self.taken.append(footprint(os.getpid(), self._folder, progress))
+
+    def end(self) -> None:
+        """Take the last one, of a campaign that has told something since the one before."""
+        if self.taken and self._latest and self._latest.seconds > self.taken[-1].seconds:
+            self.taken.append(footprint(os.getpid(), self._folder, self._latest))
 
 
 def footprint(pid: int, folder: Path, progress: Progress) -> Footprint:

@@ -40,6 +40,18 @@ def test_the_watch_looks_after_the_first_minute_and_then_as_often_as_asked(tmp_p
     assert len(told) == 6
 
 
+def test_the_watch_looks_once_more_at_the_end_where_something_was_told_since(tmp_path: Path) -> None:
+    watch = Watch(lambda told: None, tmp_path, every=60)
+    watch.tell(progress(1))
+    watch.end()
+    assert watch.taken == []
+    for seconds in (FIRST_S + 1, FIRST_S + 30):
+        watch.tell(progress(seconds))
+    watch.end()
+    watch.end()
+    assert [taken.cases for taken in watch.taken] == [61, 90]
+
+
 def test_files_processes_memory_and_disk_are_those_that_are_there(tmp_path: Path) -> None:
     before = footprint(os.getpid(), tmp_path, progress(1))
     (tmp_path / "deep").mkdir()

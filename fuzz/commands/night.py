@@ -24,9 +24,11 @@ def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:
         plan = context.plan(target, seconds=60 * options.night)
         cases = rounds(plan.seed, plan.runner, plan.backend, options.cases_per_setup)
         with context.hooks(target) as hooks:
-            watch = Watch(hooks.tell, context.out, every=max(FIRST_S, 6 * options.night))
+            watch = Watch(hooks.tell, context.out, every=max(FIRST_S, 4 * options.night))
             hooks = dataclasses.replace(hooks, tell=watch.tell)
-            done = context.put(campaign(plan, CaseStream(cases, cases.coming, cases.leave), hooks))
+            done = campaign(plan, CaseStream(cases, cases.coming, cases.leave), hooks)
+            watch.end()
+            context.put(done)
         context.say(*summary(done), *table(str(target), watch.taken))
         if done.stopped == "interrupted":
             break

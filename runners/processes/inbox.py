@@ -47,7 +47,8 @@ class Inbox:
         """So many bytes, or fewer where the other side has closed. Silence past the deadline."""
         while len(self._kept) < size and not self._ended:
             _take_in((self,), _left(deadline), most=size)
-        part = bytes(self._kept[:size])
+        with memoryview(self._kept) as kept:
+            part = bytes(kept[:size])
         del self._kept[:size]
         return part
 
