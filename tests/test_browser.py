@@ -360,15 +360,15 @@ def test_paper_has_every_page(opened: browsers.Sheet) -> None:
 @large
 def test_a_large_report_is_small_and_fast(opened: browsers.Sheet, record_property: Any) -> None:
     size = opened.path.stat().st_size
+    # Of several tries the best: whatever else runs on this machine only adds to it.
     paints = []
-    for _ in range(2):
+    for _ in range(4):
         page = opened.go()
         until(page, "performance.getEntriesByName('first-contentful-paint').length")
         paints.append(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
     paint = min(paints)
     opened.go("#cases")
     cases_of(page)
-    # Of several tries the best: whatever else runs on this machine only adds to it.
     texts = ("f", "fa", "fai", "fail", "fail 0.5.13", "3f", "02:15", "")
     tries = [[page.evaluate(TIMED_FILTER, text) for text in texts] for _ in range(4)]
     filters = max(map(min, zip(*tries, strict=True)))
