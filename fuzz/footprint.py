@@ -52,13 +52,15 @@ class Watch:
     def tell(self, progress: Progress) -> None:
         self._tell(progress)
         self._latest = progress
-        due = self.taken[-1].seconds + self._every if self.taken else FIRST_S
-        if progress.seconds >= due:
-            self.taken.append(footprint(os.getpid(), self._folder, progress))
+        self._take(self._every)
 
     def end(self) -> None:
-        """Take the last one, of a campaign that has told something since the one before."""
-        if self.taken and self._latest and self._latest.seconds > self.taken[-1].seconds:
+        """The last one, where as much has passed since the one before as before the first."""
+        self._take(FIRST_S)
+
+    def _take(self, after: float) -> None:
+        due = self.taken[-1].seconds + after if self.taken else FIRST_S
+        if self._latest and self._latest.seconds >= due:
             self.taken.append(footprint(os.getpid(), self._folder, self._latest))
 
 

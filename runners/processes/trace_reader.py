@@ -11,9 +11,8 @@ from runners.processes.wire import BadFrame, Form, Frame, arrays, form_of
 
 # A case records some MB. A session that records without end must not take the pool's memory along.
 RECORDED_MAX = 2 << 30
-# Packed layouts that are kept read. A case has some ten, and they come again with the next one of its setup; while a
-# failure is made small nearly each run has others. 64 answer 80 of 100 questions of a campaign, 4,096 answer 86, but
-# hold 25 MB (docs/figures.md).
+# Packed layouts that are kept read. They come again with the next case of a setup; while a failure is made small nearly
+# each run has others. So many answer 84 of 100 questions of a campaign; 4,096 answer 86, and hold 25 MB.
 _LAYOUTS_MAX = 256
 
 _Place = tuple[int, str, str]
