@@ -12,6 +12,7 @@ from fuzz.draw.rounds import CASES_ANNOUNCED
 from fuzz.stats import CampaignStats, Plan
 from fuzz.triage import CampaignTriage, Hooks, KnownIssues, led_up
 from repro.cases.case import Case, Setup
+from repro.commands.interrupts import held
 from repro.traces.campaign import Campaign, Transition
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Termination, Trace
@@ -185,8 +186,9 @@ class _Loop:
         status = self.hooks.overall(verdicts)
         if not self.stats.cases:
             self.started = self.stats.seconds
-        met = self.stats.add(case, trace, verdicts, status)
-        self.hooks.note(case, trace, verdicts, status)
+        with held():  # no interrupt leaves a case counted that the ledger lacks
+            met = self.stats.add(case, trace, verdicts, status)
+            self.hooks.note(case, trace, verdicts, status)
         failures = {verdict.fingerprint: verdict for verdict in verdicts if verdict.status is Status.FAIL}
         return trace, list(failures.values()), met
 

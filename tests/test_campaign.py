@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,7 @@ from fuzz.triage import FIRST_TRIES, Hooks, led_up
 from oracles.catalogue import judge_all, overall
 from repro.cases import codec
 from repro.cases.case import STEPS_MAX, Case, Target, problems
+from repro.commands.cli import ended
 from repro.shrinking.store import keep
 from repro.traces.campaign import Campaign
 from repro.traces.finding import Finding, Status, Verdict
@@ -180,6 +183,21 @@ def test_led_up_takes_what_fits() -> None:
 def test_interrupted_between_findings(at: tuple[str, int]) -> None:
     done = World(fails=lambda case: [], interrupt_at=at).go()
     assert (done.stopped, done.cases) == ("interrupted", at[1] - 1)
+
+
+def test_interrupted_while_a_case_is_counted() -> None:
+    world, noted = World(fails=lambda case: []), list[Case]()
+
+    def note(case: Case, trace: Trace, verdicts: Sequence[Verdict], status: Status) -> None:
+        if len(noted) == 2:
+            signal.raise_signal(signal.SIGTERM)
+        noted.append(case)
+
+    def work() -> int:
+        done = campaign(PLAN, CaseStream(drawn(PLAN)), replace(world.hooks(), note=note))
+        return int(done.stopped == "interrupted" and done.cases == len(noted) == 3)
+
+    assert ended(work) == 1
 
 
 @pytest.mark.parametrize("number", range(1, 7))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from fuzz.cluster.schedule import LOSSES_MAX, LOSSES_SUSPECT, Schedule
 from fuzz.exits import exit_code
 from fuzz.stats import CampaignStats, Plan
 from repro.cases.codec import digest
-from repro.commands.cli import BadInput
+from repro.commands.cli import BadInput, ended
 from repro.ledger.rows import CaseRow
 from repro.traces.campaign import Campaign
 from repro.traces.finding import Finding
@@ -306,6 +307,22 @@ def test_an_interrupt_stops_all_and_keeps_what_is_there() -> None:
     campaign, told = run(nodes, None)
     assert (campaign.stopped, campaign.error) == ("interrupted", "")
     assert campaign.cases == len(told.rows) > 0 and nodes.stopped
+
+
+def test_an_interrupt_while_a_chunk_is_counted_counts_it_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def note(self: Told, row: CaseRow) -> None:
+        self.rows.append(row.digest)
+        if len(self.rows) == 1:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(Told, "note", note)
+    nodes = SimulatedNodes(random.Random(3).randrange, 0)
+
+    def work() -> int:
+        campaign, told = run(nodes, None)
+        return int(campaign.stopped == "interrupted" and nodes.stopped and campaign.cases == len(told.rows) > 1)
+
+    assert ended(work) == 1
 
 
 class Unfit(SimulatedNodes):

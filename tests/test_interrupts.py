@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from repro.commands.cli import ended
+from repro.commands.interrupts import held, let_in
 from repro.traces.exit_codes import ExitCode
 
 
@@ -83,3 +86,75 @@ def test_where_a_shell_has_interrupts_ignored_they_stay_so() -> None:
         assert ended(lambda: int(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)) == 1
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def by_the_kernel() -> None:
+    """As a person's interrupt comes: to this process, in whichever thread. Return once it has."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.05)
+
+
+def said_of(work: Callable[[list[str]], object]) -> list[str]:
+    """What the work says until an interrupt ends it."""
+    said: list[str] = []
+    elsewhere = threading.Event()
+    threading.Thread(target=elsewhere.wait, daemon=True).start()  # as numpy's: it would take what main holds back
+    assert ended(lambda: int(bool(work(said)))) == ExitCode.ERROR, "it was not interrupted"
+    elsewhere.set()
+    return said
+
+
+def test_what_is_held_is_done_whole() -> None:
+    def work(said: list[str]) -> None:
+        with held():
+            with held():
+                by_the_kernel()
+                said.append("inner")
+            said.append("outer")
+        said.append("behind")
+
+    assert said_of(work) == ["inner", "outer"]
+
+
+def test_an_interrupt_that_waited_raises_where_it_is_let_in() -> None:
+    def work(said: list[str]) -> None:
+        with held():
+            by_the_kernel()
+            said.append("before")
+            try:
+                with let_in():
+                    said.append("let in")
+            except KeyboardInterrupt:
+                said.append("raised")
+            by_the_kernel()
+            said.append("held again")
+        said.append("behind")
+
+    assert said_of(work) == ["before", "raised", "held again"]
+
+
+def test_an_interrupt_within_what_is_let_in_raises_at_once_and_only_once() -> None:
+    def work(said: list[str]) -> None:
+        with held():
+            try:
+                with let_in():
+                    by_the_kernel()
+                    said.append("behind the interrupt")
+            except KeyboardInterrupt:
+                said.append("raised")
+        said.append("behind")
+        with held():
+            pass
+        raise KeyboardInterrupt
+
+    assert said_of(work) == ["raised", "behind"]
+
+
+def test_an_error_ends_what_is_held_and_the_interrupt_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(said: list[str]) -> None:
+        with held():
+            by_the_kernel()
+            raise OSError("no room")
+
+    assert said_of(work) == []
+    assert capsys.readouterr().err == "error: interrupted\n"

@@ -16,6 +16,7 @@ from fuzz.cluster.dispatcher import Dispatcher
 from fuzz.cluster.nodes import Answer, Nodes
 from fuzz.cluster.schedule import LOSSES_SUSPECT
 from fuzz.stats import CampaignStats, Plan
+from repro.commands.interrupts import held
 from repro.ledger.rows import CaseRow
 from repro.traces.campaign import BadRecord, Campaign, Progress
 from repro.traces.finding import Finding
@@ -101,7 +102,8 @@ class Drive:
     def _hear(self, answers: Iterable[Answer[Chunk]]) -> None:
         for answer in answers:
             self._begin()
-            self._answered(answer)
+            with held():  # no interrupt leaves half of a chunk counted
+                self._answered(answer)
         progress = self._progress()
         if progress.cases:
             self._begin()

@@ -24,6 +24,7 @@ from fuzz.cluster.slot import code_version
 from repro.cases.case import Target
 from repro.cases.json_parts import plain
 from repro.commands.cli import LINE_MAX, BadInput, complain
+from repro.commands.interrupts import held
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 # Of our own environment what means something to a worker wherever it runs.
@@ -78,7 +79,8 @@ class Fan:
                     self._alone = trouble
                     break
                 for answer in self._dispatcher.hear():
-                    self._answered(answer)
+                    with held():  # what came back is done, whenever an interrupt comes
+                        self._answered(answer)
                 while waiting and waiting[0].id in self._done:
                     yield self._done.pop(waiting.popleft().id)
         except KeyboardInterrupt:

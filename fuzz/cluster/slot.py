@@ -21,6 +21,7 @@ from types import FrameType
 from typing import IO, Any
 
 from repro.commands.cli import BadInput
+from repro.commands.interrupts import held, interrupt, let_in
 
 PACKAGES = ("fuzz", "oracles", "repro", "runners")
 
@@ -35,7 +36,6 @@ class Slot:
     def __init__(self, hear: IO[str], say: IO[str]) -> None:
         self._hear, self._say = hear, say
         self._heard: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._running = False
         self.stopped = False
         self.next: Mapping[str, Any] | None = None
 
@@ -50,7 +50,7 @@ class Slot:
         job = self._heard.get()
         if job is None:
             return
-        with contextlib.suppress(BrokenPipeError), contextlib.ExitStack() as stack:
+        with contextlib.suppress(BrokenPipeError, KeyboardInterrupt), held(), contextlib.ExitStack() as stack:
             try:
                 do = stack.enter_context(open_work(job, self))
             except BadInput as error:
@@ -72,20 +72,16 @@ class Slot:
         os.kill(os.getpid(), signal.SIGINT)
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        running, self._running, self.stopped = self._running, False, True
-        if running:
-            raise KeyboardInterrupt
+        self.stopped = True
+        interrupt(number, frame)
 
     @contextlib.contextmanager
     def under_way(self) -> Iterator[None]:
         """Within it, an interrupt raises. KeyboardInterrupt at once if there has been one."""
-        try:
-            self._running = not self.stopped
+        with let_in():
             if self.stopped:
                 raise KeyboardInterrupt
             yield
-        finally:
-            self._running = False
 
     def tell(self, **message: Any) -> None:
         """BrokenPipeError if the agent is gone."""

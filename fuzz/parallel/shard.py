@@ -5,10 +5,8 @@ It talks to the coordinator (fuzz/parallel/coordinator.py) in lines of JSON, one
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import signal
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
@@ -17,21 +15,11 @@ from fuzz.draw.rounds import BegunRounds
 from fuzz.parallel.scheduler import Lease, LeaseRequest
 from fuzz.stats import CampaignStats, Plan
 from repro.cases.case import Case, Target
+from repro.commands.interrupts import held, let_in
 from repro.traces.campaign import Campaign, Progress
 
 # Seconds between two reports of the whole campaign: a few milliseconds' work, and the most that a kill can lose.
 REPORT_EVERY = 1.0
-INTERRUPTS = frozenset({signal.SIGINT, signal.SIGTERM})
-
-
-@contextlib.contextmanager
-def blocked(signals: frozenset[signal.Signals]) -> Iterator[None]:
-    """Within this, these signals wait."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
@@ -51,7 +39,7 @@ class Channel:
     def send(self, **message: Any) -> None:
         text = json.dumps(message) + "\n"
         # Half a line would spoil the next one.
-        with blocked(INTERRUPTS):
+        with held():
             self._sink.write(text)
             self._sink.flush()
 
@@ -132,12 +120,10 @@ class Shard:
 
     def run(self, campaign: Callable[[], Campaign]) -> None:
         """Run the campaign and report its result. An interrupt ends it, and reaches nothing else."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
-        try:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before - INTERRUPTS)
-            done = campaign()
-            signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
-        except KeyboardInterrupt:  # before it began, or just as it had ended
-            done = self.stats.campaign("interrupted")
-        signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
-        self.channel.send(say="done", doing="done", campaign=done.to_json())
+        with held():
+            try:
+                with let_in():
+                    done = campaign()
+            except KeyboardInterrupt:  # before it began, or just as it had ended
+                done = self.stats.campaign("interrupted")
+            self.channel.send(say="done", doing="done", campaign=done.to_json())

@@ -10,11 +10,11 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 from repro.cases.case import Target
 from repro.cases.json_parts import plain
+from repro.commands.interrupts import interrupt
 from repro.traces.exit_codes import ExitCode
 
 LINE_MAX = 2000  # characters of a line that is printed
@@ -157,7 +157,7 @@ def ended(work: Callable[[], int], *refusals: type[Exception], reader_left: Exit
     numbers = [signal.SIGTERM]
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell has it ignored
         numbers.append(signal.SIGINT)
-    before = {number: signal.signal(number, _interrupt) for number in numbers}
+    before = {number: signal.signal(number, interrupt) for number in numbers}
     refused: tuple[type[Exception], ...] = (BadInput, *refusals)
     try:
         return work()
@@ -175,25 +175,3 @@ def ended(work: Callable[[], int], *refusals: type[Exception], reader_left: Exit
         for number, handler in before.items():
             signal.signal(number, handler)
     return ExitCode.ERROR
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """As default_int_handler, but a moment later where what was interrupted could not end by it."""
-    if _is_ignored_in(frame):
-        signal.signal(signal.SIGALRM, _interrupt)
-        signal.setitimer(signal.ITIMER_REAL, 0.01)
-    else:
-        raise KeyboardInterrupt
-
-
-def _is_ignored_in(frame: FrameType | None) -> bool:
-    """Whether what is raised here is printed and goes no further: in Hypothesis's callback of the garbage collector, in
-    a finalizer, or where a weak set or dictionary lets go of what is gone."""
-    while frame is not None:
-        name, module = frame.f_code.co_name, frame.f_globals.get("__name__")
-        if name in ("gc_callback", "__del__") or (
-            name in ("remove", "_remove") and module in ("weakref", "_weakrefset")
-        ):
-            return True
-        frame = frame.f_back
-    return False
