@@ -72,8 +72,9 @@ class Slot:
         os.kill(os.getpid(), signal.SIGINT)
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        self.stopped = True
-        interrupt(number, frame)
+        if not self.stopped:
+            self.stopped = True
+            interrupt(number, frame)
 
     @contextlib.contextmanager
     def under_way(self) -> Iterator[None]:
