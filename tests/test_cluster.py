@@ -18,27 +18,26 @@ from hypothesis import strategies as st
 from fuzz import __main__ as fuzz
 from fuzz.cluster.chunk import Chunk, Cutter, settling
 from fuzz.cluster.dispatcher import ALONE_S
-from fuzz.cluster.drive import Drive, Office
 from fuzz.cluster.fan import connected, job_on
 from fuzz.cluster.nodes import Answer, Event, Left, Refused
 from fuzz.cluster.schedule import LOSSES_MAX, LOSSES_SUSPECT, Schedule
 from fuzz.exits import exit_code
-from fuzz.stats import CampaignStats, Plan
+from fuzz.stats import CampaignStats
 from repro.cases.codec import digest
 from repro.commands.cli import BadInput, ended
 from repro.ledger.rows import CaseRow
-from repro.traces.campaign import Campaign
-from repro.traces.finding import Finding
 from tests.builders.simulated_cluster import (
     A_ROUND,
     FAILING_ROUNDS,
     PLAN,
     SimulatedNodes,
+    Told,
     counted,
     expected,
     first_case,
     interrupted,
     result,
+    run,
 )
 
 
@@ -47,28 +46,6 @@ def drawn() -> None:
     """Hypothesis draws these cases, and its tests must not do so within a test of its own."""
     for number in range(0, 20, FAILING_ROUNDS):
         first_case(number)
-
-
-class Told:
-    """What an office was told. Mutable."""
-
-    def __init__(self) -> None:
-        self.kept: list[tuple[str, int]] = []
-        self.rows: list[str] = []
-        self.said: list[str] = []
-
-    def keep(self, finding: Finding) -> str:
-        self.kept.append((finding.verdict.fingerprint, finding.failed))
-        return f"{finding.verdict.fingerprint}.json"
-
-    def note(self, row: CaseRow) -> None:
-        self.rows.append(row.digest)
-
-
-def run(nodes: SimulatedNodes, limit: int | None, plan: Plan = PLAN, seconds: float = 20) -> tuple[Campaign, Told]:
-    told = Told()
-    office = Office(keep=told.keep, note=told.note, tell=lambda progress: None, say=told.said.append, clock=nodes.clock)
-    return Drive(plan, Cutter(plan, A_ROUND, limit, seconds), nodes, office).work(), told
 
 
 # The schedule --------------------------------------------------------------------------------------------------

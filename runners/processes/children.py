@@ -70,6 +70,7 @@ class Children:
         self._handles: dict[int, int] = {}  # of every child that was not reaped: its number, a handle to its process
         self._ended: set[int] = set()  # those of them that are
         self._orders: dict[int, _Order] = {}
+        self._settling = False  # whether the other side waits until all of them are carried out
 
     def serve(self) -> None:
         """Do what the other side asks for until it closes the control socket."""
@@ -83,6 +84,9 @@ class Children:
                     return
             for number, order in list(self._orders.items()):
                 self._look(number, order)
+            if self._settling and not self._orders:
+                self._settling = False
+                tell(self._control, say="settled")
 
     def end(self, within_s: float = 0.0) -> None:
         """Kill what is left, and all that it started. within_s: time to end by itself."""
@@ -108,6 +112,8 @@ class Children:
         order = json.loads(word)
         if handles:
             self._open(*handles)
+        elif "settle" in order:
+            self._settling = True
         else:
             self._begin_to_end(**order)
         return True

@@ -88,6 +88,11 @@ class Host:
         if self._worker:
             self._worker.dismiss(session.pid, number, PROMPT_S)
 
+    def settle(self) -> None:
+        """Wait until all that were dismissed have ended, and what they held is free. WorkerTrouble if they do not."""
+        if self._worker:
+            self._worker.settle(2 * PROMPT_S)  # they have one to end by themselves
+
     def shut(self, session: Open) -> None:
         """Close our end, and the session's log, once what it printed was taken over."""
         session.inbox.close()

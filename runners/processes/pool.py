@@ -380,13 +380,13 @@ class Pool:
             self._drop_worker()  # what the run gave is whole all the same
 
     def _end_standbys(self) -> None:
-        """End the standbys and what is idle, and have their memory back."""
-        while session := self._standbys.pop() or self._idle.pop():
-            try:
-                self._host.end(session, signal.SIGKILL, PROMPT_S)
-            except WorkerTrouble:
-                self._drop_worker()
-            self._host.shut(session)
+        """End the standbys and what is idle, and have their memory back, and that of all that were dismissed before."""
+        try:
+            while session := self._standbys.pop() or self._idle.pop():
+                self._host.dismiss(session, signal.SIGKILL)
+            self._host.settle()
+        except WorkerTrouble:
+            self._drop_worker()
 
     def _forget(self, session: Open) -> None:
         """Close our end of a session that has ended."""

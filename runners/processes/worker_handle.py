@@ -97,6 +97,11 @@ class Worker:
         self._say({"pid": session, "signal": number, "within_s": within_s, "answer": False})
         self._sessions.discard(session)
 
+    def settle(self, within_s: float) -> None:
+        """Wait until all that were dismissed have ended. WorkerTrouble if they have not by then."""
+        self._say({"settle": True})
+        self._hear(within_s, ("settled",))
+
     def end(self) -> None:
         """End it and everything it started. Returns when that is so."""
         self._control.close()
@@ -113,7 +118,7 @@ class Worker:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(session, signal.SIGKILL)
 
-    def _say(self, order: dict[str, float]) -> None:
+    def _say(self, order: Mapping[str, object]) -> None:
         try:
             self._control.send(json.dumps(order).encode())
         except OSError as error:

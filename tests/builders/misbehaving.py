@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
@@ -67,6 +68,8 @@ WAYS = (
 
 # How long such a session takes to open.
 OPENING_S = 0.5
+# How long one that needs room takes to end.
+ENDING_S = 0.5
 # How many sessions that open with others must be at it at once.
 COMPANY = 4
 
@@ -139,8 +142,10 @@ def _record_many(step: int, watch: Watch) -> None:
 def _while_building(how: str) -> None:
     if how.startswith("slow-to-open"):
         time.sleep(OPENING_S)
-    if how == "needs-room" and len(_siblings()) > 1:
-        raise RuntimeError("not enough memory")
+    if how == "needs-room":
+        _end_slowly()
+        if len(_siblings()) > 1:
+            raise RuntimeError("not enough memory")
     if how == "opens-with-others":
         meeting = Path(os.environ["MISBEHAVE_MEETING"])
         (meeting / str(os.getpid())).touch()
@@ -154,6 +159,17 @@ def _while_building(how: str) -> None:
         os.kill(os.getpid(), signal.SIGSEGV)
     if how == "hang-in-build":
         time.sleep(600)
+
+
+def _end_slowly() -> None:
+    """As what has much memory to give back."""
+    end = os._exit
+
+    def later(status: int) -> NoReturn:
+        time.sleep(ENDING_S)
+        end(status)
+
+    os._exit = later
 
 
 def _siblings() -> list[int]:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Generic
 
-from fuzz.cluster.chunk import Chunk
+from fuzz.cluster.chunk import Chunk, Cutter
+from fuzz.cluster.drive import Drive, Office
 from fuzz.cluster.nodes import Answer, Event, Joined, Left, W
 from fuzz.draw.rounds import room, round_cases
 from fuzz.stats import CampaignStats, Plan
@@ -17,7 +18,7 @@ from repro.cases.codec import digest
 from repro.ledger.rows import CaseRow
 from repro.ledger.schema import stored
 from repro.traces.campaign import Campaign, CampaignFinding
-from repro.traces.finding import fingerprint
+from repro.traces.finding import Finding, fingerprint
 
 PLAN = Plan(target=Target("simulated", "toy"), runner="toy", backend="triton", seed=5)
 A_ROUND = 3
@@ -194,3 +195,25 @@ def expected(limit: int) -> tuple[list[str], Counter[str]]:
 
 def counted(campaign: Campaign) -> dict[str, int]:
     return {found.fingerprint: found.cases for found in campaign.findings}
+
+
+class Told:
+    """What an office was told. Mutable."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[str, int]] = []
+        self.rows: list[str] = []
+        self.said: list[str] = []
+
+    def keep(self, finding: Finding) -> str:
+        self.kept.append((finding.verdict.fingerprint, finding.failed))
+        return f"{finding.verdict.fingerprint}.json"
+
+    def note(self, row: CaseRow) -> None:
+        self.rows.append(row.digest)
+
+
+def run(nodes: SimulatedNodes, limit: int | None, plan: Plan = PLAN, seconds: float = 20) -> tuple[Campaign, Told]:
+    told = Told()
+    office = Office(keep=told.keep, note=told.note, tell=lambda progress: None, say=told.said.append, clock=nodes.clock)
+    return Drive(plan, Cutter(plan, A_ROUND, limit, seconds), nodes, office).work(), told
