@@ -150,6 +150,28 @@ def test_an_interrupt_within_what_is_let_in_raises_at_once_and_only_once() -> No
     assert said_of(work) == ["raised", "behind"]
 
 
+def test_what_other_threads_hold_keeps_no_interrupt_waiting() -> None:
+    def work(said: list[str]) -> None:
+        inside, over = threading.Event(), threading.Event()
+
+        def elsewhere() -> None:
+            with held():
+                inside.set()
+                over.wait(10)
+
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        inside.wait(10)
+        try:
+            by_the_kernel()
+            said.append("behind")
+        finally:
+            over.set()
+            thread.join()
+
+    assert said_of(work) == []
+
+
 def test_an_error_ends_what_is_held_and_the_interrupt_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
     def work(said: list[str]) -> None:
         with held():

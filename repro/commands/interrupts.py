@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 from collections.abc import Iterator
 from types import FrameType
 
@@ -34,7 +35,11 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """What is done here is done whole: an interrupt raises at the end of the outermost such block."""
+    """What is done here is done whole: an interrupt raises at the end of the outermost such block. Interrupts raise in
+    the main thread; in others this does nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     depth = _Waiting.depth
     _Waiting.depth += 1
     try:
@@ -46,7 +51,7 @@ def held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def let_in() -> Iterator[None]:
-    """Within held(): here interrupts raise, and one that has waited does at once."""
+    """In the main thread, within held(): here interrupts raise, and one that has waited does at once."""
     depth = _Waiting.depth
     try:
         _Waiting.depth = 0
