@@ -1,0 +1,1 @@
+"""What is run by hand to measure the harness: no tests."""
