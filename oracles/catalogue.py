@@ -22,6 +22,7 @@ from oracles import (
     metadata_shape,
     planned,
     probes,
+    reference,
     row_width,
     slot0_padding,
     staged,
@@ -56,6 +57,7 @@ ALL: tuple[Judge, ...] = (
     verified.judge,
     probes.judge,
     graph_equals_eager.judge,
+    reference.judge,
     callers_batch.judge,
 )
 

@@ -1,8 +1,9 @@
 """The graph path gives what the eager path gives on the same inputs: every output, and the KV writes.
 
 Judged request row by request row, so that a tie in one row excuses nothing in another. Where the trace has a third
-opinion on a row (reference.py), it says which of the two is wrong, or that both are; two that both lie within its
-bounds agree. Without one a row is right if it equals eager, or eager at the graph's padded shapes, in every element.
+opinion on a row (reference_record.py), it says which of the two is wrong; two that both lie within its bounds agree,
+and what both have wrong alike is the oracle `reference`'s to say. Without one a row is right if it equals eager, or
+eager at the graph's padded shapes, in every element.
 Otherwise its values may differ by measured noise, and its integers only where that noise turns them over in eager
 itself: a tie, which is a doubt.
 """
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from oracles.reference import Outside, Reference, References, references_of, told_apart
+from oracles.reference_record import Outside, References, outputs_of, references_of, told_apart
 from oracles.tolerance import is_rounding, limit
 from oracles.trace_index import Record, Wrong, conclude, equal, first_difference, same, text
 from repro.cases.case import Case, Request, Setup
@@ -23,7 +24,6 @@ from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.trace import Array, Termination, Trace
 
 ORACLE = "graph_equals_eager"
-KV = ("kv_slots", "kv_rows", "kv_same")
 VARIANTS = ("eager_again", "eager_nudged_up", "eager_nudged_down")
 ABSENT = "missing output"
 SHAPE = "shape of an output"
@@ -31,7 +31,6 @@ SLOTS = "KV slots written"
 TREE = "draft tree"
 OUTPUT = "values of an output"
 VALUES = "KV values written"
-BOTH_WRONG = "graph and eager agree and are both wrong"
 TIE = "tie"
 KV_SAME = "kv_same"
 MISSING = "graph and eager not both recorded"
@@ -82,12 +81,9 @@ def judge(case: Case, trace: Trace) -> Verdict:
             by_eager_alone += 1
             continue
         locs = record.path(number, "input").get("out_cache_loc")
-        references = references_of(record, number, len(asked.requests))
         if _found_equal(record, number):
             compared += 1
             carried.clear()  # what was written is not in the record
-            outputs = _outputs(record.path(number, "graph"))
-            wrongs += _both_wrong(number, references.graph, outputs, len(asked.requests)) if references else []
             continue
         graph, eager = (_run(case.setup, record, number, path) for path in ("graph", "eager"))
         if graph is None or eager is None:
@@ -95,9 +91,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
                 doubts.append(f"Step {number} lacks outputs of the graph or the eager path.")
             continue
         compared += 1
-        if _all_equal(case.setup, record, number):
-            wrongs += _both_wrong(number, references.graph, graph.outputs, len(asked.requests)) if references else []
-        else:
+        if not _all_equal(case.setup, record, number):
             variants = tuple(v for path in VARIANTS if (v := _run(case.setup, record, number, path)) is not None)
             step = Step(
                 number=number,
@@ -106,14 +100,14 @@ def judge(case: Case, trace: Trace) -> Verdict:
                 eager=eager,
                 variants=variants,
                 carried=carried,
-                references=references,
+                references=references_of(record, number, len(asked.requests)),
             )
             wrongs += _judge_step(step, len(asked.requests), locs, doubts)
         carried.update(eager.kv)
     if doubts and not wrongs:
         where = TIE if compared + by_eager_alone == len(case.steps) else MISSING
         return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=where, detail=doubts[0])
-    order = (ABSENT, SHAPE, SLOTS, TREE, OUTPUT, VALUES, BOTH_WRONG)
+    order = (ABSENT, SHAPE, SLOTS, TREE, OUTPUT, VALUES)
     return told_apart(case.setup, order[3:], conclude(ORACLE, wrongs, compared, nothing=MISSING, order=order))
 
 
@@ -130,7 +124,7 @@ def _forget_prefixes(carried: Contents, table: Array | None, requests: tuple[Req
 def _run(setup: Setup, record: Record, step: int, path: str) -> Run | None:
     """None if the path or a part of it was not recorded. Padded rows may write anywhere in the reserved page."""
     arrays = record.path(step, path)
-    outputs = _outputs(arrays)
+    outputs = outputs_of(arrays)
     if not outputs or "kv_slots" not in arrays or "kv_rows" not in arrays:
         return None
     slots = arrays["kv_slots"].tolist()
@@ -140,20 +134,15 @@ def _run(setup: Setup, record: Record, step: int, path: str) -> Run | None:
     return Run(path=path, integers=integers, floats=floats, kv=kv)
 
 
-def _outputs(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """What a runner returned."""
-    return {name: array for name, array in arrays.items() if name not in KV}
-
-
 def _same_outputs(graph: Mapping[str, Array], eager: Mapping[str, Array]) -> bool:
-    left, right = _outputs(graph), _outputs(eager)
+    left, right = outputs_of(graph), outputs_of(eager)
     return left.keys() == right.keys() and all(equal(left[name], right[name]) for name in left)
 
 
 def _found_equal(record: Record, step: int) -> bool:
     """Whether the KV caches were compared where they lie and found equal, and the outputs are equal here."""
     graph, eager = record.path(step, "graph"), record.path(step, "eager")
-    return bool(record.scalar(step, "eager", KV_SAME)) and bool(_outputs(eager)) and _same_outputs(graph, eager)
+    return bool(record.scalar(step, "eager", KV_SAME)) and bool(outputs_of(eager)) and _same_outputs(graph, eager)
 
 
 def _all_equal(setup: Setup, record: Record, step: int) -> bool:
@@ -203,9 +192,7 @@ def _judge_row(step: Step, row: int, slots: list[int], doubts: list[str]) -> Wro
         return _judge_agreeing(step, references, row, slots, doubts)
     if graph is not None and eager is not None:
         wrong = _judge_by_eager(step, row, slots, doubts)
-        if wrong is None:
-            return _wrong(BOTH_WRONG, step.number, row, graph, "both paths are wrong alike")
-        return replace(wrong, detail=f"{wrong.detail} Both are wrong: of eager, {eager}.")
+        return wrong and replace(wrong, detail=f"{wrong.detail} Both are wrong: of eager, {eager}.")
     path, outside = ("graph", graph) if graph else ("eager", eager)
     return _one_wrong(step.number, row, path, outside) if outside else None
 
@@ -226,35 +213,19 @@ def _judge_agreeing(step: Step, references: References, row: int, slots: list[in
     return None
 
 
-def _both_wrong(step: int, reference: Reference, outputs: Mapping[str, Array], rows: int) -> list[Wrong]:
-    """Where both paths left the same, which is not right."""
-    whole = reference.whole_outside("graph", outputs)
-    pairs = [(row, reference.outside("graph", outputs, row)) for row in range(rows)]
-    pairs += [(-1, reference.kv_outside("graph")), (-1, whole)]
-    return [_wrong(BOTH_WRONG, step, row, outside, "both paths are wrong alike") for row, outside in pairs if outside]
-
-
 def _judge_whole(step: Step, references: References) -> Wrong | None:
     """What is off by so little that no row shows it."""
     graph = references.graph.whole_outside("graph", step.graph.outputs)
     eager = references.eager.whole_outside("eager", step.eager.outputs)
-    if graph is not None and eager is not None:
-        return _wrong(BOTH_WRONG, step.number, -1, graph, "both paths are wrong alike")
     outside = graph or eager
-    return None if outside is None else _one_wrong(step.number, -1, "graph" if graph else "eager", outside)
+    if outside is None or (graph and eager):
+        return None
+    return _one_wrong(step.number, -1, "graph" if graph else "eager", outside)
 
 
 def _one_wrong(step: int, row: int, path: str, outside: Outside) -> Wrong:
     where = VALUES if outside.buffer == "kv" else TREE if outside.integer else OUTPUT
-    return _wrong(where, step, row, outside, f"{path} is wrong and the other path right")
-
-
-def _wrong(where: str, step: int, row: int, outside: Outside, what: str) -> Wrong:
-    cell = Cell(
-        step=step, buffer=outside.buffer, row=outside.row, column=outside.column, got=outside.got, want=outside.want
-    )
-    whose = f" row {row}" if row >= 0 else ""
-    return Wrong(where=where, detail=f"In step {step}{whose} {what}: {outside}.", cell=cell)
+    return outside.wrong(where, step, row, f"{path} is wrong and the other path right")
 
 
 def _judge_by_eager(step: Step, row: int, slots: list[int], doubts: list[str]) -> Wrong | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from oracles.reference import Outside, references_of
+from oracles.reference_record import Outside, references_of
 from oracles.trace_index import Record, Wrong, conclude_each
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Verdict
@@ -60,8 +60,4 @@ def _wrong_slots(case: Case, step: int, written: Array, given: Array) -> Iterato
 
 
 def _wrong(step: int, outside: Outside) -> Wrong:
-    cell = Cell(
-        step=step, buffer=outside.buffer, row=outside.row, column=outside.column, got=outside.got, want=outside.want
-    )
-    where = VALUES if outside.buffer == "kv" else OUTPUT
-    return Wrong(where=where, detail=f"In step {step} row {outside.row}: {outside}.", cell=cell)
+    return outside.wrong(VALUES if outside.buffer == "kv" else OUTPUT, step, outside.row, "eager is wrong")

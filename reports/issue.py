@@ -39,6 +39,7 @@ _ORACLES = {
     "metadata_shape": "`kv_indptr` is monotone, its steps are the lengths of the requests, its end fits `kv_indices`",
     "row_width": "every sequence that attention reads fits its row of the page table",
     "graph_equals_eager": "the graph leaves the same outputs and KV cache as an eager pass over the same batch",
+    "reference": "a step gives what the same computation gives in float64, as far as rounding allows",
     "metadata_once": "attention's metadata is made once, after the batch was padded, for what attention runs with",
     "verified": "a pass that no graph is compared with gives what a reference says, and writes its own KV slots alone",
     "kv_moves": "every target of a KV move is an allocated slot or slot 0",

@@ -18,6 +18,7 @@ from repro.traces.campaign import dumps, loads
 from repro.traces.earlier import places
 from repro.traces.finding import fingerprint
 from repro.upstream.fixes import SEEDS
+from tests.builders.sample_record import campaign, stale_found
 from tests.builders.sample_rows import check_row, finding_row
 
 DATA = Path(__file__).parent / "data"
@@ -122,3 +123,36 @@ def test_a_record_from_before_names_its_findings_so() -> None:
     assert {one.fingerprint for one in replays} >= {one.fingerprint for one in stale.values()}
     assert [where for where, one in stale.items() if one.cell] == ["padded rows of req_pool_indices"]
     assert loads(dumps([campaign], replays)) == ((campaign,), replays), "and is not told apart twice"
+
+
+def test_what_the_reference_alone_showed_is_its_own_failure(tmp_path: Path) -> None:
+    """In a ledger of the schema before, and in the record of a campaign."""
+    path = Path(shutil.copy(DATA / "ledger-3.db", tmp_path / "old.db"))
+    old_where = "graph and eager agree and are both wrong, window"
+    old = fingerprint("toy", "triton", "graph_equals_eager", old_where)
+    new = fingerprint("toy", "triton", "reference", "wrong values, window")
+    with contextlib.closing(sqlite3.connect(path)) as ledger:
+        ledger.execute(
+            'UPDATE findings SET oracle = ?, "where" = ?, fingerprint = ?', ("graph_equals_eager", old_where, old)
+        )
+        ledger.execute(
+            'UPDATE checks SET subject = ?, oracle = ?, "where" = ?, fingerprint = ?, runner = ?, backend = ?',
+            (f"finding:{old}", "graph_equals_eager", old_where, old, "toy", "triton"),
+        )
+        ledger.commit()
+    history = read(path)
+    (finding,), (checked,) = history.findings, history.checks
+    failure = ("reference", "wrong values, window", new)
+    assert (finding.oracle, finding.where, finding.fingerprint) == failure
+    assert (checked.oracle, checked.where, checked.fingerprint) == failure
+    assert checked.subject == f"finding:{new}"
+
+
+def test_a_record_names_it_so() -> None:
+    form = json.loads(dumps([campaign(findings=(stale_found(),))]))
+    part = form["campaigns"][0]["findings"][0]
+    part |= {"oracle": "graph_equals_eager", "where": "graph and eager agree and are both wrong"}
+    [read_again], _ = loads(json.dumps(form))
+    setup, finding = read_again.findings[0].case.setup, read_again.findings[0]
+    assert (finding.oracle, finding.where) == ("reference", "wrong values")
+    assert finding.fingerprint == fingerprint(setup.runner, setup.backend, "reference", "wrong values")

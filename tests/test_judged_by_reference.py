@@ -1,4 +1,4 @@
-"""graph_equals_eager where the trace has a third opinion: which path is wrong, both, a tie, or nothing."""
+"""graph_equals_eager and reference where the trace has an opinion: which path is wrong, both, a tie, or nothing."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from oracles import graph_equals_eager
+from oracles import graph_equals_eager, reference
+from repro.traces.finding import Verdict
 from repro.traces.trace import Array, RecordedArray, Trace
 from tests.builders.sound_trace import CASE, FAIL, PADDED, PASS, SOUND, UNKNOWN, told
 from tests.builders.toy_traces import changed, put
 
-BOTH = "graph and eager agree and are both wrong"
+BOTH = "wrong values"
 TREE, VALUES, SLOTS = "draft tree", "KV values written", "KV slots written"
 BOUND = 2.0**-20  # of every value
 SPREAD = BOUND / 8  # of the whole of a slot
@@ -61,6 +62,14 @@ def kv_moved(path: str, row: int, by: float, trace: Trace = SOUND) -> Trace:
     )
 
 
+def both_wrong(trace: Trace) -> Verdict:
+    """The failure of a trace in which both paths are wrong and do not differ."""
+    assert graph_equals_eager.judge(CASE, trace).status is PASS
+    verdict = reference.judge(CASE, trace)
+    assert told(verdict) == (FAIL, BOTH)
+    return verdict
+
+
 def test_two_that_lie_within_the_bounds_agree() -> None:
     assert graph_equals_eager.judge(CASE, referred()).status is PASS
     # Without an opinion, so much is a failure.
@@ -84,25 +93,23 @@ def test_the_path_that_lies_outside_is_named(path: str) -> None:
 
 def test_both_outside_alike_are_both_wrong() -> None:
     alike = kv_moved("graph", 1, 8 * BOUND, kv_moved("eager", 1, 8 * BOUND))
-    assert graph_equals_eager.judge(CASE, alike).status is PASS
-    assert told(graph_equals_eager.judge(CASE, referred(alike))) == (FAIL, BOTH)
+    assert both_wrong(referred(alike))
     tokens = found("tokens").copy()
     tokens[1, 0] += 1
-    assert told(graph_equals_eager.judge(CASE, referred(tokens=tokens))) == (FAIL, BOTH)
-    # Each in its own way: that they differ is what is told.
-    apart = kv_moved("graph", 1, 80 * BOUND, kv_moved("eager", 1, -80 * BOUND))
-    verdict = graph_equals_eager.judge(CASE, referred(apart))
+    assert both_wrong(referred(tokens=tokens))
+    # Each in its own way: that they differ is another failure.
+    apart = referred(kv_moved("graph", 1, 80 * BOUND, kv_moved("eager", 1, -80 * BOUND)))
+    verdict = graph_equals_eager.judge(CASE, apart)
     assert told(verdict) == (FAIL, VALUES)
     assert "Both are wrong" in verdict.detail
+    assert told(reference.judge(CASE, apart)) == (FAIL, BOTH)
 
 
 def test_both_outside_by_no_more_than_rounding_are_both_wrong() -> None:
     """Their bits differ, and by so little that nothing is wrong between the two."""
     by = 8 * BOUND
-    apart = kv_moved("graph", 1, by, kv_moved("eager", 1, by + 2.0**-23))
-    verdict = graph_equals_eager.judge(CASE, referred(apart))
-    assert told(verdict) == (FAIL, BOTH)
-    assert "both paths are wrong alike" in verdict.detail
+    verdict = both_wrong(referred(kv_moved("graph", 1, by, kv_moved("eager", 1, by + 2.0**-23))))
+    assert "graph and eager are both wrong" in verdict.detail
     assert verdict.cell is not None
     assert (verdict.cell.buffer, verdict.cell.row) == ("kv", int(found("kv_slots")[1]))
 
@@ -114,15 +121,30 @@ def test_what_is_off_by_a_little_everywhere_is_seen() -> None:
         return np.add(array, BOUND / 2, dtype=np.float32)
 
     alike = changed(changed(SOUND, PADDED, "graph", "kv_rows", all_moved), PADDED, "eager", "kv_rows", all_moved)
-    verdict = graph_equals_eager.judge(CASE, referred(alike))
-    assert told(verdict) == (FAIL, BOTH)
-    assert "over all tokens" in verdict.detail
+    assert "over all tokens" in both_wrong(referred(alike)).detail
     # One of its values a unit further in one path: the bits differ, and the whole is as wrong.
-    verdict = graph_equals_eager.judge(CASE, referred(kv_moved("graph", 1, 2.0**-23, alike)))
+    assert "over all tokens" in both_wrong(referred(kv_moved("graph", 1, 2.0**-23, alike))).detail
+    alone = referred(kv_moved("graph", 1, BOUND / 2, kv_moved("eager", 1, BOUND / 2)))
+    assert graph_equals_eager.judge(CASE, alone).status is reference.judge(CASE, alone).status is PASS
+
+
+def test_eager_alone_is_held_to_the_reference() -> None:
+    """A step that no graph stands beside."""
+
+    def alone(trace: Trace) -> Trace:
+        return replace(trace, seen=tuple(seen for seen in trace.seen if (seen.step, seen.path) != (PADDED, "graph")))
+
+    assert reference.judge(CASE, alone(referred())).status is PASS
+    verdict = reference.judge(CASE, alone(referred(kv_moved("eager", 1, 8 * BOUND))))
     assert told(verdict) == (FAIL, BOTH)
-    assert "over all tokens" in verdict.detail
-    alone = kv_moved("graph", 1, BOUND / 2, kv_moved("eager", 1, BOUND / 2))
-    assert graph_equals_eager.judge(CASE, referred(alone)).status is PASS
+    assert "eager, which ran alone, is wrong" in verdict.detail
+
+
+def test_one_path_that_is_wrong_is_none_of_the_references() -> None:
+    for path in ("graph", "eager"):
+        assert reference.judge(CASE, referred(kv_moved(path, 1, 8 * BOUND))).status is PASS
+    unasked = replace(SOUND, seen=tuple(seen for seen in SOUND.seen if seen.path != "reference"))
+    assert told(reference.judge(CASE, unasked)) == (UNKNOWN, reference.NOT_ASKED)
 
 
 def test_other_choices_that_are_both_right_are_a_tie() -> None:
@@ -151,8 +173,7 @@ def test_no_opinion_excuses_a_write_of_one_path_alone() -> None:
 
 
 def test_a_nan_lies_outside() -> None:
-    verdict = graph_equals_eager.judge(CASE, referred(kv_moved("graph", 1, np.nan, kv_moved("eager", 1, np.nan))))
-    assert told(verdict) == (FAIL, BOTH)
+    both_wrong(referred(kv_moved("graph", 1, np.nan, kv_moved("eager", 1, np.nan))))
 
 
 # Outputs that are no integers -------------------------------------------------------------------------------------
@@ -183,7 +204,7 @@ def test_a_value_of_an_output_is_held_to_its_bound() -> None:
     assert told(verdict) == (FAIL, "values of an output")
     assert verdict.cell is not None
     assert (verdict.cell.buffer, verdict.cell.row, verdict.cell.column) == ("logits", 1, 2)
-    assert told(graph_equals_eager.judge(CASE, with_logits(off=1.1 * BOUND, both=True))) == (FAIL, BOTH)
+    both_wrong(with_logits(off=1.1 * BOUND, both=True))
 
 
 def test_a_row_of_an_output_is_held_to_the_bound_of_its_norm() -> None:

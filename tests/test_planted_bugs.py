@@ -27,6 +27,7 @@ SOUND = ("clean", "rounding", "tie", "garbage")
 PADDED_READS = ("kv_indices", "segment of a padded row")
 TREE = ("graph_equals_eager", "draft tree")
 SLOTS = ("graph_equals_eager", "KV slots written")
+WRONG = ("reference", "wrong values")
 VALUES = ("graph_equals_eager", "KV values written")
 EXPECTED: dict[str, tuple[tuple[str, str], ...]] = {
     "stale_padding": (
@@ -51,7 +52,8 @@ EXPECTED: dict[str, tuple[tuple[str, str], ...]] = {
         TREE,
         ("ended", "raised IndexError in replay"),
     ),
-    "branches_overlap": (("kv_indices", "segment of a real row"),),
+    "branches_overlap": (("kv_indices", "segment of a real row"), WRONG),
+    "wrong_alike": (WRONG,),
     "guard_overrun": (("kv_indices", "guard band of kv_indptr"),),
     "indptr_off": (("metadata_shape", "length of a real row"), TREE, VALUES),
     "kv_write_astray": (("kv_writes", "slots not given, graph"), SLOTS),
@@ -148,6 +150,7 @@ def test_a_true_tie_is_a_doubt_and_no_failure() -> None:
     assert told == {
         ("graph_equals_eager", Status.UNKNOWN, "tie"),
         ("slot0_padding", Status.UNKNOWN, "no padding exercised"),
+        ("reference", Status.UNKNOWN, "no step asked the reference"),
     }
 
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from oracles import graph_equals_eager
-from oracles.reference import ALL, BOUND, NORM
+from oracles import graph_equals_eager, reference
+from oracles.reference_record import ALL, BOUND, NORM
 from oracles.tolerance import EPSILON, NOISE_FACTOR, NOISE_ULPS_MAX, ULPS
 from repro.cases.case import Case, Request, Setup, Step, Target, problems
 from repro.cases.runner_facts import RUNNER_FACTS
@@ -124,6 +124,7 @@ def test_a_sound_call_lies_within_its_bounds(name: str, sound: Pool) -> None:
     verdict = graph_equals_eager.judge(asked, trace)
     assert verdict.status is Status.PASS or (verdict.status, verdict.where) == (Status.UNKNOWN, graph_equals_eager.TIE)
     assert "reference" not in trace.facts, trace.facts["reference"]
+    assert reference.judge(asked, trace).status is Status.PASS
     for step in range(len(asked.steps)):
         # Of a draft whose tokens tie, those are not known that were gone over and not kept.
         assert known(trace, step) > (0.5 if name == "draft in halves" else 0.99)
@@ -134,7 +135,7 @@ def test_a_slot_that_both_read_wrongly_is_seen(name: str, misled: Pool) -> None:
     asked = case(SETUPS[name])
     trace = misled.run(asked)
     assert trace.ended.how is Termination.DONE, trace.ended
-    verdict = graph_equals_eager.judge(asked, trace)
+    verdict = reference.judge(asked, trace)
     assert verdict.status is Status.FAIL, verdict
-    assert verdict.where.startswith(graph_equals_eager.BOTH_WRONG), verdict
+    assert verdict.where.startswith(reference.WRONG), verdict
     assert verdict.cell is not None

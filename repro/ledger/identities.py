@@ -1,5 +1,5 @@
-"""Migrates ledger rows whose failures had no runner and backend, and whose UNSUPPORTED and ERROR were one status. Rows
-that allow no assignment are counted in the facts of their run."""
+"""Migrates ledger rows whose failures had no runner and backend, and whose UNSUPPORTED and ERROR were one status; rows
+that allow no assignment are counted in the facts of their run. And rows whose failures have another name now."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from repro.cases import codec
 from repro.cases.codec import BadSeed
 from repro.ledger.rows import ERROR, FINDING, SEED, UNSUPPORTED
-from repro.traces.earlier import UNFIT, places, told_apart
+from repro.traces.earlier import UNFIT, places, renamed, told_apart
 from repro.traces.finding import fingerprint
 
 # The fact of a run that says which of its rows could not be assigned to a runner and backend.
@@ -177,3 +177,21 @@ def _add_fact(connection: sqlite3.Connection, run: str, text: str) -> None:
         connection.execute(
             "UPDATE runs SET facts = ? WHERE id = ?", (json.dumps(json.loads(facts) | {FACT: text}), run)
         )
+
+
+def rename(connection: sqlite3.Connection) -> None:
+    """Have failures that the reference alone shows under its name: findings, checks of them, and what checks showed."""
+    names: dict[str, str] = {}
+    for table in ("findings", "checks"):
+        for row in _rows(connection, table):
+            oracle, where = renamed(row["oracle"], row["where"])
+            changes: dict[str, Any] = {}
+            if (oracle, where) != (row["oracle"], row["where"]):
+                name = fingerprint(row["runner"], row["backend"], oracle, where) if row["fingerprint"] else ""
+                names[row["fingerprint"]] = name
+                changes = {"oracle": oracle, "where": where, "fingerprint": name}
+            subject = row.get("subject", "").removeprefix(FINDING)
+            if subject in names:
+                changes["subject"] = f"{FINDING}{names[subject]}"
+            if changes:
+                _put(connection, table, row, [changes])

@@ -17,7 +17,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from repro.ledger.identities import tell_apart
+from repro.ledger.identities import rename, tell_apart
 from repro.ledger.rows import CampaignRow, CaseRow, CheckRow, FindingRow, FixRow, Row, Run
 from repro.traces.campaign import Campaign
 from repro.traces.finding import Cell
@@ -64,6 +64,8 @@ MIGRATIONS: tuple[str | Callable[[sqlite3.Connection], None], ...] = (
     """,
     # A failure is of a runner and a backend, and names one place; what cannot be run is of two kinds.
     tell_apart,
+    # What the float64 reference alone says is a failure of its own oracle.
+    rename,
 )
 SCHEMA = len(MIGRATIONS)
 TABLES: dict[type[Row], str] = {

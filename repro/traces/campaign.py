@@ -14,10 +14,9 @@ from typing import Any
 
 from repro.cases.case import Case, Target
 from repro.cases.codec import case_from_json, case_to_json
-from repro.traces.earlier import UNFIT, places, told_apart
+from repro.traces.earlier import UNFIT, places, reasons_told_apart, renamed
 from repro.traces.excerpt import Excerpt
 from repro.traces.finding import Cell, Finding, Status, Verdict, fingerprint
-from repro.traces.trace import Termination
 
 Made = typing.TypeVar("Made")
 
@@ -236,7 +235,7 @@ class Campaign:
         try:
             parts = dict(form)
             if UNFIT in parts:
-                parts |= _told_apart(parts.pop(UNFIT), parts.get("endings", {}))
+                parts |= reasons_told_apart(parts.pop(UNFIT), parts.get("endings", {}))
             parts["target"] = Target.parse(parts["target"])
             parts["transitions"] = tuple(covered_from_json(part) for part in parts["transitions"])
             parts["transitions_missing"] = tuple(
@@ -249,16 +248,6 @@ class Campaign:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadRecord(f"campaign: {type(error).__name__}: {error}") from error
-
-
-def _told_apart(reasons: Mapping[str, int], endings: Mapping[str, int]) -> dict[str, Mapping[str, int]]:
-    """The parts of a record from before UNSUPPORTED and ERROR were separate."""
-    kinds: dict[Termination, dict[str, int]] = {Termination.UNSUPPORTED: {}, Termination.ERROR: {}}
-    for why, count in reasons.items():
-        kinds[told_apart(UNFIT, why)][why] = count
-    counts = {how.value: sum(reasons.values()) for how, reasons in kinds.items() if reasons}
-    ended = {how: count for how, count in endings.items() if how != UNFIT} | counts
-    return {"unsupported": kinds[Termination.UNSUPPORTED], "errors": kinds[Termination.ERROR], "endings": ended}
 
 
 def _typed(built: Made) -> Made:
@@ -317,19 +306,24 @@ def found_from_json(form: Mapping[str, Any]) -> CampaignFinding:
 
 
 def _founds(form: Mapping[str, Any]) -> tuple[CampaignFinding, ...]:
-    """A finding; of a record whose fingerprints were of oracle and `where` alone one for each place that it names."""
+    """A finding, as it is called now; of a record whose fingerprints were of oracle and `where` alone one for each
+    place that it names."""
     finding = found_from_json(form)
-    if form.keys() >= _SETUP:
+    setup, earlier = finding.case.setup, not form.keys() >= _SETUP
+    named = [
+        renamed(finding.oracle, w) for w in (places(finding.oracle, finding.where) if earlier else [finding.where])
+    ]
+    if not earlier and named == [(finding.oracle, finding.where)]:
         return (finding,)
-    setup, named = finding.case.setup, places(finding.oracle, finding.where)
     return tuple(
         replace(
             finding,
+            oracle=oracle,
             where=where,
-            fingerprint=fingerprint(setup.runner, setup.backend, finding.oracle, where),
+            fingerprint=fingerprint(setup.runner, setup.backend, oracle, where),
             cell=finding.cell if _is_of(finding.cell, where) or len(named) == 1 else None,
         )
-        for where in named
+        for oracle, where in named
     )
 
 
@@ -353,7 +347,7 @@ def replay_from_json(form: Mapping[str, Any]) -> Replay:
 def _renamed(forms: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:
     """What findings of an earlier version's record are called now, by the seed and the fingerprint that they had."""
     names: dict[tuple[str, str], list[str]] = {}
-    for form in (part for campaign in forms for part in campaign["findings"] if not part.keys() >= _SETUP):
+    for form in (part for campaign in forms for part in campaign["findings"]):
         known = names.setdefault((form["seed"], form["fingerprint"]), [])
         known += [finding.fingerprint for finding in _founds(form) if finding.fingerprint not in known]
     return names

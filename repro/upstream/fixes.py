@@ -188,7 +188,7 @@ FIXES = (
                 runner="draft",
                 seed="pr23037-stale-padding.json",
                 oracle="slot0_padding",
-                neighbours=("graph_equals_eager",),  # draft-positions-ahead
+                neighbours=("reference",),  # draft-positions-ahead
             ),
         ),
         removals=(

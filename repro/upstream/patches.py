@@ -251,7 +251,7 @@ CANDIDATE_PATCHES = (
     ),
     CandidatePatch(
         seed="draft-positions-ahead",
-        oracle="graph_equals_eager",
+        oracle="reference",
         release="0.5.11",
         why="positions advance behind a draft step: the first draft stands where the prefix ends",
         edits=tuple(

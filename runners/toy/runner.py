@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ BUGS: Mapping[str, str] = {
     "graph_differs": "the graph drafts from other first tokens than those staged",
     "kv_values_differ": "the graph writes a wrong value for the last draft step",
     "write_missed": "the graph does not keep its KV write of the last draft step",
+    "wrong_alike": "graph and eager draft from twice the hidden states",
     "raises": "a padded batch raises AssertionError in the graph path",
     "crash": "a launch aborts the process",
     "exit": "a launch ends the process with status 0",
@@ -296,6 +297,8 @@ def _launch(session: Session, rows: Mapping[str, Array]) -> Tree:
 
 def _draft(session: Session, inputs: Mapping[str, Any], segments: tuple[Segments, ...]) -> Tree:
     named = Inputs(**{field.name: inputs[field.name] for field in fields(Inputs)})
+    if session.bug == "wrong_alike":
+        named = replace(named, hidden_states=named.hidden_states * 2)
     return draft(session.setup, session.model, named, segments, session.kv)
 
 

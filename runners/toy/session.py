@@ -12,7 +12,7 @@ import copy
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -107,6 +107,8 @@ def _run_step(session: Session, watch: Watch, step: int, requests: tuple[Request
     after = session.kv.copy()
     if _differ(session.setup, graph, eager):
         _run_variants(session, watch, step, inputs, before)
+    else:
+        _see(watch, step, "reference", _reference(session, inputs, before, after))
     session.kv[...] = after
 
 
@@ -134,6 +136,18 @@ def _run_variants(session: Session, watch: Watch, step: int, inputs: Batch, befo
                 setattr(batch, name, np.concatenate([rows, neutral]))
         tree = run_eager(session, batch)
         _see(watch, step, path, _outputs(session, first_rows(tree, inputs.batch_size), before))
+
+
+def _reference(session: Session, inputs: Batch, before: Floats, after: Floats) -> dict[str, Array]:
+    """What the step should have given: eager without the bug, exact in every bit, so that all bounds are 0. after: what
+    both paths left."""
+    sound = replace(session, bug="clean", kv=before.copy())
+    outputs = _outputs(sound, run_eager(sound, copy.deepcopy(inputs)), before)
+    slots, rows = np.asarray(outputs["kv_slots"], dtype=np.int64), outputs["kv_rows"]
+    exact: dict[str, Array] = {name: array for name, array in outputs.items() if name not in ("kv_slots", "kv_rows")}
+    exact |= {f"{name}.bound": np.zeros(array.shape) for name, array in exact.items()}
+    kv = {"kv_rows.bound": np.zeros(rows.shape), "kv_rows.norm": np.zeros((len(rows), 1))}
+    return exact | kv | {"kv_slots": slots, "kv_rows": rows, "kv_graph": after[slots], "kv_eager": after[slots]}
 
 
 def _given(session: Session, requests: tuple[Request, ...]) -> Batch:
