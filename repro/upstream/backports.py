@@ -12,7 +12,13 @@ from dataclasses import dataclass, replace
 
 from repro.upstream.candidate import CandidatePatch
 from repro.upstream.edits import Edit, EditNotFound, edited
-from repro.upstream.length_patches import BEHIND, longer, one_key_more, planned_by_the_bucket
+from repro.upstream.length_patches import (
+    BEHIND,
+    longer,
+    no_key_of_its_own,
+    one_key_more,
+    planned_by_the_bucket,
+)
 from repro.upstream.mrope_patches import MROPE_ANYWHERE, MROPE_FORMS
 from repro.upstream.patches import CANDIDATE_PATCHES
 
@@ -199,6 +205,7 @@ _BACKPORTS = (
     ),
 )
 
+_FROZEN = no_key_of_its_own("frozen_kv_mtp_worker.py", "FrozenKVMTPWorker", "__init__")
 _EDITS = {repair.seed: repair.edits for repair in CANDIDATE_PATCHES}
 # What other releases spell otherwise than the one that a repair was written for.
 _OTHER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
@@ -230,6 +237,8 @@ _OTHER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
             ),
         ),
     ),
+    # Up to 0.5.13.post1 frozen-KV drafts have a worker of their own.
+    "decode-window-one-short": ((*one_key_more("update_sliding_window_buffer"), _FROZEN),),
     "draft-rows-end-at-the-context": (
         (
             longer(_TRITON, "TritonMultiStepDraftBackend.init_cuda_graph_state"),
@@ -291,9 +300,10 @@ _OTHER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
 # What must be tried before the repair's own, whose places are there as well but do not suffice.
 _EARLIER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
     **MROPE_ANYWHERE,
-    # Graphs have a function of their own in some releases.
-    "decode-window-one-short": (
-        one_key_more("update_sliding_window_buffer", "update_sliding_window_buffer_cuda_graph"),
+    # Graphs have a function of their own in some releases, the first of which have no frozen-KV drafts.
+    "decode-window-one-short": tuple(
+        (*one_key_more("update_sliding_window_buffer", "update_sliding_window_buffer_cuda_graph"), *frozen)
+        for frozen in ((_FROZEN,), ())
     ),
     # The local that says how many tokens a request has is another one in almost every release; the input has them all.
     "verify-mask-not-padded": (

@@ -34,6 +34,21 @@ def one_key_more(*functions: str) -> tuple[Edit, ...]:
     )
 
 
+def no_key_of_its_own(file: str, worker: str, function: str) -> Edit:
+    """A frozen-KV draft writes no key, so that all that it reads are tokens before it: no longer than the window, even
+    where decode counts a token itself besides."""
+    return Edit(
+        file=f"{_SPECULATIVE}{file}",
+        function=f"{worker}.{function}",
+        old="self.draft_attn_backend = self._init_draft_attn_backend()",
+        new="""
+            self.draft_attn_backend = self._init_draft_attn_backend()
+            if getattr(self.draft_attn_backend, "sliding_window_size", None):
+                self.draft_attn_backend.sliding_window_size -= 1
+        """,
+    )
+
+
 def longer(file: str, function: str, times: int = 1) -> Edit:
     """A buffer with as much for each token as a context and what may come behind it."""
     old = "max_num_tokens * self.max_context_len"
@@ -80,7 +95,8 @@ kv_indices, kv_indptr, qo_indptr, custom_mask = (
     )
 )
 """
-# Indices and mask come for whole prefixes; what lies before the window is cut from both.
+# Indices and mask come for whole prefixes; what lies before the window is cut from both. A tree's token is as far from
+# another as their depths are, wherever the two stand in the tree.
 _VERIFY_CUT = f"""
 if window_left >= 0:
     paged_kernel_lens, paged_kernel_lens_sum = seq_lens, int(seq_lens.sum())
@@ -93,15 +109,17 @@ if window_left >= 0:
     kv_indices = kv_indices[column >= torch.repeat_interleave(kv_start_idx, lens)]
     kv_indptr = torch.nn.functional.pad(torch.cumsum(lens - kv_start_idx, dim=0), (1, 0)).int()
     rows = torch.repeat_interleave(lens, width)
-    column = torch.arange(int(rows.sum()), device=device)
-    column = column - torch.repeat_interleave(torch.cumsum(rows, dim=0) - rows, rows)
+    row = torch.repeat_interleave(torch.arange(rows.numel(), device=device), rows)
+    column = torch.arange(row.numel(), device=device) - (torch.cumsum(rows, dim=0) - rows)[row]
     query = (seq_lens[:, None] + torch.arange(width, device=device)).flatten()
     if spec_info.positions is not None:
         given = spec_info.positions[: rows.numel()]
         query[: given.numel()] = given
-    seen = custom_mask[: column.numel()] & (column + window_left >= torch.repeat_interleave(query, rows))
-    first = torch.repeat_interleave(torch.repeat_interleave(kv_start_idx, width), rows)
-    custom_mask, window_left = seen[column >= first], -1
+    place = column - torch.repeat_interleave(seq_lens, width)[row]
+    key = torch.where(place < 0, column, query[row // width * width + place.clamp(min=0)])
+    seen = custom_mask[: row.numel()] & (key + window_left >= query[row])
+    first = torch.repeat_interleave(kv_start_idx, width)
+    custom_mask, window_left = seen[column >= first[row]], -1
 """
 
 LENGTH_PATCHES = (
@@ -138,7 +156,10 @@ LENGTH_PATCHES = (
         oracle="metadata_shape",
         release="0.5.23",
         why="a decoded token reads as many tokens before it as the window has, besides itself",
-        edits=one_key_more("update_sliding_window_buffer"),
+        edits=(
+            *one_key_more("update_sliding_window_buffer"),
+            no_key_of_its_own("frozen_kv_mtp_worker_v2.py", "FrozenKVMTPDraftWorker", "init_attention_backends"),
+        ),
     ),
     CandidatePatch(
         seed="draft-window-not-planned",

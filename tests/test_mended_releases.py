@@ -1,0 +1,111 @@
+"""A mended release is clean: with all that mends its known issues, no runner fails by what it does not fail by as
+published. Nor does a failing case that the mends are to explain keep a failure of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import pytest
+
+from oracles.catalogue import judge_all
+from repro.cases.backend_facts import BACKEND_FACTS
+from repro.cases.case import Case, Setup, Target, engine_refuses, problems
+from repro.cases.release_list import ADAPTED, NEWEST, has_runner
+from repro.cases.runner_facts import RUNNER_FACTS, TOY
+from repro.ledger import known
+from repro.traces.finding import Status, Verdict
+from repro.traces.trace import Termination
+from runners.processes.pool import Pool
+from runners.targets.mended import mended
+from tests.builders.cases import FULL, PADDED, case_of, setup_of
+
+# What is compiled takes each session ten seconds, and its one mend is of releases before 0.5.13.
+PAIRS = [
+    (runner, backend)
+    for runner, facts in RUNNER_FACTS.items()
+    if runner != TOY and not facts.compiled
+    for backend in facts.backends
+]
+ISSUES = known.load()
+# Of each release all pairs that it has: the newest in make test.
+RUNS = [
+    pytest.param(
+        release,
+        pair,
+        id=f"{release}-{'/'.join(pair)}",
+        marks=[pytest.mark.emulated(release), *([pytest.mark.exhaustive] if release != NEWEST else [])],
+    )
+    for release in ADAPTED
+    for pair in PAIRS
+    if has_runner(release, *pair)
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pools:
+    """Workers on a release, as published and mended. The third opinion is asked in every step."""
+
+    published: Pool
+    mended: Pool
+
+
+@pytest.fixture(scope="module")
+def pools(release: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pools]:
+    target = Target(release, "emulated")
+    names = dict.fromkeys(name for issue in holding(release) for name in issue.mended_by)
+    overlay = mended(target, tuple(names))
+    assert overlay, f"nothing mends {release}"
+    log, every_step = tmp_path_factory.mktemp("worker") / "log", {"EAGLEEYE_REFERENCE": "1"}
+    with ExitStack() as open_pools:
+        published, other = (
+            open_pools.enter_context(Pool(one, log=log, variables=every_step)) for one in (target, overlay.target)
+        )
+        yield Pools(published=published, mended=other)
+
+
+def holding(release: str) -> list[known.Issue]:
+    return [issue for issue in ISSUES if issue.holds_on(release, "emulated")]
+
+
+def rare(setup: Setup) -> Setup:
+    """On pages, with as many branches, windows and drafts behind the context as the runner and its kernels take."""
+    facts, kernels = RUNNER_FACTS[setup.runner], BACKEND_FACTS[setup.backend]
+    windowed = facts.windowed == "target" or (facts.windowed == "draft" and kernels.drafts_in_windows)
+    # A deep tree, and a window that is shorter than its branches. FlashAttention takes no trees in windows on pages.
+    tree = {"topk": 4, "num_steps": 4, "num_draft_tokens": 9} if setup.topk > 1 else {}
+    window = {"window": 1, "swa": facts.windowed == "target"} if windowed else {}
+    paged = not (window and setup.backend == "fa3")
+    return replace(setup, page_size=4 if paged else 1, **tree, **window)
+
+
+def cases(runner: str, backend: str) -> tuple[Case, ...]:
+    """Of a padded batch behind a full one, in a small setup and in one with all that is rare."""
+    setup = setup_of(runner, backend)
+    return tuple(case_of(each, FULL, PADDED) for each in (setup, rare(setup)))
+
+
+def failed(pool: Pool, case: Case) -> dict[tuple[str, str], Verdict]:
+    """By oracle and where. It fails the test if the case could not be run."""
+    trace = pool.run(case)
+    assert trace.ended.how is not Termination.ERROR, trace.ended
+    return {(v.oracle, v.where): v for v in judge_all(case, trace) if v.status is Status.FAIL}
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="/".join)
+def test_the_cases_are_some_that_can_be_run(pair: tuple[str, str]) -> None:
+    for case in cases(*pair):
+        assert problems(case) == [], case.setup
+        assert not engine_refuses(case.setup, "emulated")
+
+
+@pytest.mark.parametrize(("release", "pair"), RUNS, scope="module")
+def test_mends_break_no_runner(release: str, pair: tuple[str, str], pools: Pools) -> None:
+    # What nothing mends may come out where what hid it is mended.
+    unmended = [issue for issue in holding(release) if not issue.mended_by]
+    for case in cases(*pair):
+        left = failed(pools.mended, case)
+        published = failed(pools.published, case) if left else {}
+        new = {v for key, v in left.items() if key not in published and not any(i.names(pair, v) for i in unmended)}
+        assert not new, case.setup
