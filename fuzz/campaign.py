@@ -11,10 +11,12 @@ from fuzz.case_source import CaseSource, NoCase
 from fuzz.draw.rounds import CASES_ANNOUNCED
 from fuzz.stats import CampaignStats, Plan
 from fuzz.triage import CampaignTriage, Hooks, KnownIssues, led_up
+from fuzz.waited import Waited
 from repro.cases.case import Case, Setup
 from repro.commands.interrupts import held
 from repro.traces.campaign import Campaign, Transition
 from repro.traces.finding import Status, Verdict
+from repro.traces.run_with_past import RunWithPast
 from repro.traces.trace import Termination, Trace
 
 # A failure that did not come back in fresh processes is tried again from another case, this many times in all.
@@ -88,6 +90,11 @@ class _SetupInUse:
             self.refusals += REFUSALS_A_SETUP if ended.how is Termination.UNSUPPORTED else 1
 
 
+def _one_of_each(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The failures among them, one of each kind."""
+    return list({verdict.fingerprint: verdict for verdict in verdicts if verdict.status is Status.FAIL}.values())
+
+
 class _Loop:
     """A campaign that is running. Mutable."""
 
@@ -98,6 +105,7 @@ class _Loop:
         self.upcoming: deque[Case] = deque()  # the next cases, which were drawn while another was in flight
         self.in_use: _SetupInUse | None = None  # until the first case
         self.attempts: Counter[str] = Counter()  # how often a failure was triaged, by fingerprint
+        self.waited = Waited(hooks)
         self.others: set[str] = set()  # failures that another shard triages
         self.started = 0.0  # when the first case had ended: a plan's seconds are not those of imports
 
@@ -146,16 +154,26 @@ class _Loop:
             self._send_ahead(case, DRAWN_AHEAD if in_use.ran < MANY_CASES else DRAWN_AHEAD_OF_MANY)
         trace, failures, met = self._run(case)
         in_use.meet(met)
-        past, history = self.hooks.past(), self.hooks.history()
+        ran = RunWithPast(case=case, trace=trace, past=self.hooks.past(), history=self.hooks.history())
         in_use.count(trace)
-        known = self._known(case, failures)
-        for verdict in known.left:
-            triaged = self._failure(case, trace, verdict, known.hooks, past, history)
-            if triaged and plan.stop_at_first and stats.findings[verdict.fingerprint].failed:
+        late = [(late, _one_of_each(self.hooks.judge(late.case, late.trace))) for late in self.hooks.late()]
+        for failed, verdicts in (*late, (ran, failures)):
+            if self._failures(failed, verdicts):
                 return True
         if plan.seconds is not None and in_use.is_exhausted and self._is_next(case.setup):
             self.source.leave()
         self.hooks.tell(stats.progress("running"))
+        return False
+
+    def _failures(self, ran: RunWithPast, failures: Sequence[Verdict]) -> bool:
+        """Triage what a run failed by; whether the campaign ends with one of them."""
+        plan, stats, lead_up = self.stats.plan, self.stats, led_up(ran.history, ran.case)
+        exact = [self.waited.exact([ran.case, lead_up], ran.trace.ended, verdict) for verdict in failures]
+        known = self._known(ran.case, exact)
+        for verdict in known.left:
+            triaged = self._failure(ran, lead_up, verdict, known.hooks or self.waited.hooks(verdict))
+            if triaged and plan.stop_at_first and stats.findings[verdict.fingerprint].failed:
+                return True
         return False
 
     def _is_next(self, setup: Setup) -> bool:
@@ -189,8 +207,7 @@ class _Loop:
         with held():  # no interrupt leaves a case counted that the ledger lacks
             met = self.stats.add(case, trace, verdicts, status)
             self.hooks.note(case, trace, verdicts, status)
-        failures = {verdict.fingerprint: verdict for verdict in verdicts if verdict.status is Status.FAIL}
-        return trace, list(failures.values()), met
+        return trace, _one_of_each(verdicts), met
 
     def _known(self, case: Case, failures: Sequence[Verdict]) -> KnownIssues:
         """Which known issues these failures show, and what they leave."""
@@ -201,18 +218,10 @@ class _Loop:
         self.stats.known.update(known.issues)
         return known
 
-    def _failure(
-        self,
-        case: Case,
-        trace: Trace,
-        verdict: Verdict,
-        elsewhere: Hooks | None,
-        past: tuple[Setup, ...],
-        history: Sequence[Case],
-    ) -> bool:
+    def _failure(self, ran: RunWithPast, lead_up: Case | None, verdict: Verdict, elsewhere: Hooks | None) -> bool:
         """Count a failure; triage it if it is new, and say whether that was done. It counts as new while it has never
-        failed in a fresh process. elsewhere: how it is run where known issues are mended, if they left it. past: setups
-        that its process had served before; history: cases that its session had run."""
+        failed in a fresh process. lead_up: the case behind those that its session had run. elsewhere: how it is run
+        where known issues are mended, if they left it, or where every launch is waited for."""
         stats, fingerprint = self.stats, verdict.fingerprint
         found = stats.findings.get(fingerprint)
         if found is not None:
@@ -221,14 +230,14 @@ class _Loop:
                 return False
             if found.failed or not stats.plan.triage or self.attempts[fingerprint] >= ATTEMPTS_MAX:
                 return False
-        triage = CampaignTriage(elsewhere or self.hooks, stats, verdict, past)
+        triage = CampaignTriage(elsewhere or self.hooks, stats, verdict, ran.past)
         if found is None and not self.hooks.claim(fingerprint):
             self.others.add(fingerprint)
-            triage.note(case)
+            triage.note(ran.case)
             return False
         self.attempts[fingerprint] += 1
-        # What known issues leave was seen in a run of its own, not in this one.
-        triage.run(case, led_up(history, case), None if elsewhere else trace)
+        # What was seen elsewhere was seen in a run of its own, not in this one.
+        triage.run(ran.case, lead_up, None if elsewhere else ran.trace)
         self._foresee()
         self.hooks.tell(stats.progress("triaged"))
         return True

@@ -17,6 +17,7 @@ from repro.shrinking.triage import Budget, Triage, TriageHooks
 from repro.traces.campaign import CampaignFinding, Progress
 from repro.traces.excerpt import Excerpt, excerpts
 from repro.traces.finding import Finding, Status, Verdict
+from repro.traces.run_with_past import RunWithPast
 from repro.traces.trace import Trace
 
 # Fresh processes in which a new failure must fail once before any time is spent on making it small.
@@ -61,6 +62,10 @@ class Hooks:
     )  # where a confirmed failure begins
     # Setups that the process of the last run had served before the case's own.
     past: Callable[[], tuple[Setup, ...]] = tuple
+    # The same in processes in which every launch is waited for; None where nothing is asynchronous.
+    waiting: Callable[[], Hooks] | None = None
+    # Failures of earlier cases that came to light in the last run.
+    late: Callable[[], Sequence[RunWithPast]] = tuple
     # The latest cases that the session of the last run had run before the case.
     history: Callable[[], tuple[Case, ...]] = tuple
     keep_trace: Callable[[str, Case, Trace], None] = lambda seed, case, trace: None  # of the finding stored at a path
@@ -73,6 +78,7 @@ class CampaignTriage:
     def __init__(self, hooks: Hooks, stats: CampaignStats, verdict: Verdict, past: tuple[Setup, ...] = ()) -> None:
         """past: setups that the process had served before, in which the failure was seen."""
         self._hooks, self._stats, self._past = hooks, stats, past
+        self._lead_up: Case | None = None
         self._at_case, self._at_seconds = stats.cases, stats.seconds
         self._excerpts: dict[Case, tuple[Excerpt, ...]] = {}
         plan = stats.plan
@@ -100,6 +106,7 @@ class CampaignTriage:
     def run(self, case: Case, lead_up: Case | None, trace: Trace | None = None) -> None:
         """Keep, check, shrink, confirm. lead_up: the same case behind those that its session had run before. trace: of
         the run that failed."""
+        self._lead_up = lead_up
         if self._stats.plan.triage:
             self._triage.confirm_and_minimize([case] if lead_up is None else [case, lead_up], trace)
         else:
@@ -124,8 +131,8 @@ class CampaignTriage:
 
     def _keep(self, finding: Finding, trace: Trace | None) -> None:
         """Store this form: in the statistics first, so that it counts whatever happens next, then on disk."""
-        if self._past and finding.tried and not finding.failed:
-            finding = after_others(finding, self._past)
+        if finding.tried and not finding.failed:
+            finding = seen_once(finding, self._past, self._lead_up)
         if trace is not None:
             self._excerpts[finding.case] = excerpts(trace, finding.verdict.cell)
         found = self._put(finding)
@@ -154,12 +161,17 @@ class CampaignTriage:
         self._hooks.tell(self._stats.progress(doing))
 
 
-def after_others(finding: Finding, past: tuple[Setup, ...]) -> Finding:
-    """A failure that showed in a process that had served other setups, and in no fresh one: it may be real, as a server
-    that was reconfigured has a past as well, and it says so."""
-    text = f"{AFTER_OTHERS}, {len(past)} of them in the same process, and in none of {finding.tried} fresh ones."
-    verdict = dataclasses.replace(finding.verdict, detail=f"{finding.verdict.detail} {text}".strip())
-    return dataclasses.replace(finding, verdict=verdict, after=past)
+def seen_once(finding: Finding, past: tuple[Setup, ...], lead_up: Case | None) -> Finding:
+    """A failure that no fresh process showed, with what went before it. In a process that had served other setups it
+    may be real, as a server that was reconfigured has a past as well, and it says so."""
+    texts, fresh = [finding.verdict.detail], f"none of {finding.tried} fresh ones"
+    if past:
+        texts.append(f"{AFTER_OTHERS}, {len(past)} of them in the same process, and in {fresh}.")
+    if lead_up:
+        steps = len(lead_up.steps) - len(finding.case.steps)
+        texts.append(f"Seen in a process that had run {steps} steps before it, and in {fresh}, with these or without.")
+    verdict = dataclasses.replace(finding.verdict, detail=" ".join(texts).strip())
+    return dataclasses.replace(finding, verdict=verdict, after=past, lead_up=lead_up)
 
 
 def led_up(history: Sequence[Case], case: Case) -> Case | None:

@@ -100,6 +100,22 @@ def test_a_crash_is_said_to_come_out_at_sglangs_innermost_line(detail: str, plac
     assert str(of_run(ended(), [CRASH])).startswith("CUDA error")
 
 
+def test_what_comes_out_in_the_harnesss_own_code_says_so() -> None:
+    """Still a failure, and a person sees that sglang's line only led there."""
+    line = '  File "/x/runners/engines/{}.py", line 7, in {}\n'
+    own, launch = line.format("staging", "hold"), line.format("cuda", "replay")
+    where = "step 2, at sglang/srt/speculative/eagle_draft_cuda_graph_runner.py:345 in replay"
+    copying = of_run(ended(TRACEBACK.replace("torch.Acc", f"{own}torch.Acc")), [CRASH], exact=True)
+    assert f"{where}, in the harness's own code (runners/engines/staging.py:7 in hold)." in str(copying)
+    assert f"{where}." in str(of_run(ended(TRACEBACK.replace("torch.Acc", f"{launch}torch.Acc")), [CRASH], exact=True))
+
+
+def test_the_thread_that_dies_is_the_one_that_is_looked_at() -> None:
+    other = DYING.replace("Current thread", "Thread").replace("triton_backend.py", "other.py")
+    for detail in (f"{other}\n{DYING}", f"{DYING}\n{other}"):
+        assert "triton_backend.py:77" in of_run(ended(detail), [CRASH], exact=True).place
+
+
 def test_what_establishes_nothing_says_nothing() -> None:
     assert str(of_run(Trace(ended=End(how=Termination.DONE)), [])) == ""
     for how in (Termination.UNSUPPORTED, Termination.ERROR):

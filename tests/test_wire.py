@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
+from repro.traces.device_errors import cuda_error
 from repro.traces.trace import End, Termination
-from runners.processes.causes import cuda_error, exit_name, tail
+from runners.processes.causes import exit_name, tail
 from runners.processes.frame_writer import Recorder
 from runners.processes.trace_reader import Intake
 from runners.processes.wire import (

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -20,12 +20,14 @@ from oracles.catalogue import judge_all, overall, oversteps
 from repro.cases.case import Case, Target
 from repro.ledger.known import Issue
 from repro.ledger.run import LedgerRun
+from repro.shrinking.first_divergence import locate
 from repro.shrinking.store import keep, keep_trace
 from repro.traces.campaign import Progress
 from repro.traces.finding import Finding, Status, Verdict
+from repro.traces.run_with_past import RunWithPast
 from repro.traces.trace import Trace
 from runners.processes.diagnose import locate_first
-from runners.processes.experiments import experiments
+from runners.processes.experiments import Worker, experiments
 from runners.processes.pool import Pool
 
 
@@ -76,6 +78,21 @@ def session_hooks(
         in_flight.put(chain.from_iterable(rounds))
         pool.foresee(rounds)
 
+    def late() -> list[RunWithPast]:
+        late, pool.late = pool.late, []
+        return late
+
+    def waiting() -> Hooks:
+        waited = waiter.on(target)
+        return dataclasses.replace(
+            hooks,
+            run=in_flight.before(waited.run),
+            run_fresh=in_flight.before(waited.run_fresh),
+            send=lambda cases: None,
+            expect=waited.expect,
+            locate=partial(locate, run=waited.run_fresh, judge=judge_all, run_waiting=waited.run_fresh),
+        )
+
     in_flight = InFlight(place.out, f"{log.stem}-{os.getpid()}")
     with (
         Pool(
@@ -90,6 +107,7 @@ def session_hooks(
             explainer,
             worker,
         ),
+        closing(Worker(lambda _: pool.waiting())) as waiter,
     ):
         hooks = Hooks(
             run=in_flight.before(pool.run),
@@ -100,6 +118,7 @@ def session_hooks(
             foresee=foresee if place.standbys else None,
             past=lambda: pool.past,
             history=lambda: pool.history,
+            late=late,
             locate=partial(locate_first, pool, judge=judge_all),
             judge=judge_all,
             overall=overall,
@@ -109,10 +128,12 @@ def session_hooks(
             claim=claim,
             note=note,
         )
+        if target.engine == "cuda":  # elsewhere nothing is asynchronous
+            hooks = dataclasses.replace(hooks, waiting=waiting)
         if place.traces:
             hooks = dataclasses.replace(hooks, keep_trace=partial(keep_trace, target))
         if place.issues:
-            locate = partial(locate_first, judge=judge_all)
-            hooks = dataclasses.replace(hooks, explain=partial(explain, explainer, worker.on, locate, target, hooks))
+            located = partial(locate_first, judge=judge_all)
+            hooks = dataclasses.replace(hooks, explain=partial(explain, explainer, worker.on, located, target, hooks))
         yield hooks
     in_flight.clear()

@@ -19,14 +19,17 @@ Judge = Callable[[Case, Trace], Sequence[Verdict]]
 # Between the tracebacks of an exception and of the one that was raised for it.
 _CHAINED = re.compile(r"\n(?:During handling of the above exception|The above exception was the direct cause)[^\n]*\n")
 _WRAPPER = re.compile(r"^Exception: ", re.MULTILINE)
-_FRAME = re.compile(r'File "[^"\n]*?/(sglang/[^"\n]+)", line (\d+),? in (\w+)')
+# sglang's frames and the harness's; of the latter not the method that launches a graph.
+_FRAME = re.compile(r'File "[^"\n]*?/((?:sglang|runners(?!/engines/cuda\.py))/[^"\n]+)", line (\d+),? in (\w+)')
+# Where the stack begins that a dying process writes of the thread that it dies in, and where it ends.
+_DYING = re.compile(r"Current thread [^\n]*most recent call first[^\n]*\n(.*?)(?:\n\n|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstDivergence:
     """cell: the first wrong place, found by that oracle. error, step, path: how the run ended, if not well, and where
-    it was. place: the innermost line of sglang that was then being executed. exact: whether every launch was waited
-    for, so that the error cannot come from an earlier one."""
+    it was. place: the innermost line of sglang that was then being executed. harness: the harness's, if it lies deeper.
+    exact: whether every launch was waited for, so that the error cannot come from an earlier one."""
 
     cell: Cell | None = None
     oracle: str = ""
@@ -34,6 +37,7 @@ class FirstDivergence:
     step: int = -1
     path: str = ""
     place: str = ""
+    harness: str = ""
     exact: bool = False
 
     def __str__(self) -> str:
@@ -44,6 +48,8 @@ class FirstDivergence:
         if self.error:
             where = f"in {self.path} of step {self.step}" if self.step >= 0 else f"in {self.path}"
             at = f", at {self.place}" if self.place else ""
+            if self.exact and self.harness:
+                at += f", in the harness's own code ({self.harness})"
             waited = "With every launch waited for, " if self.exact else ""
             text = f"{waited}{self.error} came out {where}{at}."
             parts.append(text[0].upper() + text[1:])
@@ -63,12 +69,25 @@ def of_run(trace: Trace, verdicts: Sequence[Verdict], *, exact: bool = False) ->
     ended = trace.ended
     if not _ended_badly(trace):
         return first
-    # The stack that a dying process writes has its innermost frame first, a traceback has it last.
-    frames = _FRAME.findall(_of_the_cause(ended.detail))
-    dying = "most recent call first" in ended.detail
-    place = "{}:{} in {}".format(*frames[0 if dying else -1]) if frames else ""
-    error = ended.what or ended.how.value
-    return dataclasses.replace(first, error=error, step=ended.step, path=ended.path, place=place, exact=exact)
+    frames = ["{}:{} in {}".format(*frame) for frame in _frames(ended.detail)]
+    place = next((frame for frame in frames if frame.startswith("sglang/")), "")
+    harness = frames[0] if frames and frames[0] != place else ""
+    return dataclasses.replace(
+        first,
+        error=ended.what or ended.how.value,
+        step=ended.step,
+        path=ended.path,
+        place=place,
+        harness=harness,
+        exact=exact,
+    )
+
+
+def _frames(detail: str) -> list[tuple[str, str, str]]:
+    """File, line and function, the innermost first."""
+    if dying := _DYING.search(detail):
+        return _FRAME.findall(dying[1])
+    return _FRAME.findall(_of_the_cause(detail))[::-1]
 
 
 def _of_the_cause(detail: str) -> str:

@@ -25,6 +25,8 @@ from repro.traces.trace_file import BadTrace, Kept, beside, save
 _SHRUNK_FROM = "shrunk_from"
 # Beside the seed of a failure that showed only in a process with a past: the setups that it had served, in order.
 AFTER = ".after.txt"
+# The same of one that showed only behind other cases, which are no part of it: all of them in one seed.
+LEAD_UP = ".before.json"
 # The parts that about() states of a finding; a person wrote everything else in a seed file.
 STATED = ("found", "oracle", "where", "detail", "cell", "fingerprint", "failed", _SHRUNK_FROM)
 
@@ -42,6 +44,8 @@ def keep(folder: Path, finding: Finding) -> Path:
     if finding.after:
         setups = [case_to_json(Case(setup=setup, steps=()))["setup"] for setup in finding.after]
         write_text(path.with_suffix(AFTER), json.dumps(setups, indent=1) + "\n")
+    if finding.lead_up:
+        codec.write(path.with_suffix(LEAD_UP), Seed(about=about(finding), case=finding.lead_up))
     return path
 
 

@@ -86,7 +86,8 @@ def by_oracle(verdicts: Iterable[Verdict]) -> dict[str, Status]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """A failing case on a target: `failed` of `tried` runs in fresh processes ended in this verdict. after: of one that
-    showed in none of them, the setups that the process in which it did had served before."""
+    showed in none of them, the setups that the process in which it did had served before; lead_up: the same case behind
+    those that its session had run before it."""
 
     case: Case
     target: Target
@@ -95,3 +96,4 @@ class Finding:
     tried: int
     seed: str = ""
     after: tuple[Setup, ...] = ()
+    lead_up: Case | None = None

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import traceback
 
-# What torch (and kernels that borrow its wording) and Triton's launcher say of a failed call. The reason ends
-# where it turns into advice, an error number or a place.
-_CUDA = re.compile(r"(?:CUDA error|Triton Error \[CUDA\]): ([^\n.(]+)", re.IGNORECASE)
-_OUT_OF_MEMORY = re.compile(r"CUDA out of memory|CUDA error: out of memory|cudaErrorMemoryAllocation")
+from repro.traces.device_errors import cuda_error
+
 _DETAIL_MAX = 8000
-
-
-def cuda_error(text: str) -> str:
-    """The CUDA error that a text speaks of, as "CUDA error: an illegal memory access"; empty if of none."""
-    if _OUT_OF_MEMORY.search(text):
-        return "CUDA error: out of memory"
-    match = _CUDA.search(text)
-    if not match:
-        return ""
-    return "CUDA error: " + " ".join(match.group(1).replace(" was encountered", "").split())[:80]
 
 
 def exception_name(error: BaseException) -> str:
@@ -45,7 +32,15 @@ def exception_detail(error: BaseException) -> str:
     """The traceback, from its end as much as fits; its last line says what happened and gives no advice."""
     text = "".join(traceback.format_exception(error))
     inner = wrapped(error)
-    return tail(text if inner is error else f"{text}{one_line(inner)}\n", _DETAIL_MAX)
+    advises = inner is not error or len(str(error).splitlines()) > 1
+    return tail(f"{text}{one_line(inner)}\n" if advises else text, _DETAIL_MAX)
+
+
+def last_words(printed: str) -> str:
+    """The end of what a process printed before it died. The list of its extension modules, which Python writes behind
+    the stack, would leave no room for that."""
+    lines = (line for line in printed.splitlines(keepends=True) if not line.startswith("Extension modules: "))
+    return tail("".join(lines), _DETAIL_MAX)
 
 
 def exit_name(status: int) -> str:

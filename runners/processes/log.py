@@ -8,9 +8,10 @@ import os
 import tempfile
 from pathlib import Path
 
+# How much of what a run printed is looked through, and how much of it is told.
+SEARCHED_MAX, _TAIL_MAX = 4 << 20, 6000
 # A campaign of days must not fill the disk with one worker's chatter: at the start of a run, a longer log is emptied.
 LENGTH_MAX = 32 << 20
-_TAIL_MAX = 6000
 
 
 class Log:
@@ -35,10 +36,10 @@ class Log:
             length = self._taken = 0
         return length
 
-    def since(self, mark: int) -> str:
-        """What has been printed since then; of much, the end."""
+    def since(self, mark: int, most: int = _TAIL_MAX) -> str:
+        """What has been printed since then; of more than so many bytes, the end."""
         length = os.fstat(self._file.fileno()).st_size
-        start = max(mark, length - _TAIL_MAX)
+        start = max(mark, length - most)
         text = os.pread(self._file.fileno(), max(0, length - start), start).decode(errors="replace")
         return "..." + text if start > mark else text
 

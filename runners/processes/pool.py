@@ -14,16 +14,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 from repro.cases.case import Case, Setup, Target
 from repro.cases.codec import case_to_json
+from repro.traces.device_errors import cuda_error
+from repro.traces.run_with_past import RunWithPast
 from repro.traces.trace import End, Termination, Trace
-from runners.processes.causes import cuda_error, exit_name
+from runners.processes.causes import exit_name
 from runners.processes.compilers import patient
 from runners.processes.host import Host
 from runners.processes.kept import Kept
-from runners.processes.log import Log
+from runners.processes.log import SEARCHED_MAX, Log
 from runners.processes.served import Idle
 from runners.processes.trace_reader import Intake
 from runners.processes.unsaid import BUILDING, CLOSING, WAITING, NeverBegun, goes_on, is_opening, lacked_room, unsaid
@@ -93,6 +94,7 @@ class Pool:
         self._abreast = abreast(standbys)
         self.past: tuple[Setup, ...] = ()  # what the process of the last run had served before
         self.history: tuple[Case, ...] = ()  # the latest cases that its session had run before
+        self.late: list[RunWithPast] = []  # of cases that had ended; whoever asks takes them out
         self._pastless = False  # whether the run under way must be the first of its process
         self._crashed: set[Setup] = set()  # setups on which a run has ended badly
         self._upcoming: tuple[Case, ...] = ()
@@ -102,9 +104,7 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -184,8 +184,7 @@ class Pool:
             ended = intake.end(Termination.ERROR, str(trouble), self._log.since(mark))
             self._drop_worker()
         except BaseException:
-            # Ctrl-C in the middle of a run: the session is in an unknown state, and so is what it still says.
-            self._drop_worker()
+            self._drop_worker()  # Ctrl-C: the session is in an unknown state, and so is what it still says
             raise
         return intake.trace(ended)
 
@@ -205,7 +204,11 @@ class Pool:
         try:
             return self._converse(self._session_for(case, upcoming, intake), case, upcoming, intake)
         except NeverBegun as gone:
-            # Nobody knows of what it died, and it is said so, but this case is not it.
+            # This case is not what it died of, and it is said so.
+            late = self._last.failed_late(gone.late) if self._last and gone.late else None
+            self.late += [late] if late else []
+            if gone.late and not late and gone.late.path != CLOSING[1]:
+                return gone.late  # it had run none, and its opening is this setup's
             intake.begin_again(*BUILDING)
             self._end_standbys()
             ended = self._converse(self._session_for(case, (), intake), case, (), intake)
@@ -227,10 +230,9 @@ class Pool:
         self._last = mine
         if mine.used:
             intake.step, intake.path = WAITING
-            intake.mark = mine.log.mark()
         elif mine.past:
             intake.step, intake.path = CLOSING
-            intake.mark = mine.mark
+        intake.mark = mine.mark
         mine.used = True
         self.past, self.history = mine.past, tuple(mine.ran)
         intake.facts = mine.facts
@@ -264,6 +266,7 @@ class Pool:
             # What a device assertion says is printed, and no part of the exception.
             intake.ended = replace(intake.ended, detail=f"{session.log.since(intake.mark)}\n{intake.ended.detail}")
         self._log.take_over(session.log)
+        session.mark = session.log.mark()
         return intake.ended
 
     def _send(self, session: Open, case: Case, deadline: float, room: int = 1 << 62) -> int:
@@ -320,7 +323,7 @@ class Pool:
         """The session closed its channel without saying how the run ended."""
         self._forget(session)
         name = exit_name(self._host.end(session, 0, PROMPT_S))
-        return self._unsaid(Termination.CRASHED, name, f"the session ended with {name}", session, intake)
+        return self._unsaid(Termination.CRASHED, name, session, intake)
 
     def _hung(self, session: Open, intake: Intake) -> End:
         """Nothing came for too long."""
@@ -329,14 +332,12 @@ class Pool:
             self._forget(session)
         except WorkerTrouble:
             self._drop_worker()  # it hung, whatever became of the worker
-        return self._unsaid(
-            Termination.HUNG, "no answer", "nothing was heard of the session for too long", session, intake
-        )
+        return self._unsaid(Termination.HUNG, "no answer", session, intake)
 
-    def _unsaid(self, how: Termination, what: str, detail: str, session: Open, intake: Intake) -> End:
-        printed = session.log.since(intake.mark)
+    def _unsaid(self, how: Termination, what: str, session: Open, intake: Intake) -> End:
+        printed = session.log.since(intake.mark, SEARCHED_MAX)
         self._log.take_over(session.log)
-        return unsaid(how, what, detail, printed, intake)
+        return unsaid(how, what, printed, intake)
 
     def _reopened(self, setup: Setup) -> Open | None:
         """A session of this setup in a process that has served others; None if there is none, or none is wanted."""
@@ -348,10 +349,9 @@ class Pool:
         # If it has died, or never listens, whoever takes it will see.
         with contextlib.suppress(Silence):
             for case in coming.cases:
-                length = self._send(session, case, deadline, room)
-                room -= length
-                if not length:
+                if not (length := self._send(session, case, deadline, room)):
                     break
+                room -= length
             if not session.sent:
                 self._send(session, Case(setup=coming.setup, steps=()), deadline)
                 session.sent.clear()
@@ -394,7 +394,5 @@ class Pool:
         self._kept.remove(session)
 
     def _drop_worker(self) -> None:
-        sessions: list[Open] = []
-        while session := self._kept.pop() or self._standbys.pop() or self._idle.pop():
-            sessions.append(session)
-        self._host.drop(sessions)
+        pops = (self._kept.pop, self._standbys.pop, self._idle.pop)
+        self._host.drop([session for pop in pops for session in iter(pop, None)])

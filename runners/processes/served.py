@@ -62,8 +62,9 @@ class Idle:
         if left is None:
             return None
         self._left.remove(left)
+        left.before = None
         past, mark = (*left.past, left.setup), left.log.mark()
-        return Open(setup=setup, inbox=left.inbox, pid=left.pid, log=left.log, past=past, mark=mark)
+        return Open(setup=setup, inbox=left.inbox, pid=left.pid, log=left.log, past=past, before=left, mark=mark)
 
 
 def kind(setup: Setup) -> tuple[object, ...]:

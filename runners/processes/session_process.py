@@ -16,6 +16,7 @@ from typing import Any
 
 from repro.cases.case import Case, Target
 from repro.cases.codec import case_from_json
+from repro.traces.device_errors import device_fault, fault_in
 from repro.traces.trace import End, Termination
 from runners.processes.causes import exception_detail, exception_name, one_line
 from runners.processes.frame_writer import Recorder
@@ -116,14 +117,18 @@ def run(run_case: RunCase, case: Case, watch: Recorder) -> End:
 def not_opened(error: BaseException, watch: Recorder) -> End:
     """How a session ended that could not be opened: an error of sglang's, with the part that was being built, or an
     error of the harness."""
-    return _raised(error, watch) if watch.path != "build" else _not_run(error, watch)
+    return _raised(error, watch) if watch.path != "build" or fault_in(error) else _not_run(error, watch)
 
 
 def _raised(error: BaseException, watch: Recorder) -> End:
+    """A kernel that has failed is sglang's, whoever came upon it."""
+    fault = fault_in(error)
     if isinstance(error, Unsupported | HarnessError):
-        return _not_run(error, watch)
-    what, detail = exception_name(error), exception_detail(error)
-    return End(how=Termination.RAISED, step=watch.step, path=watch.path, what=what, detail=detail)
+        if fault is None:
+            return _not_run(error, watch)
+        error = fault
+    what = device_fault(str(fault)) if fault else exception_name(error)
+    return End(how=Termination.RAISED, step=watch.step, path=watch.path, what=what, detail=exception_detail(error))
 
 
 def _not_run(error: BaseException, watch: Recorder) -> End:

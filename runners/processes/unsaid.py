@@ -2,43 +2,54 @@
 
 from __future__ import annotations
 
+from repro.traces.device_errors import cuda_error, device_fault
 from repro.traces.trace import End, Termination
-from runners.processes.causes import cuda_error
+from runners.processes.causes import last_words
 from runners.processes.trace_reader import Intake
 
 # runners/processes/session_process.py says the same.
 BUILDING = (-1, "build")
 WAITING = (-1, "opened")
 CLOSING = (-1, "close")
+# By these a process dies of itself; by others somebody else ends it.
+_ABORTS = ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL")
 
 
 class NeverBegun(Exception):
-    """The session ended, or fell silent, without having begun the case."""
+    """The session ended, or fell silent, without having begun the case. late: how the case before it has ended after
+    all, where what failed is of its making; its step is for the caller to say."""
+
+    def __init__(self, text: str, late: End | None = None) -> None:
+        super().__init__(text)
+        self.late = late
 
 
 def is_opening(intake: Intake) -> bool:
     return (intake.step, intake.path) in (BUILDING, CLOSING)
 
 
-def unsaid(how: Termination, what: str, detail: str, printed: str, intake: Intake) -> End:
+def unsaid(how: Termination, what: str, printed: str, intake: Intake) -> End:
     """An end that the session could not tell: named by a CUDA error where what it printed speaks of one. NeverBegun if
     it had not come to the case."""
-    place = (intake.step, intake.path)
-    if place == WAITING:
-        raise NeverBegun(f"one while it waited for a case: {what}")
-    if place == CLOSING:
-        raise NeverBegun(f"one while it closed the setup before: {what}")
-    if place == BUILDING:
-        # As with an exception there: what fails before sglang captures is our trouble (no memory, a kernel that
+    place, fault = (intake.step, intake.path), device_fault(printed)
+    said = f"the session ended with {what}" if how is Termination.CRASHED else "the session was silent for too long"
+    text = f"{said}\n{last_words(printed)}"
+    if place in (WAITING, CLOSING):
+        doing, path = ("waited for a case", "rest") if place == WAITING else ("closed the setup before", "close")
+        failed = fault or (what if what in _ABORTS else "")
+        late = End(how=Termination.CRASHED, path=path, what=failed, detail=text) if failed else None
+        raise NeverBegun(f"one while it {doing}: {failed or what}", late)
+    if place == BUILDING and not fault:
+        # As with an exception there: what fails before sglang captures is a harness error (no memory, a kernel that
         # does not compile), not a finding.
-        return intake.end(Termination.ERROR, f"{what} while building", f"{detail}\n{printed}")
+        return intake.end(Termination.ERROR, f"{what} while building", text)
     if how is Termination.CRASHED:
-        what = cuda_error(printed) or what
-    return intake.end(how, what, f"{detail}\n{printed}")
+        what = fault or cuda_error(printed) or what
+    return intake.end(how, what, text)
 
 
 def goes_on(ended: End) -> bool:
-    """Whether a run that ended badly left the process fit to open a session anew: the setup cannot be opened here,
+    """True if a run that ended badly left the process fit to open a session anew: the setup cannot be opened here,
     which was known before anything was built; or Python raised while the case was run, and the device was not what
     failed. What waits in the channel is let go."""
     if ended.how is Termination.UNSUPPORTED:
@@ -47,7 +58,7 @@ def goes_on(ended: End) -> bool:
 
 
 def lacked_room(ended: End) -> bool:
-    """Whether this may have ended as it did for the memory or the ports that other sessions held."""
-    if ended.how in (Termination.DONE, Termination.UNSUPPORTED):
+    """True if this may have ended as it did for the memory or the ports that other sessions held."""
+    if ended.how in (Termination.DONE, Termination.UNSUPPORTED) or device_fault(ended.what):
         return False
     return ended.step < 0 or "out of memory" in ended.what

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from repro.cases.case import Case, Setup
+from repro.traces.run_with_past import RunWithPast
+from repro.traces.trace import End, Trace
 from runners.processes.inbox import Inbox
 from runners.processes.log import Log
+from runners.processes.unsaid import CLOSING
 from runners.targets.devices import memory, visible
 
 # Cores that a machine must have for each standby of a worker, besides those of other workers. Opening one is one
@@ -73,7 +76,8 @@ class Coming:
 class Open:
     """A session process and what it says. Mutable: what was sent to it and has not been collected.
 
-    past: setups that its process has served before. mark: how much it had printed until then. spent: whether it is to
+    past: setups that its process has served before; before: as what it served the last of them. mark: how much it had
+    printed when a run last ended. spent: whether it is to
     serve no further one. facts: about the session, true for all of its runs. asked: whether it was asked to open.
     sent: cases whose traces have not been collected yet, in order. used: whether a case of it was asked for. ran: the
     latest cases that were run in it, in order. seconds: for which all but the first of its cases were waited for.
@@ -84,6 +88,7 @@ class Open:
     pid: int
     log: Log
     past: tuple[Setup, ...] = ()
+    before: Open | None = None
     mark: int = 0
     spent: bool = False
     facts: dict[str, str] = field(default_factory=dict)
@@ -97,6 +102,15 @@ class Open:
         """This case has ended in it, after it was waited for so long."""
         self.seconds += seconds if self.ran else 0.0  # the first one opens it
         self.ran = [*self.ran, case][-_RAN_MAX:]
+
+    def failed_late(self, ended: End) -> RunWithPast | None:
+        """The process has ended so before it began a case: the failure of the one that it ran last, if there is one."""
+        of = self.before if ended.path == CLOSING[1] else self
+        if of is None or not of.ran:
+            return None
+        *history, case = of.ran
+        trace = Trace(ended=replace(ended, step=len(case.steps) - 1), facts=dict(of.facts))
+        return RunWithPast(case=case, trace=trace, past=of.past, history=tuple(history))
 
     @property
     def is_idle(self) -> bool:

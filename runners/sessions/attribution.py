@@ -1,5 +1,6 @@
 """Whose error an exception is that came out of sglang's code: sglang's, or the harness's, whose adapters and stand-ins
-are in between. By where it was raised: the innermost frame that is either's."""
+are in between. By where it was raised: the innermost frame that is either's. A kernel that has failed comes out at
+whatever waits next, so that its place says nothing: it is sglang's."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from pathlib import Path
 from triton.runtime.errors import InterpreterError
 
 from repro.cases.case import Setup
+from repro.traces.device_errors import fault_in
 from runners.engines.active import engine
 from runners.recording.observer import PASSING, HarnessError, Unsupported, Watch
 from runners.releases.refusals import refused
@@ -40,7 +42,7 @@ _STAGES = {
 def raise_harness_error(error: Exception) -> None:
     """Raise HarnessError or Unsupported where this is no error of sglang's."""
     cause = error.__cause__ if isinstance(error, InterpreterError) and error.__cause__ else error
-    if _reads_an_absent_argument(cause):
+    if fault_in(error) or _reads_an_absent_argument(cause):
         return
     innermost = next(filter(None, map(_whose, reversed(traceback.extract_tb(cause.__traceback__)))), "sglang")
     if innermost == "engines" and isinstance(cause, NotImplementedError):

@@ -1,5 +1,5 @@
 """Whose error it is: what is raised under `sglang_errors` is sglang's, what a session raises otherwise is the
-harness's."""
+harness's; and a kernel that has failed is sglang's, wherever that comes out."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from repro.cases.case import Case
+from repro.traces.device_errors import fault_in
 from runners.engines.active import engine
 from runners.recording.observer import HarnessError, Refused, RunCase, Unsupported, Watch
 from runners.releases import catalogue
@@ -57,6 +58,28 @@ def sglang_errors(*, wait: bool = True) -> Iterator[None]:
     except Exception as error:
         raise_harness_error(error)
         raise SglangError(error) from error
+
+
+@contextmanager
+def device_waited() -> Iterator[None]:
+    """What runs under it has ended on the device, too, when it ends. Where it raises, the device is asked first: once
+    a kernel has failed, whatever else goes wrong may be a consequence."""
+    try:
+        yield
+    except Exception as error:
+        if fault_in(error) is None and (fault := _fault_of_device()):
+            raise fault from error
+        raise
+    engine.synchronize()
+
+
+def _fault_of_device() -> BaseException | None:
+    """The error that the device gives to each call since a kernel has failed; None if none has."""
+    try:
+        engine.synchronize()
+    except Exception as error:  # or a capture was left open
+        return fault_in(error)
+    return None
 
 
 def attributed(run: RunCase) -> RunCase:

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from repro.cases.backend_facts import BACKEND_FACTS
-from repro.cases.case import Setup, Target, engine_refuses
+from repro.cases.case import Case, Setup, Target, engine_refuses
 from repro.cases.runner_facts import RUNNER_FACTS
 from runners.engines import building
 from runners.engines.active import engine
@@ -28,6 +28,7 @@ from runners.releases import catalogue, fa3, model, native, traced
 from runners.releases.stood_in import stood_in
 from runners.sessions import memory, mutation, replay, serving
 from runners.sessions.attribution import not_built
+from runners.sessions.errors import device_waited
 from runners.targets.compiled import COLD
 from runners.targets.overlay import overlay_at
 
@@ -66,16 +67,22 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
         watch.fact(name, text)
     _keep_frozen()
     start = time.perf_counter()
-    try:
-        run = _opener(setup.runner)(setup, target, watch)
-    except (Unsupported, HarnessError):
-        raise
-    except Exception as error:
-        with _naming_the_adapter(setup.runner):
-            not_built(error, setup, watch)
-        raise
+    with device_waited():
+        try:
+            run = _opener(setup.runner)(setup, target, watch)
+        except (Unsupported, HarnessError):
+            raise
+        except Exception as error:
+            with _naming_the_adapter(setup.runner):
+                not_built(error, setup, watch)
+            raise
     watch.spent("build", time.perf_counter() - start)
-    return run
+
+    def run_and_wait(case: Case, watch: Watch) -> None:
+        with device_waited():
+            run(case, watch)
+
+    return run_and_wait
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from repro.cases.case import Case, Request, Setup, accepted_max, seq_len_max
 from repro.cases.case import Step as Asked
 from repro.cases.codec import digest
 from repro.cases.runner_facts import RUNNER_FACTS
+from repro.traces.device_errors import fault_in
 from repro.traces.trace import Array
 from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
@@ -49,7 +50,6 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
         return partial(bare_loop, captured)
 
     def run(case: Case, watch: Watch) -> None:
-        captured.reset()
         watch.fact(STALE, NOTHING)  # facts are a session's, and this one a case's
         if captured.history and captured.history.other is None:
             learn_history(captured, watch)
@@ -95,6 +95,8 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
                 if words := refused(setup, raised.error):
                     raise Unsupported(words) from raised.error
                 raise raised.error from None
+        # Here and not before the next case, which is not to be blamed for what comes out meanwhile.
+        captured.reset()
 
     return run
 
@@ -125,6 +127,8 @@ def learn_history(captured: Captured, watch: Watch) -> None:
         with captured.timed("graph", Silent()):
             captured.adapter.graph(captured.runner, captured.adapter.batch(captured.live, step.rows))
     except (SglangError, Refused) as raised:
+        if fault_in(raised):
+            raise
         captured.history = None
         watch.fact("history", f"no other is known: {getattr(raised, 'error', raised)}")
     else:

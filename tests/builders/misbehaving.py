@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import NoReturn
@@ -63,11 +64,22 @@ WAYS = (
     "needs-room",
     "stays",
     "opens-with-others",
+    "fault-in-build",
+    "abort-in-build",
+    "fault-in-copy",
+    "abort-with-long-dump",
+    "fault-at-close",
+    "abort-at-close",
+    "silent-abort-at-close",
+    "abort-at-rest",
+    "no-room-at-close",
 )
 
 
 # How long such a session takes to open.
 OPENING_S = 0.5
+# How long one rests behind a case before it aborts.
+RESTING_S = 0.2
 # How long one that needs room takes to end.
 ENDING_S = 0.5
 # How many sessions that open with others must be at it at once.
@@ -95,9 +107,26 @@ class AcceleratorError(RuntimeError):
 _open = [""]  # how the session behaves that is open
 
 
+TERMINATE = "terminate called after throwing an instance of 'c10::AcceleratorError'\n  what():  "
+ILLEGAL = "CUDA error: an illegal memory access was encountered\nSearch for it in the manual"
+
+
 def close_session() -> None:
     if _open[0] == "stays":
         raise HarnessError("the last setup was not freed")
+    if _open[0] == "fault-at-close":
+        raise AcceleratorError(ILLEGAL)
+    if _open[0] == "no-room-at-close":
+        raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+    if _open[0].endswith("abort-at-close"):
+        _abort(silent=_open[0].startswith("silent"))
+
+
+def _abort(*, silent: bool = False, words_after: int = 0) -> None:
+    """As C++ ends a process for an exception that a destructor throws."""
+    words = "" if silent else f"{TERMINATE}{ILLEGAL}"
+    print(words, "word " * words_after, sep="\n", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGABRT)
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
@@ -128,6 +157,8 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
                 _go_wrong(how, watch)
             watch.see(step, "graph", "tokens", np.full((step + 1, 2), step, dtype=np.float16))
             watch.spent("graph", 0.25)
+        if how == "abort-at-rest":
+            threading.Timer(RESTING_S, _abort).start()
 
     return run_case
 
@@ -155,6 +186,10 @@ def _while_building(how: str) -> None:
         raise AttributeError("no such class")
     if how == "refused-in-build":
         raise Unsupported("there is no such backend")
+    if how == "fault-in-build":
+        raise AcceleratorError(ILLEGAL)
+    if how == "abort-in-build":
+        _abort()
     if how == "crash-in-build":
         os.kill(os.getpid(), signal.SIGSEGV)
     if how == "hang-in-build":
@@ -192,9 +227,8 @@ def _go_wrong(how: str, watch: Watch) -> None:
     if how in ("crash", "slow-to-open-and-crash", "print-and-crash"):
         watch.see(1, "graph", "never_sent", np.zeros(1))
         ctypes.string_at(0)
-    elif how == "abort-with-cuda-error":
-        print("what():  CUDA error: an illegal memory access was encountered", file=sys.stderr, flush=True)
-        os.kill(os.getpid(), signal.SIGABRT)
+    elif how.startswith("abort-with"):
+        _abort(words_after=10_000 if how == "abort-with-long-dump" else 0)
     elif how == "exit":
         os._exit(7)
     elif how == "sys-exit":
@@ -217,7 +251,12 @@ def _go_wrong(how: str, watch: Watch) -> None:
     elif how == "raise":
         raise KeyError("slot")
     elif how == "raise-cuda":
-        raise AcceleratorError("CUDA error: an illegal memory access was encountered\nSearch for it in the manual")
+        raise AcceleratorError(ILLEGAL)
+    elif how == "fault-in-copy":
+        try:
+            raise AcceleratorError(ILLEGAL)
+        except AcceleratorError as error:
+            raise HarnessError("what the step left could not be read") from error
     elif how == "fails":
         raise HarnessError("this release has no such field")
     elif how == "print":
