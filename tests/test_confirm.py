@@ -13,7 +13,7 @@ from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.shrinking.confirm import confirm, failure
 from repro.shrinking.replay import AS_EXPECTED, Outcome, beside_expected, line, outcome_of, to_json
 from repro.traces.exit_codes import severest
-from repro.traces.finding import Cell, Status, Verdict, worst
+from repro.traces.finding import ENDED, Cell, Status, Verdict, worst
 from repro.traces.trace import End, Termination, Trace
 
 CASE = Case(
@@ -101,6 +101,35 @@ def test_what_a_seed_expects_stands_beside_the_outcome(told: list[Verdicts | Non
     about = {"expect": {"<0.5.11": "fail by slot0_padding", ">=0.5.13": "pass"}}
     said = replace(outcome(*told), target=Target(release, "emulated"))
     assert beside_expected(said, about) == text
+
+
+ENDED_WELL = Verdict(oracle=ENDED, status=Status.PASS)
+CRASHED = Verdict(oracle=ENDED, status=Status.FAIL, where="crashed")
+
+
+@pytest.mark.parametrize(
+    ("told", "engine", "text"),
+    [
+        ([[ENDED_WELL, FINE]], "cuda", AS_EXPECTED),
+        ([[ENDED_WELL]], "cuda", ""),
+        ([[ENDED_WELL, replace(PADDING, oracle="memory")]], "cuda", ""),
+        ([[ENDED_WELL]], "emulated", "expected to fail by kv_reads"),
+        ([[CRASHED]], "cuda", "expected to fail by kv_reads"),
+        ([[ENDED_WELL], [CRASHED]], "cuda", "expected to fail by kv_reads"),
+        (
+            [[ENDED_WELL, replace(PADDING, oracle="kv_reads", status=Status.PASS)]],
+            "cuda",
+            "expected to fail by kv_reads",
+        ),
+    ],
+)
+def test_of_an_oracle_that_a_gpu_does_not_ask_nothing_is_expected_there(
+    told: list[Verdicts | None], engine: str, text: str
+) -> None:
+    """But for a run that did not come to its end, in which nothing may have been recorded for that reason."""
+    about = {"expect": {"==0.5.10": "fail by slot0_padding", ">0.5.10": "fail by kv_reads"}}
+    said = replace(outcome(*told), target=Target("0.5.23", engine))
+    assert beside_expected(said, about if text != AS_EXPECTED else {"expect": {">0.5.10": "pass"}}) == text
 
 
 @pytest.mark.parametrize(

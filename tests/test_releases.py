@@ -59,6 +59,22 @@ def test_the_range_that_holds_speaks(release: str, want: str | None) -> None:
     assert expected(ABOUT, release) == want
 
 
+@pytest.mark.parametrize(
+    ("release", "engine", "want"),
+    [
+        ("0.5.22", "cuda", "row_width"),
+        ("0.5.23", "cuda", "ended"),
+        ("0.5.23", "emulated", "row_width"),
+        ("0.5.23", "", "row_width"),
+        ("0.5.24", "emulated", ""),
+        ("0.5.24", "cuda", "row_width"),
+    ],
+)
+def test_what_is_said_of_one_engine_goes_before_what_is_said_of_all(release: str, engine: str, want: str) -> None:
+    ranges = {">=0.5.22": "fail by row_width", "==0.5.23 /cuda": "fail by ended", ">0.5.23/emulated": "pass"}
+    assert expected({"expect": ranges}, release, engine) == want
+
+
 def test_a_seed_need_not_say_anything() -> None:
     assert expected({"found": "0.5.13/emulated"}, "0.5.13") is None
 
@@ -75,6 +91,8 @@ def test_a_seed_need_not_say_anything() -> None:
         ({"~=0.5.12": "pass"}, "is not a range of releases"),
         ({">9": "fail"}, "about.expect['>9']: 'fail' is neither \"pass\" nor \"fail by ORACLE\""),
         ({">9": "fail by"}, "is neither"),
+        ({">9/tpu": "pass"}, "'>9/tpu': no engine of "),
+        ({"/cuda": "pass"}, "'' is not a range of releases"),
     ],
     ids=str,
 )

@@ -10,7 +10,7 @@ import pytest
 
 from oracles.catalogue import ALL, judge_all, overall
 from repro.cases import codec
-from repro.cases.case import engine_refuses
+from repro.cases.case import ENGINES, engine_refuses
 from repro.cases.release_list import ADAPTED, has_runner
 from repro.cases.releases import expected
 from repro.traces.finding import Status
@@ -43,7 +43,8 @@ def test_a_seed_is_small_and_says_what_it_expects_everywhere(path: Path) -> None
     if setup.adaptive or setup.rejection:  # the oldest releases have neither
         wanted = dict(itertools.dropwhile(lambda each: each[1] is None, wanted.items()))
     assert None not in wanted.values(), wanted
-    assert {oracle for oracle in wanted.values() if oracle} <= ORACLES
+    by_engine = [expected(seed.about, release, engine) for release in wanted for engine in ENGINES]
+    assert {oracle for oracle in [*wanted.values(), *by_engine] if oracle} <= ORACLES
     assert {"found", "oracle", "where", "fingerprint"} <= seed.about.keys()
     assert len(seed.case.steps) <= 4
     assert max(len(step.requests) for step in seed.case.steps) <= 4
@@ -66,7 +67,7 @@ def test_a_seed_does_what_it_says(path: Path, pool: Pool) -> None:
     seed = codec.read(path)
     trace = pool.run(seed.case)
     release = trace.facts.get("sglang", pool.target.sglang)
-    oracle = expected(seed.about, release)
+    oracle = expected(seed.about, release, pool.target.engine)
     if oracle is None:
         pytest.skip(f"the seed has no expectation for {release}")
     if engine_refuses(seed.case.setup, pool.target.engine):

@@ -165,7 +165,7 @@ class Check:
     def _expected(self, seed: Seed) -> str:
         """The oracle that a seed says fails on this release; empty if none."""
         try:
-            return expected(seed.about, self.checked.release) or ""
+            return expected(seed.about, self.checked.release, self.checked.target.engine) or ""
         except ValueError:  # a development tree has no release number
             return ""
 

@@ -2,6 +2,7 @@
 to "pass" or "fail by ORACLE".
 
 A range is one or more comparisons, all of which must hold: "<=0.5.10.post1", ">=0.5.11, <0.5.13", "==0.5.12.post1".
+"/cuda" or "/emulated" behind one: on this engine alone, where it goes before what is said of all.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 
 from packaging.version import InvalidVersion, Version
 
+from repro.cases.case import ENGINES
 from repro.cases.codec import AboutValue, BadSeed
 
 NAME = "expect"
@@ -34,8 +36,9 @@ def release_order(release: str) -> Version:
     return version
 
 
-def expected(about: Mapping[str, AboutValue], release: str) -> str | None:
+def expected(about: Mapping[str, AboutValue], release: str, engine: str = "") -> str | None:
     """The oracle that must fail on this release, "" if the case must pass, None if the seed does not mention it.
+    engine: "" for what is said of all.
 
     BadSeed, naming the part, if an expectation is invalid or given twice. ValueError if `release` is not a release.
     """
@@ -44,10 +47,19 @@ def expected(about: Mapping[str, AboutValue], release: str) -> str | None:
     if not isinstance(ranges, Mapping):
         raise BadSeed(f"about.{NAME}: expected an object of release ranges")
     outcomes = {text: _outcome(text, outcome) for text, outcome in ranges.items()}
-    meant = [text for text in outcomes if _holds(text, order)]
-    if len(meant) > 1:
-        raise BadSeed(f"about.{NAME}: {' and '.join(map(repr, meant))} both speak of {release}")
-    return outcomes[meant[0]] if meant else None
+    meant = [text for text in outcomes if _holds(text.partition("/")[0], order)]
+    own, of_all = ([text for text in meant if engine_of(text) == each] for each in (engine, ""))
+    if len(spoken := own or of_all) > 1:
+        raise BadSeed(f"about.{NAME}: {' and '.join(map(repr, spoken))} both speak of {release}")
+    return outcomes[spoken[0]] if spoken else None
+
+
+def engine_of(text: str) -> str:
+    """The engine behind a range of releases; "" if there is none. BadSeed if it is no engine."""
+    engine = text.partition("/")[2].strip()
+    if engine not in ("", *ENGINES):
+        raise BadSeed(f"{text!r}: no engine of {', '.join(ENGINES)}")
+    return engine
 
 
 def in_range(text: str, release: str) -> bool:
@@ -61,6 +73,7 @@ def in_range(text: str, release: str) -> bool:
 
 
 def _outcome(text: str, outcome: str) -> str:
+    engine_of(text)
     if outcome == PASS:
         return ""
     match = _FAIL.fullmatch(outcome)

@@ -125,7 +125,7 @@ def _passing(seed: Seed, target: Target, rig: Rig) -> Target | None:
     if target.is_checkout:
         return None
     newer = [r for r in rig.releases(target.engine) if release_order(r) > release_order(target.sglang)]
-    said = {release: expected(seed.about, release) for release in newer}
+    said = {release: expected(seed.about, release, target.engine) for release in newer}
     others = [release for release in newer if said[release] not in (None, seed.about.get("oracle"))]
     passing = [release for release in newer if said[release] == ""]
     return Target((passing or others)[0], target.engine) if others else None

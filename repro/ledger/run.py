@@ -14,11 +14,10 @@ from pathlib import Path
 from repro.cases import codec
 from repro.cases.case import Case, Setup, Target
 from repro.cases.codec import AboutValue, BadSeed
-from repro.cases.releases import expected
 from repro.ledger.rows import ERROR, FINDING, SEED, UNSUPPORTED, CampaignRow, CaseRow, CheckRow, FindingRow, FixRow
 from repro.ledger.unfinished import transitions_text, verdicts_text
 from repro.ledger.write import RUN_VARIABLE, VARIABLE, Ledger
-from repro.shrinking.replay import Outcome, trouble
+from repro.shrinking.replay import Outcome, trouble, wanted_oracle
 from repro.shrinking.store import about
 from repro.traces.campaign import Campaign, Replay, Transition
 from repro.traces.finding import Finding, Status, Verdict
@@ -193,7 +192,7 @@ def finding_row(run: str, finding: Finding) -> FindingRow:
 def wanted(about: Mapping[str, AboutValue], outcome: Outcome) -> tuple[str, str]:
     """What a seed says of the release that it was run on: PASS, FAIL or "" (nothing), and by which oracle it fails."""
     try:
-        oracle = expected(about, outcome.facts.get("sglang", outcome.target.sglang))
+        oracle = wanted_oracle(outcome, about, outcome.facts.get("sglang", outcome.target.sglang))
     except BadSeed:
         raise
     except ValueError:

@@ -21,7 +21,7 @@ _Graph: Any = engine.Graph
 # By the place: the function that says so.
 _SAYS_SO: dict[str, tuple[Any, str]] = {
     "the next wait": (engine, "synchronize"),
-    "what is recorded": (staging, "fetched"),
+    "what is recorded": (staging, "_array"),
     "the launch, as it is recorded": (Step, "_see_launch"),
     "a buffer that cannot be read": (Step, "_see_outputs"),
     "what is put back": (memory, "restore"),
