@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -74,8 +75,8 @@ def rare(setup: Setup) -> Setup:
     facts, kernels = RUNNER_FACTS[setup.runner], BACKEND_FACTS[setup.backend]
     windowed = facts.windowed == "target" or (facts.windowed == "draft" and kernels.drafts_in_windows)
     # A deep tree, and a window that is shorter than its branches. FlashAttention takes no trees in windows on pages.
-    tree = {"topk": 4, "num_steps": 4, "num_draft_tokens": 9} if setup.topk > 1 else {}
-    window = {"window": 1, "swa": facts.windowed == "target"} if windowed else {}
+    tree: dict[str, Any] = {"topk": 4, "num_steps": 4, "num_draft_tokens": 9} if setup.topk > 1 else {}
+    window: dict[str, Any] = {"window": 1, "swa": facts.windowed == "target"} if windowed else {}
     paged = not (window and setup.backend == "fa3")
     return replace(setup, page_size=4 if paged else 1, **tree, **window)
 
