@@ -25,11 +25,12 @@ from runners.processes.pool import Pool
 from runners.recording.observer import HarnessError, Unsupported, Watch
 from runners.releases import catalogue
 from runners.releases.posing import Posing
-from runners.releases.refusals import refused
+from runners.releases.refusals import REFUSALS, Refusal, refused
 from runners.sessions import attribution
 from runners.sessions.attribution import not_built, raise_harness_error
 from runners.sessions.errors import Misshapen, SglangError, sglang_errors, unreadable
 from runners.sessions.writes import noted
+from runners.targets.environments import sglang_path
 
 pytestmark = pytest.mark.emulated
 RUNNERS = Path(attribution.__file__).resolve().parents[1]
@@ -212,6 +213,29 @@ def test_a_refusal_is_of_the_setup_that_it_is_about() -> None:
     assert refused(SETUP, ValueError(words)) == "", "of one token a page these words are a finding"
     with pytest.raises(Unsupported, match="speculative_eagle_topk"):
         not_built(ValueError(words), paged, Kept())
+
+
+def test_a_size_that_a_kernel_refuses_is_no_finding() -> None:
+    words = "fused_eh_norm: unsupported hidden_size=32 (must be in (256, 8192] and a multiple of 256)"
+    drafts = replace(SETUP, algorithm="NEXTN", dtype="float16")
+    assert refused(drafts, RuntimeError(words)) == words
+    assert refused(replace(drafts, hidden_size=512), RuntimeError(words)) == "", "of a size that it takes: a finding"
+    assert refused(SETUP, RuntimeError(words)) == "", "of another model: a finding"
+    assert refused(drafts, RuntimeError("jit rmsnorm: unsupported hidden_size=32")) == "", (
+        "of another kernel: a finding"
+    )
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [pytest.param(each, id=each.source, marks=pytest.mark.emulated(each.source.split()[0])) for each in REFUSALS],
+)
+def test_a_refusal_is_where_its_row_says(refusal: Refusal) -> None:
+    release, place = refusal.source.split()
+    file, line = place.split(":")
+    source = (sglang_path(Target(release, "emulated")) / "sglang" / file).read_text().splitlines()
+    beginnings = [words[:20].replace("\\", "") for words in refusal.words.pattern.split("|")]
+    assert any(words in source[int(line) - 1] for words in beginnings), source[int(line) - 1]
 
 
 def test_a_package_that_is_left_out_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from fuzz.draw.strategies import cases, setups
 from fuzz.draw.swarm import SMALL, Swarm
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case
+from repro.cases.latent import fitted
 from repro.cases.runner_facts import LATENT, RUNNER_FACTS, TOY
 
 # Batches that become smaller, change hands or join: what is stale afterwards is what such bugs are made of.
@@ -36,7 +37,7 @@ def directed(runner: str, backend: str, seed: int, number: int, count: int) -> I
     # Of all other chains every one.
     adaptive = drawn.num_steps + 1 if RUNNER_FACTS[runner].adapts and drawn.topk == 1 and not rejection else 0
     adaptive = 0 if algorithm in LATENT else adaptive
-    setup = replace(drawn, algorithm=algorithm, mrope=mrope, rejection=rejection, adaptive=adaptive)
+    setup = fitted(replace(drawn, algorithm=algorithm, mrope=mrope, rejection=rejection, adaptive=adaptive))
     yield from different(name, cases(setup, swarm), count)
 
 

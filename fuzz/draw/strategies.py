@@ -28,6 +28,7 @@ from repro.cases.case import (
     overhang_max,
     seq_len_max,
 )
+from repro.cases.latent import LATENT_DTYPES, LATENT_HIDDEN_SIZES
 from repro.cases.runner_facts import LATENT, RUNNER_FACTS, RunnerFacts
 
 HIDDEN_SIZES = (16, 32, 48, 64)
@@ -102,6 +103,8 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     # flashinfer's kernels are planned without one, whatever the layer says (docs/findings).
     capped = domain.capped and backend == "triton"
     plain = algorithm not in LATENT  # neither windows nor caps are known for latent attention
+    hidden_sizes = [n for n in HIDDEN_SIZES if n <= size.hidden_size] if plain else LATENT_HIDDEN_SIZES
+    dtypes = [name for name in BACKEND_FACTS[backend].drawn_dtypes if plain or name in LATENT_DTYPES]
     windows = domain.windowed == "target" or BACKEND_FACTS[backend].drafts_in_windows or num_steps == 1
     window = draw(st.sampled_from(WINDOWS)) if domain.windowed and windows and swarm.windowed and plain else 0
     adapting &= plain and not (window and domain.windowed == "draft" and not BACKEND_FACTS[backend].starts_in_windows)
@@ -121,11 +124,11 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         context_len=context_len,
         vocab_size=draw(st.sampled_from(VOCAB_SIZES)),
         # A Llama configuration wants the hidden size to be a multiple of the number of heads.
-        hidden_size=draw(st.sampled_from([n for n in HIDDEN_SIZES if n <= size.hidden_size and n % heads == 0])),
+        hidden_size=draw(st.sampled_from([n for n in hidden_sizes if n % heads == 0])),
         num_heads=heads,
         num_kv_heads=draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0])),
         head_dim=draw(st.sampled_from([n for n in BACKEND_FACTS[backend].drawn_head_dims if n > above])),
-        dtype=draw(st.sampled_from(BACKEND_FACTS[backend].drawn_dtypes)),
+        dtype=draw(st.sampled_from(dtypes)),
         # Each split is one more program to interpret in every attention launch.
         kv_splits=draw(st.sampled_from((1, 1, 1, 2))),
         algorithm=algorithm,

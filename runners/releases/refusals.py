@@ -15,10 +15,12 @@ from repro.cases.case import Setup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """words: a pattern of what is raised. of: the setups that it is about; of others the same words are a finding.
-    absent: a package of others without which this is said; where it is installed, the words are a finding, too."""
+    """words: a pattern of what is raised. source: a release, and the file below its sglang/ and line that say so. of:
+    the setups that it is about; of others the same words are a finding. absent: a package of others without which this
+    is said; where it is installed, the words are a finding, too."""
 
     words: re.Pattern[str]
+    source: str
     of: Callable[[Setup], bool]
     absent: str = ""
 
@@ -30,22 +32,32 @@ REFUSALS = (
     # In every release, and only when a batch is verified.
     Refusal(
         words=re.compile(r"doesn't support topk > 1 speculative decoding with page size > 1 sliding window"),
+        source="0.5.23 srt/layers/attention/flashattention_backend.py:3418",
         of=lambda setup: setup.backend == "fa3" and setup.topk > 1 and setup.page_size > 1 and setup.window > 0,
     ),
     # Up to 0.5.12.post1 of every paged backend but flashinfer and fa3; since then of those in a list of sglang's.
     Refusal(
         words=re.compile(r"speculative_eagle_topk > 1 with page_size > 1 is (unstable|only supported)"),
+        source="0.5.23 srt/arg_groups/speculative_hook.py:1279",
         of=lambda setup: setup.topk > 1 and setup.page_size > 1,
     ),
-    # Of every release that has rejection sampling.
+    # Of every release that has rejection sampling, up to 0.5.22.
     Refusal(
         words=re.compile(r"speculative-use-rejection-sampling is incompatible with --enable-deterministic-inference"),
+        source="0.5.22 srt/arg_groups/speculative_hook.py:1146",
         of=lambda setup: setup.rejection and setup.deterministic,
     ),
-    # A kernel that DeepSeek's NEXTN runs through on a GPU, since 0.5.15.post1.
+    # A kernel that DeepSeek's NEXTN runs through on a GPU, since 0.5.15.post1. Cases are drawn around both
+    # (repro/cases/latent.py); older seeds are not.
     Refusal(
         words=re.compile(r"fused_eh_norm: unsupported dtype torch\.float32"),
+        source="0.5.23 kernels/ops/layernorm/fused_eh_norm.py:43",
         of=lambda setup: setup.algorithm == "NEXTN" and setup.dtype == "float32",
+    ),
+    Refusal(
+        words=re.compile(r"fused_eh_norm: unsupported hidden_size="),
+        source="0.5.23 kernels/ops/layernorm/fused_eh_norm.py:53",
+        of=lambda setup: setup.algorithm == "NEXTN" and not (setup.hidden_size > 256 and setup.hidden_size % 256 == 0),
     ),
     # What that kernel is compiled with; bundles for hosts without a package index leave it out. sglang's registry of
     # models goes over what cannot be imported, and does not find it then.
@@ -53,6 +65,7 @@ REFUSALS = (
         words=re.compile(
             r"No module named 'cutlass'|a stand-in for CUTLASS|Cannot find model module. 'DeepseekV3ForCausalLMNextN'"
         ),
+        source="0.5.23 srt/model_loader/utils.py:156",
         of=lambda setup: setup.algorithm == "NEXTN",
         absent="cutlass",
     ),
