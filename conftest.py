@@ -298,10 +298,8 @@ def lacking(what: Target | str) -> str:
 
 @pytest.fixture(scope="session")
 def pool(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    """A pool on the target, a real one, with one worker for all tests: importing a release takes seconds. The third
-    opinion is asked in every step, so that a reference that does not fit a release shows."""
+    """A pool on the target, a real one, with one worker for all tests: importing a release takes seconds."""
     if target.engine == "toy":
         pytest.skip("drives sglang, which the toy is not")
-    every_step = {"EAGLEEYE_REFERENCE": "1"}
-    with Pool(target, log=tmp_path_factory.mktemp("worker") / "log", variables=every_step) as one:
+    with Pool(target, log=tmp_path_factory.mktemp("worker") / "log") as one:
         yield one

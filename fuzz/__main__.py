@@ -59,7 +59,7 @@ def carry_out(arguments: Sequence[str] | None) -> ExitCode:
 
 def _mutable(target: Target, silence_s: float, log: Path) -> Pool:
     """A pool for mutants, in which every step is compared with the reference: kernels are wrong in both paths alike."""
-    return Pool(target, timeout_s=silence_s, log=log, variables={"EAGLEEYE_REFERENCE": "1"})
+    return Pool(target, timeout_s=silence_s, log=log)
 
 
 if __name__ == "__main__":

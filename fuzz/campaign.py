@@ -197,7 +197,7 @@ class _Loop:
     def _run(self, case: Case) -> tuple[Trace, list[Verdict], frozenset[Transition | str]]:
         """Run and judge one case: the trace, one failure of each kind, and the transitions and states that it met."""
         start = self.hooks.clock()
-        trace = self.hooks.run(case)
+        trace = (self.hooks.run_drawn or self.hooks.run)(case)
         self.stats.worker_time(trace, self.hooks.clock() - start)
         with self.stats.stage("judge"):
             verdicts = self.hooks.judge(case, trace)

@@ -47,6 +47,8 @@ class Hooks:
     keep: Callable[[Finding], str]  # store a finding, whose better forms replace it; the path
     tell: Callable[[Progress], None]  # show progress
     clock: Callable[[], float]  # seconds, rising
+    # As run, of a drawn case: the reference is asked in steps of a schedule, elsewhere in all. None: as run.
+    run_drawn: Run | None = None
     # Whether this process triages a failure, by fingerprint; of several that share a campaign, one does.
     claim: Callable[[str], bool] = lambda fingerprint: True
     # A drawn case was run: its trace, verdicts and status.

@@ -23,6 +23,8 @@ def summary(done: Campaign) -> list[str]:
         lines.append(f"  {done.skipped:,} more cases were not run, as their setup could not be built")
     if done.states_missing:
         lines.append(f"  no replay had: {'; '.join(done.states_missing)}")
+    if unknown := done.facts.get("reference"):
+        lines.append(f"  reference: {unknown}")
     lines += [f"  known: {counted(count, 'case')} of {issue}" for issue, count in done.known.items()]
     for name, reasons in (("ERROR", done.errors), ("unsupported", done.unsupported), ("unknown", done.unknown)):
         shown = list(reasons.items())[:REASONS_SHOWN]

@@ -51,7 +51,7 @@ def test_stand_ins_have_no_such_kernels() -> None:
 
 @pytest.fixture(scope="module")
 def asked() -> Iterator[Pool]:
-    with Pool(TARGET, variables={"EAGLEEYE_REFERENCE": "1"}, timeout_s=120) as pool:
+    with Pool(TARGET, timeout_s=120) as pool:
         yield pool
 
 

@@ -134,7 +134,7 @@ PLANTED = {
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     log = tmp_path_factory.mktemp("asked") / "log"
-    with Pool(TARGET, log=log, variables={"EAGLEEYE_REFERENCE": "1"}, timeout_s=120) as pool:
+    with Pool(TARGET, log=log, timeout_s=120) as pool:
         yield pool
 
 

@@ -82,7 +82,7 @@ def test_the_newest_release_is_right_and_what_only_they_run_is_watched(runner: s
     target = Target(NEWEST, "emulated")
     every = mutants(_POOL, (sglang_path(target) / _POOL).read_text())
     planted = next(m for m in every if (m.old, m.new) == (_GUARD, "if False:") and "_get_key_buffer" in m.function)
-    with Pool(target, timeout_s=120, variables={"EAGLEEYE_REFERENCE": "1"}) as pool:
+    with Pool(target, timeout_s=120) as pool:
         for kv_dtype in KV_DTYPES:
             case = case_of(runner, kv_dtype)
             trace = pool.run(case)

@@ -174,7 +174,7 @@ PLANTED = {
 
 @pytest.fixture(scope="module")
 def asked() -> Iterator[Pool]:
-    with Pool(TARGET, variables={"EAGLEEYE_REFERENCE": "1"}, timeout_s=120) as pool:
+    with Pool(TARGET, timeout_s=120) as pool:
         yield pool
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from fuzz.draw.transitions import exercised
 from fuzz.in_flight import InFlight
 from fuzz.known import explain
+from fuzz.reference_schedule import ReferenceSchedule
 from fuzz.triage import Hooks
 from oracles.catalogue import judge_all, overall, oversteps
 from repro.cases.case import Case, Target
@@ -70,12 +71,20 @@ def session_hooks(
             pool.renew()
         ledger.case(target, case, trace, verdicts, status, exercised(case, trace.replayed))
 
+    def run_drawn(case: Case) -> Trace:
+        schedule.draw([case])
+        trace = in_flight.before(pool.run)(case)
+        schedule.end(case)
+        return trace
+
     def send(upcoming: Sequence[Case]) -> None:
         in_flight.put(upcoming)
+        schedule.draw(upcoming)
         pool.send(upcoming)
 
     def foresee(rounds: Sequence[Sequence[Case]]) -> None:
         in_flight.put(chain.from_iterable(rounds))
+        schedule.draw(chain.from_iterable(rounds))
         pool.foresee(rounds)
 
     def late() -> list[RunWithPast]:
@@ -93,6 +102,7 @@ def session_hooks(
             locate=partial(locate, run=waited.run_fresh, judge=judge_all, run_waiting=waited.run_fresh),
         )
 
+    schedule = ReferenceSchedule(target.engine)
     in_flight = InFlight(place.out, f"{log.stem}-{os.getpid()}")
     with (
         Pool(
@@ -102,6 +112,7 @@ def session_hooks(
             device=place.device,
             standbys=place.standbys,
             setups_per_session=place.setups_per_session,
+            asks=schedule.steps,
         ) as pool,
         experiments(place.issues, judge_all, overall, timeout_s=place.timeout_s, log=log, device=place.device) as (
             explainer,
@@ -111,6 +122,7 @@ def session_hooks(
     ):
         hooks = Hooks(
             run=in_flight.before(pool.run),
+            run_drawn=run_drawn,
             # In the same worker: another one would have to import everything again.
             run_fresh=in_flight.before(pool.run_fresh),
             send=send,

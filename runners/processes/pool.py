@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -53,8 +53,8 @@ class Pool:
     prints is appended there (OSError if it cannot be opened). session: the module to take open_session from,
     instead of the engine's. device: the GPU for a worker of the cuda engine. variables: more for its environment.
     standbys: how many sessions may be open ahead of their use (runners/processes/warm.py says how many are worth it).
-    setups_per_session: how many setups a session process may serve, one after the other; 1: a fork for each.
-    wrapper: words to put in front of the worker's command line.
+    setups_per_session: how many setups a session process may serve, one after the other; 1: a fork for each. wrapper:
+    words before the worker's command line. asks: in which steps of a case the reference is asked; None: in all.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class Pool:
         standbys: int = 0,
         setups_per_session: int = 1,
         wrapper: Sequence[str] = (),
+        asks: Callable[[Case], Sequence[int] | None] = lambda case: None,
     ) -> None:
         self.target = target
         self._like = partial(
@@ -91,7 +92,6 @@ class Pool:
         self._last: Open | None = None  # the session of the last run
         self._standbys = WarmSessions(standbys, self._open_ahead, self._leave, held=bool(cold(target)))
         self._idle = Idle(setups_per_session, IDLE_MAX + standbys)
-        self._abreast = abreast(standbys)
         self.past: tuple[Setup, ...] = ()  # what the process of the last run had served before
         self.history: tuple[Case, ...] = ()  # the latest cases that its session had run before
         self.late: list[RunWithPast] = []  # of cases that had ended; whoever asks takes them out
@@ -99,7 +99,7 @@ class Pool:
         self._crashed: set[Setup] = set()  # setups on which a run has ended badly
         self._upcoming: tuple[Case, ...] = ()
         self._change: Mapping[str, object] = {}
-        self._alone, self._backend = False, ""
+        self._alone, self._backend, self._asks = False, "", asks
 
     def __enter__(self) -> Pool:
         return self
@@ -273,7 +273,7 @@ class Pool:
         """Ask the session for this case, and to open where it has not been asked to. How long the request was; 0 where
         it is longer than there is room, and was not made."""
         head = {"case": case_to_json(case), "change": dict(self._change), "open": not session.asked}
-        request = pack(Frame(head=head | {"cold": self._standbys.held}))
+        request = pack(Frame(head=head | {"cold": self._standbys.held, "asked": self._asks(case)}))
         if len(request) > room:
             return 0
         session.asked = True
@@ -301,7 +301,7 @@ class Pool:
     def _wanted(self) -> int:
         """How many further sessions are to run cases of the setup in use."""
         worth = self._last and (len(self._last.ran) >= _MANY_CASES or self._last.seconds >= _LONG_S)
-        return self._abreast - len(self._kept) if worth else 0
+        return abreast(self._standbys.room) - len(self._kept) if worth else 0
 
     def _fill(self, setup: Setup) -> None:
         """While the session is at work: open what will be needed next."""

@@ -62,7 +62,7 @@ def session(
     run_case: RunCase | None = None
     built = False
     while (frame := receive(partial(read_exactly, channel))) is not None:
-        case = case_from_json(frame.head["case"])
+        case, watch.asked = case_from_json(frame.head["case"]), frame.head["asked"]
         if frame.head["open"]:
             if built:
                 watch.at(-1, "close")

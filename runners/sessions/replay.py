@@ -29,7 +29,7 @@ from runners.sessions.captured import Captured
 from runners.sessions.errors import SglangError, unreadable
 from runners.sessions.history import NOTHING, STALE
 from runners.sessions.step import Step
-from runners.sessions.third_opinion import is_drawn
+from runners.sessions.third_opinion import is_asked
 from runners.sessions.unmade import PATH as UNMADE
 
 _OTHER_DATA = 7919  # any constant
@@ -87,10 +87,10 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
         name_of_case = digest(case)
         for number, step in enumerate(case.steps):
             try:
-                drawn = is_drawn(name_of_case, number)
+                asked = is_asked(watch, name_of_case, number)
                 # Of the last step, so that a case stays the same case when those before it are taken away.
                 last = number == len(case.steps) - 1
-                _run_step(partial(Step, captured, number, step, watch, drawn=drawn, twinned=last))
+                _run_step(partial(Step, captured, number, step, watch, referred=asked, twinned=last))
             except SglangError as raised:
                 if words := refused(setup, raised.error):
                     raise Unsupported(words) from raised.error

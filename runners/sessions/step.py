@@ -44,8 +44,8 @@ NUDGE = {torch.float32: 2.0**-21, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-
 
 
 class Step:
-    """One call on a captured runner. drawn: a third opinion is asked for whatever comes of it. twinned: the graph runs
-    it in another history as well, if one is known."""
+    """One call on a captured runner. referred: a third opinion is asked for whatever comes of it. twinned: the graph
+    runs it in another history as well, if one is known."""
 
     def __init__(
         self,
@@ -54,10 +54,10 @@ class Step:
         asked: case.Step,
         watch: Watch,
         *,
-        drawn: bool = False,
+        referred: bool = False,
         twinned: bool = False,
     ) -> None:
-        self.captured, self.number, self.watch, self.drawn = captured, number, watch, drawn
+        self.captured, self.number, self.watch, self.referred = captured, number, watch, referred
         self.setup, self.family = captured.setup, captured.adapter.family
         self.asked, self.requests, self.hidden = asked, asked.requests, captured.asks(asked.hidden, number, watch)
         self.mirrored = (asked.mirrored and self.setup.mirrored) or captured.planner.needs_host_lengths
@@ -123,13 +123,13 @@ class Step:
         see_bands(self.tape, captured.bands, came)
         if by_graph == by_eager and gave_the_same(came, by_graph) and not WHOLE:
             self.tape.see("eager", "kv_same", 1)
-            asks = self.drawn
+            asks = self.referred
         else:
             self._see_rows("graph", came, snapshots.kept(snapshots.GRAPH))
             self._see_rows("eager", came, captured.kv)
             self.tape.flush()
             variants = self._measure_noise(snapshots.kept(snapshots.BEFORE), by_eager)
-            asks = self.drawn or (by_graph == by_eager and apart(captured, came, by_eager, variants))
+            asks = self.referred or (by_graph == by_eager and apart(captured, came, by_eager, variants))
         self.tape.hold()
         if asks and by_graph == by_eager:
             self._ask_third(came, by_eager)
@@ -271,11 +271,11 @@ class Step:
             if path == "reference_graph" and third_opinion.same_choices(graph, eager):
                 break
             opinion = captured.third_opinion.on(self.requests, self.shown, captured.table, before, claimed)
-            if opinion is None:
-                break
-            without = third_opinion.unlike(opinion, claimed)
+            without = third_opinion.unlike(opinion or {}, claimed)
             if without:
                 self.watch.fact("reference", f"knows nothing of {', '.join(sorted(without))}")
+            if opinion is None:
+                break
             parts = {name + part for name in without for part in ("", *third_opinion.PARTS)}
             opinion = {name: array for name, array in opinion.items() if name not in parts}
             for name, array in opinion.items():

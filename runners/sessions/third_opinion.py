@@ -1,12 +1,11 @@
 """The third opinion on a step: what the call should have given, in float64, and how far a right result may lie from it.
 
-Asked for where graph and eager lie apart, and on a drawn sample of the other steps, so that what both have wrong shows.
+Asked for where graph and eager lie apart, and in the steps that the parent says, so that what both have wrong shows.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,17 +16,17 @@ import numpy.typing as npt
 import torch
 
 from repro.cases.case import Request, Setup
+from repro.cases.drawn import is_drawn
 from repro.cases.layout import Ints
 from repro.traces.trace import Array
 from runners.engines.active import engine
+from runners.recording.observer import Watch
 from runners.releases.reference import bounds
 from runners.releases.reference.question import Answer, Question, Reference
 from runners.releases.reference.rounding import Rounding
 
-# Of so many steps in which graph and eager agree, one is drawn. An opinion costs as much as a step of flashinfer's
-# stand-in, a tenth of one in Triton's interpreter, and some five times one on a GPU. EAGLEEYE_REFERENCE has another
-# number, 0 for none.
-DRAWN = int(os.environ.get("EAGLEEYE_REFERENCE", {"cuda": "128", "cpu": "32"}[engine.device]))
+# EAGLEEYE_REFERENCE=N: asked in one of N steps, drawn by the case's digest, 0: in none; otherwise as the parent says.
+_DRAWN = os.environ.get("EAGLEEYE_REFERENCE", "")
 # What graph_equals_eager lets pass by noise alone, so that no third opinion is needed: so many units in the last place
 # of a row's largest value, and so many times the noise, where that is no more than so many units. They are those of
 # oracles/tolerance.py, as a test makes sure.
@@ -40,10 +39,11 @@ Bounded = dict[str, Array]
 PARTS = (".bound", ".norm", ".spread", ".all")
 
 
-def is_drawn(digest: str, step: int) -> bool:
-    """Always the same for the same step of the same case."""
-    drawn = hashlib.sha256(f"{digest}/{step}".encode()).digest()
-    return DRAWN > 0 and int.from_bytes(drawn[:8]) % DRAWN == 0
+def is_asked(watch: Watch, case: str, step: int) -> bool:
+    """Whether this step is held to the reference whatever comes of it. case: its digest."""
+    if _DRAWN:
+        return is_drawn(case, step, int(_DRAWN))
+    return watch.asked is None or step in watch.asked
 
 
 def apart(
