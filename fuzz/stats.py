@@ -14,7 +14,7 @@ from fuzz.draw.transitions import exercised, possible
 from repro.cases.case import Case, Setup, Target
 from repro.traces.campaign import Campaign, CampaignFinding, Covered, Progress, Transition
 from repro.traces.finding import Status, Verdict, by_oracle
-from repro.traces.trace import Termination, Trace
+from repro.traces.trace import NOTHING, STALE, Termination, Trace
 
 REASON_MAX = 200  # characters of a reason, which is counted by them
 FACTS_MAX = 5  # different values of one fact that are worth listing
@@ -62,6 +62,7 @@ class CampaignStats:
             Termination.ERROR: Counter(),
         }
         self.known: Counter[str] = Counter()  # cases that showed a known issue, by issue
+        self._stale: Counter[str] = Counter()  # cases in which each value was
         self._stages: defaultdict[str, float] = defaultdict(float)
         self._facts: defaultdict[str, list[str]] = defaultdict(list)
 
@@ -105,8 +106,9 @@ class CampaignStats:
             if verdict.status is Status.UNKNOWN and trace.ended.how.took_place:
                 self._unknown[f"{verdict.oracle}: {coarse(verdict.where or verdict.detail)}"] += 1
         self.judged += overall is not Status.UNKNOWN
+        self._stale.update(stale_values(trace, verdicts))
         for name, text in trace.facts.items():
-            if text not in self._facts[name] and len(self._facts[name]) < FACTS_MAX:
+            if name != STALE and text not in self._facts[name] and len(self._facts[name]) < FACTS_MAX:
                 self._facts[name].append(text)
         return frozenset(transitions) | reached
 
@@ -163,9 +165,19 @@ class CampaignStats:
             states_missing=tuple(sorted(states.possible(self.plan.runner, self.plan.backend) - self._states.keys())),
             findings=tuple(self.findings.values()),
             known=dict(self.known.most_common()),
+            stale=dict(self._stale.most_common()),
             stages=dict(self._stages),
             facts={name: ", ".join(texts) for name, texts in self._facts.items()},
         )
+
+
+def stale_values(trace: Trace, verdicts: Sequence[Verdict]) -> set[str]:
+    """What an earlier batch had left in a case and has no known reader: what kernels were seen not to read, by the
+    last part of its name, and what oracles let pass."""
+    unread = trace.facts.get(STALE, NOTHING)
+    seen = () if unread == NOTHING else unread.split(", ")
+    names = (next(part for part in reversed(name.split(".")) if not part.isdigit()) for name in seen)
+    return {*names, *(name for verdict in verdicts for name in verdict.stale)}
 
 
 def coarse(reason: str) -> str:

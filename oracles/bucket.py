@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from oracles.rank_tokens import rank_tokens
 from oracles.trace_index import Record, Wrong, conclude
-from repro.cases.buffer_facts import DP_RANKS, OF_LOGITS
+from repro.cases.buffer_facts import DP_RANKS
 from repro.cases.case import Case, Step
-from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Cell, Verdict
 from repro.traces.trace import Array, Trace
 
@@ -55,9 +55,8 @@ def judge(case: Case, trace: Trace) -> Verdict:
                 )
                 wrongs.append(Wrong(where=where, detail=detail, cell=cell))
         wrongs += _wrong_graph(case, step, record.path(step, "launched"))
-        if gathered := record.path(step, "gathered"):
-            compared += len(gathered)
-            wrongs += _wrong_ranks(case, step, gathered)
+        compared += len(record.path(step, "gathered"))
+        wrongs += _wrong_ranks(case, step, record)
     order = (TAKEN, REFUSED, RAW, BUCKET, GRAPH, VARIANT, RANKS, CAPTURED)
     return conclude(ORACLE, wrongs, compared, nothing="no graph launched", order=order)
 
@@ -80,17 +79,16 @@ def _wrong_graph(case: Case, step: int, launched: Mapping[str, Array]) -> Iterat
             yield Wrong(where=where, detail=detail, cell=cell)
 
 
-def _wrong_ranks(case: Case, step: int, gathered: Mapping[str, Array]) -> Iterator[Wrong]:
-    """All ranks replay the graph of one bucket, so each has as many tokens as that holds; of their logits, where a
-    request has one, as many as it holds requests."""
-    each = RUNNER_FACTS[case.setup.runner].rank_tokens
-    assert each is not None, "a runner that is driven as one of several ranks"
+def _wrong_ranks(case: Case, step: int, record: Record) -> Iterator[Wrong]:
+    """All ranks replay the graph of one bucket, so each has as many tokens as that holds, and as many with logits as
+    the graph gives of these."""
     bucket = case.setup.bucket(case.steps[step].busiest)
-    tokens = bucket * each(case.setup)
-    for name, array in gathered.items():
-        wanted = {tokens, bucket} if name.endswith(OF_LOGITS) else {tokens}
-        if len(array) != DP_RANKS or len(set(array.tolist())) != 1 or array[0] not in wanted:
-            cell = Cell(step=step, buffer=name, row=0, column=0, got=str(array.tolist()), want=str([tokens] * DP_RANKS))
+    for name, ranks in record.path(step, "gathered").items():
+        if (each := rank_tokens(case, record, name)) is None:
+            continue
+        want = [bucket * each] * DP_RANKS
+        if ranks.tolist() != want:
+            cell = Cell(step=step, buffer=name, row=0, column=0, got=str(ranks.tolist()), want=str(want))
             detail = f"In step {step} the graph of bucket {bucket} has {name} {cell.got}, expected {cell.want}."
             yield Wrong(where=RANKS, detail=detail, cell=cell)
 

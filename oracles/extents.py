@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from oracles.rank_tokens import rank_tokens
 from oracles.trace_index import Record, Wrong, conclude_each
 from repro.cases.buffer_facts import DP_RANKS, OF_RANKS
 from repro.cases.case import Case
+from repro.cases.exemptions import exempted
 from repro.traces.finding import Cell, Verdict
 from repro.traces.trace import Array, Trace
 
@@ -27,23 +29,6 @@ _OTHERWISE = OF_RANKS | {
 }
 COUNTED = "counts_captured"
 WIDTHS_CAPTURED, WIDTHS = "widths_captured", "widths"
-# Lengths and counts: kernels take either, and in some releases graphs have them in 32 bits and schedulers in 64.
-_EITHER = frozenset(
-    [
-        "seq_lens",
-        "seq_lens_cpu",
-        "orig_seq_lens",
-        "extend_seq_lens",
-        "extend_prefix_lens",
-        "extend_start_loc",
-        "num_accept_tokens",
-        "num_correct_drafts",
-        "num_accepted_tokens",
-        "num_accepted_drafts",
-        "accept_length",
-        "extend_seq_lens_tensor",
-    ]
-)
 _OTHERWISE_PARTS = ("mask", "indptr", "kv_indices", "last_page_len", "window_")
 
 
@@ -56,6 +41,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     for (_, name), own in calls.items():
         wrongs += _unlike(name, own, _each(name, captured, case.setup.max_bs))
     wrongs += [*_otherwise_wide(case, record), *_not_told(record), *_miscounted(record)]
+    wrongs += [*_ranks_captured(case, record), *_ranks_planned(case, record)]
     compared = len(captured) * (len(case.setup.capture_bs) > 1) + len(calls)
     return conclude_each(ORACLE, wrongs, compared, label="length of", nothing="no lengths recorded")
 
@@ -107,6 +93,35 @@ def _not_told(record: Record) -> Iterator[Wrong]:
                 return
 
 
+def _ranks_captured(case: Case, record: Record) -> Iterator[Wrong]:
+    """A captured batch says on the host how many tokens each rank has, and how many with logits."""
+    for name, counts in record.path(-1, "ranks_captured").items():
+        if (each := rank_tokens(case, record, name)) is None:
+            continue
+        for size, *ranks in counts.tolist():
+            if ranks != [size * each] * DP_RANKS:
+                want = str([size * each] * DP_RANKS)
+                cell = Cell(step=-1, buffer=name, row=-1, column=-1, got=str(ranks), want=want)
+                detail = f"{name} is {ranks} where a batch of {size} is captured, expected {want}."
+                yield Wrong(where=f"{name}, captured", detail=detail, cell=cell)
+                break
+
+
+def _ranks_planned(case: Case, record: Record) -> Iterator[Wrong]:
+    """When a graph is planned, it says so of the bucket, or what the caller was told: of the tokens that there are."""
+    for step, asked in enumerate(case.steps):
+        told = [len(asked.requests), asked.elsewhere]
+        for name, ranks in record.path(step, "gathered_on_host").items():
+            if (each := rank_tokens(case, record, name)) is None:
+                continue
+            bucket = [case.setup.bucket(asked.busiest)] * DP_RANKS
+            wanted = [[count * each for count in counts] for counts in (bucket, told)]
+            if ranks.tolist() not in wanted:
+                cell = Cell(step=step, buffer=name, row=0, column=0, got=str(ranks.tolist()), want=str(wanted[0]))
+                detail = f"In step {step} {name} is {cell.got} where a graph is planned, expected {cell.want}."
+                yield Wrong(where=f"{name}, planned", detail=detail, cell=cell)
+
+
 def _miscounted(record: Record) -> Iterator[Wrong]:
     """A captured batch counts the tokens that attention then has, and its positions in three dimensions are as many."""
     for name, counts in record.path(-1, COUNTED).items():
@@ -119,10 +134,10 @@ def _miscounted(record: Record) -> Iterator[Wrong]:
 
 
 def _otherwise_wide(case: Case, record: Record) -> Iterator[Wrong]:
-    captured = record.path(-1, WIDTHS_CAPTURED)
+    captured, rows = record.path(-1, WIDTHS_CAPTURED), exempted(ORACLE, case.setup, record.release)
     for step in range(len(case.steps)):
         for name, width in record.path(step, WIDTHS).items():
-            if name.rpartition(".")[2] in _EITHER or name not in captured or int(captured[name]) == int(width):
+            if name.rpartition(".")[2] in rows or name not in captured or int(captured[name]) == int(width):
                 continue
             got, want = (f"int{8 * int(bytes_each)}" for bytes_each in (captured[name], width))
             cell = Cell(step=step, buffer=name, row=-1, column=-1, got=got, want=want)

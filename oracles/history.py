@@ -7,10 +7,11 @@ known what padded rows hold are left to slot0_padding."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 
-from oracles.trace_index import Record, Wrong, conclude_each, text
+from oracles.trace_index import Record, Wrong, conclude_each, passing, text
 from repro.cases.case import Case
+from repro.cases.exemptions import Exemption, exempted
 from repro.traces.finding import Cell, Verdict
 from repro.traces.trace import Array, Trace
 
@@ -22,8 +23,6 @@ INDEXING = frozenset({"kv_indptr", "kv_indices", "window_kv_indptr", "window_kv_
 # Buffers of FlashAttention 3, and under which name they are recorded.
 AS = {"page_table": "kv_indices"}
 LATER_LAYER = re.compile(r"_list\.[1-9]")  # of which no metadata is recorded
-# Made of counts of accepted tokens, which slot0_padding judges: in a padded row, any token of that row.
-OF_COUNTS = frozenset({"select_index"})
 OUTPUT, BUFFERS = "output ", "buffers."
 
 
@@ -31,11 +30,15 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     """UNKNOWN where no call was run in another history."""
     record = Record(trace)
     wrongs: list[Wrong] = []
+    stale: set[str] = set()
     compared = 0
+    rows = exempted(ORACLE, case.setup, record.release)
     for step in range(len(case.steps)):
         compared += record.scalar(step, PATH, COMPARED) or 0
-        wrongs += _wrongs(record, step, len(case.steps[step].requests))
-    return conclude_each(ORACLE, wrongs, compared, nothing="no call in another history")
+        passed = set(_passed(record, step, rows, len(case.steps[step].requests)))
+        wrongs += _wrongs(record, step, passed)
+        stale |= {_last(name) for name in passed}
+    return passing(conclude_each(ORACLE, wrongs, compared, nothing="no call in another history"), stale)
 
 
 def recorded(trace: Trace) -> bool:
@@ -43,20 +46,25 @@ def recorded(trace: Trace) -> bool:
     return any(seen.path == PATH for seen in trace.seen)
 
 
-def _wrongs(record: Record, step: int, real: int) -> Iterator[Wrong]:
+def _passed(record: Record, step: int, rows: Mapping[str, Exemption], real: int) -> Iterator[str]:
+    """What may differ in rows of padding, and differs in no other."""
+    for name, places in record.path(step, PATH).items():
+        if _last(name) in rows and not name.endswith(VALUES) and all(int(row) >= real for row in places[:, 0]):
+            yield name
+
+
+def _wrongs(record: Record, step: int, passed: Set[str]) -> Iterator[Wrong]:
     found = record.path(step, PATH)
     # Every row of these is held to what it should be by kv_indices and metadata_shape.
     indexing = INDEXING & record.path(step, "metadata").keys()
-    judged_elsewhere = record.path(step, "neutral").keys() | record.path(step, "range").keys()
+    judged_elsewhere = record.path(step, "neutral").keys()
     for name, places in found.items():
-        if name in (COMPARED, LAUNCHES) or name.endswith(VALUES):
+        if name in (COMPARED, LAUNCHES) or name.endswith(VALUES) or name in passed:
             continue
         # The buffers of later layers are named by where they are, and hold the same as the first one's.
         if (name.rpartition(BUFFERS)[2] if BUFFERS in name else name) in judged_elsewhere:
             continue
         if not LATER_LAYER.search(name) and _last(name) in indexing:
-            continue
-        if _last(name) in OF_COUNTS and all(int(row) >= real for row in places[:, 0]):
             continue
         if name == KV:
             slot = int(places[0])

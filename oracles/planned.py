@@ -1,5 +1,6 @@
 """What attention's metadata is made of agrees with itself, with the batch and with the bucket: lengths on the host are
-those on the device, their sum is their sum, and rows behind the batch are padding."""
+those on the device, and there are none where the batch has none, their sum is their sum, and rows behind the batch are
+padding."""
 
 from __future__ import annotations
 
@@ -9,16 +10,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oracles.trace_index import Record, Wrong, conclude_each, first_difference
+from oracles.trace_index import Record, Wrong, conclude_each, first_difference, passing
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Setup
-from repro.cases.runner_facts import RUNNER_FACTS
-from repro.traces.finding import Cell, Status, Verdict
+from repro.cases.exemptions import exempted
+from repro.traces.finding import Cell, Verdict
 from repro.traces.trace import Array, Trace
 
 ORACLE = "planned"
 PATHS = ("planned", "planned_eager")
-NO_READER = "stale, no reader known"
+# Lengths on the host that a batch without them is planned with: those of an earlier one.
+UNPUBLISHED = "seq_lens_cpu, which the batch has not"
 # Host mirrors, by the field that they mirror.
 MIRRORS = {"seq_lens_cpu": "seq_lens", "spec_extend_seq_lens_cpu": "extend_seq_lens"}
 # Per request, and padded by a neutral value where there is one.
@@ -26,7 +28,7 @@ BY_REQUEST = ("seq_lens", "req_pool_indices", "num_accept_tokens", "num_correct_
 OF_ALL_LAYERS = frozenset({"seq_lens", "req_pool_indices"})
 # What is recorded of each switch behind the number of draft steps that was asked for.
 _GOES_BY = ("the worker", "the draft worker", "the worker's draft tokens", "the draft worker's draft tokens")
-# Per token: only those of the batch are planned with, whatever lies behind them.
+# Per token: those of the batch, and behind them those of padded rows, where these are handed over as well.
 BY_TOKEN = ("out_cache_loc", "positions", "mrope_positions", "input_ids", "spec_positions")
 
 
@@ -39,7 +41,6 @@ class Rows:
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-    """UNKNOWN where what is wrong is nothing that the backend reads."""
     record = Record(trace)
     wrongs = [*_other_backends(case.setup, record), *_other_steps(record)]
     compared = 0
@@ -48,13 +49,10 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
             for call, plan in enumerate(_plans(record, step, path)):
                 compared += 1
                 wrongs += _judge_plan(case, record, step, path, plan, first=not call)
-    unread = [wrong for wrong in wrongs if not _is_read(case.setup, wrong.where)]
-    wrongs = [wrong for wrong in wrongs if _is_read(case.setup, wrong.where)]
-    if unread and not wrongs:
-        names = ", ".join(sorted({wrong.where for wrong in unread}))
-        where, detail = f"{NO_READER}: {names}", unread[0].detail
-        return (Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=where, detail=detail, cell=unread[0].cell),)
-    return conclude_each(ORACLE, wrongs, compared, label="planned with", nothing="no plan recorded")
+    rows = exempted(ORACLE, case.setup, record.release)
+    stale = {wrong.where for wrong in wrongs if wrong.where in rows}
+    wrongs = [wrong for wrong in wrongs if wrong.where not in rows]
+    return passing(conclude_each(ORACLE, wrongs, compared, label="planned with", nothing="no plan recorded"), stale)
 
 
 def _other_backends(setup: Setup, record: Record) -> Iterator[Wrong]:
@@ -74,10 +72,6 @@ def _other_steps(record: Record) -> Iterator[Wrong]:
                 cell = Cell(step=-1, buffer="switches", row=row, column=column, got=str(steps), want=str(asked))
                 detail = f"After switch {row} to {asked} draft steps, {_GOES_BY[column - 1]} says {steps}."
                 yield Wrong(where="another number of draft steps", detail=detail, cell=cell)
-
-
-def _is_read(setup: Setup, where: str) -> bool:
-    return where not in RUNNER_FACTS[setup.runner].unread.get(setup.backend, ())
 
 
 def _plans(record: Record, step: int, path: str) -> Iterator[Mapping[str, Array]]:
@@ -112,10 +106,15 @@ def _judge_plan(
     launched = record.buffers(step) if path == "planned" else {}
     fields = _fields(plan, batch, launched, rows)
     asked = (*fields,) if first else (field for field in fields if field[0] in OF_ALL_LAYERS)
-    for name, got, want in (*asked, *_mirrors(plan, rows)):
+    before = record.path(step, "before")
+    is_published = not before or "seq_lens_cpu" in before
+    for name, got, want in (*asked, *_mirrors(plan, rows, is_published=is_published)):
         differs = first_difference(step, f"planned {name}", got, want)
         if differs:
             yield wrong(name, differs)
+    if "seq_lens_cpu" in plan and not is_published:
+        stale = str(plan["seq_lens_cpu"].reshape(-1)[: rows.planned].tolist())
+        yield wrong(UNPUBLISHED, Cell(step=step, buffer="seq_lens_cpu", row=0, column=0, got=stale, want="none"))
 
 
 def _fields(
@@ -128,15 +127,18 @@ def _fields(
         if name in plan and want is not None:
             yield name, plan[name].reshape(-1)[: rows.planned], want.reshape(-1)[: rows.planned]
     for name in BY_TOKEN:
-        if name in plan and (wanted := batch.get(name.removeprefix("spec_"))) is not None:
-            yield name, plan[name].reshape(-1)[: wanted.size], wanted.reshape(-1)
+        own = name.removeprefix("spec_")
+        if name in plan and (wanted := batch.get(own)) is not None:
+            got, want = plan[name].reshape(-1), launched.get(own, wanted).reshape(-1)
+            padded = wanted.size // rows.real * rows.planned if rows.real and own in launched else 0
+            count = max(wanted.size, min(got.size, padded))
+            yield name, got[:count], want[:count]
 
 
-def _mirrors(plan: Mapping[str, Array], rows: Rows) -> Iterator[tuple[str, Array, Array]]:
+def _mirrors(plan: Mapping[str, Array], rows: Rows, *, is_published: bool) -> Iterator[tuple[str, Array, Array]]:
+    """is_published: whether the batch has lengths on the host."""
     for name, mirrored in MIRRORS.items():
-        if name == "seq_lens_cpu" and "seq_lens_sum" not in plan:
-            continue  # without a sum there are no lengths on the host: views hand on the buffer all the same
-        if name in plan and mirrored in plan:
+        if name in plan and mirrored in plan and (is_published or name != "seq_lens_cpu"):
             yield name, plan[name].reshape(-1)[: rows.planned], plan[mirrored].reshape(-1)[: rows.planned]
     if "seq_lens_sum" in plan:
         total = plan["seq_lens"].reshape(-1)[: rows.planned].astype(np.int64).sum()

@@ -1,13 +1,14 @@
 """Every padded row of every input buffer holds its neutral value when the graph is launched, so that whatever
-the kernels read and write for it lands in reserved KV slot 0. Of buffers that no kernel takes for an address sglang
-leaves padded rows as they are; those must hold what a real row may hold."""
+the kernels read and write for it lands in reserved KV slot 0. Of some buffers that no kernel takes for an address a
+release leaves padded rows as they are (repro/cases/exemptions.py); those must hold what a real row may hold."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from oracles.trace_index import Record, Wrong, conclude_each, first_difference, text
+from oracles.trace_index import Record, Wrong, conclude_each, equal, first_difference, passing, text
 from repro.cases.case import Case
+from repro.cases.exemptions import exempted
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.trace import Array, Trace
 
@@ -15,6 +16,8 @@ ORACLE = "slot0_padding"
 NO_LAUNCH = "no graph launched"
 NO_PADDING = "no padding exercised"
 NO_NEUTRAL = "neutral value not recorded"
+# Lengths on the host, in a batch that has none.
+UNPUBLISHED = "seq_lens_cpu of a batch without"
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
@@ -23,27 +26,32 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     record = Record(trace)
     wrongs: list[Wrong] = []
     unjudged: set[str] = set()
+    stale: set[str] = set()
+    rows = exempted(ORACLE, case.setup, record.release)
     launched = compared = 0
     for step in range(len(case.steps)):
         bs, raw_bs = record.scalar(step, "launch", "bs"), record.scalar(step, "launch", "raw_bs")
         if bs is None or raw_bs is None:
             continue
         launched += 1
-        neutrals, ranges = record.path(step, "neutral"), record.path(step, "range")
+        neutrals = record.path(step, "neutral")
         for name, buffer in record.buffers(step).items():
             if bs <= raw_bs:
                 continue
-            if name == "seq_lens_cpu" and name not in record.path(step, "before"):
-                continue  # a batch without lengths on the host: this buffer stays as it is, and nothing reads it
-            padded = buffer[raw_bs:bs]
-            if name in neutrals:
-                neutral = np.broadcast_to(neutrals[name].reshape(-1)[0], padded.shape)
-                cell = first_difference(step, name, padded, neutral, first_row=raw_bs)
-            elif name in ranges:
-                cell = _first_outside(step, name, padded, ranges[name], first_row=raw_bs)
-            else:
+            if name not in neutrals:
                 unjudged.add(name)
                 continue
+            padded = buffer[raw_bs:bs]
+            neutral = np.broadcast_to(neutrals[name].reshape(-1)[0], padded.shape)
+            is_unpublished = name == "seq_lens_cpu" and name not in record.path(step, "before")
+            row = rows.get(UNPUBLISHED if is_unpublished else name)
+            if row is None:
+                cell = first_difference(step, name, padded, neutral, first_row=raw_bs)
+            else:
+                limits = row.within(case.setup) if row.within else (-np.inf, np.inf)
+                cell = _first_outside(step, name, padded, limits, first_row=raw_bs)
+                if row.stale and not equal(padded, neutral):
+                    stale.add(name)
             compared += 1
             if cell:
                 detail = (
@@ -55,12 +63,12 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
         detail = f"The neutral value of {', '.join(sorted(unjudged))} was not recorded."
         return (Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=NO_NEUTRAL, detail=detail),)
     nothing = NO_PADDING if launched else NO_LAUNCH
-    return conclude_each(ORACLE, wrongs, compared, label="padded rows of", nothing=nothing)
+    return passing(conclude_each(ORACLE, wrongs, compared, label="padded rows of", nothing=nothing), stale)
 
 
-def _first_outside(step: int, buffer: str, got: Array, limits: Array, *, first_row: int) -> Cell | None:
+def _first_outside(step: int, buffer: str, got: Array, limits: tuple[float, float], *, first_row: int) -> Cell | None:
     """The first cell outside [low, high); None if all are inside. A NaN is outside."""
-    low, high = limits.reshape(-1).tolist()
+    low, high = np.asarray(limits).tolist()
     outside = ~((got >= low) & (got < high)).reshape(-1)
     if not outside.any():
         return None

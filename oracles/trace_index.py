@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -43,11 +43,12 @@ class Record:
             paths = _by_path(trace.seen)
             Record._latest = (trace.seen, paths)
         self._paths = paths
+        self.release = trace.facts.get("sglang", "")
 
     def path(self, step: int, path: str) -> Mapping[str, Array]:
         """All arrays of one path of one step, by name; empty if nothing of it was recorded. What padded rows must hold
         may have been recorded once for all steps."""
-        once = self._paths.get((-1, path), {}) if path in ("neutral", "range") else {}
+        once = self._paths.get((-1, path), {}) if path == "neutral" else {}
         return self._paths.get((step, path), once)
 
     def scalar(self, step: int, path: str, name: str) -> int | None:
@@ -119,6 +120,11 @@ def first_difference(step: int, buffer: str, got: Array, want: Array, *, first_r
         got=text(got.reshape(-1)[flat]),
         want=text(want.reshape(-1)[flat]),
     )
+
+
+def passing(verdicts: tuple[Verdict, ...], stale: Iterable[str]) -> tuple[Verdict, ...]:
+    """The verdicts of one oracle, of which the first says what was let pass and has no known reader."""
+    return (replace(verdicts[0], stale=tuple(sorted(stale))), *verdicts[1:])
 
 
 def conclude(

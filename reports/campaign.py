@@ -26,6 +26,10 @@ def summary(done: Campaign) -> list[str]:
     if unknown := done.facts.get("reference"):
         lines.append(f"  reference: {unknown}")
     lines += [f"  known: {counted(count, 'case')} of {issue}" for issue, count in done.known.items()]
+    if done.stale:
+        where = f"{done.runner}/{done.backend}"
+        texts = [f"{value} ({where}, {counted(count, 'case')})" for value, count in done.stale.items()]
+        lines.append(f"  stale, no reader known: {', '.join(texts)}")
     for name, reasons in (("ERROR", done.errors), ("unsupported", done.unsupported), ("unknown", done.unknown)):
         shown = list(reasons.items())[:REASONS_SHOWN]
         lines += [f"  {name}: {count} x {reason}" for reason, count in shown]

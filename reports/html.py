@@ -6,6 +6,7 @@ import base64
 import functools
 import hashlib
 import importlib.resources
+import itertools
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -166,13 +167,15 @@ def _verdicts(campaigns: Sequence[Campaign]) -> list[dict[str, object]]:
 
 
 def _reasons(campaigns: Sequence[Campaign]) -> dict[str, dict[str, int]]:
-    """How runs ended, and why oracles and runs were in doubt, most often first."""
+    """How runs ended, why oracles and runs were in doubt, and what was stale without a known reader, most often
+    first."""
     reasons: dict[str, dict[str, int]] = {}
     for name in ("endings", "unknown", "unsupported", "errors"):
         total: Counter[str] = Counter()
         for campaign in campaigns:
             total.update(getattr(campaign, name))
         reasons[name] = dict(total.most_common(REASONS_MAX))
+    reasons["stale"] = dict(itertools.islice(wording.stale(campaigns).items(), REASONS_MAX))
     return reasons
 
 

@@ -13,7 +13,7 @@ from reports.changes import WORDS, case_counts, changes, headline, latest
 from reports.events import Square, release_and_engine
 from reports.pages import columns, pages
 from reports.subjects import Subject, range_of, subjects, targets
-from reports.wording import counted, duration, listed, one_line, rate, replay_command, share, shortened
+from reports.wording import counted, duration, listed, one_line, rate, replay_command, share, shortened, stale
 from repro.ledger.known import Issue
 from repro.ledger.read import History
 from repro.traces.campaign import Campaign
@@ -150,7 +150,7 @@ def show_campaigns(console: Console, campaigns: Sequence[Campaign]) -> None:
 
 
 def show_verdicts(console: Console, campaigns: Sequence[Campaign]) -> None:
-    """What each oracle said, by target, and why it was UNKNOWN."""
+    """What each oracle said, by target, why it was UNKNOWN, and what was let pass as no reader is known."""
     counts: dict[tuple[str, str], dict[str, int]] = {}
     reasons: dict[tuple[str, str], int] = {}
     for campaign in campaigns:
@@ -168,6 +168,8 @@ def show_verdicts(console: Console, campaigns: Sequence[Campaign]) -> None:
     _table(console, ("target", "oracle", *(status.name for status in Status)), rows, numbers=range(2, 5))
     for (target, reason), count in reasons.items():
         _line(console, f"{target} UNKNOWN {count:,}: {reason}")
+    for value, count in stale(campaigns).items():
+        _line(console, f"stale, no reader known: {value}, {counted(count, 'case')}")
 
 
 def _cell(square: Square) -> str:

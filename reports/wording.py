@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
+from collections.abc import Sequence
 
 from repro.traces.campaign import Campaign
 
@@ -54,6 +56,14 @@ def share(part: float, whole: float) -> str:
     if 0 < percent < 1:
         return "<1%"
     return ">99%" if 99 < percent < 100 else f"{percent:.0f}%"
+
+
+def stale(campaigns: Sequence[Campaign]) -> dict[str, int]:
+    """What was stale and had no known reader, with where, and in how many cases, most often first."""
+    total: Counter[str] = Counter()
+    for campaign in campaigns:
+        total.update({f"{value} ({campaign.runner}/{campaign.backend})": n for value, n in campaign.stale.items()})
+    return dict(total.most_common())
 
 
 def listed(texts: list[str]) -> str:

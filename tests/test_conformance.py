@@ -168,7 +168,7 @@ def test_the_record_is_complete(pair: tuple[str, str], run: Callable[[tuple[str,
         return
     assert trace.seconds.keys() >= {"build", "graph", "eager", "record"}
     assert all(seconds > 0 for seconds in trace.seconds.values())
-    # Every input buffer is known, be it with the reason why nothing is compared (repro/cases/buffer_facts.py).
+    # Every input buffer is known, be it with the reason why nothing is compared (repro/cases/exemptions.py).
     assert "unwatched" not in trace.facts
     setup = run(pair).case.setup
     table = trace.get(-1, "input", "req_to_token")
@@ -188,7 +188,7 @@ def is_launched(trace: Trace, number: int, asked: Step, bucket: int, max_bs: int
     buffers = {name: array for name, array in launch.items() if name not in ("raw_bs", "bs")}
     assert buffers.keys() >= {"seq_lens", "req_pool_indices"}
     assert {len(array) for array in buffers.values()} == {max_bs}
-    assert buffers.keys() <= trace.path(-1, "neutral").keys() | trace.path(-1, "range").keys()
+    assert buffers.keys() <= trace.path(-1, "neutral").keys()
     assert given["req_pool_indices"].reshape(count, -1)[:, 0].tolist() == [request.slot for request in asked.requests]
     # Where requests are extended, their lengths count the new tokens as well.
     more = given["seq_lens"].reshape(count, -1)[:, 0] - [request.seq_len for request in asked.requests]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,8 +27,10 @@ from repro.cases.words import paragraph
 from repro.shrinking.shrink import shrink
 from repro.traces.finding import Status
 from repro.traces.trace import Termination
+from repro.upstream.edits import Edit
 from runners.processes.pool import Pool
 from runners.targets.environments import sglang_path
+from runners.targets.overlay import Overlay, make_overlay
 from tests.builders.cases import FULL, PADDED, PAIR, SINGLE, setup_of, step
 
 RUNNERS = tuple(runner for runner, facts in RUNNER_FACTS.items() if facts.rank_tokens is not None)
@@ -139,3 +142,35 @@ def test_every_release_holds_the_ranks_tokens(runner: str, target: Target) -> No
         trace = pool.run(case_of(runner))
     assert trace.ended.how is Termination.DONE, trace.ended
     assert all(len(trace.path(number, "gathered")) == 2 for number in range(5))
+
+
+# Of draft-extend in the newest release, whose head makes one row a request: all tokens are counted as having logits,
+# where graphs are captured and where they are replayed, as it was before #16974.
+_EXTEND = "sglang/srt/speculative/eagle_draft_extend_cuda_graph_runner.py"
+_RUNNER = "EAGLEDraftExtendCudaGraphRunner"
+COUNTED = tuple(
+    Edit(file=_EXTEND, function=f"{_RUNNER}.{function}", old=old, new=new)
+    for function, old, new in (
+        ("capture_one_shape", "num_tokens_for_logprob = bs", "num_tokens_for_logprob = num_tokens"),
+        ("capture_one_shape", "[bs] * self.attn_dp_size", "[num_tokens] * self.attn_dp_size"),
+        (
+            "execute",
+            "buffers.global_num_tokens_for_logprob_gpu.fill_(bs)",
+            "buffers.global_num_tokens_for_logprob_gpu.fill_(bs * self.captured_req_width)",
+        ),
+    )
+)
+
+
+@pytest.mark.slow
+@pytest.mark.emulated(NEWEST)
+def test_tokens_without_logits_are_not_counted_as_having_some(tmp_path: Path) -> None:
+    package = sglang_path(Target(NEWEST, "emulated"))
+    path = make_overlay(package, Overlay(release=NEWEST, change="counted"), COUNTED, tmp_path)
+    case = case_of("draft_extend")
+    with Pool(Target(str(path), "emulated"), timeout_s=120) as pool:
+        failed = {(v.oracle, v.where) for v in judge_all(case, pool.run(case)) if v.status is Status.FAIL}
+    assert failed == {
+        ("bucket", "tokens of the ranks"),
+        ("extents", "length of global_num_tokens_for_logprob_cpu, captured"),
+    }

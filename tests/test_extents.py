@@ -37,7 +37,8 @@ def trace(*, captured: dict[str, list[list[int]]], planned: dict[str, list[int]]
     every += [seen(step, "launch", "bs", bs) for step, bs in enumerate(BUCKETS)]
     every += [seen(-1, "widths_captured", "positions", wide), seen(-1, "widths_captured", "seq_lens", 4)]
     every += [seen(0, "widths", name, 8) for name in ("positions", "seq_lens")]
-    return Trace(ended=End(how=Termination.DONE), seen=tuple(every))
+    # The last release whose graphs have lengths in 32 bits.
+    return Trace(ended=End(how=Termination.DONE), seen=tuple(every), facts={"sglang": "0.5.13.post1"})
 
 
 SOUND_CAPTURED = {"positions": [[1, 2], [2, 4], [4, 8]], "spec_info.custom_mask": [[1, 9], [2, 9], [4, 9]]}
@@ -100,6 +101,8 @@ def test_integers_that_only_graphs_have_in_32_bits() -> None:
     verdict = only(extents.judge, CASE, trace(captured=SOUND_CAPTURED, planned=SOUND_PLANNED, wide=4))
     assert (verdict.status, verdict.where) == (Status.FAIL, "length of positions, integers")
     assert "int32" in verdict.detail
+    later = replace(trace(captured=SOUND_CAPTURED, planned=SOUND_PLANNED), facts={"sglang": "0.5.14"})
+    assert only(extents.judge, CASE, later).where == "length of seq_lens, integers"
 
 
 def test_calls_without_a_graph_and_lengths_of_sequences_are_left_out() -> None:
@@ -134,3 +137,27 @@ def test_a_session_tells_of_captures_and_of_calls(pool: Pool) -> None:
     assert positions.tolist() == [[1, 2], [2, 4], [4, 8]]
     assert told.path(0, "extents") and told.path(0, "widths")
     assert told.path(-1, "counts_captured")["mrope_positions"].tolist() == [[2, 2], [4, 4], [8, 8]]
+
+
+def test_the_ranks_tokens_on_the_host_are_those_of_the_bucket_or_of_the_batch() -> None:
+    """At capture, and where a graph is planned; those with logits as many as the graph gives of them."""
+    ranked = replace(CASE, setup=replace(CASE.setup, runner="draft_extend", dp_attention=True))
+    sound = trace(captured=SOUND_CAPTURED, planned=SOUND_PLANNED)
+    gave = [
+        RecordedArray(step=0, path=path, name="rows of a request", array=np.array(1)) for path in ("graph", "logits")
+    ]
+    width = SETUP.num_draft_tokens
+    for step, path, name, ranks, status in (
+        (-1, "ranks_captured", "global_num_tokens_cpu", [[1, width, width]], Status.PASS),
+        (-1, "ranks_captured", "global_num_tokens_cpu", [[2, width, width]], Status.FAIL),
+        (-1, "ranks_captured", "global_num_tokens_for_logprob_cpu", [[2, 2, 2]], Status.PASS),
+        (-1, "ranks_captured", "global_num_tokens_for_logprob_cpu", [[2, 2 * width, 2 * width]], Status.FAIL),
+        (2, "gathered_on_host", "global_num_tokens_cpu", [4 * width, 4 * width], Status.PASS),
+        (2, "gathered_on_host", "global_num_tokens_cpu", [3 * width, 0], Status.PASS),
+        (2, "gathered_on_host", "global_num_tokens_cpu", [4 * width, 0], Status.FAIL),
+        (2, "gathered_on_host", "global_num_tokens_for_logprob_cpu", [4 * width, 4 * width], Status.FAIL),
+    ):
+        told = RecordedArray(step=step, path=path, name=name, array=np.array(ranks))
+        verdict = only(extents.judge, ranked, replace(sound, seen=(*sound.seen, *gave, told)))
+        assert verdict.status is status, (name, ranks)
+        assert status is Status.PASS or name in verdict.where

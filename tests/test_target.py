@@ -61,11 +61,6 @@ def test_a_launch_holds_what_the_caller_gave(runner: str, traces: dict[str, Trac
             outputs = trace.path(number, path)
             assert outputs["logits"].shape == (count, each * setup.vocab_size)
             assert set(outputs["kv_slots"].tolist()) - {0} == set(given["out_cache_loc"].flatten().tolist())
-    # Padded rows hold the neutral value, or, where sglang leaves them as they are, something harmless.
-    assert {name: limits.tolist() for name, limits in trace.path(-1, "range").items()} == {
-        "input_ids": [0, setup.vocab_size],
-        "positions": [0, setup.context_len],
-    }
 
 
 def test_verify_runs_over_the_trees_of_the_draft(traces: dict[str, Trace]) -> None:

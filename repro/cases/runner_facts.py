@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from repro.cases import padding, reads, room
+from repro.cases import reads, room
 from repro.cases.layout import Paged
-from repro.cases.padding import Ranges, Sized
 from repro.cases.reads import Reads
 
 # Buffers with one row a request, in the order in which pictures show them (names: repro.traces.trace).
@@ -98,14 +97,10 @@ class RunnerFacts:
     worker: str = ""
     # What the metadata of its attention calls must say; empty where none is recorded.
     reads: tuple[Reads, ...] = ()
-    # Fields that attention's metadata is made of and no release reads, by backend.
-    unread: Mapping[str, frozenset[str]] = field(default_factory=dict)
     # The oracles that judge nothing but this runner and its kin. Without a graph a pass rests on them.
     own_oracles: tuple[str, ...] = ()
     # Buffers with one row a request, as pictures show them.
     row_buffers: tuple[str, ...] = _CALLER
-    # What padded rows may hold in the buffers that sglang does not reset; in all others, a neutral value.
-    padded: Callable[[Sized], Ranges] = padding.all_reset
 
 
 _DRAFTS = Reads(calls=reads.call_per_draft_step, positions=reads.drafts)
@@ -122,11 +117,6 @@ _VERIFIED = Reads(calls=reads.one_call, positions=reads.verified, queries=reads.
 _VERIFIED_IN_WINDOW = Reads(
     calls=reads.one_call, positions=reads.verified_in_window, prefix="window_", fewest=reads.in_reach, of_tree=True
 )
-# The Triton backend of several draft steps uses the sum only to cut the indices of the eager path (triton_backend.py,
-# common_template); up to 0.5.13 the graphs' is that of the batch and not of the bucket. FlashAttention's takes it as an
-# argument up to 0.5.18 and reads it nowhere. Of a compiled batch the CPU runner leaves the sum as it was captured;
-# intel_amx asks for none.
-_SUM_UNREAD = frozenset({"seq_lens_sum"})
 _VERIFIED_EAGERLY = RunnerFacts(
     what="`EAGLEWorkerV2.verify` without a graph up to sampling, in a group whose other rank is busier, so that MLP "
     "synchronisation pads the batch",
@@ -160,9 +150,7 @@ RUNNER_FACTS = {
         # sglang captures no draft graph for a single step: that step only samples.
         num_steps_min=2,
         reads=(_DRAFTS, _DRAFTS_IN_WINDOW),
-        unread={"triton": _SUM_UNREAD, "fa3": _SUM_UNREAD},
         row_buffers=_DRAFT,
-        padded=padding.sampled_rows,
     ),
     "draft_v1": RunnerFacts(
         falls_back=True,
@@ -172,7 +160,6 @@ RUNNER_FACTS = {
         until="0.5.12.post1",
         num_steps_min=2,
         reads=(_DRAFTS,),
-        unread={"triton": _SUM_UNREAD},
         row_buffers=_DRAFT,
     ),
     "decode": RunnerFacts(
@@ -190,7 +177,6 @@ RUNNER_FACTS = {
         room=room.decode_room,
         reads=(Reads(calls=reads.one_call, positions=reads.tokens), _IN_WINDOW),
         row_buffers=_DECODE,
-        padded=padding.earlier_tokens,
     ),
     "cpu_decode": RunnerFacts(
         what="`CPUGraphRunner`, compiled by TorchInductor and g++",
@@ -198,9 +184,7 @@ RUNNER_FACTS = {
         speculative=False,
         compiled=True,
         room=room.decode_room,
-        unread={"intel_amx": _SUM_UNREAD},
         row_buffers=_DECODE,
-        padded=padding.earlier_tokens,
     ),
     "verify": RunnerFacts(
         rank_tokens=lambda setup: setup.num_draft_tokens,
@@ -220,7 +204,6 @@ RUNNER_FACTS = {
         reads=(_VERIFIED, _VERIFIED_IN_WINDOW),
         own_oracles=("tree_mask",),
         row_buffers=_DECODE,
-        padded=padding.earlier_tokens,
     ),
     "frozen_kv_mtp": RunnerFacts(
         host_lengths=True,
@@ -236,7 +219,6 @@ RUNNER_FACTS = {
             Reads(calls=reads.one_call, positions=reads.windows, prefix="window_"),
         ),
         row_buffers=_FROZEN,
-        padded=padding.frozen_seeds,
     ),
     "draft_extend": RunnerFacts(
         rank_tokens=lambda setup: setup.num_draft_tokens,
@@ -259,7 +241,6 @@ RUNNER_FACTS = {
         room=room.extend_room,
         reads=(_BEFORE_TREE, _BEFORE_TREE_IN_WINDOW),
         row_buffers=_EXTEND,
-        padded=padding.extended_tokens,
     ),
     "multi_layer": RunnerFacts(
         falls_back=True,
@@ -277,7 +258,6 @@ RUNNER_FACTS = {
         # Of the first layer: later ones have no metadata yet at the first launch.
         reads=(_BEFORE_TREE, *_BEFORE_GROWN_TREES),
         row_buffers=_EXTEND,
-        padded=padding.layered_tokens,
     ),
     "verify_eager": _VERIFIED_EAGERLY,
     # Trees apart, as their batches are padded wrongly in every release.

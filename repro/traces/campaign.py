@@ -179,13 +179,13 @@ class Campaign:
     setups: captured setups drawn. skipped: cases drawn and not run, as their setup could not be built. verdicts:
     per oracle the number of pass, unknown and fail. endings: runs by how they ended. unsupported and errors: why runs
     could not be made, and how often; errors also of runs that triage a failure. unknown: why oracles said UNKNOWN of
-    the others, and how often, numbers made coarse.
-    transitions_possible: how many transitions the setups drawn allow; transitions_missing: those of them that no
-    replay made. states: cases with replays in each state; states_missing: those that none had. stages: seconds
-    spent on draw, build, graph, eager, record, pass (the rest of a run: process and transport), judge, store,
-    confirm, shrink. facts: what the traces said about release, adapter, engine, torch, machine. known: how many
-    cases showed a known issue, by issue, where known issues were asked about; such failures are no findings.
-    workers: processes that ran cases at the same time; seconds is then the longest, stages are added up.
+    the others, and how often, numbers made coarse. transitions_possible: how many transitions the setups drawn allow;
+    transitions_missing: those of them that no replay made. states: cases with replays in each state; states_missing:
+    those that none had. stages: seconds spent on draw, build, graph, eager, record, pass (the rest of a run: process
+    and transport), judge, store, confirm, shrink. facts: what the traces said about release, adapter, engine, torch,
+    machine. known: how many cases showed a known issue, by issue, where known issues were asked about; such failures
+    are no findings. stale: in how many cases each value was stale and had no known reader. workers: processes that ran
+    cases at the same time; seconds is then the longest, stages are added up.
     """
 
     target: Target
@@ -217,6 +217,7 @@ class Campaign:
     known: Mapping[str, int] = field(default_factory=dict)
     states: Mapping[str, int] = field(default_factory=dict)
     states_missing: tuple[str, ...] = ()
+    stale: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists, texts and numbers."""
@@ -224,7 +225,7 @@ class Campaign:
         form |= {"target": str(self.target), "transitions": list(map(covered_to_json, self.transitions))}
         form["transitions_missing"] = [asdict(transition) for transition in self.transitions_missing]
         form |= {"findings": list(map(found_to_json, self.findings)), "states_missing": list(self.states_missing)}
-        for name in ("endings", "unknown", "unsupported", "errors", "stages", "facts", "known", "states"):
+        for name in ("endings", "unknown", "unsupported", "errors", "stages", "facts", "known", "states", "stale"):
             form[name] = dict(form[name])
         form["verdicts"] = {oracle: dict(counts) for oracle, counts in self.verdicts.items()}
         return form

@@ -41,6 +41,7 @@ class Cell:
 class Verdict:
     """oracle: its module's name. where: short and coarse, the same for the same bug whatever the numbers; one buffer,
     where it names a buffer. detail: one or two sentences for a person. cell: the first wrong place, where there is one.
+    stale: values that the oracle let pass and of which no reader is known (repro/cases/exemptions.py).
     runner and backend: those of the setup that was judged; empty until oracles/catalogue.py has put them in."""
 
     oracle: str
@@ -48,6 +49,7 @@ class Verdict:
     where: str = ""
     detail: str = ""
     cell: Cell | None = None
+    stale: tuple[str, ...] = ()
     runner: str = ""
     backend: str = ""
 
@@ -62,7 +64,8 @@ class Verdict:
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> Verdict:
         cell = Cell(**form["cell"]) if form["cell"] else None
-        return cls(**(dict(form) | {"status": Status[form["status"]], "cell": cell}))
+        stale = tuple(form.get("stale", ()))
+        return cls(**(dict(form) | {"status": Status[form["status"]], "cell": cell, "stale": stale}))
 
 
 def fingerprint(runner: str, backend: str, oracle: str, where: str) -> str:

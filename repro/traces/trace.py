@@ -21,8 +21,6 @@ per request; where a row is one value wide, they are flat. The paths of a step, 
                  cpu_decode what the compiled function is called with, [bs, ...]
     neutral      for each buffer under launch: the value that a padded row must hold (scalar); at step -1 if it
                  is the same in all steps
-    range        the same for buffers whose padded rows are not reset, as no kernel takes their values for an address:
-                 [low, high), between which a padded row must hold something
     metadata     attention metadata at launch: kv_indptr [calls, n] and kv_indices [calls, width], one row for each
                  attention call that repro/cases/reads.py has (for draft: kv_indptr has num_steps rows, of which draft
                  steps 0..num_steps-2 use one each); qo_indptr [calls, n] where rows have several queries
@@ -91,6 +89,10 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.generic]
+
+# The fact that names what an earlier batch left in a tensor and no kernel of the call reads, and what it says of a call
+# where there is none.
+STALE, NOTHING = "stale, no reader known", "nothing"
 
 
 class Termination(StrEnum):

@@ -15,7 +15,6 @@ import torch
 
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
-from repro.cases.padding import Ranges
 from repro.traces.trace import Array
 from runners.engines.sending import sent
 from runners.releases.reference.question import Reference
@@ -204,11 +203,11 @@ class Family:
     bucket and batch size. launching: calls its second argument at each launch while it is entered; None: where the
     engine's graphs say so. others: further model runners that run before the call, whose KV caches hold the requests'
     prefixes as well. launched: what the launch under way is given, by the buffers' names, with the bucket's rows,
-    where that is not always the buffers. padded: as in runner_facts, where some releases differ from it. eager_pads:
-    whether eager can run a batch that is padded as a graph pads it. metadata_after: whether a graph may make itself
-    what its attention reads, so that metadata is recorded when it has run. drafts: whether branches
-    are drafted in the call or just before it, each of which may read a copy of the prefix's last page. reference: the
-    same call in float64, of the live sglang whose weights it reads; None where there is no such thing.
+    where that is not always the buffers. eager_pads: whether eager can run a batch that is padded as a graph pads it.
+    metadata_after: whether a graph may make itself what its attention reads, so that metadata is recorded when it has
+    run. drafts: whether branches are drafted in the call or just before it, each of which may read a copy of the
+    prefix's last page. reference: the same call in float64, of the live sglang whose weights it reads; None where there
+    is no such thing.
     """
 
     given: Callable[[Setup, Ints, Sequence[Request]], Given]
@@ -225,7 +224,6 @@ class Family:
     input_buffers: Callable[[Any], Any] = buffers_of
     sizes: Callable[[Any], tuple[int, int]] = sizes_of
     launching: Callable[[Any, Callable[[], None]], AbstractContextManager[None]] | None = None
-    padded: Callable[[Setup], Ranges] | None = None
     eager_pads: Callable[[Setup], bool] = lambda setup: True
     metadata_after: Callable[[Setup], bool] = lambda setup: False
     drafts: bool = False

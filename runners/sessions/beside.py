@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from repro.cases.buffer_facts import NOT_OF_THE_BATCH, OPTIONAL, UNUSED
+from repro.cases.exemptions import exempted
+from repro.traces.trace import NOTHING, STALE
 from runners.engines.staging import StagingBuffer
 from runners.recording.observer import Watch
+from runners.releases.catalogue import present_release
 from runners.releases.live import Outputs
 from runners.sessions import attributes
 from runners.sessions.answers import captured_for
 from runners.sessions.captured import Captured
-from runners.sessions.history import NOTHING, STALE, Launched
+from runners.sessions.history import Launched
 
 
 class Beside:
@@ -79,15 +81,18 @@ class Beside:
     def _see_fields(self, batch: Any) -> None:
         """What the batch says of buffers that the family does not name; and which of them nobody watches."""
         unwatched = []
+        setup, release = self.captured.setup, present_release()
+        otherwise_filled = exempted("staged", setup, release)
+        optional = exempted("unwatched", setup, release)
         for name, buffer in self.captured.further.items():
             found = (getattr(owner, name, None) for owner in (batch, getattr(batch, "spec_info", None)))
             field = next((value for value in found if isinstance(value, torch.Tensor)), None)
-            if name in NOT_OF_THE_BATCH or (self.captured.setup.runner, name) in UNUSED:
+            if name in otherwise_filled:
                 continue
             if field is not None and field.dim() == buffer.dim():
                 self.fields[name] = tuple(slice(size) for size in field.shape)
                 self.tape.see("field", name, field.clone())
-            elif name not in OPTIONAL:
+            elif name not in optional:
                 unwatched.append(name)
         if unwatched:
             self.watch.fact("unwatched", ", ".join(sorted(unwatched)))

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from repro.cases.buffer_facts import TOKENS_SECOND
+from repro.cases.buffer_facts import GATHERED_ON_HOST, LOGITS, TOKENS_SECOND
+from repro.cases.case import Setup
 from repro.traces.trace import Array
+from runners.engines.staging import StagingBuffer
 
 SPEC = "spec_info"
 INTEGERS = (torch.int32, torch.int64)
@@ -29,6 +31,7 @@ class Extents:
         self.tokens: set[tuple[int, int]] = set()
         self.gathered: set[tuple[int, int]] = set()
         self.counts: dict[str, set[tuple[int, int]]] = {}
+        self.ranks: dict[str, set[tuple[int, ...]]] = {}  # behind the batch's size what is said of each rank
 
     def note(self, batch: Any, tokens: int, told: tuple[int, int]) -> None:
         """Look at the batch of a call of attention, if it is the first of its batch size and width. told: how many
@@ -41,6 +44,8 @@ class Extents:
             self.widths |= widths(vars(batch))
             for ranks, count in zip((self.tokens, self.gathered), told, strict=True):
                 ranks.add((tokens, count))
+            for name, each in ranks_on_host(vars(batch)).items():
+                self.ranks.setdefault(name, set()).add((size, *each))
             for name in (*COUNTS, *TOKENS_SECOND):
                 said = getattr(batch, name, None)
                 counted = said if isinstance(said, int) else _entries(name, said)
@@ -58,9 +63,26 @@ def extents(fields: Mapping[str, Any]) -> dict[str, int]:
     return {name: count for name, value in _every(fields) if (count := _entries(name, value)) is not None}
 
 
-def of_plan(path: str, given: Mapping[str, Any]) -> tuple[str, dict[str, int]]:
-    """What is told of a plan under this path: by a graph's how long everything is, by eager's how wide integers are."""
-    return ("widths", widths(given)) if path.endswith("_eager") else ("extents", extents(given))
+def ranks_on_host(fields: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The lists of a batch that say how many tokens each rank has."""
+    return {name: value for name in GATHERED_ON_HOST if isinstance(value := fields.get(name), list)}
+
+
+def see_logits(tape: StagingBuffer, setup: Setup, path: str, output: str, each: int) -> None:
+    """How many rows of logits a graph gives for each request, where ranks count by that."""
+    if path == "graph" and output in LOGITS and setup.dp_attention:
+        tape.see("logits", "rows of a request", each)
+
+
+def see_plan(tape: StagingBuffer, path: str, number: str, given: Mapping[str, Any]) -> None:
+    """What is told of a plan under this path: of eager's how wide integers are; of a graph's how long everything is,
+    and what the host says of several ranks."""
+    if path.endswith("_eager"):
+        tape.see_numbers(f"widths{number}", widths(given))
+        return
+    tape.see_numbers(f"extents{number}", extents(given))
+    for name, counts in ranks_on_host(given).items():
+        tape.see("gathered_on_host", name, np.array(counts))
 
 
 def widths(fields: Mapping[str, Any]) -> dict[str, int]:

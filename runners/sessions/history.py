@@ -18,8 +18,6 @@ from runners.sessions import memory
 from runners.sessions.standing import standing
 
 PATH, READS = "history", "reads"
-# The fact that names what differs and is not read.
-STALE, NOTHING = "stale, no reader known", "nothing"
 _TOLD_MAX = 8  # how many elements of a tensor are recorded
 _KV = "kv_cache."
 _BUFFERS = "buffers."  # where graph runners keep what they are given

@@ -14,9 +14,8 @@ from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Request, Setup, accepted_max, seq_len_max
 from repro.cases.case import Step as Asked
 from repro.cases.codec import digest
-from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.device_errors import fault_in
-from repro.traces.trace import Array
+from repro.traces.trace import NOTHING, STALE, Array
 from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
 from runners.recording.observer import HarnessError, Refused, RunCase, Unsupported, Watch
@@ -27,7 +26,6 @@ from runners.releases.sliding import reserved
 from runners.sessions import serving
 from runners.sessions.captured import Captured
 from runners.sessions.errors import SglangError, unreadable
-from runners.sessions.history import NOTHING, STALE
 from runners.sessions.step import Step
 from runners.sessions.third_opinion import is_asked
 from runners.sessions.unmade import PATH as UNMADE
@@ -57,12 +55,8 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
         for name, value in at_capture.items():
             watch.see(-1, "memory", name, value)
         watch.see(-1, "input", "refilled", np.asarray(1))
-        ranges = (adapter.family.padded or RUNNER_FACTS[setup.runner].padded)(setup)
         for name in captured.buffers:
-            if name in ranges:
-                watch.see(-1, "range", name, np.asarray(ranges[name]))
-            else:
-                watch.see(-1, "neutral", name, np.asarray(captured.neutral.get(name.removesuffix("_cpu"), 0)))
+            watch.see(-1, "neutral", name, np.asarray(captured.neutral.get(name.removesuffix("_cpu"), 0)))
         tape = StagingBuffer(watch, -1)
         for (size, at_once), sizes in captured.buckets.items():
             tape.see("buckets", f"{size}, {at_once} at once", np.asarray(sizes))
@@ -77,6 +71,8 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
         tape.see("tokens_captured", "own", np.array(sorted(captured.extents.tokens)).reshape(-1, 2))
         if setup.dp_attention:
             tape.see("tokens_captured", "gathered", np.array(sorted(captured.extents.gathered)).reshape(-1, 2))
+            for name, ranks in captured.extents.ranks.items():
+                tape.see("ranks_captured", name, np.array(sorted(ranks)))
         for name, counts in captured.extents.counts.items():
             tape.see("counts_captured", name, np.array(sorted(counts)))
         for name, width in captured.extents.widths.items():
@@ -125,7 +121,7 @@ def learn_history(captured: Captured, watch: Watch) -> None:
     step.fill()
     try:
         with captured.timed("graph", Silent()):
-            captured.adapter.graph(captured.runner, captured.adapter.batch(captured.live, step.rows))
+            captured.adapter.graph(captured.runner, step.batch_for_graph())
     except (SglangError, Refused) as raised:
         if fault_in(raised):
             raise

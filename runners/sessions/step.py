@@ -35,7 +35,7 @@ from runners.sessions.answers import (
 from runners.sessions.beside import Beside
 from runners.sessions.captured import Captured
 from runners.sessions.errors import sglang_errors, unreadable
-from runners.sessions.extents import of_plan
+from runners.sessions.extents import see_logits, see_plan
 
 # Record KV contents and eager's noise even where both paths agree: what two engines are compared by.
 WHOLE = os.environ.get("EAGLEEYE_RECORD") == "whole"
@@ -367,10 +367,10 @@ class Step:
 
     def _see_plan(self, path: str, call: int, batch: Mapping[str, object], given: Mapping[str, Any]) -> None:
         """What a call that plans is given, as it is at that moment. A runner of several graphs plans more than once."""
-        numbered, (of, lengths) = f".{call}" if call else "", of_plan(path, given)
+        numbered = f".{call}" if call else ""
         for name, value in batch.items():
             self.tape.see(path + numbered, name, value)
-        self.tape.see_numbers(of + numbered, lengths)
+        see_plan(self.tape, path, numbered, given)
         self.tape.hold()
 
     def _see_outputs(self, path: str, outputs: Outputs, count: int) -> list[str]:
@@ -381,6 +381,7 @@ class Step:
             outputs = {name: tensor for name, tensor in outputs.items() if name != RETURNED}
         for name, tensor in outputs.items():
             each = rows_each(name, tensor, count)
+            see_logits(self.tape, self.setup, path, name, each)
             real_rows = tensor if tensor.shape[0] == each * real else tensor[: each * real]
             self.tape.see(path, name, real_rows, rows=real if each > 1 else 0)
         return sorted(outputs)

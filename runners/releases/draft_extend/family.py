@@ -93,10 +93,10 @@ def neutral_rows(setup: Setup, seq_len: int) -> Mapping[str, int]:
     """seq_len: the backend's own neutral length, 1. The graph has `width` query tokens of every row, padded or not. A
     row extended by its whole width has seq_lens - extend_seq_lens <= 0 tokens before it, so attention reads no KV for
     it; with a smaller, stale extend_seq_lens it would read. num_accept_tokens is the length of the row's queries for
-    backends that cut them by it, and has to agree. Everything else is 0: request 0 owns only KV slot 0, to which the
-    row also writes, and position 0 exists."""
+    backends that cut them by it, and has to agree; num_correct_drafts is filled with it. Everything else is 0: request
+    0 owns only KV slot 0, to which the row also writes, and position 0 exists."""
     width = setup.num_draft_tokens
-    return {"seq_lens": seq_len, "extend_seq_lens": width, "num_accept_tokens": width}
+    return {"seq_lens": seq_len, **dict.fromkeys(("extend_seq_lens", "num_accept_tokens", "num_correct_drafts"), width)}
 
 
 def backend(live: Live) -> Any:

@@ -11,7 +11,6 @@ import numpy as np
 
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
-from repro.cases.padding import Ranges, extended_tokens
 from runners.releases.draft_extend import adapter, family
 from runners.releases.draft_extend.adapter import accepted
 from runners.releases.forward_pass import replayed
@@ -26,11 +25,6 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
     return {**family.given(setup, table, requests), "select_index": rows + accepted}
 
 
-def padded(setup: Setup) -> Ranges:
-    """A padded row's select_index is never reset, and its result is cut off; it must lie among the tokens."""
-    return {**extended_tokens(setup), "select_index": (0, setup.max_bs * setup.num_draft_tokens)}
-
-
 def input_buffers(runner: Any) -> Any:
     buffers = family.input_buffers(runner)
     buffers.select_index = runner.buffers.select_index
@@ -42,7 +36,6 @@ FAMILY = replace(
     given=given,
     buffers=(*family.BUFFERS, "select_index"),
     input_buffers=input_buffers,
-    padded=padded,
     reference=extending.drawing(extending.draft_extend, "hidden_states"),
 )
 

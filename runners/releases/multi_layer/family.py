@@ -87,8 +87,10 @@ def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 
 def neutral(live: Live) -> Mapping[str, int]:
-    setup = live.setup
-    return dict(one_layer.neutral_rows(setup, backend(live, 0).get_cuda_graph_seq_len_fill_value()))
+    """As one layer's, but for the count of drafts, by which layers find the token that a row draws from: 0 is its
+    first."""
+    rows = one_layer.neutral_rows(live.setup, backend(live, 0).get_cuda_graph_seq_len_fill_value())
+    return {**rows, "num_correct_drafts": 0}
 
 
 FAMILY = Family(

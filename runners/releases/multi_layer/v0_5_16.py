@@ -1,4 +1,4 @@
-"""sglang 0.5.16: logits of each request's drawing row alone, another rotation, and counts of -1 in padded rows."""
+"""sglang 0.5.16: logits of each request's drawing row alone, and another rotation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from sglang.kernels.ops.speculative.multi_layer_eagle import rotate_input_ids
 
-from repro.cases.case import Setup
-from repro.cases.padding import Ranges, layered_tokens
 from runners.releases.draft_extend.adapter import accepted
 from runners.releases.live import Live, Outputs
 from runners.releases.multi_layer import family, same_tokens
@@ -19,15 +17,7 @@ from runners.releases.reference.layered import same_tokens as same_tokens_in_flo
 batch = same_tokens.batch
 
 
-def padded(setup: Setup) -> Ranges:
-    """Padded rows hold -1 accepted tokens on purpose: "so the sconv commit skips" them, says
-    fill_draft_extend_prepare_buffers_kernel (kernels/ops/speculative/multi_layer_eagle.py), which fills them."""
-    ranges = layered_tokens(setup)
-    low, high = ranges["num_accept_tokens"]
-    return {**ranges, "num_accept_tokens": (low - 1, high)}
-
-
-FAMILY = replace(family.FAMILY, padded=padded, reference=drawing(same_tokens_in_float64))
+FAMILY = replace(family.FAMILY, reference=drawing(same_tokens_in_float64))
 
 
 def graph(runner: Any, forward_batch: Any) -> Outputs:

@@ -1,0 +1,21 @@
+"""How many tokens of each request a rank counts, under data-parallel attention."""
+
+from __future__ import annotations
+
+from oracles.trace_index import Record
+from repro.cases.buffer_facts import OF_LOGITS
+from repro.cases.case import Case
+from repro.cases.runner_facts import RUNNER_FACTS
+
+
+def rank_tokens(case: Case, record: Record, name: str) -> int | None:
+    """By the name of the count. Of tokens with logits, as many as rows of logits that the graphs of this case gave: in
+    some releases the head makes one row a request. Where a runner keeps its logits to itself, all tokens have some;
+    None where no graph of the case gave anything."""
+    tokens = RUNNER_FACTS[case.setup.runner].rank_tokens
+    assert tokens is not None, "a runner that is driven as one of several ranks"
+    if OF_LOGITS not in name:
+        return tokens(case.setup)
+    gave = [step for step, asked in enumerate(case.steps) if asked.requests and record.path(step, "graph")]
+    rows = (record.scalar(step, "logits", "rows of a request") for step in gave)
+    return next((each for each in rows if each is not None), tokens(case.setup) if gave else None)
