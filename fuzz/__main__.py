@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from fuzz.check.command import command_check
-from fuzz.commands import bench, hunt, run, shard, slot
+from fuzz.commands import bench, check, hunt, run, shard, slot
 from fuzz.commands.context import CommandContext
 from fuzz.mutation.command import Tools, mutate
 from fuzz.options import options_of
-from oracles.catalogue import judge_all, overall
+from oracles.catalogue import judge_all
 from reports.progress import Display, Screen
 from repro.cases.case import Target
 from repro.commands.cli import BadInput, ended
@@ -22,7 +21,6 @@ from repro.ledger.run import asked_for, new_run
 from repro.traces.exit_codes import ExitCode
 from runners.processes.fork_servers import processor_seconds
 from runners.processes.pool import Pool
-from runners.processes.warm import room_for
 from runners.targets.environments import PROBES, lacks, sglang_path
 from runners.targets.hypothesis_pin import warn_of_hypothesis_version
 
@@ -40,7 +38,7 @@ def carry_out(arguments: Sequence[str] | None) -> ExitCode:
     if options.command == "slot":
         return slot.command()
     if options.command == "check":
-        return command_check(options, partial(Pool, standbys=room_for("emulated")), lacks, judge_all, overall)
+        return check.command(options)
     if getattr(options, "probes", False):
         os.environ[PROBES] = "1"  # for every worker, also those of shards
     targets = tuple(dict.fromkeys(options.target))

@@ -18,7 +18,6 @@ from repro.ledger.known import KNOWN_ISSUES
 
 HUNTED = tuple(f"{release}/emulated" for release in USES["hunt"])
 HUNT_SECONDS = 30.0  # a target
-CHECK_MINUTES = 3.0
 NIGHT_MINUTES_MIN = 2.5
 # Of a chunk: what a lost node costs at most, and long enough that the way there and back does not count.
 CHUNK_S = 20.0
@@ -153,11 +152,19 @@ def _parser() -> Parser:
         "--base", type=checkout, metavar="RELEASE|PATH", help="a failure that is there as well is not the change's"
     )
     check.add_argument(
-        "--minutes", type=positive, default=CHECK_MINUTES, help="no setup is begun after so many (default: %(default)s)"
+        "--unknown",
+        choices=("pass", "fail"),
+        default="",
+        help="end with 0 or 1 where not all could be judged; default: with 2",
+    )
+    check.add_argument(
+        "--only-changed",
+        nargs="+",
+        metavar="FILES|REV",
+        help="only runners and backends that run these files of sglang, or those that differ from this git revision",
     )
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     check.add_argument("--markdown", type=Path, metavar="F", default=summary, help="default: GITHUB_STEP_SUMMARY")
-    cli.add_seed_number(check, 0)
     cli.add_out(check, "findings and logs", "check")
     cli.add_timeout(check)
     # Processes of a campaign that several share, and of a node of a cluster: only other commands start them.

@@ -1,57 +1,69 @@
-"""python -m fuzz check: red is what a change brings, known is what was there, and nothing unjudged is green."""
+"""python -m fuzz check: red is what a change brings, known is what was there, nothing unjudged is green, and nothing
+depends on the time."""
 
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from fuzz.check import guard
-from fuzz.check.command import command_check, published
-from fuzz.check.guard import Check, Checked, Ways, stored_seeds
-from fuzz.check.summary import exit_code, markdown
-from fuzz.draw.directed import directed, places
+from fuzz.check import command
+from fuzz.check.command import Tools, command_check, published, stored_seeds
+from fuzz.check.guard import Ways
+from fuzz.check.plan import BUDGET, Item, Plan, pairs, plan
 from fuzz.options import checkout, options_of
 from repro.cases.case import Case, Target, problems
-from repro.cases.codec import Seed
+from repro.cases.codec import Seed, loads
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.commands.cli import BadInput
+from repro.ledger.explain import Explained
 from repro.ledger.known import load
 from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.trace import End, Termination, Trace
 from repro.upstream.fixes import SEEDS
 
-DRAFT_BACKENDS = RUNNER_FACTS["draft"].backends
 BRANCH, BASE = Target("/src/branch", "emulated"), Target("0.5.23", "emulated")
-# What a target does with a case: how its run ended, and which oracle fails, if one does.
-Behaviour = Callable[[Case], tuple[Termination, str]]
-BACKENDS = set(RUNNER_FACTS["draft"].backends)
-CELL = Cell(step=1, buffer="seq_lens", row=2, column=0, got="7", want="1")
+DRAFT_BACKENDS = RUNNER_FACTS["draft"].backends
+# What a target does with a case: how its run ended, and which oracles fail, each in a step and a buffer.
+Failure = tuple[str, int, str]
+Behaviour = Callable[[Case], tuple[Termination, tuple[Failure, ...]]]
+STAGED: Failure = ("staged", 0, "seq_lens")
 
 
-def good(case: Case) -> tuple[Termination, str]:
-    return Termination.DONE, ""
+def good(case: Case) -> tuple[Termination, tuple[Failure, ...]]:
+    return Termination.DONE, ()
 
 
-def failing(runner: str, oracle: str = "slot0_padding") -> Behaviour:
-    return lambda case: (Termination.DONE, oracle if case.setup.runner == runner else "")
+def failing(runner: str, *failures: Failure) -> Behaviour:
+    return lambda case: (Termination.DONE, failures or (STAGED,)) if case.setup.runner == runner else good(case)
 
 
 def ending(runner: str, how: Termination) -> Behaviour:
-    return lambda case: (how, "") if case.setup.runner == runner else (Termination.DONE, "")
+    return lambda case: (how, ()) if case.setup.runner == runner else good(case)
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-    oracle = trace.facts.get("fails", "")
+    """As the trace's facts say."""
+    setup = case.setup
     if not trace.ended.how.took_place:
         return (Verdict(oracle="ended", status=Status.UNKNOWN),)
-    if oracle:
-        return (Verdict(oracle=oracle, status=Status.FAIL, where="here", detail="It is wrong.", cell=CELL),)
-    return (Verdict(oracle="ended", status=Status.PASS),)
+    return tuple(
+        Verdict(
+            oracle=oracle,
+            status=Status.FAIL,
+            where=f"rows of {buffer}",
+            detail="It is wrong.",
+            cell=Cell(step=step, buffer=buffer, row=2, column=0, got="7", want="1"),
+            runner=setup.runner,
+            backend=setup.backend,
+        )
+        for oracle, step, buffer in json.loads(trace.facts["fails"])
+    ) or (Verdict(oracle="ended", status=Status.PASS),)
 
 
 def overall(verdicts: Sequence[Verdict]) -> Status:
@@ -59,193 +71,279 @@ def overall(verdicts: Sequence[Verdict]) -> Status:
 
 
 @functools.cache
-def drawn(runner: str, backend: str, seed: int, number: int, count: int) -> tuple[Case, ...]:
-    """As directed() draws them, once for all tests: every check draws the same cases."""
-    return tuple(directed(runner, backend, seed, number, count))
+def whole_plan() -> Plan:
+    return plan(stored_seeds(SEEDS))
 
 
-@pytest.fixture(autouse=True)
-def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "directed", drawn)
+@functools.cache
+def small_plan() -> Plan:
+    """The plain setup of each pair."""
+    return Plan(items=whole_plan().items[: len(pairs())], left_out=whole_plan().left_out[:2])
 
 
 class World:
-    """Targets that behave as they are told."""
+    """Targets that behave as they are told, and what they were asked."""
 
-    def __init__(self, out: Path, **behaviours: Behaviour) -> None:
-        self.out = out
-        self.behaviours = {BRANCH: behaviours.get("branch", good), BASE: behaviours.get("base", good)}
-        self.release = "0.5.23"
-        self.published: Target | None = BASE
+    def __init__(self, folder: Path, branch: Behaviour = good, base: Behaviour = good) -> None:
+        self.folder = folder
+        self.behaviours = {BRANCH: branch, BASE: base}
         self.runs: list[tuple[Target, Case]] = []
-        self.now = 0.0
-        self.told: list[str] = []
+        self.fresh: list[tuple[Target, Case]] = []
+        self.identity = "1"
+
+    def run(self, target: Target, case: Case) -> Trace:
+        self.runs.append((target, case))
+        how, fails = self.behaviours[target](case)
+        return Trace(ended=End(how=how, what="because"), facts={"sglang": "0.5.23", "fails": json.dumps(fails)})
 
     @contextmanager
-    def opened(self, target: Target) -> Iterator[Ways]:
-        def run(case: Case) -> Trace:
-            self.now += 1
-            self.runs.append((target, case))
-            how, fails = self.behaviours[target](case)
-            facts = {"sglang": self.release, "fails": fails}
-            return Trace(ended=End(how=how, what="because"), facts=facts)
+    def pool(self, target: Target, log: Path, noting: bool) -> Iterator[Ways]:
+        def run_fresh(case: Case) -> Trace:
+            self.fresh.append((target, case))
+            return self.run(target, case)
 
-        yield Ways(run=run, run_fresh=run, expect=lambda setups: None)
+        yield Ways(run=functools.partial(self.run, target), run_fresh=run_fresh, expect=lambda setups: None)
 
-    def check(self, *, base: Target | None = None, seconds: float = 10_000.0, seeds: Sequence[str] = ()) -> Checked:
-        stored = [(name, seed) for name, seed in stored_seeds(SEEDS) if name in seeds]
-        return Check(
-            checked=Checked(target=BRANCH, base=base),
-            opened=self.opened,
+    @contextmanager
+    def explaining(self, log: Path) -> Iterator[command.Explain]:
+        """Only stale rows of seq_lens are known."""
+
+        def explain(case: Case, target: Target, failures: Sequence[Verdict]) -> Explained:
+            left = tuple(verdict for verdict in failures if verdict.oracle != "slot0_padding")
+            return Explained(issues=load()[:1], left=left)
+
+        yield explain
+
+    def tools(self) -> Tools:
+        return Tools(
+            pool=self.pool,
+            lacks=lambda target: "" if target in self.behaviours else "is not installed",
             judge=judge,
             overall=overall,
-            issues=load(),
-            out=self.out,
-            seconds=seconds,
-            published=lambda release: self.published,
-            clock=lambda: self.now,
-            tell=self.told.append,
-        ).run(stored)
+            explaining=self.explaining,
+            version=lambda target: "0.5.23",
+            kept=lambda target: self.folder / "kept" / self.identity,
+            source=lambda target: Path(target.sglang),
+            tracing=lambda target, log: self.pool(target, log, False),
+        )
+
+    def check(self, *words: str, checked: Target = BRANCH) -> tuple[ExitCode, str]:
+        """The exit code, and the page that was written."""
+        page = self.folder / "page.md"
+        page.unlink(missing_ok=True)
+        options = options_of(["check", "0.5.23", "--out", str(self.folder / "out"), "--markdown", str(page), *words])
+        options.checked = checked
+        return command_check(options, self.tools()), page.read_text()
 
 
-@pytest.mark.slow
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "plan", lambda stored: small_plan())
+
+
+# The plan ------------------------------------------------------------------------------------------------------
+
+
+def test_the_plan_begins_with_every_pair_and_has_every_seed_and_every_kind_of_setup() -> None:
+    items = whole_plan().items
+    assert [item.pair for item in items[: len(pairs())]] == list(pairs())
+    compiled = {runner for runner, facts in RUNNER_FACTS.items() if facts.compiled}
+    stored = {name for name, seed in stored_seeds(SEEDS) if seed.case.setup.runner not in compiled}
+    assert stored <= {item.name for item in items}
+    setups = [item.setup for item in items]
+    for backend in DRAFT_BACKENDS:
+        drafts = [setup for setup in setups if (setup.runner, setup.backend) == ("draft", backend)]
+        assert any(setup.dp_attention for setup in drafts) and any(setup.adaptive for setup in drafts)
+        assert any(setup.rejection for setup in drafts) and any(setup.mrope for setup in drafts)
+        assert any(1 < setup.page_size < setup.context_len for setup in drafts)
+    for wanted in ("window", "swa", "kv_dtype", "deterministic", "logit_cap", "overhang"):
+        assert any(getattr(setup, wanted) for setup in setups), wanted
+    busier = [case for item in items if item.setup.dp_attention for case in item.cases]
+    assert any(step.elsewhere > len(step.requests) for case in busier for step in case.steps)
+
+
+def test_the_plan_is_the_same_every_time_and_names_what_its_budget_leaves_out() -> None:
+    whole = whole_plan()
+    assert plan(stored_seeds(SEEDS)) == whole
+    assert sum(item.cost for item in whole.items) <= BUDGET
+    names = [item.name for item in (*whole.items, *whole.left_out)]
+    assert len(whole.left_out) > 0 and len(set(names)) == len(names)
+    everything = plan(stored_seeds(SEEDS), budget=10 * BUDGET)
+    assert not everything.left_out and {item.name for item in everything.items} == set(names)
+    assert all(problems(case) == [] for item in everything.items for case in item.cases)
+
+
+# Red, known, unknown -------------------------------------------------------------------------------------------
+
+
 def test_a_good_change_is_green_and_every_runner_was_judged(tmp_path: Path) -> None:
-    done = World(tmp_path).check()
-    assert exit_code(done) == ExitCode.PASS
-    assert set(done.judged) == set(places()) and not done.unjudged
-    assert markdown(done).startswith("## eagleeye: nothing new fails\n")
+    code, page = World(tmp_path).check("--base", "0.5.23")
+    assert code is ExitCode.PASS and page.startswith("## eagleeye: nothing new fails\n")
+    assert f"on {len(pairs())} runners and backends" in page
+    assert all(item.name in page for item in small_plan().left_out)
 
 
-def test_what_a_change_breaks_is_red_with_buffer_row_and_the_command(tmp_path: Path) -> None:
-    done = World(tmp_path, branch=failing("draft")).check(base=BASE)
-    assert exit_code(done) == ExitCode.FAIL
-    assert {failure.finding.case.setup.backend for failure in done.brought} == set(DRAFT_BACKENDS)
-    text = markdown(done)
-    assert "| draft | triton | slot0_padding | here | seq_lens | 2 | 1 | drawn |" in text
-    stored = done.brought[0].finding.seed
-    assert all(Path(failure.finding.seed).is_file() for failure in done.brought)
-    assert len({failure.finding.seed for failure in done.brought}) == len(DRAFT_BACKENDS)
-    assert f"python -m repro run {stored} --target {BRANCH}" in text
+def test_one_mistake_is_one_row_with_its_consequences_and_a_case_to_store(tmp_path: Path) -> None:
+    world = World(tmp_path, branch=failing("draft", ("kv_reads", 1, "kv"), STAGED))
+    code, page = world.check("--base", "0.5.23")
+    assert code is ExitCode.FAIL and page.startswith("## eagleeye: 1 new failure\n")
+    rows = [line for line in page.splitlines() if line.startswith("| draft")]
+    assert len(rows) == 1 and f"| {', '.join(DRAFT_BACKENDS)} | staged | step 0 seq_lens[2,0] is 7" in rows[0]
+    assert "Then also: kv_reads at rows of kv." in page
+    name = "draft-triton-staged-rows-of-seq_lens"
+    assert f"<details><summary>Case {name}.json</summary>" in page
+    stored = loads(page.partition("```json\n")[2].partition("\n```")[0])
+    assert stored == loads((tmp_path / "out" / f"{name}.json").read_text())
+    # Steps behind the first wrong value are left out.
+    assert len(stored.case.steps) == 1 and f"repro run {name}.json --target {BRANCH}" in page
 
 
-def test_what_the_base_has_too_is_not_red(tmp_path: Path) -> None:
+def test_what_the_base_shows_in_the_same_case_is_not_red_and_is_folded_away(tmp_path: Path) -> None:
     world = World(tmp_path, branch=failing("draft"), base=failing("draft"))
-    done = world.check(base=BASE)
-    assert exit_code(done) == ExitCode.PASS
-    assert [failure.known for failure in done.known] == [f"{BASE} fails in the same way"] * len(DRAFT_BACKENDS)
+    code, page = world.check("--base", "0.5.23")
+    assert code is ExitCode.PASS
+    old = page.partition(f"<details><summary>Failures that are not the change's: {len(DRAFT_BACKENDS)}</summary>")[2]
+    assert f"{BASE} fails in the same way: draft/triton staged at rows of seq_lens; draft/flashinfer" in old
     # The base is asked about what failed and nothing else.
-    assert sum(target == BASE for target, _ in world.runs) == len(DRAFT_BACKENDS)
+    asked = {case.setup.runner for target, case in world.runs if target == BASE}
+    assert asked == {"draft"}
 
 
-def test_another_failure_on_the_base_does_not_excuse_it(tmp_path: Path) -> None:
-    done = World(tmp_path, branch=failing("draft"), base=failing("draft", "staged")).check(base=BASE)
-    assert exit_code(done) == ExitCode.FAIL and not done.known
+def test_another_failure_on_the_base_or_the_same_in_another_buffer_does_not_excuse_it(tmp_path: Path) -> None:
+    for other in (("staged", 0, "positions"), ("slot0_padding", 0, "seq_lens")):
+        world = World(tmp_path, branch=failing("draft"), base=failing("draft", other))
+        world.identity = other[0]
+        assert world.check("--base", "0.5.23")[0] is ExitCode.FAIL
 
 
-def test_without_a_base_known_issues_of_its_release_are_not_red(tmp_path: Path) -> None:
-    stale = failing("multi_layer")
-    done = World(tmp_path, branch=stale, base=stale).check()
-    assert exit_code(done) == ExitCode.PASS and "req_pool_indices" in done.known[0].known
-    assert exit_code(World(tmp_path, branch=failing("multi_layer", "kv_writes")).check()) == ExitCode.FAIL
+def test_a_failure_that_the_base_has_in_one_case_is_red_in_another_that_the_base_passes(tmp_path: Path) -> None:
+    plain = small_plan().items[0].cases[0]
+
+    def old(case: Case) -> tuple[Termination, tuple[Failure, ...]]:
+        return (Termination.DONE, (STAGED,)) if case == plain else good(case)
+
+    code, page = World(tmp_path, branch=failing("draft"), base=old).check("--base", "0.5.23")
+    assert code is ExitCode.FAIL and "Failures that are not the change's: 1" in page
 
 
-def test_a_known_issues_place_that_the_release_as_published_does_not_fail_in_is_red(tmp_path: Path) -> None:
-    world = World(tmp_path, branch=failing("multi_layer"))
-    assert exit_code(world.check()) == ExitCode.FAIL
-    assert any(line.startswith("FAIL multi_layer") and "passes the same case" in line for line in world.told)
-    world.published = None
-    done = world.check()
-    assert exit_code(done) == ExitCode.UNKNOWN and "known by name alone" in done.unsure[0]
+def test_a_tree_is_held_against_its_release_and_a_release_against_the_known_issues(tmp_path: Path) -> None:
+    stale = failing("draft", ("slot0_padding", 1, "seq_lens"))
+    code, page = World(tmp_path, branch=stale).check()
+    assert code is ExitCode.FAIL and f"{BRANCH} against {BASE}" in page
+    code, page = World(tmp_path, base=stale).check(checked=BASE)
+    assert code is ExitCode.PASS and load()[0].title in page
+    code, page = World(tmp_path, base=failing("draft")).check(checked=BASE)
+    assert code is ExitCode.FAIL
 
 
 def test_a_checkout_is_held_against_the_newest_release_that_is_here_and_not_newer() -> None:
     def lacks(target: Target) -> str:
         return "" if target.sglang in ("0.5.13", "0.5.16") else "is not installed"
 
-    found = {
-        version: published(version, "emulated", lacks) for version in ("0.5.15", "0.5.16+gabc", "0.0.0.dev0", "0.5.12")
-    }
-    assert found["0.5.15"] == Target("0.5.13", "emulated") and found["0.5.12"] is None
-    assert found["0.5.16+gabc"] == found["0.0.0.dev0"] == Target("0.5.16", "emulated")
+    versions = ("0.5.15", "0.5.16+gabc", "0.0.0.dev0", "0", "0.5.12")
+    bases = {version: published(version, "emulated", lacks) for version in versions}
+    assert bases["0.5.15"] == Target("0.5.13", "emulated") and bases["0.5.12"] is None
+    assert bases["0.5.16+gabc"] == bases["0.0.0.dev0"] == bases["0"] == Target("0.5.16", "emulated")
 
 
-def test_a_failure_that_does_not_come_back_is_uncertain(tmp_path: Path) -> None:
+def test_a_failure_that_does_not_come_back_is_uncertain_and_unknown_says_what_that_means(tmp_path: Path) -> None:
     seen: list[Case] = []
 
-    def once(case: Case) -> tuple[Termination, str]:
+    def once(case: Case) -> tuple[Termination, tuple[Failure, ...]]:
         seen.append(case)
-        return Termination.DONE, "staged" if len(seen) == 1 else ""
+        return Termination.DONE, (STAGED,) if len(seen) == 1 else ()
 
-    done = World(tmp_path, branch=once).check()
-    assert (exit_code(done), done.brought) == (ExitCode.UNKNOWN, [])
-    assert "failed once, not in a fresh process" in markdown(done)
-
-
-def test_what_a_release_does_not_have_is_no_doubt_and_what_we_cannot_run_is(tmp_path: Path) -> None:
-    refused = World(tmp_path, branch=ending("frozen_kv_mtp", Termination.UNSUPPORTED)).check()
-    assert exit_code(refused) == ExitCode.PASS
-    assert "frozen_kv_mtp triton: because" in markdown(refused)
-    error = World(tmp_path, branch=ending("frozen_kv_mtp", Termination.ERROR)).check()
-    assert exit_code(error) == ExitCode.UNKNOWN
-    assert "### Could not be run" in markdown(error)
-    nothing = World(tmp_path, branch=lambda case: (Termination.ERROR, "")).check()
-    assert exit_code(nothing) == ExitCode.ERROR
+    for words, expected in (((), 2), (("--unknown", "pass"), 0), (("--unknown", "fail"), 1)):
+        seen.clear()
+        code, page = World(tmp_path, branch=once).check("--base", "0.5.23", *words)
+        assert code == expected and "failed once, not in a fresh process" in page
+        assert page.startswith("## eagleeye: nothing new fails, and not all of it could be judged\n")
 
 
-def checked(world: World, *words: str, lacking: str = "") -> ExitCode:
-    """The command, of which no more than a second's worth of cases fits in."""
-    options = options_of(["check", "0.5.23", "--minutes", "20", "--out", str(world.out), *words])
-    options.checked = BRANCH
-
-    @contextmanager
-    def pool(target: Target, *, timeout_s: float, log: Path) -> Iterator[Ways]:
-        assert log.parent == world.out
-        with world.opened(target) as ways:
-            yield ways
-
-    return command_check(options, pool, lambda target: lacking if target == BASE else "", judge, overall)
+def test_a_release_without_a_runner_is_no_doubt_and_a_runner_that_cannot_be_run_is(tmp_path: Path) -> None:
+    code, page = World(tmp_path, branch=ending("frozen_kv_mtp", Termination.UNSUPPORTED)).check("--base", "0.5.23")
+    assert code is ExitCode.PASS and "frozen_kv_mtp/triton plain: because" in page
+    code, page = World(tmp_path, branch=ending("frozen_kv_mtp", Termination.ERROR)).check("--base", "0.5.23")
+    assert code is ExitCode.UNKNOWN and "### Could not be run\n\n- frozen_kv_mtp/triton: because" in page
+    code, page = World(tmp_path, branch=lambda case: (Termination.ERROR, ())).check("--base", "0.5.23")
+    assert code is ExitCode.ERROR and page.startswith("## eagleeye: nothing could be run\n")
 
 
-def test_the_command_prints_its_summary_and_adds_it_to_a_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("how", [Termination.ERROR, Termination.HUNG])
+def test_an_end_that_a_busy_machine_may_make_is_tried_again_in_a_process_of_its_own(
+    tmp_path: Path, how: Termination
 ) -> None:
-    page, out = tmp_path / "page.md", tmp_path / "out"
-    page.write_text("written before\n")
-    assert checked(World(out), "--markdown", str(page)) is ExitCode.PASS
-    said = capsys.readouterr().out
-    assert said.startswith("## eagleeye: nothing new fails\n") and page.read_text() == f"written before\n{said}"
-    assert checked(World(out, branch=failing("draft"))) is ExitCode.FAIL
-    assert "| draft | triton | slot0_padding | here | seq_lens | 2 | 1 | " in capsys.readouterr().out
-    with pytest.raises(BadInput, match=r"0\.5\.23/emulated: its files are gone"):
-        checked(World(out), "--base", "0.5.23", lacking="its files are gone")
+    seen: list[Case] = []
+
+    def shaky(case: Case) -> tuple[Termination, tuple[Failure, ...]]:
+        seen.append(case)
+        return (how, (STAGED,)) if len(seen) == 5 else good(case)
+
+    world = World(tmp_path, branch=shaky)
+    assert world.check("--base", "0.5.23")[0] is ExitCode.PASS
+    assert world.fresh == [(BRANCH, seen[4])]
 
 
-def test_when_time_is_up_what_was_not_judged_is_named(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    done = world.check(seconds=20.0)
-    assert exit_code(done) == ExitCode.UNKNOWN and done.unjudged
-    assert world.told[-1].startswith("out of time:")
-    assert f"Time was over before {done.untried} of the drawn setups were tried" in markdown(done)
-    assert len(world.runs) <= 24
+def test_what_the_base_could_not_be_asked_about_is_uncertain_and_not_kept(tmp_path: Path) -> None:
+    world = World(tmp_path, branch=failing("draft"), base=ending("draft", Termination.ERROR))
+    code, page = world.check("--base", "0.5.23")
+    assert code is ExitCode.UNKNOWN and f"not run on {BASE}: because" in page
+    assert not (tmp_path / "kept").exists()
 
 
-def test_a_seed_that_passes_where_it_failed_is_told(tmp_path: Path) -> None:
+def test_an_interrupt_ends_it_with_what_there_is_and_an_error(tmp_path: Path) -> None:
+    seen: list[Case] = []
+
+    def stopping(case: Case) -> tuple[Termination, tuple[Failure, ...]]:
+        seen.append(case)
+        if len(seen) == 10:
+            raise KeyboardInterrupt
+        return good(case)
+
+    code, page = World(tmp_path, branch=stopping).check("--base", "0.5.23")
+    assert code is ExitCode.ERROR
+    assert page.startswith(f"## eagleeye: stopped after 3 of {len(small_plan().items)} setups\n")
+
+
+def test_a_target_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"0\.5\.22/emulated: is not installed"):
+        World(tmp_path).check("--base", "0.5.22")
+
+
+def test_a_seed_that_passes_where_it_failed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "multi-layer-stale-padding.json"
-    done = World(tmp_path).check(seeds=[name])
-    assert done.gone == [name] and done.seeds == 1
-    stale = failing("multi_layer")
-    still = World(tmp_path, branch=stale, base=stale).check(seeds=[name])
-    assert still.gone == [] and exit_code(still) == ExitCode.PASS
+    seed = dict(stored_seeds(SEEDS))[name]
+    one = Plan(items=(Item(name=name, cases=(seed.case,), seed=seed),))
+    monkeypatch.setattr(command, "plan", lambda stored: one)
+    assert f"failed in this release: 1</summary>\n\n- {name}\n" in World(tmp_path).check("--base", "0.5.23")[1]
+    stale = failing("multi_layer", ("slot0_padding", 1, "req_pool_indices"))
+    assert "Seeds that pass now" not in World(tmp_path, branch=stale).check("--base", "0.5.23")[1]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(4))
-@pytest.mark.parametrize(("runner", "backend"), places())
-def test_directed_cases_are_valid_and_the_same_every_time(runner: str, backend: str, number: int) -> None:
-    cases = list(directed(runner, backend, 3, number, 4))
-    assert cases == list(directed(runner, backend, 3, number, 4))
-    assert all(problems(case) == [] for case in cases) and cases
-    assert {(case.setup.runner, case.setup.backend) for case in cases} == {(runner, backend)}
+# Kept results --------------------------------------------------------------------------------------------------
+
+
+def test_the_base_is_not_asked_again_until_something_that_its_verdicts_depend_on_changes(tmp_path: Path) -> None:
+    world = World(tmp_path, branch=failing("draft"), base=failing("draft"))
+    pages = []
+    for _ in range(2):
+        world.runs.clear()
+        pages.append(world.check("--base", "0.5.23")[1])
+    assert pages[0] == pages[1] and BASE not in {target for target, _ in world.runs}
+    world.identity = "2"
+    world.check("--base", "0.5.23")
+    assert BASE in {target for target, _ in world.runs}
+
+
+def test_a_kept_file_that_was_cut_is_made_again(tmp_path: Path) -> None:
+    world = World(tmp_path, branch=failing("draft"), base=failing("draft"))
+    world.check("--base", "0.5.23")
+    kept = sorted((tmp_path / "kept" / "1").iterdir())
+    whole = kept[0].read_text()
+    kept[0].write_text(whole[:20])
+    world.runs.clear()
+    assert world.check("--base", "0.5.23")[0] is ExitCode.PASS
+    assert [target for target, _ in world.runs].count(BASE) == 1 and kept[0].read_text() == whole
 
 
 def test_a_repository_is_checked_where_its_package_lies(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ whatever decorators; on real sglang a dropped reset is found."""
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,6 +143,9 @@ def test_real_sglang_is_changed_in_one_session_and_whole_in_the_next() -> None:
         pool.change({"trace": list(PREFIXES)})
         lines = lines_of([pool.run(case)])
         assert {RUNNER, KERNEL} <= set(lines)
+        pool.change({"files": ["sglang"]})
+        files = json.loads(pool.run(case).facts["files"])
+        assert {RUNNER, KERNEL} <= set(files) and not [file for file in files if "multi_layer_eagle" in file]
         pool.change({})
         assert failing() == set()
         pool.change(reset)

@@ -1,71 +1,142 @@
-"""The command python -m fuzz check: its target and base, and where it writes the results."""
+"""The command python -m fuzz check: what a target is held against, where results are kept and written."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from fuzz.check.guard import Check, Checked, Ways, stored_seeds
-from fuzz.check.summary import exit_code, markdown
+from fuzz.check.causes import Failing
+from fuzz.check.compare import with_base, with_known_issues
+from fuzz.check.guard import Check, Checked, Compare, Ways
+from fuzz.check.plan import Plan, plan
+from fuzz.check.results import Results
+from fuzz.check.summary import exit_code, lines, markdown
+from fuzz.check.touched import Touched, changes, ran, touched
+from fuzz.check.written import wrote
+from repro.cases import codec
 from repro.cases.case import Case, Target
+from repro.cases.codec import Seed
+from repro.cases.own_place import own_folder
 from repro.cases.release_list import ADAPTED
 from repro.cases.releases import release_order
-from repro.commands.cli import BadInput
-from repro.ledger.known import load
+from repro.commands.cli import BadInput, say
+from repro.ledger.explain import Explained
 from repro.traces.exit_codes import ExitCode
-from repro.traces.finding import Status, Verdict
+from repro.traces.finding import Finding, Status, Verdict
 from repro.traces.trace import Trace
 from repro.upstream.fixes import SEEDS
 
+Explain = Callable[[Case, Target, Sequence[Verdict]], Explained]
 
-def published(release: str, engine: str, lacks: Callable[[Target], str]) -> Target | None:
-    """The newest release that is here and no newer than this version; of all, if a tree does not know its version."""
-    try:
-        order = release_order(ADAPTED[-1] if release.startswith("0.0.0") else release.partition("+")[0])
-    except ValueError:
-        order = release_order(ADAPTED[-1])
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What is passed in. pool: opens a worker on a target, with its log, and whether it notes who writes input buffers.
+    lacks: why a target cannot be used. explaining: opens what puts failing cases of a release down to known issues.
+    version: the version of a tree's sglang. kept: the folder in which results on a target may be kept. source: a
+    target's import path. tracing: as pool, of sessions whose traces say which files they ran."""
+
+    pool: Callable[[Target, Path, bool], AbstractContextManager[Ways]]
+    lacks: Callable[[Target], str]
+    judge: Callable[[Case, Trace], Sequence[Verdict]]
+    overall: Callable[[Sequence[Verdict]], Status]
+    explaining: Callable[[Path], AbstractContextManager[Explain]]
+    version: Callable[[Target], str]
+    kept: Callable[[Target], Path]
+    source: Callable[[Target], Path]
+    tracing: Callable[[Target, Path], AbstractContextManager[Ways]]
+
+
+def command_check(options: argparse.Namespace, tools: Tools) -> ExitCode:
+    for named in filter(None, (options.checked, options.base)):
+        if lack := tools.lacks(named):
+            raise BadInput(f"{named}: {lack}")
+    target: Target = options.checked
+    base: Target | None = options.base or _base_of(target, tools)
+    out: Path = options.out or own_folder(Path("out"), "check")
+    out.mkdir(parents=True, exist_ok=True)
+    log = out / "worker.log"
+    known = "the known issues of this release"
+    every = plan(stored_seeds(SEEDS))
+    of_change = (
+        _touched(options.only_changed, target, base or target, every, tools, log) if options.only_changed else None
+    )
+
+    @contextmanager
+    def comparing(failing: Sequence[Failing]) -> Iterator[Compare]:
+        if base is None:
+            with tools.explaining(log) as explain:
+                yield with_known_issues(explain, target)
+            return
+        with tools.pool(base, log, False) as ways:
+            ways.expect([case.case.setup for case in failing])
+            yield with_base(base, ways.run_fresh, tools.judge, Results(folder=tools.kept(base)))
+
+    def lines_of(findings: Sequence[Finding]) -> list[str]:
+        with tools.pool(target, log, True) as here, tools.pool(base, log, True) if base else nullcontext() as there:
+            run_there = there.run_fresh if there else None
+            return [wrote(finding, tools.judge, here.run_fresh, base, run_there) for finding in findings]
+
+    done = Check(
+        checked=Checked(
+            target=target,
+            plan=every.of(of_change.pairs) if of_change else every,
+            against=str(base or known),
+            changed=of_change.reasons if of_change else (),
+        ),
+        opened=lambda: tools.pool(target, log, False),
+        comparing=comparing,
+        judge=tools.judge,
+        overall=tools.overall,
+        wrote=lines_of,
+        out=out,
+        tell=say,
+    ).run()
+    for line in lines(done):
+        say(line)
+    if options.markdown:
+        with options.markdown.open("a") as file:  # other steps write on that page as well
+            file.write(markdown(done))
+    return exit_code(done, options.unknown)
+
+
+def _touched(named: Sequence[str], target: Target, base: Target, plan: Plan, tools: Tools, log: Path) -> Touched:
+    """The runners and backends that a change touches."""
+    found = changes(named, tools.source(target), tools.source(base))
+    with tools.tracing(base, log) as ways:
+        files = ran(tools.kept(base) / "files.json", plan.items, ways.run, say)
+    of_change = touched(found, files)
+    for reason in of_change.reasons:
+        say(reason)
+    return of_change
+
+
+def _base_of(target: Target, tools: Tools) -> Target | None:
+    """What a tree is held against where no base is given: the newest release that is here and no newer than the tree's
+    version; of all, if it does not know its version. None for a release. BadInput if none is here."""
+    if not target.is_checkout:
+        return None
+    base = published(tools.version(target), target.engine, tools.lacks)
+    if base is None:
+        raise BadInput(f"no release is installed that {target} can be held against; --base names one, or a tree")
+    say(f"{target} is held against {base}; --base names another")
+    return base
+
+
+def published(version: str, engine: str, lacks: Callable[[Target], str]) -> Target | None:
+    """The newest release that is here and no newer than this version; of all, if it is no version."""
+    order = release_order(ADAPTED[-1])
+    if version not in ("", "0") and not version.startswith("0.0.0"):
+        with contextlib.suppress(ValueError):
+            order = release_order(version.partition("+")[0])
     older = [Target(name, engine) for name in ADAPTED if release_order(name) <= order]
     return next((target for target in reversed(older) if not lacks(target)), None)
 
 
-def command_check(
-    options: argparse.Namespace,
-    pool: Callable[..., Any],
-    lacks: Callable[[Target], str],
-    judge: Callable[[Case, Trace], Sequence[Verdict]],
-    overall: Callable[[Sequence[Verdict]], Status],
-) -> ExitCode:
-    """The exit code. pool: opens a worker on a target, for a with statement. lacks: why a target cannot be used."""
-    for target in filter(None, (options.checked, options.base)):
-        if lack := lacks(target):
-            raise BadInput(f"{target}: {lack}")
-    out: Path = options.out or Path("out") / f"check-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    out.mkdir(parents=True, exist_ok=True)
-
-    @contextmanager
-    def opened(target: Target) -> Iterator[Ways]:
-        with pool(target, timeout_s=options.timeout, log=out / "worker.log") as worker:
-            yield Ways(run=worker.run, run_fresh=worker.run_fresh, expect=worker.expect)
-
-    check = Check(
-        checked=Checked(target=options.checked, base=options.base),
-        opened=opened,
-        judge=judge,
-        overall=overall,
-        issues=load(),
-        published=lambda release: published(release, options.checked.engine, lacks),
-        out=out,
-        seconds=60 * options.minutes,
-        seed=options.seed,
-    )
-    done = check.run(stored_seeds(SEEDS))
-    text = markdown(done)
-    print(text, end="", flush=True)
-    if options.markdown:
-        with options.markdown.open("a") as file:  # other steps write on that page as well
-            file.write(text)
-    return exit_code(done)
+def stored_seeds(folder: Path) -> list[tuple[str, Seed]]:
+    """All seeds, by the name of their file."""
+    return [(path.name, codec.read(path)) for path in sorted(folder.glob("*.json"))]

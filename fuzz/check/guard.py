@@ -1,38 +1,37 @@
-"""A guard for a change of sglang: all stored seeds and a short directed campaign on every runner, within minutes.
+"""A guard for a change of sglang: a fixed plan of cases over all runners, whatever the time.
 
-A failure that the change brings makes it red; one that was there before, on its base or by the known issues, does not.
+A failure that the change brings makes it red; one that its base shows in the same case, or that known issues explain,
+does not.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fuzz.draw.directed import directed, places
+from fuzz.check.causes import Cause, Failing, causes
+from fuzz.check.plan import Item, Pair, Plan
 from repro.cases import codec
-from repro.cases.case import Case, Setup, Target
+from repro.cases.case import Case, Setup, Target, problems
 from repro.cases.codec import Seed
 from repro.cases.releases import expected
-from repro.ledger.known import Issue, explained
-from repro.shrinking.confirm import attempts
-from repro.shrinking.store import keep
+from repro.shrinking.replay import trouble
+from repro.shrinking.store import about
 from repro.shrinking.triage import Budget, Triage, TriageHooks
 from repro.traces.finding import Finding, Status, Verdict
 from repro.traces.trace import Termination, Trace
 
-SETUPS_EACH, CASES_EACH = 3, 4
-# Compiling its buckets takes longer than all else.
-SETUPS_COMPILED = 1
-# The share of the time that is kept for confirming and for the base.
-RESERVE = 0.2
-# There is no time to make cases small.
+# Nothing is made small but by leaving out the steps behind the failure.
 ONE_FRESH_RUN = Budget(runs=0, seconds=0.0, tries=0)
-
-# Runner, backend, oracle, where: what makes two failures the same.
-Identity = tuple[str, str, str, str]
+# Cases of a cause that are tried in fresh processes, until one fails there.
+TRIED = 3
+# How a run ends if a machine is busy or lacks memory, too: it is made again before it is believed.
+_AGAIN = (Termination.ERROR, Termination.HUNG)
+# How often it is said how far the plan is, in its items.
+PROGRESS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,220 +44,184 @@ class Ways:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """A finding on the checked target. origin: the seed's file, or "drawn". known: why it is not the change's; empty
-    if it is."""
+class Compared:
+    """Which failures of a case the change brings, and why the others are none of its. doubt: why nothing can be said;
+    then none is in `brought`."""
 
-    finding: Finding
-    origin: str
-    known: str = ""
+    brought: tuple[Verdict, ...] = ()
+    why: str = ""
+    doubt: str = ""
 
-    @property
-    def identity(self) -> Identity:
-        return identity(self.finding.case, self.finding.verdict)
 
-    @property
-    def replay(self) -> str:
-        return f"python -m repro run {self.finding.seed} --target {self.finding.target}"
+# Of a failing case and its failures.
+Compare = Callable[[Case, Sequence[Verdict]], Compared]
 
 
 @dataclass(slots=True, kw_only=True)
 class Checked:
-    """The results of a check. Mutable: they gather. judged: cases by runner and backend. refused: runners that this
-    release does not have; errors: runs that the harness could not make, each with its reason. gone: seeds that pass
-    where they used to fail."""
+    """The results of a check. Mutable: they gather. against: what failures are held against, in words. done: items of
+    the plan that were run. judged: cases by pair. refused: items that this release cannot have, errors: pairs that the
+    harness could not run, each with the reason. doubtful: items of which no case could be judged. old: failures that
+    are not the change's, with the reason. unsure: failures of which nobody knows. gone: seeds that pass where they
+    used to fail. changed: what each changed file touches, where that is asked. stopped: whether it was interrupted."""
 
     target: Target
-    base: Target | None = None
+    plan: Plan
+    against: str = ""
     release: str = ""
-    failures: dict[Identity, Failure] = field(default_factory=dict)
-    judged: dict[tuple[str, str], int] = field(default_factory=dict)
-    refused: dict[tuple[str, str], str] = field(default_factory=dict)
-    errors: dict[tuple[str, str], str] = field(default_factory=dict)
-    gone: list[str] = field(default_factory=list)
+    done: int = 0
+    judged: Counter[Pair] = field(default_factory=Counter)
+    refused: dict[str, str] = field(default_factory=dict)
+    errors: dict[Pair, str] = field(default_factory=dict)
+    doubtful: list[str] = field(default_factory=list)
+    failing: list[Failing] = field(default_factory=list)
+    old: dict[tuple[str, ...], str] = field(default_factory=dict)
+    causes: list[Cause] = field(default_factory=list)
     unsure: list[str] = field(default_factory=list)
-    seeds: int = 0
-    untried: int = 0  # setups for which no time was left
-    seconds: float = 0.0
+    gone: list[str] = field(default_factory=list)
+    changed: Sequence[str] = ()
+    stopped: bool = False
 
     @property
-    def brought(self) -> list[Failure]:
-        return [failure for failure in self.failures.values() if not failure.known]
-
-    @property
-    def known(self) -> list[Failure]:
-        return [failure for failure in self.failures.values() if failure.known]
-
-    @property
-    def unjudged(self) -> list[tuple[str, str]]:
-        """Runners and backends without a judged case that the release does not refuse."""
-        return [place for place in places() if not self.judged.get(place) and place not in self.refused]
-
-
-def identity(case: Case, verdict: Verdict) -> Identity:
-    return case.setup.runner, case.setup.backend, verdict.oracle, verdict.where
+    def unjudged(self) -> list[Pair]:
+        """Pairs of the plan without a judged case, of which this release could have had some."""
+        possible = dict.fromkeys(item.pair for item in self.plan.items if item.name not in self.refused)
+        return [pair for pair in possible if not self.judged[pair]]
 
 
 @dataclass(slots=True, kw_only=True)
 class Check:
     """A running check. Mutable.
 
-    opened: runs cases on a target while it is entered. judge, overall: the oracles. issues: known ones. published: the
-    release as published that a checkout of this version is held against where no base is given; None if none is here.
+    opened: runs cases on the checked target while it is entered. comparing: says what of these failing cases the change
+    brings. judge, overall: the oracles. wrote: which line writes the first wrong value of a finding, here and on the
+    base; empty where that is not known.
     """
 
     checked: Checked
-    opened: Callable[[Target], AbstractContextManager[Ways]]
+    opened: Callable[[], AbstractContextManager[Ways]]
+    comparing: Callable[[Sequence[Failing]], AbstractContextManager[Compare]]
     judge: Callable[[Case, Trace], Sequence[Verdict]]
     overall: Callable[[Sequence[Verdict]], Status]
-    issues: Sequence[Issue]
+    wrote: Callable[[Sequence[Finding]], Sequence[str]]
     out: Path
-    seconds: float
-    published: Callable[[str], Target | None] = lambda release: None
-    seed: int = 0
-    clock: Callable[[], float] = time.monotonic
     tell: Callable[[str], None] = print
 
-    def run(self, seeds: Sequence[tuple[str, Seed]]) -> Checked:
-        """Seeds first, then setup after setup until the time is up; then the base, on what failed."""
-        start = self.clock()
-        deadline = start + (1 - RESERVE) * self.seconds
-        with self.opened(self.checked.target) as ways:
-            ways.expect([seed.case.setup for _, seed in seeds])
-            for name, seed in seeds:
-                self._seed(ways, name, seed)
-            for cases in self._rounds(ways, deadline):
-                for case in cases:
-                    self._case(ways, case, "drawn")
-        if self.checked.base:
-            self._ask_base(self.checked.base)
-        elif self.checked.target.is_checkout and self.checked.known:
-            self._ask_published()
-        self.checked.seconds = self.clock() - start
+    def run(self) -> Checked:
+        try:
+            with self.opened() as ways:
+                self._run_plan(ways)
+                brought = self._compare() if self.checked.failing else []
+                self._name_causes(ways, causes(brought))
+        except KeyboardInterrupt:
+            self.checked.stopped = True
         return self.checked
 
-    def _rounds(self, ways: Ways, deadline: float) -> Iterator[list[Case]]:
-        """The cases of one setup after another, every runner in turn."""
-        planned = [
-            list(directed(runner, backend, self.seed, number, CASES_EACH))
-            for number in range(SETUPS_EACH)
-            for runner, backend in places()
-            if number < SETUPS_COMPILED or runner != "cpu_decode"
-        ]
-        for number, cases in enumerate(planned):
-            if self.clock() > deadline:
-                self.checked.untried = len(planned) - number
-                self.tell(f"out of time: {self.checked.untried} of {len(planned)} setups were not tried")
+    def _run_plan(self, ways: Ways) -> None:
+        items = self.checked.plan.items
+        for number, item in enumerate(items):
+            ways.expect([later.setup for later in items[number:]])
+            if item.pair not in self.checked.errors:
+                self._item(ways, item)
+            self.checked.done = number + 1
+            if self.checked.done % PROGRESS == 0 or self.checked.done == len(items):
+                self.tell(f"{self.checked.done} of {len(items)} setups, {len(self.checked.failing)} cases fail")
+
+    def _item(self, ways: Ways, item: Item) -> None:
+        checked, statuses = self.checked, []
+        for case in item.cases:
+            trace = steady(case, ways.run, ways.run_fresh)
+            checked.release = checked.release or trace.facts.get("sglang", "")
+            if trace.ended.how is Termination.UNSUPPORTED:
+                checked.refused.setdefault(item.name, trouble(trace.ended))
                 return
-            ways.expect([later[0].setup for later in planned[number + 1 :]])
-            yield cases
+            if trace.ended.how is Termination.ERROR:
+                checked.errors[item.pair] = trouble(trace.ended)
+                return
+            verdicts = self.judge(case, trace)
+            statuses.append(self.overall(verdicts))
+            checked.judged[item.pair] += statuses[-1] is not Status.UNKNOWN
+            failures = tuple(verdict for verdict in verdicts if verdict.status is Status.FAIL)
+            if failures:
+                checked.failing.append(Failing(item=item.name, case=case, failures=failures))
+            if item.seed and self._is_gone(item.seed, failures):
+                checked.gone.append(item.name)
+        if set(statuses) == {Status.UNKNOWN}:
+            checked.doubtful.append(item.name)
 
-    def _seed(self, ways: Ways, name: str, seed: Seed) -> None:
-        failed = self._case(ways, seed.case, name)
-        if failed is None:
-            return
-        self.checked.seeds += 1
-        oracle = self._expected(seed)
-        if oracle and oracle not in failed:
-            self.checked.gone.append(name)
-
-    def _expected(self, seed: Seed) -> str:
-        """The oracle that a seed says fails on this release; empty if none."""
+    def _is_gone(self, seed: Seed, failures: Sequence[Verdict]) -> bool:
+        """Whether a seed says that an oracle fails on this release, and it does not."""
         try:
-            return expected(seed.about, self.checked.release, self.checked.target.engine) or ""
+            oracle = expected(seed.about, self.checked.release, self.checked.target.engine)
         except ValueError:  # a development tree has no release number
-            return ""
+            return False
+        return bool(oracle) and oracle not in {verdict.oracle for verdict in failures}
 
-    def _case(self, ways: Ways, case: Case, origin: str) -> set[str] | None:
-        """Run and judge one case. The oracles that failed; None if it was not judged."""
-        place = (case.setup.runner, case.setup.backend)
-        if place in self.checked.errors:
-            return None
-        trace = ways.run(case)
-        self.checked.release = self.checked.release or trace.facts.get("sglang", "")
-        if trace.ended.how is Termination.UNSUPPORTED:
-            self.checked.refused.setdefault(place, trace.ended.what)
-            return None
-        if trace.ended.how is Termination.ERROR:
-            self.checked.errors[place] = trace.ended.what
-            return None
-        verdicts = self.judge(case, trace)
-        if self.overall(verdicts) is not Status.UNKNOWN:
-            self.checked.judged[place] = self.checked.judged.get(place, 0) + 1
-        failed = [verdict for verdict in verdicts if verdict.status is Status.FAIL]
-        for verdict in failed:
-            if identity(case, verdict) not in self.checked.failures:
-                self._failed(ways, case, verdict, origin)
-        return {verdict.oracle for verdict in failed}
+    def _compare(self) -> list[Failing]:
+        """The failures that the change brings. A case that shows nothing but what an earlier one has shown to be the
+        change's is not asked about."""
+        brought: list[Failing] = []
+        settled: set[tuple[str, ...]] = set()
+        self.tell(f"{len(self.checked.failing)} failing cases are compared with {self.checked.against}")
+        with self.comparing(self.checked.failing) as compare:
+            for failing in self.checked.failing:
+                if {identity(verdict) for verdict in failing.failures} <= settled:
+                    brought.append(failing)
+                    continue
+                compared = compare(failing.case, failing.failures)
+                if compared.doubt:
+                    self.checked.unsure.append(f"{failing.item}: {_names(failing.failures)}: {compared.doubt}")
+                    continue
+                settled |= {identity(verdict) for verdict in compared.brought}
+                for verdict in failing.failures:
+                    if verdict not in compared.brought:
+                        self.checked.old.setdefault(identity(verdict), compared.why)
+                if compared.brought:
+                    brought.append(replace(failing, failures=compared.brought))
+        return brought
 
-    def _failed(self, ways: Ways, case: Case, verdict: Verdict, origin: str) -> None:
-        """A failure of its kind for the first time: confirm it, keep it, and see whether it is known."""
-        hooks = TriageHooks(run=ways.run, run_fresh=ways.run_fresh, judge=self.judge, say=lambda doing: None)
-        finding = Triage(hooks, self.checked.target, verdict, ONE_FRESH_RUN).confirm_and_minimize([case])
-        if not finding.failed:
-            self.checked.unsure.append(f"{' '.join(identity(case, verdict))}: failed once, not in a fresh process")
-            return
-        # A folder for each runner: the same oracle may fail in the same place on two of them.
-        path = keep(self.out / f"{case.setup.runner}-{case.setup.backend}", finding)
-        failure = Failure(
-            finding=replace(finding, seed=str(path)),
-            origin=origin,
-            known=self._known(case, verdict) if self.checked.base is None else "",
-        )
-        self.checked.failures[failure.identity] = failure
-        # With a base, whether the change brings it is asked at the end.
-        word = (
-            "known"
-            if failure.known
-            else "FAIL"
-            if self.checked.base is None
-            else f"fails, {self.checked.base} is to be asked:"
-        )
-        self.tell(f"{word} {' '.join(failure.identity)}: {path}")
+    def _name_causes(self, ways: Ways, every: Sequence[Cause]) -> None:
+        confirmed = []
+        for cause in every:
+            self.tell(f"new: {_names([cause.first])}: is tried in a fresh process")
+            finding = self._confirmed(ways, cause)
+            if finding:
+                path = self.out / f"{cause.name}.json"
+                codec.write(path, Seed(about=about(finding), case=finding.case))
+                confirmed.append(replace(cause, finding=replace(finding, seed=str(path))))
+            else:
+                self.checked.unsure.append(f"{_names([cause.first])}: failed once, not in a fresh process")
+        self.checked.causes = confirmed
+        if confirmed:
+            self.tell("looking for the lines that write the wrong values")
+            wrote = self.wrote([cause.finding for cause in confirmed if cause.finding])
+            self.checked.causes = [replace(cause, wrote=text) for cause, text in zip(confirmed, wrote, strict=True)]
 
-    def _known(self, case: Case, verdict: Verdict) -> str:
-        place = (case.setup.runner, case.setup.backend)
-        release, engine = self.checked.release, self.checked.target.engine
-        issue = explained(self.issues, release, engine, place, verdict.oracle, verdict.fingerprint)
-        return str(issue) if issue else ""
-
-    def _ask_base(self, base: Target) -> None:
-        """Whether the failures are on the base as well."""
-        for failure in self._shared(base, list(self.checked.failures.values())):
-            self.checked.failures[failure.identity] = replace(failure, known=f"{base} fails in the same way")
-
-    def _ask_published(self) -> None:
-        """A known issue names a place, and a change may break the same place: what the release as published does not
-        show in the same case is the change's."""
-        known = self.checked.known
-        release = self.published(self.checked.release)
-        if release is None:
-            self.checked.unsure.append(
-                f"{len(known)} failures are known by name alone: no release is here to hold them against"
-            )
-            return
-        shared = {failure.identity for failure in self._shared(release, known)}
-        for failure in known:
-            if failure.identity not in shared:
-                self.checked.failures[failure.identity] = replace(failure, known="")
-                self.tell(f"FAIL {' '.join(failure.identity)}: {release} passes the same case: {failure.finding.seed}")
-
-    def _shared(self, base: Target, failures: Sequence[Failure]) -> Iterator[Failure]:
-        """Those of these failures that the base shows in the same case, in a fresh process; what it cannot be
-        asked about is said."""
-        if not failures:
-            return
-        with self.opened(base) as ways:
-            for failure in failures:
-                case, fingerprint = failure.finding.case, failure.finding.verdict.fingerprint
-                for attempt in attempts(ways.run_fresh, self.judge, case, 1):
-                    if attempt.failure(fingerprint):
-                        yield failure
-                    elif not attempt.took_place:
-                        name = " ".join(failure.identity)
-                        self.checked.unsure.append(f"{name}: not run on {base}: {attempt.trace.ended.what}")
+    def _confirmed(self, ways: Ways, cause: Cause) -> Finding | None:
+        """The first case that fails so in a fresh process, without the steps behind the failure if it can do without
+        them; None if none does."""
+        for failing in cause.cases[:TRIED]:
+            first, case = failing.first, failing.case
+            short = replace(case, steps=case.steps[: first.cell.step + 1]) if first.cell else case
+            candidates = [case for case in dict.fromkeys((short, case)) if case.steps and not problems(case)]
+            hooks = TriageHooks(run=ways.run, run_fresh=ways.run_fresh, judge=self.judge, say=lambda doing: None)
+            finding = Triage(hooks, self.checked.target, first, ONE_FRESH_RUN).confirm_and_minimize(candidates)
+            if finding.failed:
+                return finding
+        return None
 
 
-def stored_seeds(folder: Path) -> list[tuple[str, Seed]]:
-    """All seeds, by the name of their file."""
-    return [(path.name, codec.read(path)) for path in sorted(folder.glob("*.json"))]
+def steady(case: Case, run: Callable[[Case], Trace], run_fresh: Callable[[Case], Trace]) -> Trace:
+    """A run of the case; one more, in a process of its own, where that was none or came to no end."""
+    trace = run(case)
+    return run_fresh(case) if trace.ended.how in _AGAIN else trace
+
+
+def identity(verdict: Verdict) -> tuple[str, ...]:
+    """What makes two failures the same: runner, backend, oracle, where, and the buffer that is wrong first."""
+    buffer = verdict.cell.buffer if verdict.cell else ""
+    return verdict.runner, verdict.backend, verdict.oracle, verdict.where, buffer
+
+
+def _names(failures: Sequence[Verdict]) -> str:
+    return ", ".join(f"{v.runner} {v.backend} {v.oracle} {v.where}".strip() for v in failures)

@@ -41,7 +41,7 @@ MEANINGS: Mapping[str, tuple[str, str, str]] = {
     "fuzz check": (
         "nothing new fails, and every runner was judged",
         "the change brings a failure",
-        "a runner was not judged, or a failure did not come back",
+        "a runner was not judged, or a failure did not come back (`--unknown` makes it 0 or 1)",
     ),
     "fuzz mutate": (
         "every mutant was killed or is kept as equivalent",

@@ -7,8 +7,11 @@ function is known under whatever name; of a Triton kernel also what its compiler
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib
+import inspect
+import json
 import linecache
 import re
 import sys
@@ -37,7 +40,10 @@ _DEPTH_MAX = 8
 
 
 def changed(change: Mapping[str, Any], open_session: OpenSession) -> OpenSession:
-    """What opens sessions as `change` says: {"edit": a Mutant's change} or {"trace": prefixes of file names}."""
+    """What opens sessions as `change` says: {"edit": a Mutant's change}, {"trace": prefixes of file names}, or
+    {"files": prefixes of file names}."""
+    if "files" in change:
+        return functools.partial(_with_files, tuple(change["files"]), open_session)
     if "trace" in change:
         return functools.partial(_traced, tuple(change["trace"]), open_session)
 
@@ -256,9 +262,47 @@ class _Lines:
 
     def _name(self, path: str) -> str:
         """The file relative to its import root; empty if it was not asked for."""
-        start = path.rfind("/sglang/")
-        name = path[start + 1 :] if start >= 0 else ""
+        name = below_import_root(path)
         return name if name.startswith(self._prefixes) else ""
+
+
+def _with_files(
+    prefixes: tuple[str, ...], open_session: OpenSession, setup: Setup, target: Target, watch: Watch
+) -> RunCase:
+    """An ordinary session that also says in the fact `files` of which files under these prefixes it has run a function
+    so far. Modules and classes that are made while it runs do not count."""
+    paths: set[str] = set()
+
+    def called(frame: FrameType, event: str, argument: object) -> None:
+        if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            paths.add(frame.f_code.co_filename)
+
+    @contextlib.contextmanager
+    def noted() -> Iterator[None]:
+        sys.settrace(called)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
+
+    with noted():
+        run_case = open_session(setup, target, watch)
+
+    def run(case: Case, watch: Watch) -> None:
+        try:
+            with noted():
+                run_case(case, watch)
+        finally:  # what ran before an error ran
+            names = {below_import_root(path) for path in paths}
+            watch.fact("files", json.dumps(sorted(name for name in names if name.startswith(prefixes))))
+
+    return run
+
+
+def below_import_root(path: str) -> str:
+    """A file of sglang by its path below the import root (sglang/srt/...); empty for all others."""
+    start = path.rfind("/sglang/")
+    return path[start + 1 :] if start >= 0 else ""
 
 
 class _Phases(Watch):

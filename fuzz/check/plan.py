@@ -1,0 +1,131 @@
+"""The plan of a check: which cases are run, in which order, and what is left out. By numbers alone, so that it is the
+same on every machine, however busy that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import chain, zip_longest
+
+from fuzz.mutation.directed import setups, written
+from repro.cases.case import Case, Setup, problems
+from repro.cases.codec import Seed
+from repro.cases.runner_facts import RUNNER_FACTS, TOY
+
+# What a check costs, in tenths of a processor second as measured on 0.5.23: a session, a case in it, and a bucket that
+# is compiled.
+SESSION, CASE, COMPILED = 6, 1, 180
+BUDGET = 2200
+CASES_EACH = 3
+# Options in which setups of a pair differ in kind, and not in size alone.
+_KINDS = (
+    *("algorithm", "topk", "page_size", "window", "swa", "dp_attention", "adaptive", "rejection", "mrope", "kv_dtype"),
+    *("overhang", "padded", "deterministic", "logit_cap", "returns_hidden"),
+)
+
+# A runner and its backend.
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """Cases of one setup. name: its seed's file, or its pair and what sets it apart from the pair's earlier setups."""
+
+    name: str
+    cases: tuple[Case, ...]
+    seed: Seed | None = None
+
+    @property
+    def setup(self) -> Setup:
+        return self.cases[0].setup
+
+    @property
+    def pair(self) -> Pair:
+        return self.setup.runner, self.setup.backend
+
+    @property
+    def cost(self) -> int:
+        compiled = COMPILED * len(self.setup.capture_bs) if RUNNER_FACTS[self.setup.runner].compiled else 0
+        return SESSION + CASE * len(self.cases) + compiled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """left_out: what the budget has no room for."""
+
+    items: tuple[Item, ...]
+    left_out: tuple[Item, ...] = ()
+
+    def of(self, chosen: Iterable[Pair]) -> Plan:
+        """The part of these pairs alone."""
+        kept = frozenset(chosen)
+        items, left_out = ([item for item in part if item.pair in kept] for part in (self.items, self.left_out))
+        return Plan(items=tuple(items), left_out=tuple(left_out))
+
+
+def pairs() -> tuple[Pair, ...]:
+    """Every runner and backend that sglang still has."""
+    return tuple(
+        (runner, backend)
+        for runner, facts in RUNNER_FACTS.items()
+        if runner != TOY and not facts.until
+        for backend in facts.backends
+    )
+
+
+def plan(stored: Sequence[tuple[str, Seed]], budget: int = BUDGET) -> Plan:
+    """A plain setup of each pair, then stored seeds and setups of other kinds in turn, then those of other sizes, as
+    far as the budget goes."""
+    seeds: dict[Pair, list[Item]] = {pair: [] for pair in pairs()}
+    for name, seed in stored:
+        item = Item(name=name, cases=(seed.case,), seed=seed)
+        seeds.setdefault(item.pair, []).append(item)
+    plain, kinds, sizes = zip(*(directed(*pair) for pair in pairs()), strict=True)
+    turns = (in_turn(both) for both in zip_longest(seeds.values(), kinds, fillvalue=()))
+    taken: list[Item] = []
+    left_out: list[Item] = []
+    for item in chain(plain, in_turn(turns), in_turn(sizes)):
+        fits = item.cost <= budget
+        budget -= item.cost if fits else 0
+        (taken if fits else left_out).append(item)
+    return Plan(items=tuple(taken), left_out=tuple(left_out))
+
+
+def in_turn(lists: Iterable[Iterable[Item]]) -> Iterator[Item]:
+    """The first of each, the second of each, and so on."""
+    return (item for row in zip_longest(*lists) for item in row if item)
+
+
+def directed(runner: str, backend: str) -> tuple[Item, list[Item], list[Item]]:
+    """The small setups of a pair: the plain one; those with options that none before them has, those with most of these
+    first; those that differ in size alone. Of a runner that compiles its buckets one, with one bucket."""
+    plain, *waiting = setups(runner, backend)
+    if RUNNER_FACTS[runner].compiled:
+        return _item(replace(plain, capture_bs=plain.capture_bs[-1:]), "plain"), [], []
+    seen, kinds = _options(plain), []
+    while new := max((_options(setup) - seen for setup in waiting), key=len, default=None):
+        setup = next(setup for setup in waiting if _options(setup) - seen == new)
+        waiting.remove(setup)
+        kinds.append(_item(setup, ", ".join(sorted(new))))
+        seen |= new
+    return _item(plain, "plain"), kinds, [_item(setup, _size(setup)) for setup in waiting]
+
+
+def _item(setup: Setup, kind: str) -> Item:
+    """With the first of its cases, and those in which another rank is busier."""
+    valid = [case for case in written(setup) if not problems(case)]
+    busier = [case for case in valid[CASES_EACH:] if any(step.elsewhere for step in case.steps)]
+    return Item(name=f"{setup.runner}/{setup.backend} {kind}", cases=(*valid[:CASES_EACH], *busier))
+
+
+def _options(setup: Setup) -> frozenset[str]:
+    """Those in which this setup is not as sglang is by itself, in its words."""
+    defaults = {field.name: field.default for field in fields(setup)}
+    chosen = {name: getattr(setup, name) for name in _KINDS if getattr(setup, name) != defaults[name]}
+    return frozenset(name if value is True else f"{name}={value}" for name, value in chosen.items())
+
+
+def _size(setup: Setup) -> str:
+    buckets = "+".join(map(str, setup.capture_bs))
+    width = f"{setup.num_heads} heads of {setup.head_dim}"
+    return f"buckets {buckets}, topk {setup.topk}, {setup.num_steps} steps, context {setup.context_len}, {width}"

@@ -1,0 +1,186 @@
+"""Which runners and backends a change touches: those that run a file of sglang that it changes."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fuzz.check.plan import Item, Pair
+from repro.cases.atomic_file import write_text
+from repro.cases.case import Case
+from repro.commands.cli import BadInput
+from repro.traces.trace import Trace
+
+# What a traced session has among its facts (runners/sessions/mutation.py): the files of which it ran a function.
+FILES = "files"
+PACKAGE = "sglang"
+
+# The files that each pair runs, by their path below the import path (sglang/srt/...).
+Ran = Mapping[Pair, frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A changed file. name: as it was named. path: below the import path; empty if it is no part of the package.
+    before, after: its text, None where there is no such file; after is None too where it is not known."""
+
+    name: str
+    path: str = ""
+    before: str | None = None
+    after: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Touched:
+    """The pairs that a change touches, and for each file why."""
+
+    pairs: frozenset[Pair]
+    reasons: tuple[str, ...]
+
+
+def touched(changes: Sequence[Change], ran: Ran) -> Touched:
+    """A pair is touched by a file of which it runs a function. What is changed outside of functions (a constant, a
+    class, a signature) may reach everybody, and so may a file that is new or cannot be read."""
+    pairs: set[Pair] = set()
+    reasons = []
+    for change in changes:
+        mine = {pair for pair, files in ran.items() if change.path in files}
+        if not change.path:
+            mine, why = set(), f"no part of {PACKAGE}"
+        elif change.before is None or change.after is None or not change.path.endswith(".py"):
+            mine, why = set(ran), "every runner: a file that is new, gone or no Python"
+        elif not only_functions(change.before, change.after):
+            mine, why = set(ran), "every runner: it changes outside of functions"
+        elif mine:
+            why = ", ".join("/".join(pair) for pair in ran if pair in mine)
+        else:
+            why = "no runner runs it"
+        pairs |= mine
+        reasons.append(f"{change.name}: {why}")
+    return Touched(pairs=frozenset(pairs), reasons=tuple(reasons))
+
+
+def only_functions(before: str, after: str) -> bool:
+    """Whether two texts of a module differ in bodies of functions, imports and functions of new names alone: nothing
+    outside of what changed can tell."""
+    try:
+        old, new = (ast.parse(text).body for text in (before, after))
+    except SyntaxError:
+        return False
+    added = [node for node in new if isinstance(node, ast.FunctionDef) and not re.search(rf"\b{node.name}\b", before)]
+    return list(map(_outline, _lasting(old))) == [_outline(node) for node in _lasting(new) if node not in added]
+
+
+def _lasting(nodes: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Without imports, and texts that stand alone."""
+    for node in nodes:
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if not is_text and not isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+
+
+def _outline(statement: ast.stmt) -> str:
+    """All of it but the bodies of functions."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = []
+    return ast.dump(statement)
+
+
+# The files that runners run -------------------------------------------------------------------------------------
+
+
+def ran(path: Path, items: Sequence[Item], run: Callable[[Case], Trace], tell: Callable[[str], None]) -> Ran:
+    """What each pair runs of these items: as kept at `path`, else by running them in sessions that note it. Pairs that
+    cannot be run run no file. BadInput if none runs any."""
+    try:
+        stored = json.loads(path.read_text())
+    except (OSError, ValueError):
+        stored = None
+    if stored is None:
+        tell(f"which files each runner runs is not known yet: {len(items)} setups are traced, once")
+        files: dict[str, set[str]] = {}
+        for item in items:
+            facts = (run(case).facts for case in item.cases)
+            own = files.setdefault("/".join(item.pair), set())
+            own.update(file for fact in facts for file in json.loads(fact.get(FILES, "[]")))
+        if not any(files.values()):
+            raise BadInput("--only-changed: no runner ran any file on the base")
+        stored = {pair: sorted(own) for pair, own in files.items()}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(stored, indent=1) + "\n")
+    return {(runner, backend): frozenset(stored[f"{runner}/{backend}"]) for runner, backend in _pairs(items)}
+
+
+def _pairs(items: Sequence[Item]) -> dict[Pair, None]:
+    return dict.fromkeys(item.pair for item in items)
+
+
+# The files that are changed -------------------------------------------------------------------------------------
+
+
+def changes(named: Sequence[str], tree: Path, base: Path) -> list[Change]:
+    """The files that are named, or those that differ from where the tree left a revision. tree, base: import paths of
+    the changed sglang and of its base. BadInput if a single name is neither a file nor a revision."""
+    if len(named) == 1 and not _is_file(named[0], tree):
+        return list(_since(named[0], tree))
+    return [_named(text, tree, base) for text in named]
+
+
+def _is_file(text: str, tree: Path) -> bool:
+    return any((place / text).exists() for place in (Path(), tree, tree.parent)) or text.endswith(".py")
+
+
+def _named(text: str, tree: Path, base: Path) -> Change:
+    """Found from here, from the import path or from its repository; one that is nowhere may be anything."""
+    places = (Path(text).absolute(), tree / text, tree.parent / text)
+    place = next((place.resolve() for place in places if place.exists()), None)
+    root = tree.resolve()
+    path = str(place.relative_to(root)) if place and place.is_relative_to(root) else text.removeprefix("python/")
+    if place and not path.startswith(f"{PACKAGE}/"):
+        return Change(name=text)
+    return Change(name=text, path=path, before=_text(base / path), after=_text(tree / path))
+
+
+def _since(revision: str, tree: Path) -> Iterator[Change]:
+    root = Path(_git(tree, "rev-parse", "--show-toplevel").strip())
+    try:
+        start = _git(tree, "merge-base", revision, "HEAD").strip()
+    except BadInput:  # of a shallow clone nobody knows where it left the revision
+        start = _git(tree, "rev-parse", "--verify", f"{revision}^{{commit}}").strip()
+    names = _git(root, "diff", "--name-only", "--no-renames", "-z", start)
+    for name in filter(None, (names + _git(root, "ls-files", "--others", "--exclude-standard", "-z")).split("\0")):
+        place = (root / name).absolute()
+        if not place.is_relative_to(tree.resolve() / PACKAGE):
+            yield Change(name=name)
+            continue
+        try:
+            before: str | None = _git(root, "show", f"{start}:{name}")
+        except BadInput:  # it is new
+            before = None
+        yield Change(name=name, path=str(place.relative_to(tree.resolve())), before=before, after=_text(place))
+
+
+def _git(folder: Path, *words: str) -> str:
+    """What git prints. BadInput, with its last words, if it fails or is not there."""
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, check=True)
+    except OSError as error:
+        raise BadInput(f"--only-changed: git: {error.strerror}") from error
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode(errors="replace").strip().splitlines()
+        raise BadInput(f"--only-changed: git {words[0]}: {said[-1] if said else 'failed'}") from error
+    return done.stdout.decode(errors="replace")
+
+
+def _text(path: Path) -> str | None:
+    """None where it is no text, or not there."""
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return None

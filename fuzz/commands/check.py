@@ -1,0 +1,81 @@
+"""python -m fuzz check, with sglang's workers, the oracles and the cache of releases."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+
+from fuzz.check.command import Explain, Tools, command_check
+from fuzz.check.guard import Ways
+from fuzz.check.results import Results
+from fuzz.check.touched import PACKAGE
+from oracles.catalogue import judge_all, overall
+from repro.cases.case import Case, Target
+from repro.ledger.known import load
+from repro.traces.exit_codes import ExitCode
+from repro.traces.finding import Verdict
+from runners.processes.experiments import experiments
+from runners.processes.pool import Pool
+from runners.processes.warm import room_for
+from runners.targets.environments import cache_directory, lacks, sglang_path
+from runners.targets.identity import identity
+from runners.targets.packages import checkout_release
+
+
+def command(options: argparse.Namespace) -> ExitCode:
+    tools = Tools(
+        pool=partial(_pool, options.timeout),
+        lacks=lacks,
+        judge=judge_all,
+        overall=overall,
+        explaining=partial(_explaining, options.timeout),
+        version=lambda target: checkout_release(Path(target.sglang)),
+        kept=_kept,
+        source=sglang_path,
+        tracing=partial(_tracing, options.timeout),
+    )
+    return command_check(options, tools)
+
+
+@contextmanager
+def _pool(timeout_s: float, target: Target, log: Path, noting: bool) -> Iterator[Ways]:
+    variables = {"EAGLEEYE_WRITES": "1"} if noting else {}
+    with Pool(target, timeout_s=timeout_s, log=log, standbys=room_for(target.engine), variables=variables) as pool:
+        yield Ways(run=pool.run, run_fresh=pool.run_fresh, expect=pool.expect)
+
+
+@contextmanager
+def _tracing(timeout_s: float, target: Target, log: Path) -> Iterator[Ways]:
+    with Pool(target, timeout_s=timeout_s, log=log, standbys=room_for(target.engine)) as pool:
+        pool.change({"files": [PACKAGE]})
+        yield Ways(run=pool.run, run_fresh=pool.run_fresh, expect=pool.expect)
+
+
+@contextmanager
+def _explaining(timeout_s: float, log: Path) -> Iterator[Explain]:
+    """By experiments, whose results on mended releases are kept."""
+    with experiments(load(), judge_all, overall, timeout_s=timeout_s, log=log) as (explainer, _):
+        run = explainer.run
+
+        def kept(target: Target, case: Case, tries: int) -> tuple[Sequence[Sequence[Verdict]], str]:
+            why = ""
+
+            def judged() -> Sequence[Verdict] | None:
+                nonlocal why
+                runs, why = run(target, case, 1)
+                return runs[0] if runs else None
+
+            verdicts = Results(folder=_kept(target)).of(case, judged)
+            return ([] if verdicts is None else [verdicts]), why
+
+        explainer.run = kept
+        yield explainer.explain
+
+
+@cache
+def _kept(target: Target) -> Path:
+    """By all that verdicts depend on: of a tree no other state than this one is meant."""
+    return cache_directory() / "verdicts" / identity(target)

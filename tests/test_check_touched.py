@@ -1,0 +1,183 @@
+"""fuzz check --only-changed: which runners a change touches, and what the kept results depend on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from fuzz.check.plan import Item, directed
+from fuzz.check.touched import Change, changes, only_functions, ran, touched
+from repro.cases.case import Case, Target
+from repro.commands.cli import BadInput
+from repro.traces.trace import End, Termination, Trace
+from runners.targets.identity import identity
+
+RUNNER = "sglang/srt/speculative/draft_runner.py"
+RAN = {("draft", "triton"): frozenset({RUNNER}), ("decode", "fa3"): frozenset({"sglang/srt/decode.py"})}
+BEFORE = '''"""A module."""
+import os
+
+LIMIT = 4
+
+
+class Runner:
+    width = 1
+
+    def replay(self, batch):
+        return batch[: self.width]
+'''
+
+
+def change(after: str, path: str = RUNNER, before: str | None = BEFORE) -> Change:
+    return Change(name=path, path=path, before=before, after=after)
+
+
+def test_a_function_touches_the_runners_that_run_its_file() -> None:
+    of_change = touched([change(BEFORE.replace("self.width", "2"))], RAN)
+    assert of_change.pairs == {("draft", "triton")}
+    assert of_change.reasons == (f"{RUNNER}: draft/triton",)
+
+
+def test_a_file_that_no_runner_runs_touches_none_and_is_named() -> None:
+    other = change(BEFORE.replace("self.width", "2"), "sglang/srt/scheduler.py")
+    of_change = touched([other, Change(name="docs/index.md")], RAN)
+    assert of_change.pairs == frozenset()
+    assert of_change.reasons == ("sglang/srt/scheduler.py: no runner runs it", "docs/index.md: no part of sglang")
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        BEFORE.replace("LIMIT = 4", "LIMIT = 5"),
+        BEFORE.replace("width = 1", "width = 2"),
+        BEFORE.replace("replay(self, batch)", "replay(self, batch, full=True)"),
+        BEFORE.replace("class Runner:", "@register\nclass Runner:"),
+        BEFORE + "\n    def capture(self):\n        pass\n",
+        BEFORE + "\nos = None\n",
+        BEFORE + "\n\ndef Runner():\n    pass\n",
+        BEFORE + "\n(",
+    ],
+)
+def test_what_is_changed_outside_of_functions_touches_everybody(after: str) -> None:
+    assert not only_functions(BEFORE, after)
+    assert touched([change(after, "sglang/srt/constants.py")], RAN).pairs == set(RAN)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        BEFORE.replace("self.width]", "self.width + 1]"),
+        BEFORE.replace('"""A module."""', '"""Another text."""'),
+        BEFORE.replace("import os\n", "import os\nimport sys\n"),
+        BEFORE + "\n\ndef rounded(number):\n    return number\n",
+        BEFORE.replace("return batch", "# Why.\n        return batch"),
+    ],
+)
+def test_bodies_imports_comments_and_functions_of_new_names_touch_their_own_runners_alone(after: str) -> None:
+    assert only_functions(BEFORE, after)
+
+
+def test_a_new_a_removed_and_an_unreadable_file_touch_everybody() -> None:
+    for before, after, path in ((None, BEFORE, RUNNER), (BEFORE, None, RUNNER), ("{}", "[]", "sglang/a.json")):
+        assert touched([Change(name=path, path=path, before=before, after=after)], RAN).pairs == set(RAN)
+
+
+# The files that are named --------------------------------------------------------------------------------------
+
+
+def tree(folder: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder / "python"
+
+
+def test_files_are_found_from_the_import_path_its_repository_and_here(tmp_path: Path) -> None:
+    base = tree(tmp_path / "base", {f"python/{RUNNER}": BEFORE})
+    here = tree(tmp_path / "here", {f"python/{RUNNER}": BEFORE + "# New.\n", "docs/index.md": "A text."})
+    names = (RUNNER, f"python/{RUNNER}", str(here / RUNNER))
+    for of_change in changes([*names, "docs/index.md"], here, base)[:3]:
+        assert (of_change.path, of_change.before, of_change.after) == (RUNNER, BEFORE, BEFORE + "# New.\n")
+    assert changes([RUNNER, "docs/index.md"], here, base)[1] == Change(name="docs/index.md")
+    # A name that is nowhere may be anything.
+    assert touched(changes([RUNNER, "eagle_worker.py"], here, base), RAN).pairs == set(RAN)
+
+
+def git(folder: Path, *words: str) -> None:
+    identity = ("-c", "user.name=A", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", "-C", str(folder), *identity, *words], check=True, capture_output=True)
+
+
+def test_a_revision_stands_for_what_differs_from_where_the_tree_left_it(tmp_path: Path) -> None:
+    python = tree(tmp_path, {f"python/{RUNNER}": BEFORE, "docs/index.md": "A text.", "python/sglang/a.py": "A = 1\n"})
+    git(tmp_path, "init", "-q", "-b", "main")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-q", "-m", "First.")
+    git(tmp_path, "checkout", "-q", "-b", "branch")
+    (python / RUNNER).write_text(BEFORE.replace("self.width", "2"))
+    git(tmp_path, "commit", "-q", "-a", "-m", "Second.")
+    (tmp_path / "docs" / "index.md").write_text("Another text.")
+    (python / "sglang" / "new.py").write_text("B = 1\n")
+    git(tmp_path, "checkout", "-q", "main", "--", "python/sglang/a.py")
+    found = {of_change.name: of_change for of_change in changes(["main"], python, python)}
+    assert set(found) == {f"python/{RUNNER}", "docs/index.md", "python/sglang/new.py"}
+    runner = found[f"python/{RUNNER}"]
+    assert (runner.path, runner.before) == (RUNNER, BEFORE) and "[: 2]" in (runner.after or "")
+    assert found["docs/index.md"].path == "" and found["python/sglang/new.py"].before is None
+    with pytest.raises(BadInput, match="git rev-parse"):
+        changes(["no-such-revision"], python, python)
+
+
+# The files that runners run ------------------------------------------------------------------------------------
+
+
+def items() -> list[Item]:
+    return [directed("draft", "triton")[0], directed("decode", "fa3")[0]]
+
+
+def test_which_files_runners_run_is_asked_once(tmp_path: Path) -> None:
+    asked: list[Case] = []
+
+    def run(case: Case) -> Trace:
+        asked.append(case)
+        facts = {"files": json.dumps(sorted(RAN[case.setup.runner, case.setup.backend]))}
+        return Trace(ended=End(how=Termination.DONE), facts=facts)
+
+    path = tmp_path / "kept" / "files.json"
+    assert ran(path, items(), run, print) == RAN
+    assert len(asked) == sum(len(item.cases) for item in items())
+    assert ran(path, items(), run, print) == RAN and len(asked) == sum(len(item.cases) for item in items())
+
+
+def test_a_base_of_which_no_runner_runs_a_file_says_nothing_of_a_change(tmp_path: Path) -> None:
+    def run(case: Case) -> Trace:
+        return Trace(ended=End(how=Termination.ERROR))
+
+    with pytest.raises(BadInput, match="no runner ran any file"):
+        ran(tmp_path / "files.json", items(), run, print)
+    assert not list(tmp_path.iterdir())
+
+
+# What kept results depend on -----------------------------------------------------------------------------------
+
+
+def test_a_targets_identity_is_what_its_verdicts_depend_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tree(tmp_path, {f"python/{RUNNER}": BEFORE, "python/sglang/srt/a.json": "{}"})
+    target = Target(str(python), "cuda")
+    before = identity(target)
+    (python / "sglang" / "__pycache__").mkdir()
+    (python / "sglang" / "__pycache__" / "a.pyc").write_text("")
+    monkeypatch.setenv("EAGLEEYE_LEDGER", "elsewhere")
+    assert identity(target) == before
+    seen = {before}
+    (python / RUNNER).write_text(BEFORE + "# New.\n")
+    seen.add(identity(target))
+    (python / "sglang" / "srt" / "a.json").write_text("[]")
+    seen.add(identity(target))
+    monkeypatch.setenv("EAGLEEYE_PROBES", "1")
+    seen.add(identity(target))
+    assert len(seen) == 4

@@ -1,0 +1,83 @@
+"""fuzz check: the line that writes a wrong value, here and on the base."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from fuzz.check.plan import directed
+from fuzz.check.written import wrote
+from repro.cases.case import Case, Target
+from repro.traces.finding import Cell, Finding, Status, Verdict
+from repro.traces.trace import End, RecordedArray, Termination, Trace
+
+BASE, BRANCH = Target("0.5.23", "emulated"), Target("/src/branch", "emulated")
+HERE, THERE, FIRST = "sglang/a.py:12 in replay", "sglang/a.py:10 in replay", "sglang/a.py:3 in capture"
+CASE = directed("draft", "triton")[0].cases[0]
+VERDICT = Verdict(
+    oracle="staged",
+    status=Status.FAIL,
+    where="seq_lens",
+    cell=Cell(step=1, buffer="seq_lens", row=0, column=0, got="7", want="1"),
+    runner="draft",
+    backend="triton",
+)
+Writes = Mapping[int, Sequence[tuple[str, int, int, str]]]
+
+
+def trace(writes: Writes, launched: Sequence[int] = (7, 7)) -> Trace:
+    """Of two steps: who wrote, and what seq_lens was at launch."""
+    seen = [
+        RecordedArray(step=step, path="launch", name=name, array=np.array(value))
+        for step, length in enumerate(launched)
+        for name, value in (("seq_lens", [length]), ("raw_bs", 1))
+    ]
+    facts = {f"writes of call {step}": json.dumps(notes) for step, notes in writes.items()}
+    return Trace(ended=End(how=Termination.DONE), seen=tuple(seen), facts=facts)
+
+
+def said(here: Trace, there: Trace | None, verdict: Verdict = VERDICT) -> str:
+    finding = Finding(case=CASE, target=BRANCH, verdict=verdict, failed=1, tried=1)
+
+    def judge(case: Case, trace: Trace) -> list[Verdict]:
+        return [verdict]
+
+    return wrote(finding, judge, lambda case: here, BASE if there else None, (lambda case: there) if there else None)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "expected"),
+    [
+        ({}, {1: [("seq_lens", 0, 3, THERE)]}, f"{BASE} writes it at {THERE}; here no line does."),
+        (
+            {0: [("seq_lens", 0, 3, HERE)]},
+            {1: [("seq_lens", 0, 3, THERE)]},
+            f"{BASE} writes it at {THERE}; here no line does. The value was left by call 0, written by {HERE}.",
+        ),
+        (
+            {1: [("seq_lens", 0, 3, HERE)]},
+            {1: [("seq_lens", 0, 3, FIRST), ("seq_lens", 0, 0, THERE), ("seq_lens", 1, 3, FIRST)]},
+            f"{BASE} writes it at {THERE}; here it is written at {HERE}.",
+        ),
+        ({1: [("seq_lens", 0, 3, HERE)]}, {}, f"Here it is written at {HERE}; {BASE} does not write it."),
+        ({1: [("seq_lens", 0, 3, HERE)]}, None, f"Here it is written at {HERE}."),
+        ({}, {}, "No line of sglang was seen to write it: a compiled kernel does, or nothing."),
+    ],
+)
+def test_the_line_here_and_on_the_base(here: Writes, there: Writes | None, expected: str) -> None:
+    assert said(trace(here), trace(there) if there is not None else None) == expected
+
+
+def test_a_value_that_is_no_input_buffers_has_no_line() -> None:
+    output = Verdict(oracle="graph_equals_eager", status=Status.FAIL, where="logits", runner="draft", backend="triton")
+    assert said(trace({}), trace({}), output) == ""
+
+
+def test_an_error_has_the_line_that_raised_it() -> None:
+    ended = Verdict(oracle="ended", status=Status.FAIL, where="raised", runner="draft", backend="triton")
+    detail = 'File "/x/sglang/srt/a.py", line 5, in replay\nValueError: no'
+    raised = Trace(ended=End(how=Termination.RAISED, what="ValueError", detail=detail))
+    assert said(raised, trace({}), ended) == "It came out at sglang/srt/a.py:5 in replay."
