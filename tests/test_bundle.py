@@ -24,7 +24,7 @@ from runners.targets.bundle.wheels import Pin, fetch, find, members
 from runners.targets.environments import NotUsable
 from runners.targets.install import Ran
 from tests.builders.small_library import flash_ops
-from tests.builders.small_wheels import SMALL, Index, make, small_index, wheel
+from tests.builders.small_wheels import FRONT, SMALL, Index, make, small_index, wheel
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Index:
 
 def test_a_bundle_is_made(tmp_path: Path, index: Index) -> None:
     made, said = make(tmp_path, index, "0.5.13")
-    assert index.asked == [SMALL, PARENT, ("sglang==0.5.13",)]
+    assert index.asked == [SMALL, FRONT, PARENT, ("sglang==0.5.13",)]
     archives = ["base.tar.xz", "parent.tar.xz", "sglang-0.5.13.tar.xz"]
     assert sorted(path.name for path in made.iterdir()) == sorted([*archives, "bundle.json", "unpack.sh"])
     assert [line.split(":")[0] for line in said] == [str(made / name) for name in archives]

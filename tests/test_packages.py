@@ -63,8 +63,7 @@ def test_a_release_comes_with_the_packages_that_it_needs(tmp_path: Path) -> None
     assert [path.name for path in front] == [one.replace("==", "-") for one in wanted]
     assert all((path / one.partition("==")[0]).is_dir() for path, one in zip(front, wanted, strict=True))
     assert not install(FROM, tmp_path, pip=refusing)
-    # A GPU host's environment holds what its release pins.
-    assert import_path(Target(FROM, "cuda"), tmp_path) == (release,)
+    assert import_path(Target(FROM, "cuda"), tmp_path) == (release, *front)
     assert import_path(Target(BEFORE, "emulated"), tmp_path) == (tmp_path / "targets" / BEFORE,)
 
 
@@ -72,6 +71,8 @@ def test_a_package_that_is_gone_is_named_with_the_command_that_helps(tmp_path: P
     install(FROM, tmp_path, pip=pip)
     lost = packages.directory(packages.overlay(FROM).requirements[0], packages_directory(tmp_path))
     lost.rename(lost.with_name("elsewhere"))
+    # A GPU host's environment may hold what its release pins; whether it does is another question (test_pinned.py).
+    assert len(import_path(Target(FROM, "cuda"), tmp_path)) == len(packages.overlay(FROM).requirements)
     with pytest.raises(NotUsable) as error:
         import_path(Target(FROM, "emulated"), tmp_path)
     first = packages.overlay(FROM).requirements[0]
@@ -79,6 +80,17 @@ def test_a_package_that_is_gone_is_named_with_the_command_that_helps(tmp_path: P
     assert str(error.value).endswith(f"python -m runners install {FROM}")
     assert install(FROM, tmp_path, pip=pip)
     assert import_path(Target(FROM, "emulated"), tmp_path)
+
+
+def test_a_bundle_brings_its_own(tmp_path: Path) -> None:
+    for release in (BEFORE, FROM):
+        (tmp_path / f"sglang-{release}" / "sglang" / "srt").mkdir(parents=True)
+    base, requirement = tmp_path / "base", packages.overlay(FROM).requirements[0]
+    brought = packages.directory(requirement, base / packages.BUNDLED)
+    brought.mkdir(parents=True)
+    for engine in ("emulated", "cuda"):
+        assert import_path(Target(FROM, engine), tmp_path) == (tmp_path / f"sglang-{FROM}", brought, base)
+        assert import_path(Target(BEFORE, engine), tmp_path) == (tmp_path / f"sglang-{BEFORE}", base)
 
 
 def test_what_pip_refuses_leaves_nothing(tmp_path: Path) -> None:

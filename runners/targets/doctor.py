@@ -8,7 +8,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from repro.cases.case import Target
 from repro.cases.release_list import ADAPTED
+from runners.targets import pinned
 from runners.targets.devices import gpus
 from runners.targets.environments import (
     CUDA_NEEDS,
@@ -16,15 +18,17 @@ from runners.targets.environments import (
     MARKER,
     Installed,
     cache_directory,
+    differences,
     engine_lacks,
     existing,
     installed,
     kernels_directory,
+    lacks,
     own_environments,
-    versions,
 )
 from runners.targets.hypothesis_pin import other_cases
 from runners.targets.install import contents, damage
+from runners.targets.packages import versions
 
 _SHOWN = ("torch", "triton", "numpy", "transformers")
 
@@ -43,8 +47,9 @@ def examination(cache: Path | None = None) -> tuple[list[str], bool]:
     lines = list(_machine(cache))
     lines.append("")
     usable = False
+    declared: dict[pinned.Difference, None] = {}
     for release in releases:
-        line, fine = _release(release)
+        line, fine = _release(release, cache, declared)
         lines.append(line)
         usable |= fine
     for environment in own_environments(cache):
@@ -52,6 +57,7 @@ def examination(cache: Path | None = None) -> tuple[list[str], bool]:
         state = f"cannot be used: {why}" if why else f"torch {versions(('torch',), (), environment.site)['torch']}"
         lines.append(f"{environment.release:<14} own environment for cuda: {state}")
         usable |= not why
+    lines += [f"does no harm: {row}" for row in declared]
     lines += [f"missing: {text}" for text in _missing(releases)]
     if why := other_cases(cache):
         lines.append(f"warning: {why}")
@@ -71,7 +77,8 @@ def _machine(cache: Path | None) -> Iterator[str]:
     yield f"kernels   {kernels_directory(cache)}"
 
 
-def _release(release: Installed) -> tuple[str, bool]:
+def _release(release: Installed, cache: Path | None, declared: dict[pinned.Difference, None]) -> tuple[str, bool]:
+    """declared: gets the rows that it goes by."""
     wrong = damage(release.path) if (release.path / MARKER).exists() else ""
     if wrong:
         return (
@@ -81,6 +88,15 @@ def _release(release: Installed) -> tuple[str, bool]:
     path = (release.path, release.base) if release.base else (release.path,)
     engines = [engine for engine in ("emulated", "cuda") if not engine_lacks(engine, path)]
     note = "" if release.release in ADAPTED else "; no adapter for this release, the nearest is used"
+    for engine in list(engines):
+        target = Target(release.release, engine)
+        if why := lacks(target, cache):
+            engines.remove(engine)
+            note += f"; {why}"
+            continue
+        for older in differences(target, cache):
+            note += f"; {older}"
+            declared |= {older.declared: None} if older.declared else {}
     return f"{release.release:<14} usable with: {', '.join(engines) or 'no engine here'}{note}", bool(engines)
 
 

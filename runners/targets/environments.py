@@ -18,11 +18,11 @@ from pathlib import Path
 from repro.cases.case import Target
 from repro.cases.release_list import ADAPTED
 from repro.cases.releases import release_order
-from runners.targets import packages
+from runners.targets import packages, pinned
 from runners.targets.devices import VISIBLE, gpus, visible
 from runners.targets.overlay import overlay_at
+from runners.targets.packages import versions
 
-# The releases that runners/releases has adapters for and the conformance test is run on.
 PROJECT = Path(__file__).resolve().parents[2]
 # Written last into a release's directory; without it, the directory is not taken for a whole release.
 MARKER = ".eagleeye.json"
@@ -231,26 +231,26 @@ def import_path(target: Target, cache: Path | None = None) -> tuple[Path, ...]:
     release = checked_release(target.sglang)
     for installation in installed(cache):
         if installation.release == release:
-            front = (installation.path, *_front(target, release, cache))
+            front = (installation.path, *_front(target, release, cache, installation.base))
             return (*front, installation.base) if installation.base else front
     if _own_sglang() == release:
         return ()
     raise NotUsable(f"sglang {release} is not installed; to install it: python -m runners install {release}")
 
 
-def _front(target: Target, release: str, cache: Path | None) -> tuple[Path, ...]:
-    """The packages that this release wants in front, in one environment with all others. NotUsable if one is not
-    there."""
-    folder = packages_directory(cache)
-    if target.engine != "emulated":
-        return ()
-    if lacking := packages.absent(release, folder):
+def _front(target: Target, release: str, cache: Path | None, base: Path | None = None) -> tuple[Path, ...]:
+    """The packages that this release wants in front, in one environment with all others. base: a bundle's, which has
+    its own. NotUsable if one is not there without which the emulated engine runs nothing."""
+    folder = base / packages.BUNDLED if base else packages_directory(cache)
+    lacking = packages.absent(release, folder)
+    if lacking and not base and target.engine == "emulated":
         row = packages.overlay(release)
         raise NotUsable(
             f"sglang {target.sglang} needs {' '.join(lacking)} in front, which is not in the cache; "
             f"to install it: python -m runners install {release if _RELEASE.fullmatch(release) else row.since}"
         )
-    return tuple(packages.directory(requirement, folder) for requirement in packages.overlay(release).requirements)
+    there = [requirement for requirement in packages.overlay(release).requirements if requirement not in lacking]
+    return tuple(packages.directory(requirement, folder) for requirement in there)
 
 
 def sglang_path(target: Target, cache: Path | None = None) -> Path:
@@ -336,20 +336,6 @@ def bare_loop() -> dict[str, str]:
 # What is missing -------------------------------------------------------------------------------------------------
 
 
-def versions(
-    names: tuple[str, ...], path: tuple[Path, ...] = (), behind: tuple[Path, ...] | None = None
-) -> dict[str, str]:
-    """The installed versions of these distributions, for a worker with this in front; absent ones are left out.
-    behind: where its interpreter has its packages, if that is not this interpreter."""
-    where = [*map(str, path), *(sys.path if behind is None else map(str, behind))]
-    numbers = {}
-    for name in names:
-        for distribution in importlib.metadata.distributions(name=name, path=where):
-            numbers[name] = distribution.version
-            break
-    return numbers
-
-
 def device_lacks(engine: str) -> str:
     """Why this machine has no device for this engine; empty if it has."""
     if engine != "cuda":
@@ -388,10 +374,25 @@ def engine_lacks(engine: str, path: tuple[Path, ...] = (), behind: tuple[Path, .
 def lacks(target: Target, cache: Path | None = None) -> str:
     """Why this target cannot be used here, and the command that helps; empty if it can, as far as can be seen
     without importing anything."""
+    if target.engine == "toy":
+        return ""
     if lack := device_lacks(target.engine):
         return lack
     try:
-        environment = own_environment(target, cache)
-        return engine_lacks(target.engine, import_path(target, cache), environment.site if environment else None)
+        environment, path = own_environment(target, cache), import_path(target, cache)
+        if lack := engine_lacks(target.engine, path, environment.site if environment else None):
+            return lack
+        bundled = any(entry.base in path for entry in installed(cache) if entry.base)
+        python = None if bundled else interpreter(target, cache)
+        return pinned.complaint(release_under(target), differences(target, cache), python)
     except NotUsable as error:
         return str(error)
+
+
+def differences(target: Target, cache: Path | None = None) -> tuple[pinned.Older, ...]:
+    """What the workers of this target would import older than its release pins. NotUsable if it is not there."""
+    environment, path = own_environment(target, cache), import_path(target, cache)
+    behind = environment.site if environment else tuple(map(Path, sys.path))
+    required = next(filter(None, map(packages.required, (*path, *behind))), ())
+    release = packages.checkout_release(path[0]) if target.is_checkout else target.sglang
+    return tuple(pinned.older(required, versions(pinned.names(required), path, behind), release, target.engine))

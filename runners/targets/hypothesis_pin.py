@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from runners.targets.bundle.pins import PARENT, PYTHON
-from runners.targets.environments import cache_directory, targets_directory, versions
+from runners.targets.environments import cache_directory, targets_directory
+from runners.targets.packages import versions
 
 NAME, _, PINNED = PARENT[0].partition("==")
 # The archive of a bundle, and the directory that it becomes.

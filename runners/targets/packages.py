@@ -6,8 +6,10 @@ package, and what is there in one version only, cannot be in it. They lie in the
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from pathlib import Path
@@ -24,6 +26,10 @@ LAST_PINS = {
     "transformers": "5.19.0",
     "xgrammar": "0.2.7",
 }
+
+
+# Where in a bundle's base those lie that it brings, as in the cache's folder of packages.
+BUNDLED = "packages"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +90,16 @@ def checkout_release(path: Path) -> str:
     return OVERLAYS[-1].since if pins(path) else "0"
 
 
-def pins(path: Path) -> dict[str, str]:
-    """The versions that the sglang on this import path pins exactly, by distribution: of its METADATA, or of a
-    checkout's pyproject.toml. Empty where neither is there."""
+def required(path: Path) -> tuple[str, ...]:
+    """What the sglang on this import path requires: of its METADATA, or of a checkout's pyproject.toml. Empty where
+    neither is there."""
     metadata = _metadata(path)
-    return dict(_exact(HeaderParser().parsestr(metadata).get_all("Requires-Dist", []) if metadata else _declared(path)))
+    return tuple(HeaderParser().parsestr(metadata).get_all("Requires-Dist", []) if metadata else _declared(path))
+
+
+def pins(path: Path) -> dict[str, str]:
+    """The versions that the sglang on this import path pins exactly, by distribution."""
+    return dict(_exact(required(path)))
 
 
 def moved(path: Path) -> list[str]:
@@ -99,6 +110,20 @@ def moved(path: Path) -> list[str]:
         for name, version in LAST_PINS.items()
         if pinned.get(name, version) != version
     ]
+
+
+def versions(
+    names: tuple[str, ...], path: tuple[Path, ...] = (), behind: tuple[Path, ...] | None = None
+) -> dict[str, str]:
+    """The installed versions of these distributions, for a worker with this in front; absent ones are left out.
+    behind: where its interpreter has its packages, if that is not this interpreter."""
+    where = [*map(str, path), *(sys.path if behind is None else map(str, behind))]
+    numbers = {}
+    for name in names:
+        for distribution in importlib.metadata.distributions(name=name, path=where):
+            numbers[name] = distribution.version
+            break
+    return numbers
 
 
 def _metadata(path: Path) -> str:
@@ -117,7 +142,7 @@ def _declared(path: Path) -> list[str]:
         return []
 
 
-def _exact(requirements: list[str]) -> Iterator[tuple[str, str]]:
+def _exact(requirements: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Those that every installation takes: of extras and other platforms there may be others."""
     for text in requirements:
         match = re.fullmatch(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?\s*==\s*([^\s;,]+)", text.strip())

@@ -16,6 +16,8 @@ from tests.builders.small_library import flash_ops
 
 # A small base in place of the real one: one of its wheels is native, one has files for elsewhere.
 SMALL = ("sglang-kernel==0.4.3", "pure-eval==0.2.4")
+# What it brings for newer releases.
+FRONT = ("pure-eval==0.2.5",)
 METADATA = f"Metadata-Version: 2.1\nName: hypothesis\nVersion: {PINNED}\n"
 WHEELS: Mapping[str, tuple[str, Mapping[str, str | bytes]]] = {
     "sglang-kernel==0.4.3": (
@@ -34,6 +36,7 @@ WHEELS: Mapping[str, tuple[str, Mapping[str, str | bytes]]] = {
             "pure_eval-0.2.4.data/purelib/extra.py": "extra",
         },
     ),
+    FRONT[0]: ("pure_eval-0.2.5-py3-none-any.whl", {"pure_eval/__init__.py": "purer"}),
     PARENT[0]: (
         f"hypothesis-{PINNED}-cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
         {"hypothesis/__init__.py": "whose = 'bundled'", f"hypothesis-{PINNED}.dist-info/METADATA": METADATA},
@@ -76,6 +79,7 @@ def wheel(folder: Path, text: str) -> Path:
 def small_index(monkeypatch: pytest.MonkeyPatch) -> Index:
     """That pip; a bundle's base is then small, too."""
     monkeypatch.setattr(build, "BASE", SMALL)
+    monkeypatch.setattr(build, "IN_FRONT", FRONT)
     return Index()
 
 
@@ -95,6 +99,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 UNPACKED = {
     "base/extra.py": "extra",
+    "base/packages/pure-eval-0.2.5/pure_eval/__init__.py": "purer",
     "base/pure_eval/__init__.py": "pure",
     "base/sgl_kernel/__init__.py": "kernels",
     f"parent/hypothesis-{PINNED}.dist-info/METADATA": METADATA,

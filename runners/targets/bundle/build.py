@@ -7,7 +7,9 @@ The wheels are published ones, unmodified; runners/targets/bundle/pins.py says w
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,16 +18,18 @@ from repro.cases.atomic_file import write_text
 from repro.cases.releases import release_order
 from runners.targets.bundle import archive, flash_ops
 from runners.targets.bundle.archive import Member
-from runners.targets.bundle.pins import BASE, CUTLASS_SINCE, PARENT, PYTHON
+from runners.targets.bundle.pins import BASE, CUTLASS_SINCE, IN_FRONT, PARENT, PYTHON
 from runners.targets.bundle.wheels import Pin, fetch, members
 from runners.targets.environments import MARKER, NotUsable, cache_directory, checked_release
 from runners.targets.hypothesis_pin import FOLDER
 from runners.targets.install import Pip, only_one, run_pip
+from runners.targets.packages import BUNDLED, directory
 
 FORMAT = 1
 LIST = "bundle.json"
 SUFFIX = ".tar.xz"
 RELEASE = "sglang-"
+_IN_FRONT = re.compile(rf"^{BUNDLED}/[^/]+/")
 _SCRIPT = """\
 #!/usr/bin/env bash
 # unpack.sh DEST: lay this bundle out as DEST/base, DEST/parent and DEST/sglang-RELEASE, but what lies there already.
@@ -71,6 +75,8 @@ def bundle(
             for name, texts in wanted.items():
                 pins = [Pin.parse(text) for text in texts]
                 files = members(pins, fetch(pins, wheels, pip), also=(flash_ops.MEMBER,) if fa3 else ())
+                if name == "base":
+                    files |= _in_front(wheels, pip)
                 entry = _archive(out, name, files, previous.get(name), say)
                 previous[name] = entry
                 write_text(
@@ -78,6 +84,17 @@ def bundle(
                 )
     except OSError as error:
         raise NotUsable(f"cannot make a bundle in {out}: {error.strerror or error}") from error
+
+
+def _in_front(wheels: Path, pip: Pip) -> dict[str, Member]:
+    """What some releases want in front of the base's own, each in its folder."""
+    pins = [Pin.parse(text) for text in IN_FRONT]
+    files = {}
+    for pin, wheel in zip(pins, fetch(pins, wheels, pip), strict=True):
+        folder = directory(str(pin), Path(BUNDLED))
+        for name, member in members([pin], [wheel]).items():
+            files[f"{folder}/{name}"] = dataclasses.replace(member, name=f"{folder}/{name}")
+    return files
 
 
 def listed(bundle: Path) -> dict[str, dict[str, Any]]:
@@ -140,8 +157,9 @@ def _stand_in(package: str) -> dict[str, Member]:
 
 
 def _ordered(members: dict[str, Member]) -> list[Member]:
-    """By path: files that lie together are alike, and compress better together."""
-    return [members[name] for name in sorted(members)]
+    """By path: files that lie together are alike, and compress better together. So do two versions of a package, file
+    by file."""
+    return [members[name] for name in sorted(members, key=lambda name: (_IN_FRONT.sub("", name), name))]
 
 
 def _text_member(name: str, text: str) -> Member:

@@ -81,6 +81,10 @@ BASE = (
     "wcwidth==0.9.4",
 )
 
+# Of what newer releases want in front (runners/targets/packages.py), what the base brings besides its own: they lie in
+# a folder each, so that other releases do not see them. The base's own apache-tvm-ffi serves all releases.
+IN_FRONT = ("transformers==5.19.0", "tokenizers==0.23.2")
+
 # From this release on CUTLASS's Python, which stays out, is stood in for (cutlass_standin.py): 0.5.23 does not start
 # without, and 0.5.16 is known to.
 CUTLASS_SINCE = "0.5.17"
@@ -93,6 +97,8 @@ LEFT_OUT = {
         *("sgl_kernel/sm100/*", "sgl_kernel/flash_ops*", "sgl_kernel/flashmla_ops*"),
         *("_mscclpp*", "include/*", "lib/*", "lib64/*", "triton_kernels/*"),
     ),
+    # The sources that modeling_*.py are made from, which nothing imports.
+    "transformers": ("transformers/models/*/modular_*.py",),
     # Image and video models, and servers and clients in Rust (7 to 42 MB), loaded on demand.
     "sglang": ("sglang/multimodal_gen/*", "sglang/srt/grpc/_core*", "sglang/srt/rust_extensions/*.so"),
 }
