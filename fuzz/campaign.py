@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fuzz.case_source import CaseSource, NoCase
 from fuzz.draw.rounds import CASES_ANNOUNCED
 from fuzz.stats import CampaignStats, Plan
-from fuzz.triage import CampaignTriage, Hooks, KnownIssues, led_up
+from fuzz.triage import CampaignTriage, Hooks, led_up
 from fuzz.waited import Waited
 from repro.cases.case import Case, Setup
 from repro.commands.interrupts import held
@@ -169,9 +169,8 @@ class _Loop:
         """Triage what a run failed by; whether the campaign ends with one of them."""
         plan, stats, lead_up = self.stats.plan, self.stats, led_up(ran.history, ran.case)
         exact = [self.waited.exact([ran.case, lead_up], ran.trace.ended, verdict) for verdict in failures]
-        known = self._known(ran.case, exact)
-        for verdict in known.left:
-            triaged = self._failure(ran, lead_up, verdict, known.hooks or self.waited.hooks(verdict))
+        for verdict in self._unexplained(ran.case, exact):
+            triaged = self._failure(ran, lead_up, verdict)
             if triaged and plan.stop_at_first and stats.findings[verdict.fingerprint].failed:
                 return True
         return False
@@ -209,19 +208,19 @@ class _Loop:
             self.hooks.note(case, trace, verdicts, status)
         return trace, _one_of_each(verdicts), met
 
-    def _known(self, case: Case, failures: Sequence[Verdict]) -> KnownIssues:
-        """Which known issues these failures show, and what they leave."""
+    def _unexplained(self, case: Case, failures: Sequence[Verdict]) -> Sequence[Verdict]:
+        """Those of these failures that known issues leave. The case counts once, for the first of its issues."""
         if not failures:
-            return KnownIssues()
+            return ()
         with self.stats.stage("known"):
-            known = self.hooks.explain(case, failures)
-        self.stats.known.update(known.issues)
-        return known
+            explained = self.hooks.explain(case, failures)
+        self.stats.known.update(map(str, explained.issues[:1]))
+        self.stats.only_mended.update(f"{verdict.oracle}: {verdict.where}" for verdict in explained.only_mended)
+        return explained.left
 
-    def _failure(self, ran: RunWithPast, lead_up: Case | None, verdict: Verdict, elsewhere: Hooks | None) -> bool:
+    def _failure(self, ran: RunWithPast, lead_up: Case | None, verdict: Verdict) -> bool:
         """Count a failure; triage it if it is new, and say whether that was done. It counts as new while it has never
-        failed in a fresh process. lead_up: the case behind those that its session had run. elsewhere: how it is run
-        where known issues are mended, if they left it, or where every launch is waited for."""
+        failed in a fresh process. lead_up: the case behind those that its session had run."""
         stats, fingerprint = self.stats, verdict.fingerprint
         found = stats.findings.get(fingerprint)
         if found is not None:
@@ -230,14 +229,15 @@ class _Loop:
                 return False
             if found.failed or not stats.plan.triage or self.attempts[fingerprint] >= ATTEMPTS_MAX:
                 return False
-        triage = CampaignTriage(elsewhere or self.hooks, stats, verdict, ran.past)
+        waiting = self.waited.hooks(verdict)
+        triage = CampaignTriage(waiting or self.hooks, stats, verdict, ran.past)
         if found is None and not self.hooks.claim(fingerprint):
             self.others.add(fingerprint)
             triage.note(ran.case)
             return False
         self.attempts[fingerprint] += 1
-        # What was seen elsewhere was seen in a run of its own, not in this one.
-        triage.run(ran.case, lead_up, None if elsewhere else ran.trace)
+        # What came out where every launch is waited for was seen in a run of its own, not in this one.
+        triage.run(ran.case, lead_up, None if waiting else ran.trace)
         self._foresee()
         self.hooks.tell(stats.progress("triaged"))
         return True

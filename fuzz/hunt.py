@@ -69,5 +69,5 @@ def summary(campaigns: Sequence[Campaign], replays: Sequence[Replay], issues: Se
 
 
 def _known(found: CampaignFinding, issues: Sequence[Issue]) -> Issue | None:
-    target, setup = Target.parse(found.target), (found.case.setup.runner, found.case.setup.backend)
-    return explained(issues, target.sglang, target.engine, setup, found.oracle, found.fingerprint)
+    target = Target.parse(found.target)
+    return explained(issues, target.sglang, target.engine, found.case.setup, found.oracle, found.fingerprint)

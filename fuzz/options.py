@@ -61,12 +61,6 @@ def _parser() -> Parser:
     limit = run.add_mutually_exclusive_group()
     limit.add_argument("--minutes", type=positive, help="for each target; default: as the profile has it")
     limit.add_argument("--cases", type=count, help="for each target")
-    cli.add_known_issues(
-        run,
-        KNOWN_ISSUES,
-        "run a failing case again where the known issues (default: repro/known_issues.toml) are mended; what fails "
-        "there is the finding",
-    )
     run.add_argument(
         "--shard",
         type=part,
@@ -108,6 +102,21 @@ def _parser() -> Parser:
     hunt = commands.add_parser("hunt", parents=[shared], help="the main job: find, compare, report")
     hunt.add_argument("--seconds", type=positive, default=HUNT_SECONDS, help="for each target")
     hunt.set_defaults(workers=1)
+    for command in (run, hunt):
+        cli.add_known_issues(
+            command,
+            KNOWN_ISSUES,
+            "put to these what fails only by them, as a run with their bugs mended shows: it is no finding (default: "
+            "repro/known_issues.toml)",
+            default=KNOWN_ISSUES,
+        )
+        command.add_argument(
+            "--no-known-issues",
+            dest="known_issues",
+            action="store_const",
+            const=None,
+            help="what known issues make fail is a finding like any other",
+        )
     for command in (run, speed):
         command.add_argument(
             "--workers",

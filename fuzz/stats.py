@@ -63,6 +63,7 @@ class CampaignStats:
         }
         self.known: Counter[str] = Counter()  # cases that showed a known issue, by issue
         self._stale: Counter[str] = Counter()  # cases in which each value was
+        self.only_mended: Counter[str] = Counter()  # failures that showed only where known issues are mended
         self._stages: defaultdict[str, float] = defaultdict(float)
         self._facts: defaultdict[str, list[str]] = defaultdict(list)
 
@@ -166,6 +167,7 @@ class CampaignStats:
             findings=tuple(self.findings.values()),
             known=dict(self.known.most_common()),
             stale=dict(self._stale.most_common()),
+            only_mended=dict(self.only_mended.most_common()),
             stages=dict(self._stages),
             facts={name: ", ".join(texts) for name, texts in self._facts.items()},
         )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from fuzz.stats import CampaignStats
 from repro.cases.case import STEPS_MAX, Case, Setup
+from repro.ledger.explain import Explained
 from repro.shrinking.confirm import Judge, Run
 from repro.shrinking.first_divergence import FirstDivergence
 from repro.shrinking.triage import Budget, Triage, TriageHooks
@@ -24,16 +25,6 @@ from repro.traces.trace import Trace
 FIRST_TRIES = 2
 # What begins the flag of a failure that no fresh process showed.
 AFTER_OTHERS = "Only after other setups"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownIssues:
-    """What known issues leave of a failing case. issues: those that it shows, by their titles. left: failures of its
-    own. hooks: with which those are triaged, where the bugs of known issues are mended; None: as they were seen."""
-
-    issues: tuple[str, ...] = ()
-    left: tuple[Verdict, ...] = ()
-    hooks: Hooks | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +62,20 @@ class Hooks:
     # The latest cases that the session of the last run had run before the case.
     history: Callable[[], tuple[Case, ...]] = tuple
     keep_trace: Callable[[str, Case, Trace], None] = lambda seed, case, trace: None  # of the finding stored at a path
-    explain: Callable[[Case, Sequence[Verdict]], KnownIssues] = lambda case, failures: KnownIssues(left=tuple(failures))
+    # Which of these failures known issues explain.
+    explain: Callable[[Case, Sequence[Verdict]], Explained] = lambda case, failures: Explained(left=tuple(failures))
+
+
+def unexplained(judge: Judge, explain: Callable[[Case, Sequence[Verdict]], Explained]) -> Judge:
+    """The same judge without failures that known issues explain: what is shrunk by it does not drift towards them."""
+
+    def judged(case: Case, trace: Trace) -> Sequence[Verdict]:
+        verdicts = judge(case, trace)
+        failures = [verdict for verdict in verdicts if verdict.status is Status.FAIL]
+        left = explain(case, failures).left if failures else ()
+        return [verdict for verdict in verdicts if verdict.status is not Status.FAIL or verdict in left]
+
+    return judged
 
 
 class CampaignTriage:
@@ -94,7 +98,7 @@ class CampaignTriage:
         triage_hooks = TriageHooks(
             run=self._counted(hooks.run),
             run_fresh=self._counted(hooks.run_fresh),
-            judge=hooks.judge,
+            judge=unexplained(hooks.judge, hooks.explain),
             keep=self._keep,
             say=self._say,
             each_run=lambda runs: self._say(f"shrinking {self._triage.name}, run {runs}"),

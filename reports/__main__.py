@@ -24,8 +24,8 @@ from repro.commands.cli import BadInput, Parser, ended
 from repro.ledger.known import BadIssues, Issue, load
 from repro.ledger.read import History, read
 from repro.ledger.schema import BadLedger
-from repro.traces.campaign import BadRecord
 from repro.traces.exit_codes import ExitCode
+from repro.traces.typed import BadRecord
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

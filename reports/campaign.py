@@ -30,7 +30,13 @@ def summary(done: Campaign) -> list[str]:
         where = f"{done.runner}/{done.backend}"
         texts = [f"{value} ({where}, {counted(count, 'case')})" for value, count in done.stale.items()]
         lines.append(f"  stale, no reader known: {', '.join(texts)}")
-    for name, reasons in (("ERROR", done.errors), ("unsupported", done.unsupported), ("unknown", done.unknown)):
+    only_mended = "failed only where known issues were mended, no finding"
+    for name, reasons in (
+        (only_mended, done.only_mended),
+        ("ERROR", done.errors),
+        ("unsupported", done.unsupported),
+        ("unknown", done.unknown),
+    ):
         shown = list(reasons.items())[:REASONS_SHOWN]
         lines += [f"  {name}: {count} x {reason}" for reason, count in shown]
         if len(reasons) > len(shown):

@@ -12,7 +12,8 @@ from repro.cases.codec import Seed, dumps
 from repro.ledger.read import History
 from repro.ledger.rows import SEED, CampaignRow, CheckRow, FindingRow, Run
 from repro.ledger.run import check_of_replay
-from repro.traces.campaign import BadRecord, Campaign, CampaignFinding, Replay, loads
+from repro.traces.campaign import Campaign, CampaignFinding, Replay, loads
+from repro.traces.typed import BadRecord
 
 
 def read_records(paths: Sequence[Path]) -> History:

@@ -218,8 +218,7 @@ def _explained(issues: Sequence[Issue], **parts: Any) -> Subject:
     explanations = {}
     for target, square in subject.squares.items():
         release, engine = release_and_engine(target)
-        kind = (case.setup.runner, case.setup.backend)
-        issue = explained(issues, release, engine, kind, subject.oracle, subject.fingerprint)
+        issue = explained(issues, release, engine, case.setup, subject.oracle, subject.fingerprint)
         if issue and square.fails:
             square = replace(square, issue=str(issue), state=KNOWN if square.state == NEW else square.state)
         explanations[target] = square

@@ -6,6 +6,7 @@ import itertools
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import date
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from oracles.catalogue import judge_all, overall
 from repro.cases import codec
 from repro.cases.case import STEPS_MAX, Case, Target, problems
 from repro.commands.cli import ended
+from repro.ledger.explain import Explained
+from repro.ledger.known import Issue
 from repro.shrinking.store import keep
 from repro.traces.campaign import Campaign
 from repro.traces.finding import Finding, Status, Verdict
@@ -356,3 +359,38 @@ def test_toy_stale_padding_from_draw_to_seed_file(tmp_path: Path) -> None:
 def test_toy_clean_gives_no_alarm(tmp_path: Path) -> None:
     done = toy_campaign("clean", tmp_path, 48)
     assert (done.findings, done.judged, done.endings) == ((), 48, {"done": 48})
+
+
+# Known issues ----------------------------------------------------------------------------------------------------
+
+KNOWN = Issue(
+    title="rows are stale", link="", probes=(), targets=(), explains=("draft/triton oracle",), expires=date(2099, 1, 1)
+)
+
+
+def test_what_known_issues_explain_is_counted_and_no_finding() -> None:
+    """A case counts once, however many issues it shows, and not where they leave all that failed."""
+    world = World(fails=lambda case: [FAIL, OTHER] if padded_after_larger(case) else [])
+    two = Explained(issues=(KNOWN, replace(KNOWN, title="another")), only_mended=(OTHER,))
+    done = world.go(hooks=replace(world.hooks(), explain=lambda case, failures: two))
+    shown = done.verdicts["oracle"]["fail"]
+    assert done.findings == () and "fresh" not in world.log
+    assert (done.known, done.only_mended) == ({str(KNOWN): shown}, {"other: there": shown})
+    assert Campaign.from_json(done.to_json()) == done
+    left = world.go(hooks=replace(world.hooks(), explain=lambda case, failures: Explained(left=tuple(failures))))
+    assert left.known == {} and len(left.findings) == 2
+
+
+def test_what_is_left_is_shrunk_on_the_target_and_not_towards_a_known_issue() -> None:
+    """The same failure, of a known issue where a case has fewer than three steps."""
+
+    def explain(case: Case, failures: Sequence[Verdict]) -> Explained:
+        return Explained(left=tuple(failures)) if len(case.steps) >= 3 else Explained(issues=(KNOWN,))
+
+    world = World()
+    plain = world.go(replace(PLAN, stop_at_first=True))
+    assert len(plain.findings[0].case.steps) == 2
+    world = World()
+    done = world.go(replace(PLAN, stop_at_first=True), hooks=replace(world.hooks(), explain=explain))
+    assert [(len(found.case.steps), found.failed) for found in done.findings] == [(3, 3)]
+    assert done.findings[0].cell == FAIL.cell

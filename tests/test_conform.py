@@ -113,8 +113,7 @@ def test_what_a_finding_raises_is_known_by_its_place() -> None:
     """Else the adapter would be blamed."""
     stored = read(SEEDS / "verify-tree-indexes-behind-mask.json")
     failed = verdict("ended", Status.FAIL, str(stored.about["where"]))
-    setup = (stored.case.setup.runner, stored.case.setup.backend)
-    assert any(issue.names(setup, failed) for issue in load() if issue.holds_on("0.5.23", "emulated"))
+    assert any(issue.names(stored.case.setup, failed) for issue in load() if issue.holds_on("0.5.23", "emulated"))
 
 
 def test_without_a_traceback_the_words_are_what_there_is() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from oracles.catalogue import ALL
 from repro.cases import codec
+from repro.cases.case import Setup
+from repro.cases.conditions import condition
 from repro.cases.release_list import ADAPTED
 from repro.cases.releases import expected
 from repro.cases.runner_facts import RUNNER_FACTS
@@ -16,6 +20,7 @@ from repro.ledger.known import KNOWN_ISSUES, BadIssues, Issue, explained, load, 
 from repro.ledger.rows import SEED
 from repro.upstream.fixes import SEEDS
 
+SETUP = Setup(runner="draft", topk=1, num_steps=3, num_draft_tokens=4, capture_bs=(2,), slots=2)
 ISSUE = """
 [[issue]]
 title = "rows are stale"
@@ -51,12 +56,31 @@ def test_what_an_issue_explains(tmp_path: Path) -> None:
     assert probed(found, "seed:a.json", "0.5.10", "cuda") == found[0]
     assert probed(found, "seed:b.json", "0.5.10", "cuda") is None
     assert probed(found, "seed:a.json", "0.5.13", "cuda") is None
-    here = ("0.5.12", "emulated")
-    assert explained(found, *here, ("draft", "triton"), "slot0_padding", "other") == found[0]
-    assert explained(found, *here, ("draft", "flashinfer"), "slot0_padding", "other") is None
-    assert explained(found, *here, ("draft", "triton"), "staged", "other") is None
-    assert explained(found, *here, ("decode", "triton"), "staged", "a2dfbbbe8eea") == found[0]
-    assert explained(found, "0.5.13", "emulated", ("draft", "triton"), "slot0_padding", "a2dfbbbe8eea") is None
+    here, draft = ("0.5.12", "emulated"), SETUP
+    assert explained(found, *here, draft, "slot0_padding", "other") == found[0]
+    assert explained(found, *here, replace(draft, backend="flashinfer"), "slot0_padding", "other") is None
+    assert explained(found, *here, draft, "staged", "other") is None
+    assert explained(found, *here, replace(draft, runner="decode"), "staged", "a2dfbbbe8eea") == found[0]
+    assert explained(found, "0.5.13", "emulated", draft, "slot0_padding", "a2dfbbbe8eea") is None
+    # Not where it cannot show.
+    assert explained((replace(found[0], setups=("window",)),), *here, draft, "slot0_padding", "other") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("topk > 1", {"topk": 2}),
+        ("topk == 1", {"topk": 1}),
+        ("window", {"window": 4}),
+        ("not padded", {"padded": False}),
+        ("num_steps > adaptive", {"adaptive": 2}),
+        ("algorithm == EAGLE3", {"algorithm": "EAGLE3"}),
+        ("algorithm != EAGLE", {"algorithm": "NEXTN"}),
+    ],
+)
+def test_a_condition_holds_of_the_setups_that_it_names(text: str, fits: dict[str, Any]) -> None:
+    unlike = replace(SETUP, topk=3 - fits.get("topk", 1), adaptive=SETUP.num_steps)
+    assert condition(text)(replace(SETUP, **fits)) and not condition(text)(unlike)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +97,11 @@ def test_what_an_issue_explains(tmp_path: Path) -> None:
         ("explains = [", 'crashes = "no"\nexplains = [', "issue 1.crashes: expected true or false"),
         ("[[issue]]", "[[issues]]", "unknown key"),
         ("explains = [", 'mended_by = ["#1"]\nexplains = [', 'issue 1.mended_by: "#1" is not one of #23037'),
+        ("explains = [", 'setups = ["windows"]\nexplains = [', "issue 1.setups: 'windows' is no field of a setup"),
+        ("explains = [", 'setups = ["topk>1"]\nexplains = [', "issue 1.setups: 'topk>1' is no condition such as"),
+        ("explains = [", 'setups = ["capture_bs > 1"]\nexplains = [', "'capture_bs' is no field of a setup"),
+        ("explains = [", 'setups = ["algorithm > 1"]\nexplains = [', "algorithm cannot be compared so"),
+        ("explains = [", 'setups = ["topk > EAGLE"]\nexplains = [', "topk cannot be compared so"),
         ("title", "title title", "Expected"),
     ],
 )
@@ -111,6 +140,8 @@ def test_the_projects_own_file_agrees_with_its_seeds() -> None:
             setup, _, oracle = text.partition(": ")[0].partition(" ")
             runner, _, backend = setup.partition("/")
             assert backend in RUNNER_FACTS[runner].backends and oracle in oracles, text
+        # Where nothing mends it, it says which failures of which setups it explains, or it explains none.
+        assert issue.mended_by or (issue.setups and all(": " in text for text in issue.explains)), issue.title
         for probe in issue.probes:
             about = codec.read(SEEDS / probe.removeprefix(SEED)).about
             # One bug may hide another in the same seed: together their issues say when it fails.

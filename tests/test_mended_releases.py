@@ -108,5 +108,7 @@ def test_mends_break_no_runner(release: str, pair: tuple[str, str], pools: Pools
     for case in cases(*pair):
         left = failed(pools.mended, case)
         published = failed(pools.published, case) if left else {}
-        new = {v for key, v in left.items() if key not in published and not any(i.names(pair, v) for i in unmended)}
+        new = {
+            v for key, v in left.items() if key not in published and not any(i.names(case.setup, v) for i in unmended)
+        }
         assert not new, case.setup

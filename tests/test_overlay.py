@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from repro.cases.case import Target
+from repro.cases.release_list import ADAPTED
 from repro.upstream.edits import Edit, EditNotFound
 from runners.targets import overlay
 from runners.targets.environments import (
@@ -24,6 +25,7 @@ from runners.targets.environments import (
     sglang_path,
     worker_environment,
 )
+from runners.targets.mended import counts_as, mended
 from runners.targets.overlay import CannotMake, Overlay, make_overlay, overlay_at
 
 WHAT = Overlay(release="0.5.13", change="without #7")
@@ -99,6 +101,9 @@ def test_one_that_is_there_is_not_made_again_and_an_old_one_is(release: Path, tm
     assert "rows = [2]\n    rows.append(0)" in (path / EDIT.file).read_text()
     (release / EDIT.file).write_text(FILES[EDIT.file] + "# installed again\n")
     assert (make(release, tmp_path) / EDIT.file).read_text().endswith("# installed again\n")
+    # A checkout may get files.
+    (release / "sglang/srt/deep/new.py").write_text("")
+    assert (make(release, tmp_path) / "sglang/srt/deep/new.py").is_symlink()
     assert [found.name for found in path.parent.iterdir()] == [path.name]
 
 
@@ -162,6 +167,28 @@ def test_a_checkout_is_no_overlay(text: str | None, tmp_path: Path) -> None:
         (tmp_path / overlay.MARKER).write_text(text)
     assert overlay_at(tmp_path) is None
     assert release_under(Target(str(tmp_path), "emulated")) == str(tmp_path)
+
+
+def test_a_checkout_counts_as_a_release_and_is_mended_like_one(release: Path, tmp_path: Path) -> None:
+    """Known issues go by releases, and a copy of one has its bugs."""
+    checkout = release.rename(tmp_path / "checkout")
+    target = Target(str(checkout), "emulated")
+    assert counts_as(target) == ADAPTED[-1]
+    (checkout / "sglang/_version.py").write_text("__version__ = version = '0.5.12.post1'\n")
+    assert counts_as(target) == "0.5.12.post1" and counts_as(Target("0.5.13", "emulated")) == "0.5.13"
+    place = checkout / "sglang/srt/speculative/spec_utils.py"
+    place.parent.mkdir()
+    (place.parent / "beside.py").write_text("")
+    place.write_text("def get_src_tgt_cache_loc(src_cache_loc):\n    return torch.empty_like(src_cache_loc)\n")
+    made = mended(target, ("#23037", "#26335"), tmp_path)
+    assert made is not None and made.names == ("#26335",)
+    over = Path(made.target.sglang)
+    assert "torch.zeros_like" in (over / "sglang/srt/speculative/spec_utils.py").read_text()
+    assert (over / "sglang/srt/speculative/beside.py").samefile(place.parent / "beside.py")
+    # What it lacks is the checkout's, and it counts as the same release.
+    assert import_path(made.target, tmp_path) == (over, checkout) and counts_as(made.target) == "0.5.12.post1"
+    place.write_text("def get_src_tgt_cache_loc(src_cache_loc):\n    return torch.zeros_like(src_cache_loc)\n")
+    assert mended(target, ("#23037", "#26335"), tmp_path) is None
 
 
 def test_behind_an_overlay_goes_what_its_release_needs(release: Path, tmp_path: Path) -> None:

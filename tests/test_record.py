@@ -12,10 +12,11 @@ import pytest
 
 from fuzz.draw.rounds import rounds
 from repro.cases.case import Target
-from repro.traces.campaign import BadRecord, Campaign, CampaignFinding, Covered, Replay, Transition, dumps, loads
+from repro.traces.campaign import Campaign, CampaignFinding, Covered, Replay, Transition, dumps, loads
 from repro.traces.earlier import told_apart
 from repro.traces.finding import Cell, Status
 from repro.traces.trace import Termination
+from repro.traces.typed import BadRecord
 
 DATA = Path(__file__).parent / "data"
 CASE = next(itertools.islice(rounds(1, "draft", "triton", 4), 2, None))

@@ -18,8 +18,9 @@ from fuzz.cluster.schedule import LOSSES_SUSPECT
 from fuzz.stats import CampaignStats, Plan
 from repro.commands.interrupts import held
 from repro.ledger.rows import CaseRow
-from repro.traces.campaign import BadRecord, Campaign, Progress
+from repro.traces.campaign import Campaign, Progress
 from repro.traces.finding import Finding
+from repro.traces.typed import BadRecord
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

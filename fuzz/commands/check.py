@@ -57,7 +57,7 @@ def _tracing(timeout_s: float, target: Target, log: Path) -> Iterator[Ways]:
 @contextmanager
 def _explaining(timeout_s: float, log: Path) -> Iterator[Explain]:
     """By experiments, whose results on mended releases are kept."""
-    with experiments(load(), judge_all, overall, timeout_s=timeout_s, log=log) as (explainer, _):
+    with experiments(load(), judge_all, overall, timeout_s=timeout_s, log=log) as explainer:
         run = explainer.run
 
         def kept(target: Target, case: Case, tries: int) -> tuple[Sequence[Sequence[Verdict]], str]:

@@ -27,7 +27,7 @@ def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:
         context.say("interrupted: not every finding was tried on the other targets")
     context.write()
     report = context.out / "report.html"
-    issues = load()
+    issues = () if context.issues else load()  # what was left by an experiment is not known by its name
     write_text(report, render(history_of(context.campaigns, context.replays), issues=issues))
     context.say(*summary(context.campaigns, context.replays, issues), f"report: {report.absolute()}")
     return exit_code(context.campaigns, context.replays)

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from fuzz.draw.transitions import exercised
 from fuzz.in_flight import InFlight
-from fuzz.known import explain
 from fuzz.reference_schedule import ReferenceSchedule
-from fuzz.triage import Hooks
+from fuzz.triage import Hooks, unexplained
 from oracles.catalogue import judge_all, overall, oversteps
 from repro.cases.case import Case, Target
+from repro.ledger.explain import Explained
 from repro.ledger.known import Issue
 from repro.ledger.run import LedgerRun
 from repro.shrinking.first_divergence import locate
@@ -28,7 +28,7 @@ from repro.traces.finding import Finding, Status, Verdict
 from repro.traces.run_with_past import RunWithPast
 from repro.traces.trace import Trace
 from runners.processes.diagnose import locate_first
-from runners.processes.experiments import Worker, experiments
+from runners.processes.experiments import Pools, experiments
 from runners.processes.pool import Pool
 
 
@@ -114,11 +114,10 @@ def session_hooks(
             setups_per_session=place.setups_per_session,
             asks=schedule.steps,
         ) as pool,
-        experiments(place.issues, judge_all, overall, timeout_s=place.timeout_s, log=log, device=place.device) as (
-            explainer,
-            worker,
-        ),
-        closing(Worker(lambda _: pool.waiting())) as waiter,
+        experiments(
+            place.issues, judge_all, overall, timeout_s=place.timeout_s, log=log, device=place.device
+        ) as explainer,
+        closing(Pools(lambda _: pool.waiting())) as waiter,
     ):
         hooks = Hooks(
             run=in_flight.before(pool.run),
@@ -145,7 +144,11 @@ def session_hooks(
         if place.traces:
             hooks = dataclasses.replace(hooks, keep_trace=partial(keep_trace, target))
         if place.issues:
-            located = partial(locate_first, judge=judge_all)
-            hooks = dataclasses.replace(hooks, explain=partial(explain, explainer, worker.on, located, target, hooks))
+
+            def explain(case: Case, failures: Sequence[Verdict]) -> Explained:
+                return explainer.explain(case, target, failures)
+
+            located = partial(locate_first, pool, judge=unexplained(judge_all, explain))
+            hooks = dataclasses.replace(hooks, explain=explain, locate=located)
         yield hooks
     in_flight.clear()

@@ -19,7 +19,8 @@ from fuzz.parallel.merge import merged
 from fuzz.parallel.scheduler import LeaseRequest, Leases, RoundScheduler
 from fuzz.parallel.shard import Channel
 from fuzz.stats import CampaignStats, Plan
-from repro.traces.campaign import BadRecord, Campaign, Progress
+from repro.traces.campaign import Campaign, Progress
+from repro.traces.typed import BadRecord
 
 # Seconds between two checks whether all shards have ended; messages are received at once.
 _PAUSE = 0.2

@@ -52,6 +52,7 @@ def merged(parts: Sequence[Campaign]) -> Campaign:
         findings=_findings(found for part in parts for found in part.findings),
         known=_most_first(_added(part.known for part in parts)),
         stale=_most_first(_added(part.stale for part in parts)),
+        only_mended=_most_first(_added(part.only_mended for part in parts)),
         stages={name: sum(part.stages.get(name, 0.0) for part in parts) for part in parts for name in part.stages},
         facts=_facts(parts),
     )

@@ -94,9 +94,11 @@ def add_probes(parser: Parser) -> None:
     parser.add_argument("--probes", action="store_true", help=meaning)
 
 
-def add_known_issues(parser: Parser, known: Path, meaning: str) -> None:
-    """--known-issues [FILE]; without FILE: `known`."""
-    parser.add_argument("--known-issues", type=Path, nargs="?", const=known, metavar="FILE", help=meaning)
+def add_known_issues(parser: Parser, known: Path, meaning: str, default: Path | None = None) -> None:
+    """--known-issues [FILE]; without FILE: `known`; without the option: `default`."""
+    parser.add_argument(
+        "--known-issues", type=Path, nargs="?", const=known, default=default, metavar="FILE", help=meaning
+    )
 
 
 def add_tries(parser: Parser, default: int, meaning: str) -> None:

@@ -93,7 +93,7 @@ def _here(options: argparse.Namespace, targets: Sequence[Target], seeds: Stored)
     issues = known.load(options.known_issues) if options.known_issues else ()
     for target in targets:
         asking = experiments(issues, judge_all, overall, timeout_s=options.timeout, log=options.log)
-        with opened(options, target, options.sanitizer or "") as (pool, reports), asking as (explainer, _):
+        with opened(options, target, options.sanitizer or "") as (pool, reports), asking as explainer:
             for path, seed in seeds:
                 if options.fresh:
                     pool.expect((seed.case.setup,) * options.tries)

@@ -1,7 +1,7 @@
 """Whether known issues explain a failing case: an experiment, on the same release with what mends them.
 
-A case is explained if nothing of it fails any more there, or only what an issue that nothing is known to mend names in
-full. What else is left is a failure of its own. What runs is passed in.
+A failure is explained if it goes away there, or if an issue that nothing is known to mend names it in full. What else
+is left is a failure of its own. What runs is passed in.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from repro.cases.case import Case, Target
+from repro.cases.case import Case, Setup, Target
 from repro.cases.codec import digest
 from repro.ledger.known import Issue
 from repro.shrinking.replay import Outcome
 from repro.traces.finding import ENDED, RAISED, Status, Verdict
+
+# How many runs may be spent on which of several issues it is, each on a target of its own that must be imported.
+SINGLE_RUNS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,40 +29,55 @@ class Mended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """issues: those that a failing case is put down to. left: what still fails, the failures of its own; empty if it
-    is explained. mended: where it was run again, None if nowhere. doubt: why nothing could be said; then left is all
-    that failed."""
+    """issues: those that failures are put down to. left: the other failures, in the form in which the target shows
+    them; empty if all is explained. only_mended: failures that the case has only where it was run again: a patch
+    makes them, or the known issue hides them. mended: where that was, None if nowhere. doubt: why nothing could be
+    said; then left is all that failed."""
 
     issues: tuple[Issue, ...] = ()
     left: tuple[Verdict, ...] = ()
+    only_mended: tuple[Verdict, ...] = ()
     mended: Mended | None = None
     doubt: str = ""
 
     @property
     def holds(self) -> bool:
-        """Whether known issues are all that is wrong."""
+        """True if known issues are all that is wrong."""
         return bool(self.issues) and not self.left and not self.doubt
 
     def __str__(self) -> str:
         """For a person, one line."""
         titles = "; ".join(map(str, self.issues))
         change = " where known bugs are mended" if self.mended else ""
+        others = f"; fails there alone: {_kinds(self.only_mended)}" if self.only_mended else ""
         if self.holds:
-            return f"passes{change}: {titles}" if self.mended else f"as is known: {titles}"
+            made = set(self.mended.names) if self.mended else set()
+            by_experiment = all(made & {*issue.mended_by} for issue in self.issues)
+            passes = f"{'does not fail so' if others else 'passes'}{change}" if by_experiment else "as is known"
+            return f"{passes}: {titles}{others}"
         if self.doubt:
             return f"not explained by a known issue: {self.doubt}"
-        kinds = ", ".join(f"{v.oracle} at {v.where}" for v in self.left)
-        return f"still fails{change}: {kinds}" if self.mended else f"no known issue explains {kinds}"
+        left = _kinds(self.left)
+        return f"still fails{change}: {left}{others}" if self.mended else f"no known issue explains {left}"
+
+
+def _kinds(failures: Sequence[Verdict]) -> str:
+    return ", ".join(f"{verdict.oracle} at {verdict.where}" for verdict in failures)
 
 
 def to_json(explained: Explained) -> dict[str, object]:
     """All of it as plain dicts, lists and texts."""
+
+    def forms(failures: Sequence[Verdict]) -> list[dict[str, str]]:
+        return [{"oracle": v.oracle, "where": v.where, "detail": v.detail} for v in failures]
+
     return {
         "explained": explained.holds,
         "line": str(explained),
         "issues": [issue.title for issue in explained.issues],
         "mended": list(explained.mended.names) if explained.mended else [],
-        "left": [{"oracle": v.oracle, "where": v.where, "detail": v.detail} for v in explained.left],
+        "left": forms(explained.left),
+        "only_mended": forms(explained.only_mended),
     }
 
 
@@ -67,71 +85,78 @@ def to_json(explained: Explained) -> dict[str, object]:
 Mend = Callable[[Target, Sequence[str]], Mended | None]
 # Verdicts of so many runs of a case on a target, as many as took place; and why others did not.
 Run = Callable[[Target, Case, int], tuple[Sequence[Sequence[Verdict]], str]]
-# What the verdicts of a run come to.
+# The merged status of the verdicts of a run.
 Overall = Callable[[Sequence[Verdict]], Status]
 
 
 @dataclass
 class Explainer:
-    """Mutable: it remembers each case on each target. release_of: what a target is a release of."""
+    """Mutable: it remembers each case on each target. release_of: the release that a target counts as."""
 
     issues: Sequence[Issue]
     mend: Mend
     run: Run
     overall: Overall
     release_of: Callable[[Target], str]
-    _mended: dict[Target, Mended | None] = field(default_factory=dict)
+    _mended: dict[tuple[Target, tuple[str, ...]], Mended | None] = field(default_factory=dict)
     _runs: dict[tuple[Target, str, int], tuple[Sequence[Sequence[Verdict]], str]] = field(default_factory=dict)
+    _single: dict[tuple[Target, frozenset[tuple[str, str]]], Issue] = field(default_factory=dict)
+    _single_runs: int = 0
 
     def explain(self, case: Case, target: Target, failures: Sequence[Verdict], tries: int = 1) -> Explained:
         """failures: what failed on the target as it is."""
-        setup = (case.setup.runner, case.setup.backend)
-        issues = [issue for issue in self._holding(target) if issue.concerns(setup)]
+        issues = [issue for issue in self._holding(target) if issue.concerns(case.setup)]
         mended = self.mended(target)
-        failing, doubt = tuple(failures), ""
+        there, doubt = tuple(failures), ""
         if mended:
-            failing, doubt = self._left(case, mended, tries, {v.oracle for v in failures})
-        mended_names = set(mended.names) if mended else set()
-        applied = [issue for issue in issues if set(issue.mended_by) & mended_names]
-        others = [issue for issue in issues if not set(issue.mended_by) & mended_names]
-        named = {v: next((issue for issue in others if issue.names(setup, v)), None) for v in failing}
-        by_name = [issue for issue in named.values() if issue]
-        rest = tuple(v for v, issue in named.items() if issue is None)
+            there, doubt = self._failing(case, mended, tries, {v.oracle for v in failures})
         if doubt:
             return Explained(left=tuple(failures), mended=mended, doubt=doubt)
-        spoken = _speaking_of(failures, setup, applied)
-        return Explained(issues=tuple(dict.fromkeys([*spoken, *by_name])), left=rest, mended=mended)
+        applied = [issue for issue in issues if mended and set(issue.mended_by) & set(mended.names)]
+        others = [issue for issue in issues if issue not in applied]
+        seen, still = {v.key for v in failures}, {v.key for v in there}
+        gone = [v for v in failures if v.key not in still] if applied else []
+        named = {
+            v: next((issue for issue in others if issue.explains_unmended(case.setup, v)), None)
+            for v in failures
+            if v not in gone
+        }
+        by_experiment = [self._responsible(case, target, gone, applied)] if gone else []
+        return Explained(
+            issues=tuple(dict.fromkeys([*by_experiment, *filter(None, named.values())])),
+            left=tuple(v for v, issue in named.items() if issue is None),
+            only_mended=tuple(v for v in there if v.key not in seen),
+            mended=mended,
+        )
 
     def of_outcome(self, outcome: Outcome) -> Explained | None:
         """The same of a stored case that was run; None if nothing failed."""
-        failures = {(v.oracle, v.where): v for run in outcome.runs for v in run if v.status is Status.FAIL}
+        failures = {v.key: v for run in outcome.runs for v in run if v.status is Status.FAIL}
         if not failures:
             return None
         return self.explain(outcome.case, outcome.target, list(failures.values()), len(outcome.runs))
 
-    def mended(self, target: Target) -> Mended | None:
-        """Where cases are run to see what known issues leave, all of those that hold there being mended at once: one
-        worker for a release. None where nothing is known to mend any."""
-        wanted = dict.fromkeys(name for issue in self._holding(target) for name in issue.mended_by)
-        if target not in self._mended:
-            self._mended[target] = self.mend(target, tuple(wanted)) if wanted else None
-        return self._mended[target]
+    def mended(self, target: Target, issue: Issue | None = None) -> Mended | None:
+        """The target on which cases are run to see what known issues leave, all of those that hold there being mended
+        at once, or this one alone. None where nothing is known to mend any."""
+        issues = [issue] if issue else self._holding(target)
+        wanted = tuple(dict.fromkeys(name for issue in issues for name in issue.mended_by))
+        if (target, wanted) not in self._mended:
+            self._mended[target, wanted] = self.mend(target, wanted) if wanted else None
+        return self._mended[target, wanted]
 
     def _holding(self, target: Target) -> list[Issue]:
         release = self.release_of(target)
         return [issue for issue in self.issues if issue.holds_on(release, target.engine)]
 
-    def _left(
+    def _failing(
         self, case: Case, mended: Mended, tries: int, oracles: Collection[str]
     ) -> tuple[tuple[Verdict, ...], str]:
         """The failures that are there with the changes made, each once; and why that cannot be said. oracles: what
         failed without them: where all of that passes, the rest may have nothing to judge, as of a case without a graph
         or of idle batches alone."""
-        key = (mended.target, digest(case), tries)
-        if key not in self._runs:
-            self._runs[key] = self.run(mended.target, case, tries)
-        runs, trouble = self._runs[key]
-        failures = {(v.oracle, v.where): v for run in runs for v in run if v.status is Status.FAIL}
+        runs, trouble = self._ran(mended.target, case, tries)
+        failures = {v.key: v for run in runs for v in run if v.status is Status.FAIL}
         if failures:
             return tuple(failures.values()), ""
         if trouble or not runs:
@@ -140,6 +165,33 @@ class Explainer:
             return (), "with known changes applied it cannot be judged"
         return (), ""
 
+    def _ran(self, target: Target, case: Case, tries: int) -> tuple[Sequence[Sequence[Verdict]], str]:
+        key = (target, digest(case), tries)
+        if key not in self._runs:
+            self._runs[key] = self.run(target, case, tries)
+        return self._runs[key]
+
+    def _responsible(self, case: Case, target: Target, gone: Sequence[Verdict], applied: Sequence[Issue]) -> Issue:
+        """Of issues that were mended together, the one to which these failures are put down: that names them, else
+        the first that makes them go away alone. What fails alike is asked for once."""
+        likely = _speaking_of(gone, case.setup, applied)
+        if len(likely) == 1:
+            return likely[0]
+        key = (target, frozenset(verdict.key for verdict in gone))
+        if key not in self._single:
+            alone = (issue for issue in likely if self._goes_away(case, target, gone, issue))
+            self._single[key] = next(alone, likely[0])
+        return self._single[key]
+
+    def _goes_away(self, case: Case, target: Target, gone: Sequence[Verdict], issue: Issue) -> bool:
+        mended = self.mended(target, issue)
+        if mended is None or self._single_runs >= SINGLE_RUNS:
+            return False
+        self._single_runs += 1
+        runs, _ = self._ran(mended.target, case, 1)
+        still = {verdict.key for run in runs for verdict in run if verdict.status is Status.FAIL}
+        return bool(runs) and not still & {verdict.key for verdict in gone}
+
 
 def _right_again(run: Sequence[Verdict], oracles: Collection[str]) -> bool:
     """Whether it ended well, what these oracles say is right, and none raised."""
@@ -147,9 +199,9 @@ def _right_again(run: Sequence[Verdict], oracles: Collection[str]) -> bool:
     return {ENDED, *oracles} <= passed and not any(verdict.where == RAISED for verdict in run)
 
 
-def _speaking_of(failures: Sequence[Verdict], setup: tuple[str, str], applied: Sequence[Issue]) -> Sequence[Issue]:
+def _speaking_of(failures: Sequence[Verdict], setup: Setup, applied: Sequence[Issue]) -> Sequence[Issue]:
     """Of issues that were mended together, those that name what failed, else those that name its oracle."""
-    oracles = {f"{'/'.join(setup)} {v.oracle}" for v in failures}
+    oracles = {f"{setup.runner}/{setup.backend} {v.oracle}" for v in failures}
     by_name = [issue for issue in applied if any(issue.names(setup, v) for v in failures)]
     by_oracle = [issue for issue in applied if oracles & {text.partition(": ")[0] for text in issue.explains}]
     return by_name or by_oracle or applied

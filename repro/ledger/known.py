@@ -9,8 +9,9 @@ from datetime import date
 from pathlib import Path
 
 from repro.cases import json_parts
-from repro.cases.case import ENGINES
+from repro.cases.case import ENGINES, Setup
 from repro.cases.codec import BadSeed
+from repro.cases.conditions import BadCondition, condition
 from repro.cases.releases import engine_of, in_range
 from repro.ledger.rows import FINDING, SEED
 from repro.traces.finding import Verdict
@@ -19,7 +20,7 @@ from repro.upstream.backports import BY_NAME
 KNOWN_ISSUES = Path(__file__).resolve().parents[1] / "known_issues.toml"
 _TEXT_MAX = 300
 _REQUIRED = frozenset({"title", "link", "probes", "targets", "explains", "expires"})
-_OPTIONAL = frozenset({"crashes", "mended_by"})
+_OPTIONAL = frozenset({"crashes", "mended_by", "setups"})
 
 
 class BadIssues(ValueError):
@@ -28,7 +29,7 @@ class BadIssues(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Issue:
-    """What may fail where: see the head of known_issues.toml. mended_by: names of backports."""
+    """What may fail where: see the head of known_issues.toml. mended_by: names of backports. setups: conditions."""
 
     title: str
     link: str
@@ -38,17 +39,22 @@ class Issue:
     expires: date
     crashes: bool = False
     mended_by: tuple[str, ...] = ()
+    setups: tuple[str, ...] = ()
 
-    def concerns(self, setup: tuple[str, str]) -> bool:
-        """Whether it says anything of this runner and backend."""
-        return any(text.startswith(f"{'/'.join(setup)} ") for text in self.explains)
+    def concerns(self, setup: Setup) -> bool:
+        """True if it says anything of this runner and backend, and all its conditions hold."""
+        place = f"{setup.runner}/{setup.backend} "
+        named = any(text.startswith(place) for text in self.explains)
+        return named and all(condition(text)(setup) for text in self.setups)
 
-    def names(self, setup: tuple[str, str], verdict: Verdict) -> bool:
-        """Whether it names this very failure: runner, backend, oracle, where, and the first wrong buffer if it says
-        one. An oracle alone is not enough: it would hide whatever else fails there."""
-        named = f"{'/'.join(setup)} {verdict.oracle}: {verdict.where}"
-        buffer = f"{named} [{verdict.cell.buffer}]" if verdict.cell else named
-        return bool({named, buffer} & {*self.explains})
+    def names(self, setup: Setup, verdict: Verdict) -> bool:
+        """True if it names this failure: runner, backend, oracle, where, and the first wrong buffer if it says one."""
+        return self.concerns(setup) and bool({*_named(setup, verdict)} & {*self.explains})
+
+    def explains_unmended(self, setup: Setup, verdict: Verdict) -> bool:
+        """True if this failure is put down to it where nothing can be mended: it says which setups it concerns, and
+        names the failure with its first wrong buffer. Less would hide whatever else fails there."""
+        return bool(self.setups) and self.concerns(setup) and _named(setup, verdict)[-1] in self.explains
 
     def holds_on(self, release: str, engine: str) -> bool:
         """Whether this target is one of its targets. What has no release number is not."""
@@ -67,17 +73,25 @@ def probed(issues: Iterable[Issue], subject: str, release: str, engine: str) -> 
 
 
 def explained(
-    issues: Iterable[Issue], release: str, engine: str, setup: tuple[str, str], oracle: str, fingerprint: str
+    issues: Iterable[Issue], release: str, engine: str, setup: Setup, oracle: str, fingerprint: str
 ) -> Issue | None:
-    """The issue that may be why a campaign finds this, for a person to read. setup: runner and backend. Whether it is,
-    only an experiment says (repro/ledger/explain.py)."""
-    oracle_of = f"{'/'.join(setup)} {oracle}"
+    """The issue that may be why a campaign finds this, for a person to read. Whether it is, only an experiment says
+    (repro/ledger/explain.py)."""
+    oracle_of = f"{setup.runner}/{setup.backend} {oracle}"
     names = {fingerprint, f"{FINDING}{fingerprint}"}
     for issue in issues:
-        explains = {text.partition(": ")[0] for text in issue.explains}
-        if issue.holds_on(release, engine) and (oracle_of in explains or names & {*issue.explains, *issue.probes}):
+        of_oracle = oracle_of in {text.partition(": ")[0] for text in issue.explains} and issue.concerns(setup)
+        if issue.holds_on(release, engine) and (of_oracle or names & {*issue.explains, *issue.probes}):
             return issue
     return None
+
+
+def _named(setup: Setup, verdict: Verdict) -> tuple[str, str]:
+    """The failure as a line of `explains`, without its first wrong buffer and with it, if it has one that its place
+    does not name."""
+    named = f"{setup.runner}/{setup.backend} {verdict.oracle}: {verdict.where}"
+    buffer = verdict.cell.buffer if verdict.cell and verdict.cell.buffer not in verdict.where else ""
+    return named, f"{named} [{buffer}]" if buffer else named
 
 
 def load(path: Path = KNOWN_ISSUES) -> tuple[Issue, ...]:
@@ -118,7 +132,13 @@ def _issue(part: str, value: object) -> Issue:
         expires=fields["expires"],
         crashes=bool(fields.get("crashes", False)),
         mended_by=texts("mended_by") if "mended_by" in fields else (),
+        setups=texts("setups") if "setups" in fields else (),
     )
+    for text_of in issue.setups:
+        try:
+            condition(text_of)
+        except BadCondition as error:
+            raise json_parts.Refused(f"{part}.setups: {error}") from error
     for name in issue.mended_by:
         if name not in BY_NAME:
             raise json_parts.Refused(f"{part}.mended_by: {json_parts.shown(name)} is not one of {', '.join(BY_NAME)}")

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 from repro.ledger.rows import CampaignRow, CaseCount, CaseRow, CheckRow, FindingRow, FixRow, Row, Run
 from repro.ledger.schema import TABLES, BadLedger, columns, connect_to_read, trouble
 from repro.ledger.unfinished import Alike, unfinished
-from repro.traces.campaign import BadRecord, Campaign
+from repro.traces.campaign import Campaign
 from repro.traces.finding import Cell
+from repro.traces.typed import BadRecord
 
 R = TypeVar("R", CampaignRow, FindingRow, CheckRow, FixRow)
 # The columns of a case's run that are read: most of CaseRow, in this order.

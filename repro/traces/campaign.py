@@ -5,9 +5,7 @@ Everything a report shows is in here; a report never runs or judges anything aga
 
 from __future__ import annotations
 
-import functools
 import json
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -17,15 +15,10 @@ from repro.cases.codec import case_from_json, case_to_json
 from repro.traces.earlier import UNFIT, places, reasons_told_apart, renamed
 from repro.traces.excerpt import Excerpt
 from repro.traces.finding import Cell, Finding, Status, Verdict, fingerprint
-
-Made = typing.TypeVar("Made")
+from repro.traces.typed import BadRecord, typed
 
 _SETUP = frozenset({"runner", "backend"})  # of a finding's case, stored beside it
 FORMAT = 1  # raised when a reader of the old form would misunderstand the new one
-
-
-class BadRecord(ValueError):
-    """The text is not a record; the message names the part that was refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -184,8 +177,10 @@ class Campaign:
     those that none had. stages: seconds spent on draw, build, graph, eager, record, pass (the rest of a run: process
     and transport), judge, store, confirm, shrink. facts: what the traces said about release, adapter, engine, torch,
     machine. known: how many cases showed a known issue, by issue, where known issues were asked about; such failures
-    are no findings. stale: in how many cases each value was stale and had no known reader. workers: processes that ran
-    cases at the same time; seconds is then the longest, stages are added up.
+    are no findings. only_mended: failures that cases showed only with known issues mended, and how often: the fault
+    of a patch, or hidden by the issue that it mends; no findings. stale: in how many cases each value was stale and had
+    no known reader. workers: processes that ran cases at the same time; seconds is then the longest, stages are added
+    up.
     """
 
     target: Target
@@ -215,6 +210,7 @@ class Campaign:
     facts: Mapping[str, str] = field(default_factory=dict)
     workers: int = 1
     known: Mapping[str, int] = field(default_factory=dict)
+    only_mended: Mapping[str, int] = field(default_factory=dict)
     states: Mapping[str, int] = field(default_factory=dict)
     states_missing: tuple[str, ...] = ()
     stale: Mapping[str, int] = field(default_factory=dict)
@@ -225,8 +221,7 @@ class Campaign:
         form |= {"target": str(self.target), "transitions": list(map(covered_to_json, self.transitions))}
         form["transitions_missing"] = [asdict(transition) for transition in self.transitions_missing]
         form |= {"findings": list(map(found_to_json, self.findings)), "states_missing": list(self.states_missing)}
-        for name in ("endings", "unknown", "unsupported", "errors", "stages", "facts", "known", "states", "stale"):
-            form[name] = dict(form[name])
+        form |= {name: dict(value) for name, value in form.items() if isinstance(value, Mapping)}
         form["verdicts"] = {oracle: dict(counts) for oracle, counts in self.verdicts.items()}
         return form
 
@@ -240,44 +235,15 @@ class Campaign:
             parts["target"] = Target.parse(parts["target"])
             parts["transitions"] = tuple(covered_from_json(part) for part in parts["transitions"])
             parts["transitions_missing"] = tuple(
-                _typed(Transition(**part)) for part in parts.get("transitions_missing", ())
+                typed(Transition(**part)) for part in parts.get("transitions_missing", ())
             )
             parts["states_missing"] = tuple(parts.get("states_missing", ()))
             parts["findings"] = tuple(finding for part in parts["findings"] for finding in _founds(part))
-            return _typed(cls(**parts))
+            return typed(cls(**parts))
         except BadRecord:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadRecord(f"campaign: {type(error).__name__}: {error}") from error
-
-
-def _typed(built: Made) -> Made:
-    """The value itself if every field is of the kind that its class says. BadRecord, naming the field, if not."""
-    kind: Any = type(built)
-    for name, hint in _hints(kind).items():
-        if not _fits(getattr(built, name), hint):
-            raise BadRecord(f"{kind.__name__}.{name}: a value of the wrong kind")
-    return built
-
-
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
-def _fits(value: object, hint: Any) -> bool:
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(item, parts[0]) for item in value)
-    if origin is Mapping:
-        return isinstance(value, dict) and all(_fits(k, parts[0]) and _fits(v, parts[1]) for k, v in value.items())
-    if origin is not None:  # a union
-        return any(_fits(value, part) for part in parts)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint)
 
 
 def covered_to_json(covered: Covered) -> dict[str, Any]:
@@ -286,7 +252,7 @@ def covered_to_json(covered: Covered) -> dict[str, Any]:
 
 def covered_from_json(form: Mapping[str, Any]) -> Covered:
     parts = dict(form)
-    return _typed(Covered(count=parts.pop("count"), transition=_typed(Transition(**parts))))
+    return typed(Covered(count=parts.pop("count"), transition=typed(Transition(**parts))))
 
 
 def found_to_json(finding: CampaignFinding) -> dict[str, Any]:
@@ -301,9 +267,9 @@ def found_to_json(finding: CampaignFinding) -> dict[str, Any]:
 def found_from_json(form: Mapping[str, Any]) -> CampaignFinding:
     parts = {name: value for name, value in form.items() if name not in _SETUP}
     parts["case"] = case_from_json(parts["case"])
-    parts["cell"] = _typed(Cell(**parts["cell"])) if parts["cell"] else None
+    parts["cell"] = typed(Cell(**parts["cell"])) if parts["cell"] else None
     parts["excerpts"] = tuple(_excerpt_from_json(part) for part in parts.get("excerpts", ()))
-    return _typed(CampaignFinding(**parts))
+    return typed(CampaignFinding(**parts))
 
 
 def _founds(form: Mapping[str, Any]) -> tuple[CampaignFinding, ...]:
@@ -334,7 +300,7 @@ def _is_of(cell: Cell | None, where: str) -> bool:
 
 def _excerpt_from_json(form: Mapping[str, Any]) -> Excerpt:
     # JSON has no tuples.
-    return _typed(Excerpt(**(dict(form) | {"graph": tuple(form["graph"]), "eager": tuple(form["eager"])})))
+    return typed(Excerpt(**(dict(form) | {"graph": tuple(form["graph"]), "eager": tuple(form["eager"])})))
 
 
 def replay_to_json(replay: Replay) -> dict[str, Any]:
@@ -342,7 +308,7 @@ def replay_to_json(replay: Replay) -> dict[str, Any]:
 
 
 def replay_from_json(form: Mapping[str, Any]) -> Replay:
-    return _typed(Replay(**(dict(form) | {"status": Status[form["status"]]})))
+    return typed(Replay(**(dict(form) | {"status": Status[form["status"]]})))
 
 
 def _renamed(forms: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:

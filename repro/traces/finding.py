@@ -58,6 +58,11 @@ class Verdict:
         """The failure's identity, in 12 hex digits."""
         return fingerprint(self.runner, self.backend, self.oracle, self.where)
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """The fingerprint and the first wrong buffer, by which two causes under one fingerprint are told apart."""
+        return self.fingerprint, self.cell.buffer if self.cell else ""
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"status": self.status.name}
 

@@ -335,13 +335,7 @@ def _of(repair: CandidatePatch) -> Backport:
     return Backport(name=repair.seed, why=repair.why, forms=forms)
 
 
-# All backports of a release are applied together: the first of these changes lines of verify-window-reads-first-tokens,
-# and none of them has been tried beside the others.
-_ALONE = (
-    "draft-extend-window-reads-first-tokens",
-    "verify-window-by-place-in-tree",
-    "verify-window-deterministic-mask",
-    "multi-layer-hidden-states-unmade",
-)
-BACKPORTS = (*_BACKPORTS, *(_of(repair) for repair in CANDIDATE_PATCHES if repair.seed not in _ALONE))
+# All backports of a release are applied together, and this one changes lines of verify-window-reads-first-tokens.
+_ALONE = "draft-extend-window-reads-first-tokens"
+BACKPORTS = (*_BACKPORTS, *(_of(repair) for repair in CANDIDATE_PATCHES if repair.seed != _ALONE))
 BY_NAME = {backport.name: backport for backport in BACKPORTS}

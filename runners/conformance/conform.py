@@ -38,9 +38,8 @@ def release(
     asked = jobs()
 
     def known(case: Case, verdict: Verdict) -> bool:
-        setup = (case.setup.runner, case.setup.backend)
         holding = (issue for issue in issues if issue.holds_on(version, target.engine))
-        return any(issue.names(setup, verdict) for issue in holding)
+        return any(issue.names(case.setup, verdict) for issue in holding)
 
     done = []
     with Pool(target, fresh=True, log=log, standbys=room_for(target.engine)) as pool:

@@ -1,4 +1,4 @@
-"""Known issues put to the test: a failing case is run again on its release with what mends them, in a worker that stays
+"""Known issues put to the test: a failing case is run again on its target with what mends them, in a worker that stays
 open for the next one."""
 
 from __future__ import annotations
@@ -14,28 +14,36 @@ from repro.shrinking.confirm import Judge, attempts
 from repro.shrinking.replay import trouble
 from repro.traces.finding import Verdict
 from runners.processes.pool import Pool
-from runners.targets.environments import release_under
-from runners.targets.mended import mended
+from runners.targets.mended import counts_as, mended
+
+# Pools that stay open: of a target with all known bugs mended, and of one with those of a single issue. Importing a
+# release takes seconds, and memory.
+POOLS_MAX = 2
 
 
-class Worker:
-    """The pool of the target that was asked for last: importing a release takes seconds, and memory. Mutable."""
+class Pools:
+    """The pools of the targets that were asked for last. Mutable."""
 
     def __init__(self, make: Callable[[Target], Pool]) -> None:
         self._make = make
-        self._stack = ExitStack()
-        self._target: Target | None = None
-        self._pool: Pool | None = None
+        self._open: dict[Target, tuple[Pool, ExitStack]] = {}  # the latest last
 
     def on(self, target: Target) -> Pool:
-        if self._pool is None or self._target != target:
-            self.close()
-            self._target, self._pool = target, self._stack.enter_context(self._make(target))
-        return self._pool
+        entry = self._open.pop(target, None)
+        if entry is None:
+            while len(self._open) >= POOLS_MAX:
+                self._close(next(iter(self._open)))
+            stack = ExitStack()
+            entry = stack.enter_context(self._make(target)), stack
+        self._open[target] = entry
+        return entry[0]
 
     def close(self) -> None:
-        self._pool = None
-        self._stack.close()
+        while self._open:
+            self._close(next(iter(self._open)))
+
+    def _close(self, target: Target) -> None:
+        self._open.pop(target)[1].close()
 
 
 @contextmanager
@@ -47,19 +55,16 @@ def experiments(
     timeout_s: float,
     log: Path | None = None,
     device: str = "",
-) -> Iterator[tuple[Explainer, Worker]]:
-    """Explains failing cases by these issues. The worker is ended with the block."""
-    worker = Worker(lambda target: Pool(target, timeout_s=timeout_s, log=log, device=device))
+) -> Iterator[Explainer]:
+    """Explains failing cases by these issues. The workers are ended with the block."""
+    pools = Pools(lambda target: Pool(target, timeout_s=timeout_s, log=log, device=device))
 
     def run(target: Target, case: Case, tries: int) -> tuple[list[Sequence[Verdict]], str]:
-        finished = list(attempts(worker.on(target).run, judge, case, tries))
+        finished = list(attempts(pools.on(target).run, judge, case, tries))
         reasons = [trouble(attempt.trace.ended) for attempt in finished if not attempt.took_place]
         return [attempt.verdicts for attempt in finished if attempt.took_place], reasons[-1] if reasons else ""
 
     try:
-        yield (
-            Explainer(issues=issues, mend=mended, run=run, overall=overall, release_of=release_under),
-            worker,
-        )
+        yield Explainer(issues=issues, mend=mended, run=run, overall=overall, release_of=counts_as)
     finally:
-        worker.close()
+        pools.close()

@@ -1,15 +1,18 @@
-"""A release with known bugs mended: an overlay with the backports that can be made there."""
+"""A release or a checkout with known bugs mended: an overlay with the backports that can be made there."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from repro.cases.case import Target
+from repro.cases.release_list import ADAPTED
 from repro.ledger.explain import Mended
 from repro.upstream.backports import mends
 from repro.upstream.edits import EditNotFound
+from runners.targets import packages
 from runners.targets.environments import NotUsable, overlays_directory, release_under, sglang_path
 from runners.targets.overlay import CannotMake, Overlay, make_overlay
 
@@ -31,3 +34,15 @@ def mended(target: Target, names: Sequence[str], cache: Path | None = None) -> M
     except (NotUsable, CannotMake, EditNotFound):
         return None
     return Mended(target=Target(str(path), target.engine), names=tuple(edits))
+
+
+def counts_as(target: Target) -> str:
+    """The release that known issues and expectations take a target for: what its files say, of an overlay what those
+    under it say; the last adapted one of a checkout that says nothing."""
+    release = release_under(target)
+    if release != target.sglang:
+        return counts_as(Target(release, target.engine))
+    if not target.is_checkout:
+        return release
+    stated = packages.checkout_release(Path(target.sglang).expanduser().absolute())
+    return ADAPTED[-1] if re.match(r"0(\.0)*(\.dev.*|\+.*)?$", stated) else stated

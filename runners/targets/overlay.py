@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from repro.upstream.rig import Contents
 # Written last into an overlay, and what makes a checkout one.
 MARKER = ".eagleeye-overlay.json"
 _PART = ".part-"
+NAME_MAX = 150  # characters of a folder's name, in which a checkout has its whole path
 # Compiled forms of the release's own files: an overlay must neither read nor replace those of files that it edits.
 _NOT_LINKED = ("__pycache__",)
 
@@ -71,7 +72,7 @@ def overlay_of(source: Path, what: Overlay, contents: Contents, overlays: Path) 
 
 
 def _made(source: Path, what: Overlay, contents: Contents, marker: str, overlays: Path) -> Path:
-    path = overlays / re.sub(r"[^A-Za-z0-9.]+", "-", str(what))
+    path = overlays / re.sub(r"[^A-Za-z0-9.]+", "-", str(what)).strip("-")[-NAME_MAX:]
     if _is(path, marker):
         return path
     overlays.mkdir(parents=True, exist_ok=True)
@@ -104,9 +105,18 @@ def _marker(source: Path, what: Overlay, contents: Contents, **more: object) -> 
         "source": str(source),
         "files": {file: hashlib.sha256((text or "").encode()).hexdigest() for file, text in contents.items()},
         "gone": sorted(file for file, text in contents.items() if text is None),
+        # A checkout may get new files, which are linked in the folders that are not links themselves.
+        "beside": hashlib.sha256("\n".join(_beside(source, contents)).encode()).hexdigest(),
     }
     marker |= more
     return json.dumps(marker, indent=1) + "\n"
+
+
+def _beside(source: Path, files: Iterable[str]) -> list[str]:
+    """All that is in the folders on the way to these files."""
+    folders = {folder for file in files for folder in Path(file).parents if folder != Path()}
+    inside = (path for folder in folders for path in (source / folder).glob("*"))
+    return sorted(str(path) for path in inside if path.name not in _NOT_LINKED)
 
 
 def _is(path: Path, marker: str) -> bool:

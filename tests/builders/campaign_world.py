@@ -116,5 +116,5 @@ class World:
             history=lambda: tuple(self.session[:-1]),
         )
 
-    def go(self, plan: Plan = PLAN, cases: Iterator[Case] | None = None) -> Campaign:
-        return campaign(plan, CaseStream(cases or drawn(plan), self.coming), self.hooks())
+    def go(self, plan: Plan = PLAN, cases: Iterator[Case] | None = None, hooks: Hooks | None = None) -> Campaign:
+        return campaign(plan, CaseStream(cases or drawn(plan), self.coming), hooks or self.hooks())

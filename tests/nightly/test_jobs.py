@@ -128,7 +128,7 @@ class Pools:
 def explainer(nightly: Nightly, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explainer]:
     """Puts known issues to the test: in a worker of its own, which stays open on one release."""
     log = tmp_path_factory.mktemp("mended") / "log"
-    with experiments(nightly.issues, judge_all, overall, timeout_s=SILENCE_S, log=log) as (asked, _):
+    with experiments(nightly.issues, judge_all, overall, timeout_s=SILENCE_S, log=log) as asked:
         yield asked
 
 
