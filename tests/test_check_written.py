@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fuzz.check.changed_lines import FILES_MAX, LINES_MAX, Line, changed_lines, naming
 from fuzz.check.plan import directed
 from fuzz.check.written import wrote
 from repro.cases.case import Case, Target
@@ -81,3 +83,32 @@ def test_an_error_has_the_line_that_raised_it() -> None:
     detail = 'File "/x/sglang/srt/a.py", line 5, in replay\nValueError: no'
     raised = Trace(ended=End(how=Termination.RAISED, what="ValueError", detail=detail))
     assert said(raised, trace({}), ended) == "It came out at sglang/srt/a.py:5 in replay."
+
+
+def tree(folder: Path, text: str) -> Path:
+    (folder / "sglang" / "srt").mkdir(parents=True)
+    (folder / "sglang" / "srt" / "a.py").write_text(text)
+    return folder
+
+
+def test_changed_lines_that_name_the_buffer_are_told(tmp_path: Path) -> None:
+    base = tree(tmp_path / "base", "one\nbuffers.seq_lens.copy_(seq_lens)\nthree\nfour\n")
+    gone = tree(tmp_path / "gone", "one\nthree\nfour\n")
+    other = tree(tmp_path / "other", "zero\none\nbuffers.seq_lens.fill_(0)\nthree\n5\n")
+    assert naming("seq_lens", changed_lines(base, gone)) == "The change removes sglang/srt/a.py:2, which names it."
+    assert naming("seq_lens", changed_lines(base, other)) == "The change has sglang/srt/a.py:3, which names it."
+    assert naming("lens", changed_lines(base, other)) == "" and changed_lines(base, base) == []
+    lines = [Line(place=f"sglang/srt/a.py:{number}", text="seq_lens") for number in range(LINES_MAX + 1)]
+    assert naming("seq_lens", lines) == ""
+    written = {1: [("seq_lens", 0, 3, HERE)]}
+    finding = Finding(case=CASE, target=BRANCH, verdict=VERDICT, failed=1, tried=1)
+    changed = changed_lines(base, gone)
+    said = wrote(finding, lambda case, trace: [VERDICT], lambda case: trace(written), None, None, changed)
+    assert said == f"Here it is written at {HERE}. The change removes sglang/srt/a.py:2, which names it."
+
+
+def test_of_a_change_of_many_files_no_line_is_told(tmp_path: Path) -> None:
+    base, here = tree(tmp_path / "base", "one\n"), tree(tmp_path / "here", "one\n")
+    for number in range(FILES_MAX + 1):
+        (here / "sglang" / "srt" / f"b{number}.py").write_text("seq_lens\n")
+    assert changed_lines(base, here) == []

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fuzz.check.causes import Failing
+from fuzz.check.changed_lines import changed_lines
 from fuzz.check.compare import with_base, with_known_issues
 from fuzz.check.guard import Check, Checked, Compare, Ways
 from fuzz.check.plan import Plan, plan
@@ -77,9 +78,10 @@ def command_check(options: argparse.Namespace, tools: Tools) -> ExitCode:
             yield with_base(base, ways.run_fresh, tools.judge, Results(folder=tools.kept(base)))
 
     def lines_of(findings: Sequence[Finding]) -> list[str]:
+        changed = changed_lines(tools.source(base), tools.source(target)) if base else []
         with tools.pool(target, log, True) as here, tools.pool(base, log, True) if base else nullcontext() as there:
             run_there = there.run_fresh if there else None
-            return [wrote(finding, tools.judge, here.run_fresh, base, run_there) for finding in findings]
+            return [wrote(finding, tools.judge, here.run_fresh, base, run_there, changed) for finding in findings]
 
     done = Check(
         checked=Checked(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from fuzz.check.changed_lines import Line, naming
 from repro.cases.case import Target
 from repro.shrinking.confirm import Judge, Run
 from repro.shrinking.first_divergence import of_run
@@ -10,28 +13,33 @@ from repro.traces.finding import Finding
 from repro.traces.trace import Trace
 
 
-def wrote(finding: Finding, judge: Judge, here: Run, base: Target | None, there: Run | None) -> str:
-    """In a sentence; empty if no write into an input buffer was wrong or missing. here, there: run a case with writes
-    noted, on the changed tree and on its base."""
+def wrote(
+    finding: Finding, judge: Judge, here: Run, base: Target | None, there: Run | None, changed: Sequence[Line] = ()
+) -> str:
+    """In a sentence or two; empty where nothing is known. here, there: run a case with writes noted, on the changed
+    tree and on its base. changed: the lines in which these differ."""
     case, wanted = finding.case, finding.verdict.fingerprint
     trace = here(case)
     failures = [verdict for verdict in judge(case, trace) if verdict.fingerprint == wanted]
+    first = of_run(trace, failures)
     source = origin(case, trace, failures)
-    if source is None:
-        place = of_run(trace, failures).place
-        return f"It came out at {place}." if place else ""
+    texts = [f"It came out at {first.place}." if first.place else ""]
+    if source:
+        texts = [_line(source, base, _last(there(case), source) if there else None)]
+    if first.cell:
+        texts.append(naming(first.cell.buffer, changed))
+    return " ".join(filter(None, texts))
+
+
+def _line(source: Origin, base: Target | None, theirs: str | None) -> str:
+    """theirs: the base's line; empty where it has none, None where there is no base."""
     mine = source.writer.place if source.writer else ""
     left = f" The value was left by call {source.left_by}, written by {source.left_at}." if source.left_by >= 0 else ""
-    theirs = _last(there(case), source) if there else ""
-    match bool(mine), bool(theirs):
-        case True, True:
-            return f"{base} writes it at {theirs}; here it is written at {mine}."
-        case False, True:
-            return f"{base} writes it at {theirs}; here no line does.{left}"
-        case True, False:
-            return f"Here it is written at {mine}{f'; {base} does not write it' if there else ''}."
-        case _:
-            return left.strip() or "No line of sglang was seen to write it: a compiled kernel does, or nothing."
+    if theirs:
+        return f"{base} writes it at {theirs}; here {f'it is written at {mine}' if mine else 'no line does'}.{left}"
+    if mine:
+        return f"Here it is written at {mine}{f'; {base} does not write it' if theirs is not None else ''}."
+    return left.strip() or "No line of sglang was seen to write it: a compiled kernel does, or nothing."
 
 
 def _last(trace: Trace, source: Origin) -> str:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from runners.recording.observer import Watch
 ASKED = os.environ.get("EAGLEEYE_WRITES", "0") not in ("", "0")
 FACT = "writes of call "  # and its number: what a trace's facts call them
 _PACKAGE = "/sglang/"
+_UTILITIES = "utils"
 
 
 class _Writes(TorchDispatchMode):
@@ -72,15 +74,20 @@ def _rows(written: torch.Tensor, buffer: torch.Tensor) -> tuple[int, int]:
 
 
 def _place() -> str:
-    """The innermost line of sglang that is being executed; empty if none is."""
-    frame = sys._getframe(1)
+    """The innermost line of sglang that is being executed; empty if none is. Of one in a file of utilities, which many
+    buffers are written by, also the line outside of such files that has asked for it."""
+    inner = ""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if _PACKAGE in file:
             short = "sglang/" + file.rpartition(_PACKAGE)[2]
-            return f"{short}:{frame.f_lineno} in {frame.f_code.co_name}"
-        frame = frame.f_back  # type: ignore[assignment]  # None behind the outermost one ends the loop
-    return ""
+            place = f"{short}:{frame.f_lineno} in {frame.f_code.co_name}"
+            if _UTILITIES not in short:
+                return f"{place}, by {inner}" if inner else place
+            inner = inner or place
+        frame = frame.f_back
+    return inner
 
 
 @contextmanager

@@ -1,0 +1,58 @@
+"""The lines in which a changed sglang and its base differ, for a person who looks for the one that matters."""
+
+from __future__ import annotations
+
+import filecmp
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+
+# Of a change of more files, or of so many lines that name a buffer, no line tells anything.
+FILES_MAX, LINES_MAX = 40, 4
+_FOLDERS = ("sglang/srt", "sglang/kernels")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """place: its file and number. gone: whether it is the base's, and no longer there."""
+
+    place: str
+    text: str
+    gone: bool = False
+
+
+def changed_lines(base: Path, tree: Path) -> list[Line]:
+    """base, tree: import paths. Empty where too many files differ."""
+    files = {
+        path.relative_to(root) for root in (base, tree) for folder in _FOLDERS for path in (root / folder).rglob("*.py")
+    }
+    differing = [file for file in sorted(files) if not _same(base / file, tree / file)]
+    return [line for file in differing for line in _of(file, base, tree)] if len(differing) <= FILES_MAX else []
+
+
+def naming(buffer: str, lines: Sequence[Line]) -> str:
+    """In a sentence, the lines that name this buffer; empty if there are none, or many."""
+    named = [line for line in lines if re.search(rf"\b{re.escape(buffer)}\b", line.text)]
+    new = [line.place for line in named if not line.gone]
+    places = new or [line.place for line in named]
+    if not 0 < len(places) <= LINES_MAX:
+        return ""
+    return f"The change {'has' if new else 'removes'} {', '.join(places)}, which name{'s' * (len(places) == 1)} it."
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.is_file() and other.is_file() and filecmp.cmp(one, other)
+
+
+def _of(file: Path, base: Path, tree: Path) -> Iterator[Line]:
+    old, new = (_lines(root / file) for root in (base, tree))
+    for tag, old_first, old_end, new_first, new_end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag != "equal":
+            yield from (Line(place=f"{file}:{n + 1}", text=new[n]) for n in range(new_first, new_end))
+            yield from (Line(place=f"{file}:{n + 1}", text=old[n], gone=True) for n in range(old_first, old_end))
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(errors="replace").splitlines() if path.is_file() else []
