@@ -61,6 +61,8 @@ def command_check(options: argparse.Namespace, tools: Tools) -> ExitCode:
     out: Path = options.out or own_folder(Path("out"), "check")
     out.mkdir(parents=True, exist_ok=True)
     log = out / "worker.log"
+    if options.markdown:
+        options.markdown.open("a").close()  # a bad path shows at once
     known = "the known issues of this release"
     every = plan(stored_seeds(SEEDS))
     of_change = (

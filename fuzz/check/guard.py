@@ -30,17 +30,20 @@ ONE_FRESH_RUN = Budget(runs=0, seconds=0.0, tries=0)
 TRIED = 3
 # How a run ends if a machine is busy or lacks memory, too: it is made again before it is believed.
 _AGAIN = (Termination.ERROR, Termination.HUNG)
-# How often it is said how far the plan is, in its items.
+# How often it is said how far it is: in items of the plan, and in cases that are compared.
 PROGRESS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
-    """How cases are run on one target. expect: the setups that come next."""
+    """How cases are run on one target. expect: the setups that come next; foresee: the same by their cases, which are
+    run ahead. send: the cases that follow the next one on its setup."""
 
     run: Callable[[Case], Trace]
     run_fresh: Callable[[Case], Trace]
     expect: Callable[[Sequence[Setup]], None]
+    foresee: Callable[[Sequence[Sequence[Case]]], None]
+    send: Callable[[Sequence[Case]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +123,7 @@ class Check:
     def _run_plan(self, ways: Ways) -> None:
         items = self.checked.plan.items
         for number, item in enumerate(items):
-            ways.expect([later.setup for later in items[number:]])
+            ways.foresee([later.cases for later in items[number + 1 :]])
             if item.pair not in self.checked.errors:
                 self._item(ways, item)
             self.checked.done = number + 1
@@ -129,7 +132,8 @@ class Check:
 
     def _item(self, ways: Ways, item: Item) -> None:
         checked, statuses = self.checked, []
-        for case in item.cases:
+        for number, case in enumerate(item.cases, start=1):
+            ways.send(item.cases[number:])
             trace = steady(case, ways.run, ways.run_fresh)
             checked.release = checked.release or trace.facts.get("sglang", "")
             if trace.ended.how is Termination.UNSUPPORTED:
@@ -164,7 +168,9 @@ class Check:
         settled: set[tuple[str, ...]] = set()
         self.tell(f"{len(self.checked.failing)} failing cases are compared with {self.checked.against}")
         with self.comparing(self.checked.failing) as compare:
-            for failing in self.checked.failing:
+            for number, failing in enumerate(self.checked.failing):
+                if number and number % PROGRESS == 0:
+                    self.tell(f"{number} of {len(self.checked.failing)} cases compared")
                 if {identity(verdict) for verdict in failing.failures} <= settled:
                     brought.append(failing)
                     continue

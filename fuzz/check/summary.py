@@ -114,7 +114,13 @@ def _doubts(checked: Checked) -> Iterator[tuple[str, Sequence[str]]]:
     """What makes a check doubtful."""
     errors = [f"{_pair(pair)}: {why}" for pair, why in checked.errors.items()]
     unjudged = [_pair(pair) for pair in checked.unjudged if pair not in checked.errors]
-    listed = (("Could not be run", errors), ("Was not judged", unjudged), ("Uncertain", checked.unsure))
+    uncompared = [failing.item for failing in checked.failing] if checked.stopped else []
+    listed = (
+        ("Fails, and was not compared", uncompared),
+        ("Could not be run", errors),
+        ("Was not judged", unjudged),
+        ("Uncertain", checked.unsure),
+    )
     yield from ((title, texts) for title, texts in listed if texts)
 
 

@@ -44,14 +44,18 @@ def command(options: argparse.Namespace) -> ExitCode:
 def _pool(timeout_s: float, target: Target, log: Path, noting: bool) -> Iterator[Ways]:
     variables = {"EAGLEEYE_WRITES": "1"} if noting else {}
     with Pool(target, timeout_s=timeout_s, log=log, standbys=room_for(target.engine), variables=variables) as pool:
-        yield Ways(run=pool.run, run_fresh=pool.run_fresh, expect=pool.expect)
+        yield _ways(pool)
 
 
 @contextmanager
 def _tracing(timeout_s: float, target: Target, log: Path) -> Iterator[Ways]:
     with Pool(target, timeout_s=timeout_s, log=log, standbys=room_for(target.engine)) as pool:
         pool.change({"files": [PACKAGE]})
-        yield Ways(run=pool.run, run_fresh=pool.run_fresh, expect=pool.expect)
+        yield _ways(pool)
+
+
+def _ways(pool: Pool) -> Ways:
+    return Ways(run=pool.run, run_fresh=pool.run_fresh, expect=pool.expect, foresee=pool.foresee, send=pool.send)
 
 
 @contextmanager
