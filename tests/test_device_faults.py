@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,18 +19,24 @@ from oracles import ended
 from oracles.catalogue import judge_all, overall
 from repro.cases import codec
 from repro.cases.case import Case, Target
+from repro.cases.release_list import NEWEST
 from repro.shrinking.store import LEAD_UP, keep
+from repro.traces.campaign import loads
 from repro.traces.device_errors import cuda_error, device_fault, fault_in
+from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import ENDED, Status, Verdict
 from repro.traces.run_with_past import RunWithPast
 from repro.traces.trace import End, Termination, Trace
+from repro.upstream.edits import Edit
 from runners.processes.pool import Pool
+from runners.targets.environments import sglang_path
+from runners.targets.overlay import Overlay, make_overlay
 from tests.builders.campaign_world import PLAN, World, trace_of
 from tests.builders.cases import case_of, setup_of
 from tests.builders.faults import PLACES, SLOTS_OF_FAULTY, faulty
 from tests.builders.misbehaving import ILLEGAL, RESTING_S, going
 from tests.builders.waiting import comes
-from tests.test_pool import MODULE, TARGET, alive
+from tests.test_pool import MODULE, PROJECT, TARGET, alive
 
 FAULT = "CUDA error: an illegal memory access"
 WELL = going("well")
@@ -129,6 +139,18 @@ def test_what_comes_out_between_two_cases_is_the_one_before(pool: Pool) -> None:
     assert (late.case, late.trace.ended.what, late.trace.ended.path) == (case, FAULT, "rest")
 
 
+def test_what_comes_out_before_any_case_is_the_setup_that_was_opened() -> None:
+    case = going("abort-once-opened")
+    with Pool(TARGET, session=MODULE, timeout_s=20, standbys=1) as pool:
+        pool.expect([case.setup])
+        pool.run(WELL)
+        (standby,) = pool._standbys
+        assert comes(lambda: not alive(standby.pid), 20 * RESTING_S)
+        ended = pool.run(case).ended
+        assert (ended.how, ended.what, ended.step, ended.path) == (Termination.CRASHED, FAULT, -1, "rest"), ended
+        assert not pool.late
+
+
 @pytest.mark.parametrize("way", ["stays", "no-room-at-close"])
 def test_what_the_harness_lacks_while_a_session_closes_blames_no_case(way: str, pool: Pool) -> None:
     pool.run(going(way))
@@ -140,9 +162,6 @@ def test_what_the_harness_lacks_while_a_session_closes_blames_no_case(way: str, 
 
 def test_a_killed_process_blames_no_case(pool: Pool) -> None:
     pool.run(WELL)
-    import os
-    import signal
-
     os.kill(pool.session_pid or 0, signal.SIGKILL)
     assert pool.run(WELL).ended.how is Termination.DONE
     assert not pool.late
@@ -285,3 +304,38 @@ def test_a_kernel_that_fails_while_a_setup_opens_is_a_failure(live: Pool) -> Non
     assert (trace.ended.how, trace.ended.what) == (Termination.RAISED, FAULT)
     assert overall(judge_all(bad, trace)) is Status.FAIL
     assert overall(judge_all(GOOD, live.run(GOOD))) is Status.PASS
+
+
+FAILS = Edit(
+    file="sglang/srt/speculative/eagle_draft_cuda_graph_runner.py",
+    function="EAGLEDraftCudaGraphRunner.execute",
+    old="num_tokens = bs * self.captured_req_width",
+    new="num_tokens = bs * self.captured_req_width\n"
+    "if bs > raw_bs:\n"
+    "    from tests.builders.failed_kernel import fail\n"
+    "    fail()",
+)
+
+
+@pytest.mark.emulated
+@pytest.mark.slow
+def test_a_campaign_finds_it_and_keeps_it(target: Target, tmp_path: Path) -> None:
+    """Of a release in which a kernel fails in padded batches; a copy of the harness's comes upon it."""
+    if target.sglang != NEWEST:
+        pytest.skip("one release is edited")
+    overlay = make_overlay(
+        sglang_path(target), Overlay(release=target.sglang, change="a failing kernel"), [FAILS], tmp_path
+    )
+    out = tmp_path / "out"
+    options = "--runner draft --backend triton --cases 12 --seed 3 --confirm 1 --shrink-runs 8 --setups-per-session 4"
+    words = f"-m fuzz run --target {overlay}@emulated --out {out} {options}".split()
+    ran = subprocess.run([sys.executable, *words], cwd=PROJECT, capture_output=True, text=True)
+    assert ran.returncode == ExitCode.FAIL, ran.stdout + ran.stderr
+    (done,) = loads((out / "record.json").read_text())[0]
+    assert not done.errors and done.cases == 12
+    padded = [found for found in done.findings if found.oracle == ENDED]
+    assert padded and len(padded) == len(done.findings)
+    for found in padded:
+        assert FAULT in found.where and found.failed == found.tried == 1
+        case = codec.read(Path(found.seed)).case
+        assert any(case.setup.bucket(len(step.requests)) > len(step.requests) for step in case.steps)

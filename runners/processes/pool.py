@@ -17,7 +17,7 @@ from pathlib import Path
 
 from repro.cases.case import Case, Setup, Target
 from repro.cases.codec import case_to_json
-from repro.traces.device_errors import cuda_error
+from repro.traces.device_errors import cuda_error, device_fault
 from repro.traces.run_with_past import RunWithPast
 from repro.traces.trace import End, Termination, Trace
 from runners.processes.causes import exit_name
@@ -207,8 +207,8 @@ class Pool:
             # This case is not what it died of, and it is said so.
             late = self._last.failed_late(gone.late) if self._last and gone.late else None
             self.late += [late] if late else []
-            if gone.late and not late and gone.late.path != CLOSING[1]:
-                return gone.late  # it had run none, and its opening is this setup's
+            if gone.late and not late and gone.late.path != CLOSING[1] and device_fault(gone.late.what):
+                return gone.late  # it had run none, and a kernel of its opening failed
             intake.begin_again(*BUILDING)
             self._end_standbys()
             ended = self._converse(self._session_for(case, (), intake), case, (), intake)

@@ -73,6 +73,7 @@ WAYS = (
     "silent-abort-at-close",
     "abort-at-rest",
     "no-room-at-close",
+    "abort-once-opened",
 )
 
 
@@ -136,6 +137,8 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
         watch.fact("pid", str(os.getpid()))
     _while_building(how)
     watch.at(-1, "capture")
+    if how == "abort-once-opened":
+        threading.Timer(RESTING_S, _abort).start()
     if how == "raise-in-capture":
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nadvice")
     if how == "hang-in-capture":
