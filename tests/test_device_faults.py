@@ -272,6 +272,8 @@ GOOD = case_of(SETUP, ((1, 9, 1),))
 
 @pytest.fixture(scope="module")
 def live(target: Target) -> Iterator[Pool]:
+    if target.sglang != NEWEST:
+        pytest.skip("what fails is the harness's and the emulated engine's: one release is enough")
     with Pool(target, session=FAULTY, setups_per_session=16) as one:
         yield one
 

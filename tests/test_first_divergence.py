@@ -18,6 +18,7 @@ from repro.shrinking.confirm import failure
 from repro.shrinking.first_divergence import FirstDivergence, annotate, locate, of_run
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.trace import End, Termination, Trace
+from repro.upstream.fixes import SEEDS
 from runners.processes.diagnose import locate_first
 from runners.processes.pool import Pool
 from runners.processes.sanitizer import Access, Reports, parse, program, wrapper
@@ -268,7 +269,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         at = next(n for n, word in enumerate(words) if "python" in Path(word).name)
         options = dict(zip(words[:at:2], words[1:at:2]))
         here = Path(__file__).parent
-        (here / "called.txt").write_text(repr(options))
+        (here / "called.txt").write_text(repr(options) + os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING", ""))
         log = options["--log-file"].replace("%p", str(os.getpid()))
         Path(log).write_text((here / "report.txt").read_text())
         os.execv(words[at], words[at:])
@@ -297,6 +298,13 @@ def test_a_run_under_the_sanitizer_names_the_kernel(
     assert "SIGABRT came out in replay of step 0" in said
     called = (stand_in / "called.txt").read_text()
     assert "'--tool': 'memcheck', '--target-processes': 'all'" in called
+    assert called.endswith("}"), "memory cannot be asked for while a graph is captured"
+
+
+def test_where_nothing_is_captured_each_tensor_has_memory_of_its_own(stand_in: Path, seed: Path) -> None:
+    codec.write(seed, codec.read(SEEDS / "verify-mask-not-padded.json"))
+    main(["run", str(seed), "--target", "clean/toy", "--sanitizer", "memcheck"])
+    assert (stand_in / "called.txt").read_text().endswith("}1")
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from oracles.catalogue import judge_all, overall
 from reports.outcome import show_outcome
 from repro.cases.case import Target
 from repro.cases.codec import AboutValue, Seed, dumps
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.commands.cli import complain, say
 from repro.commands.show import stored
 from repro.ledger import known
@@ -91,9 +92,13 @@ def replay(options: argparse.Namespace, ledger: LedgerRun) -> ExitCode:
 
 def _here(options: argparse.Namespace, targets: Sequence[Target], seeds: Stored) -> Iterator[Replayed]:
     issues = known.load(options.known_issues) if options.known_issues else ()
+    captures = any(RUNNER_FACTS[seed.case.setup.runner].graph for _, seed in seeds)
     for target in targets:
         asking = experiments(issues, judge_all, overall, timeout_s=options.timeout, log=options.log)
-        with opened(options, target, options.sanitizer or "") as (pool, reports), asking as explainer:
+        with (
+            opened(options, target, options.sanitizer or "", captures=captures) as (pool, reports),
+            asking as explainer,
+        ):
             for path, seed in seeds:
                 if options.fresh:
                     pool.expect((seed.case.setup,) * options.tries)
@@ -143,8 +148,12 @@ def _piece(options: argparse.Namespace, target: Target, part: Stored) -> Piece:
     return Piece(name=f"{names} on {target}", arguments=tuple(words), files=files)
 
 
-def opened(options: argparse.Namespace, target: Target, tool: str = "") -> AbstractContextManager[tuple[Pool, Reports]]:
-    return observed_pool(target, tool, timeout_s=options.timeout, fresh=options.fresh, log=options.log)
+def opened(
+    options: argparse.Namespace, target: Target, tool: str = "", *, captures: bool = True
+) -> AbstractContextManager[tuple[Pool, Reports]]:
+    return observed_pool(
+        target, tool, timeout_s=options.timeout, fresh=options.fresh, log=options.log, captures=captures
+    )
 
 
 def _total(done: Sequence[Replayed]) -> str:

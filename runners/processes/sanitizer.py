@@ -23,6 +23,9 @@ from runners.targets.environments import NotUsable
 PROGRAM = "compute-sanitizer"
 # By which factor a silence may be longer than without the sanitizer.
 SLOWER = 20.0
+# Each tensor has memory of its own, whose end the tool knows; torch keeps many in one piece otherwise, and what is read
+# behind one of them lies within it. The driver gives no memory while a graph is captured.
+_UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 # Of each process; the first one is what counts.
 _REPORTS_MAX = 50
 
@@ -88,10 +91,10 @@ class Reports:
 
 @contextmanager
 def observed_pool(
-    target: Target, tool: str, *, timeout_s: float, fresh: bool, log: Path | None
+    target: Target, tool: str, *, timeout_s: float, fresh: bool, log: Path | None, captures: bool = True
 ) -> Iterator[tuple[Pool, Reports]]:
     """A pool whose worker runs under this tool, and the reports that come in; without a tool, a plain one and none.
-    NotUsable if compute-sanitizer is not there."""
+    captures: whether its sessions capture graphs. NotUsable if compute-sanitizer is not there."""
     slower = SLOWER if tool else 1.0
     with tempfile.TemporaryDirectory(prefix="eagleeye-sanitizer-") as folder:
         reports = Reports(Path(folder))
@@ -101,6 +104,7 @@ def observed_pool(
             start_s=slower * START_S,
             fresh=fresh,
             log=log,
+            variables={} if captures or not tool else _UNCACHED,
             standbys=0 if tool else room_for(target.engine),
             wrapper=wrapper(tool, Path(folder)) if tool else (),
         ) as pool:
