@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fuzz.draw.rounds import different, round_cases
+from fuzz.draw.rounds import EVERY, SHORT_ROUNDS, different, round_cases
 from fuzz.draw.strategies import cases
 from fuzz.draw.swarm import EVERYTHING
 from fuzz.stats import Plan
@@ -14,6 +14,8 @@ from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.campaign import Campaign
 
 NAMES = {"small": "small setup", "rounds": "random mix"}
+# A campaign's first rounds are short, so that it meets many setups soon: its speed is that of those behind them.
+WHOLE_ROUNDS = EVERY[SHORT_ROUNDS:]
 STAGES = ("draw", "build", "graph", "eager", "record", "reference", "pass", "judge", "store")
 
 

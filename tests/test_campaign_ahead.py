@@ -10,13 +10,23 @@ import pytest
 
 from fuzz.campaign import DRAWN_AHEAD, DRAWN_AHEAD_OF_MANY, MANY_CASES, STALE_CASES, campaign
 from fuzz.case_source import CaseStream
-from fuzz.draw.rounds import CASES_ANNOUNCED, ROUNDS_ANNOUNCED, round_cases, rounds
+from fuzz.draw.rounds import (
+    CASES_ANNOUNCED,
+    EVERY,
+    ROUNDS_ANNOUNCED,
+    SHORT_ROUNDS,
+    round_cases,
+    rounds,
+)
 from fuzz.in_flight import InFlight
 from fuzz.triage import Hooks
 from repro.cases import codec
 from repro.cases.case import Case, Setup
 from repro.traces.trace import End, Termination, Trace
 from tests.builders.campaign_world import FAIL, PLAN, World, drawn, trace_of
+
+# Behind the short ones.
+LONG = EVERY[SHORT_ROUNDS:]
 
 
 @dataclass
@@ -50,7 +60,7 @@ def test_what_is_sent_ahead_are_the_next_cases_on_a_setup_that_was_built() -> No
 
 def test_more_are_sent_ahead_of_a_setup_that_has_had_many_cases() -> None:
     world = Ahead(fails=lambda case: [])
-    source = rounds(3, "toy", "triton", MANY_CASES + 10)
+    source = rounds(3, "toy", "triton", MANY_CASES + 10, LONG)
     campaign(replace(PLAN, cases=MANY_CASES + 10), CaseStream(source, source.coming), world.hooks())
     lengths = [len(cases) for cases in world.sent]
     assert set(lengths[: MANY_CASES - 1]) == {DRAWN_AHEAD} and max(lengths[MANY_CASES:]) == DRAWN_AHEAD_OF_MANY
@@ -75,8 +85,9 @@ def test_sending_ahead_changes_no_result() -> None:
 
 
 def test_the_first_cases_of_the_next_rounds_are_foreseen_and_again_after_triage() -> None:
-    each = [list(itertools.islice(round_cases(5, n, "toy", "triton", 20), 20)) for n in range(4 + ROUNDS_ANNOUNCED)]
-    cases = rounds(5, "toy", "triton", 20)
+    numbers = LONG[: 4 + ROUNDS_ANNOUNCED]
+    each = [list(itertools.islice(round_cases(5, number, "toy", "triton", 20), 20)) for number in numbers]
+    cases = rounds(5, "toy", "triton", 20, LONG)
     world = Ahead(fails=lambda case: [], coming=cases.coming)
     world.go(replace(PLAN, cases=60), cases)
     first = [some[:CASES_ANNOUNCED] for some in each]
@@ -125,7 +136,7 @@ def test_cases_in_flight_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def cases_a_setup(seconds: float | None, cases: int | None) -> list[int]:
     """Of a world in which no case brings anything new but the first of its setup."""
     world = World(fails=lambda case: [], ends=lambda case: Trace(ended=End(how=Termination.DONE)))
-    source = rounds(3, "toy", "triton", 20)
+    source = rounds(3, "toy", "triton", 20, LONG)
     plan = replace(PLAN, seconds=seconds, cases=cases)
     campaign(plan, CaseStream(source, source.coming, source.leave), world.hooks())
     return [len(list(group)) for _, group in itertools.groupby(world.ran, key=lambda case: case.setup)]

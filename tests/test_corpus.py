@@ -18,6 +18,7 @@ from hypothesis.database import InMemoryExampleDatabase
 import fuzz.__main__
 from fuzz.draw.corpus import TRIED_MAX, SharedCorpus
 from fuzz.draw.profiles import PROFILES, BadExamples, database
+from fuzz.draw.rounds import enough_rounds
 from repro.cases.case import Case, Request, Step, Target
 from repro.traces.campaign import loads
 from repro.traces.finding import Finding, Status, Verdict
@@ -177,4 +178,4 @@ def test_a_profile_sets_how_much_is_tried(
         code = fuzz.__main__.main(words)
     assert code == 0
     (campaign,), _ = loads(next(tmp_path.glob("out/*/record.json")).read_text())
-    assert campaign.setups == -(-100 // profile.cases_per_setup)
+    assert campaign.setups == enough_rounds(100, profile.cases_per_setup)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzz import __main__ as fuzz
-from fuzz.draw.rounds import EVERY, Rounds, part, room, round_cases, rounds
+from fuzz.draw.rounds import EVERY, SHORT_CASES, SHORT_ROUNDS, Rounds, enough_rounds, part, room, round_cases, rounds
 from fuzz.parallel.scheduler import LeaseRequest, RoundScheduler
 from repro import __main__ as repro
 from repro.cases.codec import digest
@@ -21,13 +21,15 @@ from repro.traces.campaign import loads
 counts = st.integers(1, 40)
 
 
-@given(limit=counts, a_round=counts, count=st.integers(1, 9))
+@given(limit=st.integers(1, 400), a_round=counts, count=st.integers(1, 9))
 def test_the_parts_are_disjoint_and_together_the_whole(limit: int, a_round: int, count: int) -> None:
     parts = [part(limit, a_round, index, count) for index in range(1, count + 1)]
     together = Counter(itertools.chain(*parts))
-    assert together == Counter(range(-(-limit // a_round)))
+    assert together == Counter(range(enough_rounds(limit, a_round)))
     assert sum(room(limit, a_round, number) for number in together) == limit
-    assert room(limit, a_round, len(together)) == 0
+    assert room(limit, a_round, len(together) - 1) > room(limit, a_round, len(together)) == 0
+    lengths = [room(None, a_round, number) for number in range(SHORT_ROUNDS + 2)]
+    assert lengths == [min(SHORT_CASES, a_round)] * SHORT_ROUNDS + [a_round] * 2
 
 
 def drawn(some: Rounds) -> list[str]:
@@ -54,7 +56,7 @@ def test_a_part_tells_which_cases_its_own_rounds_will_have() -> None:
 
 
 def test_a_scheduler_of_so_many_rounds_ends_with_them() -> None:
-    leases = RoundScheduler(None, 4, 2)
+    leases = RoundScheduler(None, lambda place: 4, 2)
     granted = [leases.ask(0, LeaseRequest(round=number, ran=4))[0][1].round for number in (None, 0, 1)]
     assert granted == [0, 1, None]
 
@@ -88,6 +90,6 @@ def test_what_is_no_part_is_refused(text: str, capsys: pytest.CaptureFixture[str
 
 
 def test_a_part_without_a_round_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["run", "--target", "clean/toy", "--cases", "16", "--shard", "2/2", "--out", str(tmp_path)]
+    arguments = ["run", "--target", "clean/toy", "--cases", "6", "--shard", "2/2", "--out", str(tmp_path)]
     assert fuzz.main(arguments) == 3
     assert "--shard 2/2" in capsys.readouterr().err

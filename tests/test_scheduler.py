@@ -64,7 +64,7 @@ class Simulated:
 
 
 def together(limit: int | None, shards: int, luck: random.Random, steps_max: int = 10_000) -> list[tuple[int, int]]:
-    scheduler = RoundScheduler(limit, A_ROUND)
+    scheduler = RoundScheduler(limit, lambda place: A_ROUND)
     ran: list[tuple[int, int]] = []
     sims = [Simulated(scheduler, number, ran) for number in range(shards)]
     going = {sim.number: sim.steps() for sim in sims}
@@ -106,7 +106,7 @@ def test_without_a_limit_rounds_go_on_for_ever() -> None:
 
 
 def test_no_more_than_is_certain_is_leased_and_more_once_it_is() -> None:
-    scheduler = RoundScheduler(6, A_ROUND)
+    scheduler = RoundScheduler(6, lambda place: A_ROUND)
     assert scheduler.ask(0, LeaseRequest()) == [(0, Lease(round=0, cases=4))]
     assert scheduler.ask(1, LeaseRequest()) == [(1, Lease(round=1, cases=2))]
     assert scheduler.ask(2, LeaseRequest()) == [], "round 0 may yet use up all that is left"
@@ -123,7 +123,7 @@ def test_no_more_than_is_certain_is_leased_and_more_once_it_is() -> None:
 
 
 def test_who_leaves_keeps_nobody_waiting() -> None:
-    scheduler = RoundScheduler(6, A_ROUND)
+    scheduler = RoundScheduler(6, lambda place: A_ROUND)
     scheduler.ask(0, LeaseRequest())
     scheduler.ask(1, LeaseRequest())
     assert scheduler.ask(1, LeaseRequest(round=1, ran=2, drained=False)) == []
@@ -133,7 +133,7 @@ def test_who_leaves_keeps_nobody_waiting() -> None:
 
 def test_rounds_that_were_reserved_for_one_who_leaves_go_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fuzz.parallel.scheduler.AHEAD", 2)
-    scheduler = RoundScheduler(None, A_ROUND)
+    scheduler = RoundScheduler(None, lambda place: A_ROUND)
     assert scheduler.ask(0, LeaseRequest()) == [(0, Lease(round=0, cases=A_ROUND, ahead=(1, 2)))]
     assert scheduler.ask(1, LeaseRequest()) == [(1, Lease(round=3, cases=A_ROUND, ahead=(4, 5)))]
     assert scheduler.leave(0) == []

@@ -167,7 +167,7 @@ class Shared(Channel):
 
 def test_a_shard_of_an_endless_campaign_knows_the_setups_of_its_next_rounds() -> None:
     """So that their sessions are opened ahead; and nobody else runs these rounds."""
-    scheduler = RoundScheduler(None, 2)
+    scheduler = RoundScheduler(None, lambda place: 2)
     run: list[list[Setup]] = []
     for number in range(2):
         source = LeasedRounds(Shared(scheduler, number), lambda number: round_cases(1, number, "toy", "triton", 2))
@@ -215,7 +215,7 @@ def test_cases_that_cannot_be_run_do_not_count() -> None:
     plan = dataclasses.replace(PLAN, seconds=None)
     alone, told = ran(CaseStream(rounds(1, "toy", "triton", 5)), dataclasses.replace(plan, cases=31))
     assert told.skipped
-    scheduler = RoundScheduler(31, 5)
+    scheduler = RoundScheduler(31, lambda place: 5)
     leased = LeasedRounds(Shared(scheduler, 0), lambda number: round_cases(1, number, "toy", "triton", 5))
     dealt, also = ran(leased, plan)
     assert dealt == alone
@@ -245,7 +245,7 @@ def coordinated(script: str, shards: int, folder: Path) -> tuple[Campaign, list[
         """)
         + textwrap.dedent(script)
     )
-    coordinator = Coordinator(PLAN, RoundScheduler(None, 4), told.append)
+    coordinator = Coordinator(PLAN, RoundScheduler(None, lambda place: 4), told.append)
     return coordinator.work([sys.executable, str(path)], [{"number": number} for number in range(shards)]), told
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from fuzz.draw.rounds import different
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from fuzz.draw.meetings import Meetings
+from fuzz.draw.rounds import different, rounds
 from fuzz.draw.strategies import cases
 from fuzz.draw.transitions import exercised, missing, possible
 from repro.cases.case import Case, Request, Setup, Step
@@ -32,9 +38,24 @@ def test_a_step_without_a_replay_is_left_out() -> None:
 
 
 def test_possible_transitions() -> None:
-    # Only 4 can be padded, as only there a size was left out below; each can follow the start and each bucket.
-    wanted = {(b, a, False) for b in (0, 1, 2, 4) for a in (1, 2, 4)} | {(b, 4, True) for b in (0, 1, 2, 4)}
-    assert set(moves(list(possible(SETUP)))) == wanted
+    # Only 4 can be padded by requests, as only there a size was left out below, and 1 where a batch is idle; each can
+    # follow the start and each bucket.
+    full = {(b, a, False) for b in (0, 1, 2, 4) for a in (1, 2, 4)}
+    padded = {size: {(b, size, True) for b in (0, 1, 2, 4)} for size in (1, 2, 4)}
+    assert set(moves(list(possible(SETUP)))) == full | padded[1] | padded[4]
+    without = replace(SETUP, runner="frozen_kv_mtp")
+    assert set(moves(list(possible(without)))) == full | padded[4]
+    assert set(moves(list(possible(replace(SETUP, padded=False))))) == full
+    ranked = full | padded[1] | padded[2] | padded[4]
+    assert set(moves(list(possible(replace(SETUP, dp_attention=True))))) == ranked
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", ["draft", "decode", "verify", "frozen_kv_mtp"])
+def test_no_case_makes_an_impossible_transition(runner: str) -> None:
+    for case in itertools.islice(rounds(3, runner, "triton", 6), 150):
+        replayed = [n for n, step in enumerate(case.steps) if case.setup.replays(step.busiest, step.hidden)]
+        assert possible(case.setup) >= set(exercised(case, replayed))
 
 
 def test_missing_is_what_is_left() -> None:
@@ -44,7 +65,7 @@ def test_missing_is_what_is_left() -> None:
 
 
 def test_the_strategies_reach_every_transition() -> None:
-    found = different("reach", cases(SETUP), 150)
+    found = different("reach", cases(SETUP), 150, changed=Meetings(SETUP, "reach").changed)
     # What no bucket holds is run without a graph.
     covered = {
         one

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fuzz.draw.rounds import Rounds, rounds
+from fuzz.draw.rounds import Rounds, enough_rounds, rounds
 from fuzz.parallel.shard import plan_from_json, plan_to_json
 from fuzz.stats import Plan
 from repro.cases.case import Case
@@ -84,7 +84,7 @@ class Cutter:
             last=0,
             limit=limit,
         )
-        self._end = None if limit is None else -(-limit // cases_per_setup)
+        self._end = None if limit is None else enough_rounds(limit, cases_per_setup)
         self._seconds = seconds
         self._rounds = float(ROUNDS_FIRST)
         self.ended = False

@@ -77,7 +77,7 @@ def _measure_alone(context: CommandContext, plan: Plan, hooks: Hooks, bare: Bare
         alone.bare_seconds = sum(seconds for seconds, _ in batches) / max(1, sum(number for _, number in batches))
         context.say(*bench.against_bare(alone.campaigns["small"], alone.bare_seconds))
     if options.mix in ("", "rounds"):
-        random = rounds(plan.seed, plan.runner, plan.backend, options.cases_per_setup)
+        random = rounds(plan.seed, plan.runner, plan.backend, options.cases_per_setup, bench.WHOLE_ROUNDS)
         return _measure(
             context, _timed(context, plan), hooks, "rounds", CaseStream(random, random.coming, random.leave), alone
         )
@@ -99,7 +99,8 @@ def _measure(context: CommandContext, plan: Plan, hooks: Hooks, mix: str, cases:
 def _measure_together(context: CommandContext, plan: Plan, alone: _Alone, mixes: Sequence[str]) -> None:
     """These mixes on several workers, beside what one alone gave, if that was measured."""
     for mix in mixes:
-        together = context.shared_campaign(_timed(context, plan) if mix == "rounds" else plan, mix, warm=True)
+        timed = _timed(context, plan) if mix == "rounds" else plan
+        together = context.shared_campaign(timed, mix, bench.WHOLE_ROUNDS, warm=True)
         figures = bench.figures(f"{plan.target} {bench.NAMES[mix]}", together)
         context.say(*figures)
         if single := alone.campaigns.get(mix):

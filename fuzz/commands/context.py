@@ -17,7 +17,7 @@ from fuzz.case_source import CaseStream
 from fuzz.commands import cluster
 from fuzz.commands.session_hooks import Place, session_hooks
 from fuzz.draw.corpus import SharedCorpus
-from fuzz.draw.rounds import EVERY, part, rounds
+from fuzz.draw.rounds import EVERY, part, room, rounds
 from fuzz.options import examples
 from fuzz.parallel.coordinator import Coordinator
 from fuzz.parallel.merge import with_seeds
@@ -168,9 +168,10 @@ class CommandContext:
             }
             for number, device in enumerate(spread(options.workers, devices))
         ]
-        whole = numbers == EVERY
-        limits = (plan.cases, None) if whole else (None, len(numbers))
-        scheduler = RoundScheduler(limits[0], options.cases_per_setup, limits[1])
+        limits = (plan.cases, None) if numbers.stop == EVERY.stop else (None, len(numbers))
+        scheduler = RoundScheduler(
+            limits[0], lambda place: room(None, options.cases_per_setup, numbers[place]), limits[1]
+        )
         coordinator = Coordinator(plan, scheduler, self.display.tell)
         done = coordinator.work([sys.executable, "-m", "fuzz", "shard"], tasks)
         return self.put(with_seeds(done, lambda finding: str(keep(self.out, finding))))

@@ -16,8 +16,10 @@ from typing import TypeVar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fuzz.draw.covering import ROWS, rows
+from fuzz.draw.meetings import Meetings
 from fuzz.draw.strategies import cases, fullest, setups
-from fuzz.draw.swarm import LONG, SMALL, WIDE, Swarm, swarms
+from fuzz.draw.swarm import BROAD, LONG, SMALL, WIDE, Swarm, swarms
 from repro.cases.case import Case, Setup
 from repro.cases.codec import digest
 
@@ -27,8 +29,12 @@ T = TypeVar("T")
 BYTES = 1 << 14
 # Rounds at the start that are small whatever their swarm says: their failures are found, and shrunk, soonest.
 SMALL_ROUNDS = 3
-# The round with long contexts, and how many rounds there are for one with wide shapes, which cost seconds a case.
-LONG_ROUND, WIDE_ROUNDS = 4, 24
+# The first rounds have so few cases: most bugs show within five cases of the first setup that can show them, so that
+# what costs is waiting for that setup.
+SHORT_ROUNDS, SHORT_CASES = 24, 6
+# The round with long contexts; and of so many rounds the one with wide shapes, which cost seconds a case, and the one
+# with a broad model.
+LONG_ROUND, WIDE_ROUNDS, WIDE_ROUND, BROAD_ROUND = 4, 24, 23, 11
 # After so many draws that gave only known cases, the setup has no more to offer and the round ends early.
 REPEATS_MAX = 50
 # The numbers of all rounds: more than will ever be run.
@@ -131,46 +137,72 @@ def rounds(
     return Rounds(seed, runner, backend, cases_per_setup, numbers, limit)
 
 
+def cases_before(number: int, cases_per_setup: int) -> int:
+    """How many cases the rounds before this one may have."""
+    short = min(number, SHORT_ROUNDS)
+    return short * min(SHORT_CASES, cases_per_setup) + (number - short) * cases_per_setup
+
+
 def room(limit: int | None, cases_per_setup: int, number: int) -> int:
     """How many cases a round may have in a campaign of so many that several share: it is as if each round had all that
     it may have, so that nobody need draw the others' cases to know."""
-    return cases_per_setup if limit is None else max(0, min(cases_per_setup, limit - number * cases_per_setup))
+    before, behind = (cases_before(n, cases_per_setup) for n in (number, number + 1))
+    return max(0, (behind if limit is None else min(behind, limit)) - before)
+
+
+def enough_rounds(limit: int, cases_per_setup: int) -> int:
+    """The fewest rounds that may have so many cases."""
+    short = min(SHORT_ROUNDS, -(-limit // min(SHORT_CASES, cases_per_setup)))
+    return short + max(0, -(-(limit - cases_before(short, cases_per_setup)) // cases_per_setup))
 
 
 def part(limit: int | None, cases_per_setup: int, index: int, count: int) -> range:
     """The rounds of one of `count` parts of a campaign, index from 1 on: disjoint, and together all there are."""
-    return range(index - 1, EVERY.stop if limit is None else -(-limit // cases_per_setup), count)
+    return range(index - 1, EVERY.stop if limit is None else enough_rounds(limit, cases_per_setup), count)
 
 
 def round_setup(seed: int, number: int, runner: str, backend: str) -> tuple[Swarm, Setup]:
     """A round's swarm, and the setup under it."""
-    name = f"eagleeye {seed} {number}"
-    swarm = examples(swarms())(f"{name} swarm")
+    name = f"eagleeye {seed} {runner} {backend}"
+    cycle, place = divmod(number, ROWS)
+    row = rows(runner, backend, f"{name} cycle {cycle}")[place]
+    swarm = row.swarm(examples(swarms())(f"{name} {number} swarm"))
     if number < SMALL_ROUNDS:
-        swarm = replace(swarm, size=SMALL, unpadded=False)
+        swarm = replace(swarm, size=SMALL)
     if number == LONG_ROUND:
         swarm = replace(swarm, size=LONG, lengths=("long", "limit"))
-    if number % WIDE_ROUNDS == WIDE_ROUNDS - 1:
+    if number % WIDE_ROUNDS == WIDE_ROUND:
         swarm = replace(swarm, size=WIDE)
-    return swarm, examples(setups(runner, backend, swarm))(f"{name} setup")
+    if number % WIDE_ROUNDS == BROAD_ROUND:
+        swarm = replace(swarm, size=BROAD)
+    return swarm, examples(setups(runner, backend, swarm))(f"{name} {number} setup")
 
 
 def round_cases(seed: int, number: int, runner: str, backend: str, cases_per_setup: int) -> Iterator[Case]:
-    """One round: a swarm, a setup under it, then so many different cases on that setup."""
+    """One round: a swarm, a setup under it, then so many different cases on that setup, fewer in the first rounds."""
     swarm, setup = round_setup(seed, number, runner, backend)
-    first = fullest(setup)
-    yield first
-    yield from different(f"eagleeye {seed} {number}", cases(setup, swarm), cases_per_setup - 1, {digest(first)})
+    first, name = fullest(setup), f"eagleeye {seed} {runner} {backend} {number}"
+    meetings = Meetings(setup, name)
+    yield meetings.met(first)
+    count = room(None, cases_per_setup, number) - 1
+    yield from different(name, cases(setup, swarm), count, {digest(first)}, meetings.changed)
 
 
-def different(name: str, strategy: st.SearchStrategy[Case], count: int, known: Collection[str] = ()) -> Iterator[Case]:
-    """Up to `count` cases, no two alike. known: digests of others that were drawn."""
+def different(
+    name: str,
+    strategy: st.SearchStrategy[Case],
+    count: int,
+    known: Collection[str] = (),
+    changed: Callable[[Case], Case] = lambda case: case,
+) -> Iterator[Case]:
+    """Up to `count` cases, no two alike. known: digests of others that were drawn. changed: what becomes of each case
+    that is drawn."""
     example = examples(strategy)
     seen = set(known)
     count += len(seen)
     repeats = number = 0
     while len(seen) < count and repeats < REPEATS_MAX:
-        case = example(f"{name} case {number}")
+        case = changed(example(f"{name} case {number}"))
         number += 1
         if digest(case) in seen:
             repeats += 1

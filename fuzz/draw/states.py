@@ -1,106 +1,278 @@
-"""States that a replay can depend on besides its buckets: which of them a case's replays were in, and which of them a
-runner can be in at all."""
+"""States that a replay can depend on besides its buckets: how each is told, and how it is brought about.
+
+Which of them a runner can be in over a backend, alone or two at once, is asked of the smallest setups and steps that
+bring them about: those that are valid, that campaigns draw and that have a graph.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
 
 from repro.cases.backend_facts import BACKEND_FACTS
-from repro.cases.case import Case, Setup, Step, seq_len_max
-from repro.cases.runner_facts import RUNNER_FACTS
+from repro.cases.case import Case, Request, Setup, Step, problems, seq_len_max
+from repro.cases.runner_facts import LATENT, RUNNER_FACTS
+
+# A step and the one before it.
+Moment = tuple[Step, Step]
+Pair = tuple[str, str]
 
 
-def reached(case: Case, replayed: Collection[int]) -> set[str]:
-    """The states of the steps in `replayed`, by name. What came between two replays counts for the second."""
-    found: set[str] = set()
-    for number in sorted(replayed):
-        found |= _of_setup(case.setup) | _of_step(case.setup, case.steps[number])
-    for before, after in itertools.pairwise(range(len(case.steps))):
-        if after in replayed:
-            found |= _of_pair(case.setup, case.steps[before], case.steps[after])
-    return found
+def _as_it_is(setup: Setup, before: Step, after: Step) -> Moment:
+    return before, after
 
 
-def possible(runner: str, backend: str) -> frozenset[str]:
-    """All states that campaigns draw for this runner and backend."""
-    facts, kernels = RUNNER_FACTS[runner], BACKEND_FACTS[backend]
-    if not facts.graph:
-        return frozenset()
-    windows = facts.windowed == "target" or (facts.windowed == "draft" and kernels.drafts_in_windows)
-    states = {
-        "the largest bucket full of the longest requests": True,
-        "a window": windows,
-        "a pool with sliding layers": facts.windowed == "target",
-        "a logit cap": facts.capped and backend == "triton",
-        "drafts behind the context": facts.overhangs,
-        "no padding": facts.falls_back,
-        "one draft step": facts.speculative and facts.num_steps_min == 1,
-        "no lengths on the host": not facts.host_lengths,
-        "lengths on the host again": not facts.host_lengths,
-        "other KV slots": facts.relocates,
-        "hidden states": facts.asks_hidden,
-        "other hidden states": facts.asks_hidden,
-        "positions in three dimensions": facts.mrope,
-        "deterministic inference": facts.capped and backend == "triton",
-        "another number of draft steps before": facts.adapts,
-        "keys and values of eight bits": facts.quantises and kernels.quantises,
-        "data-parallel attention": facts.rank_tokens is not None,
-        "a busier rank": facts.rank_tokens is not None,
-        "an idle batch beside a busy rank": facts.rank_tokens is not None,
-        "random drafts": facts.rejects,
-        "random drafts of greedy requests alone": facts.rejects,
-        "an idle batch": facts.idles,
-        "behind an idle batch": facts.idles,
-        "behind a batch beyond all buckets": facts.falls_back,
-    }
-    return frozenset(name for name, can_be in states.items() if can_be)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """holds: whether a step is in it, behind another step or none. fields: of the setups that have it. bring: a moment
+    on such a setup that has it, made from any other; valid where that is. It may undo another state."""
+
+    holds: Callable[[Setup, Step | None, Step], bool]
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    bring: Callable[[Setup, Step, Step], Moment] = _as_it_is
 
 
-def _of_setup(setup: Setup) -> set[str]:
-    states = {
-        "a window": bool(setup.window),
-        "a pool with sliding layers": setup.swa,
-        "a logit cap": bool(setup.logit_cap),
-        "no padding": not setup.padded,
-        "positions in three dimensions": setup.mrope,
-        "deterministic inference": setup.deterministic,
-        "another number of draft steps before": bool(setup.adaptive),
-        "keys and values of eight bits": bool(setup.kv_dtype),
-        "data-parallel attention": setup.dp_attention,
-        "random drafts": setup.rejection,
-        "one draft step": setup.num_steps == 1,
-    }
-    return {name for name, holds in states.items() if holds}
+def _of_setups(holds: Callable[[Setup], bool], **fields: Any) -> State:
+    return State(holds=lambda setup, before, after: holds(setup), fields=fields)
 
 
-def _of_step(setup: Setup, step: Step) -> set[str]:
-    longest = seq_len_max(setup)
-    lengths = [request.seq_len for request in step.requests]
+def _batch(count: int, length: int) -> tuple[Request, ...]:
+    return tuple(Request(slot=n, seq_len=length, data=n) for n in range(1, count + 1))
+
+
+def _is_full(setup: Setup, before: Step | None, after: Step) -> bool:
+    return [request.seq_len for request in after.requests] == [seq_len_max(setup)] * setup.max_bs
+
+
+def _is_behind(setup: Setup, before: Step | None, after: Step) -> bool:
+    """True if drafts reach behind the context."""
     room = RUNNER_FACTS[setup.runner].room
-    states = {
-        "the largest bucket full of the longest requests": lengths == [longest] * setup.max_bs,
-        "drafts behind the context": any(room(setup, length) > setup.context_len for length in lengths),
-        "no lengths on the host": not _is_mirrored(setup, step),
-        "an idle batch": not lengths,
-        "a busier rank": step.elsewhere > len(lengths),
-        "an idle batch beside a busy rank": step.elsewhere > len(lengths) == 0,
-        "hidden states": bool(step.hidden),
-        "random drafts of greedy requests alone": bool(lengths) and all(request.greedy for request in step.requests),
-    }
-    return {name for name, holds in states.items() if holds}
+    return any(room(setup, request.seq_len) > setup.context_len for request in after.requests)
 
 
-def _of_pair(setup: Setup, before: Step, after: Step) -> set[str]:
-    states = {
-        "lengths on the host again": _is_mirrored(setup, after) and not _is_mirrored(setup, before),
-        "other hidden states": before.hidden != after.hidden,
-        "other KV slots": before.layout != after.layout,
-        "behind an idle batch": bool(after.requests) and not before.requests,
-        "behind a batch beyond all buckets": before.busiest > setup.max_bs,
-    }
-    return {name for name, holds in states.items() if holds}
+def _longest_first(setup: Setup, before: Step, after: Step) -> Moment:
+    first, *others = after.requests or _batch(1, 1)
+    return before, replace(after, requests=(replace(first, seq_len=seq_len_max(setup)), *others))
 
 
 def _is_mirrored(setup: Setup, step: Step) -> bool:
     return setup.mirrored and step.mirrored
+
+
+def _other_hidden(setup: Setup, before: Step, after: Step) -> Moment:
+    return replace(before, hidden="" if after.hidden else "last"), after
+
+
+def _beyond(setup: Setup, before: Step, after: Step) -> Moment:
+    if setup.dp_attention:
+        return replace(before, elsewhere=setup.max_bs + 1), after
+    return replace(before, requests=_batch(setup.max_bs + 1, 1)), after
+
+
+# Of a setup, in the order in which a campaign's end says what is missing.
+OF_SETUPS = {
+    "a tree": _of_setups(lambda setup: setup.topk > 1),
+    "pages of several tokens": _of_setups(lambda setup: setup.page_size > 1),
+    "one draft step": _of_setups(lambda setup: setup.num_steps == 1 and RUNNER_FACTS[setup.runner].speculative),
+    "EAGLE3": _of_setups(lambda setup: setup.algorithm == "EAGLE3"),
+    "NEXTN": _of_setups(lambda setup: setup.algorithm == "NEXTN"),
+    "a window": _of_setups(lambda setup: setup.window > 0, window=7),
+    "a pool with sliding layers": _of_setups(lambda setup: setup.swa, window=7, swa=True),
+    "a logit cap": _of_setups(lambda setup: setup.logit_cap > 0, logit_cap=5),
+    "no padding": _of_setups(lambda setup: not setup.padded, padded=False),
+    "positions in three dimensions": _of_setups(lambda setup: setup.mrope, mrope=True),
+    "deterministic inference": _of_setups(lambda setup: setup.deterministic, deterministic=True),
+    "another number of draft steps before": _of_setups(lambda setup: setup.adaptive > 0, adaptive=3),
+    "keys and values of eight bits": _of_setups(lambda setup: bool(setup.kv_dtype), kv_dtype="fp8_e5m2"),
+    "data-parallel attention": _of_setups(lambda setup: setup.dp_attention, dp_attention=True),
+    "random drafts": _of_setups(lambda setup: setup.rejection, rejection=True),
+}
+# Of a step, or of what came before it.
+OF_STEPS = {
+    "the largest bucket full of the longest requests": State(
+        holds=_is_full,
+        bring=lambda setup, before, after: (
+            before,
+            replace(after, requests=_batch(setup.max_bs, seq_len_max(setup)), elsewhere=0),
+        ),
+    ),
+    "drafts behind the context": State(holds=_is_behind, fields={"overhang": 1}, bring=_longest_first),
+    "hidden states": State(
+        holds=lambda setup, before, after: bool(after.hidden),
+        fields={"returns_hidden": True},
+        bring=lambda setup, before, after: (before, replace(after, hidden="last")),
+    ),
+    "other hidden states": State(
+        holds=lambda setup, before, after: before is not None and before.hidden != after.hidden, bring=_other_hidden
+    ),
+    "no lengths on the host": State(
+        holds=lambda setup, before, after: not _is_mirrored(setup, after),
+        bring=lambda setup, before, after: (before, replace(after, mirrored=False)),
+    ),
+    "lengths on the host again": State(
+        holds=lambda setup, before, after: (
+            before is not None and _is_mirrored(setup, after) and not _is_mirrored(setup, before)
+        ),
+        bring=lambda setup, before, after: (replace(before, mirrored=False), replace(after, mirrored=True)),
+    ),
+    "other KV slots": State(
+        holds=lambda setup, before, after: before is not None and before.layout != after.layout,
+        bring=lambda setup, before, after: (before, replace(after, layout=1 - min(1, before.layout))),
+    ),
+    "random drafts of greedy requests alone": State(
+        holds=lambda setup, before, after: bool(after.requests) and all(request.greedy for request in after.requests),
+        fields={"rejection": True},
+        bring=lambda setup, before, after: (
+            before,
+            replace(after, requests=tuple(replace(request, greedy=True) for request in after.requests or _batch(1, 1))),
+        ),
+    ),
+    "a busier rank": State(
+        holds=lambda setup, before, after: after.elsewhere > len(after.requests),
+        fields={"dp_attention": True},
+        bring=lambda setup, before, after: (
+            before,
+            replace(after, requests=after.requests[: setup.max_bs - 1], elsewhere=setup.max_bs),
+        ),
+    ),
+    "an idle batch beside a busy rank": State(
+        holds=lambda setup, before, after: after.elsewhere > len(after.requests) == 0,
+        fields={"dp_attention": True},
+        bring=lambda setup, before, after: (before, replace(after, requests=(), elsewhere=setup.max_bs)),
+    ),
+    "an idle batch": State(
+        holds=lambda setup, before, after: not after.requests,
+        bring=lambda setup, before, after: (
+            before,
+            replace(after, requests=(), elsewhere=setup.capture_bs[0] if setup.dp_attention else 0),
+        ),
+    ),
+    "behind an idle batch": State(
+        holds=lambda setup, before, after: before is not None and bool(after.requests) and not before.requests,
+        bring=lambda setup, before, after: (
+            replace(before, requests=()),
+            replace(after, requests=after.requests or _batch(1, 1)),
+        ),
+    ),
+    "behind a batch beyond all buckets": State(
+        holds=lambda setup, before, after: before is not None and before.busiest > setup.max_bs,
+        bring=_beyond,
+    ),
+}
+STATES = {**OF_SETUPS, **OF_STEPS}
+
+
+def states_of(setup: Setup, before: Step | None, after: Step) -> frozenset[str]:
+    """The states of a step behind another one, by name."""
+    return frozenset(name for name, state in STATES.items() if state.holds(setup, before, after))
+
+
+def reached(case: Case, replayed: Collection[int]) -> set[str]:
+    """The states of the steps in `replayed`. What came between two replays counts for the second."""
+    moments = zip((None, *case.steps), case.steps, strict=False)
+    found = (
+        states_of(case.setup, before, after) for number, (before, after) in enumerate(moments) if number in replayed
+    )
+    return set().union(*found)
+
+
+def is_drawn(setup: Setup) -> bool:
+    """False for valid setups that campaigns leave out, as they would tell nothing: caps that kernels ignore, and what
+    is wrong in every release whatever else a setup has (docs/findings)."""
+    has_caps = RUNNER_FACTS[setup.runner].capped and BACKEND_FACTS[setup.backend].draws_caps
+    if (setup.logit_cap or setup.deterministic) and not has_caps:
+        return False
+    in_window = setup.window > 0 and setup.runner != "verify"
+    return not (setup.deterministic and (setup.rejection or in_window or setup.algorithm in LATENT))
+
+
+@lru_cache(maxsize=64)
+def smallest(runner: str, backend: str) -> tuple[Setup, ...]:
+    """The smallest setups of each kind that the runner has: chains and trees, pages of one token and of several, each
+    algorithm, one draft step and two."""
+    facts, kernels = RUNNER_FACTS[runner], BACKEND_FACTS[backend]
+    setups = (
+        Setup(
+            runner=runner,
+            backend=backend,
+            topk=topk,
+            num_steps=num_steps,
+            num_draft_tokens=num_steps + 1,
+            capture_bs=(1, 3),
+            slots=4,
+            page_size=page_size,
+            head_dim=max(kernels.drawn_head_dims),
+            dtype=kernels.drawn_dtypes[0],
+            algorithm=algorithm,
+            mirrored=True,
+        )
+        for algorithm, topk, page_size, num_steps in itertools.product(facts.algorithms, (1, 2), (1, 4), (1, 2))
+    )
+    return tuple(setup for setup in setups if can_be(setup))
+
+
+@lru_cache(maxsize=4096)
+def can_be(setup: Setup) -> bool:
+    """True if campaigns draw such a setup."""
+    return not problems(Case(setup=setup, steps=(Step(requests=_batch(1, 1)),))) and is_drawn(setup)
+
+
+def with_states(setup: Setup, names: Collection[str]) -> Setup:
+    """The setup with the fields of these states."""
+    return replace(setup, **{key: value for name in names for key, value in STATES[name].fields.items()})
+
+
+def brought(setup: Setup, moment: Moment, pair: Pair) -> Moment | None:
+    """The moment with two states brought about, in this order; None if its step is in both by no replay."""
+    for name in pair:
+        moment = STATES[name].bring(setup, *moment)
+    before, after = moment
+    both = all(STATES[name].holds(setup, before, after) for name in pair)
+    return moment if both and setup.replays(after.busiest, after.hidden) else None
+
+
+def together(setup: Setup, first: str, second: str) -> Pair | None:
+    """The order in which two states of steps are brought about for a replay that is in both; None if there is none."""
+    plain = plainest(setup)
+    pairs = ((first, second), (second, first))
+    return next((pair for pair in pairs if brought(setup, (plain, plain), pair)), None)
+
+
+def comes_alone(setup: Setup, name: str) -> bool:
+    """True if a step of a valid case on this setup can be in the state."""
+    plain = plainest(setup)
+    moment = brought(setup, (plain, plain), (name, name))
+    return moment is not None and not problems(Case(setup=setup, steps=(plain, *moment)))
+
+
+def plainest(setup: Setup) -> Step:
+    """The smallest bucket full of short requests."""
+    return Step(requests=_batch(setup.capture_bs[0], 1))
+
+
+@lru_cache(maxsize=64)
+def possible(runner: str, backend: str) -> frozenset[str]:
+    """All states that campaigns draw for this runner and backend."""
+    return frozenset(name for name in STATES if _can_meet(runner, backend, name, name))
+
+
+@lru_cache(maxsize=64)
+def possible_pairs(runner: str, backend: str) -> frozenset[frozenset[str]]:
+    """All pairs of these that one replay can be in."""
+    pairs = itertools.combinations(sorted(possible(runner, backend)), 2)
+    return frozenset(frozenset(pair) for pair in pairs if _can_meet(runner, backend, *pair))
+
+
+def _can_meet(runner: str, backend: str, first: str, second: str) -> bool:
+    if not RUNNER_FACTS[runner].graph:
+        return False
+    alone = [with_states(setup, (first, second)) for setup in smallest(runner, backend)]
+    # What a batch cannot do by itself it may beside another rank's: be idle without padding, say.
+    ranked = (replace(setup, dp_attention=True) for setup in alone)
+    return any(
+        can_be(setup) and together(setup, first, second) and comes_alone(setup, first) and comes_alone(setup, second)
+        for setup in (*alone, *ranked)
+    )

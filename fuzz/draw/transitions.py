@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterable
+from functools import lru_cache
 
-from repro.cases.case import Case, Setup
+from repro.cases.case import Case, Setup, Step
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.campaign import Transition
 
 
@@ -19,26 +20,33 @@ def exercised(case: Case, replayed: Collection[int]) -> list[Transition]:
     transitions = []
     for number, step in enumerate(case.steps):
         if number in replayed:
-            after = case.setup.bucket(step.busiest)
-            transitions.append(_transition(case.setup, before, after, len(step.requests) < after))
-            before = after
+            transitions.append(transition(case.setup, before, step))
+            before = transitions[-1].after
     return transitions
 
 
+@lru_cache(maxsize=64)
 def possible(setup: Setup) -> frozenset[Transition]:
     """All transitions that cases on this setup can make."""
+    fewest = 0 if RUNNER_FACTS[setup.runner].idles else 1
     transitions = set()
-    for below, after in itertools.pairwise((0, *setup.capture_bs)):
-        # A bucket just above the next smaller one is always full when it is used.
-        is_padded = (after - below > 1 and setup.padded) or setup.dp_attention
-        for padded in (False, True) if is_padded else (False,):
-            transitions |= {_transition(setup, before, after, padded) for before in (0, *setup.capture_bs)}
+    for busiest in filter(setup.replays, range(fewest, setup.max_bs + 1)):
+        after = setup.bucket(busiest)
+        # Beside a busier rank this one may have fewer requests.
+        for count in range(fewest, busiest + 1) if setup.dp_attention else (busiest,):
+            transitions |= {_transition(setup, before, after, count < after) for before in (0, *setup.capture_bs)}
     return frozenset(transitions)
 
 
 def missing(setup: Setup, covered: Iterable[Transition]) -> list[Transition]:
     """The transitions of this setup that have not been made, in order."""
     return sorted(possible(setup) - frozenset(covered))
+
+
+def transition(setup: Setup, before: int, step: Step) -> Transition:
+    """The transition that a step makes which is replayed behind this bucket, 0 for none."""
+    after = setup.bucket(step.busiest)
+    return _transition(setup, before, after, len(step.requests) < after)
 
 
 def _transition(setup: Setup, before: int, after: int, padded: bool) -> Transition:

@@ -5,6 +5,7 @@ exactly those cases that one process alone would run.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 # Rounds that a shard of an endless campaign knows it will have next, so that it can open their sessions ahead.
@@ -36,16 +37,16 @@ Leases = list[tuple[int, Lease]]
 
 
 class RoundScheduler:
-    """limit: cases in all, None for no limit; cases_per_round: the most that a round has; rounds: how many there are,
-    None for no end. Mutable: it knows which leases it gave.
+    """limit: cases in all, None for no limit; most: how many cases a round may have, by its place among all; rounds:
+    how many there are, None for no end. Mutable: it knows which leases it gave.
 
     A single process would run round after round until the limit is met. How many cases a round leaves to the next is
     known once it is finished; until then the most is assumed, so that no shard ever runs a case too many, and a shard
     that wants more than is certain waits.
     """
 
-    def __init__(self, limit: int | None, cases_per_round: int, rounds: int | None = None) -> None:
-        self._limit, self._cases_per_round, self._rounds = limit, cases_per_round, rounds
+    def __init__(self, limit: int | None, most: Callable[[int], int], rounds: int | None = None) -> None:
+        self._limit, self._most, self._rounds = limit, most, rounds
         self._leased = 0  # rounds
         self._ran: dict[int, int] = {}  # cases of each finished round
         self._works_on: dict[int, int] = {}  # the round of each shard
@@ -66,7 +67,7 @@ class RoundScheduler:
         """A shard has ended. Its unfinished round is not reassigned; it counts as fully run."""
         self._waiting.pop(shard, None)
         self._returned += self._reserved.pop(shard, [])
-        self._finish(shard, self._cases_per_round)
+        self._finish(shard)
         return self._answers()
 
     def _answers(self) -> Leases:
@@ -114,21 +115,24 @@ class RoundScheduler:
             else:
                 reserved.append(self._leased)
                 self._leased += 1
-        return Lease(round=reserved.pop(0), cases=self._cases_per_round, ahead=tuple(reserved))
+        number = reserved.pop(0)
+        return Lease(round=number, cases=self._most(number), ahead=tuple(reserved))
 
-    def _finish(self, shard: int, ran: int) -> None:
+    def _finish(self, shard: int, ran: int | None = None) -> None:
+        """ran: None if that is not known."""
         number = self._works_on.pop(shard, None)
         if number is not None:
-            self._ran[number] = ran
+            self._ran[number] = self._most(number) if ran is None else ran
 
     def _allowed(self, number: int) -> int:
         """How many cases of this round may be run for certain."""
         if self._rounds is not None and number >= self._rounds:
             return 0
+        most = self._most(number)
         if self._limit is None:
-            return self._cases_per_round
-        before = sum(self._ran.get(earlier, self._cases_per_round) for earlier in range(number))
-        return max(0, min(self._cases_per_round, self._limit - before))
+            return most
+        before = sum(self._ran[n] if n in self._ran else self._most(n) for n in range(number))
+        return max(0, min(most, self._limit - before))
 
     def _all_finished_before(self, number: int) -> bool:
         return self._limit is None or all(earlier in self._ran for earlier in range(number))

@@ -30,6 +30,9 @@ class BackendFacts:
     starts_in_windows: bool = True
     # Whether it is driven with keys and values of eight bits (Setup.kv_dtype).
     quantises: bool = False
+    # Whether setups with a logit cap, and with deterministic inference, are drawn: flashinfer's kernels are planned
+    # without a cap, whatever the layer says (docs/findings), and stand-ins know nothing of deterministic inference.
+    draws_caps: bool = False
     # What the names of sglang's classes for it begin with; empty: anything.
     classes: str = ""
     # The engines it can be driven on, and why the emulated one refuses a dtype.
@@ -48,6 +51,7 @@ BACKEND_FACTS = {
         drawn_dtypes=("float32", "float32", "float32", "float16"),
         latent=True,
         quantises=True,
+        draws_caps=True,
         classes="Triton",
         emulation_lacks={"bfloat16": "Triton's interpreter has no bfloat16 arithmetic"},
     ),

@@ -10,7 +10,7 @@ import numpy as np
 
 from fuzz.campaign import campaign
 from fuzz.case_source import CaseStream
-from fuzz.draw.rounds import rounds
+from fuzz.draw.rounds import EVERY, SHORT_ROUNDS, rounds
 from fuzz.stats import Plan
 from fuzz.triage import Hooks
 from repro.cases.case import Case, Target
@@ -33,7 +33,7 @@ DRAWN: dict[tuple[int, str, str], tuple[list[Case], Iterator[Case]]] = {}
 
 def drawn(plan: Plan = PLAN) -> Iterator[Case]:
     key = (plan.seed, plan.runner, plan.backend)
-    found, more = DRAWN.setdefault(key, ([], rounds(*key, 8)))
+    found, more = DRAWN.setdefault(key, ([], rounds(*key, 8, EVERY[SHORT_ROUNDS:])))
     for number in itertools.count():
         if number == len(found):
             found.append(next(more))

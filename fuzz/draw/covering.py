@@ -1,0 +1,131 @@
+"""Which states the setups of a campaign have: every two that can be together meet in a few rounds, and each comes
+early.
+
+Rows are made greedily, as AETG makes them (Cohen, Dalal, Fredman and Patton, IEEE Transactions on Software Engineering
+1997): of some candidates around a pair that no row has yet, the one that has most such pairs. Only what is there is to
+be met, and a row has few states: a covering array, in which each is absent as often as not, would leave half of all
+setups without padding, where hardly anything can go stale.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from random import Random
+from typing import Any, TypeVar
+
+from fuzz.draw.states import can_be, smallest, with_states
+from fuzz.draw.swarm import Swarm
+from repro.cases.case import Setup
+
+# Rounds in which all pairs meet; then others begin that do so anew. Of a cycle's rows about one in so many has a state,
+# apart from those that a pair is missing for; a row has so many states at most besides those of its kind.
+ROWS, ONE_IN, MOST = 32, 5, 4
+CANDIDATES = 6
+# Chains have the simplest trees, so that trees are drawn as often as this for each of them.
+TREES = 2
+
+T = TypeVar("T")
+Pair = tuple[str, str]
+
+# How a swarm is asked for a state. What is left out here is of a setup's kind, or is met on every setup.
+FEATURES: Mapping[str, Mapping[str, Any]] = {
+    "a window": {"windowed": True},
+    "a pool with sliding layers": {"windowed": True, "sliding": True},
+    "a logit cap": {"capped": True},
+    "no padding": {"unpadded": True},
+    "positions in three dimensions": {"mrope": True},
+    "deterministic inference": {"deterministic": True},
+    "another number of draft steps before": {"adapting": True},
+    "keys and values of eight bits": {"quantising": True},
+    "data-parallel attention": {"ranked": True},
+    "random drafts": {"rejecting": True},
+    "drafts behind the context": {"overhanging": True},
+    "hidden states": {"asking": True, "returning": True},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The states of one setup. kind: the smallest setup of its kind; features: names of FEATURES."""
+
+    kind: Setup
+    features: frozenset[str] = frozenset()
+
+    @property
+    def pairs(self) -> frozenset[Pair]:
+        """All pairs that it has, of features and of what says its kind."""
+        kind = self.kind
+        said = f"topk {kind.topk}", f"pages of {kind.page_size}", f"{kind.num_steps} steps", kind.algorithm
+        return frozenset(itertools.combinations(sorted((*said, *self.features)), 2))
+
+    def can_be(self) -> bool:
+        return can_be(with_states(self.kind, self.features))
+
+    def swarm(self, swarm: Swarm) -> Swarm:
+        """The swarm whose setups have these states, and whose batches are otherwise as this one's."""
+        kind = self.kind
+        asked: dict[str, Any] = {key: value for name in sorted(self.features) for key, value in FEATURES[name].items()}
+        return replace(
+            swarm,
+            branching=kind.topk > 1,
+            paged=kind.page_size > 1,
+            single=kind.num_steps == 1,
+            algorithm=kind.algorithm,
+            **asked,
+        )
+
+
+@lru_cache(maxsize=64)
+def rows(runner: str, backend: str, name: str) -> tuple[Row, ...]:
+    """ROWS rows, the same for the same name for ever."""
+    random, having = Random(name), _having(runner, backend)
+    missing = dict.fromkeys(sorted(having))
+    plain = tuple(pair for pair, rows in having.items() if not rows[0].features)
+    used: Counter[str] = Counter()
+    chosen: list[Row] = []
+    for number in range(ROWS):
+        rare = [feature for feature in FEATURES if used[feature] * ONE_IN < number]
+        wanted = tuple(missing) or plain
+        candidates = [_with_more(_one(having[_one(wanted, random)], random), rare, random) for _ in range(CANDIDATES)]
+        row = max(candidates, key=lambda row: len(row.pairs & missing.keys()))
+        missing = {pair: None for pair in missing if pair not in row.pairs}
+        used.update(row.features)
+        chosen.append(row)
+    return tuple(chosen)
+
+
+@lru_cache(maxsize=64)
+def _having(runner: str, backend: str) -> Mapping[Pair, Sequence[Row]]:
+    """Each pair that some setup has, with the rows of no more features than it takes that have it."""
+    found: dict[Pair, list[Row]] = {}
+    for count, kind in itertools.product((0, 1, 2), smallest(runner, backend)):
+        able = [name for name in FEATURES if Row(kind=kind, features=frozenset((name,))).can_be()]
+        for features in itertools.combinations(able, count):
+            row = Row(kind=kind, features=frozenset(features))
+            if row.can_be():
+                for pair in row.pairs:
+                    same = found.setdefault(pair, [])
+                    if not same or len(same[0].features) == count:
+                        same += [row] * (TREES if kind.topk > 1 else 1)
+    return found
+
+
+def _with_more(row: Row, features: Sequence[str], random: Random) -> Row:
+    """The row with as many of these features as can be, up to MOST."""
+    for feature in _shuffled(features, random)[: MOST - len(row.features)]:
+        more = Row(kind=row.kind, features=row.features | {feature})
+        row = more if more.can_be() else row
+    return row
+
+
+# Of a generator only random() is the same in all versions of Python.
+def _one(choices: Sequence[T], random: Random) -> T:
+    return choices[int(random.random() * len(choices))]
+
+
+def _shuffled(choices: Iterable[str], random: Random) -> list[str]:
+    return [choice for _, choice in sorted((random.random(), choice) for choice in choices)]
