@@ -93,6 +93,7 @@ class World:
         self.behaviours = {BRANCH: branch, BASE: base}
         self.runs: list[tuple[Target, Case]] = []
         self.fresh: list[tuple[Target, Case]] = []
+        self.explained: list[Case] = []
         self.identity = "1"
 
     def run(self, target: Target, case: Case) -> Trace:
@@ -114,6 +115,7 @@ class World:
         """Only stale rows of seq_lens are known."""
 
         def explain(case: Case, target: Target, failures: Sequence[Verdict]) -> Explained:
+            self.explained.append(case)
             left = tuple(verdict for verdict in failures if verdict.oracle != "slot0_padding")
             return Explained(issues=load()[:1], left=left)
 
@@ -235,8 +237,11 @@ def test_a_tree_is_held_against_its_release_and_a_release_against_the_known_issu
     stale = failing("draft", ("slot0_padding", 1, "seq_lens"))
     code, page = World(tmp_path, branch=stale).check()
     assert code is ExitCode.FAIL and f"{BRANCH} against {BASE}" in page
-    code, page = World(tmp_path, base=stale).check(checked=BASE)
+    world = World(tmp_path, base=stale)
+    code, page = world.check(checked=BASE)
     assert code is ExitCode.PASS and load()[0].title in page
+    # One experiment for each kind of failure, where every case of the runner fails.
+    assert [case.setup.backend for case in world.explained] == list(DRAFT_BACKENDS)
     code, page = World(tmp_path, base=failing("draft")).check(checked=BASE)
     assert code is ExitCode.FAIL
 
@@ -245,10 +250,10 @@ def test_a_checkout_is_held_against_the_newest_release_that_is_here_and_not_newe
     def lacks(target: Target) -> str:
         return "" if target.sglang in ("0.5.13", "0.5.16") else "is not installed"
 
-    versions = ("0.5.15", "0.5.16+gabc", "0.0.0.dev0", "0", "0.5.12")
+    versions = ("0.5.15", "0.5.16+gabc", "of its own", "0.5.12")
     bases = {version: published(version, "emulated", lacks) for version in versions}
     assert bases["0.5.15"] == Target("0.5.13", "emulated") and bases["0.5.12"] is None
-    assert bases["0.5.16+gabc"] == bases["0.0.0.dev0"] == bases["0"] == Target("0.5.16", "emulated")
+    assert bases["0.5.16+gabc"] == bases["of its own"] == Target("0.5.16", "emulated")
 
 
 def test_a_failure_that_does_not_come_back_is_uncertain_and_unknown_says_what_that_means(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ Explain = Callable[[Case, Target, Sequence[Verdict]], Explained]
 class Tools:
     """What is passed in. pool: opens a worker on a target, with its log, and whether it notes who writes input buffers.
     lacks: why a target cannot be used. explaining: opens what puts failing cases of a release down to known issues.
-    version: the version of a tree's sglang. kept: the folder in which results on a target may be kept. source: a
+    version: the release that a tree counts as. kept: the folder in which results on a target may be kept. source: a
     target's import path. tracing: as pool, of sessions whose traces say which files they ran."""
 
     pool: Callable[[Target, Path, bool], AbstractContextManager[Ways]]
@@ -134,9 +134,8 @@ def _base_of(target: Target, tools: Tools) -> Target | None:
 def published(version: str, engine: str, lacks: Callable[[Target], str]) -> Target | None:
     """The newest release that is here and no newer than this version; of all, if it is no version."""
     order = release_order(ADAPTED[-1])
-    if version not in ("", "0") and not version.startswith("0.0.0"):
-        with contextlib.suppress(ValueError):
-            order = release_order(version.partition("+")[0])
+    with contextlib.suppress(ValueError):
+        order = release_order(version.partition("+")[0])
     older = [Target(name, engine) for name in ADAPTED if release_order(name) <= order]
     return next((target for target in reversed(older) if not lacks(target)), None)
 

@@ -48,11 +48,12 @@ class Ways:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """Which failures of a case the change brings, and why the others are none of its. doubt: why nothing can be said;
-    then none is in `brought`."""
+    """Which failures of a case the change brings, and why the others are none of its. general: whether that goes for
+    the same failures of other cases. doubt: why nothing can be said; then none is in `brought`."""
 
     brought: tuple[Verdict, ...] = ()
     why: str = ""
+    general: bool = False
     doubt: str = ""
 
 
@@ -162,29 +163,34 @@ class Check:
         return bool(oracle) and oracle not in {verdict.oracle for verdict in failures}
 
     def _compare(self) -> list[Failing]:
-        """The failures that the change brings. A case that shows nothing but what an earlier one has shown to be the
-        change's is not asked about."""
+        """The failures that the change brings. A case that shows nothing but what is settled is not asked about."""
         brought: list[Failing] = []
-        settled: set[tuple[str, ...]] = set()
+        settled: dict[tuple[str, ...], bool] = {}  # whether such failures are the change's, whatever the case
         self.tell(f"{len(self.checked.failing)} failing cases are compared with {self.checked.against}")
         with self.comparing(self.checked.failing) as compare:
             for number, failing in enumerate(self.checked.failing):
                 if number and number % PROGRESS == 0:
                     self.tell(f"{number} of {len(self.checked.failing)} cases compared")
-                if {identity(verdict) for verdict in failing.failures} <= settled:
-                    brought.append(failing)
-                    continue
-                compared = compare(failing.case, failing.failures)
-                if compared.doubt:
-                    self.checked.unsure.append(f"{failing.item}: {_names(failing.failures)}: {compared.doubt}")
-                    continue
-                settled |= {identity(verdict) for verdict in compared.brought}
-                for verdict in failing.failures:
-                    if verdict not in compared.brought:
-                        self.checked.old.setdefault(identity(verdict), compared.why)
+                if all(identity(verdict) in settled for verdict in failing.failures):
+                    own = tuple(verdict for verdict in failing.failures if settled[identity(verdict)])
+                    compared = Compared(brought=own)
+                else:
+                    compared = compare(failing.case, failing.failures)
+                    self._settle(failing, compared, settled)
                 if compared.brought:
                     brought.append(replace(failing, failures=compared.brought))
         return brought
+
+    def _settle(self, failing: Failing, compared: Compared, settled: dict[tuple[str, ...], bool]) -> None:
+        if compared.doubt:
+            self.checked.unsure.append(f"{failing.item}: {_names(failing.failures)}: {compared.doubt}")
+            return
+        settled |= {identity(verdict): True for verdict in compared.brought}
+        for verdict in failing.failures:
+            if verdict not in compared.brought:
+                self.checked.old.setdefault(identity(verdict), compared.why)
+                if compared.general:
+                    settled.setdefault(identity(verdict), False)
 
     def _name_causes(self, ways: Ways, every: Sequence[Cause]) -> None:
         confirmed = []

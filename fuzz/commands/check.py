@@ -22,7 +22,7 @@ from runners.processes.pool import Pool
 from runners.processes.warm import room_for
 from runners.targets.environments import cache_directory, lacks, sglang_path
 from runners.targets.identity import identity
-from runners.targets.packages import checkout_release
+from runners.targets.mended import counts_as
 
 
 def command(options: argparse.Namespace) -> ExitCode:
@@ -32,7 +32,7 @@ def command(options: argparse.Namespace) -> ExitCode:
         judge=judge_all,
         overall=overall,
         explaining=partial(_explaining, options.timeout),
-        version=lambda target: checkout_release(Path(target.sglang)),
+        version=counts_as,
         kept=_kept,
         source=sglang_path,
         tracing=partial(_tracing, options.timeout),
