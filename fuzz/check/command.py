@@ -112,7 +112,7 @@ def _touched(named: Sequence[str], target: Target, base: Target, plan: Plan, too
     """The runners and backends that a change touches."""
     found = changes(named, tools.source(target), tools.source(base))
     with tools.tracing(base, log) as ways:
-        files = ran(tools.kept(base) / "files.json", plan.items, ways.run, say)
+        files = ran(tools.kept(base), plan.items, ways.run, say)
     of_change = touched(found, files)
     for reason in of_change.reasons:
         say(reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import re
 import subprocess
@@ -13,12 +14,15 @@ from pathlib import Path
 from fuzz.check.plan import Item, Pair
 from repro.cases.atomic_file import write_text
 from repro.cases.case import Case
+from repro.cases.codec import digest
 from repro.commands.cli import BadInput
 from repro.traces.trace import Trace
 
 # What a traced session has among its facts (runners/sessions/mutation.py): the files of which it ran a function.
 FILES = "files"
 PACKAGE = "sglang"
+# How often it is said how far tracing is, in setups.
+PROGRESS = 10
 
 # The files that each pair runs, by their path below the import path (sglang/srt/...).
 Ran = Mapping[Pair, frozenset[str]]
@@ -60,6 +64,8 @@ def touched(changes: Sequence[Change], ran: Ran) -> Touched:
             why = ", ".join("/".join(pair) for pair in ran if pair in mine)
         else:
             why = "no runner runs it"
+        if change.path:
+            mine |= {pair for pair, files in ran.items() if not files}  # nobody knows what those run
         pairs |= mine
         reasons.append(f"{change.name}: {why}")
     return Touched(pairs=frozenset(pairs), reasons=tuple(reasons))
@@ -95,30 +101,32 @@ def _outline(statement: ast.stmt) -> str:
 # The files that runners run -------------------------------------------------------------------------------------
 
 
-def ran(path: Path, items: Sequence[Item], run: Callable[[Case], Trace], tell: Callable[[str], None]) -> Ran:
-    """What each pair runs of these items: as kept at `path`, else by running them in sessions that note it. Pairs that
-    cannot be run run no file. BadInput if none runs any."""
+def ran(folder: Path, items: Sequence[Item], run: Callable[[Case], Trace], tell: Callable[[str], None]) -> Ran:
+    """What each pair runs of these items: as kept in this folder, else by running them in sessions that note it. No
+    file of pairs that cannot be run. BadInput if none can."""
+    cases = hashlib.sha256("".join(digest(case) for item in items for case in item.cases).encode())
+    path = folder / f"files-{cases.hexdigest()[:16]}.json"
     try:
         stored = json.loads(path.read_text())
     except (OSError, ValueError):
-        stored = None
-    if stored is None:
-        tell(f"which files each runner runs is not known yet: {len(items)} setups are traced, once")
-        files: dict[str, set[str]] = {}
-        for item in items:
-            facts = (run(case).facts for case in item.cases)
-            own = files.setdefault("/".join(item.pair), set())
-            own.update(file for fact in facts for file in json.loads(fact.get(FILES, "[]")))
-        if not any(files.values()):
-            raise BadInput("--only-changed: no runner ran any file on the base")
-        stored = {pair: sorted(own) for pair, own in files.items()}
+        stored = _traced(items, run, tell)
+        if not any(stored.values()):
+            raise BadInput("--only-changed: no runner ran any file on the base") from None
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(stored, indent=1) + "\n")
-    return {(runner, backend): frozenset(stored[f"{runner}/{backend}"]) for runner, backend in _pairs(items)}
+    return {item.pair: frozenset(stored["/".join(item.pair)]) for item in items}
 
 
-def _pairs(items: Sequence[Item]) -> dict[Pair, None]:
-    return dict.fromkeys(item.pair for item in items)
+def _traced(items: Sequence[Item], run: Callable[[Case], Trace], tell: Callable[[str], None]) -> dict[str, list[str]]:
+    """The files of each pair."""
+    files: dict[str, set[str]] = {}
+    for number, item in enumerate(items):
+        if number % PROGRESS == 0:
+            tell(f"which files runners run is traced once: {number} of {len(items)} setups")
+        own = files.setdefault("/".join(item.pair), set())
+        for case in item.cases:
+            own.update(json.loads(run(case).facts.get(FILES, "[]")))
+    return {pair: sorted(own) for pair, own in files.items()}
 
 
 # The files that are changed -------------------------------------------------------------------------------------
