@@ -15,7 +15,7 @@ from repro.cases.runner_facts import RUNNER_FACTS, TOY
 # What a check costs, in tenths of a processor second as measured on 0.5.23: a session, a case in it, and a bucket that
 # is compiled.
 SESSION, CASE, COMPILED = 6, 1, 180
-BUDGET = 2200
+BUDGET = 2000
 CASES_EACH = 3
 # Options in which setups of a pair differ in kind, and not in size alone.
 _KINDS = (
@@ -75,16 +75,18 @@ def pairs() -> tuple[Pair, ...]:
 
 def plan(stored: Sequence[tuple[str, Seed]], budget: int = BUDGET) -> Plan:
     """A plain setup of each pair, then stored seeds and setups of other kinds in turn, then those of other sizes, as
-    far as the budget goes."""
+    far as the budget goes; seeds of a runner that compiles its buckets, which is dear, last."""
     seeds: dict[Pair, list[Item]] = {pair: [] for pair in pairs()}
     for name, seed in stored:
         item = Item(name=name, cases=(seed.case,), seed=seed)
         seeds.setdefault(item.pair, []).append(item)
     plain, kinds, sizes = zip(*(directed(*pair) for pair in pairs()), strict=True)
-    turns = (in_turn(both) for both in zip_longest(seeds.values(), kinds, fillvalue=()))
+    dear = [item for pair, items in seeds.items() for item in items if RUNNER_FACTS[pair[0]].compiled]
+    cheap = ([item for item in items if item not in dear] for items in seeds.values())
+    turns = (in_turn(both) for both in zip_longest(cheap, kinds, fillvalue=()))
     taken: list[Item] = []
     left_out: list[Item] = []
-    for item in chain(plain, in_turn(turns), in_turn(sizes)):
+    for item in chain(plain, in_turn(turns), in_turn(sizes), dear):
         fits = item.cost <= budget
         budget -= item.cost if fits else 0
         (taken if fits else left_out).append(item)
