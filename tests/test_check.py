@@ -186,7 +186,7 @@ def test_the_plan_is_the_same_every_time_and_names_what_its_budget_leaves_out() 
 def test_a_good_change_is_green_and_every_runner_was_judged(tmp_path: Path) -> None:
     code, page = World(tmp_path).check("--base", "0.5.23")
     assert code is ExitCode.PASS and page.startswith("## eagleeye: nothing new fails\n")
-    assert f"on {len(pairs())} runners and backends" in page
+    assert f"on {len(pairs())} runner/backend pairs" in page
     assert all(item.name in page for item in small_plan().left_out)
 
 

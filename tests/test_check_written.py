@@ -85,6 +85,10 @@ def test_an_error_has_the_line_that_raised_it() -> None:
     assert said(raised, trace({}), ended) == "It came out at sglang/srt/a.py:5 in replay."
 
 
+REMOVED = "Lines that the change removes and that name it: sglang/srt/a.py:2, 3."
+ADDED = "Lines that the change has and that name it: sglang/srt/a.py:3."
+
+
 def tree(folder: Path, text: str) -> Path:
     (folder / "sglang" / "srt").mkdir(parents=True)
     (folder / "sglang" / "srt" / "a.py").write_text(text)
@@ -92,19 +96,19 @@ def tree(folder: Path, text: str) -> Path:
 
 
 def test_changed_lines_that_name_the_buffer_are_told(tmp_path: Path) -> None:
-    base = tree(tmp_path / "base", "one\nbuffers.seq_lens.copy_(seq_lens)\nthree\nfour\n")
+    base = tree(tmp_path / "base", "one\nbuffers.seq_lens.copy_(\n    seq_lens)\nthree\nfour\n")
     gone = tree(tmp_path / "gone", "one\nthree\nfour\n")
     other = tree(tmp_path / "other", "zero\none\nbuffers.seq_lens.fill_(0)\nthree\n5\n")
-    assert naming("seq_lens", changed_lines(base, gone)) == "The change removes sglang/srt/a.py:2, which names it."
-    assert naming("seq_lens", changed_lines(base, other)) == "The change has sglang/srt/a.py:3, which names it."
+    assert naming("seq_lens", changed_lines(base, gone)) == REMOVED
+    assert naming("seq_lens", changed_lines(base, other)) == ADDED
     assert naming("lens", changed_lines(base, other)) == "" and changed_lines(base, base) == []
-    lines = [Line(place=f"sglang/srt/a.py:{number}", text="seq_lens") for number in range(LINES_MAX + 1)]
+    lines = [Line(file="sglang/srt/a.py", number=number, text="seq_lens") for number in range(LINES_MAX + 1)]
     assert naming("seq_lens", lines) == ""
     written = {1: [("seq_lens", 0, 3, HERE)]}
     finding = Finding(case=CASE, target=BRANCH, verdict=VERDICT, failed=1, tried=1)
     changed = changed_lines(base, gone)
     said = wrote(finding, lambda case, trace: [VERDICT], lambda case: trace(written), None, None, changed)
-    assert said == f"Here it is written at {HERE}. The change removes sglang/srt/a.py:2, which names it."
+    assert said == f"Here it is written at {HERE}. {REMOVED}"
 
 
 def test_of_a_change_of_many_files_no_line_is_told(tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ _FOLDERS = ("sglang/srt", "sglang/kernels")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """place: its file and number. gone: whether it is the base's, and no longer there."""
+    """gone: whether it is the base's, by its number there, and not here any more."""
 
-    place: str
+    file: str
+    number: int
     text: str
     gone: bool = False
 
@@ -35,11 +36,14 @@ def changed_lines(base: Path, tree: Path) -> list[Line]:
 def naming(buffer: str, lines: Sequence[Line]) -> str:
     """In a sentence, the lines that name this buffer; empty if there are none, or many."""
     named = [line for line in lines if re.search(rf"\b{re.escape(buffer)}\b", line.text)]
-    new = [line.place for line in named if not line.gone]
-    places = new or [line.place for line in named]
-    if not 0 < len(places) <= LINES_MAX:
+    told = [line for line in named if not line.gone] or named
+    if not 0 < len(told) <= LINES_MAX:
         return ""
-    return f"The change {'has' if new else 'removes'} {', '.join(places)}, which name{'s' * (len(places) == 1)} it."
+    numbers: dict[str, list[str]] = {}
+    for line in told:
+        numbers.setdefault(line.file, []).append(str(line.number))
+    places = "; ".join(f"{file}:{', '.join(of_file)}" for file, of_file in numbers.items())
+    return f"Lines that the change {'removes' if told[0].gone else 'has'} and that name it: {places}."
 
 
 def _same(one: Path, other: Path) -> bool:
@@ -50,8 +54,8 @@ def _of(file: Path, base: Path, tree: Path) -> Iterator[Line]:
     old, new = (_lines(root / file) for root in (base, tree))
     for tag, old_first, old_end, new_first, new_end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if tag != "equal":
-            yield from (Line(place=f"{file}:{n + 1}", text=new[n]) for n in range(new_first, new_end))
-            yield from (Line(place=f"{file}:{n + 1}", text=old[n], gone=True) for n in range(old_first, old_end))
+            yield from (Line(file=str(file), number=n + 1, text=new[n]) for n in range(new_first, new_end))
+            yield from (Line(file=str(file), number=n + 1, text=old[n], gone=True) for n in range(old_first, old_end))
 
 
 def _lines(path: Path) -> list[str]:

@@ -40,7 +40,8 @@ def headline(checked: Checked) -> str:
 
 
 def _extent(checked: Checked) -> str:
-    judged = f"{checked.judged.total()} cases judged on {len(+checked.judged)} runners and backends"
+    pairs = len(+checked.judged)
+    judged = f"{checked.judged.total()} cases judged on {pairs} runner/backend pair{'s' * (pairs != 1)}"
     return f"{checked.target} against {checked.against}: {checked.done} setups, {judged}"
 
 
@@ -72,11 +73,11 @@ def _page(checked: Checked) -> Iterator[str]:
         for cause in checked.causes:
             found_by = f"{cause.cases[0].item}{f' and {len(cause.cases) - 1} more' * (len(cause.cases) > 1)}"
             first = cause.first
-            cells = (first.runner, ", ".join(cause.backends), first.oracle, _wrong(cause), cause.wrote, found_by)
+            cells = (first.runner, ", ".join(cause.backends), first.oracle, _wrong(cause), found_by)
             yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
     for cause in checked.causes:
-        yield from ("", f"### {cause.name}", "", cause.first.detail)
-        yield from ("", *_consequences(cause))
+        said = (cause.first.detail, cause.wrote, *_consequences(cause))
+        yield from ("", f"### {cause.name}", "", "\n\n".join(filter(None, said)))
         yield from _case(checked, cause)
     for title, texts in _doubts(checked):
         yield from ("", f"### {title}", "", *(f"- {text}" for text in texts))
