@@ -201,8 +201,11 @@ def test_a_package_that_is_not_there_is_the_environments() -> None:
         if ours:
             with pytest.raises(HarnessError):
                 not_built(error, SETUP, Kept())
+            with pytest.raises(HarnessError):
+                raise_harness_error(error)  # in a step
         else:
             not_built(error, SETUP, Kept())
+            raise_harness_error(error)
 
 
 def test_a_refusal_is_of_the_setup_that_it_is_about() -> None:

@@ -48,7 +48,7 @@ def raise_harness_error(error: Exception) -> None:
     if innermost == "engines" and isinstance(cause, NotImplementedError):
         raise Unsupported(str(cause)) from error
     mistake = innermost == "harness" or (innermost == "engines" and isinstance(cause, _MISTAKES))
-    if mistake or _names_a_stand_in(cause):
+    if mistake or _names_a_stand_in(cause) or _lacks_a_package(cause):
         raise HarnessError(told(cause)) from error
 
 
@@ -65,9 +65,8 @@ def not_built(error: Exception, setup: Setup, watch: Watch) -> None:
     if words := refused(setup, error):
         raise Unsupported(words) from error
     raise_harness_error(error)
-    lacking = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] != "sglang"
     scarce = engine.device == "cuda" and _SCARCE.search(str(error))
-    if lacking or scarce or isinstance(error, OSError | MemoryError):
+    if scarce or isinstance(error, OSError | MemoryError):
         raise HarnessError(told(error)) from error
     frames = traceback.extract_tb(error.__traceback__)
     if not any(frame.name == "capture" and _whose(frame) == "harness" for frame in frames):
@@ -106,6 +105,12 @@ def _names_a_stand_in(error: BaseException) -> bool:
         return engine.device == "cpu" and (error.name or "").startswith(_STOOD_IN)
     called = _CALLED.match(str(error)) if isinstance(error, TypeError) else None
     return called is not None and _is_harness_code(called[1].partition(".")[0])
+
+
+def _lacks_a_package(error: BaseException) -> bool:
+    """Whether a package of others is not there. sglang requires many that no runner is known to import; where it comes
+    to that, the environment is incomplete, and not sglang wrong."""
+    return isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] != "sglang"
 
 
 def _is_harness_code(name: str) -> bool:
