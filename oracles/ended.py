@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from repro.cases.case import Case
+from repro.traces.device_errors import device_fault
 from repro.traces.finding import ENDED, Status, Verdict
 from repro.traces.trace import Termination, Trace
 
@@ -22,7 +23,9 @@ def judge(case: Case, trace: Trace) -> Verdict:
     if not ended.how.took_place:
         return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=ended.how.value, detail=message or ended.what)
     path = ended.path or "the session"
-    where = " ".join(part for part in (ended.how.value, ended.what, f"in {path}") if part)
+    # A process may be ended by a kernel that failed before it can say so: that is the same failure.
+    how = Termination.RAISED if device_fault(ended.what) else ended.how
+    where = " ".join(part for part in (how.value, ended.what, f"in {path}") if part)
     stage = "before the first step" if ended.step < 0 else f"in step {ended.step} of {len(case.steps)}"
     # The last line of a Python or CUDA report is the one that says what happened.
     reason = f": {message.splitlines()[-1].strip()}" if message else ""

@@ -105,6 +105,10 @@ def test_overall_needs_a_good_end_and_a_comparison() -> None:
     [
         (End(how=Termination.RAISED, step=2, path="graph", what="AssertionError"), "raised AssertionError in graph"),
         (End(how=Termination.CRASHED, step=0, path="replay", what="SIGABRT"), "crashed SIGABRT in replay"),
+        (
+            End(how=Termination.CRASHED, step=0, path="replay", what="CUDA error: misaligned address"),
+            "raised CUDA error: misaligned address in replay",
+        ),
         (End(how=Termination.HUNG, step=1, path="eager"), "hung in eager"),
         (End(how=Termination.CRASHED, what="SIGSEGV"), "crashed SIGSEGV in the session"),
     ],

@@ -160,7 +160,7 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
                 _go_wrong(how, watch)
             watch.see(step, "graph", "tokens", np.full((step + 1, 2), step, dtype=np.float16))
             watch.spent("graph", 0.25)
-        if how == "abort-at-rest":
+        if how == "abort-at-rest" and len(case.steps) > 1:
             threading.Timer(RESTING_S, _abort).start()
 
     return run_case
