@@ -29,8 +29,7 @@ class Waited:
         """How the first of these cases that fails there ended; the verdict itself if none does, or if this is no
         failure that came out late."""
         name = verdict.fingerprint
-        late = ended.how is Termination.CRASHED or (ended.how is Termination.RAISED and device_fault(ended.what))
-        if self._hooks.waiting is None or verdict.oracle != ENDED or not late:
+        if self._hooks.waiting is None or verdict.oracle != ENDED or not _came_out_late(ended):
             return verdict
         if name not in self._exact and self._tries[name] < TRIES_MAX:
             self._tries[name] += 1
@@ -48,6 +47,12 @@ class Waited:
         return self._hooks.waiting() if exact and self._hooks.waiting else None
 
 
+def _came_out_late(ended: End) -> bool:
+    return ended.how is Termination.CRASHED or (ended.how is Termination.RAISED and bool(device_fault(ended.what)))
+
+
 def _unended(attempt: Attempt) -> Verdict | None:
+    """How a run ended that its process did not survive."""
     failures = (verdict for verdict in attempt.verdicts if verdict.status is Status.FAIL)
-    return next((verdict for verdict in failures if verdict.oracle == ENDED), None)
+    own = next((verdict for verdict in failures if verdict.oracle == ENDED), None)
+    return own if _came_out_late(attempt.trace.ended) else None

@@ -127,6 +127,13 @@ def test_what_comes_out_while_a_session_closes_is_the_case_before(way: str, what
     assert (ended.how, ended.what, ended.step, ended.path) == (Termination.CRASHED, what, 1, "close"), ended
     assert late.trace.facts == {"way": way}
     assert pool.past == (), "the process is gone"
+    # From now on a fresh run closes its session, too, so that it shows what the case does.
+    for case in (first, last):
+        ended = pool.run_fresh(case).ended
+        assert (ended.what, ended.step, ended.path) == (what, len(case.steps) - 1, "close"), ended
+    assert pool.run_fresh(WELL).ended.how is Termination.DONE
+    assert pool.run_fresh(going("stays")).ended.how is Termination.DONE
+    assert not pool.late
 
 
 def test_what_comes_out_between_two_cases_is_the_one_before(pool: Pool) -> None:

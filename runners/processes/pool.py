@@ -21,6 +21,7 @@ from repro.traces.device_errors import cuda_error, device_fault
 from repro.traces.run_with_past import RunWithPast
 from repro.traces.trace import End, Termination, Trace
 from runners.processes.causes import exit_name
+from runners.processes.closing import ended_in_closing
 from runners.processes.compilers import patient
 from runners.processes.host import Host
 from runners.processes.kept import Kept
@@ -95,7 +96,8 @@ class Pool:
         self.past: tuple[Setup, ...] = ()  # what the process of the last run had served before
         self.history: tuple[Case, ...] = ()  # the latest cases that its session had run before
         self.late: list[RunWithPast] = []  # of cases that had ended; whoever asks takes them out
-        self._pastless = False  # whether the run under way must be the first of its process
+        # Whether the run under way must be the first of its process; whether fresh runs close their sessions.
+        self._pastless, self._closes = False, False
         self._crashed: set[Setup] = set()  # setups on which a run has ended badly
         self._upcoming: tuple[Case, ...] = ()
         self._change: Mapping[str, object] = {}
@@ -149,13 +151,16 @@ class Pool:
         self._change = change
 
     def run_fresh(self, case: Case) -> Trace:
-        """As run, in a session process of its own, whatever the pool does otherwise."""
+        """As run, in a session process of its own; once a session has failed while it closed, this one closes, too."""
         self._close_sessions()
         self._pastless = True
         try:
             trace = self.run(case)
         finally:
             self._pastless = False
+        if self._closes and self._last and trace.ended.how is Termination.DONE:
+            ended = ended_in_closing(self._last, self._send, self._died, time.monotonic() + self._start_s)
+            trace = replace(trace, ended=ended or trace.ended)
         self._close_sessions()
         return trace
 
@@ -164,8 +169,7 @@ class Pool:
         upcoming, self._upcoming = self._upcoming, ()
         trace = self._attempt(case, upcoming)
         if self._standbys.room and lacked_room(trace.ended):
-            # Others took memory, perhaps, that this one lacked: what is said of a case must not depend on them.
-            self._end_standbys()
+            self._end_standbys()  # others took memory, perhaps, that this one lacked: no case is to depend on them
             trace = self._attempt(case, (), alone=True)
         return trace
 
@@ -207,6 +211,7 @@ class Pool:
             # This case is not what it died of, and it is said so.
             late = self._last.failed_late(gone.late) if self._last and gone.late else None
             self.late += [late] if late else []
+            self._closes |= bool(late and late.trace.ended.path == CLOSING[1])
             if gone.late and not late and gone.late.path != CLOSING[1] and device_fault(gone.late.what):
                 return gone.late  # it had run none, and a kernel of its opening failed
             intake.begin_again(*BUILDING)
@@ -307,9 +312,8 @@ class Pool:
         """While the session is at work: open what will be needed next."""
         room = self._standbys.room
         if room and not self._alone:
-            # The case after a crash should not have to wait, and where one has crashed, the next may at once. But where
-            # there is one place only, what is expected has it until then, and always where another process, which has
-            # served other setups, opens this one anew soon enough.
+            # The case after a crash should not have to wait, and the next may crash at once. But what is expected has
+            # the only place until then, and any where another process opens this setup anew soon enough.
             crashed = setup in self._crashed
             single = not (self._fresh or self._idle.wanted)
             twins = max(crashed, min(1 + crashed, room - 1)) if single else 0
@@ -321,15 +325,16 @@ class Pool:
 
     def _died(self, session: Open, intake: Intake) -> End:
         """The session closed its channel without saying how the run ended."""
-        self._forget(session)
-        name = exit_name(self._host.end(session, 0, PROMPT_S))
-        return self._unsaid(Termination.CRASHED, name, session, intake)
+        session.inbox.close()
+        self._kept.remove(session)
+        return self._unsaid(Termination.CRASHED, exit_name(self._host.end(session, 0, PROMPT_S)), session, intake)
 
     def _hung(self, session: Open, intake: Intake) -> End:
         """Nothing came for too long."""
         try:
             self._host.end(session, signal.SIGABRT, _ABORT_S)
-            self._forget(session)
+            session.inbox.close()
+            self._kept.remove(session)
         except WorkerTrouble:
             self._drop_worker()  # it hung, whatever became of the worker
         return self._unsaid(Termination.HUNG, "no answer", session, intake)
@@ -387,11 +392,6 @@ class Pool:
             self._host.settle()
         except WorkerTrouble:
             self._drop_worker()
-
-    def _forget(self, session: Open) -> None:
-        """Close our end of a session that has ended."""
-        session.inbox.close()
-        self._kept.remove(session)
 
     def _drop_worker(self) -> None:
         pops = (self._kept.pop, self._standbys.pop, self._idle.pop)
