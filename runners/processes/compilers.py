@@ -11,7 +11,7 @@ from pathlib import Path
 from runners.processes.wire import Silence
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-# Who uses less than this part of a core is idle: a pool of compilers that waits for work, say.
+# Who uses less than this part of a core, and does not wait for one, is idle: a pool of compilers without work, say.
 _IDLE = 0.2
 
 
@@ -35,20 +35,22 @@ def patient(wait: Callable[[float], None], pid: int, deadline: float) -> float:
 
 
 def at_work(pid: int, seconds: float = 1.0) -> bool:
-    """Whether descendants of a process use the processor during so many seconds. At once False where it has none."""
+    """Whether descendants of a process use the processor during so many seconds, or would on a machine with less to
+    do. At once False where it has none."""
     before = _spent(pid)
     if before is None:
         return False
     time.sleep(seconds)
     after = _spent(pid)
-    return after is not None and after - before > _IDLE * seconds
+    return after is not None and (after[0] - before[0] > _IDLE * seconds or (before[1] and after[1]))
 
 
-def _spent(pid: int) -> float | None:
-    """Seconds of processor time that all descendants of a process have used, with those that they waited for; None if
-    there are none."""
+def _spent(pid: int) -> tuple[float, bool] | None:
+    """Seconds of processor time that all descendants of a process have used, with those that they waited for, and
+    whether one of them runs or waits for a processor; None if there are none."""
     parents: dict[int, int] = {}
     used: dict[int, int] = {}
+    ready: set[int] = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             # It may end between being listed and being read.
@@ -57,8 +59,9 @@ def _spent(pid: int) -> float | None:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 parents[int(entry.name)] = int(fields[1])
                 used[int(entry.name)] = sum(map(int, fields[11:15]))
+                ready |= {int(entry.name)} if fields[0] == "R" else set()
     mine = [process for process in parents if _descends(process, pid, parents)]
-    return sum(used[process] for process in mine) / _TICKS if mine else None
+    return (sum(used[process] for process in mine) / _TICKS, not ready.isdisjoint(mine)) if mine else None
 
 
 def _descends(process: int, ancestor: int, parents: dict[int, int]) -> bool:
