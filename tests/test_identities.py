@@ -8,6 +8,8 @@ import shutil
 import sqlite3
 from pathlib import Path
 
+import pytest
+
 from repro.cases import codec
 from repro.ledger.identities import FACT
 from repro.ledger.merge import check, merge
@@ -148,11 +150,27 @@ def test_what_the_reference_alone_showed_is_its_own_failure(tmp_path: Path) -> N
     assert checked.subject == f"finding:{new}"
 
 
-def test_a_record_names_it_so() -> None:
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (("graph_equals_eager", "graph and eager agree and are both wrong"), ("reference", "wrong values")),
+        (
+            ("ended", "crashed CUDA error: misaligned address in eager"),
+            ("ended", "raised CUDA error: misaligned address in eager"),
+        ),
+        (("ended", "crashed SIGABRT in eager"), ("ended", "crashed SIGABRT in eager")),
+        (
+            ("ended", "crashed CUDA error: out of memory in eager"),
+            ("ended", "crashed CUDA error: out of memory in eager"),
+        ),
+    ],
+)
+def test_a_record_names_it_so(before: tuple[str, str], now: tuple[str, str]) -> None:
     form = json.loads(dumps([campaign(findings=(stale_found(),))]))
-    part = form["campaigns"][0]["findings"][0]
-    part |= {"oracle": "graph_equals_eager", "where": "graph and eager agree and are both wrong"}
+    setup = stale_found().case.setup
+    values = (*before, fingerprint(setup.runner, setup.backend, *before))
+    form["campaigns"][0]["findings"][0] |= dict(zip(("oracle", "where", "fingerprint"), values, strict=True))
     [read_again], _ = loads(json.dumps(form))
-    setup, finding = read_again.findings[0].case.setup, read_again.findings[0]
-    assert (finding.oracle, finding.where) == ("reference", "wrong values")
-    assert finding.fingerprint == fingerprint(setup.runner, setup.backend, "reference", "wrong values")
+    (finding,) = read_again.findings
+    assert (finding.oracle, finding.where) == now
+    assert finding.fingerprint == fingerprint(setup.runner, setup.backend, *now)

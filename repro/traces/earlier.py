@@ -1,11 +1,13 @@
-"""Reads names of earlier versions: one status for UNSUPPORTED and ERROR, one `where` for several places, and what the
-float64 reference alone says as a place of graph_equals_eager."""
+"""Reads names of earlier versions: one status for UNSUPPORTED and ERROR, one `where` for several places, what the
+float64 reference alone says as a place of graph_equals_eager, and a failed kernel by how its process ended."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
+from repro.traces.device_errors import device_fault
+from repro.traces.finding import ENDED
 from repro.traces.trace import Termination
 
 UNFIT = "unfit"  # either kind of trouble
@@ -52,4 +54,7 @@ def renamed(oracle: str, where: str) -> tuple[str, str]:
     """The oracle and the place by which a failure is known now."""
     if oracle == "graph_equals_eager" and where.startswith(_BOTH_WRONG):
         return "reference", where.replace(_BOTH_WRONG, "wrong values")
+    crashed, raised = Termination.CRASHED.value, Termination.RAISED.value
+    if oracle == ENDED and where.startswith(crashed) and device_fault(where):
+        return oracle, where.replace(crashed, raised, 1)
     return oracle, where
