@@ -13,11 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from fuzz.campaign import campaign
+from fuzz.case_source import CaseStream
+from fuzz.commands.session_hooks import Place, session_hooks
 from fuzz.draw.rounds import rounds
+from fuzz.stats import Plan
 from oracles.catalogue import OF_SOME_ENGINES, judge_all, overall
 from repro.cases import codec
 from repro.cases.case import Case, Request, Setup, Step, Target, engine_refuses
 from repro.cases.releases import expected, release_order
+from repro.ledger.run import LedgerRun
 from repro.shrinking.confirm import confirm
 from repro.shrinking.replay import AS_EXPECTED, beside_expected, outcome_of, wanted_oracle
 from repro.traces.finding import Status
@@ -207,3 +212,23 @@ def test_what_a_real_crash_leaves_is_no_ones_trouble(tmp_path: Path) -> None:
                 assert found["ended"].endswith("CUDA error: an illegal memory access in replay"), trace.ended
             verdicts = judge_all(good, pool.run(good))
             assert overall(verdicts) is Status.PASS, verdicts
+
+
+@pytest.mark.cuda("0.5.23")
+@pytest.mark.parametrize("name", ["draft-extend-pages-end-at-the-context", "multi-layer-pages-end-at-the-context"])
+def test_an_illegal_access_is_found_confirmed_and_named_by_its_line(name: str, tmp_path: Path) -> None:
+    """In a campaign, between cases of its setup that are well, whatever copy or wait it comes out at."""
+    (path,) = [path for path in SEEDS if path.stem == name]
+    bad = codec.read(path).case
+    good = replace(bad, steps=(batch((1, 4, 1)),))
+    target, setup = Target("0.5.23", "cuda"), bad.setup
+    plan = Plan(target=target, runner=setup.runner, backend=setup.backend, seed=0, cases=3, shrink_runs=4)
+    place = Place(target=target, out=tmp_path, log=tmp_path / "log", timeout_s=120, setups_per_session=16)
+    with session_hooks(place, LedgerRun(), lambda progress: None) as hooks:
+        done = campaign(plan, CaseStream(iter((good, bad, good))), hooks)
+    assert (done.judged, done.errors) == (3, {})
+    (found,) = [found for found in done.findings if found.oracle == "ended"]
+    assert found.where.startswith("raised CUDA error: an illegal memory access in ")
+    assert (found.failed, found.tried, found.cases) == (5, 5, 1)
+    assert "With every launch waited for" in found.detail and "sglang/srt/" in found.detail, found.detail
+    assert codec.read(Path(found.seed)).case.setup.runner == setup.runner
