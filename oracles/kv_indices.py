@@ -59,12 +59,12 @@ def judge(case: Case, trace: Trace) -> Verdict:
 
 
 def _rows(case: Case, record: Record, step: int) -> list[Request]:
-    """Every row of the launched bucket; a padded row is slot 0 with the neutral length.
-    Empty if no graph was launched; only the real rows if the neutral length is not known."""
+    """Every row of the launched bucket; a padded row is slot 0 with the neutral length. Only the real rows if no graph
+    was launched, or the neutral length is not known."""
     bs, neutral = record.scalar(step, "launch", "bs"), record.scalar(step, "neutral", "seq_lens")
-    if bs is None:
-        return []
     real = list(case.steps[step].requests)
+    if bs is None:
+        return real
     return real + [Request(slot=0, seq_len=neutral, data=0)] * (bs - len(real)) if neutral is not None else real
 
 

@@ -1,5 +1,6 @@
-"""Kernels of a launch read the KV slots that the batch's requests must read, whole, and no others: a plain model over
-the request table, without a look at what sglang planned. Recorded by the emulated engine alone."""
+"""Kernels of a launch, or of an eager pass that no graph stands beside, read the KV slots that the batch's requests
+must read, whole, and no others: a plain model over the request table, without a look at what sglang planned. Recorded
+by the emulated engine alone."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
             continue
         facts = RUNNER_FACTS[case.setup.runner]
         kinds = [reads for reads in facts.reads if not (reads.prefix and facts.windowed and not case.setup.window)]
-        wanted = {reads: _slots(case, reads, asked.requests, table) for reads in kinds}
+        alone = record.scalar(step, "launch", "bs") is None
+        wanted = {reads: _slots(case, reads, asked.requests, table, alone=alone) for reads in kinds}
         compared += max((want.most.size for want in wanted.values()), default=0)
         slots = {name: array for name, array in found.items() if not name.endswith(RESERVED)}
         own = [*_wrongs(case, step, slots, wanted, table), *_of_padding(record, step, len(asked.requests))]
@@ -57,11 +59,13 @@ class _Wanted:
         return bool(np.isin(self.least, slots).all() and np.isin(slots, self.most).all())
 
 
-def _slots(case: Case, reads: Reads, requests: tuple[Request, ...], table: Array) -> _Wanted:
-    """What all attention calls of one kind read for a batch."""
+def _slots(case: Case, reads: Reads, requests: tuple[Request, ...], table: Array, *, alone: bool) -> _Wanted:
+    """What all attention calls of one kind read for a batch. alone: eagerly, where attention may be given a tree's own
+    keys and values besides instead of reading them."""
     least, most = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     # Where inference is deterministic, one kernel reads a prefix and the tree behind it alike, from the cache.
     besides = case.setup.num_draft_tokens if _reads_trees(case.setup, reads) else 0
+    given = case.setup.num_draft_tokens if alone and reads.of_tree and (besides or names_tree(case.setup)) else 0
     for request in requests:
         for call in range(reads.calls(case.setup)):
             positions = reads.positions(case.setup, request, call)
@@ -69,7 +73,7 @@ def _slots(case: Case, reads: Reads, requests: tuple[Request, ...], table: Array
             positions = np.concatenate([positions, np.broadcast_to(tree, (len(positions), besides))], axis=1)
             slots = table[request.slot][positions]
             count = besides + reads.least(case.setup, request, slots.shape[1] - besides)
-            least.append(slots[:, slots.shape[1] - count :].reshape(-1))
+            least.append(slots[:, slots.shape[1] - count : slots.shape[1] - given].reshape(-1))
             most.append(slots.reshape(-1))
     must, may = (np.unique(np.concatenate(parts)) for parts in (least, most))
     return _Wanted(least=must[must >= case.setup.page_size], most=may[may >= case.setup.page_size])

@@ -27,7 +27,8 @@ per request; where a row is one value wide, they are flat. The paths of a step, 
                  and, where they have a mask, mask_indptr [n] and custom_mask, one entry for each query and key, also
                  where flashinfer packs them. Keys of the tree that is verified are in kv_indices for flashinfer alone.
                  window_kv_indptr, window_kv_indices: the same of sliding layers, by the KV slots that the same tokens
-                 have in the others, -1 for a slot that belongs to no token
+                 have in the others, -1 for a slot that belongs to no token. Of an eager pass that no graph stands
+                 beside the same of Triton's backend, without masks
     planned      the batch as attention's backend gets it, after padding and before it makes metadata of it: batch_size,
                  seq_lens, seq_lens_cpu, seq_lens_sum, req_pool_indices, out_cache_loc, positions and the counts of
                  spec_info, those that the release hands over; buffers may come whole. A call that plans again (one for
@@ -50,8 +51,9 @@ per request; where a row is one value wide, they are flat. The paths of a step, 
                  length, in elements of the argument, of the first wrong place
 
     reference    the third opinion: what the call should have given, in float64, with the integers that eager chose
-                 wherever rounding can turn a choice over. Recorded where graph and eager lie apart, and of a sample of
-                 the other steps. Per output <name>, and <name>.bound, how far a right result may lie from it, infinite
+                 wherever rounding can turn a choice over. Recorded where graph and eager lie apart, and in the
+                 steps that the parent asks for; of eager alone where no graph ran.
+                 Per output <name>, and <name>.bound, how far a right result may lie from it, infinite
                  where it is not known (for integers 0 or infinite); for outputs that are no integers also <name>.norm
                  [raw_bs, tokens], the same of the root of the sum of squares of each token's values, <name>.spread
                  [raw_bs, tokens], how large that is expected to be, and <name>.all [1, 1], the bound of all tokens'

@@ -29,7 +29,7 @@ from runners.engines.launch_memory import set_host as leave_on_host
 from runners.engines.launch_memory import taken as memory_seen
 from runners.engines.poison import UNINITIALISED
 from runners.engines.standins import native_imports
-from runners.engines.touched import Touched, noted
+from runners.engines.touched import Touched, noted, noted_at_once
 from runners.engines.triton import interpreter
 from runners.engines.without_device import hosted, remember_cores
 
@@ -48,6 +48,7 @@ __all__ = [
     "memory_reserved",
     "memory_seen",
     "noted",
+    "noted_at_once",
     "pad_into",
     "synchronize",
 ]

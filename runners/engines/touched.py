@@ -236,6 +236,13 @@ def replayed() -> Iterator[None]:
         noting = None
 
 
+@contextmanager
+def noted_at_once(by: Touched) -> Iterator[None]:
+    """While entered, `by` is told what kernels touch, as of one launch: of a pass without a graph."""
+    with noted(by), replayed():
+        yield
+
+
 def reads(*tensors: torch.Tensor | None) -> None:
     """A stand-in's operator reads all of these."""
     for tensor in tensors:

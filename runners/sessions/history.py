@@ -4,7 +4,8 @@ KV slots kernels read. Only where the engine sees what kernels touch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,6 +112,14 @@ class History:
         self._seen = _Seen()
         self._touched.forget()
         return engine.noted(self._touched)
+
+    @contextmanager
+    def reading(self, tape: StagingBuffer, reserved: int) -> Iterator[None]:
+        """While entered, an eager pass runs that no graph stands beside: record which KV slots its kernels read."""
+        self._touched.forget()
+        with engine.noted_at_once(self._touched):
+            yield
+        self._see_reads(tape, reserved)
 
     def launched(self, tape: StagingBuffer) -> None:
         """A graph of the call is launched: compare what stands."""

@@ -40,10 +40,12 @@ Told = Callable[[int, Mapping[str, object], Mapping[str, Any]], None]
 
 
 class Planner:
-    """Listens to the attention backends of a live sglang. Mutable: `told` is set while there is a listener."""
+    """Listens to the attention backends of a live sglang. Mutable: `told` is set while there is a listener, `first` is
+    the backend that planned first since."""
 
     def __init__(self, roots: list[Any]) -> None:
         self.told: Told | None = None
+        self.first: Any = None
         self.calls = self._depth = 0
         backends = attention_backends(roots)
         self.kinds = sorted({type(backend).__name__ for backend in backends})
@@ -52,19 +54,19 @@ class Planner:
         for backend in backends:
             for name in PLANNED_BY:
                 if callable(getattr(backend, name, None)):
-                    setattr(backend, name, self._listening(getattr(backend, name)))
+                    setattr(backend, name, self._listening(backend, getattr(backend, name)))
 
     @contextmanager
     def listened(self, told: Told) -> Iterator[None]:
         """While entered, `told` is given the number of each call that plans, what the call is given under today's
         names, and all of it as it is."""
-        self.told, self.calls = told, 0
+        self.told, self.calls, self.first = told, 0, None
         try:
             yield
         finally:
             self.told = None
 
-    def _listening(self, plan: Callable[..., Any]) -> Callable[..., Any]:
+    def _listening(self, backend: Any, plan: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(plan)
 
         @functools.wraps(plan)
@@ -75,6 +77,7 @@ class Planner:
                 arguments = signature.bind(*args, **kwargs).arguments
                 self.told(self.calls, view(arguments), arguments | getattr(batch_of(arguments), "__dict__", {}))
                 self.calls += 1
+                self.first = self.first or backend
             self._depth += 1
             try:
                 return plan(*args, **kwargs)

@@ -20,8 +20,9 @@ from runners.engines.active import engine
 from runners.engines.sending import sent
 from runners.engines.staging import HostArrays, StagingBuffer
 from runners.recording.observer import Refused, Watch
+from runners.releases.eager_metadata import eager_metadata
 from runners.releases.live import RETURNED, Given, Outputs, Rows
-from runners.sessions import memory, third_opinion, writes
+from runners.sessions import memory, writes
 from runners.sessions.answers import (
     KV_DIFFERS,
     apart,
@@ -36,6 +37,7 @@ from runners.sessions.beside import Beside
 from runners.sessions.captured import Captured
 from runners.sessions.errors import sglang_errors, unreadable
 from runners.sessions.extents import see_logits, see_plan
+from runners.sessions.referring import Kv, Left, ask
 
 # Record KV contents and eager's noise even where both paths agree: what two engines are compared by.
 WHOLE = os.environ.get("EAGLEEYE_RECORD") == "whole"
@@ -132,7 +134,8 @@ class Step:
             asks = self.referred or (by_graph == by_eager and apart(captured, came, by_eager, variants))
         self.tape.hold()
         if asks and by_graph == by_eager:
-            self._ask_third(came, by_eager)
+            kept = {"eager": snapshots.kept(snapshots.EAGER), "graph": snapshots.kept(snapshots.GRAPH)}
+            self._ask_reference(came, by_eager, kept)
 
     def _run_idle(self) -> None:
         """The graph goes over padding alone, and there is nothing for eager."""
@@ -160,14 +163,21 @@ class Step:
 
     def _run_without_graph(self) -> None:
         """Eager goes on alone, with the same memory."""
-        snapshots = self.captured.snapshots
+        captured, snapshots = self.captured, self.captured.snapshots
         snapshots.take(snapshots.BEFORE)
-        _, names = self._eager("eager", self.rows)
+        with captured.history.reading(self.tape, self.setup.page_size) if captured.history else nullcontext():
+            _, names = self._eager("eager", self.rows)
+        for name, tensor in eager_metadata(self.setup, captured.planner.first).items():
+            self.tape.see("metadata", name, tensor)
         self._see_slots("eager", snapshots.kept(snapshots.BEFORE))
-        self._see_rows("eager", self._all_came("eager"), self.captured.kv)
+        came = self._all_came("eager")
+        self._see_rows("eager", came, captured.kv)
         self.tape.flush()
         if WHOLE:
             self._measure_noise(snapshots.kept(snapshots.BEFORE), names)
+        self.tape.hold()
+        if self.referred:
+            self._ask_reference(came, names, {"eager": captured.kv})
 
     def batch(self, rows: Rows) -> Any:
         with sglang_errors(wait=False):
@@ -259,31 +269,12 @@ class Step:
         memory.restore(captured.kv, saved)
         return variants
 
-    def _ask_third(self, came: HostArrays, names: list[str]) -> None:
-        """Record what the call should have given, and what the two left where it should have written. Where they made
-        other choices, once as eager made them and once as the graph did."""
-        captured, snapshots = self.captured, self.captured.snapshots
+    def _ask_reference(self, came: HostArrays, names: list[str], left: Mapping[str, Kv]) -> None:
+        """Record what the call should have given. names: of its outputs. left: the KV cache as each path left it."""
         self.watch.at(self.number, "reference")
         start = time.perf_counter()
-        before = snapshots.kept(snapshots.BEFORE)
-        graph, eager = ({name: came[path, name] for name in names} for path in ("graph", "eager"))
-        for path, claimed in (("reference", eager), ("reference_graph", graph)):
-            if path == "reference_graph" and third_opinion.same_choices(graph, eager):
-                break
-            opinion = captured.third_opinion.on(self.requests, self.shown, captured.table, before, claimed)
-            without = third_opinion.unlike(opinion or {}, claimed)
-            if without:
-                self.watch.fact("reference", f"knows nothing of {', '.join(sorted(without))}")
-            if opinion is None:
-                break
-            parts = {name + part for name in without for part in ("", *third_opinion.PARTS)}
-            opinion = {name: array for name, array in opinion.items() if name not in parts}
-            for name, array in opinion.items():
-                self.tape.see(path, name, array)
-            slots = sent(torch.from_numpy(opinion.get("kv_slots", np.empty(0, dtype=np.int64))), captured.device)
-            for name, moment in (("kv_graph", snapshots.GRAPH), ("kv_eager", snapshots.EAGER)):
-                self.tape.see(path, name, memory.contents(snapshots.kept(moment), slots))
-            self.tape.flush()
+        outputs = {path: {name: came[path, name] for name in names} for path in left}
+        ask(self.captured, self.requests, self.shown, Left(outputs=outputs, kv=left), self.tape, self.watch)
         self.watch.spent("reference", time.perf_counter() - start)
 
     # Inputs ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,59 @@
+"""What the reference says of a step, recorded beside what the step's paths left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from repro.cases.case import Request
+from repro.traces.trace import Array
+from runners.engines.sending import sent
+from runners.engines.staging import StagingBuffer
+from runners.recording.observer import Watch
+from runners.sessions import memory, third_opinion
+from runners.sessions.captured import Captured
+
+# Under which name what it says of a path is recorded. Of the graph's choices it is asked where eager made others.
+PATHS = {"eager": "reference", "graph": "reference_graph"}
+Kv = Sequence[torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What each path of a step left, eager first: its outputs, one row a request, and the KV cache."""
+
+    outputs: Mapping[str, Mapping[str, Array]]
+    kv: Mapping[str, Kv]
+
+
+def ask(
+    captured: Captured,
+    requests: Sequence[Request],
+    shown: Mapping[str, torch.Tensor],
+    left: Left,
+    tape: StagingBuffer,
+    watch: Watch,
+) -> None:
+    """Record what the call should have given, and what the paths left where it should have written. Where they made
+    other choices, once as eager made them and once as the graph did. shown: the batch, one row a request."""
+    before = captured.snapshots.kept(captured.snapshots.BEFORE)
+    for path, claimed in left.outputs.items():
+        if path != "eager" and third_opinion.same_choices(claimed, left.outputs["eager"]):
+            break
+        opinion = captured.third_opinion.on(requests, shown, captured.table, before, claimed)
+        without = third_opinion.unlike(opinion or {}, claimed)
+        if without:
+            watch.fact("reference", f"knows nothing of {', '.join(sorted(without))}")
+        if opinion is None:
+            break
+        parts = {name + part for name in without for part in ("", *third_opinion.PARTS)}
+        opinion = {name: array for name, array in opinion.items() if name not in parts}
+        for name, array in opinion.items():
+            tape.see(PATHS[path], name, array)
+        slots = sent(torch.from_numpy(opinion.get("kv_slots", np.empty(0, dtype=np.int64))), captured.device)
+        for whose, kv in left.kv.items():
+            tape.see(PATHS[path], f"kv_{whose}", memory.contents(kv, slots))
+        tape.flush()
