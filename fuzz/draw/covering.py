@@ -83,8 +83,9 @@ class Row:
 def rows(runner: str, backend: str, name: str) -> tuple[Row, ...]:
     """ROWS rows, the same for the same name for ever."""
     random, having = Random(name), _having(runner, backend)
+    # Sorted, as sets have another order in each process.
     missing = dict.fromkeys(sorted(having))
-    plain = tuple(pair for pair, rows in having.items() if not rows[0].features)
+    plain = tuple(pair for pair in missing if not having[pair][0].features)
     used: Counter[str] = Counter()
     chosen: list[Row] = []
     for number in range(ROWS):
