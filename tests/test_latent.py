@@ -9,6 +9,7 @@ import pytest
 from fuzz.draw.rounds import examples
 from fuzz.draw.strategies import setups
 from fuzz.draw.swarm import EVERYTHING, LONG, SMALL, WIDE, Swarm
+from fuzz.mutation.directed import setups as written
 from repro.cases.case import Setup, setup_problems
 from repro.cases.latent import LATENT_DTYPES, LATENT_HIDDEN_SIZES, fitted
 from repro.cases.runner_facts import LATENT
@@ -37,10 +38,10 @@ def test_what_is_drawn_is_taken(runner: str) -> None:
         assert not any(map(setup_problems, latent))
 
 
-def test_jobs_are_taken() -> None:
-    latent = drawn([job.case.setup for job in jobs()])
-    assert latent
-    assert all(map(is_taken, latent))
+def test_written_setups_and_jobs_are_taken() -> None:
+    for latent in (drawn(written("draft", "triton")), drawn([job.case.setup for job in jobs()])):
+        assert latent
+        assert all(map(is_taken, latent))
 
 
 def test_only_what_another_algorithm_had_is_fitted() -> None:

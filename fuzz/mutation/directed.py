@@ -22,6 +22,7 @@ from repro.cases.case import (
     setup_problems,
 )
 from repro.cases.codec import digest
+from repro.cases.latent import fitted
 from repro.cases.runner_facts import RUNNER_FACTS
 
 CASES_MAX = 40
@@ -104,7 +105,8 @@ def setups(runner: str, backend: str) -> list[Setup]:
             found.insert(4, replace(window, swa=False, returns_hidden=False))
     if domain.speculative:
         for name in domain.algorithms[1:]:
-            found.append(_drafting(replace(small, capture_bs=(3,), slots=4, algorithm=name), branches, 3, 4))
+            other = fitted(replace(small, capture_bs=(3,), slots=4, algorithm=name))
+            found.append(_drafting(other, branches, 3, 4))
             if domain.mrope and name == "EAGLE3":
                 found.append(replace(found[-1], capture_bs=(1, 3), mrope=True))
         if domain.rejects:
