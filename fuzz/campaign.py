@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fuzz.case_source import CaseSource, NoCase
+from fuzz.causes import Causes, by_cause
 from fuzz.draw.rounds import CASES_ANNOUNCED
 from fuzz.stats import CampaignStats, Plan
 from fuzz.triage import CampaignTriage, Hooks, led_up
@@ -15,7 +16,7 @@ from fuzz.waited import Waited
 from repro.cases.case import Case, Setup
 from repro.commands.interrupts import held
 from repro.traces.campaign import Campaign, Transition
-from repro.traces.finding import Status, Verdict
+from repro.traces.finding import REFERENCE, Status, Verdict, by_oracle
 from repro.traces.run_with_past import RunWithPast
 from repro.traces.trace import Termination, Trace
 
@@ -105,6 +106,7 @@ class _Loop:
         self.upcoming: deque[Case] = deque()  # the next cases, which were drawn while another was in flight
         self.in_use: _SetupInUse | None = None  # until the first case
         self.attempts: Counter[str] = Counter()  # how often a failure was triaged, by fingerprint
+        self.causes = Causes()
         self.waited = Waited(hooks)
         self.others: set[str] = set()  # failures that another shard triages
         self.started = 0.0  # when the first case had ended: a plan's seconds are not those of imports
@@ -152,28 +154,53 @@ class _Loop:
         plan, stats = self.stats.plan, self.stats
         if in_use.built:
             self._send_ahead(case, DRAWN_AHEAD if in_use.ran < MANY_CASES else DRAWN_AHEAD_OF_MANY)
-        trace, failures, met = self._run(case)
+        trace, verdicts, met = self._run(case)
         in_use.meet(met)
         ran = RunWithPast(case=case, trace=trace, past=self.hooks.past(), history=self.hooks.history())
         in_use.count(trace)
-        late = [(late, _one_of_each(self.hooks.judge(late.case, late.trace))) for late in self.hooks.late()]
-        for failed, verdicts in (*late, (ran, failures)):
-            if self._failures(failed, verdicts):
+        late = [(late, self.hooks.judge(late.case, late.trace)) for late in self.hooks.late()]
+        for failed, said in (*late, (ran, verdicts)):
+            if self._failures(failed, said):
                 return True
         if plan.seconds is not None and in_use.is_exhausted and self._is_next(case.setup):
             self.source.leave()
         self.hooks.tell(stats.progress("running"))
         return False
 
-    def _failures(self, ran: RunWithPast, failures: Sequence[Verdict]) -> bool:
-        """Triage what a run failed by; whether the campaign ends with one of them."""
-        plan, stats, lead_up = self.stats.plan, self.stats, led_up(ran.history, ran.case)
+    def _failures(self, ran: RunWithPast, verdicts: Sequence[Verdict]) -> bool:
+        """Triage what a run failed by, cause by cause; whether the campaign ends with one of them."""
+        lead_up = led_up(ran.history, ran.case)
+        passed = {oracle for oracle, status in by_oracle(verdicts).items() if status is Status.PASS}
+        failures = _one_of_each(verdicts)
         exact = [self.waited.exact([ran.case, lead_up], ran.trace.ended, verdict) for verdict in failures]
-        for verdict in self._unexplained(ran.case, exact):
-            triaged = self._failure(ran, lead_up, verdict)
-            if triaged and plan.stop_at_first and stats.findings[verdict.fingerprint].failed:
-                return True
+        causes = by_cause(self._unexplained(ran.case, exact))
+        return any(self._cause(ran, lead_up, failed, passed) for failed in causes)
+
+    def _cause(
+        self, ran: RunWithPast, lead_up: Case | None, failed: tuple[Verdict, ...], passed: Collection[str]
+    ) -> bool:
+        """Triage the first of these failures that comes back, of which the others are consequences; whether the
+        campaign ends with it."""
+        stats = self.stats
+        home = self.causes.of(failed[0], passed)
+        if home != failed[0].fingerprint:
+            self._count(home, failed)
+            return False
+        for verdict in failed:
+            others = tuple(other for other in failed if other != verdict)
+            triaged = self._failure(ran, lead_up, verdict, others)
+            found = stats.findings[verdict.fingerprint]
+            if found.failed or verdict.fingerprint in self.others or not stats.plan.triage:
+                self.causes.put(verdict, others)
+                return bool(triaged and stats.plan.stop_at_first and found.failed)
         return False
+
+    def _count(self, fingerprint: str, failed: Iterable[Verdict]) -> None:
+        """One more case of a finding, with what failed besides."""
+        found = self.stats.findings[fingerprint]
+        names = (verdict.name for verdict in failed if verdict.fingerprint != fingerprint)
+        consequences = tuple(dict.fromkeys([*found.consequences, *names]))
+        self.stats.findings[fingerprint] = dataclasses.replace(found, cases=found.cases + 1, consequences=consequences)
 
     def _is_next(self, setup: Setup) -> bool:
         """Whether the last case that was drawn is of this setup."""
@@ -193,8 +220,8 @@ class _Loop:
             self.upcoming.append(drawn)
         self.hooks.send([upcoming for upcoming in self.upcoming if upcoming.setup == case.setup])
 
-    def _run(self, case: Case) -> tuple[Trace, list[Verdict], frozenset[Transition | str]]:
-        """Run and judge one case: the trace, one failure of each kind, and the transitions and states that it met."""
+    def _run(self, case: Case) -> tuple[Trace, Sequence[Verdict], frozenset[Transition | str]]:
+        """Run and judge one case: the trace, the verdicts, and the transitions and states that it met."""
         start = self.hooks.clock()
         trace = (self.hooks.run_drawn or self.hooks.run)(case)
         self.stats.worker_time(trace, self.hooks.clock() - start)
@@ -206,7 +233,7 @@ class _Loop:
         with held():  # no interrupt leaves a case counted that the ledger lacks
             met = self.stats.add(case, trace, verdicts, status)
             self.hooks.note(case, trace, verdicts, status)
-        return trace, _one_of_each(verdicts), met
+        return trace, verdicts, met
 
     def _unexplained(self, case: Case, failures: Sequence[Verdict]) -> Sequence[Verdict]:
         """Those of these failures that known issues leave. The case counts once, for the first of its issues."""
@@ -215,22 +242,24 @@ class _Loop:
         with self.stats.stage("known"):
             explained = self.hooks.explain(case, failures)
         self.stats.known.update(map(str, explained.issues[:1]))
-        self.stats.only_mended.update(f"{verdict.oracle}: {verdict.where}" for verdict in explained.only_mended)
+        # The reference is asked in more steps there than of a drawn case.
+        others = (verdict.name for verdict in explained.only_mended if verdict.oracle != REFERENCE)
+        self.stats.only_mended.update(others)
         return explained.left
 
-    def _failure(self, ran: RunWithPast, lead_up: Case | None, verdict: Verdict) -> bool:
+    def _failure(self, ran: RunWithPast, lead_up: Case | None, verdict: Verdict, others: tuple[Verdict, ...]) -> bool:
         """Count a failure; triage it if it is new, and say whether that was done. It counts as new while it has never
-        failed in a fresh process. lead_up: the case behind those that its session had run."""
+        failed in a fresh process. lead_up: the case behind those that its session had run. others: its consequences."""
         stats, fingerprint = self.stats, verdict.fingerprint
         found = stats.findings.get(fingerprint)
         if found is not None:
-            stats.findings[fingerprint] = dataclasses.replace(found, cases=found.cases + 1)
+            self._count(fingerprint, others)
             if fingerprint in self.others:
                 return False
             if found.failed or not stats.plan.triage or self.attempts[fingerprint] >= ATTEMPTS_MAX:
                 return False
         waiting = self.waited.hooks(verdict)
-        triage = CampaignTriage(waiting or self.hooks, stats, verdict, ran.past)
+        triage = CampaignTriage(waiting or self.hooks, stats, verdict, ran.past, others)
         if found is None and not self.hooks.claim(fingerprint):
             self.others.add(fingerprint)
             triage.note(ran.case)

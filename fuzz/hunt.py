@@ -56,6 +56,8 @@ def summary(campaigns: Sequence[Campaign], replays: Sequence[Replay], issues: Se
         lines.append(f"{place}: {sure}, done {found.done_seconds:.0f} s after the start")
         lines.append(f"  smallest case: {sentence(found.case)}; {found.seed}")
         lines.append(f"  {found.cell or found.detail}")
+        if found.consequences:
+            lines.append(f"  consequences: {'; '.join(found.consequences)}")
         if issue := _known(found, issues):
             lines.append(f"  known issue: {issue.title}")
         lines += [

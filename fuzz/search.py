@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 
 from fuzz.campaign import campaign
 from fuzz.case_source import CaseStream
@@ -11,9 +12,9 @@ from fuzz.draw.rounds import rounds
 from fuzz.stats import Plan
 from fuzz.triage import Hooks
 from repro.cases.case import Case, Target
+from repro.ledger.explain import Explained
 from repro.traces.campaign import Campaign
 from repro.traces.finding import Finding, Verdict
-from repro.traces.trace import Trace
 from repro.upstream.fixes import Proof
 
 # What is spent on a failure once it is found: enough to be sure of it, and to leave a case that can be read.
@@ -23,21 +24,18 @@ CASES_PER_SETUP = 6
 
 
 def search(target: Target, proof: Proof, hooks: Hooks, *, seed: int, seconds: float) -> Campaign:
-    """Look for a failure of the proof's oracle for so many seconds. Failures of others on the way are noted, and not
-    triaged: a release that lacks one fix lacks others, and triage of each would take longer than the search.
+    """Look for a failure of the proof's oracle for so many seconds. Failures of others on the way are passed by: a
+    release that lacks one fix lacks others, and triage of each would take longer than the search.
 
     KeyboardInterrupt is raised again: half a search is no answer.
     """
     seen: set[str] = set()
-    wanted: set[str] = set()  # fingerprints of failures by the proof's oracle
 
-    def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-        verdicts = tuple(hooks.judge(case, trace))
-        wanted.update(verdict.fingerprint for verdict in verdicts if verdict.oracle == proof.oracle)
-        return verdicts
+    def explain(case: Case, failures: Sequence[Verdict]) -> Explained:
+        return Explained(left=tuple(verdict for verdict in failures if verdict.oracle == proof.oracle))
 
     def claim(fingerprint: str) -> bool:
-        return fingerprint in wanted and proof.oracle not in seen
+        return proof.oracle not in seen
 
     def keep(finding: Finding) -> str:
         if finding.failed:
@@ -60,7 +58,7 @@ def search(target: Target, proof: Proof, hooks: Hooks, *, seed: int, seconds: fl
     drawn = rounds(seed, proof.runner, proof.backend, CASES_PER_SETUP)
     fitting = (case for case in drawn if case.setup.topk == 1 or not proof.chains)
     cases = itertools.takewhile(goes_on, fitting)
-    done = campaign(plan, CaseStream(cases), dataclasses.replace(hooks, keep=keep, judge=judge, claim=claim))
+    done = campaign(plan, CaseStream(cases), dataclasses.replace(hooks, keep=keep, explain=explain, claim=claim))
     if done.stopped == "interrupted":
         raise KeyboardInterrupt
     return done

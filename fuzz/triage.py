@@ -81,9 +81,18 @@ def unexplained(judge: Judge, explain: Callable[[Case, Sequence[Verdict]], Expla
 class CampaignTriage:
     """One failure in a campaign. Mutable; every better form goes to the statistics, then to disk."""
 
-    def __init__(self, hooks: Hooks, stats: CampaignStats, verdict: Verdict, past: tuple[Setup, ...] = ()) -> None:
-        """past: setups that the process had served before, in which the failure was seen."""
+    def __init__(
+        self,
+        hooks: Hooks,
+        stats: CampaignStats,
+        verdict: Verdict,
+        past: tuple[Setup, ...] = (),
+        consequences: Sequence[Verdict] = (),
+    ) -> None:
+        """past: setups that the process had served before, in which the failure was seen. consequences: what failed
+        behind it in its case."""
         self._hooks, self._stats, self._past = hooks, stats, past
+        self._consequences = tuple(consequence.name for consequence in consequences)
         self._lead_up: Case | None = None
         self._at_case, self._at_seconds = stats.cases, stats.seconds
         self._excerpts: dict[Case, tuple[Excerpt, ...]] = {}
@@ -120,7 +129,7 @@ class CampaignTriage:
 
     def note(self, case: Case) -> None:
         """Put the failure into the statistics alone: another process stores it."""
-        self._put(self._seen_once(case))
+        self._put(dataclasses.replace(self._seen_once(case), consequences=self._consequences))
 
     def _seen_once(self, case: Case) -> Finding:
         return Finding(case=case, target=self._stats.plan.target, verdict=self._triage.verdict, failed=0, tried=0)
@@ -137,6 +146,7 @@ class CampaignTriage:
 
     def _keep(self, finding: Finding, trace: Trace | None) -> None:
         """Store this form: in the statistics first, so that it counts whatever happens next, then on disk."""
+        finding = dataclasses.replace(finding, consequences=self._consequences)
         if finding.tried and not finding.failed:
             finding = seen_once(finding, self._past, self._lead_up)
         if trace is not None:
@@ -151,8 +161,9 @@ class CampaignTriage:
     def _put(self, finding: Finding) -> CampaignFinding:
         fingerprint = finding.verdict.fingerprint
         known = self._stats.findings.get(fingerprint)
+        consequences = dict.fromkeys([*(known.consequences if known else ()), *finding.consequences])
         found = CampaignFinding.of(
-            dataclasses.replace(finding, seed=known.seed if known else ""),
+            dataclasses.replace(finding, seed=known.seed if known else "", consequences=tuple(consequences)),
             cases=known.cases if known else 1,
             at_case=known.at_case if known else self._at_case,
             at_seconds=known.at_seconds if known else self._at_seconds,

@@ -84,4 +84,6 @@ def finding(result: CampaignFinding, state: str) -> str:
     """What failed, where, how large its case is and where it is stored."""
     requests = sum(len(step.requests) for step in result.case.steps)
     size = f"{counted(len(result.case.steps), 'step')}, {counted(requests, 'request')}"
-    return f"{result.target} {result.oracle} {result.fingerprint} {state}: {result.where} ({size}) {result.seed}"
+    more = f", {counted(len(result.consequences), 'consequence')}" if result.consequences else ""
+    failure = f"{result.target} {result.oracle} {result.fingerprint}"
+    return f"{failure} {state}: {result.where}{more} ({size}) {result.seed}"

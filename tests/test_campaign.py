@@ -6,7 +6,6 @@ import itertools
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import date
 from functools import partial
 from pathlib import Path
 
@@ -19,15 +18,13 @@ from oracles.catalogue import judge_all, overall
 from repro.cases import codec
 from repro.cases.case import STEPS_MAX, Case, Target, problems
 from repro.commands.cli import ended
-from repro.ledger.explain import Explained
-from repro.ledger.known import Issue
 from repro.shrinking.store import keep
 from repro.traces.campaign import Campaign
 from repro.traces.finding import Finding, Status, Verdict
 from repro.traces.trace import End, Termination, Trace
 from runners.processes.diagnose import locate_first
 from runners.processes.pool import Pool
-from tests.builders.campaign_world import FAIL, OTHER, PASS, PLAN, World, drawn, padded_after_larger, trace_of
+from tests.builders.campaign_world import FAIL, PASS, PLAN, World, drawn, padded_after_larger, trace_of
 
 
 def test_clean_target() -> None:
@@ -93,15 +90,6 @@ def test_known_fingerprint_is_counted_and_not_shrunk_again() -> None:
     shown = sum(padded_after_larger(case) for case in itertools.islice(drawn(), 200))
     assert done.findings[0].cases == done.verdicts["oracle"]["fail"] == shown > 1
     assert world.log.count("fresh") == 1 + PLAN.confirm_tries
-
-
-def test_two_failures_of_one_case_are_two_findings() -> None:
-    world = World(fails=lambda case: [FAIL, OTHER] if padded_after_larger(case) else [])
-    done = world.go()
-    assert [found.oracle for found in done.findings] == ["oracle", "other"]
-    assert [found.failed for found in done.findings] == [3, 3]
-    # Asked to stop at the first, it does not even look at the second.
-    assert len(World(fails=world.fails).go(replace(PLAN, stop_at_first=True)).findings) == 1
 
 
 def test_without_triage_only_the_first_form_is_kept() -> None:
@@ -340,14 +328,16 @@ def toy_campaign(name: str, folder: Path, cases: int) -> Campaign:
 @pytest.mark.slow
 def test_toy_stale_padding_from_draw_to_seed_file(tmp_path: Path) -> None:
     done = toy_campaign("stale_padding", tmp_path, 24)
-    buffers = ("req_pool_indices", "topk_p", "topk_index", "hidden_states")
-    found, *others = [one for one in done.findings if one.oracle == "slot0_padding"]
-    assert [one.where for one in (found, *others)] == [f"padded rows of {name}" for name in buffers]
+    (found,) = done.findings
+    assert found.where == "padded rows of req_pool_indices"
+    stale = [f"slot0_padding: padded rows of {name}" for name in ("topk_p", "topk_index", "hidden_states")]
+    assert list(found.consequences[:3]) == stale
     assert (found.failed, found.tried) == (3, 3)
     assert [len(step.requests) for step in found.case.steps] == [2, 1]
     seed = codec.read(Path(found.seed))
     assert seed.case == found.case
     assert seed.about["oracle"] == "slot0_padding"
+    assert str(seed.about["consequences"]).startswith("; ".join(stale))
     # The detail of a confirmed finding says where it began.
     first = f"First wrong: {found.cell} (slot0_padding)."
     assert found.detail.endswith(first)
@@ -359,38 +349,3 @@ def test_toy_stale_padding_from_draw_to_seed_file(tmp_path: Path) -> None:
 def test_toy_clean_gives_no_alarm(tmp_path: Path) -> None:
     done = toy_campaign("clean", tmp_path, 48)
     assert (done.findings, done.judged, done.endings) == ((), 48, {"done": 48})
-
-
-# Known issues ----------------------------------------------------------------------------------------------------
-
-KNOWN = Issue(
-    title="rows are stale", link="", probes=(), targets=(), explains=("draft/triton oracle",), expires=date(2099, 1, 1)
-)
-
-
-def test_what_known_issues_explain_is_counted_and_no_finding() -> None:
-    """A case counts once, however many issues it shows, and not where they leave all that failed."""
-    world = World(fails=lambda case: [FAIL, OTHER] if padded_after_larger(case) else [])
-    two = Explained(issues=(KNOWN, replace(KNOWN, title="another")), only_mended=(OTHER,))
-    done = world.go(hooks=replace(world.hooks(), explain=lambda case, failures: two))
-    shown = done.verdicts["oracle"]["fail"]
-    assert done.findings == () and "fresh" not in world.log
-    assert (done.known, done.only_mended) == ({str(KNOWN): shown}, {"other: there": shown})
-    assert Campaign.from_json(done.to_json()) == done
-    left = world.go(hooks=replace(world.hooks(), explain=lambda case, failures: Explained(left=tuple(failures))))
-    assert left.known == {} and len(left.findings) == 2
-
-
-def test_what_is_left_is_shrunk_on_the_target_and_not_towards_a_known_issue() -> None:
-    """The same failure, of a known issue where a case has fewer than three steps."""
-
-    def explain(case: Case, failures: Sequence[Verdict]) -> Explained:
-        return Explained(left=tuple(failures)) if len(case.steps) >= 3 else Explained(issues=(KNOWN,))
-
-    world = World()
-    plain = world.go(replace(PLAN, stop_at_first=True))
-    assert len(plain.findings[0].case.steps) == 2
-    world = World()
-    done = world.go(replace(PLAN, stop_at_first=True), hooks=replace(world.hooks(), explain=explain))
-    assert [(len(found.case.steps), found.failed) for found in done.findings] == [(3, 3)]
-    assert done.findings[0].cell == FAIL.cell

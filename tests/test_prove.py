@@ -277,7 +277,7 @@ def test_another_failure_is_no_answer_but_no_pass_either(tmp_path: Path) -> None
     answer = searched("stale_req_pool", "staged", 3, tmp_path)
     assert (answer.status, answer.verdict) == (Status.FAIL, None)
     # It is told, but neither confirmed nor shrunk: that would take far longer than the search.
-    assert answer.text.startswith("slot0_padding at padded rows of req_pool_indices: 0 of 0 runs")
+    assert answer.text.startswith("failures by kv_indices, slot0_padding alone: ")
     assert time.monotonic() - start < 8
 
 

@@ -96,6 +96,7 @@ def _joined(forms: Sequence[CampaignFinding]) -> CampaignFinding:
     return dataclasses.replace(
         best,
         cases=sum(form.cases for form in forms),
+        consequences=tuple(dict.fromkeys(name for form in forms for name in form.consequences)),
         at_case=earliest.at_case,
         at_seconds=earliest.at_seconds,
     )

@@ -54,7 +54,8 @@ class CampaignFinding:
     that it was seen once and did not come back. cases: how many cases of the campaign showed it. at_case and
     at_seconds: when it was first seen, from the campaign's start; done_seconds: when it was confirmed and shrunk.
     shrink_runs: runs spent on making it small. cell: the first wrong place of the smallest case. excerpts: what the
-    graph path and the eager path left in the run that showed it.
+    graph path and the eager path left in the run that showed it. consequences: what failed behind it, as "ORACLE:
+    WHERE".
     """
 
     target: str
@@ -73,6 +74,7 @@ class CampaignFinding:
     case: Case
     cell: Cell | None = None
     excerpts: tuple[Excerpt, ...] = ()
+    consequences: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -105,6 +107,7 @@ class CampaignFinding:
             case=finding.case,
             cell=verdict.cell,
             excerpts=excerpts,
+            consequences=finding.consequences,
         )
 
     @property
@@ -127,6 +130,7 @@ class CampaignFinding:
             failed=self.failed,
             tried=self.tried,
             seed=self.seed,
+            consequences=self.consequences,
         )
 
 
@@ -269,6 +273,7 @@ def found_from_json(form: Mapping[str, Any]) -> CampaignFinding:
     parts["case"] = case_from_json(parts["case"])
     parts["cell"] = typed(Cell(**parts["cell"])) if parts["cell"] else None
     parts["excerpts"] = tuple(_excerpt_from_json(part) for part in parts.get("excerpts", ()))
+    parts["consequences"] = tuple(parts.get("consequences", ()))
     return typed(CampaignFinding(**parts))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import IntEnum
@@ -12,6 +13,10 @@ from repro.cases.case import Case, Setup, Target
 
 # The oracle that judges how a run ended, and where an oracle fails that raised.
 ENDED, RAISED = "ended", "the oracle itself raised"
+# The oracle by which the float64 reference alone speaks, and those whose first wrong value is one of a runner's
+# outputs: which, is chance.
+REFERENCE = "reference"
+OF_OUTPUTS = ("graph_equals_eager", REFERENCE)
 
 
 class Status(IntEnum):
@@ -61,7 +66,12 @@ class Verdict:
     @property
     def key(self) -> tuple[str, str]:
         """The fingerprint and the first wrong buffer, by which two causes under one fingerprint are told apart."""
-        return self.fingerprint, self.cell.buffer if self.cell else ""
+        return self.fingerprint, self.cell.buffer if self.cell and self.oracle not in OF_OUTPUTS else ""
+
+    @property
+    def name(self) -> str:
+        """For a person: what failed, and where."""
+        return f"{self.oracle}: {self.where}" if self.where else self.oracle
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"status": self.status.name}
@@ -76,6 +86,12 @@ class Verdict:
 def fingerprint(runner: str, backend: str, oracle: str, where: str) -> str:
     """The identity of a failure, never of how much or in which step: 12 hex digits."""
     return hashlib.sha256("\n".join((runner, backend, oracle, where)).encode()).hexdigest()[:12]
+
+
+def first_first(failures: Iterable[Verdict]) -> list[Verdict]:
+    """By the order in which values went wrong: by step, and of one step by oracle, as these come in the order in which
+    a step goes, from staged inputs over plans and reads to outputs. Failures without a value come last."""
+    return sorted(failures, key=lambda verdict: verdict.cell.step if verdict.cell else math.inf)
 
 
 def worst(verdicts: Iterable[Verdict]) -> Status:
@@ -95,7 +111,7 @@ def by_oracle(verdicts: Iterable[Verdict]) -> dict[str, Status]:
 class Finding:
     """A failing case on a target: `failed` of `tried` runs in fresh processes ended in this verdict. after: of one that
     showed in none of them, the setups that the process in which it did had served before; lead_up: the same case behind
-    those that its session had run before it."""
+    those that its session had run before it. consequences: what failed behind it, as "ORACLE: WHERE"."""
 
     case: Case
     target: Target
@@ -105,3 +121,4 @@ class Finding:
     seed: str = ""
     after: tuple[Setup, ...] = ()
     lead_up: Case | None = None
+    consequences: tuple[str, ...] = ()

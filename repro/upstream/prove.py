@@ -256,8 +256,10 @@ def answer_of_search(done: Campaign, proof: Proof) -> Result:
         why = done.error or next(iter([*done.errors, *done.unsupported]), "no case was drawn")
         return Result(status=None, seconds=done.seconds, text=f"nothing could be run: {why}")
     if shown is None:
-        status = Status.PASS if done.judged else Status.UNKNOWN
-        return Result(status=status, seconds=done.seconds, text=f"nothing found: {counts}")
+        others = [oracle for oracle, statuses in done.verdicts.items() if statuses.get("fail")]
+        status = Status.FAIL if others else Status.PASS if done.judged else Status.UNKNOWN
+        what = f"failures by {', '.join(others)} alone" if others else "nothing found"
+        return Result(status=status, seconds=done.seconds, text=f"{what}: {counts}")
     return Result(
         status=Status.FAIL,
         verdict=matching.finding.verdict if matching else None,
