@@ -20,7 +20,7 @@ from repro.traces.trace import Array, Trace
 ORACLE = "planned"
 PATHS = ("planned", "planned_eager")
 # Lengths on the host that a batch without them is planned with: those of an earlier one.
-UNPUBLISHED = "seq_lens_cpu, which the batch has not"
+UNPUBLISHED = "seq_lens_cpu of a batch without"
 # Host mirrors, by the field that they mirror.
 MIRRORS = {"seq_lens_cpu": "seq_lens", "spec_extend_seq_lens_cpu": "extend_seq_lens"}
 # Per request, and padded by a neutral value where there is one.
@@ -112,9 +112,11 @@ def _judge_plan(
         differs = first_difference(step, f"planned {name}", got, want)
         if differs:
             yield wrong(name, differs)
-    if "seq_lens_cpu" in plan and not is_published:
+    if path == "planned" and "seq_lens_cpu" in plan and not is_published:
         stale = str(plan["seq_lens_cpu"].reshape(-1)[: rows.planned].tolist())
-        yield wrong(UNPUBLISHED, Cell(step=step, buffer="seq_lens_cpu", row=0, column=0, got=stale, want="none"))
+        cell = Cell(step=step, buffer="planned seq_lens_cpu", row=0, column=0, got=stale, want="none")
+        detail = f"In step {step} attention's metadata is made with seq_lens_cpu {stale}, and the batch has none."
+        yield Wrong(where=UNPUBLISHED, detail=detail, cell=cell)
 
 
 def _fields(

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from oracles import planned, slot0_padding
+from oracles import slot0_padding
 from oracles.catalogue import judge_all
 from repro.cases import exemptions
 from repro.cases.case import Case
@@ -157,8 +157,7 @@ def of_other_counts(runner: str, backend: str) -> Case:
 
 
 CASE_OF: dict[str, Callable[[str, str], Case]] = {
-    "seq_lens_cpu of a batch without": without_lengths,
-    planned.UNPUBLISHED: without_lengths,
+    slot0_padding.UNPUBLISHED: without_lengths,
     "select_index": of_other_counts,
     "temperatures": at_random,
     "top_ks": at_random,

@@ -125,21 +125,12 @@ _PADDED = (
     ),
     Exemption(
         oracle="slot0_padding",
-        value="positions",
-        runners=("decode", "verify"),
-        until="0.5.13.post1",
-        within=_places,
-        stale=True,
-        because="as input_ids: a padded row computes an old token at its place again.",
-    ),
-    Exemption(
-        oracle="slot0_padding",
         value="num_accept_tokens",
         runners=("multi_layer",),
-        until="0.5.15.post1",
-        within=lambda setup: (0, setup.num_draft_tokens + 1),
+        until="0.5.10.post1",
+        within=_tokens_of_a_row,
         stale=True,
-        because="as num_correct_drafts.",
+        because="accept_length, as num_correct_drafts is called: there is no count of tokens yet.",
     ),
     Exemption(
         oracle="slot0_padding",
@@ -244,14 +235,8 @@ _PLANNED = (
         until="0.5.13.post1",
         stale=True,
         because="TritonMultiStepDraftBackend.common_template (layers/attention/triton_backend.py) cuts the indices of "
-        "the eager path alone by it; FlashAttention's takes it as an argument and reads it nowhere.",
-    ),
-    Exemption(
-        oracle="planned",
-        value="seq_lens_cpu, which the batch has not",
-        until="0.5.15.post1",
-        stale=True,
-        because="views hand on the buffer all the same; nobody who may have no lengths on the host reads it.",
+        "the eager path alone by it; FlashAttention's takes it as an argument and reads it nowhere. Over flashinfer, "
+        "which reads it, it is a failure.",
     ),
     Exemption(
         oracle="planned",

@@ -21,6 +21,7 @@ from repro.upstream.length_patches import (
 )
 from repro.upstream.mrope_patches import MROPE_ANYWHERE, MROPE_FORMS
 from repro.upstream.patches import CANDIDATE_PATCHES
+from repro.upstream.replay_patches import COUNTS_RESET, PLANNED_WITHOUT_LENGTHS, POSITIONS_RESET
 
 _SPECULATIVE = "sglang/srt/speculative/"
 _EXECUTOR = "sglang/srt/model_executor/"
@@ -142,6 +143,20 @@ _BACKPORTS = (
                 "captured_forward_batch.out_cache_loc",
             ),
         ),
+    ),
+    Backport(name="#24401", why="padded rows of positions are reset", forms=POSITIONS_RESET),
+    *(
+        Backport(
+            name=f"lengths-of-an-earlier-batch {runner}",
+            why="a batch without lengths on the host is planned without, as since 0.5.16",
+            forms=forms,
+        )
+        for runner, forms in PLANNED_WITHOUT_LENGTHS.items()
+    ),
+    Backport(
+        name="multi-layer-stale-counts",
+        why="padded rows of num_accept_tokens are reset to the width, as one layer's runner does",
+        forms=COUNTS_RESET,
     ),
     Backport(
         name="#26292 draft_extend",

@@ -225,7 +225,8 @@ FIXES = (
         proofs=(
             Proof(runner="draft_extend", seed="pr26292-draft-extend.json", oracle="slot0_padding", chains=True),
             Proof(runner="decode", seed="pr26292-decode.json", oracle="slot0_padding"),
-            Proof(runner="verify", seed="pr26292-verify.json", oracle="slot0_padding"),
+            # Its positions are stale as well, up to 0.5.13.post1 (#24401).
+            Proof(runner="verify", seed="pr26292-verify.json", oracle="kv_indices", neighbours=("slot0_padding",)),
             Proof(
                 runner="cpu_decode",
                 backend="intel_amx",

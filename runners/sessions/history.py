@@ -133,7 +133,8 @@ class History:
                 self._seen.differences[name] = _Difference(where=where, now=now.clone(), then=then)
 
     def end(self, tape: StagingBuffer, outputs: Outputs, real: int, reserved: int) -> str:
-        """The call has ended: record what differs and what was read; the names of what differs and was not read.
+        """The call has ended: record what differs and what was read; the names of what differs and was not read, but
+        for input buffers, whose rows of padding slot0_padding judges, and of which those of other buckets are nobody's.
         real: its requests. reserved: the first KV slots, into which padded rows write as they like."""
         self._end_launch(tape)
         self._see_reads(tape, reserved)
@@ -151,7 +152,7 @@ class History:
         changed[:reserved] = False
         if changed.any():
             tape.see(PATH, "kv", changed, as_slots=True)
-        return ", ".join(sorted(self._seen.stale))
+        return ", ".join(sorted(self._seen.stale - self._named))
 
     def _end_launch(self, tape: StagingBuffer) -> None:
         for name, found in self._seen.differences.items():
