@@ -1,7 +1,8 @@
-"""In which steps of a campaign's cases the float64 reference is asked, whatever graph and eager give.
+"""A schedule: the steps of a campaign's cases in which the float64 reference is asked, whatever graph and eager give.
 
-In the first case of every setup, then wherever two states meet that have not met on it, and of all others in a drawn
-sample. What it costs is bounded by counts and not by a clock, so that a campaign asks the same on a loaded machine.
+All steps of every setup's first case, then those in which two states meet that have not met on it, and of all others a
+drawn sample. What it costs is bounded by counts and not by a clock, so that a campaign asks the same on a loaded
+machine.
 """
 
 from __future__ import annotations
@@ -46,8 +47,7 @@ class _Asked:
     novel: int = 0
 
     def is_novel(self, met: set[tuple[str, str]], first: bool, most: int) -> bool:
-        """Whether a step in which these meet is asked, as long as no more than so many are. first: of the first
-        case."""
+        """True if a step in which these meet is asked. first: of the first case, all of which is. most: of others."""
         if not first and (self.novel >= most or met <= self.met):
             return False
         self.met |= met

@@ -6,6 +6,6 @@ import hashlib
 
 
 def is_drawn(case: str, step: int, each: int) -> bool:
-    """Whether this is one of the steps of which one in `each` is drawn, 0: none. case: its digest."""
+    """True if this step is drawn, as one in `each` is, 0: none. case: its digest."""
     drawn = hashlib.sha256(f"{case}/{step}".encode()).digest()
     return each > 0 and int.from_bytes(drawn[:8]) % each == 0

@@ -16,7 +16,7 @@ from runners.recording.observer import Watch
 from runners.sessions import memory, third_opinion
 from runners.sessions.captured import Captured
 
-# Under which name what it says of a path is recorded. Of the graph's choices it is asked where eager made others.
+# The names under which its word on each path is recorded. The graph's choices are followed where eager made others.
 PATHS = {"eager": "reference", "graph": "reference_graph"}
 Kv = Sequence[torch.Tensor]
 

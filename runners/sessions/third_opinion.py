@@ -40,7 +40,7 @@ PARTS = (".bound", ".norm", ".spread", ".all")
 
 
 def is_asked(watch: Watch, case: str, step: int) -> bool:
-    """Whether this step is held to the reference whatever comes of it. case: its digest."""
+    """True if this step is held to the reference whatever comes of it. case: its digest."""
     if _DRAWN:
         return is_drawn(case, step, int(_DRAWN))
     return watch.asked is None or step in watch.asked
