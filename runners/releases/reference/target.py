@@ -8,7 +8,7 @@ import torch
 
 from repro.cases.layout import Ints
 from repro.cases.tree import ancestors
-from runners.releases.live import Live
+from runners.releases.live import RETURNED, Live
 from runners.releases.reference.llama import Tokens
 from runners.releases.reference.models import read
 from runners.releases.reference.question import Answer, Question, Reference
@@ -16,7 +16,7 @@ from runners.releases.reference.reading import Read, attending
 
 
 def decode(live: Live) -> Reference | None:
-    """logits: of each request's token."""
+    """logits: of each request's token; and its hidden state, which some batches ask for."""
     model = read(live.target.model_runner.model, live.setup.vocab_size)
     if model is None:
         return None
@@ -33,8 +33,8 @@ def decode(live: Live) -> Reference | None:
             for request in question.requests
         ]
         tokens = Tokens(ids=question.given["input_ids"], positions=torch.cat([read.positions for read in reads]))
-        logits, _ = model(question.by, tokens, attending(question, answer, reads))
-        answer.floats["logits"] = logits[:, :, None]
+        logits, hidden = model(question.by, tokens, attending(question, answer, reads))
+        answer.floats |= {"logits": logits[:, :, None], RETURNED: hidden[:, :, None]}
         return answer
 
     return run
