@@ -119,9 +119,11 @@ def test_a_pin_that_has_moved_is_named(tmp_path: Path) -> None:
     assert packages.moved(same) == []
     assert packages.moved(other) == ["transformers 5.21.0 (the last adapted release: 5.19.0)"]
     tree = tmp_path / "tree"
-    tree.mkdir()
+    (tree / "sglang" / "srt").mkdir(parents=True)
     (tree / "pyproject.toml").write_text('dependencies = [\n  "xgrammar==0.3.0",\n  "numpy",\n]\n')
     assert packages.moved(tree) == ["xgrammar 0.3.0 (the last adapted release: 0.2.7)"]
     assert packages.checkout_release(tree) == FROM
+    (tree / "sglang").rename(tree / "another")
+    assert packages.required(tree) == (), "another project's"
     assert packages.moved(tmp_path) == []
     assert packages.checkout_release(tmp_path) == "0"

@@ -133,7 +133,10 @@ def _metadata(path: Path) -> str:
 
 
 def _declared(path: Path) -> list[str]:
-    """The quoted requirements of a checkout, whose import path is the folder of its pyproject.toml."""
+    """The quoted requirements of a checkout, whose import path is the folder of its pyproject.toml; none of another
+    project's, whose folder may be on the path as well."""
+    if not (path / "sglang" / "srt").is_dir():
+        return []
     try:
         return re.findall(
             r"^\s*\"([A-Za-z0-9_.-]+(?:\[[^\]]*\])?==[^\"]+)\"", (path / "pyproject.toml").read_text(), re.M
