@@ -169,10 +169,13 @@ class _Loop:
 
     def _failures(self, ran: RunWithPast, verdicts: Sequence[Verdict]) -> bool:
         """Triage what a run failed by, cause by cause; whether the campaign ends with one of them."""
+        failures = _one_of_each(verdicts)
+        if not failures:
+            return False
         lead_up = led_up(ran.history, ran.case)
         passed = {oracle for oracle, status in by_oracle(verdicts).items() if status is Status.PASS}
-        failures = _one_of_each(verdicts)
-        exact = [self.waited.exact([ran.case, lead_up], ran.trace.ended, verdict) for verdict in failures]
+        with self.stats.stage("confirm"):
+            exact = [self.waited.exact([ran.case, lead_up], ran.trace.ended, verdict) for verdict in failures]
         causes = by_cause(self._unexplained(ran.case, exact))
         return any(self._cause(ran, lead_up, failed, passed) for failed in causes)
 

@@ -8,6 +8,7 @@ import traceback
 import types
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from oracles.catalogue import judge_all
 from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.traces.finding import Status
 from repro.traces.trace import Array, Termination
+from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
 from runners.engines.standins import native_imports
 from runners.processes.pool import Pool
@@ -28,9 +30,10 @@ from runners.releases.posing import Posing
 from runners.releases.refusals import REFUSALS, Refusal, refused
 from runners.sessions import attribution
 from runners.sessions.attribution import not_built, raise_harness_error
-from runners.sessions.errors import Misshapen, SglangError, sglang_errors, unreadable
+from runners.sessions.errors import Misshapen, SglangError, device_waited, sglang_errors, unreadable
 from runners.sessions.writes import noted
 from runners.targets.environments import sglang_path
+from tests.builders.misbehaving import ILLEGAL
 
 pytestmark = pytest.mark.emulated
 RUNNERS = Path(attribution.__file__).resolve().parents[1]
@@ -89,6 +92,11 @@ RAISES = "def f():\n    raise {}"
         ((ADAPTER, SGLANG, ENGINE), "RuntimeError('CUDA error: operation not permitted')", False),
         ((ADAPTER, SGLANG, ENGINE), "AttributeError('no such operator')", True),
         ((ADAPTER, SGLANG, ENGINE), "NameError('x')", True),
+        # A kernel that has failed comes out anywhere; memory that is used up does not.
+        ((ADAPTER, SGLANG, ADAPTER), f"RuntimeError({ILLEGAL!r})", False),
+        ((ADAPTER, "/lib/torch/functional.py"), f"RuntimeError({ILLEGAL!r})", False),
+        ((ADAPTER, SGLANG, ADAPTER), "RuntimeError('CUDA out of memory')", True),
+        ((ADAPTER, SGLANG, ADAPTER), "RuntimeError('CUDA error: invalid argument')", True),
     ],
 )
 def test_the_innermost_frame_tells(files: tuple[str, ...], error: str, ours: bool) -> None:
@@ -166,6 +174,30 @@ def test_what_sglangs_own_objects_lack_is_sglangs() -> None:
     raise_harness_error(raised(code(SGLANG, "def f():\n    view.bs", **view)))
     raise_harness_error(raised(code(SGLANG, "def f():\n    def plan(a): pass\n    plan()")))
     raise_harness_error(raised(code(SGLANG, "def f():\n    import torch\n    torch.no_such_operator(1)")))
+
+
+def test_the_device_is_asked_before_another_error_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed() -> None:
+        raise torch.AcceleratorError(ILLEGAL)
+
+    def wait(error: Exception | None) -> None:
+        with device_waited():
+            if error:
+                raise error
+
+    monkeypatch.setattr(engine, "synchronize", failed)
+    for error in (HarnessError("a mistake"), Unsupported("not here"), KeyError("slot"), None):
+        found = raised(partial(wait, error))
+        assert isinstance(found, torch.AcceleratorError) and found.__cause__ is error
+    own = SglangError(torch.AcceleratorError(ILLEGAL))
+    assert raised(partial(wait, own)) is own, "it says so itself"
+
+    def captures() -> None:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(engine, "synchronize", captures)
+    error = KeyError("slot")
+    assert raised(partial(wait, error)) is error
 
 
 def test_sglangs_error_passes_whoever_else_waits_for_one() -> None:
