@@ -240,8 +240,6 @@ class _Loop:
 
     def _unexplained(self, case: Case, failures: Sequence[Verdict]) -> Sequence[Verdict]:
         """Those of these failures that known issues leave. The case counts once, for the first of its issues."""
-        if not failures:
-            return ()
         with self.stats.stage("known"):
             explained = self.hooks.explain(case, failures)
         self.stats.known.update(map(str, explained.issues[:1]))

@@ -95,6 +95,7 @@ def _raised_for(error: BaseException, cause: BaseException | None) -> BaseExcept
     [
         ("raise-cuda", Termination.RAISED, 1, "graph"),
         ("fault-in-copy", Termination.RAISED, 1, "graph"),
+        ("fault-in-flight", Termination.RAISED, 1, "graph"),
         ("abort-with-cuda-error", Termination.CRASHED, 1, "graph"),
         ("abort-with-long-dump", Termination.CRASHED, 1, "graph"),
         ("fault-in-build", Termination.RAISED, -1, "build"),

@@ -30,6 +30,11 @@ Close = Callable[[], None]
 Changed = Callable[[Mapping[str, Any], OpenSession], OpenSession]
 
 
+# What must not be let go of once a kernel has failed. To free pinned memory that a copy was under way to asks the
+# device, and a destructor that raises ends the process, before it could say how the case ended.
+_held: list[object] = []
+
+
 def unchanging(change: Mapping[str, Any], open_session: OpenSession) -> OpenSession:
     """For sessions in which nothing can be changed."""
     raise Unsupported(f"sessions of this kind cannot be changed: {', '.join(change)}")
@@ -93,6 +98,7 @@ def session(
         watch.ended(ended)
         if ended.how is not Termination.DONE:
             if not goes_on(ended):
+                _held.append(run_case)
                 return
             run_case = None
 
@@ -123,6 +129,8 @@ def not_opened(error: BaseException, watch: Recorder) -> End:
 def _raised(error: BaseException, watch: Recorder) -> End:
     """A kernel that has failed is sglang's, whoever came upon it."""
     fault = fault_in(error)
+    if fault is not None:
+        _held.append(error)  # and with it what the frames hold that it came through
     if isinstance(error, Unsupported | HarnessError):
         if fault is None:
             return _not_run(error, watch)

@@ -74,6 +74,7 @@ WAYS = (
     "abort-at-rest",
     "no-room-at-close",
     "abort-once-opened",
+    "fault-in-flight",
 )
 
 
@@ -121,6 +122,13 @@ def close_session() -> None:
         raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB.")
     if _open[0].endswith("abort-at-close"):
         _abort(silent=_open[0].startswith("silent"))
+
+
+class Pinned:
+    """As pinned memory with a copy under way: letting go of it asks the device, and a destructor cannot raise."""
+
+    def __del__(self) -> None:
+        _abort()
 
 
 def _abort(*, silent: bool = False, words_after: int = 0) -> None:
@@ -255,6 +263,9 @@ def _go_wrong(how: str, watch: Watch) -> None:
         raise KeyError("slot")
     elif how == "raise-cuda":
         raise AcceleratorError(ILLEGAL)
+    elif how == "fault-in-flight":
+        here = Pinned()
+        raise AcceleratorError(f"{ILLEGAL} {here.__class__}")
     elif how == "fault-in-copy":
         try:
             raise AcceleratorError(ILLEGAL)
