@@ -139,6 +139,8 @@ def test_each_move_does_what_it_says(move: str) -> None:
             assert owners(after) != owners(before)
         elif move == "same":
             assert owners(after) == owners(before)
+        elif move == "alike":
+            assert sorted(r.seq_len for r in after) == sorted(r.seq_len for r in before)
         elif move == "one":
             assert len(after) == 1
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
 
@@ -104,6 +104,19 @@ def same(hand: Hand, live: Requests) -> Requests:
     return continued(hand, live)
 
 
+def alike(hand: Hand, live: Requests) -> Requests:
+    """What a cache takes for the same batch if its key leaves something out: other slots, lengths that change places,
+    or other contents alone."""
+    match hand.number(0, 2):
+        case 0:
+            return tuple(replace(request, slot=request.slot % hand.setup.slots + 1) for request in live)
+        case 1:
+            lengths = (*live[1:], live[0])
+            return tuple(replace(other, slot=request.slot) for request, other in zip(live, lengths, strict=True))
+        case _:
+            return tuple(replace(request, data=hand.number(0, DATA_MAX)) for request in live)
+
+
 def one(hand: Hand, live: Requests) -> Requests:
     """A batch of one: the last of those running, or a newcomer."""
     if hand.number(0, 1):
@@ -124,6 +137,7 @@ MOVE: dict[str, Move] = {
     "shrink": shrink,
     "finish_and_reuse": finish_and_reuse,
     "same": same,
+    "alike": alike,
     "one": one,
     "full": full,
 }

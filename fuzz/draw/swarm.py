@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 # How one call differs from the call before it; fuzz/draw/moves.py says what each does.
-MOVES = ("grow", "shrink", "finish_and_reuse", "same", "one", "full")
+MOVES = ("grow", "shrink", "finish_and_reuse", "same", "alike", "one", "full")
 # How the length of a new request is chosen.
 LENGTHS = ("one", "short", "any", "page", "long", "limit")
 WEIGHT_MAX = 4
