@@ -14,7 +14,7 @@ from fuzz.stats import CampaignStats, Plan
 from fuzz.triage import CampaignTriage, Hooks, led_up
 from fuzz.waited import Waited
 from repro.cases.case import Case, Setup
-from repro.commands.interrupts import held
+from repro.commands.interrupts import held, let_in
 from repro.traces.campaign import Campaign, Transition
 from repro.traces.finding import REFERENCE, Status, Verdict, by_oracle
 from repro.traces.run_with_past import RunWithPast
@@ -50,7 +50,9 @@ def campaign(plan: Plan, source: CaseSource, hooks: Hooks, stats: CampaignStats 
     """
     stats = stats or CampaignStats(plan, hooks.clock)
     try:
-        return stats.campaign(_Loop(source, hooks, stats).run())
+        with let_in():
+            stopped = _Loop(source, hooks, stats).run()
+        return stats.campaign(stopped)
     except KeyboardInterrupt:
         return stats.campaign("interrupted")
     except OSError as error:

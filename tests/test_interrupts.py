@@ -80,12 +80,30 @@ def test_an_interrupt_where_a_weak_set_lets_go_is_not_lost(capsys: pytest.Captur
     assert_ends(work, capsys)
 
 
-def test_where_a_shell_has_interrupts_ignored_they_stay_so() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_a_script_started_in_the_background_ends_by_it(
+    number: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as shells have it
+
+    def work() -> int:
+        signal.raise_signal(number)
+        time.sleep(10)
+        return ExitCode.PASS
+
     try:
-        assert ended(lambda: int(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)) == 1
+        assert_ends(work, capsys)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_nohup_is_heeded() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert ended(lambda: int(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)) == 1
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def by_the_kernel() -> None:

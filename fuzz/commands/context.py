@@ -32,6 +32,7 @@ from repro.cases.case import Target
 from repro.cases.own_place import own_folder
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.commands.cli import BadInput
+from repro.commands.interrupts import held
 from repro.ledger.known import Issue, load
 from repro.ledger.run import LedgerRun
 from repro.shrinking.store import keep
@@ -130,7 +131,9 @@ class CommandContext:
             with self.hooks(plan.target) as hooks:
                 # Recorded before the workers are ended: they take a moment, in which a person may press Ctrl-C again.
                 known = self.corpus.cases(plan.runner, plan.backend)[index - 1 :: count]
-                done = self.put(campaign(plan, CaseStream(chain(known, cases), cases.coming, cases.leave), hooks))
+                stream = CaseStream(chain(known, cases), cases.coming, cases.leave)
+                with held():
+                    done = self.put(campaign(plan, stream, hooks))
         self.say(*summary(done))
         return done
 
@@ -173,5 +176,6 @@ class CommandContext:
             limits[0], lambda place: room(None, options.cases_per_setup, numbers[place]), limits[1]
         )
         coordinator = Coordinator(plan, scheduler, self.display.tell)
-        done = coordinator.work([sys.executable, "-m", "fuzz", "shard"], tasks)
-        return self.put(with_seeds(done, lambda finding: str(keep(self.out, finding))))
+        with held():
+            done = coordinator.work([sys.executable, "-m", "fuzz", "shard"], tasks)
+            return self.put(with_seeds(done, lambda finding: str(keep(self.out, finding))))

@@ -39,6 +39,7 @@ class Sessions(Protocol):
 
     def run(self, case: Case) -> Trace: ...
     def change(self, change: Mapping[str, object]) -> None: ...
+    def abort(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,12 +233,14 @@ class _Run:
         for part in work:
             waiting.put(part)
         errors: list[BaseException] = []
+        at_work: list[Sessions] = []
 
         def worker(number: int) -> None:
             log = self.options.out / f"worker-{number}.log"
             try:
                 with self.tools.sessions(self.target, self.options.timeout, log) as sessions:
-                    run = running(sessions)
+                    at_work.append(sessions)
+                    run = running(sessions, errors)
                     while not errors:
                         do(waiting.get_nowait(), run)
             except queue.Empty:
@@ -253,6 +256,8 @@ class _Run:
                 thread.join()
         except KeyboardInterrupt as error:
             errors.append(error)
+            for sessions in at_work:
+                sessions.abort()
             for thread in threads:
                 thread.join()
         if errors:
@@ -274,8 +279,9 @@ def _chosen(groups: Mapping[str, Sequence[Mutant]], asked: Sequence[str]) -> dic
     return found
 
 
-def running(sessions: Sessions) -> Run:
-    """Runs a case with a change, which sessions keep for as long as it stays the same."""
+def running(sessions: Sessions, errors: Sequence[BaseException] = ()) -> Run:
+    """Runs a case with a change, which sessions keep for as long as it stays the same. Raises the first of these errors
+    once there is one: what an aborted run says is nothing about the case."""
     current: dict[str, object] = {}
 
     def run(case: Case, change: Mapping[str, object]) -> Trace:
@@ -283,6 +289,9 @@ def running(sessions: Sessions) -> Run:
         if change != current:
             current = dict(change)
             sessions.change(current)
-        return sessions.run(case)
+        trace = sessions.run(case)
+        if errors:
+            raise errors[0]
+        return trace
 
     return run

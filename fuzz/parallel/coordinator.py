@@ -19,6 +19,7 @@ from fuzz.parallel.merge import merged
 from fuzz.parallel.scheduler import LeaseRequest, Leases, RoundScheduler
 from fuzz.parallel.shard import Channel
 from fuzz.stats import CampaignStats, Plan
+from repro.commands.interrupts import held, let_in
 from repro.traces.campaign import Campaign, Progress
 from repro.traces.typed import BadRecord
 
@@ -70,26 +71,35 @@ class Coordinator:
         self._plan, self._scheduler, self._tell = plan, scheduler, tell
         self._shards: list[_ShardHandle] = []
         self._messages: queue.SimpleQueue[tuple[_ShardHandle, str]] = queue.SimpleQueue()
+        self._news = threading.Event()
         self._claimed: set[str] = set()
         self._stops = 0
 
     def work(self, command: Sequence[str], tasks: Sequence[Mapping[str, Any]]) -> Campaign:
-        """Run one shard per task to its end. KeyboardInterrupt stops them all, and they keep their findings."""
-        try:
-            for number, task in enumerate(tasks):
-                self._shards.append(_ShardHandle(number, command, task))
-                threading.Thread(target=self._listen, args=(self._shards[-1],), daemon=True).start()
-            while not (all(shard.closed for shard in self._shards) and self._messages.empty()):
-                try:
-                    self._receive(*self._messages.get(timeout=_PAUSE))
-                except queue.Empty:
-                    continue
-                except KeyboardInterrupt:
-                    self._stop()
-            return merged([self._result(shard) for shard in self._shards])
-        finally:
-            for shard in self._shards:
-                shard.end()
+        """Run one shard per task to its end. KeyboardInterrupt stops them all, and they keep their findings; it raises
+        nowhere but where messages are waited for."""
+        with held():
+            try:
+                for number, task in enumerate(tasks):
+                    self._shards.append(_ShardHandle(number, command, task))
+                    threading.Thread(target=self._listen, args=(self._shards[-1],), daemon=True).start()
+                while not (all(shard.closed for shard in self._shards) and self._messages.empty()):
+                    self._wait()
+                    self._news.clear()
+                    while not self._messages.empty():
+                        self._receive(*self._messages.get())
+                return merged([self._result(shard) for shard in self._shards])
+            finally:
+                for shard in self._shards:
+                    shard.end()
+
+    def _wait(self) -> None:
+        """A moment for messages, or for an interrupt, which loses none of them."""
+        with contextlib.suppress(KeyboardInterrupt):
+            with let_in():
+                self._news.wait(_PAUSE)
+            return
+        self._stop()
 
     def _listen(self, shard: _ShardHandle) -> None:
         """Pass on each line, and an empty text at the end."""
@@ -97,8 +107,10 @@ class Coordinator:
         with contextlib.suppress(ValueError):  # a line that is not UTF-8 ends it, too
             for text in shard.process.stdout:
                 self._messages.put((shard, text))
+                self._news.set()
         self._messages.put((shard, ""))
         shard.closed = True
+        self._news.set()
 
     def _receive(self, shard: _ShardHandle, text: str) -> None:
         """One line of a shard, or its end."""

@@ -155,10 +155,11 @@ def ended(work: Callable[[], int], *refusals: type[Exception], reader_left: Exit
     refusals: exceptions besides BadInput that the user can put right; the text says how. reader_left: the exit code
     where standard output was closed by its reader.
     """
-    # A stopped job keeps what it found and ends its workers, as Ctrl-C does.
-    numbers = [signal.SIGTERM]
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell has it ignored
-        numbers.append(signal.SIGINT)
+    # A stopped job keeps what it found and ends its workers, as Ctrl-C does. Also one that a script has started in the
+    # background, for which a shell ignores SIGINT; but not by a hang-up where nohup was asked for.
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, interrupt) for number in numbers}
     refused: tuple[type[Exception], ...] = (BadInput, *refusals)
     try:

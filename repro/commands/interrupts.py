@@ -51,7 +51,11 @@ def held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def let_in() -> Iterator[None]:
-    """In the main thread, within held(): here interrupts raise, and one that has waited does at once."""
+    """Within held(): here interrupts raise, and one that has waited does at once. In other threads than the main one
+    this does nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     depth = _Waiting.depth
     try:
         _Waiting.depth = 0

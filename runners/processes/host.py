@@ -99,6 +99,11 @@ class Host:
         self._log.take_over(session.log)
         session.log.close()
 
+    def kill(self) -> None:
+        """End the worker and its sessions at once, for another thread."""
+        if worker := self._worker:
+            worker.kill()
+
     def drop(self, sessions: Iterable[Open]) -> None:
         """End the worker and everything it started; these are the sessions that were open."""
         for session in sessions:

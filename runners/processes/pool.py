@@ -45,7 +45,7 @@ _AHEAD_MAX = 32 << 10
 _MANY_CASES, _LONG_S = 32, 1.0
 
 
-class Pool:
+class Pool(contextlib.AbstractContextManager["Pool"]):
     """Runs cases on one target, in processes that may die. Close it, or use it in a with statement.
 
     timeout_s: silence after which a run has hung; each at() of the session starts it anew. start_s: the same for
@@ -103,9 +103,6 @@ class Pool:
         self._change: Mapping[str, object] = {}
         self._alone, self._backend, self._asks = False, "", asks
 
-    def __enter__(self) -> Pool:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -113,6 +110,10 @@ class Pool:
         """End the worker and everything it started."""
         self._drop_worker()
         self._log.close()
+
+    def abort(self) -> None:
+        """From another thread: have the run under way end at once, whatever it says then."""
+        self._host.kill()
 
     def waiting(self) -> Pool:
         """Another pool like this one, in whose worker every launch is waited for."""

@@ -118,6 +118,12 @@ class Worker:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(session, signal.SIGKILL)
 
+    def kill(self) -> None:
+        """End it and its sessions at once, whichever thread waits for them; end() is still to be called."""
+        for group in (*self._sessions, self._process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+
     def _say(self, order: Mapping[str, object]) -> None:
         try:
             self._control.send(json.dumps(order).encode())
