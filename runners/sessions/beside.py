@@ -20,16 +20,22 @@ from runners.sessions import attributes
 from runners.sessions.answers import captured_for
 from runners.sessions.captured import Captured
 from runners.sessions.history import Launched
+from runners.sessions.state import Moment
 
 
 class Beside:
-    """Of one call. whole: with another history, reads and attributes, which take as long as half a call."""
+    """Of one call. whole: with another history, reads and attributes, which take as long as half a call. unseen: the
+    next call finds nothing of eager's pass, as in step.py."""
 
-    def __init__(self, captured: Captured, number: int, tape: StagingBuffer, watch: Watch, *, whole: bool) -> None:
+    def __init__(
+        self, captured: Captured, number: int, tape: StagingBuffer, watch: Watch, *, whole: bool, unseen: bool
+    ) -> None:
         self.captured, self.number, self.tape, self.watch = captured, number, tape, watch
         self.history = captured.history if whole else None
         self.fields: dict[str, tuple[slice, ...]] = {}  # of further buffers, the part that the batch fills
         self.remembered: dict[str, str] = {}
+        self.unseen = unseen
+        self.behind_graph: Moment | None = None
 
     def run_twin(self, batch: Callable[[], Any]) -> bool:
         """Run the call in another history, if that is asked for. batch: makes what it is called with."""
@@ -67,6 +73,7 @@ class Beside:
 
     def end(self, outputs: Outputs, real: int) -> None:
         """The call has ended, with these outputs for its real requests."""
+        self.behind_graph = self.captured.state.take() if self.unseen else None
         if self.history is None:
             return
         stale = self.history.end(self.tape, outputs, real, self.captured.setup.page_size)
@@ -77,6 +84,11 @@ class Beside:
         lent = attributes.moved(self.captured.backends, self.captured.pools)
         for name, words in (attributes.changed(self.remembered, now) | lent).items():
             self.tape.see(attributes.PATH, name, np.frombuffer(words, dtype=np.uint8))
+
+    def end_eager(self) -> None:
+        """What followed the call has ended."""
+        if self.behind_graph:
+            self.behind_graph.put_back()
 
     def _see_fields(self, batch: Any) -> None:
         """What the batch says of buffers that the family does not name; and which of them nobody watches."""

@@ -25,6 +25,7 @@ from runners.sessions.errors import sglang_errors
 from runners.sessions.extents import Extents
 from runners.sessions.history import History
 from runners.sessions.planner import Planner, attention_backends
+from runners.sessions.state import State
 from runners.sessions.third_opinion import ThirdOpinion
 from runners.sessions.unmade import absent, unmade
 
@@ -84,6 +85,7 @@ class Captured:
         self.known = flats(self.buffers)
         static = self._static_tensors()
         self.owners = {"runner": self.runner, "target": self.live.target, "draft": self.live.draft}
+        self.state = State(self.owners, [*self.every_kv, self.req_to_token])
         self.unmade = sorted({*unmade(self.owners), *lacking})
         self.launched: object = None  # the graph of the launch under way, where graphs say so themselves
         self.history: History | None = None
@@ -91,13 +93,14 @@ class Captured:
         if engine.device == "cpu" and not family.launched:
             held = attention_backends([self.live.target, self.live.draft])  # capturing may have made some
             owners = {"": self.runner, **{f"backend.{number}": backend for number, backend in enumerate(held)}}
-            self.history = History(owners, self.buffers, self.kv, setup.max_bs)
+            self.history = History(owners, self.state, self.buffers, self.kv, setup.max_bs)
             self.further = self.history.input_buffers()
             known = {tensor.data_ptr() for tensor in static.values()}
             static |= {n: tensor for n, tensor in self.history.tensors.items() if tensor.data_ptr() not in known}
         self.bands = guards.bands(static)
         self._static = list(static.values())
         self._start = memory.copied(self._static)
+        self._start_state = self.state.take()
 
     @property
     def req_to_token(self) -> torch.Tensor:
@@ -132,6 +135,7 @@ class Captured:
     def reset(self) -> None:
         """Return to the state right after capture. Guard bands, too: what the last eager pass of a case wrote outside
         its memory is not the next one's doing."""
+        self._start_state.put_back()
         memory.restore(self._static, self._start)
         for bands in self.bands:
             bands.mend()

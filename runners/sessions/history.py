@@ -17,6 +17,7 @@ from runners.engines.staging import StagingBuffer
 from runners.releases.live import Outputs
 from runners.sessions import memory
 from runners.sessions.standing import standing
+from runners.sessions.state import Moment, State
 
 PATH, READS = "history", "reads"
 _TOLD_MAX = 8  # how many elements of a tensor are recorded
@@ -57,11 +58,13 @@ class _Seen:
 class History:
     """The state of a captured runner that outlives a call. Mutable: `other` is there once another batch has run.
 
-    owners: where to look for it. named: input buffers, under the names that they are known by. kv: the KV cache. rows:
-    how many requests the input buffers have room for.
+    owners: where to look for tensors. state: what they and the workers hold. named: input buffers, under the names that
+    they are known by. kv: the KV cache. rows: how many requests the input buffers have room for.
     """
 
-    def __init__(self, owners: Mapping[str, Any], named: Mapping[str, torch.Tensor], kv: Contents, rows: int) -> None:
+    def __init__(
+        self, owners: Mapping[str, Any], state: State, named: Mapping[str, torch.Tensor], kv: Contents, rows: int
+    ) -> None:
         names = {tensor.data_ptr(): name for name, tensor in named.items()}
         caches = {tensor.untyped_storage().data_ptr() for tensor in kv}
         found = standing(dict(owners)).items()
@@ -70,7 +73,8 @@ class History:
             for name, tensor in found
             if tensor.untyped_storage().data_ptr() not in caches
         }
-        self.other: Contents | None = None
+        self.other: Moment | None = None
+        self._state = state
         self._named, self._kv, self._rows = frozenset(named), kv, rows
         self._twin: _Twin | None = None
         self._seen = _Seen()
@@ -88,15 +92,15 @@ class History:
 
     def learn(self) -> None:
         """Take what stands now for the other history."""
-        self.other = memory.copied(list(self.tensors.values()))
+        self.other = self._state.take()
 
     def run_twin(self, run: Callable[[Launched], Outputs]) -> None:
         """Run the call in the other history, before it is run in its own. run: runs it, and calls its argument at each
         launch. What stands is put back; the KV cache is as the call leaves it."""
         assert self.other is not None, "no other history is known"
         held = list(self.tensors.values())
-        kept, launches = memory.copied(held), []
-        memory.restore(held, self.other)
+        now, launches = self._state.take(), []
+        self.other.put_back()
         try:
             outputs = run(lambda: launches.append(memory.copied(held)))
             self._twin = _Twin(
@@ -105,7 +109,7 @@ class History:
                 kv=memory.copied(self._kv),
             )
         finally:
-            memory.restore(held, kept)
+            now.put_back()
 
     def watching(self) -> Any:
         """While entered, what kernels touch is noted."""

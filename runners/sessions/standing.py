@@ -9,21 +9,25 @@ from typing import Any
 import torch
 
 DEPTH = 5  # from a runner over a backend of several steps to the registry of one
-# Attributes that are not looked at: what each replay writes before it reads it, and what has another name elsewhere.
-PASSED = frozenset(
+# Attributes that are not looked at: what each replay writes before it reads it, and the caller's.
+_SCRATCH = frozenset(
     {
-        "forward_metadata",  # made anew by each call, of tensors that are found under other names
-        "forward_metadata_spec_decode",
         "_outputs",  # what captured graphs gave
         "output_buffers",
         "next_token_logits_buffer",
-        "workspace_buffer",  # room for intermediate results
-        "req_to_token",  # the request table: the caller's
+        "req_to_token",  # the request table
     }
 )
-_PASSED_PARTS = ("lean_", "attn_logits", "attn_lse")  # room for intermediate results of attention
+_SCRATCH_PARTS = ("workspace_buffer", "lean_", "attn_logits", "attn_lse")  # room for intermediate results
+# Made anew by each call, of tensors that are found under other names.
+_METADATA = frozenset({"forward_metadata", "forward_metadata_spec_decode"})
 # Objects of others, by the end of their class's name: what they hold is theirs.
 _OF_OTHERS = ("Pool", "Allocator", "ModelRunner", "Worker", "WorkerV2", "Config", "Args", "Batch", "Coordinator")
+
+
+def is_scratch(name: object) -> bool:
+    """True if nothing under an attribute of this name outlives a call."""
+    return isinstance(name, str) and (name in _SCRATCH or any(part in name for part in _SCRATCH_PARTS))
 
 
 def standing(roots: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -33,7 +37,7 @@ def standing(roots: dict[str, Any]) -> dict[str, torch.Tensor]:
     for name, root in roots.items():
         for path, tensor in _held(root, name, DEPTH, seen):
             found.setdefault(path, tensor)
-    return _without_views(found)
+    return without_views(found)
 
 
 def _held(owner: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -45,7 +49,7 @@ def _held(owner: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[s
         return
     seen.add(id(owner))
     for name, value in _parts(owner):
-        if name not in PASSED and not any(part in name for part in _PASSED_PARTS):
+        if name not in _METADATA and not is_scratch(name):
             yield from _held(value, f"{path}.{name}".removeprefix("."), depth - 1, seen)
 
 
@@ -61,7 +65,7 @@ def _parts(owner: Any) -> list[tuple[str, Any]]:
     return list(getattr(owner, "__dict__", {}).items())
 
 
-def _without_views(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def without_views(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Those that share no memory with a larger one, in their order."""
     kept: dict[str, torch.Tensor] = {}
     taken: list[tuple[int, int]] = []

@@ -47,7 +47,7 @@ NUDGE = {torch.float32: 2.0**-21, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-
 
 class Step:
     """One call on a captured runner. referred: a third opinion is asked for whatever comes of it. twinned: the graph
-    runs it in another history as well, if one is known."""
+    runs it in another history as well, if one is known. unseen: of eager's pass the next call finds KV rows alone."""
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class Step:
         *,
         referred: bool = False,
         twinned: bool = False,
+        unseen: bool = False,
     ) -> None:
         self.captured, self.number, self.watch, self.referred = captured, number, watch, referred
         self.setup, self.family = captured.setup, captured.adapter.family
@@ -65,9 +66,8 @@ class Step:
         self.mirrored = (asked.mirrored and self.setup.mirrored) or captured.planner.needs_host_lengths
         if captured.lay_out(asked.layout):
             watch.see(number, "input", "req_to_token", captured.table)
-        self.launches = 0
-        self.tape = StagingBuffer(watch, number, captured.known)
-        self.beside = Beside(captured, number, self.tape, watch, whole=twinned and bool(self.requests))
+        self.launches, self.tape = 0, StagingBuffer(watch, number, captured.known)
+        self.beside = Beside(captured, number, self.tape, watch, whole=twinned, unseen=unseen)
         self.shown: dict[str, torch.Tensor] = {}  # the batch, one row a request
         self.given = self._given()
         self.rows = self._rows()
@@ -136,6 +136,7 @@ class Step:
         if asks and by_graph == by_eager:
             kept = {"eager": snapshots.kept(snapshots.EAGER), "graph": snapshots.kept(snapshots.GRAPH)}
             self._ask_reference(came, by_eager, kept)
+        self.beside.end_eager()
 
     def _run_idle(self) -> None:
         """The graph goes over padding alone, and there is nothing for eager."""
@@ -328,7 +329,6 @@ class Step:
             memory.copy_slots(captured.every_kv, np.concatenate(sources), np.concatenate(copies))
 
     # Recording ---------------------------------------------------------------------------------------------------
-
     def _see_caller(self, path: str, batch: Any) -> None:
         for name, value in self.family.caller(batch).items():
             self.tape.see(path, name, value)
