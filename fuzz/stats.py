@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,12 +10,12 @@ from datetime import UTC, datetime
 
 from fuzz.draw import states
 from fuzz.draw.transitions import exercised, possible
+from fuzz.reasons import Reasons
 from repro.cases.case import Case, Setup, Target
 from repro.traces.campaign import Campaign, CampaignFinding, Covered, Progress, Transition
 from repro.traces.finding import Status, Verdict, by_oracle
 from repro.traces.trace import NOTHING, STALE, Termination, Trace
 
-REASON_MAX = 200  # characters of a reason, which is counted by them
 FACTS_MAX = 5  # different values of one fact that are worth listing
 WORKER_STAGES = ("build", "graph", "eager", "record", "reference")
 
@@ -56,11 +55,8 @@ class CampaignStats:
         self._states: Counter[str] = Counter()
         self._verdicts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._endings: Counter[str] = Counter()
-        self._unknown: Counter[str] = Counter()
-        self._not_run: dict[Termination, Counter[str]] = {
-            Termination.UNSUPPORTED: Counter(),
-            Termination.ERROR: Counter(),
-        }
+        self._unknown = Reasons()
+        self._not_run = {how: Reasons() for how in (Termination.UNSUPPORTED, Termination.ERROR)}
         self.known: Counter[str] = Counter()  # cases that showed a known issue, by issue
         self._stale: Counter[str] = Counter()  # cases in which each value was
         self.only_mended: Counter[str] = Counter()  # failures that showed only where known issues are mended
@@ -99,13 +95,13 @@ class CampaignStats:
         self._states.update(reached)
         self._endings[trace.ended.how.value] += 1
         if not trace.ended.how.took_place:
-            self._not_run[trace.ended.how][coarse(trace.ended.what or trace.ended.detail)] += 1
+            self._not_run[trace.ended.how].add(trace.ended.what or trace.ended.detail)
         for oracle, status in by_oracle(verdicts).items():
             self._verdicts[oracle][status.name.lower()] += 1
         for verdict in verdicts:
             # A run that could not be made leaves every oracle in doubt, for the one reason just counted.
             if verdict.status is Status.UNKNOWN and trace.ended.how.took_place:
-                self._unknown[f"{verdict.oracle}: {coarse(verdict.where or verdict.detail)}"] += 1
+                self._unknown.add(f"{verdict.oracle}: {verdict.where or verdict.detail}")
         self.judged += overall is not Status.UNKNOWN
         self._stale.update(stale_values(trace, verdicts))
         for name, text in trace.facts.items():
@@ -116,7 +112,7 @@ class CampaignStats:
     def triage_run(self, trace: Trace) -> None:
         """Count a run that confirms or shrinks a failure, if it ended in an error of the harness."""
         if trace.ended.how is Termination.ERROR:
-            self._not_run[Termination.ERROR][coarse(trace.ended.what or trace.ended.detail)] += 1
+            self._not_run[Termination.ERROR].add(trace.ended.what or trace.ended.detail)
 
     def worker_time(self, trace: Trace, seconds: float) -> None:
         """Split the time of one run into the stages that the worker measured and the rest."""
@@ -156,9 +152,9 @@ class CampaignStats:
             skipped=self.skipped,
             verdicts={oracle: dict(counts) for oracle, counts in sorted(self._verdicts.items())},
             endings=dict(self._endings),
-            unknown=dict(self._unknown.most_common()),
-            unsupported=dict(self._not_run[Termination.UNSUPPORTED].most_common()),
-            errors=dict(self._not_run[Termination.ERROR].most_common()),
+            unknown=self._unknown.counted(),
+            unsupported=self._not_run[Termination.UNSUPPORTED].counted(),
+            errors=self._not_run[Termination.ERROR].counted(),
             transitions=tuple(Covered(transition=t, count=n) for t, n in sorted(self._transitions.items())),
             transitions_possible=len(self._possible),
             transitions_missing=tuple(sorted(self._possible - self._transitions.keys())),
@@ -180,8 +176,3 @@ def stale_values(trace: Trace, verdicts: Sequence[Verdict]) -> set[str]:
     seen = () if unread == NOTHING else unread.split(", ")
     names = (next(part for part in reversed(name.split(".")) if not part.isdigit()) for name in seen)
     return {*names, *(name for verdict in verdicts for name in verdict.stale)}
-
-
-def coarse(reason: str) -> str:
-    """A reason without its numbers and beyond its first line, so that like reasons count as one."""
-    return re.sub(r"\d+", "#", reason.partition("\n")[0])[:REASON_MAX]

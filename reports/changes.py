@@ -99,10 +99,11 @@ def headline(history: History, subjects: Sequence[Subject]) -> list[str]:
     ):
         if news[word]:
             sentences.append(pattern.format(listed(news[word])))
-    if not any(news.values()):
-        sentences.append(
-            "Nothing fails that was not known." if _targets(subjects, "known") else "No failure was measured."
-        )
+    if known := [subject for subject in subjects if subject.targets("known")]:
+        what = "One failure that was known is" if len(known) == 1 else f"{len(known)} failures that were known are"
+        sentences.append(f"{what} still there, on {listed(_targets(subjects, 'known'))}.")
+    elif not any(news.values()):
+        sentences.append("No failure was measured.")
     held, proofs = holding(subjects)
     if proofs:
         some = f"{held} of {counted(proofs, 'proof of a fix', 'proofs of fixes')} hold{'s' if held == 1 else ''}."

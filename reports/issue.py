@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from reports.events import release_and_engine
 from reports.subjects import Subject, range_of
 from repro.cases.case import Case, Setup
 from repro.cases.codec import AboutValue, loads, read
@@ -32,18 +34,48 @@ RUNNERS = {
         "--disable-cuda-graph --enable-dp-attention --enable-multi-layer-eagle",
     ),
 }
+# So many runs in fresh processes, all of which failed, rule out chance.
+FRESH_MIN = 2
 _WITHOUT_SPECULATION = ("decode", "cpu_decode")
+# By oracle: what is expected, and what is seen instead, of a place.
 _ORACLES = {
-    "slot0_padding": "every padded row of an input buffer holds its neutral value when the graph is launched",
-    "kv_indices": "attention reads exactly the KV slots that `req_to_token` names, and all writes stay in buffers",
-    "metadata_shape": "`kv_indptr` is monotone, its steps are the lengths of the requests, its end fits `kv_indices`",
-    "row_width": "every sequence that attention reads fits its row of the page table",
-    "graph_equals_eager": "the graph leaves the same outputs and KV cache as an eager pass over the same batch",
-    "reference": "a step gives what the same computation gives in float64, as far as rounding allows",
-    "metadata_once": "attention's metadata is made once, after the batch was padded, for what attention runs with",
-    "verified": "a pass that no graph is compared with gives what a reference says, and writes its own KV slots alone",
-    "kv_moves": "every target of a KV move is an allocated slot or slot 0",
-    "ended": "the calls come to their end",
+    "slot0_padding": (
+        "every padded row of an input buffer holds its neutral value when the graph is launched",
+        "{} are not reset",
+    ),
+    "kv_indices": (
+        "attention reads exactly the KV slots that `req_to_token` names, and all writes stay in buffers",
+        "{} names other KV slots",
+    ),
+    "kv_reads": ("kernels read the KV slots of the batch's requests, whole, and no others", "{}"),
+    "kv_writes": ("a call writes the KV slots of its tokens, and no others", "{}"),
+    "kv_moves": ("every target of a KV move is an allocated slot or slot 0", "{}"),
+    "metadata_shape": (
+        "`kv_indptr` is monotone, its steps are the lengths of the requests, its end fits `kv_indices`",
+        "{} is wrong in attention's metadata",
+    ),
+    "metadata_once": (
+        "attention's metadata is made once, after the batch was padded, for what attention runs with",
+        "attention's metadata: {}",
+    ),
+    "row_width": ("every sequence that attention reads fits its row of the page table", "{} is too narrow"),
+    "graph_equals_eager": (
+        "the graph leaves the same outputs and KV cache as an eager pass over the same batch",
+        "graph and eager differ in {}",
+    ),
+    "reference": ("graph and eager give what the same call gives in float64", "graph and eager agree on {}"),
+    "verified": (
+        "a pass that no graph is compared with gives what a reference says, and writes its own KV slots alone",
+        "{} is wrong",
+    ),
+    "staged": ("the real rows of an input buffer are the batch's when the graph is launched", "{} are not the batch's"),
+    "bucket": ("the graph of the smallest bucket that holds the batch is launched, and is told its sizes", "{}"),
+    "planned": ("attention is planned with the lengths of the padded batch", "{} that are not the batch's"),
+    "history": ("a call does not depend on what ran before it", "{} depends on the batch before"),
+    "attributes": ("a call leaves the attributes of workers, runners and backends as they were", "{} stays changed"),
+    "kept_outputs": ("what a runner has given is as it was, while its worker still needs it", "{} changes afterwards"),
+    "memory": ("no kernel reads or writes outside of the memory that it is given", "{}"),
+    "ended": ("the calls come to their end", "{}"),
 }
 
 
@@ -122,10 +154,26 @@ def issue(material: Material) -> str:
 
 
 def title(material: Material) -> str:
-    """The seed's own, if it has one; else the runner and the place."""
+    """The seed's own, if it has one; else the runner and the symptom."""
     if own := material.said("title"):
         return f"[Bug] {own}"
-    return f"[Bug] {RUNNERS.get(material.case.setup.runner, (material.case.setup.runner, ''))[0]}: {_where(material)}"
+    runner = material.case.setup.runner
+    return f"[Bug] {RUNNERS.get(runner, (runner, ''))[0]}: {_symptom(material)}"
+
+
+def _symptom(material: Material) -> str:
+    oracle, where = _oracle(material), _where(material)
+    if not oracle:
+        return f"a case fails{f' at {where}' if where else ''}"
+    return _ORACLES[oracle][1].format(where) if oracle in _ORACLES else f"{where} fails the check {oracle}"
+
+
+def _oracle(material: Material) -> str:
+    return material.said("oracle") or (material.subject.oracle if material.subject else "")
+
+
+def _detail(material: Material) -> str:
+    return material.said("detail") or (material.subject.detail if material.subject else "")
 
 
 def _where(material: Material) -> str:
@@ -139,15 +187,19 @@ def _summary(material: Material) -> Iterator[str]:
     fix = material.said("fix").removeprefix("not fixed: ")
     if fix:
         yield f"{fix[0].upper()}{fix[1:].rstrip('.')}."
-    if note := material.said("note"):
+    note = material.said("note")
+    if note:
         yield f"{note[0].upper()}{note[1:].rstrip('.')}."
+    if not (fix or note) and _oracle(material):
+        setup = material.case.setup
+        yield f"With {setup.algorithm} over {setup.backend}, topk {setup.topk}, {_symptom(material)}."
 
 
 def _environment(material: Material) -> Iterator[str]:
     if finder := material.said("found"):
-        release, _, engine = finder.rpartition("/")
+        release, engine = release_and_engine(finder)
         where = {"emulated": "CPU tensors, Triton's interpreter, no GPU", "cuda": "an NVIDIA GPU"}.get(engine, engine)
-        yield f"- sglang {release}, on {where}"
+        yield f"- sglang {'at ' if '@' in finder else ''}{release}, on {where}"
     for row in material.subject.founds[:1] if material.subject else ():
         yield f"- found by a campaign of random cases, case {row.at_case}"
 
@@ -214,11 +266,9 @@ def _steps(material: Material) -> Iterator[str]:
 
 
 def _expected(material: Material) -> Iterator[str]:
-    oracle = material.said("oracle") or (material.subject.oracle if material.subject else "")
-    if oracle:
-        yield f"- expected: {_ORACLES.get(oracle, f'the check {oracle} passes')}"
-    detail = material.said("detail") or (material.subject.detail if material.subject else "")
-    if detail:
+    if oracle := _oracle(material):
+        yield f"- expected: {_ORACLES[oracle][0] if oracle in _ORACLES else f'the check {oracle} passes'}"
+    if detail := _detail(material):
         yield f"- seen: {detail}"
     if cell := material.said("cell"):
         yield f"- first wrong value: `{cell}`"
@@ -271,8 +321,8 @@ def _file(text: str, language: str, summary: str) -> Iterator[str]:
 def _ruled_out(material: Material) -> Iterator[str]:
     """Only what was run: chance, other releases, the cause lying elsewhere."""
     failed = material.said("failed")
-    count, _, rest = failed.partition(" of ")
-    if count and rest.split(" ", 1)[0] == count:
+    counts = re.match(r"(\d+) of (\d+) ", failed)
+    if counts and counts[1] == counts[2] and int(counts[2]) >= FRESH_MIN:
         yield f"- chance: it failed in {failed}"
     clean = [
         candidate["name"]
@@ -283,9 +333,10 @@ def _ruled_out(material: Material) -> Iterator[str]:
         yield f"- the reproducer itself: the same calls pass on {', '.join(clean)}"
     if material.patch and material.script:
         yield "- another cause: with the patch above, and nothing else changed, the reproducer passes"
-    if material.said("found").endswith("/emulated"):
+    if material.said("found").endswith(("/emulated", "@emulated")):
         yield "- the GPU, its driver and asynchronous launches: it shows on CPU tensors"
-    yield "- anything else in the case: it was shrunk until nothing more could be left out"
+    if shrunk := material.said("shrunk"):
+        yield f"- anything else in the case: it was made smaller {shrunk}"
 
 
 def candidates(subjects: Sequence[Subject], name: str) -> list[Subject]:

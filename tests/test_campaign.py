@@ -251,7 +251,7 @@ def test_runs_that_cannot_be_made_are_told_by_reason_and_do_not_go_on_for_ever(h
     done = World(fails=doubt, ends=refused).go(replace(PLAN, cases=1000))
     assert (done.stopped, done.cases, done.judged) == ("cannot run", REFUSALS_MAX, 0)
     counts: dict[str, dict[str, int]] = {"unsupported": {}, "errors": {}} | {
-        name: {"worker # said # words": REFUSALS_MAX}
+        name: {"worker 123 said 7 words": REFUSALS_MAX}
     }
     assert {"unsupported": done.unsupported, "errors": done.errors} == counts
     assert done.unknown == {}  # for that one reason
@@ -268,7 +268,7 @@ def test_doubts_are_told_by_reason() -> None:
         return [by_detail, Verdict(oracle="other", status=Status.UNKNOWN, where="tie", detail="at row 7"), PASS]
 
     done = World(fails=doubt).go(replace(PLAN, cases=6))
-    assert done.unknown == {"oracle7: row # of # is missing": 6, "other: tie": 6}
+    assert done.unknown == {"oracle7: row 3 of 5 is missing": 6, "other: tie": 6}
     assert done.judged == 0  # by `worst`, which stands in for the catalogue here
 
 

@@ -15,6 +15,7 @@ from reports.__main__ import main
 from reports.issue import Material, flags, issue, material
 from reports.records import history_of
 from repro.cases import codec
+from repro.cases.codec import AboutValue
 from repro.cases.json_parts import plain
 from repro.upstream.fixes import SEEDS
 from tests.builders import sample_ledger
@@ -50,7 +51,8 @@ def test_all_that_is_known_stands_in_an_issue(tmp_path: Path, capsys: pytest.Cap
     options = [word for name, path in files.items() for word in (f"--{name}", str(path))]
     assert main(["issue", str(SEED), *options]) == 0
     found = told(capsys.readouterr().out)
-    assert found[""].startswith("# [Bug] MultiLayerEagleDraftExtendCudaGraphRunner: padded rows of req_pool_indices\n")
+    title = "# [Bug] MultiLayerEagleDraftExtendCudaGraphRunner: padded rows of req_pool_indices are not reset\n"
+    assert found[""].startswith(title)
     assert "sglang 0.5.15.post1, on CPU tensors" in found["Environment"]
     assert "--enable-multi-layer-eagle" in found["Smallest configuration"]
     assert "0. a batch of 2 (bucket 2): request slot 1 with 1 token in its KV cache, request slot 2" in found["Steps"]
@@ -71,8 +73,29 @@ def test_a_seed_may_say_its_own_title() -> None:
 
 def test_what_is_not_known_has_no_section() -> None:
     text = issue(Material(case=STORED.case, about={}))
-    assert set(told(text)) == {"", "Smallest configuration", "Steps", "Ruled out"}
+    assert set(told(text)) == {"", "Smallest configuration", "Steps"}
     assert "chance" not in text and "patch" not in text and "GPU" not in text
+
+
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        ({"failed": "1 of 1 runs in fresh processes"}, ""),
+        ({"failed": "2 of 3 runs in fresh processes"}, ""),
+        ({"failed": "2 of 2 runs in fresh processes"}, "- chance: it failed in 2 of 2 runs in fresh processes"),
+        ({"shrunk": "until nothing more could be left out"}, "until nothing more could be left out"),
+    ],
+)
+def test_only_what_was_run_is_ruled_out(about: dict[str, AboutValue], said: str) -> None:
+    assert said in told(issue(Material(case=STORED.case, about=about))).get("Ruled out", "")
+    assert bool(said) == ("Ruled out" in issue(Material(case=STORED.case, about=about)))
+
+
+def test_a_checkout_is_named_whole_and_a_summary_is_never_empty() -> None:
+    about = {"found": "/home/me/sglang/python@emulated", "oracle": "staged", "where": "real rows of select_index"}
+    found = told(issue(Material(case=STORED.case, about=about)))
+    assert "- sglang at /home/me/sglang/python, on CPU tensors" in found["Environment"]
+    assert "real rows of select_index are not the batch's." in found[""]
 
 
 @pytest.mark.parametrize("path", sorted(SEEDS.glob("*.json")), ids=lambda path: path.stem)

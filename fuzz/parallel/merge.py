@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from fuzz.reasons import merged as reasons
 from repro.cases.sort_key import sort_key
 from repro.traces.campaign import Campaign, CampaignFinding, Covered, Transition
 from repro.traces.finding import Finding
@@ -41,9 +42,9 @@ def merged(parts: Sequence[Campaign]) -> Campaign:
         skipped=sum(part.skipped for part in parts),
         verdicts=_verdicts(parts),
         endings=_added(part.endings for part in parts),
-        unknown=_most_first(_added(part.unknown for part in parts)),
-        unsupported=_most_first(_added(part.unsupported for part in parts)),
-        errors=_most_first(_added(part.errors for part in parts)),
+        unknown=reasons(part.unknown for part in parts),
+        unsupported=reasons(part.unsupported for part in parts),
+        errors=reasons(part.errors for part in parts),
         transitions=tuple(Covered(transition=t, count=n) for t, n in sorted(covered.items())),
         transitions_possible=len(missing) + len(covered),
         transitions_missing=tuple(sorted(missing)),

@@ -78,9 +78,12 @@ def shrink(
     runs_max: int,
     seconds_max: float,
     on_better: Callable[[Case], None],
+    on_smallest: Callable[[Case], None] = lambda case: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Case:
     """The simplest case found that still fails, within the budget.
+
+    `on_smallest` is called with it if no pass makes it simpler, so that it is not for the budget that it is no smaller.
 
     `on_better` is called at once with every improvement, so whatever ends this early (Ctrl-C, an exception from
     `still_fails`) loses nothing that was found. The first run checks the start. NotFailing if it does not fail;
@@ -98,6 +101,7 @@ def shrink(
     try:
         while search.round():
             pass
+        on_smallest(search.best)
     except _Spent:
         pass  # the best so far is the answer
     return search.best

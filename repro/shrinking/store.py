@@ -28,7 +28,18 @@ AFTER = ".after.txt"
 # The same of one that showed only behind other cases, which are no part of it: all of them in one seed.
 LEAD_UP = ".before.json"
 # The parts that about() states of a finding; a person wrote everything else in a seed file.
-STATED = ("found", "oracle", "where", "detail", "cell", "fingerprint", "failed", _SHRUNK_FROM, "consequences")
+STATED = (
+    "found",
+    "oracle",
+    "where",
+    "detail",
+    "cell",
+    "fingerprint",
+    "failed",
+    _SHRUNK_FROM,
+    "consequences",
+    "shrunk",
+)
 
 
 def keep(folder: Path, finding: Finding) -> Path:
@@ -60,7 +71,8 @@ def about(finding: Finding, *, shrunk_from: str = "") -> dict[str, AboutValue]:
     seen = f"{finding.failed} of {finding.tried} runs in fresh processes" if finding.tried else "seen, not confirmed"
     cell = str(verdict.cell or "")
     texts = (str(finding.target), verdict.oracle, verdict.where, verdict.detail, cell, verdict.fingerprint, seen)
-    lines = dict(zip(STATED, (*texts, shrunk_from, "; ".join(finding.consequences)), strict=True))
+    shrunk = "until nothing more could be left out" if finding.smallest else ""
+    lines = dict(zip(STATED, (*texts, shrunk_from, "; ".join(finding.consequences), shrunk), strict=True))
     return {name: plain(text, TEXT_MAX) for name, text in lines.items() if text}
 
 

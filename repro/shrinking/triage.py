@@ -63,6 +63,7 @@ class Triage:
         self._verdicts: dict[Case, Verdict] = {}  # of each failing case, for its first wrong cell
         self._latest: tuple[Case, Trace] | None = None  # the case that failed last, and the run
         self._crashed = False
+        self._smallest: Case | None = None  # which no pass makes smaller
 
     def confirm_and_minimize(self, candidates: Sequence[Case], trace: Trace | None = None) -> Finding:
         """Triage a failure that the first of these cases showed, in the run with this trace."""
@@ -101,7 +102,14 @@ class Triage:
 
     def keep(self, case: Case, failed: int = 0, tried: int = 0) -> Finding:
         verdict = self._verdicts.get(case, self.verdict)
-        finding = Finding(case=case, target=self.target, verdict=verdict, failed=failed, tried=tried)
+        finding = Finding(
+            case=case,
+            target=self.target,
+            verdict=verdict,
+            failed=failed,
+            tried=tried,
+            smallest=case == self._smallest,
+        )
         trace = self._latest[1] if self._latest and self._latest[0] == case else None
         self.hooks.keep(finding, trace)
         return finding
@@ -154,6 +162,9 @@ class Triage:
             self.hooks.expect((setup,) * ahead)
             return self.fails(case, run)
 
+        def is_smallest(case: Case) -> None:
+            self._smallest = case
+
         def better(case: Case) -> None:
             nonlocal setup
             setup = case.setup
@@ -167,6 +178,7 @@ class Triage:
                     runs_max=runs,
                     seconds_max=seconds,
                     on_better=better,
+                    on_smallest=is_smallest,
                     clock=self.hooks.clock,
                 )
         except NotFailing:

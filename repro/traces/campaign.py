@@ -176,15 +176,15 @@ class Campaign:
     setups: captured setups drawn. skipped: cases drawn and not run, as their setup could not be built. verdicts:
     per oracle the number of pass, unknown and fail. endings: runs by how they ended. unsupported and errors: why runs
     could not be made, and how often; errors also of runs that triage a failure. unknown: why oracles said UNKNOWN of
-    the others, and how often, numbers made coarse. transitions_possible: how many transitions the setups drawn allow;
-    transitions_missing: those of them that no replay made. states: cases with replays in each state; states_missing:
-    those that none had. stages: seconds spent on draw, build, graph, eager, record, pass (the rest of a run: process
-    and transport), judge, store, confirm, shrink. facts: what the traces said about release, adapter, engine, torch,
-    machine. known: how many cases showed a known issue, by issue, where known issues were asked about; such failures
-    are no findings. only_mended: failures that cases showed only with known issues mended, and how often: the fault
-    of a patch, or hidden by the issue that it mends; no findings. stale: in how many cases each value was stale and had
-    no known reader. workers: processes that ran cases at the same time; seconds is then the longest, stages are added
-    up.
+    the others, and how often; of those that differ in numbers alone the first. transitions_possible: how many
+    transitions the setups drawn allow; transitions_missing: those of them that no replay made. states: cases with
+    replays in each state; states_missing: those that none had. stages: seconds spent on draw, build, graph, eager,
+    record, pass (the rest of a run: process and transport), judge, store, confirm, shrink. facts: what the traces said
+    about release, adapter, engine, torch, machine. known: how many cases showed a known issue, by issue, where known
+    issues were asked about; such failures are no findings. only_mended: failures that cases showed only with known
+    issues mended, and how often: the fault of a patch, or hidden by the issue that it mends; no findings. stale: in how
+    many cases each value was stale and had no known reader. workers: processes that ran cases at the same time; seconds
+    is then the longest, stages are added up.
     """
 
     target: Target

@@ -111,7 +111,8 @@ def by_oracle(verdicts: Iterable[Verdict]) -> dict[str, Status]:
 class Finding:
     """A failing case on a target: `failed` of `tried` runs in fresh processes ended in this verdict. after: of one that
     showed in none of them, the setups that the process in which it did had served before; lead_up: the same case behind
-    those that its session had run before it. consequences: what failed behind it, as "ORACLE: WHERE"."""
+    those that its session had run before it. consequences: what failed behind it, as "ORACLE: WHERE". smallest:
+    shrinking ended because nothing made it smaller."""
 
     case: Case
     target: Target
@@ -122,3 +123,4 @@ class Finding:
     after: tuple[Setup, ...] = ()
     lead_up: Case | None = None
     consequences: tuple[str, ...] = ()
+    smallest: bool = False
