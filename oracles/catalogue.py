@@ -13,6 +13,7 @@ from oracles import (
     extents,
     graph_equals_eager,
     history,
+    kept_outputs,
     kv_indices,
     kv_moves,
     kv_reads,
@@ -59,6 +60,7 @@ ALL: tuple[Judge, ...] = (
     graph_equals_eager.judge,
     reference.judge,
     callers_batch.judge,
+    kept_outputs.judge,
 )
 
 # Oracles that judge every run, and those that judge some runners alone, as runner_facts names them.
@@ -81,6 +83,7 @@ _WHERE_RECORDED: dict[Judge, Callable[[Trace], bool]] = {
     kv_reads.judge: kv_reads.recorded,
     attributes.judge: attributes.recorded,
     extents.judge: extents.recorded,
+    kept_outputs.judge: kept_outputs.recorded,
 }
 
 

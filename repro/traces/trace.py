@@ -39,6 +39,7 @@ per request; where a row is one value wide, they are flat. The paths of a step, 
     graph        what the graph path left: its outputs, raw_bs rows each (for draft: parents, scores_index, tokens);
                  kv_slots [n] (KV slots whose contents changed, rising) and kv_rows [n, ...] (their new contents)
     after_graph  the caller's batch after the graph path, names as in `before`
+    kept         STEP.NAME: rows of what that call was given ("caller's ...") or gave that have changed; `compared`
     eager        as `graph`, from the eager path on the same inputs with the KV cache restored in between. Where both
                  left the same bits in all KV slots but slot 0, in which padded rows write, kv_rows is recorded of
                  neither, and kv_same is 1

@@ -230,6 +230,7 @@ class Family:
     others: Callable[[Live], Sequence[Any]] = no_others
     launched: Callable[[Any], Mapping[str, torch.Tensor]] | None = None
     reference: Callable[[Live], Reference | None] = no_reference
+    kept: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

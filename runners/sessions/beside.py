@@ -3,7 +3,7 @@ depends on what ran before it, and what of its runner and workers it leaves chan
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -34,7 +34,8 @@ class Beside:
         self.history = captured.history if whole else None
         self.fields: dict[str, tuple[slice, ...]] = {}  # of further buffers, the part that the batch fills
         self.remembered: dict[str, str] = {}
-        self.unseen = unseen
+        self.whole, self.unseen = whole, unseen
+        self.handed: Mapping[str, torch.Tensor] = {}  # to the call that was begun last
         self.behind_graph: Moment | None = None
 
     def run_twin(self, batch: Callable[[], Any]) -> bool:
@@ -73,6 +74,11 @@ class Beside:
 
     def end(self, outputs: Outputs, real: int) -> None:
         """The call has ended, with these outputs for its real requests."""
+        lifetime = self.captured.lifetime
+        if self.whole:
+            lifetime.see(self.tape)
+        else:
+            lifetime.hold(self.number, self.handed, outputs)
         self.behind_graph = self.captured.state.take() if self.unseen else None
         if self.history is None:
             return

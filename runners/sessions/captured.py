@@ -24,6 +24,7 @@ from runners.sessions import attributes, memory
 from runners.sessions.errors import sglang_errors
 from runners.sessions.extents import Extents
 from runners.sessions.history import History
+from runners.sessions.lifetime import Lifetime
 from runners.sessions.planner import Planner, attention_backends
 from runners.sessions.state import State
 from runners.sessions.third_opinion import ThirdOpinion
@@ -87,6 +88,7 @@ class Captured:
         self.owners = {"runner": self.runner, "target": self.live.target, "draft": self.live.draft}
         self.state = State(self.owners, [*self.every_kv, self.req_to_token])
         self.unmade = sorted({*unmade(self.owners), *lacking})
+        self.lifetime = Lifetime(family.kept)
         self.launched: object = None  # the graph of the launch under way, where graphs say so themselves
         self.history: History | None = None
         self.further: dict[str, torch.Tensor] = {}  # input buffers that the family does not name
@@ -135,6 +137,7 @@ class Captured:
     def reset(self) -> None:
         """Return to the state right after capture. Guard bands, too: what the last eager pass of a case wrote outside
         its memory is not the next one's doing."""
+        self.lifetime.forget()
         self._start_state.put_back()
         memory.restore(self._static, self._start)
         for bands in self.bands:

@@ -121,9 +121,9 @@ class Snapshots:
         self._groups = [[self._kv[number] for number in group] for group in groups]
         stacks = [group[0].new_empty((3, len(group), *group[0].shape)) for group in self._groups]
         self._parts = [[list(stack[moment]) for stack in stacks] for moment in range(3)]
-        bits = [_bits(stack).flatten(3) for stack in stacks]
-        self._neighbours = [(stack[1:], stack[:-1]) for stack in bits]
-        self._ends = [(stack[2], stack[0]) for stack in bits]
+        whole = [bits(stack).flatten(3) for stack in stacks]
+        self._neighbours = [(stack[1:], stack[:-1]) for stack in whole]
+        self._ends = [(stack[2], stack[0]) for stack in whole]
         order = [number for group in groups for number in group]
         self._order = [order.index(number) for number in range(len(order))]
 
@@ -171,7 +171,7 @@ def restore(tensors: Sequence[torch.Tensor], contents: Sequence[torch.Tensor]) -
 
 def changed_slots(kv: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -> torch.Tensor:
     """Which KV slots have changed in any bit since `before`: bool [slots]."""
-    differs = [(_bits(a) != _bits(b)).flatten(1).any(1) for a, b in zip(kv, before, strict=True)]
+    differs = [(bits(a) != bits(b)).flatten(1).any(1) for a, b in zip(kv, before, strict=True)]
     return torch.stack(differs).any(0)
 
 
@@ -186,6 +186,6 @@ def scaled(kv: Sequence[torch.Tensor], factor: float) -> list[torch.Tensor]:
     return [(tensor.float() * factor).to(tensor.dtype) for tensor in kv]
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
+def bits(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory as integers, so that equal NaNs are equal and zeros of different sign are not."""
     return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])

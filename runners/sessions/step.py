@@ -181,8 +181,10 @@ class Step:
             self._ask_reference(came, names, {"eager": captured.kv})
 
     def batch(self, rows: Rows) -> Any:
+        rows = rows.copied()
+        self.beside.handed = rows.tensors
         with sglang_errors(wait=False):
-            batch = self.captured.adapter.batch(self.captured.live, rows.copied())
+            batch = self.captured.adapter.batch(self.captured.live, rows)
         if not self.requests:
             batch.forward_mode = type(batch.forward_mode).IDLE
         if self.hidden:

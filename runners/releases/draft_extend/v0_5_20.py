@@ -37,6 +37,9 @@ FAMILY = replace(
     buffers=(*family.BUFFERS, "select_index"),
     input_buffers=input_buffers,
     reference=extending.drawing(extending.draft_extend, "hidden_states"),
+    # Into the next draft's input as the runner gave them; before, select_index made copies
+    # (EagleDraftWorker._draft_extend_for_decode: ret_hidden_states = draft_logits_output.hidden_states).
+    kept=frozenset({"next_hidden_states"}),
 )
 
 
