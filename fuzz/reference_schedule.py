@@ -33,9 +33,15 @@ class Share:
     each: int
 
 
-# Emulated an opinion costs a tenth of a step of Triton's interpreter and as much as one of flashinfer's stand-in; on a
-# GPU several times a step. docs/oracles.md has what comes of it.
-SHARES = {"emulated": Share(novel=20, each=16), "cuda": Share(novel=2, each=128), "toy": Share(novel=20, each=16)}
+# Emulated an opinion costs less than a step of Triton's interpreter, and as much as two of the stand-ins for other
+# kernels; on a GPU several times a step. docs/oracles.md has what comes of it.
+ON_GPU, INTERPRETED, STOOD_IN = Share(novel=2, each=128), Share(novel=20, each=16), Share(novel=4, each=16)
+
+
+def share_of(engine: str, backend: str) -> Share:
+    if engine == "cuda":
+        return ON_GPU
+    return INTERPRETED if engine == "toy" or backend == "triton" else STOOD_IN
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,7 +65,7 @@ class ReferenceSchedule:
     """Mutable: it knows the cases that are in flight, and of the latest setups what was asked."""
 
     def __init__(self, engine: str) -> None:
-        self._share = SHARES[engine]
+        self._engine = engine
         self._setups: dict[Setup, _Asked] = {}
         self._in_flight: dict[Case, tuple[int, ...]] = {}
 
@@ -83,15 +89,12 @@ class ReferenceSchedule:
         asked = self._setups.pop(case.setup, _Asked())
         _keep_latest(self._setups, _SETUPS_MAX)
         self._setups[case.setup] = asked
-        name = digest(case)
+        name, share = digest(case), share_of(self._engine, case.setup.backend)
         return tuple(
             number
             for number, step in enumerate(case.steps)
             if step.requests
-            and (
-                asked.is_novel(met_in(case, number), first, self._share.novel)
-                or is_drawn(name, number, self._share.each)
-            )
+            and (asked.is_novel(met_in(case, number), first, share.novel) or is_drawn(name, number, share.each))
         )
 
 

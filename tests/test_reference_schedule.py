@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from fuzz import reference_schedule
 from fuzz.__main__ import main
 from fuzz.draw.rounds import rounds
-from fuzz.reference_schedule import SHARES, ReferenceSchedule, met_in
+from fuzz.reference_schedule import ReferenceSchedule, met_in, share_of
 from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.cases.drawn import is_drawn
 from repro.traces.trace import Trace
@@ -35,7 +36,7 @@ def novel(schedule: ReferenceSchedule, asked: Case) -> set[int]:
 @pytest.fixture
 def schedule(monkeypatch: pytest.MonkeyPatch) -> ReferenceSchedule:
     """Without the sample."""
-    monkeypatch.setitem(SHARES, "emulated", replace(SHARES["emulated"], each=0))
+    monkeypatch.setattr(reference_schedule, "is_drawn", lambda case, step, each: False)
     return ReferenceSchedule("emulated")
 
 
@@ -59,10 +60,10 @@ def test_a_case_is_asked_alike_until_it_has_been_run(schedule: ReferenceSchedule
     assert schedule.steps(second) is None, "whoever runs it again asks in all steps"
 
 
-@pytest.mark.parametrize("engine", SHARES)
-def test_counts_bound_what_it_costs(engine: str) -> None:
-    share, schedule, setups = SHARES[engine], ReferenceSchedule(engine), dict[Setup, list[int]]()
-    for drawn in islice(rounds(5, "draft", "triton", 16), 96):
+@pytest.mark.parametrize(("engine", "backend"), [("cuda", "triton"), ("emulated", "triton"), ("emulated", "fa3")])
+def test_counts_bound_what_it_costs(engine: str, backend: str) -> None:
+    share, schedule, setups = share_of(engine, backend), ReferenceSchedule(engine), dict[Setup, list[int]]()
+    for drawn in islice(rounds(5, "draft", backend, 16), 96):
         schedule.draw([drawn])
         setups.setdefault(drawn.setup, []).append(len(schedule.steps(drawn) or ()))
     for first, *others in setups.values():
