@@ -25,6 +25,7 @@ class Meetings:
         self._setup = setup
         self._pairs = pairs(setup, name) if has_graph else ()
         self._pairs_left = self._pairs
+        self._states = sorted({state for pair in self._pairs for state in pair})
         self._left = possible(setup) if has_graph else frozenset()
         self._number = 0
 
@@ -41,7 +42,8 @@ class Meetings:
         """The case, after it has been counted."""
         replayed = [n for n, step in enumerate(case.steps) if self._setup.replays(step.busiest, step.hidden)]
         self._left -= set(exercised(case, replayed))
-        found = [states_of(self._setup, case.steps[n - 1] if n else None, case.steps[n]) for n in replayed]
+        moments = ((case.steps[n - 1] if n else None, case.steps[n]) for n in replayed)
+        found = [states_of(self._setup, *moment, self._states) for moment in moments]
         left = tuple(pair for pair in self._pairs_left if not any(states.issuperset(pair) for states in found))
         self._pairs_left = left or self._pairs
         return case

@@ -50,7 +50,7 @@ def _is_full(setup: Setup, before: Step | None, after: Step) -> bool:
 def _is_behind(setup: Setup, before: Step | None, after: Step) -> bool:
     """True if drafts reach behind the context."""
     room = RUNNER_FACTS[setup.runner].room
-    return any(room(setup, request.seq_len) > setup.context_len for request in after.requests)
+    return setup.overhang > 0 and any(room(setup, request.seq_len) > setup.context_len for request in after.requests)
 
 
 def _longest_first(setup: Setup, before: Step, after: Step) -> Moment:
@@ -165,9 +165,9 @@ OF_STEPS = {
 STATES = {**OF_SETUPS, **OF_STEPS}
 
 
-def states_of(setup: Setup, before: Step | None, after: Step) -> frozenset[str]:
-    """The states of a step behind another one, by name."""
-    return frozenset(name for name, state in STATES.items() if state.holds(setup, before, after))
+def states_of(setup: Setup, before: Step | None, after: Step, among: Collection[str] = STATES.keys()) -> frozenset[str]:
+    """Which of these states a step behind another one is in, by name."""
+    return frozenset(name for name in among if STATES[name].holds(setup, before, after))
 
 
 def reached(case: Case, replayed: Collection[int]) -> set[str]:

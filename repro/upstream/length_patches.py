@@ -259,7 +259,11 @@ LENGTH_PATCHES = (
                 ),
             ),
         )
-        for seed in ("multi-layer-pages-end-at-the-context", "draft-extend-pages-end-at-the-context")
+        for seed in (
+            "multi-layer-pages-end-at-the-context",
+            "draft-extend-pages-end-at-the-context",
+            "draft-pages-end-at-the-context",
+        )
     ),
     CandidatePatch(
         seed="verify-mask-ends-at-the-context",
