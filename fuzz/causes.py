@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from repro.traces.finding import Verdict, first_first
+from repro.traces.device_errors import device_fault
+from repro.traces.finding import ENDED, Verdict, first_first
 
 
 def by_cause(failures: Sequence[Verdict]) -> list[tuple[Verdict, ...]]:
     """The failures of a case, those of one cause together, the first that was wrong in front. What was wrong before any
-    step (as an attribute that nothing makes) stands alone: no step follows from it for sure."""
+    step (as an attribute that nothing makes) stands alone: no step follows from it for sure. So does a kernel that has
+    failed: its case and its line are looked for, whatever else was wrong."""
     ordered = first_first(failures)
-    before = [verdict for verdict in ordered if verdict.cell and verdict.cell.step < 0]
-    of_steps = tuple(verdict for verdict in ordered if verdict not in before)
-    return [*((verdict,) for verdict in before), *filter(None, [of_steps])]
+    alone = [v for v in ordered if (v.cell and v.cell.step < 0) or (v.oracle == ENDED and device_fault(v.where))]
+    of_steps = tuple(verdict for verdict in ordered if verdict not in alone)
+    return [*((verdict,) for verdict in alone), *filter(None, [of_steps])]
 
 
 @dataclass(slots=True)

@@ -34,6 +34,17 @@ def test_what_was_wrong_before_any_step_is_the_cause_of_nothing_else() -> None:
     assert len(World(fails=world.fails).go(replace(PLAN, stop_at_first=True)).findings) == 1
 
 
+def failing_by(*failures: Verdict) -> World:
+    return World(fails=lambda case: failures if padded_after_larger(case) else [])
+
+
+def test_a_kernel_that_failed_is_a_finding_whatever_else_was_wrong() -> None:
+    fault = Verdict(oracle="ended", status=Status.FAIL, where="raised CUDA error: an illegal memory access in replay")
+    raised = replace(fault, where="raised IndexError in replay")
+    for ended, findings in ((fault, ["ended", "oracle"]), (raised, ["oracle"])):
+        assert [found.oracle for found in failing_by(ended, FAIL).go().findings] == findings
+
+
 def test_a_known_consequence_alone_is_another_cause_only_where_the_known_one_was_right() -> None:
     """On the first setup the cause and what follows from it; then what follows alone, the cause's oracle in doubt or
     right."""
