@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -234,6 +237,40 @@ def test_only_those_that_are_asked_for(tmp_path: Path, asked: str) -> None:
     assert len(record["mutants"]) == (1 if asked == MUTANT.id else 3)
     with pytest.raises(BadInput, match=r"only y\.py: no mutant"):
         mutate(command(tmp_path, only=[asked, "y.py"]), tools)
+
+
+class Slow(Sessions):
+    """Whose mutants take for ever, until they are aborted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aborted = threading.Event()
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+    def run(self, case: Case) -> Trace:
+        if "edit" in self.changed:
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            assert self.aborted.wait(20)
+        return super().run(case)
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_mutants_that_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / FILE).parent.mkdir(parents=True)
+    (tmp_path / FILE).write_text(SOURCE)
+
+    @contextmanager
+    def slow(target: Target, silence_s: float, log: Path) -> Iterator[Sessions]:
+        yield Slow()
+
+    tools = Tools(sessions=slow, judge=judge, sources=lambda target: tmp_path, processor_seconds=time.process_time)
+    start = time.monotonic()
+    mutate(command(tmp_path, workers=1), tools)
+    assert time.monotonic() - start < 10
+    assert json.loads((tmp_path / "out.json").read_text())["mutants"] == []
+    assert "interrupted after 0 mutants" in capsys.readouterr().out
 
 
 def test_figures() -> None:
