@@ -110,8 +110,9 @@ def test_what_fails_with_patches_alone_is_no_failure_of_the_target() -> None:
     assert to_json(said)["only_mended"] == [{"oracle": "slot0_padding", "where": "padded rows of b", "detail": ""}]
 
 
-def test_under_one_fingerprint_the_first_wrong_buffer_tells_two_apart() -> None:
-    first, other = (replace(STALE, cell=Cell(step=0, buffer=b, row=1, column=0, got="2", want="0")) for b in "cd")
+def test_in_one_place_of_a_plan_the_first_wrong_buffer_tells_two_apart() -> None:
+    plan = replace(STALE, oracle="kv_indices", where="segment of a real row")
+    first, other = (replace(plan, cell=Cell(step=0, buffer=b, row=1, column=0, got="2", want="0")) for b in "cd")
     said = World(left=(other,)).explainer().explain(CASE, TARGET, [first])
     assert said.holds and said.only_mended == (other,)
     assert World(left=(replace(first, detail="x"),)).explainer().explain(CASE, TARGET, [first]).left == (first,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import sqlite3
 from pathlib import Path
@@ -112,7 +113,9 @@ def test_every_stored_seed_names_its_failure_so() -> None:
         setup, where = seed.case.setup, str(seed.about["where"])
         oracle = str(seed.about["oracle"])
         assert places(oracle, where) == (where,), f"{path}: one buffer"
-        assert seed.about["fingerprint"] == fingerprint(setup.runner, setup.backend, oracle, where), path
+        wrong = re.match(r"step -?\d+ (.+?)\[", str(seed.about.get("cell", "")))
+        buffer = wrong[1] if wrong else ""
+        assert seed.about["fingerprint"] == fingerprint(setup.runner, setup.backend, oracle, where, buffer), path
 
 
 def test_a_record_from_before_names_its_findings_so() -> None:
@@ -174,3 +177,26 @@ def test_a_record_names_it_so(before: tuple[str, str], now: tuple[str, str]) -> 
     (finding,) = read_again.findings
     assert (finding.oracle, finding.where) == now
     assert finding.fingerprint == fingerprint(setup.runner, setup.backend, *now)
+
+
+def test_of_a_plan_the_first_wrong_buffer_is_a_part_of_the_name(tmp_path: Path) -> None:
+    """One finding in two buffers is two; what was run of it was run of both."""
+    path = Path(shutil.copy(DATA / "ledger-3.db", tmp_path / "old.db"))
+    place = ("toy", "triton", "kv_indices", "segment of a real row")
+    old, *new = (fingerprint(*place, buffer) for buffer in ("", "a", "b"))
+    assert len({old, *new}) == 3
+    assert fingerprint(*place[:2], "staged", "x", "a") == fingerprint(*place[:2], "staged", "x")
+    named = 'oracle = ?, "where" = ?, fingerprint = ?, runner = ?, backend = ?'
+    values = (*place[2:], old, *place[:2])
+    with contextlib.closing(sqlite3.connect(path)) as ledger:
+        cells = [json.dumps({"step": 0, "buffer": b, "row": 0, "column": 0, "got": "1", "want": "2"}) for b in "ab"]
+        ledger.execute(f"UPDATE findings SET {named}, cell = ?", (*values, cells[0]))
+        columns = [row[1] for row in ledger.execute("PRAGMA table_info(findings)")]
+        copied = ", ".join({"key": "randomblob(16)", "cell": "?"}.get(name, f'"{name}"') for name in columns)
+        ledger.execute(f"INSERT INTO findings SELECT {copied} FROM findings", (cells[1],))
+        ledger.execute(f"UPDATE checks SET {named}, subject = ?", (*values, f"finding:{old}"))
+        ledger.commit()
+    history = read(path)
+    assert [row.fingerprint for row in history.findings] == new
+    assert sorted(row.subject for row in history.checks) == sorted(f"finding:{name}" for name in new)
+    assert {row.fingerprint for row in history.checks} == {*new}

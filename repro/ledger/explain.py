@@ -100,7 +100,7 @@ class Explainer:
     release_of: Callable[[Target], str]
     _mended: dict[tuple[Target, tuple[str, ...]], Mended | None] = field(default_factory=dict)
     _runs: dict[tuple[Target, str, int], tuple[Sequence[Sequence[Verdict]], str]] = field(default_factory=dict)
-    _single: dict[tuple[Target, frozenset[tuple[str, str]]], Issue] = field(default_factory=dict)
+    _single: dict[tuple[Target, frozenset[str]], Issue] = field(default_factory=dict)
     _single_runs: int = 0
 
     def explain(self, case: Case, target: Target, failures: Sequence[Verdict], tries: int = 1) -> Explained:
@@ -114,8 +114,8 @@ class Explainer:
             return Explained(left=tuple(failures), mended=mended, doubt=doubt)
         applied = [issue for issue in issues if mended and set(issue.mended_by) & set(mended.names)]
         others = [issue for issue in issues if issue not in applied]
-        seen, still = {v.key for v in failures}, {v.key for v in there}
-        gone = [v for v in failures if v.key not in still] if applied else []
+        seen, still = {v.fingerprint for v in failures}, {v.fingerprint for v in there}
+        gone = [v for v in failures if v.fingerprint not in still] if applied else []
         named = {
             v: next((issue for issue in others if issue.explains_unmended(case.setup, v)), None)
             for v in failures
@@ -125,13 +125,13 @@ class Explainer:
         return Explained(
             issues=tuple(dict.fromkeys([*by_experiment, *filter(None, named.values())])),
             left=tuple(v for v, issue in named.items() if issue is None),
-            only_mended=tuple(v for v in there if v.key not in seen),
+            only_mended=tuple(v for v in there if v.fingerprint not in seen),
             mended=mended,
         )
 
     def of_outcome(self, outcome: Outcome) -> Explained | None:
         """The same of a stored case that was run; None if nothing failed."""
-        failures = {v.key: v for run in outcome.runs for v in run if v.status is Status.FAIL}
+        failures = {v.fingerprint: v for run in outcome.runs for v in run if v.status is Status.FAIL}
         if not failures:
             return None
         return self.explain(outcome.case, outcome.target, list(failures.values()), len(outcome.runs))
@@ -156,7 +156,7 @@ class Explainer:
         failed without them: where all of that passes, the rest may have nothing to judge, as of a case without a graph
         or of idle batches alone."""
         runs, trouble = self._ran(mended.target, case, tries)
-        failures = {v.key: v for run in runs for v in run if v.status is Status.FAIL}
+        failures = {v.fingerprint: v for run in runs for v in run if v.status is Status.FAIL}
         if failures:
             return tuple(failures.values()), ""
         if trouble or not runs:
@@ -177,7 +177,7 @@ class Explainer:
         likely = _speaking_of(gone, case.setup, applied)
         if len(likely) == 1:
             return likely[0]
-        key = (target, frozenset(verdict.key for verdict in gone))
+        key = (target, frozenset(verdict.fingerprint for verdict in gone))
         if key not in self._single:
             alone = (issue for issue in likely if self._goes_away(case, target, gone, issue))
             self._single[key] = next(alone, likely[0])
@@ -189,8 +189,8 @@ class Explainer:
             return False
         self._single_runs += 1
         runs, _ = self._ran(mended.target, case, 1)
-        still = {verdict.key for run in runs for verdict in run if verdict.status is Status.FAIL}
-        return bool(runs) and not still & {verdict.key for verdict in gone}
+        still = {verdict.fingerprint for run in runs for verdict in run if verdict.status is Status.FAIL}
+        return bool(runs) and not still & {verdict.fingerprint for verdict in gone}
 
 
 def _right_again(run: Sequence[Verdict], oracles: Collection[str]) -> bool:

@@ -13,7 +13,7 @@ from repro.cases import codec
 from repro.cases.codec import BadSeed
 from repro.ledger.rows import ERROR, FINDING, SEED, UNSUPPORTED
 from repro.traces.earlier import UNFIT, places, renamed, told_apart
-from repro.traces.finding import fingerprint
+from repro.traces.finding import OF_PLANS, fingerprint
 
 # The fact of a run that says which of its rows could not be assigned to a runner and backend.
 FACT = "not told apart"
@@ -177,6 +177,27 @@ def _add_fact(connection: sqlite3.Connection, run: str, text: str) -> None:
         connection.execute(
             "UPDATE runs SET facts = ? WHERE id = ?", (json.dumps(json.loads(facts) | {FACT: text}), run)
         )
+
+
+def name_buffers(connection: sqlite3.Connection) -> None:
+    """Have the first wrong buffer of a plan in the fingerprints of findings, and of checks of them: of one that was of
+    several buffers, a check for each."""
+    names: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for row in _rows(connection, "findings"):
+        buffer = json.loads(row["cell"])["buffer"] if row["cell"] else ""
+        name = fingerprint(row["runner"], row["backend"], row["oracle"], row["where"], buffer)
+        if row["oracle"] in OF_PLANS and all((row["runner"], row["backend"], row["fingerprint"])):
+            names[row["fingerprint"]][name] = None
+            _put(connection, "findings", row, [{"fingerprint": name}])
+    for row in _rows(connection, "checks"):
+        subject = row["subject"].removeprefix(FINDING)
+        if subject != row["subject"] and subject in names:
+            shown = row["fingerprint"] == subject
+            forms: list[dict[str, Any]] = [
+                {"subject": f"{FINDING}{name}", "fingerprint": name if shown else row["fingerprint"]}
+                for name in names[subject]
+            ]
+            _put(connection, "checks", row, forms)
 
 
 def rename(connection: sqlite3.Connection) -> None:

@@ -17,7 +17,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from repro.ledger.identities import rename, tell_apart
+from repro.ledger.identities import name_buffers, rename, tell_apart
 from repro.ledger.rows import CampaignRow, CaseRow, CheckRow, FindingRow, FixRow, Row, Run
 from repro.traces.campaign import Campaign
 from repro.traces.finding import Cell
@@ -66,6 +66,8 @@ MIGRATIONS: tuple[str | Callable[[sqlite3.Connection], None], ...] = (
     tell_apart,
     # What the float64 reference alone says is a failure of its own oracle.
     rename,
+    # Two causes that show in one place of a plan are two failures, told apart by the buffer that is wrong first.
+    name_buffers,
 )
 SCHEMA = len(MIGRATIONS)
 TABLES: dict[type[Row], str] = {

@@ -14,7 +14,7 @@ from repro.cases.case import Case, Target
 from repro.cases.codec import case_from_json, case_to_json
 from repro.traces.earlier import UNFIT, places, reasons_told_apart, renamed
 from repro.traces.excerpt import Excerpt
-from repro.traces.finding import Cell, Finding, Status, Verdict, fingerprint
+from repro.traces.finding import OF_PLANS, Cell, Finding, Status, Verdict, fingerprint
 from repro.traces.typed import BadRecord, typed
 
 _SETUP = frozenset({"runner", "backend"})  # of a finding's case, stored beside it
@@ -286,7 +286,8 @@ def _founds(form: Mapping[str, Any]) -> tuple[CampaignFinding, ...]:
         renamed(finding.oracle, w) for w in (places(finding.oracle, finding.where) if earlier else [finding.where])
     ]
     if not earlier and named == [(finding.oracle, finding.where)]:
-        return (finding,)
+        name = finding.finding.verdict.fingerprint if finding.oracle in OF_PLANS else finding.fingerprint
+        return (replace(finding, fingerprint=name),)
     return tuple(
         replace(
             finding,

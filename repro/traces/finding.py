@@ -13,10 +13,10 @@ from repro.cases.case import Case, Setup, Target
 
 # The oracle that judges how a run ended, and where an oracle fails that raised.
 ENDED, RAISED = "ended", "the oracle itself raised"
-# The oracle by which the float64 reference alone speaks, and those whose first wrong value is one of a runner's
-# outputs: which, is chance.
+# The oracle by which the float64 reference alone speaks.
 REFERENCE = "reference"
-OF_OUTPUTS = ("graph_equals_eager", REFERENCE)
+# The oracles whose places do not say which of a plan's buffers is wrong, where another cause has another one.
+OF_PLANS = ("kv_indices", "metadata_shape")
 
 
 class Status(IntEnum):
@@ -61,12 +61,8 @@ class Verdict:
     @property
     def fingerprint(self) -> str:
         """The failure's identity, in 12 hex digits."""
-        return fingerprint(self.runner, self.backend, self.oracle, self.where)
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """The fingerprint and the first wrong buffer, by which two causes under one fingerprint are told apart."""
-        return self.fingerprint, self.cell.buffer if self.cell and self.oracle not in OF_OUTPUTS else ""
+        buffer = self.cell.buffer if self.cell else ""
+        return fingerprint(self.runner, self.backend, self.oracle, self.where, buffer)
 
     @property
     def name(self) -> str:
@@ -83,9 +79,11 @@ class Verdict:
         return cls(**(dict(form) | {"status": Status[form["status"]], "cell": cell, "stale": stale}))
 
 
-def fingerprint(runner: str, backend: str, oracle: str, where: str) -> str:
-    """The identity of a failure, never of how much or in which step: 12 hex digits."""
-    return hashlib.sha256("\n".join((runner, backend, oracle, where)).encode()).hexdigest()[:12]
+def fingerprint(runner: str, backend: str, oracle: str, where: str, buffer: str = "") -> str:
+    """The identity of a failure, never of how much or in which step: 12 hex digits. buffer: the first that was wrong,
+    which tells causes apart that are seen in one place of a plan; others' is not looked at."""
+    parts = [runner, backend, oracle, where, *([buffer] if buffer and oracle in OF_PLANS else [])]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
 def first_first(failures: Iterable[Verdict]) -> list[Verdict]:
