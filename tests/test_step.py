@@ -25,6 +25,7 @@ from runners.releases.draft.family import given
 from runners.releases.live import Adapter, Family, Live, Outputs
 from runners.sessions import memory
 from runners.sessions.captured import Captured
+from runners.sessions.lifetime import Lifetime
 from runners.sessions.planner import Planner
 from runners.sessions.step import Step as Run
 from runners.sessions.third_opinion import ThirdOpinion
@@ -136,6 +137,7 @@ def captured(runner: Runner) -> Captured:
     session.snapshots = memory.Snapshots(runner.kv)
     session.third_opinion = NoOpinion()
     session.history, session.further, session.launched = None, {}, None
+    session.lifetime = Lifetime(family.kept)
     return session
 
 

@@ -98,6 +98,8 @@ class Beside:
 
     def _see_fields(self, batch: Any) -> None:
         """What the batch says of buffers that the family does not name; and which of them nobody watches."""
+        if not self.captured.further:
+            return
         unwatched = []
         setup, release = self.captured.setup, present_release()
         otherwise_filled = exempted("staged", setup, release)
