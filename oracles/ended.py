@@ -5,6 +5,7 @@ from __future__ import annotations
 from repro.cases.case import Case
 from repro.traces.device_errors import device_fault
 from repro.traces.finding import ENDED, Status, Verdict
+from repro.traces.stacks import reason
 from repro.traces.trace import Termination, Trace
 
 ORACLE = ENDED
@@ -27,6 +28,5 @@ def judge(case: Case, trace: Trace) -> Verdict:
     how = Termination.RAISED if device_fault(ended.what) else ended.how
     where = " ".join(part for part in (how.value, ended.what, f"in {path}") if part)
     stage = "before the first step" if ended.step < 0 else f"in step {ended.step} of {len(case.steps)}"
-    # The last line of a Python or CUDA report is the one that says what happened.
-    reason = f": {message.splitlines()[-1].strip()}" if message else ""
-    return Verdict(oracle=ORACLE, status=Status.FAIL, where=where, detail=f"The run {where}, {stage}{reason}.")
+    why = f": {reason(message)}" if message else ""
+    return Verdict(oracle=ORACLE, status=Status.FAIL, where=where, detail=f"The run {where}, {stage}{why}.")

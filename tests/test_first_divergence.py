@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from oracles import ended as ended_oracle
 from oracles.catalogue import judge_all
 from repro.__main__ import main
 from repro.cases import codec
@@ -17,8 +18,10 @@ from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.shrinking.confirm import failure
 from repro.shrinking.first_divergence import FirstDivergence, annotate, locate, of_run
 from repro.traces.finding import Cell, Status, Verdict
+from repro.traces.stacks import reason
 from repro.traces.trace import End, Termination, Trace
 from repro.upstream.fixes import SEEDS
+from runners.processes.causes import last_words
 from runners.processes.diagnose import locate_first
 from runners.processes.pool import Pool
 from runners.processes.sanitizer import Access, Reports, parse, program, wrapper
@@ -68,6 +71,30 @@ Current thread 0x00007f (most recent call first):
   File "/site-packages/sglang/srt/layers/attention/triton_backend.py", line 77 in init_forward_metadata
   File "/site-packages/sglang/srt/speculative/eagle_worker.py", line 5 in draft_forward
 """
+# As Python writes it; where nothing in the thread that dies is Python's, another thread shows what was being done.
+RECORDED = """terminate called after throwing an instance of 'c10::AcceleratorError'
+  what():  CUDA error: an illegal memory access was encountered
+
+Fatal Python error: Aborted
+
+Thread 0x00007f2c3bfff640 (most recent call first):
+  File "/usr/lib/python3.12/threading.py", line 359 in wait
+  File "/usr/lib/python3.12/site-packages/tqdm/_monitor.py", line 60 in run
+  File "/usr/lib/python3.12/threading.py", line 1032 in _bootstrap
+
+{} 0x00007f2d4f3c1080 (most recent call first):
+  File "/usr/lib/python3.12/site-packages/torch/cuda/graphs.py", line 88 in replay
+  File "/cache/targets/sglang-0.5.23/sglang/srt/model_executor/runner_backend.py", line 123 in <lambda>
+  File "/cache/targets/sglang-0.5.23/sglang/srt/speculative/eagle_draft_cuda_graph_runner.py", line 345 in replay
+  File "/x/runners/sessions/step.py", line 90 in _graph
+  File "/x/runners/processes/worker.py", line 62 in <module>
+  File "<frozen runpy>", line 88 in _run_code
+  File "<frozen runpy>", line 198 in _run_module_as_main
+"""
+IN_THREAD = RECORDED.format("Current thread")
+IN_LIBRARY = (
+    f"{RECORDED.format('Thread')}\nCurrent thread 0x00007f2b11111640 (most recent call first):\n  <no Python frame>\n"
+)
 
 
 def ended(detail: str = "", how: Termination = Termination.RAISED) -> Trace:
@@ -88,6 +115,8 @@ def test_the_earliest_step_and_in_it_the_earliest_oracle_is_first() -> None:
         (TRACEBACK, "sglang/srt/speculative/eagle_draft_cuda_graph_runner.py:345 in replay"),
         (WRAPPED, "sglang/srt/speculative/eagle_draft_cuda_graph_runner.py:345 in replay"),
         (DYING, "sglang/srt/layers/attention/triton_backend.py:77 in init_forward_metadata"),
+        (IN_THREAD, "sglang/srt/model_executor/runner_backend.py:123 in <lambda>"),
+        (IN_LIBRARY, "sglang/srt/model_executor/runner_backend.py:123 in <lambda>"),
         ("killed", ""),
     ],
 )
@@ -99,6 +128,33 @@ def test_a_crash_is_said_to_come_out_at_sglangs_innermost_line(detail: str, plac
         f"With every launch waited for, CUDA error: an illegal memory access came out in replay of step 2{at}."
     )
     assert str(of_run(ended(), [CRASH])).startswith("CUDA error")
+
+
+@pytest.mark.parametrize(
+    ("detail", "line"),
+    [
+        (IN_THREAD, "Fatal Python error: Aborted, at sglang/srt/model_executor/runner_backend.py:123 in <lambda>"),
+        (IN_LIBRARY, "Fatal Python error: Aborted, at sglang/srt/model_executor/runner_backend.py:123 in <lambda>"),
+        (
+            IN_THREAD.replace("/sglang/", "/other/"),
+            "Fatal Python error: Aborted, at runners/sessions/step.py:90 in _graph",
+        ),
+        ("Fatal Python error: Aborted\n", "Fatal Python error: Aborted"),
+        (f"{IN_THREAD}\n{TRACEBACK}", "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"),
+        ("the session ended with SIGKILL\n", "the session ended with SIGKILL"),
+    ],
+)
+def test_a_report_comes_to_a_line_that_says_what_happened(detail: str, line: str) -> None:
+    assert reason(detail) == line
+
+
+@pytest.mark.parametrize("detail", [IN_THREAD, IN_LIBRARY])
+def test_of_what_a_dying_process_printed_the_innermost_frames_are_told(detail: str) -> None:
+    outer = '  File "/site-packages/a.py", line 1 in f\n' * 900
+    told = last_words("chatter\n" * 2000 + detail + outer)
+    verdict = ended_oracle.judge(CASE, ended(told, Termination.CRASHED))
+    assert verdict.detail.endswith(", at sglang/srt/model_executor/runner_backend.py:123 in <lambda>."), verdict.detail
+    assert "what():  CUDA error" in told and len(told) <= 8003
 
 
 def test_what_comes_out_in_the_harnesss_own_code_says_so() -> None:

@@ -4,25 +4,17 @@ the error came out."""
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from repro.cases.case import Case
 from repro.shrinking.replay import Outcome
 from repro.traces.finding import Cell, Status, Verdict
+from repro.traces.stacks import of_sglang, places
 from repro.traces.trace import Termination, Trace
 
 Run = Callable[[Case], Trace]
 Judge = Callable[[Case, Trace], Sequence[Verdict]]
-
-# Between the tracebacks of an exception and of the one that was raised for it.
-_CHAINED = re.compile(r"\n(?:During handling of the above exception|The above exception was the direct cause)[^\n]*\n")
-_WRAPPER = re.compile(r"^Exception: ", re.MULTILINE)
-# sglang's frames and the harness's; of the latter not the method that launches a graph.
-_FRAME = re.compile(r'File "[^"\n]*?/((?:sglang|runners(?!/engines/cuda\.py))/[^"\n]+)", line (\d+),? in (\w+)')
-# Where the stack begins that a dying process writes of the thread that it dies in, and where it ends.
-_DYING = re.compile(r"Current thread [^\n]*most recent call first[^\n]*\n(.*?)(?:\n\n|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +61,8 @@ def of_run(trace: Trace, verdicts: Sequence[Verdict], *, exact: bool = False) ->
     ended = trace.ended
     if not _ended_badly(trace):
         return first
-    frames = ["{}:{} in {}".format(*frame) for frame in _frames(ended.detail)]
-    place = next((frame for frame in frames if frame.startswith("sglang/")), "")
+    frames = places(ended.detail)
+    place = of_sglang(frames)
     harness = frames[0] if frames and frames[0] != place else ""
     return dataclasses.replace(
         first,
@@ -81,22 +73,6 @@ def of_run(trace: Trace, verdicts: Sequence[Verdict], *, exact: bool = False) ->
         harness=harness,
         exact=exact,
     )
-
-
-def _frames(detail: str) -> list[tuple[str, str, str]]:
-    """File, line and function, the innermost first."""
-    if dying := _DYING.search(detail):
-        return _FRAME.findall(dying[1])
-    return _FRAME.findall(_of_the_cause(detail))[::-1]
-
-
-def _of_the_cause(detail: str) -> str:
-    """Without the tracebacks of plain Exceptions that only add advice to what they were raised for (sglang's capture
-    does so): they name the line that raised them."""
-    raised = _CHAINED.split(detail)
-    while len(raised) > 1 and _WRAPPER.search(raised[-1]):
-        raised.pop()
-    return raised[-1]
 
 
 def of_outcome(outcome: Outcome) -> FirstDivergence:

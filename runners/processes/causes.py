@@ -7,7 +7,8 @@ import traceback
 
 from repro.traces.device_errors import cuda_error
 
-_DETAIL_MAX = 8000
+# Of what is told of an end, and in it of the stacks of a process that died.
+_DETAIL_MAX, _STACK_MAX = 8000, 6000
 
 
 def exception_name(error: BaseException) -> str:
@@ -40,7 +41,10 @@ def last_words(printed: str) -> str:
     """The end of what a process printed before it died. The list of its extension modules, which Python writes behind
     the stack, would leave no room for that."""
     lines = (line for line in printed.splitlines(keepends=True) if not line.startswith("Extension modules: "))
-    return tail("".join(lines), _DETAIL_MAX)
+    text = "".join(lines)
+    # Its stack begins with the innermost frame: what does not fit is left out at its end.
+    begin = text.find("Fatal Python error: ")
+    return tail(text if begin < 0 else text[: begin + _STACK_MAX], _DETAIL_MAX)
 
 
 def exit_name(status: int) -> str:
