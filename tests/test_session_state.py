@@ -64,3 +64,19 @@ def test_what_is_kept_elsewhere_is_left_alone() -> None:
     moment.put_back()
     assert cache.sum() == 8 and workspace.sum() == 4 and pool.size == 9
     assert torch.equal(own.weights.weight, weights)
+
+
+def test_a_later_moment_holds_what_has_changed_since_the_first() -> None:
+    own = owner()
+    state = State({"": own}, ())
+    first = state.take()
+    own.bs, own.backend.plans = 4, {9: [5]}
+    second, rows = state.take(), own.backend.plans[9]
+    first.put_back()
+    rows.append(6)
+    own.backend._key = ()
+    second.put_back()
+    assert (own.bs, own.backend.plans, own.backend._key) == (4, {9: [5]}, (2, (5, 7)))
+    assert own.backend.plans[9] is rows
+    first.put_back()
+    assert (own.bs, own.backend.plans) == (2, {2: [1, 2]})

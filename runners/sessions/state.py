@@ -8,8 +8,9 @@ was made since falls away with the last reference to it.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import is_
 from types import SimpleNamespace
@@ -21,12 +22,12 @@ import torch
 from runners.sessions import memory
 from runners.sessions.standing import is_scratch, without_views
 
-# Whose objects are looked into; flashinfer's keep plans. And the modules whose variables count: those of such objects.
+# Whose objects are looked into; flashinfer's keep plans.
 _OWN = ("sglang.srt.", "flashinfer.", "runners.engines.standins.")
 # Objects whose contents are their own affair, by the end of their class's name: settings, and memory of requests.
 _OF_OTHERS = ("Pool", "Allocator", "Config", "Args", "Coordinator", "Registry", "Tokenizer")
 _WEIGHTS = "_parameters"  # of a module of torch's
-_VARIABLES = (int, float, str, bytes, type(None), tuple, dict, list, set, deque, np.ndarray, torch.Tensor)
+_CONTAINERS = (torch.Tensor, np.ndarray, tuple, list, deque, set, dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,6 @@ class Moment:
     """What was held then: of mappings (attributes are one), sequences and sets the contents, of arrays a copy."""
 
     mappings: list[tuple[dict[Any, Any], dict[Any, Any]]] = field(default_factory=list)
-    variables: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
     sequences: list[tuple[Any, list[Any]]] = field(default_factory=list)
     sets: list[tuple[set[Any], set[Any]]] = field(default_factory=list)
     arrays: list[tuple[Any, Any]] = field(default_factory=list)
@@ -44,11 +44,9 @@ class Moment:
     def put_back(self) -> None:
         """Have all of it hold this again."""
         for mapping, held in self.mappings:
-            if list(mapping) != list(held) or not all(map(is_, mapping.values(), held.values())):
+            if not _is_same(mapping, held):
                 mapping.clear()
                 mapping.update(held)
-        for module, values in self.variables:
-            module.update(values)
         for sequence, entries in self.sequences:
             if len(sequence) != len(entries) or not all(map(is_, sequence, entries)):
                 sequence.clear()
@@ -61,20 +59,30 @@ class Moment:
         memory.restore(self.tensors, self.contents)
 
 
+@dataclass(frozen=True, slots=True)
+class _Mapping:
+    """What a mapping held, and what of it is looked into."""
+
+    held: dict[Any, Any]
+    parts: list[Any]
+
+
 class State:
     """roots: the objects from which all others are found. apart: tensors that are kept elsewhere, a KV cache say: what
-    shares their memory is left alone."""
+    shares their memory is left alone. Mutable: it remembers the mappings of the first moment, most of which never
+    change; those of a later one would keep alive what sglang let go of."""
 
     def __init__(self, roots: Mapping[str, Any], apart: Collection[torch.Tensor]) -> None:
         self._roots = list(roots.values())
         self._apart = {tensor.untyped_storage().data_ptr() for tensor in apart}
+        self._first: dict[int, _Mapping] = {}
 
     def take(self) -> Moment:
         moment = Moment()
+        mappings: dict[int, _Mapping] = {}
         tensors: dict[int, torch.Tensor] = {}
         seen: set[int] = set()
-        classes: set[type] = set()
-        waiting = list(self._roots)
+        waiting = _looked_into(self._roots)
         while waiting:
             value = waiting.pop()
             if id(value) in seen:
@@ -86,21 +94,30 @@ class State:
             elif isinstance(value, np.ndarray):
                 moment.arrays.append((value, value.copy()))
             elif isinstance(value, tuple):
-                waiting += value
+                waiting += _looked_into(value)
             elif isinstance(value, list | deque):
                 moment.sequences.append((value, list(value)))
-                waiting += value
+                waiting += _looked_into(value)
             elif isinstance(value, set):
                 moment.sets.append((value, set(value)))
             else:
-                mapping = value if isinstance(value, dict) else _attributes(value, classes)
-                if mapping is not None:
-                    moment.mappings.append((mapping, dict(mapping)))
-                    waiting += (held for name, held in mapping.items() if not is_scratch(name) and name != _WEIGHTS)
+                mapping = value if isinstance(value, dict) else value.__dict__
+                known = mappings[id(mapping)] = self._known(mapping)
+                moment.mappings.append((mapping, known.held))
+                waiting += known.parts
+        self._first = self._first or mappings
         whole = without_views({str(place): tensor for place, tensor in tensors.items()})
         moment.tensors.extend(whole.values())
         moment.contents.extend(memory.copied(moment.tensors))
         return moment
+
+    def _known(self, mapping: dict[Any, Any]) -> _Mapping:
+        first = self._first.get(id(mapping))
+        if first and _is_same(mapping, first.held):
+            return first
+        held = dict(mapping)
+        kept = [value for name, value in held.items() if not is_scratch(name) and name != _WEIGHTS]
+        return _Mapping(held, _looked_into(kept))
 
     def _keeps(self, tensor: torch.Tensor) -> bool:
         if not tensor.numel() or tensor.layout is not torch.strided or tensor.is_meta or tensor.requires_grad:
@@ -108,10 +125,20 @@ class State:
         return tensor.untyped_storage().data_ptr() not in self._apart
 
 
-def _attributes(value: Any, classes: set[type]) -> dict[str, Any] | None:
-    """None of an object that is not looked into."""
-    kind = type(value)
-    looked_into = kind is SimpleNamespace or isinstance(value, torch.nn.Module) or kind.__module__.startswith(_OWN)
-    if not looked_into or isinstance(value, type) or kind.__name__.endswith(_OF_OTHERS):
-        return None
-    return getattr(value, "__dict__", None)
+def _is_same(mapping: dict[Any, Any], held: dict[Any, Any]) -> bool:
+    """True if these are the same objects under the same names, in the same order."""
+    return len(mapping) == len(held) and all(map(is_, mapping.values(), held.values())) and all(map(is_, mapping, held))
+
+
+def _looked_into(values: Iterable[Any]) -> list[Any]:
+    """Those of them that may hold something that changes."""
+    return [value for value in values if _is_looked_into(type(value))]  # type: ignore[arg-type]  # a class is hashable
+
+
+@functools.cache
+def _is_looked_into(kind: type) -> bool:
+    """True of objects of this class."""
+    if issubclass(kind, _CONTAINERS):
+        return True
+    own = kind is SimpleNamespace or issubclass(kind, torch.nn.Module) or kind.__module__.startswith(_OWN)
+    return own and not issubclass(kind, type) and not kind.__name__.endswith(_OF_OTHERS) and kind.__dictoffset__ != 0
