@@ -269,7 +269,9 @@ def test_a_refusal_is_where_its_row_says(refusal: Refusal) -> None:
     release, place = refusal.source.split()
     file, line = place.split(":")
     source = (sglang_path(Target(release, "emulated")) / "sglang" / file).read_text().splitlines()
+    # Of an older distribution's own words, the call that it refuses.
     beginnings = [words[:20].replace("\\", "") for words in refusal.words.pattern.split("|")]
+    beginnings = ["_cached_module.plan("] if refusal.older else beginnings
     assert any(words in source[int(line) - 1] for words in beginnings), source[int(line) - 1]
 
 
@@ -280,6 +282,19 @@ def test_a_package_that_is_left_out_is_no_finding(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(importlib.util, "find_spec", lambda name, found=found: found)
         assert refused(drafts, ValueError(words)) == said
     assert refused(SETUP, ValueError(words)) == ""
+
+
+def test_a_plan_that_an_older_flashinfer_does_not_take_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    signature = "plan(0: DLTensor*, 17: int, 18: int) -> Array<int>"
+    words = f"Mismatched number of arguments when calling: `{signature}`. Expected 19 but got 20 arguments"
+    extends = replace(SETUP, backend="flashinfer")
+    lack = "flashinfer-python 0.6.12 where flashinfer-python==0.7.2 is pinned"
+    for older, text in ((lack, f"{lack}: {words}"), ("", "")):
+        monkeypatch.setattr("runners.targets.pinned.older_here", lambda name, older=older: older)
+        assert refused(extends, TypeError(words)) == text
+    monkeypatch.setattr("runners.targets.pinned.older_here", lambda name: lack)
+    assert refused(SETUP, TypeError(words)) == "", "over another backend: a finding"
+    assert refused(extends, TypeError(words.replace("20", "18"))) == "", "another mistake in the call: a finding"
 
 
 def test_what_is_left_in_another_shape_is_sglangs_where_shapes_are_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ PYTHON = Path("/usr/bin/python3")
 
 
 def said(required: Sequence[str], numbers: dict[str, str], release: str = NEWEST, engine: str = "cuda") -> str:
-    return pinned.complaint(release, pinned.older(required, numbers, release, engine), PYTHON)
+    return pinned.complaint(release, engine, pinned.older(required, numbers, release, engine), PYTHON)
 
 
 @pytest.mark.parametrize(
@@ -52,10 +52,21 @@ def test_the_line_has_the_command_that_helps() -> None:
         f"sglang {NEWEST} pins transformers==5.19.0, and its workers would import 5.17.0: what fails then may not be "
         "sglang's. To mend it: /usr/bin/python3 -m pip install transformers==5.19.0"
     )
-    older = pinned.older(["transformers>=5.19"], {"transformers": "5.17.0"}, NEWEST, "cuda")
-    assert pinned.complaint(NEWEST, older, None).endswith(
-        f"To mend it: python -m runners bundle OUT {NEWEST}, which brings it; unpack that"
-    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "requirement", "remedy"),
+    [
+        ("cuda", "transformers>=5.19", f"python -m runners bundle OUT {NEWEST}, which brings it; unpack that"),
+        # No bundle brings them: to make it again would not help.
+        ("cuda", "transformers>=6", f"python -m runners environment {NEWEST}, where there is a package index"),
+        ("cuda", "torch==2.14.1", f"python -m runners environment {NEWEST}, where there is a package index"),
+        ("emulated", "transformers>=5.19", f"make setup, and python -m runners install {NEWEST}, where there is a pa"),
+    ],
+)
+def test_where_a_bundle_was_unpacked_the_remedy_is_one_that_helps(engine: str, requirement: str, remedy: str) -> None:
+    older = pinned.older([requirement], {"transformers": "5.7.0", "torch": "2.10.0"}, NEWEST, engine)
+    assert f"To mend it: {remedy}" in pinned.complaint(NEWEST, engine, older, None)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +81,50 @@ def test_the_line_has_the_command_that_helps() -> None:
 )
 def test_a_row_declares_what_was_tried(release: str, engine: str, version: str, wrong: bool) -> None:
     assert bool(said(["transformers==5.12.1"], {"transformers": version}, release, engine)) == wrong
+
+
+def test_native_code_is_not_compared_where_stand_ins_are_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cache into which a bundle was unpacked."""
+    required = {"sglang-kernel": "0.4.10", "flashinfer_python": "0.7.2", "apache-tvm-ffi": "0.1.11"}
+    bundled = {"sglang-kernel": "0.4.3", "flashinfer-python": "0.6.12", "apache-tvm-ffi": "0.1.9"}
+    unpacked = tmp_path / "targets" / f"sglang-{NEWEST}"
+    (unpacked / "sglang" / "srt").mkdir(parents=True)
+    lines = [f"Requires-Dist: {name}=={version}" for name, version in required.items()]
+    for folder, (name, version), more in (
+        (unpacked, ("sglang", NEWEST), lines),
+        *((tmp_path / "targets" / "base", distribution, []) for distribution in bundled.items()),
+    ):
+        info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("\n".join([f"Name: {name}", f"Version: {version}", *more, ""]))
+    monkeypatch.setattr("runners.targets.environments.engine_lacks", lambda *_: "")
+    monkeypatch.setattr("runners.targets.environments.device_lacks", lambda *_: "")
+    for engine in ("emulated", "cuda"):
+        target = Target(NEWEST, engine)
+        assert {older.name: older.version for older in differences(target, tmp_path)} == bundled
+        assert lacks(target, tmp_path) == ""
+    older = tmp_path / "targets" / "base" / "apache_tvm_ffi-0.1.9.dist-info"
+    (older / "METADATA").write_text("Name: apache-tvm-ffi\nVersion: 0.1.8\n")
+    assert lacks(Target(NEWEST, "emulated"), tmp_path).endswith(
+        f"To mend it: make setup, and python -m runners install {NEWEST}, where there is a package index"
+    )
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("version", ["0.6.12", "99", ""])
+def test_what_is_older_here_is_told_of_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    if version:
+        info = tmp_path / f"flashinfer_python-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Name: flashinfer-python\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(sglang_path(Target("0.5.18", "emulated"))))
+    line = "flashinfer-python 0.6.12 where flashinfer-python==0.6.17 is pinned"
+    assert pinned.older_here("flashinfer-python") == (line if version == "0.6.12" else "")
 
 
 def test_what_is_absent_is_no_older_version() -> None:
@@ -105,9 +160,11 @@ def test_all_that_is_older_here_and_in_a_bundle_is_declared(release: str) -> Non
     in_front = IN_FRONT if packages.overlay(release).requirements else ()
     bundle = HOST | dict(text.split("==") for text in (*BASE, *in_front))
     assert said(required, bundle, release) == ""
-    used = {older.declared for older in pinned.older(required, bundle, release, "cuda")}
-    rows = {row for row in pinned.DIFFERENCES if row.engine == "cuda" and row.releases in _ranges(release)}
-    assert used == rows
+    in_bundle, emulated = (tuple(pinned.older(required, bundle, release, engine)) for engine in ("cuda", "emulated"))
+    # Its PyTorch is that of the host, which was not tried with every release.
+    assert {older.name for older in emulated if older.declared is None} <= {"torch"}
+    used = {older.declared for older in (*in_bundle, *emulated, *differences(target))} - {None}
+    assert used == {row for row in pinned.DIFFERENCES if row.releases in _ranges(release)}
 
 
 def _ranges(release: str) -> set[str]:

@@ -64,7 +64,7 @@ def latest(release: str, firsts: tuple[str, ...], what: str) -> str:
 def prepare(release: str, device: str) -> None:
     """Import sglang and all of its models, for "cuda" or "cpu"."""
     if device == "cpu":
-        native_imports.hide("sgl_kernel")
+        native_imports.hide("sgl_kernel", "flashinfer")
         native_imports.stand_in(*NATIVE_IMPORTS[latest(release, tuple(NATIVE_IMPORTS), "anything")])
         xgrammar_standin.stand_in()
     else:

@@ -11,21 +11,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from repro.cases.case import Setup
+from runners.targets import pinned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """words: a pattern of what is raised. source: a release, and the file below its sglang/ and line that say so. of:
     the setups that it is about; of others the same words are a finding. absent: a package of others without which this
-    is said; where it is installed, the words are a finding, too."""
+    is said, and older: a distribution that is older here than sglang pins; elsewhere the words are a finding, too."""
 
     words: re.Pattern[str]
     source: str
     of: Callable[[Setup], bool]
     absent: str = ""
+    older: str = ""
 
-    def holds(self, setup: Setup) -> bool:
-        return self.of(setup) and not (self.absent and importlib.util.find_spec(self.absent))
+    def lack(self) -> str:
+        """What the environment lacks of what the row names, for a person; empty if nothing."""
+        if self.absent:
+            return "" if importlib.util.find_spec(self.absent) else f"{self.absent} is not installed"
+        return pinned.older_here(self.older) if self.older else ""
 
 
 REFUSALS = (
@@ -69,6 +74,16 @@ REFUSALS = (
         of=lambda setup: setup.algorithm == "NEXTN",
         absent="cutlass",
     ),
+    # What draft_extend and the opt-in host plan of verify call: since 0.5.18 with the arguments of a newer flashinfer
+    # than bundles have. The words are those of the library that counts them.
+    Refusal(
+        words=re.compile(
+            r"Mismatched number of arguments when calling: `plan\([^`]*`\. Expected 19 but got 20 arguments"
+        ),
+        source="0.5.18 srt/layers/attention/flashinfer_backend.py:286",
+        of=lambda setup: setup.backend == "flashinfer",
+        older="flashinfer-python",
+    ),
 )
 
 
@@ -77,8 +92,11 @@ def refused(setup: Setup, error: BaseException | None) -> str:
     while error is not None:
         text = str(error)
         for refusal in REFUSALS:
-            if refusal.words.search(text) and refusal.holds(setup):
-                lacking = f"{refusal.absent} is not installed: " if refusal.absent else ""
-                return f"{lacking}{text.strip().partition(chr(10))[0]}"
+            if refusal.words.search(text) and refusal.of(setup):
+                lack, line = refusal.lack(), text.strip().partition("\n")[0]
+                if lack:
+                    return f"{lack}: {line}"
+                if not (refusal.absent or refusal.older):
+                    return line
         error = error.__cause__ or error.__context__
     return ""

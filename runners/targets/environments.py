@@ -384,7 +384,7 @@ def lacks(target: Target, cache: Path | None = None) -> str:
             return lack
         bundled = any(entry.base in path for entry in installed(cache) if entry.base)
         python = None if bundled else interpreter(target, cache)
-        return pinned.complaint(release_under(target), differences(target, cache), python)
+        return pinned.complaint(release_under(target), target.engine, differences(target, cache), python)
     except NotUsable as error:
         return str(error)
 

@@ -8,6 +8,7 @@ What is absent is no such difference: whatever is imported and not there is an e
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from packaging.version import Version
 
 from repro.cases.release_list import NEWEST
 from repro.cases.releases import in_range, release_order
+from runners.targets import packages
+from runners.targets.bundle.pins import BASE, IN_FRONT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,6 +54,25 @@ DIFFERENCES = (
         oldest={"torch": "2.13.0"},
         why="on CPU tensors: every runner is driven and judged with it (docs/conformance.md)",
     ),
+    # On the host of a GPU a bundle's base lies behind the emulated engine's releases as well.
+    Difference(
+        engine="emulated",
+        releases=">=0.5.14",
+        oldest={"sglang-kernel": "0", "flashinfer-python": "0"},
+        why="native code of a GPU, which is hidden there: sessions import stand-ins (runners/engines/standins)",
+    ),
+    Difference(
+        engine="emulated",
+        releases=">=0.5.15",
+        oldest={"apache-tvm-ffi": "0.1.9"},
+        why="what compiles sglang's kernels for GPUs: only its classes Object and Module are named, which 0.1.9 has",
+    ),
+    Difference(
+        engine="emulated",
+        releases=">=0.5.23",
+        oldest={"openai": "2.6.1"},
+        why="of servers and clients; what runners import of it is there",
+    ),
     # A bundle has one of each for all releases (runners/targets/bundle/pins.py), and a host without a package index one
     # PyTorch. Campaigns on an H200 ran on 0.5.13 to 0.5.23 with them (docs/figures.md).
     Difference(
@@ -58,7 +80,9 @@ DIFFERENCES = (
         releases=">=0.5.14",
         oldest={"sglang-kernel": "0.4.3", "flashinfer-python": "0.6.12"},
         why="kernels of attention and sampling take the same arguments; those that a later release gives and they do "
-        "not take are left out (runners/releases/fa3.py) or end the run by name",
+        "not take are left out (runners/releases/fa3.py) or end the run by name. The exception: from 0.5.18 on "
+        "fast_prefill_plan gives flashinfer's plan one that 0.6.12 does not take, so that draft_extend over flashinfer "
+        "and verify's opt-in host plan are unsupported (runners/releases/refusals.py)",
     ),
     Difference(
         engine="cuda",
@@ -104,16 +128,16 @@ class Older:
 
 def names(required: Iterable[str]) -> tuple[str, ...]:
     """The distributions for which these requirements say the least version, of those that hold here."""
-    return tuple(requirement.name for requirement in _parsed(required) if _least(requirement))
+    return tuple(canonicalize_name(requirement.name) for requirement in _parsed(required) if _least(requirement))
 
 
 def older(required: Iterable[str], numbers: Mapping[str, str], release: str, engine: str) -> Iterator[Older]:
     """required: a release's requirements, as its metadata has them. numbers: the version that would be imported of
     each; absent ones are left out. release: a text that is not a release number counts as the newest."""
     for requirement in _parsed(required):
-        version, least = numbers.get(requirement.name), _least(requirement)
+        name, least = canonicalize_name(requirement.name), _least(requirement)
+        version = numbers.get(name)
         if version and least and _public(version) < least:
-            name = canonicalize_name(requirement.name)
             yield Older(
                 name=name,
                 requirement=f"{name}{requirement.specifier}",
@@ -122,19 +146,38 @@ def older(required: Iterable[str], numbers: Mapping[str, str], release: str, eng
             )
 
 
-def complaint(release: str, differences: Iterable[Older], python: Path | None) -> str:
-    """The first that no row declares, and the command that helps, in one line; empty if there is none. python: what
-    workers run in; None where a bundle has what they import."""
-    for one in differences:
-        if one.declared is None:
-            helps = f"python -m runners bundle OUT {release}, which brings it; unpack that"
-            if python:
-                helps = f"{shlex.quote(str(python))} -m pip install {shlex.quote(one.requirement)}"
-            return (
-                f"sglang {release} pins {one.requirement}, and its workers would import {one.version}: what fails then "
-                f"may not be sglang's. To mend it: {helps}"
-            )
-    return ""
+def older_here(name: str) -> str:
+    """In words, that this process has an older version of a distribution than its sglang pins; empty if it has not."""
+    required = next(filter(None, map(packages.required, map(Path, sys.path))), ())
+    differences = older(required, packages.versions((name,)), NEWEST, "cuda")
+    return next((str(difference) for difference in differences if difference.name == name), "")
+
+
+def complaint(release: str, engine: str, differences: Iterable[Older], python: Path | None) -> str:
+    """The first that no row declares, and what helps, in one line; empty if there is none. python: what workers run in;
+    None where a bundle has what they import."""
+    undeclared = next((difference for difference in differences if difference.declared is None), None)
+    if undeclared is None:
+        return ""
+    remedy = _remedy(release, engine, undeclared.requirement, python)
+    return (
+        f"sglang {release} pins {undeclared.requirement}, and its workers would import {undeclared.version}: what "
+        f"fails then may not be sglang's. To mend it: {remedy}"
+    )
+
+
+def _remedy(release: str, engine: str, wanted: str, python: Path | None) -> str:
+    """A bundle that was unpacked is no remedy for what it does not bring."""
+    if python:
+        return f"{shlex.quote(str(python))} -m pip install {shlex.quote(wanted)}"
+    if engine == "emulated":
+        return f"make setup, and python -m runners install {release}, where there is a package index"
+    requirement = Requirement(wanted)
+    for text in (*BASE, *IN_FRONT):
+        name, _, version = text.partition("==")
+        if name == requirement.name and requirement.specifier.contains(version):
+            return f"python -m runners bundle OUT {release}, which brings it; unpack that"
+    return f"python -m runners environment {release}, where there is a package index"
 
 
 def _declared(name: str, version: str, release: str, engine: str) -> Difference | None:
