@@ -85,6 +85,7 @@ def test_what_a_script_started_in_the_background_ends_by_it(
     number: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as shells have it
+    hang_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where these tests run under nohup
 
     def work() -> int:
         signal.raise_signal(number)
@@ -96,6 +97,7 @@ def test_what_a_script_started_in_the_background_ends_by_it(
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGHUP, hang_up)
 
 
 def test_nohup_is_heeded() -> None:

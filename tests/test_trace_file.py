@@ -100,7 +100,7 @@ def harmed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda path: np.savez(path, head=np.array([{}], dtype=object), body=np.zeros(1)), "not a trace"),
         (lambda path: harmed(path, lambda head: head.update(format=2)), "format 2 is unknown: this version reads 1"),
         (lambda path: harmed(path, lambda head: head.pop("seen")), "not a trace"),
-        (lambda path: harmed(path, lambda head: head["seen"].pop()), "not a trace"),
+        (lambda path: harmed(path, lambda head: head["seen"].pop(0)), "not a trace"),
         (lambda path: harmed(path, lambda head: head["seen"].insert(0, [0, "a", "b", "|O", [1]])), "not a trace"),
         (lambda path: harmed(path, lambda head: head["seen"].insert(0, [0, "a", "b", "<i8", [-1]])), "not a trace"),
         (lambda path: harmed(path, lambda head: head["seen"].insert(0, ["0", "a", "b", "<i8", [0]])), "not a trace"),
