@@ -124,8 +124,11 @@ def test_of_a_bundle_carried_in_part_the_releases_that_are_named(tmp_path: Path,
     host = tmp_path / "host"
     wanting = f"{made} is not a complete bundle: it lacks sglang-0.5.11.tar.xz"
     for releases, said in (
-        ((), f"{wanting}; for what it has: python -m runners unpack {made} 0.5.13"),
-        (("0.5.13", "0.5.11"), f"{wanting}; for what it has: python -m runners unpack {made} 0.5.13"),
+        ((), f"{wanting}; name the releases that were carried: python -m runners unpack {made} 0.5.13"),
+        (
+            ("0.5.13", "0.5.11"),
+            f"{wanting}; name the releases that were carried: python -m runners unpack {made} 0.5.13",
+        ),
         (("0.5.11",), wanting),
         (("0.5.13", "0.5.14"), f"{made} has no sglang 0.5.14; it has 0.5.13, 0.5.11"),
         (("base",), f"{made} has no sglang base; it has 0.5.13, 0.5.11"),

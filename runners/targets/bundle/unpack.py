@@ -78,7 +78,11 @@ def _need_whole(bundle: Path, entries: Mapping[str, Entry]) -> None:
     if missing:
         have = [name.removeprefix(RELEASE) for name in entries if name.startswith(RELEASE) and name not in missing]
         partly = have and all(name.startswith(RELEASE) for name in missing)
-        helps = f"; for what it has: python -m runners unpack {bundle} {' '.join(have)}" if partly else ""
+        helps = (
+            f"; name the releases that were carried: python -m runners unpack {bundle} {' '.join(have)}"
+            if partly
+            else ""
+        )
         lacking = ", ".join(name + SUFFIX for name in missing)
         raise NotUsable(f"{bundle} is not a complete bundle: it lacks {lacking}{helps}")
     for name, entry in entries.items():
