@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from oracles.trace_index import Record, Wrong, conclude_each
-from repro.cases.attribute_names import PUBLISHED
+from repro.cases.attribute_names import LAST_CALL, PUBLISHED
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Verdict
 from repro.traces.trace import Trace
@@ -18,27 +18,6 @@ from repro.traces.trace import Trace
 ORACLE = "attributes"
 PATH, COMPARED = "attributes", "compared"
 UNMADE = "unmade"
-# What a call may leave changed, by the attribute's name, and why.
-CHANGES = {
-    "forward_metadata": "attention's metadata of the last call",
-    "forward_metadata_spec_decode_expand": "and that of its branches, on FlashAttention 3",
-    "bs": "the bucket of the last replay",
-    "raw_bs": "its batch size",
-    "raw_num_token": "its number of tokens",
-    "raw_num_tokens": "the same, of several layers",
-    "seq_lens_sum": "its sum of lengths, of several layers",
-    "max_seq_len_k": "its longest request, in metadata of FlashAttention 3 that graphs keep",
-    "_replay_graph_key": "its bucket, since 0.5.14",
-    "_replay_spec_info": "what it was given of speculation",
-    "_ragged_graph_size": "its bucket in tokens, since 0.5.16",
-    "_cached": "what it gave, layer by layer, since 0.5.16",
-    "_prefilled_inputs": "the inputs that its graph reads where they lie, in 0.5.23",
-    "_kv_loc_plan": "which KV slots its iteration reads and writes, since 0.5.22",
-    "_profile_trace_tag": "its name in profiles, since 0.5.22",
-    "war_fastpath_read_done_event": "that its inputs have been read, from 0.5.14 to 0.5.17",
-    "shared_read_done_event": "the same since 0.5.18",
-}
-
 # What some release reads and never makes, where no runner comes by.
 NEVER_READ = {
     f"{kind}.tp_rank": "what 0.5.16 says of LoRA weights that were checked; it means `ps.tp_rank`"
@@ -56,8 +35,9 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
         compared += record.scalar(step, PATH, COMPARED) or 0
         for path, words in record.path(step, PATH).items():
             names = re.sub(r"\[[^\]]*\]", "", path).split(".")
+            about_last_call = LAST_CALL.keys() & {*names, ".".join(names[-2:])}
             # The first is a worker's role, or a backend's class.
-            if path == COMPARED or not CHANGES.keys().isdisjoint(names) or not PUBLISHED.issuperset(names[1:]):
+            if path == COMPARED or about_last_call or not PUBLISHED.issuperset(names[1:]):
                 continue
             before, _, after = words.tobytes().decode().partition(" -> ")
             cell = Cell(step=step, buffer=path, row=0, column=0, got=after, want=before)

@@ -210,6 +210,13 @@ STATES = {
 }
 
 
+# What repro/known_issues.toml has of them: stale slots in an idle batch, and the window of a tree's token by its place.
+KNOWN: dict[str, set[str]] = {
+    "a single layer": {"padded rows of req_pool_indices"},
+    "pool with sliding layers": {"wrong values, window"},
+}
+
+
 @pytest.mark.emulated("0.5.23")
 @pytest.mark.parametrize("name", STATES)
 def test_states_that_the_newest_release_stands(name: str, newest: Pool) -> None:
@@ -224,7 +231,7 @@ def test_states_that_the_newest_release_stands(name: str, newest: Pool) -> None:
     trace = newest.run(case)
     assert trace.ended.how is Termination.DONE, trace.ended
     failed = {verdict.where for verdict in judge_all(case, trace) if verdict.status is Status.FAIL}
-    assert failed <= ({"padded rows of req_pool_indices"} if name == "a single layer" else set())
+    assert failed <= KNOWN.get(name, set())
     assert trace.replayed == {0, 1, 2, 3}
     assert "seq_lens_sum" in trace.path(0, "planned")
     assert "seq_lens_sum" not in trace.path(2, "planned")
@@ -249,15 +256,17 @@ def newest() -> Iterator[Pool]:
 
 @pytest.mark.emulated("0.5.13")
 def test_states_that_a_release_stands() -> None:
-    """A window, no lengths on the host, and eager between two graphs: nothing fails, and all of it was run."""
+    """A window, no lengths on the host, and eager between two graphs: nothing fails but for known issues, and all of it
+    was run."""
     setup = replace(SETUP, window=7, mirrored=False)
     case = Case(setup=setup, steps=(batch(3, 20, 30), batch(1, 2, 3, 4, 25), batch(9, 31)))
     with Pool(Target("0.5.13", "emulated")) as pool:
         trace = pool.run(case)
     assert trace.ended.how is Termination.DONE, trace.ended
     failed = {verdict.where for verdict in judge_all(case, trace) if verdict.status is Status.FAIL}
-    windows = ("length of a real row", "segment of a real row", "a slot is not read")
-    assert failed == {f"{where}, window" for where in windows}
+    # Each window is a token short, in the eager pass too, and lengths on the host are those of an earlier batch.
+    windows = ("length of a real row", "kv_indices row too narrow", "a slot is not read", "wrong values")
+    assert failed == {"planned with seq_lens_cpu of a batch without"} | {f"{where}, window" for where in windows}
     assert trace.replayed == {0, 2}
     assert trace.get(1, "asked", "can_run") == 0
     assert "seq_lens_sum" not in trace.path(0, "planned")

@@ -70,3 +70,12 @@ def test_what_changes_is_named_with_what_it_was() -> None:
         "runner.backend.attn_backends[2]",
         "runner.buffers.seq_lens",
     }
+
+
+def test_what_is_about_the_last_call_takes_over_no_path() -> None:
+    table = made("Translator", page_size=1)
+    own = made("Runner", _kv_loc_plan=None, backends=[made("Backend", translator=table)])
+    before = attributes({"runner": own})
+    assert before["runner.backends[0].translator.page_size"] == "1"
+    own._kv_loc_plan = made("Plan", source=table)
+    assert changed(before, attributes({"runner": own})) == {"runner._kv_loc_plan": b"None -> Plan"}

@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 
+from repro.cases.attribute_names import LAST_CALL
+
 DEPTH = 4
 PATH = "attributes"
 _ADDRESS = re.compile(r" @[0-9a-f]+")
 # Objects whose contents are their own affair, by the end of their class's name.
 _OF_OTHERS = ("Pool", "Allocator", "Config", "Args", "Batch", "Coordinator", "Registry", "Tokenizer")
 _POOL = "Pool"
-_METADATA = "forward_metadata"
 _KV_POOL = "token_to_kv_pool"  # what a backend calls the one that it reads
 _PLAIN = (int, float, str, bytes, type(None), torch.dtype, torch.device, Enum)
 _CONTAINERS = (list, tuple, dict, set)
@@ -75,8 +76,8 @@ def _tell(texts: dict[str, str], value: Any, path: str, depth: int, seen: set[in
         if depth and id(value) not in seen:
             seen.add(id(value))
             for name, held in sorted(vars(value).items()):
-                # What metadata of the last call holds has a path of its own wherever it outlives the call.
-                _tell(texts, held, f"{path}.{name}", 0 if name.startswith(_METADATA) else depth - 1, seen)
+                # What outlives the last call has a path of its own, which what is about that call would take over.
+                _tell(texts, held, f"{path}.{name}", 0 if name in LAST_CALL else depth - 1, seen)
     else:
         name = type(value).__name__
         texts[path] = f"{name} @{id(value):x}" if name.endswith(_POOL) else name
