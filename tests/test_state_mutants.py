@@ -22,7 +22,8 @@ pytestmark = pytest.mark.emulated(RELEASE)
 ATTENTION = "sglang/srt/layers/attention/"
 # The padded rows 2 and 3 of a bucket of four.
 HALF_FULL = case_of(setup_of("verify", capture_bs=(4,)), PAIR)
-DECODE = case_of(setup_of("decode"), FULL, PADDED)
+# In this order: behind a full batch 0.5.13 leaves positions of padded rows as they were (#24401).
+DECODE = case_of(setup_of("decode"), PADDED, FULL)
 
 
 def edit(file: str, function: str, old: str, new: str) -> dict[str, object]:
@@ -37,14 +38,16 @@ def failing(pool: Pool, case: Case) -> set[tuple[str, str]]:
 
 
 def test_a_mutant_that_kv_reads_sees() -> None:
-    """Keys without their last element, in the graph and in eager alike."""
+    """Keys without their last element, in the graph and in eager alike: the reference sees by values that both are
+    wrong."""
     kernel, bound = ATTENTION + "triton_ops/decode_attention.py", "mask_d = offs_d < Lk"
     narrow = edit(kernel, "_fwd_kernel_stage1", bound, f"{bound} - 1")
     with Pool(TARGET, timeout_s=120) as pool:
         assert failing(pool, HALF_FULL) == failing(pool, DECODE) == set()
         pool.change(narrow)
         seen = failing(pool, DECODE)
-        assert ("kv_reads", "a slot is read in part") in seen and {oracle for oracle, _ in seen} == {"kv_reads"}
+        assert ("kv_reads", "a slot is read in part") in seen
+        assert {oracle for oracle, _ in seen} == {"kv_reads", "reference"}
 
 
 def test_mutants_that_bucket_and_verified_see() -> None:
