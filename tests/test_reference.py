@@ -12,7 +12,7 @@ import torch
 
 from repro.cases.case import Setup
 from runners.engines.standins.experts import experts
-from runners.releases.reference import bounds
+from runners.releases.reference import bounds, rounding
 from runners.releases.reference import operations as op
 from runners.releases.reference.chosen import largest, largest_set
 from runners.releases.reference.deepseek import Experts
@@ -249,3 +249,14 @@ def test_products_of_linear_layers_are_cut_where_inference_is_deterministic() ->
 
     assert exceeded(deterministic=True) == 0
     assert exceeded(deterministic=False) > error.numel() // 2
+
+
+def test_what_was_drawn_before_does_not_change_what_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounding, "_drawn", [torch.empty(0, dtype=torch.float64)])
+    few, many = torch.zeros(1 + SAMPLES, 100), torch.zeros(1 + SAMPLES, 1 << 17)
+    draws = []
+    for before in ((), (many,)):
+        for values in before:
+            Rounding(torch.float32, on_gpu=False, seed=2).moved(values, 1.0)
+        draws.append(Rounding(torch.float32, on_gpu=False, seed=1).moved(few, 1.0))
+    assert torch.equal(*draws) and len(draws[0].unique()) > 1

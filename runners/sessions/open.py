@@ -25,6 +25,7 @@ from runners.engines import building
 from runners.engines.active import engine
 from runners.recording.observer import HarnessError, OpenSession, RunCase, Unsupported, Watch
 from runners.releases import catalogue, fa3, model, native, traced
+from runners.releases.reference import rounding
 from runners.releases.stood_in import stood_in
 from runners.sessions import memory, mutation, replay, serving
 from runners.sessions.attribution import not_built
@@ -48,6 +49,7 @@ with engine.importing():
     ADAPTERS = catalogue.load_all(RELEASE)
     engine.start_compilers(traced.ahead)
     memory.prepare()
+    rounding.prepare()
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:

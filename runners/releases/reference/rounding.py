@@ -20,7 +20,8 @@ import torch
 # Enough that the spread of a value is known within some 9 %, which bounds.py allows for.
 SAMPLES = 64
 # Draws are cut from a pool, which is cheaper than drawing; each cut begins elsewhere.
-_POOL_SIZE = 1 << 19
+_POOL_SIZE, _PREPARED = 1 << 19, 1 << 22
+_drawn = [torch.empty(0, dtype=torch.float64)]  # the pool
 
 SINGLE = 2.0**-24
 # Of a float32, the smallest number that is not subnormal: kernels may take what lies below it for zero.
@@ -141,8 +142,15 @@ def half_steps(values: torch.Tensor, unit: float) -> torch.Tensor:
     return exponents.view(torch.float64) * unit
 
 
-@functools.lru_cache(maxsize=4)
+def prepare() -> None:
+    """Draw what most opinions need in the process that sessions are forked from."""
+    _pool(_PREPARED)
+
+
 def _pool(size: int) -> torch.Tensor:
-    """Always the same: what a case is judged by does not depend on what ran before it."""
-    generator = torch.Generator().manual_seed(1)
-    return torch.rand(size, generator=generator, dtype=torch.float64) * 2 - 1
+    """So many, always the same: what a case is judged by does not depend on what ran before it. They are the first of
+    the largest pool that was drawn, which one generator draws in order."""
+    if len(_drawn[0]) < size:
+        generator = torch.Generator().manual_seed(1)
+        _drawn[0] = torch.rand(size, generator=generator, dtype=torch.float64).mul_(2).sub_(1)
+    return _drawn[0][:size]
