@@ -33,15 +33,18 @@ class Share:
     each: int
 
 
-# Emulated an opinion costs less than a step of Triton's interpreter, and as much as two of the stand-ins for other
-# kernels; on a GPU several times a step. docs/oracles.md has what comes of it.
-ON_GPU, INTERPRETED, STOOD_IN = Share(novel=2, each=128), Share(novel=20, each=16), Share(novel=4, each=16)
+# Emulated an opinion costs as much as a step of Triton's interpreter, and as two of the stand-ins for other kernels;
+# over the experts of a NEXTN model as three steps, on a GPU as several. docs/oracles.md has what comes of it.
+ON_GPU, INTERPRETED, STOOD_IN = Share(novel=2, each=128), Share(novel=6, each=32), Share(novel=4, each=32)
+EXPERTS = Share(novel=2, each=64)
 
 
-def share_of(engine: str, backend: str) -> Share:
+def share_of(engine: str, setup: Setup) -> Share:
     if engine == "cuda":
         return ON_GPU
-    return INTERPRETED if engine == "toy" or backend == "triton" else STOOD_IN
+    if setup.algorithm == "NEXTN":
+        return EXPERTS
+    return INTERPRETED if engine == "toy" or setup.backend == "triton" else STOOD_IN
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,7 +92,7 @@ class ReferenceSchedule:
         asked = self._setups.pop(case.setup, _Asked())
         _keep_latest(self._setups, _SETUPS_MAX)
         self._setups[case.setup] = asked
-        name, share = digest(case), share_of(self._engine, case.setup.backend)
+        name, share = digest(case), share_of(self._engine, case.setup)
         return tuple(
             number
             for number, step in enumerate(case.steps)
