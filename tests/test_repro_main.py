@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from repro.cases import codec
 from repro.cases.case import Case, Request, Setup, Step
 from repro.cases.codec import Seed
 from repro.shrinking.replay import outcome_of
-from repro.traces.finding import Status, Verdict
+from repro.traces.finding import fingerprint
 from runners.processes import sanitizer
 from runners.processes.pool import Pool
 from tests.builders.misbehaving import going
@@ -226,8 +225,9 @@ def test_shrinking_writes_the_smallest_case_beside_the_seed(seed: Path, capsys: 
     assert main(["run", str(small), "--target", "clean/toy", "--quiet"]) == 0
 
 
+@pytest.mark.parametrize("named", ["", "kv_indices"], ids=["as before buffers were named", "with its buffer"])
 def test_shrinking_goes_towards_the_failure_that_the_seed_was_stored_for(
-    seed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    named: str, seed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """stale_padding fails two oracles; the one named in the file is kept although the other comes first."""
     assert main(["run", str(seed), "--target", "stale_padding/toy", "--json"]) == 1
@@ -235,9 +235,9 @@ def test_shrinking_goes_towards_the_failure_that_the_seed_was_stored_for(
     failing = dict.fromkeys(v["oracle"] for v in verdicts if v["status"] == "FAIL")
     assert [*failing] == ["slot0_padding", "kv_indices"]
     second = next(v for v in verdicts if v["oracle"] == "kv_indices")
-    of_kv_indices = Verdict(oracle="kv_indices", status=Status.FAIL, where=second["where"])
-    fingerprint = replace(of_kv_indices, runner=CASE.setup.runner, backend=CASE.setup.backend).fingerprint
-    codec.write(seed, Seed(about={"fingerprint": fingerprint}, case=CASE))
+    assert second["cell"]["buffer"] == "kv_indices"
+    stored = fingerprint(CASE.setup.runner, CASE.setup.backend, "kv_indices", second["where"], named)
+    codec.write(seed, Seed(about={"fingerprint": stored}, case=CASE))
     out = tmp_path / "out.json"
     assert main(["shrink", str(seed), "--target", "stale_padding/toy", "--out", str(out)]) == 1
     assert codec.read(out).about["oracle"] == "kv_indices"

@@ -16,7 +16,7 @@ from repro.shrinking.replay import Outcome, line, outcome_of
 from repro.shrinking.seed_file import SeedFile
 from repro.shrinking.triage import Budget, TriageHooks
 from repro.traces.exit_codes import ExitCode
-from repro.traces.finding import Verdict
+from repro.traces.finding import Verdict, fingerprint
 from runners.targets.environments import lacks
 
 
@@ -53,7 +53,11 @@ def go(options: argparse.Namespace) -> ExitCode:
 
 
 def _wanted(outcome: Outcome, seed: Seed) -> Verdict | None:
-    """The failure to shrink towards: the one the seed was stored for, if it is among those seen, else the usual one."""
+    """The failure to shrink towards: the one the seed was stored for, if it is among those seen, else the usual one. An
+    earlier version may have named it, without the first wrong buffer."""
     stored = str(seed.about.get("fingerprint", ""))
+    if not stored:
+        return outcome.verdict
     verdicts = [verdict for run in outcome.runs for verdict in run]
-    return (failure(verdicts, stored) if stored else None) or outcome.verdict
+    bufferless = [v for v in verdicts if fingerprint(v.runner, v.backend, v.oracle, v.where) == stored]
+    return failure(verdicts, stored) or failure(bufferless) or outcome.verdict
