@@ -132,12 +132,13 @@ def test_another_runner_or_backend_has_other_rounds() -> None:
 @pytest.mark.parametrize(("runner", "backend"), [("draft", "triton"), ("decode", "fa3"), ("verify", "fa3")])
 def test_on_pages_one_row_in_four_is_near_the_end_of_one(runner: str, backend: str) -> None:
     near = rows_in_all = 0
-    for case in itertools.islice(rounds(3, runner, backend, 8), 200):
+    # In some 200 cases no more than seven setups of a tree have pages longer than it.
+    for case in itertools.islice(rounds(3, runner, backend, 8), 600):
         width = case.setup.num_draft_tokens if RUNNER_FACTS[runner].speculative else 1
         lengths = [r.seq_len for step in case.steps for r in step.requests if case.setup.page_size > width]
         near += sum(-length % case.setup.page_size <= width for length in lengths)
         rows_in_all += len(lengths)
-    assert rows_in_all > 200 and near > rows_in_all / 4
+    assert rows_in_all > 400 and near > rows_in_all / 4
 
 
 def test_now_and_then_a_model_is_broad() -> None:
