@@ -149,7 +149,8 @@ def test_property_tests_share_it_too(place: str) -> None:
 
 @pytest.mark.slow
 def test_a_campaign_begins_with_what_another_found(place: str, tmp_path: Path) -> None:
-    words = ["run", "--seed", "1", "--cases", "20", "--examples", place, "--out"]
+    # A number whose first case does not fail yet.
+    words = ["run", "--seed", "3", "--cases", "20", "--examples", place, "--out"]
     assert fuzz.__main__.main([*words, str(tmp_path / "one"), "--target", "stale_padding/toy"]) == 1
     (first,), _ = loads((tmp_path / "one" / "record.json").read_text())
     assert min(found.at_case for found in first.findings) > 1
@@ -157,7 +158,7 @@ def test_a_campaign_begins_with_what_another_found(place: str, tmp_path: Path) -
     (second,), _ = loads((tmp_path / "two" / "record.json").read_text())
     assert second.findings[0].at_case == 1
     # Not without being asked: the same number means the same cases.
-    words = ["run", "--seed", "1", "--cases", "20", "--out", str(tmp_path / "three"), "--target", "stale_padding/toy"]
+    words = ["run", "--seed", "3", "--cases", "20", "--out", str(tmp_path / "three"), "--target", "stale_padding/toy"]
     assert fuzz.__main__.main(words) == 1
     (third,), _ = loads((tmp_path / "three" / "record.json").read_text())
     assert [found.at_case for found in third.findings] == [found.at_case for found in first.findings]
