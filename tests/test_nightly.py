@@ -194,12 +194,13 @@ title = "planted"
 link = "https://example.org/1"
 probes = ["finding:{stale}"]
 targets = ["stale_padding/toy"{more}]
+setups = ["runner == toy"]
 explains = [
     "toy/triton slot0_padding: padded rows of hidden_states",
     "toy/triton slot0_padding: padded rows of req_pool_indices",
     "toy/triton slot0_padding: padded rows of topk_index",
     "toy/triton slot0_padding: padded rows of topk_p",
-    "toy/triton kv_indices: segment of a padded row",
+    "toy/triton kv_indices: segment of a padded row [kv_indices]",
 ]
 expires = {expires}
 """
