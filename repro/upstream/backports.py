@@ -14,6 +14,7 @@ from repro.upstream.candidate import CandidatePatch
 from repro.upstream.edits import Edit, EditNotFound, edited
 from repro.upstream.length_patches import (
     BEHIND,
+    EARLIER_VERIFY_WINDOW,
     longer,
     no_key_of_its_own,
     one_key_more,
@@ -220,6 +221,7 @@ _BACKPORTS = (
     ),
 )
 
+_ALL_SHARED = "self.buffers.share_buffers()"
 _FROZEN = no_key_of_its_own("frozen_kv_mtp_worker.py", "FrozenKVMTPWorker", "__init__")
 _EDITS = {repair.seed: repair.edits for repair in CANDIDATE_PATCHES}
 # What other releases spell otherwise than the one that a repair was written for.
@@ -266,6 +268,14 @@ _OTHER_FORMS: dict[str, tuple[tuple[Edit, ...], ...]] = {
                 )
                 for file, backend in ((_TRITON, "Triton"), (_FLASHINFER, "FlashInfer"))
             ),
+        ),
+    ),
+    "verify-window-reads-first-tokens": (EARLIER_VERIFY_WINDOW,),
+    # Up to 0.5.19 no buffer can be left out.
+    "draft-extend-adaptive-lengths-shared": (
+        tuple(
+            replace(edit, old=_ALL_SHARED, new=f"{_ALL_SHARED}\nself.buffers.extend_seq_lens = extend_seq_lens")
+            for edit in _EDITS["draft-extend-adaptive-lengths-shared"]
         ),
     ),
     "decode-last-hidden-refused": (

@@ -36,6 +36,20 @@ BUFFER_PATCHES = (
             ),
         ),
     ),
+    CandidatePatch(
+        seed="draft-extend-adaptive-lengths-shared",
+        oracle="memory",
+        release="0.5.23",
+        why="lengths that depend on a runner's width are its own while it is captured",
+        edits=(
+            Edit(
+                file=f"{_SPECULATIVE}eagle_draft_extend_cuda_graph_runner.py",
+                function="EAGLEDraftExtendCudaGraphRunner.__init__",
+                old="self.buffers.share_buffers(exclude={'select_index'})",
+                new='self.buffers.share_buffers(exclude={"select_index", "extend_seq_lens"})',
+            ),
+        ),
+    ),
     # A batch of a graph whose requests stand at the context's end needs verify-mask-ends-at-the-context besides.
     CandidatePatch(
         seed="verify-mask-of-larger-batches",

@@ -122,6 +122,40 @@ if window_left >= 0:
     custom_mask, window_left = seen[column >= first[row]], -1
 """
 
+# Up to 0.5.21 nothing says whose plan it is; a layer with a window has lengths of its own.
+_EARLIER_PLAN = """
+kv_indices, kv_indptr, qo_indptr, custom_mask = (
+    spec_info.generate_attn_arg_prefill(
+        req_pool_indices,
+        paged_kernel_lens,
+        paged_kernel_lens_sum,
+        self.req_to_token,
+    )
+)
+"""
+_EARLIER_VERIFY_CUT = f"""
+window_left = -1
+if spec_info.spec_input_type == SpecInputType.EAGLE_VERIFY and paged_kernel_lens is not seq_lens:
+    window_left = self.sliding_window_size
+{_VERIFY_CUT.strip().replace(PLANNED_FROM_THE_START.strip(), _EARLIER_PLAN.strip())}
+"""
+# Both wrappers of a graph had one buffer for their masks, which the second overwrote for the first.
+_TWO_MASKS = Edit(
+    file=_FLASHINFER,
+    function="FlashInferAttnBackend._create_prefill_wrappers",
+    old="self.cuda_graph_custom_mask",
+    new="(torch.zeros_like(self.cuda_graph_custom_mask) if i else self.cuda_graph_custom_mask)",
+)
+EARLIER_VERIFY_WINDOW = (
+    Edit(
+        file=_FLASHINFER,
+        function="FlashInferIndicesUpdaterPrefill.call_begin_forward",
+        old=_EARLIER_PLAN,
+        new=_EARLIER_VERIFY_CUT,
+    ),
+    _TWO_MASKS,
+)
+
 LENGTH_PATCHES = (
     CandidatePatch(
         seed="verify-window-reads-first-tokens",
@@ -142,13 +176,7 @@ LENGTH_PATCHES = (
                 old=PLANNED_FROM_THE_START,
                 new=_VERIFY_CUT,
             ),
-            # Both wrappers of a graph had one buffer for their masks, which the second overwrote for the first.
-            Edit(
-                file=_FLASHINFER,
-                function="FlashInferAttnBackend._create_prefill_wrappers",
-                old="self.cuda_graph_custom_mask",
-                new="(torch.zeros_like(self.cuda_graph_custom_mask) if i else self.cuda_graph_custom_mask)",
-            ),
+            _TWO_MASKS,
         ),
     ),
     CandidatePatch(
@@ -263,6 +291,7 @@ LENGTH_PATCHES = (
             "multi-layer-pages-end-at-the-context",
             "draft-extend-pages-end-at-the-context",
             "draft-pages-end-at-the-context",
+            "verify-pages-end-at-the-context",
         )
     ),
     CandidatePatch(
@@ -323,6 +352,12 @@ LENGTH_PATCHES = (
             _asked_by_shape(
                 f"{_SPECULATIVE}eagle_draft_extend_cuda_graph_runner.py",
                 "EAGLEDraftExtendCudaGraphRunner",
+                "cuda_graph_bs",
+                "self._make_graph_key(cuda_graph_bs)",
+            ),
+            _asked_by_shape(
+                f"{_SPECULATIVE}multi_layer_eagle_draft_extend_cuda_graph_runner.py",
+                "MultiLayerEagleDraftExtendCudaGraphRunner",
                 "cuda_graph_bs",
                 "self._make_graph_key(cuda_graph_bs)",
             ),
