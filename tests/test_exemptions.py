@@ -123,7 +123,7 @@ def test_a_batch_without_lengths_on_the_host_leaves_their_buffer_alone() -> None
     more = tuple(
         RecordedArray(step=PADDED, path=path, name="seq_lens_cpu", array=array) for path, array in arrays.items()
     )
-    stale = replace(SOUND, seen=SOUND.seen + more)
+    stale = replace(SOUND, seen=SOUND.seen + more, facts={"sglang": ADAPTED[-1]})
     assert [verdict.where for verdict in slot0_padding.judge(CASE, stale)] == ["padded rows of seq_lens_cpu"]
     [verdict] = slot0_padding.judge(CASE, changed(stale, PADDED, "before", "seq_lens_cpu", lambda _: None))
     assert (verdict.status, verdict.stale) == (Status.PASS, ("seq_lens_cpu",))
@@ -158,6 +158,7 @@ def of_other_counts(runner: str, backend: str) -> Case:
 
 CASE_OF: dict[str, Callable[[str, str], Case]] = {
     slot0_padding.UNPUBLISHED: without_lengths,
+    "num_accept_tokens": of_other_counts,
     "select_index": of_other_counts,
     "temperatures": at_random,
     "top_ks": at_random,

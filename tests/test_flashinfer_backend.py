@@ -54,7 +54,7 @@ def raw_sum(trace: Trace) -> set[str]:
 
 def both_wrong(trace: Trace) -> set[str]:
     """What fails of drafts of several steps in this release, by graph and eager alike."""
-    return set() if has_fix_of("draft-positions-ahead", trace.facts["sglang"]) else {"graph_equals_eager"}
+    return set() if has_fix_of("draft-positions-ahead", trace.facts["sglang"]) else {"reference"}
 
 
 def stale_rows(trace: Trace) -> set[str]:

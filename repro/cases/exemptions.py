@@ -128,9 +128,9 @@ _PADDED = (
         value="num_accept_tokens",
         runners=("multi_layer",),
         until="0.5.10.post1",
-        within=_tokens_of_a_row,
+        within=lambda setup: (0, setup.num_draft_tokens + 1),
         stale=True,
-        because="accept_length, as num_correct_drafts is called: there is no count of tokens yet.",
+        because="accept_length, by which a row's token is picked as by num_correct_drafts since.",
     ),
     Exemption(
         oracle="slot0_padding",
@@ -165,6 +165,7 @@ _PADDED = (
         oracle="slot0_padding",
         value="num_correct_drafts",
         runners=("multi_layer",),
+        since="0.5.12",
         within=_tokens_of_a_row,
         stale=True,
         because='it picks the token from which a padded row draws, "whose gather result is discarded", says '
@@ -221,6 +222,7 @@ _PADDED = (
     Exemption(
         oracle="slot0_padding",
         value="seq_lens_cpu of a batch without",
+        since="0.5.13",
         stale=True,
         because="runners refresh the host's mirror for a batch that has one (`if forward_batch.seq_lens_cpu is not "
         "None`). Whoever hands it on all the same is for `planned`, as up to 0.5.15.post1.",
