@@ -163,7 +163,7 @@ CASE_OF: dict[str, Callable[[str, str], Case]] = {
     "temperatures": at_random,
     "top_ks": at_random,
 }
-# Those of sessions, which leave a buffer unwatched; tests/test_history.py has them.
+# Those of sessions, which leave a buffer unwatched: no oracle asks for them.
 OF_SESSIONS = {"staged", "unwatched"}
 JUDGED = [row for row in EXEMPTIONS if row.oracle not in OF_SESSIONS]
 

@@ -30,7 +30,6 @@ from tests.builders import rigs
 SHOWN = {
     "pr23037-stale-padding": ("0.5.10.post1", "0.5.11"),
     "pr26292-decode": ("0.5.12.post1", "0.5.13"),
-    "pr26292-verify": ("0.5.12.post1", "0.5.13"),
     "pr26292-draft-extend": ("0.5.12.post1", "0.5.13"),
     "draft-extend-reads-twice": ("0.5.12.post1", "0.5.13"),
     "multi-layer-stale-padding": ("0.5.15.post1",),
