@@ -135,7 +135,7 @@ kv_indices, kv_indptr, qo_indptr, custom_mask = (
 """
 _EARLIER_VERIFY_CUT = f"""
 window_left = -1
-if spec_info.spec_input_type == SpecInputType.EAGLE_VERIFY and paged_kernel_lens is not seq_lens:
+if spec_info.spec_input_type.name == "EAGLE_VERIFY" and paged_kernel_lens is not seq_lens:
     window_left = self.sliding_window_size
 {_VERIFY_CUT.strip().replace(PLANNED_FROM_THE_START.strip(), _EARLIER_PLAN.strip())}
 """
