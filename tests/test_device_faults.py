@@ -236,7 +236,7 @@ def test_a_fault_has_the_name_that_it_has_where_every_launch_is_waited_for() -> 
 
 def test_a_fault_that_waiting_drives_away_is_kept_as_it_was() -> None:
     world = Device(CASES[1])
-    world.end_waiting = trace_of  # type: ignore[method-assign]
+    world.end_waiting = trace_of  # type: ignore[method-assign]  # the world as it is in this test
     (found,) = world.go(replace(PLAN, cases=3), iter(CASES)).findings
     assert (found.where, found.failed) == (f"raised {FAULT} in a", 0)
 

@@ -46,7 +46,7 @@ def _swap(release: Path, file: str, function: str, edits: list[Edit]) -> dict[st
         scopes = [node for scope in scopes for node in ast.iter_child_nodes(scope) if getattr(node, "name", "") == name]
     [node] = scopes
     end = [text.count("\n") + 1, 0]
-    where = {"file": file, "function": function, "first_line": node.lineno}  # type: ignore[attr-defined]
+    where = {"file": file, "function": function, "first_line": node.lineno}  # type: ignore[attr-defined]  # a definition has a line
     return {**where, "start": [1, 0], "end": end, "text": edited(text, edits)}
 
 
