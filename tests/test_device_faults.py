@@ -243,6 +243,7 @@ def test_a_fault_that_waiting_drives_away_is_kept_as_it_was() -> None:
 
 def test_what_is_no_fault_is_not_asked_about() -> None:
     world = Device(CASES[1])
+    # The world as it is in this test.
     world.end = lambda case: replace(crashed(case, "a"), ended=End(how=Termination.RAISED, what="KeyError"))  # type: ignore[method-assign]
     world.ends = world.end
     world.go(replace(PLAN, cases=3, triage=False), iter(CASES))
@@ -332,7 +333,7 @@ FAILS = Edit(
 def test_a_campaign_finds_it_and_keeps_it(target: Target, tmp_path: Path) -> None:
     """Of a release in which a kernel fails in padded batches; a copy of the harness's comes upon it."""
     if target.sglang != NEWEST:
-        pytest.skip("one release is edited")
+        pytest.skip("the failing kernel is planted in one release")  # each edit opens sessions of its own
     overlay = make_overlay(
         sglang_path(target), Overlay(release=target.sglang, change="a failing kernel"), [FAILS], tmp_path
     )

@@ -180,7 +180,7 @@ def test_without_a_row_its_case_fails(row: Exemption, pool: Pool, monkeypatch: p
     release = pool.target.sglang
     here = [pair for pair in PAIRS if pair[0] != TOY and row.holds(*pair, release) and has_runner(release, *pair)]
     if not here:
-        pytest.skip(f"no row of {release}")
+        pytest.skip(f"no row of {release}")  # the row ends before it, or begins behind it
     case = CASE_OF.get(row.value, plain)(*here[0])
     trace = pool.run(case)
     assert not fails(row, case, trace)

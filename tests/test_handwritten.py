@@ -20,7 +20,7 @@ def test_names_are_unique() -> None:
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
 def test_each_change_makes_other_python(change: Change) -> None:
     if RELEASE.sglang not in {release.release for release in installed()}:
-        pytest.skip(f"{RELEASE.sglang} is not installed")
+        pytest.skip(f"{RELEASE.sglang} is not installed")  # the edits are of its text
     text = (sglang_path(RELEASE) / change.file).read_text()
     assert ast.dump(ast.parse(change.applied(text))) != ast.dump(ast.parse(text))
 
