@@ -93,7 +93,7 @@ class Reference:
         return [name for name in self.found if not name.startswith("kv_") and name + BOUND in self.found]
 
     def covers(self, outputs: Mapping[str, Array], row: int) -> bool:
-        """Whether everything that these outputs hold of a row is known, and the KV that belongs to it."""
+        """True if everything that these outputs hold of a row is known, and the KV that belongs to it."""
         if not all(name in self.found and np.isfinite(self._bound(name, row)).all() for name in outputs):
             return False
         mask = self.rows == row

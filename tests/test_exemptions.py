@@ -189,7 +189,7 @@ def test_without_a_row_its_case_fails(row: Exemption, pool: Pool, monkeypatch: p
 
 
 def fails(row: Exemption, case: Case, trace: Trace) -> bool:
-    """Whether its oracle fails at its value."""
+    """True if its oracle fails at its value."""
     value = row.value.partition(" of a batch")[0]
     failed = [verdict for verdict in judge_all(case, trace) if verdict.status is Status.FAIL]
     return any(verdict.oracle == row.oracle and value in verdict.where for verdict in failed)

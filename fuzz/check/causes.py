@@ -88,6 +88,6 @@ def _folded(every: Sequence[Cause]) -> list[Cause]:
 
 
 def _explains(cause: Cause, other: Cause) -> bool:
-    """Whether this cause shows all that the other does, and something before it."""
+    """True if this cause shows all that the other does, and something before it."""
     firsts = kind(cause.first) != kind(other.first)
     return firsts and cause.first.runner == other.first.runner and other.shown <= cause.shown

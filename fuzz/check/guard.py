@@ -155,7 +155,7 @@ class Check:
             checked.doubtful.append(item.name)
 
     def _is_gone(self, seed: Seed, failures: Sequence[Verdict]) -> bool:
-        """Whether a seed says that an oracle fails on this release, and it does not."""
+        """True if a seed says that an oracle fails on this release, and it does not."""
         try:
             oracle = expected(seed.about, self.checked.release, self.checked.target.engine)
         except ValueError:  # a development tree has no release number

@@ -72,7 +72,7 @@ def touched(changes: Sequence[Change], ran: Ran) -> Touched:
 
 
 def only_functions(before: str, after: str) -> bool:
-    """Whether two texts of a module differ in bodies of functions, imports and functions of new names alone: nothing
+    """True if two texts of a module differ in bodies of functions, imports and functions of new names alone: nothing
     outside of what changed can tell."""
     try:
         old, new = (ast.parse(text).body for text in (before, after))

@@ -35,7 +35,7 @@ def patient(wait: Callable[[float], None], pid: int, deadline: float) -> float:
 
 
 def at_work(pid: int, seconds: float = 1.0) -> bool:
-    """Whether descendants of a process use the processor during so many seconds, or would on a machine with less to
+    """True if descendants of a process use the processor during so many seconds, or would on a machine with less to
     do. At once False where it has none."""
     before = _spent(pid)
     if before is None:

@@ -108,7 +108,7 @@ def _names_a_stand_in(error: BaseException) -> bool:
 
 
 def _lacks_a_package(error: BaseException) -> bool:
-    """Whether a package of others is not there. sglang requires many that no runner is known to import; where it comes
+    """True if a package of others is not there. sglang requires many that no runner is known to import; where it comes
     to that, the environment is incomplete, and not sglang wrong."""
     return isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] != "sglang"
 
