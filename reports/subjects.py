@@ -235,9 +235,6 @@ def _size(case: Case) -> tuple[int, int]:
     return len(case.steps), sum(len(step.requests) for step in case.steps)
 
 
-# Minimal cases ----------------------------------------------------------------------------------------------------
-
-
 def _stored(seed: str) -> Minimal:
     """The case of a stored seed, if the seed is in repro/seeds."""
     path = SEEDS / Path(seed).name
@@ -283,9 +280,6 @@ def _cell(text: str) -> Cell | None:
         return None
     step, buffer, row, column, got, want = match.groups()
     return Cell(step=int(step), buffer=buffer, row=int(row), column=int(column), got=got, want=want)
-
-
-# Names ------------------------------------------------------------------------------------------------------------
 
 
 def _renamed(subject: Subject, number: int) -> Subject:

@@ -103,9 +103,6 @@ def problem(number: int, head_dim: int, dtype: torch.dtype = torch.float16) -> P
     )
 
 
-# By wrappers -----------------------------------------------------------------------------------------------------
-
-
 class Solver:
     """Wrappers of this name, of flashinfer or of its stand-in, as sglang's backend calls them."""
 
@@ -252,9 +249,6 @@ def slots(one: Problem, sequence: int) -> np.ndarray:
 def solution(name: str, out: torch.Tensor, logs: torch.Tensor | None = None) -> Solution:
     found = {name: out.float().cpu().numpy()}
     return found if logs is None else found | {f"{name} logs": logs.float().cpu().numpy()}
-
-
-# By definition ---------------------------------------------------------------------------------------------------
 
 
 def dense(query: Any, keys: Any, values: Any, seen: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:

@@ -30,8 +30,6 @@ from tests.kernels_of_memory import launches, memory
 from tests.kernels_of_operations import arithmetic, structure
 from tests.kernels_of_programs import programs
 
-# In a graph ------------------------------------------------------------------------------------------------------
-
 
 @triton.jit
 def advance(x_ptr, out_ptr, by, N: tl.constexpr):
@@ -86,9 +84,6 @@ def ways_in_a_graph(ours: bool) -> None:
         note(f"graph {turn} split", out)
 
 
-# sglang's own ----------------------------------------------------------------------------------------------------
-
-
 def sglang_kernels() -> None:
     attention = importlib.import_module("sglang.srt.layers.attention.triton_ops.decode_attention")
     spec_utils = importlib.import_module("sglang.srt.speculative.spec_utils")
@@ -136,9 +131,6 @@ def sglang_kernels() -> None:
             name = f"attention {kind} heads {heads}/{kv_heads} splits {splits} cap {cap}"
             for part, tensor in (("out", out), ("logits", logits), ("lse", lse)):
                 note(f"{name} {part}", tensor)
-
-
-# Both ways -------------------------------------------------------------------------------------------------------
 
 
 def run(folder: Path, ours: bool, sglang: bool) -> None:

@@ -14,9 +14,6 @@ from tests.kernel_notes import RESULTS, VALUES, N, attempt, function, given, not
 ATOMICS = ("atomic_add", "atomic_max", "atomic_min", "atomic_xchg", "atomic_and", "atomic_xor")
 
 
-# Memory ----------------------------------------------------------------------------------------------------------
-
-
 @triton.jit
 def pointers(x_ptr, out_ptr, name, stride, one, small: tl.constexpr, N: tl.constexpr):
     at = tl.arange(0, N)
@@ -79,9 +76,6 @@ def memory() -> None:
         out.zero_()
         atomics[(1,)](x, out, kind, N)
         note(f"{kind} after atomics", out)
-
-
-# Control ---------------------------------------------------------------------------------------------------------
 
 
 @triton.jit

@@ -10,8 +10,6 @@ import triton.language as tl
 
 from tests.kernel_notes import VALUES, N, attempt, function, given
 
-# Arithmetic ------------------------------------------------------------------------------------------------------
-
 # By name, because Triton rebinds its functions while a kernel runs.
 BINARY = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "lt", "le", "gt", "ge", "eq", "ne"),
@@ -74,9 +72,6 @@ def arithmetic() -> None:
         unary[(1,)](given(left), left, N)
         for right in VALUES:
             combine[(1,)](given(left), given(right, 3), f"{left} {right}", N)
-
-
-# Shapes ----------------------------------------------------------------------------------------------------------
 
 
 @triton.jit

@@ -33,9 +33,6 @@ def trace(pool: Pool) -> Trace:
     return pool.run(case())
 
 
-# The record ------------------------------------------------------------------------------------------------------
-
-
 def shapes(setup: Setup, batch: int) -> dict[str, dict[str, tuple[int, ...]]]:
     """What repro/traces/trace.py promises of every step: path -> name -> shape. -1: any size from 1 on."""
     steps, topk, hidden = setup.num_steps, setup.topk, setup.hidden_size
@@ -107,12 +104,6 @@ def test_the_record_says_what_was_asked_for(trace: Trace) -> None:
         assert int(trace.path(number, "guard")["intact"]) > 1000
 
 
-# The same again --------------------------------------------------------------------------------------------------
-
-
-# Every input matters ---------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def altered(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     with Pool(target, session="tests.builders.altered_session", log=tmp_path_factory.mktemp("altered") / "log") as one:
@@ -138,9 +129,6 @@ def test_a_longer_prefix_and_other_data_draft_otherwise(pool: Pool) -> None:
     drafts: list[Array] = [trace.path(number, "graph")["tokens"] for number in range(3)]
     assert not np.array_equal(drafts[0], drafts[1])
     assert (drafts[0] != drafts[2]).any(axis=1).all()
-
-
-# Other setups ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,6 @@ def rig(world: World, said: list[str], releases: Sequence[str] = ()) -> Rig:
     return rigs.rig(ran, said, releases=releases)
 
 
-# Posterior -------------------------------------------------------------------------------------------------------
-
-
 def test_a_failing_run_between_passing_ones_leaves_one_place() -> None:
     best = posterior([0, 0, 5, 0], [2, 2, 0, 2])[0]
     assert (best.start, best.stop) == (2, 3) and best.chance > 0.99 and best.rate > 0.98
@@ -74,8 +71,6 @@ def test_one_pass_of_a_flaky_failure_proves_little() -> None:
     flaky = posterior([0, 2], [1, 3], to_the_end=True)[0]
     assert sure.start == flaky.start == 1 and sure.chance > 0.99 > 0.8 > flaky.chance
 
-
-# Releases --------------------------------------------------------------------------------------------------------
 
 RELEASES = tuple(f"0.5.{n}" for n in range(8, 24))
 
@@ -168,8 +163,6 @@ def test_a_seed_that_names_no_target_was_found_on_no_release() -> None:
     for found in ("by hand", "0.5.13", ""):
         assert command.found_on(replace(stored, about={"found": found})) == ""
 
-
-# Commits ---------------------------------------------------------------------------------------------------------
 
 COMMITS = 210
 

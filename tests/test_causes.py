@@ -71,8 +71,6 @@ def test_a_first_wrong_value_that_does_not_come_back_leaves_the_next() -> None:
     assert {found.oracle: found.failed > 0 for found in world.go().findings} == {"oracle": False, "other": True}
 
 
-# Known issues ----------------------------------------------------------------------------------------------------
-
 KNOWN = Issue(
     title="rows are stale", link="", probes=(), targets=(), explains=("draft/triton oracle",), expires=date(2099, 1, 1)
 )

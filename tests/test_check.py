@@ -148,9 +148,6 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "plan", lambda stored: small_plan())
 
 
-# The plan ------------------------------------------------------------------------------------------------------
-
-
 def test_the_plan_begins_with_every_pair_and_has_every_seed_and_every_kind_of_setup() -> None:
     items = whole_plan().items
     assert [item.pair for item in items[: len(pairs())]] == list(pairs())
@@ -178,9 +175,6 @@ def test_the_plan_is_the_same_every_time_and_names_what_its_budget_leaves_out() 
     everything = plan(stored_seeds(SEEDS), budget=10 * BUDGET)
     assert not everything.left_out and {item.name for item in everything.items} == set(names)
     assert all(problems(case) == [] for item in everything.items for case in item.cases)
-
-
-# Red, known, unknown -------------------------------------------------------------------------------------------
 
 
 def test_a_good_change_is_green_and_every_runner_was_judged(tmp_path: Path) -> None:
@@ -329,9 +323,6 @@ def test_a_seed_that_passes_where_it_failed_is_told(tmp_path: Path, monkeypatch:
     assert f"failed in this release: 1</summary>\n\n- {name}\n" in World(tmp_path).check("--base", "0.5.23")[1]
     stale = failing("multi_layer", ("slot0_padding", 1, "req_pool_indices"))
     assert "Seeds that pass now" not in World(tmp_path, branch=stale).check("--base", "0.5.23")[1]
-
-
-# Kept results --------------------------------------------------------------------------------------------------
 
 
 def test_the_base_is_not_asked_again_until_something_that_its_verdicts_depend_on_changes(tmp_path: Path) -> None:

@@ -93,9 +93,6 @@ def test_a_new_a_removed_and_an_unreadable_file_touch_everybody() -> None:
         assert touched([Change(name=path, path=path, before=before, after=after)], RAN).pairs == set(RAN)
 
 
-# The files that are named --------------------------------------------------------------------------------------
-
-
 def tree(folder: Path, files: Mapping[str, str]) -> Path:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -139,9 +136,6 @@ def test_a_revision_stands_for_what_differs_from_where_the_tree_left_it(tmp_path
         changes(["no-such-revision"], python, python)
 
 
-# The files that runners run ------------------------------------------------------------------------------------
-
-
 def items() -> list[Item]:
     return [directed("draft", "triton")[0], directed("decode", "fa3")[0]]
 
@@ -169,9 +163,6 @@ def test_a_base_of_which_no_runner_runs_a_file_says_nothing_of_a_change(tmp_path
     with pytest.raises(BadInput, match="no runner ran any file"):
         ran(tmp_path, items(), run, print)
     assert not list(tmp_path.iterdir())
-
-
-# What kept results depend on -----------------------------------------------------------------------------------
 
 
 def test_a_targets_identity_is_what_its_verdicts_depend_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,9 +48,6 @@ def drawn() -> None:
         first_case(number)
 
 
-# The schedule --------------------------------------------------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True)
 class Piece:
     id: str
@@ -129,9 +126,6 @@ def test_what_was_lost_twice_waits_until_all_others_are_done() -> None:
     assert order == ["a", "a", "b", "c", "d", "a"] and schedule.idle and not schedule.given_up
 
 
-# Chunks ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_chunks_are_disjoint_named_by_their_plan_and_the_whole() -> None:
     cutter = Cutter(PLAN, A_ROUND, 40, seconds=4)
@@ -155,9 +149,6 @@ def test_a_failure_is_settled_behind_what_its_session_had_run() -> None:
     assert before == cases[5:8] and len({case.setup for case in before}) == 1
     with pytest.raises(ValueError, match="no case"):
         dataclasses.replace(chunk, settle="x", case="other").up_to_the_case()
-
-
-# The driver ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -360,9 +351,6 @@ def test_a_failure_that_does_not_come_back_is_tried_from_other_cases_and_told_as
     assert all((found.failed, found.tried) == (0, 1) and found.seed for found in campaign.findings)
     # Three rounds each show a failure, and each is tried.
     assert sum(nodes.done.values()) == 30 + sum(min(3, count) for count in expected(90)[1].values())
-
-
-# The command -----------------------------------------------------------------------------------------------------
 
 
 def test_without_ray_one_line_names_what_to_install(

@@ -61,9 +61,6 @@ class PieceNodes(LossyNodes[Piece]):
         super().__init__(choose, losses, slots, 3, answer, lambda piece: {"lost": "interrupted"})
 
 
-# The driver ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @given(st.integers(0, 2**32), st.integers(0, 12), st.integers(0, 20))
 def test_no_loss_costs_or_doubles_a_piece_and_all_come_in_their_order(seed: int, count: int, losses: int) -> None:
@@ -140,9 +137,6 @@ def test_an_interrupt_gives_what_is_there_first() -> None:
     assert Counter(piece.id for piece in done) == nodes.done and len(done) == 5
 
 
-# A piece ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_piece_is_named_by_what_it_asks_for_and_carried_out_in_its_own_folder(tmp_path: Path) -> None:
     piece = Piece(name="p", arguments=("repro", "x", "a.json", "--json", RESULT, "--out", KEPT), files={"a.json": "1"})
     assert Piece.from_json(json.loads(json.dumps(piece.to_json()))) == piece
@@ -173,9 +167,6 @@ def test_an_interrupted_piece_is_lost(tmp_path: Path) -> None:
     slot.stopped = True
     work = PieceWork(slot=slot, main=lambda package: pytest.fail("it has begun"), folder=tmp_path)
     assert work.do(PIECES[0].to_json(), None) == {"id": PIECES[0].id, "lost": "interrupted"}
-
-
-# Commands --------------------------------------------------------------------------------------------------------
 
 
 MAINS: dict[str, Main] = {"repro": repro, "runners": runners}

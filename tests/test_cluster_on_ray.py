@@ -135,9 +135,6 @@ def test_a_node_without_a_reserved_gpu_takes_no_part_in_a_campaign_on_gpus(monke
         Agent(job(cuda=True), 1)
 
 
-# Ray -------------------------------------------------------------------------------------------------------------
-
-
 def started(folder: Path, cases: int, *more: str) -> subprocess.Popen[str]:
     pytest.importorskip("ray", reason="Ray is not installed: make setup-checks")
     target = ("--target", "stale_padding/toy", "--cases", str(cases), "--seed", "3", "--cases-per-setup", "16")

@@ -118,9 +118,6 @@ def test_what_a_release_does_not_have_is_unsupported_and_says_why(pair: tuple[st
     assert ended.what
 
 
-# Verdicts --------------------------------------------------------------------------------------------------------
-
-
 @each_pair
 def test_the_oracles_say_what_is_known_of_the_release(
     pair: tuple[str, str], run: Callable[[tuple[str, str]], Runs]
@@ -153,9 +150,6 @@ def test_without_padding_nothing_is_stale(pair: tuple[str, str], run: Callable[[
     assert verdicts["slot0_padding"] is Status.UNKNOWN
     others = may_fail(*pair, runs.trace.facts["sglang"], runs.trace.facts["engine"]) - {"slot0_padding"}
     assert failures(runs.unpadded, runs.unpadded_trace).keys() <= others
-
-
-# The record ------------------------------------------------------------------------------------------------------
 
 
 @each_pair
@@ -221,9 +215,6 @@ def test_the_same_case_gives_the_same_bits(pair: tuple[str, str], run: Callable[
     assert bits(runs.trace), "nothing was recorded"
 
 
-# Bad variants ----------------------------------------------------------------------------------------------------
-
-
 @each_pair
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_a_bad_variant_is_seen(variant: Variant, pair: tuple[str, str], run: Callable[[tuple[str, str]], Runs]) -> None:
@@ -236,8 +227,6 @@ def test_a_bad_variant_is_seen(variant: Variant, pair: tuple[str, str], run: Cal
         pytest.skip(f"nothing here that {variant} could change")
     assert statuses(runs.case, bad)[variant.oracle] in variant.wanted
 
-
-# Every input matters ---------------------------------------------------------------------------------------------
 
 # Inputs that reach rows behind their own as well: kv_indices are laid out by seq_lens and cut by positions.
 REACH_OTHERS = {

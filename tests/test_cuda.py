@@ -63,9 +63,6 @@ def cuda_pool(cuda_target: Target, tmp_path_factory: pytest.TempPathFactory) -> 
         yield one
 
 
-# What is known ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.cuda("0.5.13")
 def test_what_the_last_eager_pass_of_a_case_breaks_is_not_the_next_ones_doing(cuda_pool: Pool) -> None:
     """Trees behind the context, of more requests than any graph has, are built beyond the end of the mask."""
@@ -125,9 +122,6 @@ def test_random_cases_without_a_false_alarm(backend: str, part: int, cuda_pool: 
             assert found.keys() <= oracles, codec.dumps(codec.Seed(case=case))
         judged += overall(judge_all(case, trace)) is not Status.UNKNOWN
     assert judged
-
-
-# Crashes ---------------------------------------------------------------------------------------------------------
 
 
 def dying(way: str) -> Case:

@@ -189,8 +189,6 @@ def _taken(pool: Pool) -> list[RunWithPast]:
     return late
 
 
-# In a campaign ---------------------------------------------------------------------------------------------------
-
 CASES = tuple(replace(WELL, setup=replace(WELL.setup, slots=number)) for number in range(5, 15))
 
 
@@ -271,8 +269,6 @@ def test_a_failure_that_comes_to_light_later_is_the_earlier_cases(tmp_path: Path
     stored = codec.read(Path(found.seed).with_suffix(LEAD_UP)).case
     assert stored.steps == first.steps + bad.steps
 
-
-# On sglang -------------------------------------------------------------------------------------------------------
 
 FAULTY = "tests.builders.faulting_session"
 SETUP = setup_of("draft", "triton", topk=1, num_steps=2, num_draft_tokens=3, capture_bs=(1,), slots=6)

@@ -146,6 +146,3 @@ def test_as_many_drafts_as_were_accepted_decide_what_is_drawn(pool: Pool, select
     # Nobody accepts more drafts than the tree has besides its root.
     assert problems(case(step((1, 1, 1, 1)), setup=tree)) == []
     assert problems(case(step((1, 1, 1, 2)), setup=tree)) == ["step 0 request 0: accepted 2 is outside 0..1"]
-
-
-# Every input matters ---------------------------------------------------------------------------------------------

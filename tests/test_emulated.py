@@ -42,9 +42,6 @@ def told(tensors: Tensors) -> list[tuple[object, ...]]:
     return [(tensor.dtype, tensor.shape, tensor.stride(), bits(tensor)) for tensor in tensors]
 
 
-# Replay equals eager ---------------------------------------------------------------------------------------------
-
-
 def test_an_assertion_is_part_of_the_graph() -> None:
     """What sglang's probes record while a graph is captured watches every replay."""
     values = torch.ones(3)
@@ -158,9 +155,6 @@ def test_results_may_mix_views_of_inputs_with_new_tensors() -> None:
     assert [part.tolist() for part in parts] == [[4, 2, 3], [4, 2, 3, 10, 9, 8]]
 
 
-# Capturing leaves memory alone -----------------------------------------------------------------------------------
-
-
 def test_a_capture_writes_to_no_memory_that_was_there() -> None:
     pool = Arena()
     outside = torch.zeros(8)
@@ -212,8 +206,6 @@ def test_what_a_capture_remembered_is_forgotten() -> None:
     assert made.calls == 2
     assert alike() == before
 
-
-# Refusals --------------------------------------------------------------------------------------------------------
 
 REFUSED: dict[str, Callable[[torch.Tensor], object]] = {
     "item": lambda x: x.sum().item(),

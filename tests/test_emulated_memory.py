@@ -17,9 +17,6 @@ from tests.tensor_programs import Tensors
 pytestmark = pytest.mark.emulated
 
 
-# Poison ----------------------------------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def clean() -> Iterator[None]:
     Graph.poison = False
@@ -97,9 +94,6 @@ def test_what_lies_behind_a_tensor_is_out_of_reach() -> None:
     x = torch.ones(3)
     with pytest.raises(RuntimeError, match="out of bounds"):
         captured(lambda: [(x + 1).as_strided((8,), (1,)) * 1.0])
-
-
-# The pool --------------------------------------------------------------------------------------------------------
 
 
 def test_a_later_graph_gets_what_an_earlier_one_only_uses_inside() -> None:

@@ -45,9 +45,6 @@ def places(row: Exemption) -> Iterator[tuple[str, str]]:
     return ((runner, backend) for runner, backend in PAIRS if row.holds(runner, backend, release_of(row)))
 
 
-# Where rows hold -------------------------------------------------------------------------------------------------
-
-
 def test_no_two_rows_are_about_the_same() -> None:
     for release, (runner, backend) in itertools.product(ADAPTED, PAIRS):
         held = [(row.oracle, row.value) for row in EXEMPTIONS if row.holds(runner, backend, release)]
@@ -71,9 +68,6 @@ def test_a_row_ends_with_its_releases(row: Exemption) -> None:
         held = exempted(row.oracle, replace(SETUP, runner=runner, backend=backend), release).get(row.value)
         assert (held == row) is not (is_early or is_late)
     assert not row.holds(runner, backend, "toy with a bug")
-
-
-# What they allow -------------------------------------------------------------------------------------------------
 
 
 def left_alone(row: Exemption, *values: float, release: str = "") -> tuple[Case, Trace]:
@@ -128,8 +122,6 @@ def test_a_batch_without_lengths_on_the_host_leaves_their_buffer_alone() -> None
     [verdict] = slot0_padding.judge(CASE, changed(stale, PADDED, "before", "seq_lens_cpu", lambda _: None))
     assert (verdict.status, verdict.stale) == (Status.PASS, ("seq_lens_cpu",))
 
-
-# Each is needed --------------------------------------------------------------------------------------------------
 
 GREEDY = tuple((*row, 0, True) for row in FULL)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -10,31 +9,18 @@ from pathlib import Path
 import pytest
 
 from fuzz import __main__ as fuzz
-from fuzz import options as fuzz_options
 from fuzz.check.command import command_check
 from fuzz.commands import night, shard, slot
 from fuzz.mutation.command import mutate
 from reports import __main__ as reports
 from repro import __main__ as repro
-from repro.commands import options as repro_options
 from repro.traces.exit_codes import MEANINGS, ExitCode, of_status, severest, table
 from repro.traces.finding import Status
 from runners import __main__ as runners
-from runners.commands import options as runners_options
+from tests.builders.command_parsers import PARSERS, commands_of
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
-PARSERS = {
-    "fuzz": fuzz_options._parser,
-    "repro": repro_options._parser,
-    "reports": reports._parser,
-    "runners": runners_options._parser,
-}
 HIDDEN = {"fuzz shard", "fuzz slot"}  # only other commands start them
-
-
-def commands_of(parser: argparse.ArgumentParser) -> set[str]:
-    (choices,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    return set(choices)
 
 
 def test_every_command_is_in_the_table() -> None:

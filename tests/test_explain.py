@@ -207,9 +207,6 @@ def test_of_an_outcome_each_failure_is_asked_for_once() -> None:
     assert world.explainer().of_outcome(replace(seen, runs=((ENDED, EQUAL),))) is None
 
 
-# Backports -------------------------------------------------------------------------------------------------------
-
-
 def test_of_several_forms_the_first_that_is_there_is_taken() -> None:
     one, two = (Edit(file="f.py", function="f", old=f"{name}()", new=f"{name}(1)") for name in "ab")
     backport = replace(BACKPORTS[0], forms=((one, two), (two,)))

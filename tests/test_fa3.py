@@ -51,9 +51,6 @@ def case(**changes: object) -> Case:
     return found
 
 
-# What is read ----------------------------------------------------------------------------------------------------
-
-
 def call(table: list[list[int]], lengths: list[int], starts: list[int], **more: object) -> Call:
     given: dict[str, object] = {"page_size": 2, "causal": False, "window": (-1, -1), "is_part": False, **more}
     numbers = [torch.tensor(part, dtype=torch.int32) for part in (table, lengths, starts)]
@@ -147,8 +144,6 @@ def test_each_branch_reads_its_own_copy_of_the_last_page() -> None:
     flat = replace(SETUP, backend="triton")
     assert drafts(flat, request, 0)[1].tolist() == [*range(9), int(draft_positions(flat, 9)[1, 0])]
 
-
-# sglang's backend ------------------------------------------------------------------------------------------------
 
 CASES = {
     "decode": case(runner="decode", topk=1, num_steps=1, num_draft_tokens=2),

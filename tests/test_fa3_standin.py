@@ -150,9 +150,6 @@ def test_two_empty_calls_merge_into_nan() -> None:
     assert values.isnan().all() and logs.isnan().all()
 
 
-# Memory ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def seen() -> Iterator[Callable[[], set[str]]]:
     """What was found wrong with memory since the test began."""
@@ -227,9 +224,6 @@ def test_a_graph_reads_tables_and_lengths_when_it_is_replayed() -> None:
     assert torch.equal(out, fa3.flash_attn_with_kvcache(**given)[0])
 
 
-# Refusals --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [
@@ -253,9 +247,6 @@ def test_what_the_kernels_refuse_is_refused(name: str, change: Callable[[Any], A
 def test_what_is_not_modelled_is_an_error(name: str) -> None:
     with pytest.raises(NotImplementedError, match=f"with {name} has no stand-in"):
         fa3.flash_attn_with_kvcache(**PLAIN.arguments() | {name: torch.zeros(1)})
-
-
-# The real kernels ------------------------------------------------------------------------------------------------
 
 
 def real() -> Any:

@@ -239,9 +239,6 @@ def test_a_doubt_about_a_tie_on_one_target_is_a_tie(other: Status, way: str) -> 
     assert of_kind(agreement, "graph_equals_eager") == of_kind(agreement, OVERALL) == {way: 1}
 
 
-# The command -----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def seed(tmp_path: Path) -> str:
     path = tmp_path / "seed.json"

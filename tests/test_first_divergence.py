@@ -237,8 +237,6 @@ def test_the_pool_that_waits_is_told_so_on_gpus(monkeypatch: pytest.MonkeyPatch)
     assert variables == [({"A": "b", "CUDA_LAUNCH_BLOCKING": "1"}, "3"), ({"A": "b"}, "3")]
 
 
-# compute-sanitizer -----------------------------------------------------------------------------------------------
-
 REPORT = """========= COMPUTE-SANITIZER
 ========= Invalid __global__ write of size 4 bytes
 =========     at generate_draft_decode_kv_indices+0x8f0

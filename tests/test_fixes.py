@@ -30,9 +30,6 @@ EACH_PROOF = [pytest.param(fix, proof, id=f"{fix.number}-{proof.runner}") for fi
 PLACES = {23037: 4, 26244: 1, 26292: 4, 26335: 1, 27338: 2}
 
 
-# The table -------------------------------------------------------------------------------------------------------
-
-
 def test_the_table_has_each_fix_once() -> None:
     assert [fix.number for fix in FIXES] == sorted(PLACES)
     seeds = [proof.seed for fix in FIXES for proof in fix.proofs]
@@ -65,9 +62,6 @@ def test_what_is_missing_is_named() -> None:
     assert said == "not covered yet: runner walk, oracle smell, seed pr1-none.json missing"
     assert not_covered(proof, "cuda", ["walk"], ["smell"], stored=True) == "not covered yet: seed pr1-none.json missing"
     assert not_covered(proof, "cuda", ["walk"], ["smell"], stored=False) == ""
-
-
-# Taking a fix out ------------------------------------------------------------------------------------------------
 
 
 def source(release: str) -> Path:
@@ -183,9 +177,6 @@ def test_what_is_left_without_26335_and_26244(release: str) -> None:
         fix = BY_NUMBER[number]
         [texts] = without(fix, fix.fixed if release == "first" else release).values()
         assert changed(*texts) == [wanted]
-
-
-# The command -----------------------------------------------------------------------------------------------------
 
 
 def test_a_fix_that_is_not_known_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

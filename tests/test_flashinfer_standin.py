@@ -42,9 +42,6 @@ def short_problem(number: int, head_dim: int, dtype: torch.dtype) -> Problem:
     return found if max(found.lengths) < LONGEST else short_problem(number + 1000, head_dim, dtype)
 
 
-# Values ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("number", range(4))
@@ -114,9 +111,6 @@ def test_a_row_without_keys_is_zero_and_weighs_nothing() -> None:
     assert torch.equal(merged, other)
 
 
-# Memory ----------------------------------------------------------------------------------------------------------
-
-
 def decoded(
     query: torch.Tensor, cache: torch.Tensor, starts: list[int], pages: list[int] | torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -170,9 +164,6 @@ def test_rows_that_belong_to_no_sequence_are_as_uninitialised() -> None:
     prefill.plan(rows, starts, rows, ones, 2, 2, 64, 1, q_data_type=torch.float32)
     prefill._qo_indptr_last = 2  # as when a graph is replayed with fewer rows than it was captured with
     assert not prefill.run(QUERY, (CACHE, CACHE))[1].any(), "that one begins with zeros"
-
-
-# Graphs ----------------------------------------------------------------------------------------------------------
 
 
 def fixed(count: int, room: int = 8) -> tuple[BatchDecodeWithPagedKVCacheWrapper, torch.Tensor]:
@@ -247,9 +238,6 @@ def test_what_has_no_stand_in_is_refused() -> None:
         wrapper.run(QUERY.half(), (CACHE[:, 0], CACHE[:, 0]))
 
 
-# Where it stands in ----------------------------------------------------------------------------------------------
-
-
 def test_flashinfer_is_there_only_while_it_is_imported() -> None:
     before = importlib.util.find_spec("flashinfer")
     with flashinfer.importable():
@@ -257,9 +245,6 @@ def test_flashinfer_is_there_only_while_it_is_imported() -> None:
         assert module.fast_decode_plan is fast_decode_plan
         assert not hasattr(module, "SfLayout")
     assert importlib.util.find_spec("flashinfer") == before
-
-
-# The real one ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.cuda

@@ -90,12 +90,6 @@ def test_other_setups(changes: dict[str, object], pool: Pool, release: str) -> N
     assert must_fail("frozen_kv_mtp", "triton", here) <= failures(one, trace).keys() <= known
 
 
-# Every input matters ---------------------------------------------------------------------------------------------
-
-
-# The windows of sliding layers -----------------------------------------------------------------------------------
-
-
 def window_trace(indptr: list[int], indices: list[int]) -> tuple[Case, Trace]:
     """One request of ten tokens without branches; what a sliding layer was told."""
     one = case(step((1, 10, 1)), topk=1, num_draft_tokens=4, capture_bs=(1,), slots=1)

@@ -147,9 +147,6 @@ def test_bad_input_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert text in said and said.count("\n") == 1
 
 
-# The site ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_page_a_finding_under_a_name_that_stays(tmp_path: Path) -> None:
     history = sample_ledger.history(40, sample_ledger.case_rows(40))

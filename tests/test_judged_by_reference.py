@@ -176,9 +176,6 @@ def test_a_nan_lies_outside() -> None:
     both_wrong(referred(kv_moved("graph", 1, np.nan, kv_moved("eager", 1, np.nan))))
 
 
-# Outputs that are no integers -------------------------------------------------------------------------------------
-
-
 def with_logits(*, off: float = 0.0, both: bool = False, bound: float = BOUND, norm: float = np.inf) -> Trace:
     """With an output of floats, where one value of the graph's, or of both paths', is off by so much."""
     right = np.linspace(-1, 1, 12, dtype=np.float64).reshape(3, 4)

@@ -60,9 +60,6 @@ ACCEPT_FROM = release_order("0.5.13")
 VERIFY_UNTIL = release_order("0.5.13.post1")
 
 
-# The plain model -------------------------------------------------------------------------------------------------
-
-
 def test_the_case_is_valid() -> None:
     assert problems(CASE) == []
 
@@ -113,9 +110,6 @@ def test_only_whole_pages_are_given_back() -> None:
     assert freed(one, req_to_token(one), STEP.requests[1]).size == 1
     longest = replace(STEP.requests[0], seq_len=15, accepted=0)
     assert freed(SETUP, table, longest).tolist() == table[1, 16:20].tolist()
-
-
-# The oracle ------------------------------------------------------------------------------------------------------
 
 
 def sound() -> Trace:
@@ -206,9 +200,6 @@ def test_another_slot_that_changed() -> None:
 def test_wrong_lists(name: str) -> None:
     trace = changed(sound(), 0, "verify", name, lambda slots: np.append(slots, 3))
     assert told(trace) == (Status.FAIL, f"verify: the list {name} is wrong")
-
-
-# Real sglang -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -104,9 +104,6 @@ def test_an_empty_ledger_has_an_empty_history(ledger: Ledger) -> None:
     assert read(ledger.path) == History(path=ledger.path)
 
 
-# Merging ---------------------------------------------------------------------------------------------------------
-
-
 def test_merging_joins_and_counts_nothing_twice(tmp_path: Path) -> None:
     runs = []
     for name in ("a.db", "b.db"):
@@ -145,9 +142,6 @@ def test_a_source_that_is_none_is_named_before_anything_is_written(tmp_path: Pat
     assert not (tmp_path / "out.db").exists()
 
 
-# Checking --------------------------------------------------------------------------------------------------------
-
-
 def test_a_sound_ledger_is_found_sound(ledger: Ledger) -> None:
     fill(ledger)
     assert check(ledger.path) == read(ledger.path)
@@ -170,9 +164,6 @@ def test_what_is_unsound_is_named(ledger: Ledger, statement: str, said: str) -> 
     connection.commit()
     with pytest.raises(BadLedger, match=said):
         check(ledger.path)
-
-
-# Trouble ---------------------------------------------------------------------------------------------------------
 
 
 def refusals(path: Path) -> list[str]:
@@ -321,9 +312,6 @@ def test_a_read_only_folder_can_be_read_and_says_that_it_cannot_be_written(tmp_p
     assert told[0] == "1", ran.stderr
     assert told[1].startswith(f"{path}: ") and "read-only" in told[1]
     assert told[2].startswith(f"{path.with_name('new.db')}: ") and "read-only" in told[2]
-
-
-# Schemas ---------------------------------------------------------------------------------------------------------
 
 
 def test_there_is_an_old_ledger_of_every_schema() -> None:

@@ -146,9 +146,6 @@ def test_a_run_knows_where_it_took_place(tmp_path: Path) -> None:
     )
 
 
-# Commands --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_campaign_and_a_replay_of_what_it_found(tmp_path: Path) -> None:
     words = ["run", "--target", "stale_padding/toy", "--cases", "6", "--ledger", str(tmp_path / "l.db")]

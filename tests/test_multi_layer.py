@@ -88,9 +88,6 @@ def test_it_has_branches_in_no_release() -> None:
     assert setup_problems(replace(SETUP, num_steps=1, num_draft_tokens=2)) == []
 
 
-# What is wrong in detail ------------------------------------------------------------------------------------------
-
-
 def deep(layers: int) -> dict[str, Any]:
     return {"num_steps": layers, "num_draft_tokens": layers + 1}
 

@@ -144,9 +144,6 @@ def test_a_mutant_that_cannot_be_swapped_in_is_not_tried() -> None:
     assert world.outcome().state == UNTRIED
 
 
-# The whole command ------------------------------------------------------------------------------------------------
-
-
 class Sessions:
     """A release of one file, whose mutants that drop `+ b` are noticed."""
 

@@ -185,8 +185,6 @@ def test_a_summary_says_which_fixes_hold() -> None:
     assert "26335" not in told
 
 
-# Whole runs ------------------------------------------------------------------------------------------------------
-
 STALE = fingerprint("toy", "triton", "slot0_padding", "padded rows of req_pool_indices")
 KNOWN = """
 [[issue]]

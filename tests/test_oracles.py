@@ -66,9 +66,6 @@ def test_an_oracle_that_raises_is_unknown_and_takes_no_other_along() -> None:
     assert overall(verdicts) is UNKNOWN
 
 
-# What the verdicts together are worth ----------------------------------------------------------------------------
-
-
 def verdicts_of(**statuses: Status) -> list[Verdict]:
     names = dict.fromkeys(judge.__module__.removeprefix("oracles.") for judge in ALL)
     return [Verdict(oracle=name, status=statuses.get(name, PASS)) for name in names]
@@ -95,9 +92,6 @@ def test_overall_needs_a_good_end_and_a_comparison() -> None:
     assert overall(verdict for verdict in verdicts_of() if verdict.oracle not in COMPARED) is UNKNOWN
     for name in COMPARED:
         assert overall(v for v in verdicts_of() if v.oracle not in COMPARED or v.oracle == name) is PASS
-
-
-# ended -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -127,9 +121,6 @@ def test_what_was_not_run_is_no_failure(how: Termination) -> None:
     assert (verdict.status, verdict.where, verdict.detail) == (UNKNOWN, how.value, "no such release")
 
 
-# bucket ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("server", "captured", "status"),
     [
@@ -157,9 +148,6 @@ def test_bucket_names_the_first_wrong_launch() -> None:
     assert str(verdict.cell) == "step 1 bs[0,0] is 6, expected 4"
     verdict = bucket.judge(CASE, changed(SOUND, 0, "launch", "raw_bs", lambda _: np.array(3)))
     assert told(verdict) == (FAIL, "size of the batch")
-
-
-# slot0_padding ---------------------------------------------------------------------------------------------------
 
 
 def test_each_stale_buffer_is_a_failure_of_its_own_with_its_first_cell() -> None:
@@ -213,9 +201,6 @@ def test_padding_that_was_not_exercised_is_unknown() -> None:
 def test_padding_without_a_known_neutral_value_is_unknown() -> None:
     trace = changed(SOUND, PADDED, "neutral", "topk_p", lambda _: None)
     assert told(only(slot0_padding.judge, CASE, trace)) == (UNKNOWN, "neutral value not recorded")
-
-
-# staged ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -283,9 +268,6 @@ def test_staged_looks_at_seq_lens_cpu_where_it_is_recorded() -> None:
     assert told(verdict) == (FAIL, "real rows of seq_lens_cpu")
 
 
-# kv_writes -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("path", ["graph", "eager"])
 def test_kv_writes_names_path_and_owner(path: str) -> None:
     table = SOUND.get(-1, "input", "req_to_token")
@@ -325,9 +307,6 @@ def test_kv_writes_of_nothing_are_unknown() -> None:
     assert told(only(kv_writes.judge, CASE, trace)) == (UNKNOWN, "no KV slot changed")
 
 
-# callers_batch ---------------------------------------------------------------------------------------------------
-
-
 def test_a_field_may_come_back_as_eager_leaves_it_and_no_other_way() -> None:
     before, after = (SOUND.get(0, path, "positions") for path in ("before", "after_eager"))
     assert before is not None
@@ -357,9 +336,6 @@ def test_without_the_eager_path_a_moved_field_cannot_be_told() -> None:
     assert only(callers_batch.judge, one, trace).status is PASS  # by the fields that did not move
     positions = tuple(s for s in trace.seen if s.name == "positions")
     assert only(callers_batch.judge, one, replace(trace, seen=positions)).status is UNKNOWN
-
-
-# Numbers ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_limit_grows_with_noise_and_coarseness_and_never_vanishes() -> None:

@@ -114,8 +114,6 @@ def test_a_patch_that_cannot_be_applied_is_told_in_a_line(release: Path, tmp_pat
     assert said in str(refused.value) and "\n" not in str(refused.value)
 
 
-# What it does ----------------------------------------------------------------------------------------------------
-
 DONE = Trace(ended=End(how=Termination.DONE))
 OWN = codec.read(SEED).about
 

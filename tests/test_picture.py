@@ -138,9 +138,6 @@ def test_what_captures_nothing_has_neither_bucket_nor_padding() -> None:
     assert [panel.title for panel in picture.draw(of_runner("decode"), None)][1] == "Step 1: batch of 1 in bucket 2"
 
 
-# Page tables -----------------------------------------------------------------------------------------------------
-
-
 def on_pages(cell: Cell | None, page_size: int = 4) -> picture.Panel:
     case = stale_case()
     setup = replace(case.setup, backend="fa3", page_size=page_size, head_dim=64, dtype="float16")

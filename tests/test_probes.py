@@ -24,8 +24,6 @@ from runners.processes.pool import Pool
 from runners.targets.environments import PROBES, sglang_path, worker_environment
 from tests.builders.probe_sites import Site, sites
 
-# The oracle ------------------------------------------------------------------------------------------------------
-
 
 def ended(detail: str, how: Termination = Termination.RAISED) -> Trace:
     return Trace(ended=End(how=how, step=1, path="graph", what="RuntimeError", detail=detail), facts={"probes": "on"})
@@ -98,9 +96,6 @@ def test_both_commands_have_an_option_for_it(
             assert os.environ[PROBES] == wanted
 
 
-# Where they are --------------------------------------------------------------------------------------------------
-
-
 def test_sites_are_found_in_the_source(tmp_path: Path) -> None:
     file = tmp_path / "sglang" / "srt" / "speculative" / "some.py"
     file.parent.mkdir(parents=True)
@@ -115,9 +110,6 @@ def test_sites_are_found_in_the_source(tmp_path: Path) -> None:
         Site(module=module, function="Worker.run", kind="oob", line=6),
         Site(module=module, function="free", kind="nan", line=9),
     )
-
-
-# Real sglang -----------------------------------------------------------------------------------------------------
 
 
 def case(runner: str, **changes: Any) -> Case:

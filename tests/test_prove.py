@@ -39,8 +39,6 @@ from runners.processes.pool import Pool
 
 pytestmark = pytest.mark.slow
 
-# Proving ---------------------------------------------------------------------------------------------------------
-
 A = Proof(runner="draft", seed="pr1-a.json", oracle="staged")
 B = Proof(runner="draft", seed="pr1-b.json", oracle="bucket")
 FIX = Fix(number=1, title="one", buggy="0.1", fixed="0.2", proofs=(A, B), removals=())
@@ -240,9 +238,6 @@ def test_the_time_to_the_first_failure() -> None:
     done = World(buggy_staged=failing("staged", seconds=4), buggy_bucket=failing("bucket", seconds=2)).prove(rows())
     assert first_failures(done) == "time to the first failure: median 1.5 s, worst 4.0 s, of 4 searches"
     assert first_failures(rows(reason="no runner")) == ""
-
-
-# Searching -------------------------------------------------------------------------------------------------------
 
 
 def searched(bug: str, oracle: str, seconds: float, folder: Path) -> Result:

@@ -169,9 +169,6 @@ def test_a_test_has_the_form_of_sglangs_own(name: str, engine: str) -> None:
     assert "if CPU" not in text or engine == "emulated"
 
 
-# Checked before it is handed over --------------------------------------------------------------------------------
-
-
 def test_a_file_is_run_by_itself() -> None:
     text = "import os, sys\nprint(sorted(os.listdir()), os.environ['PYTHONPATH'])\nsys.exit(len(sys.argv))\n"
     found = check(NOTHING, text, Target("here", "emulated"), 2, 3, ["--cpu"])

@@ -245,9 +245,6 @@ def test_only_what_was_written_elsewhere_costs_a_process() -> None:
     assert not oversteps(replace(failed("memory", "stores of a_kernel"), status=Status.UNKNOWN))
 
 
-# A failure that shows only after other setups --------------------------------------------------------------------
-
-
 def test_a_failure_that_only_a_past_shows_is_flagged_and_kept_with_it(tmp_path: Path) -> None:
     past = tuple(case.setup for case in setups(2))
     world = World(fails=lambda case: [FAIL], fails_fresh=lambda case: [])
@@ -272,8 +269,6 @@ def test_without_a_past_or_in_fresh_processes_there_is_no_flag(
     assert AFTER_OTHERS not in found.detail
     assert not Path(found.seed).with_suffix(AFTER).exists()
 
-
-# On sglang -------------------------------------------------------------------------------------------------------
 
 ROUNDS, EACH = 5, 1
 

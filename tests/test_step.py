@@ -303,8 +303,6 @@ def test_a_cache_of_several_kinds_of_tensor_is_compared_alike(layers: int) -> No
     assert found == [[3, 5], [5, 6], [3, 6]]
 
 
-# What it costs ---------------------------------------------------------------------------------------------------
-
 # Those that only look at memory in another way.
 VIEWS = (
     "view",

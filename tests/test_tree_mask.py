@@ -128,9 +128,6 @@ def test_without_a_record_nothing_is_said(path: str, name: str) -> None:
     assert (verdict.status, verdict.oracle) == (Status.UNKNOWN, tree_mask.ORACLE)
 
 
-# The kernel ------------------------------------------------------------------------------------------------------
-
-
 def differences(whose: str, target: Target) -> object:
     """In a process of its own: this one stays without torch, and without a CUDA context for those that fork."""
     command = [str(interpreter(target)), str(SCRIPT), whose, "20"]

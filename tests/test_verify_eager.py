@@ -45,9 +45,6 @@ def test_a_draft_worker_that_is_there_already_refuses_a_rank_in_anothers_place()
         construct(None, 0, 0)
 
 
-# The oracle ------------------------------------------------------------------------------------------------------
-
-
 def sound() -> Trace:
     """Padding, then metadata, then two layers of attention, in a step that is padded and in one that is not."""
     seen = []
@@ -172,9 +169,6 @@ def test_trees_have_a_runner_of_their_own() -> None:
     assert setup_problems(TREE) == setup_problems(SETUP) == []
     assert setup_problems(chain) == ["setup: the verify_eager_tree runner has topk above 1 only"]
     assert "topk 1 only" in setup_problems(replace(TREE, runner="verify_eager"))[0]
-
-
-# Real sglang -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

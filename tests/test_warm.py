@@ -174,9 +174,6 @@ def test_gpus_that_others_use_too_are_counted_where_one_sees_a_part_of_them(monk
     assert (room_for("cuda", 64, 128), room_for("cuda", 64, 128, devices=8)) == (0, 1)
 
 
-# In a pool -------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def pool() -> Iterator[Pool]:
     with Pool(TARGET, session=MODULE, timeout_s=20, standbys=2) as one:

@@ -98,9 +98,6 @@ def _outline(statement: ast.stmt) -> str:
     return ast.dump(statement)
 
 
-# The files that runners run -------------------------------------------------------------------------------------
-
-
 def ran(folder: Path, items: Sequence[Item], run: Callable[[Case], Trace], tell: Callable[[str], None]) -> Ran:
     """What each pair runs of these items: as kept in this folder, else by running them in sessions that note it. No
     file of pairs that cannot be run. BadInput if none can."""
@@ -127,9 +124,6 @@ def _traced(items: Sequence[Item], run: Callable[[Case], Trace], tell: Callable[
         for case in item.cases:
             own.update(json.loads(run(case).facts.get(FILES, "[]")))
     return {pair: sorted(own) for pair, own in files.items()}
-
-
-# The files that are changed -------------------------------------------------------------------------------------
 
 
 def changes(named: Sequence[str], tree: Path, base: Path) -> list[Change]:

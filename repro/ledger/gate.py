@@ -123,9 +123,6 @@ def judge_issue(issue: Issue, today: date) -> Judgement:
     return Judgement(color=Color.GREEN)
 
 
-# The whole run ---------------------------------------------------------------------------------------------------
-
-
 def changes(history: History, run: str) -> list[str]:
     """What became of the states in this run: what is new, fixed, regressed or flaky since the runs before it."""
     rows = measurements(history)

@@ -138,9 +138,6 @@ def same_run(path: Path | None, run: str) -> Iterator[LedgerRun]:
             ledger.facts(run, ledger_run.gathered())
 
 
-# Rows ------------------------------------------------------------------------------------------------------------
-
-
 def case_row(run: str, target: Target, case: Case, trace: Trace, status: Status) -> CaseRow:
     setup = case.setup
     return CaseRow(

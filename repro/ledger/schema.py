@@ -223,9 +223,6 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         raise
 
 
-# Rows as they are stored ---------------------------------------------------------------------------------------
-
-
 def columns(kind: type[Row] | type[Run]) -> str:
     """The columns of a row, in the order of its fields."""
     return ", ".join(f'"{field.name}"' for field in fields(kind))

@@ -102,8 +102,6 @@ def reaches(argument: str | None, span: Span, memory: Sequence[Span]) -> bool:
     return argument in (None, span.name) or any(own.name == argument and own.first == span.first for own in memory)
 
 
-# Findings --------------------------------------------------------------------------------------------------------
-
 # By what is wrong, the kernel and its argument: index and length, in elements of that argument, of the first place.
 _seen: dict[str, Array] = {}
 _launches = 0
@@ -145,9 +143,6 @@ def set_host(buffers: Iterable[torch.Tensor]) -> None:
 def set_dumps(rows: Iterable[torch.Tensor]) -> None:
     """Say which rows padding writes to, whatever it writes: their contents belong to no request."""
     _dumps[:] = [(row.data_ptr(), row.data_ptr() + row.numel() * row.element_size()) for row in rows]
-
-
-# The launch under way --------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -300,9 +295,6 @@ def kept(ptrs: Any, size: int) -> Any:
     if _under_way is None or _under_way.spans is None:
         return None
     return _under_way.kept(ptrs, size)
-
-
-# The interpreter's loads and stores ------------------------------------------------------------------------------
 
 
 def _watched_load(load: Any) -> Any:

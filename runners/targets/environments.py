@@ -333,9 +333,6 @@ def bare_loop() -> dict[str, str]:
     return {"EAGLEEYE_RECORD": "bare"}
 
 
-# What is missing -------------------------------------------------------------------------------------------------
-
-
 def device_lacks(engine: str) -> str:
     """Why this machine has no device for this engine; empty if it has."""
     if engine != "cuda":

@@ -90,8 +90,6 @@ class Nightly:
             raise pytest.UsageError("a nightly run is kept in a ledger: --ledger DB, or EAGLEEYE_LEDGER")
         return path.absolute()
 
-    # What the tests ask for ------------------------------------------------------------------------------------
-
     @property
     def run(self) -> str:
         return self.book.run
@@ -158,8 +156,6 @@ class Nightly:
     @property
     def today(self) -> date:
         return datetime.now(UTC).date()
-
-    # What pytest asks for --------------------------------------------------------------------------------------
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:

@@ -78,9 +78,6 @@ def _slots(page_table: torch.Tensor, row: int, length: int, pages: int, size: in
     return (held[:, None] * size + torch.arange(size)).view(-1)[:length]
 
 
-# Schedules -------------------------------------------------------------------------------------------------------
-
-
 def schedule_of(lengths: torch.Tensor) -> torch.Tensor:
     """As long as FlashAttention 3's own for single queries: a counter, and four numbers for each sequence, of which
     there are a multiple of four. Here the first numbers are the lengths that it is made for, and who makes it puts its

@@ -222,9 +222,6 @@ def _places(addresses: Any, low: int, size: int) -> Any:
     return offsets >> (size.bit_length() - 1)
 
 
-# What is recorded of a kernel's loads and stores -----------------------------------------------------------------
-
-
 def _whole(data: Any, shape: tuple[int, ...]) -> Any:
     if data.shape == shape:
         return data

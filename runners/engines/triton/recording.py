@@ -218,9 +218,6 @@ def record(
         builder.__class__, builder.given = triton_interpreter.InterpreterBuilder, []
 
 
-# Loops -----------------------------------------------------------------------------------------------------------
-
-
 def agreed_range(*bounds: Any) -> Any:
     """Python's range, in a kernel. While it is recorded, programs that go round equally often go on together."""
     start, stop, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]

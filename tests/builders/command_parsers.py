@@ -1,0 +1,24 @@
+"""The parsers of all commands, as the command lines build them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from fuzz import options as fuzz_options
+from reports import __main__ as reports
+from repro.commands import options as repro_options
+from runners.commands import options as runners_options
+
+PARSERS = {
+    "fuzz": fuzz_options._parser,
+    "repro": repro_options._parser,
+    "reports": reports._parser,
+    "runners": runners_options._parser,
+}
+
+
+def commands_of(parser: argparse.ArgumentParser) -> dict[str, Any]:
+    """Each verb's own parser, by the verb's name."""
+    (choices,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(choices)
