@@ -26,8 +26,8 @@ from runners.engines.standins import native_imports
 from runners.processes.pool import Pool
 from runners.recording.observer import HarnessError, Unsupported, Watch
 from runners.releases import catalogue
-from runners.releases.posing import Posing
 from runners.releases.refusals import REFUSALS, Refusal, refused
+from runners.releases.workers.posing import Posing
 from runners.sessions import attribution
 from runners.sessions.attribution import not_built, raise_harness_error
 from runners.sessions.errors import Misshapen, SglangError, device_waited, sglang_errors, unreadable

@@ -28,7 +28,7 @@ JOB = jobs()[0]
 TRACEBACK = """Traceback (most recent call last):
   File "/w/runners/processes/session_process.py", line 63, in session
     run_case = open_session(case.setup, target, watch)
-  File "/w/runners/releases/draft/v0_5_14.py", line 34, in graph
+  File "/w/runners/releases/adapters/draft/v0_5_14.py", line 34, in graph
     return outputs(runner.execute(forward_batch), counts, runner.topk)
   File "/root/.cache/targets/0.5.99/sglang/srt/speculative/runner.py", line 7, in __getattr__
     raise AttributeError(name)

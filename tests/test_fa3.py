@@ -21,9 +21,9 @@ from runners.engines.standins import fa3 as standin
 from runners.engines.standins import native_imports
 from runners.processes.pool import Pool
 from runners.recording.observer import HarnessError
-from runners.releases import fa3
-from runners.releases.fa3 import Call, Calls
-from runners.releases.fa3_metadata import FOREIGN, metadata
+from runners.releases.backends import fa3
+from runners.releases.backends.fa3 import Call, Calls
+from runners.releases.backends.fa3_metadata import FOREIGN, metadata
 from runners.targets.environments import sglang_path
 
 pytestmark = pytest.mark.emulated

@@ -57,6 +57,7 @@ VIOLATIONS = (
     ("fuzz/planted_16.py", "import fuzz.commands.run"),
     ("fuzz/cluster/planted_17.py", "import ray"),
     ("runners/planted_18.py", "import repro.commands.shrink"),
+    ("runners/releases/options/planted_19.py", "from runners.releases.workers.verifier import verifier"),
 )
 ALLOWED = {"repro.planted_14", "runners.engines.planted_15"}
 

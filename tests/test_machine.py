@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from runners.releases import machine
+from runners.releases.starting import machine
 
 pytestmark = pytest.mark.emulated
 

@@ -72,7 +72,7 @@ def test_they_are_drawn_now_and_then(runner: str) -> None:
 @pytest.mark.emulated
 def test_each_axis_of_a_request_has_positions_of_its_own() -> None:
     """Imported here: this module is read where torch need not be."""
-    mrope = importlib.import_module("runners.releases.mrope")
+    mrope = importlib.import_module("runners.releases.options.mrope")
     lengths = np.array([[request.seq_len] for request in REQUESTS])
     positions = lengths + np.arange(4)
     given = mrope.given(SETUP, REQUESTS, positions)[mrope.NAME]

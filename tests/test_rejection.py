@@ -93,7 +93,7 @@ def test_they_are_drawn_now_and_then() -> None:
 @pytest.mark.emulated
 def test_what_requests_sample_by() -> None:
     """Imported here: this module is read where torch need not be."""
-    rejection = importlib.import_module("runners.releases.rejection")
+    rejection = importlib.import_module("runners.releases.options.rejection")
     requests = [Request(slot=1, seq_len=3, data=1), Request(slot=2, seq_len=3, data=2, greedy=True)]
     given = rejection.given(SETUP, requests)
     assert np.allclose(given["draft_probs"].sum(axis=1), 1) and given["draft_probs"].min() > 0
@@ -106,7 +106,7 @@ def test_what_requests_sample_by() -> None:
 
 @pytest.mark.emulated
 def test_every_batch_draws_alike() -> None:
-    rejection, torch = importlib.import_module("runners.releases.rejection"), importlib.import_module("torch")
+    rejection, torch = importlib.import_module("runners.releases.options.rejection"), importlib.import_module("torch")
     live = types.SimpleNamespace(setup=SETUP, device="cpu")
     shares = torch.softmax(torch.arange(3 * SETUP.vocab_size).reshape(3, -1) / 100, dim=-1)
     with rejection.drawing(live):

@@ -12,8 +12,8 @@ import pytest
 
 from repro.cases.runner_facts import RUNNER_FACTS
 from runners.recording.observer import HarnessError
-from runners.releases.stood_in import STOOD_IN, stood_in
-from runners.releases.verify_eager.family import NotStoodIn, StandIn, of_class
+from runners.releases.adapters.stood_in import STOOD_IN, stood_in
+from runners.releases.adapters.verify_eager.family import NotStoodIn, StandIn, of_class
 
 pytestmark = pytest.mark.emulated
 

@@ -21,7 +21,7 @@ from repro.traces.trace import Array
 from runners.engines import active, staging
 from runners.engines.guards import Guards
 from runners.recording.observer import Watch
-from runners.releases.draft.family import given
+from runners.releases.adapters.draft.family import given
 from runners.releases.live import Adapter, Family, Live, Outputs
 from runners.sessions import memory
 from runners.sessions.captured import Captured

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from runners.releases import traced
+from runners.releases.starting import traced
 
 pytestmark = pytest.mark.emulated
 

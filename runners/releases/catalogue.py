@@ -15,8 +15,9 @@ from repro.cases.releases import release_order
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
 from runners.engines.standins import native_imports
 from runners.recording.observer import HarnessError, Unsupported
-from runners.releases import fa3, flashinfer, machine
+from runners.releases.backends import fa3, flashinfer
 from runners.releases.live import Adapter
+from runners.releases.starting import machine
 from runners.targets.bundle import xgrammar_standin
 
 # Native modules that releases from here on import whether or not there is a GPU.
@@ -109,7 +110,7 @@ def parts(release: str, runner: str) -> Callable[..., Any]:
         raise NotDriven(f"sglang {release} is older than {since}, {why}")
     folder = _folder(runner)
     exceptions = [module_of(folder, first) for first in _not_newer(release, folder)[-1:]]
-    modules = [*exceptions, *(_import(f"runners.releases.{folder}.{name}") for name in ("family", "adapter"))]
+    modules = [*exceptions, *(_import(f"{__package__}.{folder}.{name}") for name in ("family", "adapter"))]
 
     def part(name: str, *default: Any) -> Any:
         """AttributeError where nothing has this name and there is no default."""
@@ -130,14 +131,14 @@ def _not_newer(release: str, folder: str) -> list[str]:
 
 
 def first_releases(folder: str) -> tuple[str, ...]:
-    """The first release of each module of exceptions in this folder, rising: what they are named after. A release newer
-    than all is driven by the last, and its trace says so."""
-    names = (path.stem for path in Path(__file__).with_name(folder).glob("v*_*.py"))
+    """The first release of each module of exceptions in this package, rising: what they are named after. A release
+    newer than all is driven by the last, and its trace says so."""
+    names = (path.stem for path in Path(__file__).parent.joinpath(*folder.split(".")).glob("v*_*.py"))
     return tuple(sorted((name.removeprefix("v").replace("_", ".") for name in names), key=release_order))
 
 
 def _folder(runner: str) -> str:
-    return RUNNER_FACTS[runner].adapters or runner
+    return f"adapters.{RUNNER_FACTS[runner].adapters or runner}"
 
 
 def load_all(release: str) -> dict[str, Adapter | NotDriven | HarnessError]:
@@ -161,7 +162,7 @@ def load_all(release: str) -> dict[str, Adapter | NotDriven | HarnessError]:
 
 def module_of(folder: str, first: str) -> ModuleType:
     """The module of this folder for releases from `first` on."""
-    return _import(f"runners.releases.{folder}.v" + first.replace(".", "_"))
+    return _import(f"{__package__}.{folder}.v" + first.replace(".", "_"))
 
 
 def _import(name: str) -> ModuleType:

@@ -7,7 +7,8 @@ import importlib
 import sys
 from typing import Any
 
-from runners.releases import fa3
+from runners.releases.backends import fa3
+from runners.releases.workers.ports import forget_port
 
 # Modules, and what in them is None until the first setup that needs it; not every release has each.
 _NONE_AT_FIRST = {
@@ -41,9 +42,7 @@ def let_go() -> None:
     groups: Any = importlib.import_module("sglang.srt.distributed.parallel_state")
     groups.destroy_model_parallel()
     groups.destroy_distributed_environment()
-    # Only now: what asks for ports imports sglang, which is to be imported in an order of its own.
-    arguments: Any = importlib.import_module("runners.releases.workers.arguments")
-    arguments.forget_port()
+    forget_port()
     # Since 0.5.15 flags, streams, buffers and the graphs' pool are here; since 0.5.17 the arguments as well.
     context: Any = sys.modules.get("sglang.srt.runtime_context")
     if context is not None:

@@ -18,8 +18,10 @@ from runners.engines.active import engine
 from runners.engines.guards import Guards
 from runners.engines.staging import flats
 from runners.recording.observer import Watch
-from runners.releases import adaptive, attention_calls, buckets, dp_ranks, model
+from runners.releases import attention_calls, model
 from runners.releases.live import Adapter, Live, mha_cache
+from runners.releases.options import adaptive, dp_ranks
+from runners.releases.workers import buckets
 from runners.sessions import attributes, memory
 from runners.sessions.errors import sglang_errors
 from runners.sessions.extents import Extents

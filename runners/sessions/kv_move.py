@@ -16,8 +16,8 @@ from runners.engines.poison import Poisoned
 from runners.engines.staging import StagingBuffer
 from runners.recording.observer import RunCase, Watch
 from runners.releases import catalogue
-from runners.releases.kv_move.family import Batch, Move, Pools
-from runners.releases.stood_in import stood_in
+from runners.releases.adapters.kv_move.family import Batch, Move, Pools
+from runners.releases.adapters.stood_in import stood_in
 from runners.sessions import memory
 from runners.sessions.answers import see_memory
 from runners.sessions.errors import attributed, sglang_errors

@@ -24,9 +24,11 @@ from repro.cases.runner_facts import RUNNER_FACTS
 from runners.engines import building
 from runners.engines.active import engine
 from runners.recording.observer import HarnessError, OpenSession, RunCase, Unsupported, Watch
-from runners.releases import catalogue, fa3, model, native, traced
+from runners.releases import catalogue, model
+from runners.releases.adapters.stood_in import stood_in
+from runners.releases.backends import fa3
 from runners.releases.reference import rounding
-from runners.releases.stood_in import stood_in
+from runners.releases.starting import native, traced
 from runners.sessions import memory, mutation, replay, serving
 from runners.sessions.attribution import not_built
 from runners.sessions.errors import device_waited

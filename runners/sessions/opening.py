@@ -5,8 +5,8 @@ from __future__ import annotations
 from repro.cases.case import Case, Setup, Target
 from runners.recording.observer import RunCase, Watch
 from runners.recording.parts import Parts
-from runners.releases import opening
 from runners.releases.live import Adapter
+from runners.releases.starting import opening
 from runners.sessions import open as plain
 
 changed, close_session = plain.changed, plain.close_session

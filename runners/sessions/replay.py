@@ -21,8 +21,8 @@ from runners.engines.staging import StagingBuffer
 from runners.recording.observer import HarnessError, Refused, RunCase, Unsupported, Watch
 from runners.recording.packed import PackedLayout
 from runners.releases.live import Adapter
+from runners.releases.options.sliding import reserved
 from runners.releases.refusals import refused
-from runners.releases.sliding import reserved
 from runners.sessions import serving
 from runners.sessions.captured import Captured
 from runners.sessions.errors import SglangError, unreadable

@@ -20,7 +20,7 @@ from runners.engines.active import engine
 from runners.engines.sending import sent
 from runners.engines.staging import HostArrays, StagingBuffer
 from runners.recording.observer import Refused, Watch
-from runners.releases.eager_metadata import eager_metadata
+from runners.releases.backends.eager_metadata import eager_metadata
 from runners.releases.live import RETURNED, Given, Outputs, Rows
 from runners.sessions import memory, writes
 from runners.sessions.answers import (

@@ -17,11 +17,11 @@ from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
 from runners.recording.observer import RunCase, Watch
 from runners.releases import catalogue, model
+from runners.releases.adapters.stood_in import stood_in
+from runners.releases.adapters.verify_eager.family import Verified, verified, watched
+from runners.releases.adapters.verify_eager.ranks import ranks_told
 from runners.releases.live import Live, mha_cache
 from runners.releases.reference.target import verify_chain
-from runners.releases.stood_in import stood_in
-from runners.releases.verify_eager.family import Verified, verified, watched
-from runners.releases.verify_eager.ranks import ranks_told
 from runners.sessions import memory
 from runners.sessions.answers import see_memory
 from runners.sessions.errors import attributed, sglang_errors

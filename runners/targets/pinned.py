@@ -80,9 +80,9 @@ DIFFERENCES = (
         releases=">=0.5.14",
         oldest={"sglang-kernel": "0.4.3", "flashinfer-python": "0.6.12"},
         why="kernels of attention and sampling take the same arguments; those that a later release gives and they do "
-        "not take are left out (runners/releases/fa3.py) or end the run by name. The exception: from 0.5.18 on "
-        "fast_prefill_plan gives flashinfer's plan one that 0.6.12 does not take, so that draft_extend over flashinfer "
-        "and verify's opt-in host plan are unsupported (runners/releases/refusals.py)",
+        "not take are left out (runners/releases/backends/fa3.py) or end the run by name. The exception: from 0.5.18 "
+        "on fast_prefill_plan gives flashinfer's plan one that 0.6.12 does not take, so that draft_extend over "
+        "flashinfer and verify's opt-in host plan are unsupported (runners/releases/refusals.py)",
     ),
     Difference(
         engine="cuda",

@@ -84,7 +84,7 @@ class Experts:
 
     @classmethod
     def of(cls, layer: Any) -> Experts:
-        """layer: sglang's DeepseekV2MoE, configured as in runners/releases/deepseek.py."""
+        """layer: sglang's DeepseekV2MoE, configured as in options/deepseek.py."""
         assert layer.routed_scaling_factor == 1.0
         up, down = (
             getattr(layer.experts, f"{name}_weight").detach().to("cpu", torch.float64) for name in ("w13", "w2")

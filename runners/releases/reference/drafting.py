@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from repro.cases.layout import draft_positions
-from runners.releases import algorithms, rejection
 from runners.releases.live import Live
+from runners.releases.options import algorithms, rejection
 from runners.releases.reference import operations as op
 from runners.releases.reference.chosen import largest, largest_set
 from runners.releases.reference.llama import Attend, Scores, Tokens

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from runners.releases import algorithms
 from runners.releases.live import Live
+from runners.releases.options import algorithms
 from runners.releases.reference import operations as op
 from runners.releases.reference.chosen import largest
 from runners.releases.reference.llama import Tokens

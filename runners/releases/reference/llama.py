@@ -180,7 +180,7 @@ def layers(model: Any) -> Any:
 
 
 def cached(model: Any) -> list[Cached]:
-    """Of each layer; of a sliding and a full one as runners/releases/sliding.py has them: the full layer's first."""
+    """Of each layer; of a sliding and a full one as options/sliding.py has them: the full layer's first."""
     pattern = getattr(model.config, "hybrid_layer_pattern", None)
     return [Cached(keys=2, values=3) if sliding else ALONE for sliding in pattern or [0]]
 

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import inspect
 import os
-import socket
 from typing import Any
 
 from sglang.srt.server_args import ServerArgs
 
 from repro.cases.case import Setup
 from repro.cases.layout import pool_tokens
-from runners.recording.observer import HarnessError, Unsupported
-from runners.releases import adaptive, deterministic, quantised
+from runners.recording.observer import Unsupported
 from runners.releases.model import Folders
+from runners.releases.options import adaptive, deterministic, quantised
+from runners.releases.workers.ports import own_port
 
 # How the buckets of graphs are given up to 0.5.13; since then they are in cuda_graph_config.
 _GONE = {"cuda_graph_bs", "cuda_graph_max_bs", "disable_piecewise_cuda_graph"}
 _REJECTION = "speculative_use_rejection_sampling"
-# Where a process looks for a port of its own, and how far apart two that were forked one after the other begin.
-_PORTS, _STRIDE = range(15000, 32000), 5
 
 
 def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) -> dict[str, Any]:
@@ -83,25 +79,8 @@ def ranks() -> dict[str, Any]:
         "attn_cp_rank": 0,
         "moe_dp_rank": 0,
         "dp_rank": None,
-        "nccl_port": _own_port(os.getpid()),
+        "nccl_port": own_port(os.getpid()),
     }
-
-
-@functools.cache
-def _own_port(process: int) -> int:
-    """A port that no process listens on now, one for both workers of a process, which join one group; another one after
-    a fork. Processes begin to look at different ports, below those that the system gives away by itself: of many that
-    start together no two find the same one free."""
-    for port in range(_PORTS.start + process * _STRIDE % len(_PORTS), _PORTS.stop):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("", port))
-            return port
-    raise HarnessError("no port is free")
-
-
-def forget_port() -> None:
-    """Take another one for the next group of this process: the system keeps the last one's for a while."""
-    _own_port.cache_clear()
 
 
 def construct(kind: Any, *args: Any, **given: Any) -> Any:

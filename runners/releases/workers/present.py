@@ -9,10 +9,10 @@ from typing import Any
 from repro.cases.case import Setup
 from repro.cases.layout import pool_tokens
 from runners.recording.observer import Unsupported
-from runners.releases import sliding
 from runners.releases.catalogue import first_releases, latest, module_of, present_release
 from runners.releases.live import Live
 from runners.releases.model import Folders
+from runners.releases.options import sliding
 from runners.releases.workers import arguments, building
 from runners.releases.workers.building import Generation
 

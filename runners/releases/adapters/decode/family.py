@@ -1,0 +1,136 @@
+"""A decode batch: per request the token that is decoded, its position and its KV slot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from repro.cases.case import Request, Setup
+from repro.cases.layout import Ints
+from repro.cases.payload import integers_each
+from runners.releases import model
+from runners.releases.backends import fa3, fa3_metadata
+from runners.releases.live import Family, Given, Live
+from runners.releases.options.sliding import any_cache, as_full
+from runners.releases.reference import target
+
+CALLER = (
+    "batch_size",
+    "input_ids",
+    "seq_lens",
+    "seq_lens_cpu",
+    "seq_lens_sum",
+    "req_pool_indices",
+    "positions",
+    "out_cache_loc",
+)
+
+
+def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
+    """All [n]: input_ids, req_pool_indices, seq_lens, which counts the token that is decoded, its positions and its
+    out_cache_loc."""
+    lengths = np.array([r.seq_len for r in requests], dtype=np.int64)
+    slots = np.array([r.slot for r in requests], dtype=np.int64)
+    return {
+        "input_ids": integers_each([r.data for r in requests], "input_ids", (), setup.vocab_size),
+        "req_pool_indices": slots,
+        "seq_lens": lengths,
+        "positions": lengths - 1,
+        "out_cache_loc": table[slots, lengths - 1],
+    }
+
+
+def caller(forward_batch: Any) -> Mapping[str, Any]:
+    return {name: getattr(forward_batch, name) for name in CALLER}
+
+
+def backend(live: Live) -> Any:
+    """The target's attention backend."""
+    return live.target.model_runner.attn_backend
+
+
+def sliding(live: Live) -> Mapping[str, torch.Tensor]:
+    """What sliding layers read, where there are any: Triton has buffers of its own for them, flashinfer lists of two,
+    theirs first."""
+    setup = live.setup
+    if setup.backend == "fa3":
+        return {}
+    found = sliding_of(backend(live)) if setup.window else {}
+    if setup.swa:
+        found = {**found, "window_kv_indices": as_full(found["window_kv_indices"], setup.page_size)}
+    return found
+
+
+def own_pages(setup: Setup) -> int:
+    """The page size where sliding layers have KV slots of their own, else 0."""
+    return setup.page_size if setup.swa else 0
+
+
+def sliding_used(live: Live, used: int) -> Mapping[str, torch.Tensor]:
+    """The same as a call's: so many indices, and of every row where it begins, in an idle batch as well."""
+    return {name: tensor[None, : None if name.endswith("indptr") else used] for name, tensor in sliding(live).items()}
+
+
+def sliding_of(backend: Any) -> Mapping[str, torch.Tensor]:
+    """The same of one attention backend."""
+    if isinstance(backend.kv_indptr, list):
+        return {"window_kv_indptr": backend.kv_indptr[0], "window_kv_indices": backend.cuda_graph_kv_indices[0]}
+    return {"window_kv_indptr": backend.window_kv_indptr, "window_kv_indices": backend.cuda_graph_window_kv_indices}
+
+
+def only(buffer: Any) -> Any:
+    """A buffer of an attention backend; flashinfer's keeps a list, with that of sliding layers first, if there are."""
+    return buffer[-1] if isinstance(buffer, list) else buffer
+
+
+def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
+    """Of the Triton and the flashinfer backend, and the token ids and such that padding leaves alone."""
+    names = {
+        "kv_indptr": "kv_indptr",
+        "kv_indices": "cuda_graph_kv_indices",
+        "num_kv_splits": "cuda_graph_num_kv_splits",
+        "attn_logits": "cuda_graph_attn_logits",
+        "attn_lse": "cuda_graph_attn_lse",
+        "qo_indptr": "qo_indptr",
+        "mask_indptr": "mask_indptr",
+        "custom_mask": "cuda_graph_custom_mask",
+    }
+    tensors = {name: only(getattr(backend(live), attribute, None)) for name, attribute in names.items()}
+    if live.setup.backend == "fa3":
+        tensors |= fa3_metadata.static([backend(live)])
+    tensors["next_token_logits"] = runner.buffers.next_token_logits_buffer
+    tensors |= sliding(live)
+    return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
+
+
+def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
+    """Of kv_indices, which is as long as the context allows, as much as this batch can use."""
+    used = int(given["seq_lens"].sum()) + live.setup.max_bs
+    if live.setup.backend == "fa3":
+        return fa3_metadata.metadata(
+            fa3.calls.of(bs, bs), queries=bs, each=1, used=used, page_size=own_pages(live.setup)
+        )
+    return {
+        "kv_indptr": only(backend(live).kv_indptr)[None],
+        "kv_indices": only(backend(live).cuda_graph_kv_indices)[None, :used],
+        **sliding_used(live, used),
+    }
+
+
+FAMILY = Family(
+    given=given,
+    flat=frozenset(),
+    noisy=(),
+    buffers=("input_ids", "seq_lens", "seq_lens_cpu", "req_pool_indices", "out_cache_loc", "positions"),
+    caller=caller,
+    model_runner=lambda live: live.target.model_runner,
+    configs=lambda setup: (model.llama(setup), model.llama(setup)),
+    static=static,
+    metadata=metadata,
+    prefix=lambda setup, request: request.seq_len - 1,
+    kv=any_cache,
+    reference=target.decode,
+)

@@ -1,7 +1,0 @@
-"""The first worker drafts from the same batches as the second."""
-
-from __future__ import annotations
-
-from runners.releases.draft import family
-
-FAMILY = family.FAMILY

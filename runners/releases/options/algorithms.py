@@ -1,0 +1,48 @@
+"""What sglang's speculative algorithms differ in, release by release the same: models, vocabularies, KV caches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from repro.cases.case import Setup
+from repro.cases.layout import Ints
+from runners.releases import model
+from runners.releases.live import mha_cache
+from runners.releases.options import mrope
+from runners.releases.options.deepseek import deepseek, latent_cache
+
+AUXILIARY = 3  # layers of the target whose hidden states EAGLE3's draft model is given
+
+
+def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Of target and draft model."""
+    if setup.algorithm == "EAGLE3":
+        draft_only = {"draft_vocab_size": draft_vocab(setup), **mrope.config(setup)}
+        return model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle3") | draft_only
+    if setup.algorithm == "NEXTN":
+        return deepseek(setup), deepseek(setup)
+    return model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle")
+
+
+def hot_tokens(setup: Setup) -> Ints:
+    """The tokens of the target that an EAGLE3 draft model knows, under its own numbers 0, 1, ...: every other one."""
+    return np.arange(1, setup.vocab_size, 2, dtype=np.int64)
+
+
+def draft_vocab(setup: Setup) -> int:
+    """How many tokens the draft model knows; it is by its own numbers that topk_index names them."""
+    return len(hot_tokens(setup)) if setup.algorithm == "EAGLE3" else setup.vocab_size
+
+
+def verified_size(setup: Setup) -> int:
+    """How wide the hidden states are that the target hands to the draft model after a verify."""
+    return setup.hidden_size * (AUXILIARY if setup.algorithm == "EAGLE3" else 1)
+
+
+def kv(model_runner: Any) -> list[torch.Tensor]:
+    """The KV cache of the draft model."""
+    return (latent_cache if hasattr(model_runner.token_to_kv_pool, "kv_buffer") else mha_cache)(model_runner)

@@ -1,0 +1,1 @@
+"""What is done once a process, before sglang serves a setup."""
