@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
+from repro.cases.atomic_file import written
 from repro.cases.case import Case
 from repro.cases.codec import Seed, dumps
 
@@ -38,10 +38,8 @@ class InFlight:
             if len(self._numbers) == _CASES_MAX:
                 self._drop(next(iter(self._numbers)))
             self._numbers[case] = self._free.pop()
-            path = self._path(case)
-            temporary = path.with_suffix(f".{os.getpid()}.tmp")
-            temporary.write_text(dumps(Seed(about={"found": "in flight when this was written"}, case=case)), "utf-8")
-            temporary.replace(path)
+            with written(self._path(case), flushed=False) as file:
+                file.write(dumps(Seed(about={"found": "in flight when this was written"}, case=case)).encode())
 
     def before(self, run: Callable[[Case], T]) -> Callable[[Case], T]:
         """The same function, with the case on disk from before it begins until it has ended."""

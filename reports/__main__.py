@@ -19,6 +19,7 @@ from reports.markdown import markdown
 from reports.records import read_records
 from reports.subjects import subjects
 from repro.cases.atomic_file import write_text
+from repro.cases.bounded_file import read_text
 from repro.cases.codec import BadSeed
 from repro.commands.cli import BadInput, Parser, ended
 from repro.ledger.known import BadIssues, Issue, load
@@ -59,7 +60,7 @@ def _issue(options: argparse.Namespace) -> str:
     history = read(options.ledger) if options.ledger else None
     candidates = issue.candidates(subjects(history, load()), Path(options.finding).stem) if history else []
     texts = {
-        name: path.read_text() if (path := getattr(options, name)) else ""
+        name: read_text(path, issue.BYTES_MAX) if (path := getattr(options, name)) else ""
         for name in ("first", "script", "patch", "test")
     }
     return issue.issue(issue.material(options.finding, candidates, options.range, seen_on=options.seen_on, **texts))

@@ -11,6 +11,7 @@ from typing import Any
 
 from reports.events import release_and_engine
 from reports.subjects import Subject, range_of
+from repro.cases.bounded_file import read_text
 from repro.cases.case import Case, Setup
 from repro.cases.codec import AboutValue, loads, read
 from repro.cases.runner_facts import RUNNER_FACTS
@@ -34,6 +35,8 @@ RUNNERS = {
         "--disable-cuda-graph --enable-dp-attention --enable-multi-layer-eagle",
     ),
 }
+# Of each file that goes into the text.
+BYTES_MAX = 16 << 20
 # So many runs in fresh processes, all of which failed, rule out chance.
 FRESH_MIN = 2
 _WITHOUT_SPECULATION = ("decode", "cpu_decode")
@@ -119,14 +122,22 @@ def material(
         raise CannotTell(f"{name}: its smallest case is missing")
     else:
         raise CannotTell(f"{name}: no such seed file, and no such finding in the ledger")
-    range_found = json.loads(span.read_text()) if span else {}
-    if not isinstance(range_found, dict) or (span and "first_bad" not in range_found):
-        raise CannotTell(f"{span}: is not what python -m repro bisect --json writes")
+    range_found = _span(span) if span else {}
     about = dict(seed.about)
     if seen_on:
         # How often it failed was counted elsewhere.
         about = {name: value for name, value in about.items() if name != "failed"} | {"found": seen_on}
     return Material(case=seed.case, about=about, span=range_found, subject=subject, **texts)
+
+
+def _span(path: Path) -> dict[str, Any]:
+    try:
+        form = json.loads(read_text(path, BYTES_MAX))
+    except (ValueError, RecursionError):
+        form = None
+    if not isinstance(form, dict) or "first_bad" not in form:
+        raise CannotTell(f"{path}: is not what python -m repro bisect --json writes")
+    return form
 
 
 def issue(material: Material) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from repro.cases.bounded_file import read_text
 from repro.cases.case import problems
 from repro.cases.codec import Seed, dumps
 from repro.ledger.read import History
@@ -15,6 +16,9 @@ from repro.ledger.run import check_of_replay
 from repro.traces.campaign import Campaign, CampaignFinding, Replay, loads
 from repro.traces.typed import BadRecord
 
+# Of a campaign's record: what it counted and its findings, with their cases.
+_BYTES_MAX = 256 << 20
+
 
 def read_records(paths: Sequence[Path]) -> History:
     """The campaigns and replays of all files together. BadRecord, naming the file, if one is not a record."""
@@ -22,11 +26,9 @@ def read_records(paths: Sequence[Path]) -> History:
     replays: list[Replay] = []
     for path in paths:
         try:
-            more_campaigns, more_replays = loads(path.read_text(encoding="utf-8"))
+            more_campaigns, more_replays = loads(read_text(path, _BYTES_MAX))
         except OSError as error:
             raise BadRecord(f"{path}: {error.strerror or error}") from error
-        except UnicodeDecodeError as error:
-            raise BadRecord(f"{path}: not UTF-8 text, from byte {error.start} on") from error
         except BadRecord as error:
             raise BadRecord(f"{path}: {error}") from error
         campaigns += more_campaigns

@@ -1,29 +1,75 @@
-"""Files that are either whole or absent, whatever kills the writer: written beside, flushed to disk, renamed."""
+"""Files that are either whole or absent, whatever kills the writer: written beside, flushed to disk, renamed.
+
+A path that exists and is no regular file (a device, a pipe) is written to, and never replaced. Of a symbolic link the
+file that it leads to is replaced, and the link stays.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
+import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
+
+_STREAMS = (1, 2)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Put `text` at `path` as UTF-8, replacing what was there in one step. OSError if the disk refuses."""
+    """Put `text` at `path` as UTF-8, replacing what was there in one step. OSError, naming the path, if the disk
+    refuses."""
+    with written(path) as file:
+        file.write(text.encode())
+
+
+@contextlib.contextmanager
+def written(path: Path, *, flushed: bool = True) -> Iterator[BinaryIO]:
+    """A file to be written, which is at `path` once the block has ended, and not at all if the block raises. flushed:
+    also after a power cut. OSError, naming the path, if the disk refuses."""
+    try:
+        with _in_place(path) or _beside(path.resolve() if path.is_symlink() else path, flushed) as file:
+            yield file
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+
+
+def _in_place(path: Path) -> BinaryIO | None:
+    """The file that is written to as it is: no regular one, or the one that standard output goes to."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    for stream, number in zip((sys.stdout, sys.stderr), _STREAMS, strict=True):
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(number), status):
+                stream.flush()
+                return os.fdopen(os.dup(number), "wb")
+    return None if stat.S_ISREG(status.st_mode) else path.open("wb")
+
+
+@contextlib.contextmanager
+def _beside(path: Path, flushed: bool) -> Iterator[BinaryIO]:
     # Process and thread name the temporary file: no two living writers share one, and one that a killed
     # writer left behind is simply overwritten by its successor.
     beside = path.with_name(f".{path.name[:100]}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
-        with beside.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with beside.open("wb") as file:
+            yield file
             file.flush()
-            os.fsync(file.fileno())
+            if flushed:
+                os.fsync(file.fileno())
         beside.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    if flushed:
+        _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:

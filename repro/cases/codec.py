@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from repro.cases import json_parts
 from repro.cases.atomic_file import write_text
+from repro.cases.bounded_file import read_text
 from repro.cases.case import Case, Request, Setup, Step, problems
 
 # Adding a field with a default keeps the number. Any other change of meaning, a changed default too, raises it.
@@ -139,16 +139,9 @@ def loads(text: str) -> Seed:
 def read(path: Path) -> Seed:
     """The seed in this file. BadSeed, naming the file, if it cannot be read or is not a seed."""
     try:
-        with path.open("rb") as file:
-            _need_size(os.fstat(file.fileno()).st_size)
-            # Devices and pipes have no size beforehand, so the reading is bounded as well.
-            content = file.read(BYTES_MAX + 1)
-        _need_size(len(content))
-        return loads(content.decode())
+        return loads(read_text(path, BYTES_MAX))
     except OSError as error:
         raise BadSeed(f"{path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise BadSeed(f"{path}: not UTF-8 text, from byte {error.start} on") from error
     except BadSeed as error:
         raise BadSeed(f"{path}: {error}") from error
 

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -174,6 +175,10 @@ def ended(work: Callable[[], int], *refusals: type[Exception], reader_left: Exit
         complain(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "))
     except KeyboardInterrupt:
         complain("interrupted")
+    except Exception as error:
+        # No verdict, so never a code that says that one was reached.
+        traceback.print_exc()
+        complain(f"harness error: {type(error).__name__}: {error}")
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from repro.cases.atomic_file import written
 from repro.cases.case import Target, problems
 from repro.cases.codec import BadSeed, case_from_json, case_to_json
 from repro.fidelity.observation import Observation, Outputs, StepOutputs, thinned
@@ -50,13 +50,8 @@ def save(path: Path, recording: Recording) -> None:
     store = _Store()
     cases = [_case_to_json(observation, store) for observation in recording.observations]
     head = {"format": FORMAT, "target": str(recording.target), "arrays": store.forms, "cases": cases}
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("wb") as file:
-            np.savez_compressed(file, head=_bytes(json.dumps(head).encode()), body=_bytes(b"".join(store.parts)))
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with written(path) as file:
+        np.savez_compressed(file, head=_bytes(json.dumps(head).encode()), body=_bytes(b"".join(store.parts)))
 
 
 def load(path: Path) -> Recording:

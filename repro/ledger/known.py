@@ -9,6 +9,7 @@ from datetime import date
 from pathlib import Path
 
 from repro.cases import json_parts
+from repro.cases.bounded_file import read_text
 from repro.cases.case import ENGINES, Setup
 from repro.cases.codec import BadSeed
 from repro.cases.conditions import BadCondition, condition
@@ -19,6 +20,7 @@ from repro.upstream.backports import BY_NAME
 
 KNOWN_ISSUES = Path(__file__).resolve().parents[1] / "known_issues.toml"
 _TEXT_MAX = 300
+_BYTES_MAX = 1 << 20
 _REQUIRED = frozenset({"title", "link", "probes", "targets", "explains", "expires"})
 _OPTIONAL = frozenset({"crashes", "mended_by", "setups"})
 
@@ -97,14 +99,13 @@ def _named(setup: Setup, verdict: Verdict) -> tuple[str, str]:
 def load(path: Path = KNOWN_ISSUES) -> tuple[Issue, ...]:
     """The issues of this file. BadIssues."""
     try:
-        with path.open("rb") as file:
-            form = tomllib.load(file)
+        form = tomllib.loads(read_text(path, _BYTES_MAX))
         fields = json_parts.as_fields("file", form, required=frozenset(), optional=frozenset({"issue"}))
         items = json_parts.as_list("issue", fields.get("issue", []))
         return tuple(_issue(f"issue {number}", item) for number, item in enumerate(items, start=1))
     except OSError as error:
         raise BadIssues(f"{path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, json_parts.Refused, BadSeed) as error:
+    except (tomllib.TOMLDecodeError, RecursionError, json_parts.Refused, BadSeed) as error:
         raise BadIssues(f"{path}: {error}") from error
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from repro.cases.atomic_file import written
 from repro.cases.case import Case, Target, problems
 from repro.cases.codec import BadSeed, case_from_json, case_to_json
 from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
@@ -67,13 +67,8 @@ def save(path: Path, stored: Kept) -> None:
         "seen": [[s.step, s.path, s.name, s.array.dtype.str, list(s.array.shape)] for s in trace.seen],
     }
     named, body = json.dumps(head).encode(), b"".join(seen.array.tobytes() for seen in trace.seen)
-    part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with part.open("wb") as file:
-            np.savez_compressed(file, head=_bytes(named), body=_bytes(body))
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with written(path, flushed=False) as file:
+        np.savez_compressed(file, head=_bytes(named), body=_bytes(body))
 
 
 def _bytes(data: bytes) -> Array:
