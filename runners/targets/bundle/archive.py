@@ -9,13 +9,14 @@ import hashlib
 import io
 import lzma
 import os
+import shutil
 import tarfile
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 # Twice what level 6 looks back over: smaller blocks compress worse, larger ones keep cores idle at the end.
 BLOCK = 16 << 20
@@ -24,6 +25,7 @@ LEVEL = 6
 THREADS_MAX = 8
 # Files carry this time whatever made them: the least that a zip file, where they come from, can express.
 _TIME = 315532800
+_NAME_MAX = 1 << 16  # bytes of a header that holds a long name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +93,56 @@ class _Blocks:
             self._file.write(self._under_way.popleft().result())
 
 
-def read(path: Path, into: Path) -> None:
-    """Unpack an archive. tarfile.TarError, lzma.LZMAError, EOFError or OSError if it is not an archive, or
-    incomplete."""
-    with tarfile.open(path, "r:xz") as tar:
-        tar.extractall(into, filter="data")
+class BadArchive(ValueError):
+    """This is no archive of a bundle, or incomplete. The text, one line, says why."""
+
+
+class _Header(tarfile.TarInfo):
+    """A header as `write` makes it: of a regular file, or of the long name of one."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.XHDTYPE):
+            raise BadArchive(f"{header.name!r} is no regular file")
+        # tarfile holds what is in front of a file whole.
+        if header.size < 0 or (header.type == tarfile.XHDTYPE and header.size > _NAME_MAX):
+            raise BadArchive(f"{header.name!r} states a size of {header.size} bytes")
+        return header
+
+
+def read(path: Path, into: Path, *, files_max: int, bytes_max: int) -> None:
+    """Unpack an archive into a folder that is made for it: regular files below that folder, so many at most, of so many
+    bytes together. BadArchive if it holds anything else or is damaged, OSError if the disk refuses."""
+    into.mkdir(parents=True)
+    files = size = 0
+    try:
+        # Of compressed streams in a row; and read once from front to end, whatever its headers say.
+        with lzma.open(path) as stream, tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as tar:
+            for member in tar:
+                files, size = files + 1, size + member.size
+                if files > files_max or size > bytes_max:
+                    raise BadArchive(f"it holds more than the {files_max} files of {bytes_max} bytes that are stated")
+                _extract(tar, member, into)
+    except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError, OverflowError, RecursionError) as error:
+        raise error if isinstance(error, BadArchive) else BadArchive(f"damaged: {error}") from error
+
+
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, into: Path) -> None:
+    parts = member.name.split("/")
+    if {"", ".", ".."} & set(parts) or "\0" in member.name:
+        raise BadArchive(f"{member.name!r} is no name below its folder")
+    content = None if member.sparse else tar.extractfile(member)
+    if content is None or member.size < 0:
+        raise BadArchive(f"{member.name!r} is no regular file")
+    path = into.joinpath(*parts)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Nothing lies here but what this made, so no name leads elsewhere; one that comes twice is refused.
+    with path.open("xb") as file:
+        shutil.copyfileobj(content, file)
+    if path.stat().st_size != member.size:
+        raise BadArchive(f"{member.name!r} ends too early")
+    path.chmod(0o755 if member.mode & 0o100 else 0o644)
 
 
 def digest(path: Path) -> str:

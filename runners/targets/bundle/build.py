@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.cases.atomic_file import write_text
+from repro.cases.bounded_file import read_bytes
 from repro.cases.releases import release_order
 from runners.targets.bundle import archive, flash_ops
 from runners.targets.bundle.archive import Member
@@ -29,6 +30,7 @@ FORMAT = 1
 LIST = "bundle.json"
 SUFFIX = ".tar.xz"
 RELEASE = "sglang-"
+_LIST_MAX = 1 << 20
 _IN_FRONT = re.compile(rf"^{BUNDLED}/[^/]+/")
 _SCRIPT = """\
 #!/usr/bin/env bash
@@ -100,22 +102,33 @@ def _in_front(wheels: Path, pip: Pip) -> dict[str, Member]:
 def listed(bundle: Path) -> dict[str, dict[str, Any]]:
     """The archives of a bundle by name: sha256, bytes, unpacked, files, made_from. NotUsable if it is not a bundle."""
     try:
-        form = json.loads((bundle / LIST).read_text())
+        form = json.loads(read_bytes(bundle / LIST, _LIST_MAX))
         archives = {name: dict(entry) for name, entry in form["archives"].items()}
         if form["format"] != FORMAT:
             raise NotUsable(f"{bundle / LIST} has format {form['format']!r:.20}; this version reads {FORMAT}")
-        for entry in archives.values():
+        for name, entry in archives.items():
+            _need_name(name)
             if not isinstance(entry["sha256"], str) or not isinstance(entry["made_from"], str):
                 raise TypeError("a digest that is not text")
-            if not isinstance(entry["bytes"], int) or not isinstance(entry["unpacked"], int):
+            if not all(type(entry[size]) is int and entry[size] >= 0 for size in ("bytes", "unpacked", "files")):
                 raise TypeError("a size that is not a number")
     except FileNotFoundError as error:
         raise NotUsable(f"{bundle} is not a complete bundle: it lacks {LIST}") from error
     except OSError as error:
         raise NotUsable(f"{bundle / LIST}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise NotUsable(f"{bundle / LIST} is not what python -m runners bundle writes") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise NotUsable(f"{bundle / LIST} is not what python -m runners bundle writes: {why:.200}") from error
     return archives
+
+
+def _need_name(name: str) -> None:
+    """ValueError unless a bundle's archives have such names: it becomes a directory of the cache."""
+    try:
+        if name not in ("base", FOLDER):
+            checked_release(name.removeprefix(RELEASE) if name.startswith(RELEASE) else "")
+    except NotUsable as error:
+        raise ValueError(f"an archive of the name {name!r:.80}") from error
 
 
 def _archive(

@@ -6,12 +6,10 @@ A bare host does this with its own Python: this module and what it imports need 
 from __future__ import annotations
 
 import json
-import lzma
 import os
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,10 +18,11 @@ from typing import Any
 from runners.targets.bundle import archive
 from runners.targets.bundle.build import RELEASE, SUFFIX, listed
 from runners.targets.environments import MARKER, NotUsable, targets_directory
-from runners.targets.install import need_space, only_one
+from runners.targets.install import contents, need_space, only_one
 
 _PART = ".part-"
 _OLD = ".old-"
+_MARKER_MAX = 1 << 16
 
 Entry = Mapping[str, Any]
 
@@ -87,7 +86,7 @@ def _need_whole(bundle: Path, entries: Mapping[str, Entry]) -> None:
         raise NotUsable(f"{bundle} is not a complete bundle: it lacks {lacking}{helps}")
     for name, entry in entries.items():
         path = bundle / (name + SUFFIX)
-        if archive.digest(path) != entry["sha256"]:
+        if path.stat().st_size != entry["bytes"] or archive.digest(path) != entry["sha256"]:
             raise NotUsable(f"{path} differs from when the bundle was made: copy the bundle again")
 
 
@@ -105,14 +104,14 @@ def _unpack(bundle: Path, name: str, entry: Entry, targets: Path) -> None:
     for remains in (part, old):
         shutil.rmtree(remains, ignore_errors=True)
     try:
-        archive.read(path, part)
-        if not _is_there(part, entry):
+        archive.read(path, part, files_max=entry["files"] + 1, bytes_max=entry["unpacked"] + _MARKER_MAX)
+        if not _is_there(part, entry) or contents(part) != (entry["files"], entry["unpacked"]):
             raise NotUsable(f"{path} does not hold what {bundle} lists")
         whole = targets / name
         if whole.exists():
             whole.rename(old)
         part.rename(whole)
-    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+    except archive.BadArchive as error:
         raise NotUsable(f"{path} cannot be unpacked: {error}") from error
     finally:
         for remains in (part, old):
