@@ -125,7 +125,7 @@ def test_a_seed_in_words_says_all_that_is_unusual() -> None:
     for text in (
         "a window of 7 tokens",
         "graphs with hidden states",
-        "1 position behind the context",
+        "positions behind the context: 1",
         "no batch padded",
     ):
         assert text in options

@@ -15,7 +15,8 @@ from fuzz.mutation.sites import mutants
 from oracles.catalogue import judge_all, overall
 from reports.issue import flags
 from repro.cases import codec
-from repro.cases.case import KV_DTYPES, Case, Target, problems
+from repro.cases.case import Case, Target, problems
+from repro.cases.options import KV_DTYPES
 from repro.cases.release_list import NEWEST
 from repro.cases.sort_key import MODEL, sort_key
 from repro.cases.words import paragraph

@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz.draw.rounds import SHORT_ROUNDS, different, examples, rounds
-from fuzz.draw.strategies import HIDDEN_SIZES, VOCAB_SIZES, cases, setups
+from fuzz.draw.strategies import cases, setups
 from fuzz.draw.swarm import EVERYTHING, LARGE, LENGTHS, MIDDLE, MOVES, SMALL, Swarm, swarms
 from repro.cases.case import Case, Request, Setup, problems, seq_len_max, setup_problems
 from repro.cases.codec import digest
+from repro.cases.options import OPTION
 from repro.cases.runner_facts import LATENT
 from tests.python_path import in_front
 
@@ -72,8 +73,8 @@ def test_setups_reach_the_whole_domain() -> None:
     assert {setup.page_size for setup in found} == {2, 4, 8, 16, 32, 64}  # no larger one fits with branches
     assert {setup.num_heads for setup in found} == {1, 2, 3, 4}
     assert any(setup.num_kv_heads < setup.num_heads for setup in found)
-    assert {setup.hidden_size for setup in found if setup.algorithm not in LATENT} == set(HIDDEN_SIZES)
-    assert {setup.vocab_size for setup in found} == set(VOCAB_SIZES)
+    assert {setup.hidden_size for setup in found if setup.algorithm not in LATENT} == set(OPTION["hidden_size"].drawn)
+    assert {setup.vocab_size for setup in found} == set(OPTION["vocab_size"].drawn)
     assert {len(setup.capture_bs) for setup in found} == {1, 2, 3, 4}
     assert {setup.max_bs for setup in found} == set(range(2, 9))
     assert {setup.slots - setup.max_bs for setup in found} == set(range(1, 5))  # room for a batch beyond all buckets

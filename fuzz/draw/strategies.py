@@ -6,6 +6,7 @@ Nothing is filtered: every choice is drawn from what the choices before it leave
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -15,35 +16,26 @@ from fuzz.draw.swarm import BROAD, EVERYTHING, WIDE, Size, Swarm
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import (
     HIDDEN,
-    KV_DTYPE_ABOVE,
-    KV_DTYPES,
-    PAGE_SIZES,
-    SPARE_POSITIONS,
     Case,
     Request,
     Setup,
     Step,
     accepted_max,
-    overhang_max,
     seq_len_max,
 )
 from repro.cases.latent import LATENT_DTYPES, LATENT_HIDDEN_SIZES
+from repro.cases.options import KV_DTYPE_ABOVE, OPTION, PAGE_SIZES
 from repro.cases.runner_facts import LATENT, RUNNER_FACTS, RunnerFacts
+from repro.cases.setup import SPARE_POSITIONS, overhang_max
 
-HIDDEN_SIZES = (16, 32, 48, 64)
 # One block of 2,048 and some, which is what loops over hidden states go by.
 BROAD_HIDDEN_SIZES = (2304, 2560)
-VOCAB_SIZES = (64, 96, 128, 200, 256, 512)
 CONTEXT_MIN = 32
 ROOM = 8  # tokens of prefix for which every setup leaves room, where its size allows
 BUCKETS_MAX, BUCKETS_COMPILED_MAX = 4, 2
 DRAFT_TOKENS_MAX = 32
 WIDE_TOKENS_MAX = 100
 SPARE_SLOTS_MAX = 4
-# Shorter than most prefixes, about as long, longer than some.
-WINDOWS = (1, 7, 7, 16, 31)
-# Below, about and above the size of most scores.
-LOGIT_CAPS = (1, 5, 30)
 # How often pages that a request can fill are drawn for once that any fitting ones are.
 FILLED = 3
 LIGHT_CONTEXT = 9 * 256  # a page of prefix and one for each of eight branches, of the largest size
@@ -96,11 +88,11 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     hidden_sizes = _hidden_sizes(size, plain)
     dtypes = [name for name in BACKEND_FACTS[backend].drawn_dtypes if plain or name in LATENT_DTYPES]
     windows = domain.windowed == "target" or BACKEND_FACTS[backend].drafts_in_windows or num_steps == 1
-    window = draw(st.sampled_from(WINDOWS)) if domain.windowed and windows and swarm.windowed and plain else 0
+    window = draw(_values("window")) if domain.windowed and windows and swarm.windowed and plain else 0
     adapting &= plain and not (window and domain.windowed == "draft" and not BACKEND_FACTS[backend].starts_in_windows)
     others = [steps for steps in range(1, min(steps_max + 1, domain.num_steps_max) + 1) if steps != num_steps]
     quantises = domain.quantises and BACKEND_FACTS[backend].quantises and swarm.quantising and plain
-    kv_dtype, above = (draw(st.sampled_from(KV_DTYPES)), KV_DTYPE_ABOVE) if quantises else ("", 0)
+    kv_dtype, above = (draw(_values("kv_dtype")), KV_DTYPE_ABOVE) if quantises else ("", 0)
     page_size, context_len = draw(_pages(runner, topk, num_steps, draft_tokens, size, swarm.paged))
     setup = Setup(
         runner=runner,
@@ -112,19 +104,18 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         slots=capture_bs[-1] + draw(st.integers(int(swarm.crowded and domain.falls_back), SPARE_SLOTS_MAX)),
         page_size=page_size,
         context_len=context_len,
-        vocab_size=draw(st.sampled_from(VOCAB_SIZES)),
+        vocab_size=draw(_values("vocab_size")),
         # A Llama configuration wants the hidden size to be a multiple of the number of heads.
         hidden_size=draw(st.sampled_from([n for n in hidden_sizes if n % heads == 0])),
         num_heads=heads,
         num_kv_heads=draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0])),
         head_dim=draw(st.sampled_from([n for n in BACKEND_FACTS[backend].drawn_head_dims if n > above])),
         dtype=draw(st.sampled_from(dtypes)),
-        # Each split is one more program to interpret in every attention launch.
-        kv_splits=draw(st.sampled_from((1, 1, 1, 2))),
+        kv_splits=draw(_values("kv_splits")),
         algorithm=algorithm,
         window=window,
         swa=bool(window) and domain.windowed == "target" and swarm.sliding,
-        logit_cap=draw(st.sampled_from(LOGIT_CAPS)) if capped and swarm.capped and plain else 0,
+        logit_cap=draw(_values("logit_cap")) if capped and swarm.capped and plain else 0,
         returns_hidden=swarm.returning and domain.asks_hidden,
         overhang=draft_tokens + SPARE_POSITIONS if swarm.overhanging and domain.overhangs else 0,
         padded=not (swarm.unpadded and domain.falls_back),
@@ -138,6 +129,11 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     )
     setup = replace(setup, overhang=min(setup.overhang, overhang_max(setup)))
     return setup if is_drawn(setup) else replace(setup, window=0, swa=False, rejection=False)
+
+
+def _values(name: str) -> st.SearchStrategy[Any]:
+    """The values that are drawn for an option."""
+    return st.sampled_from(OPTION[name].drawn)
 
 
 def _steps(swarm: Swarm, fewest: int, most: int) -> tuple[int, int]:
@@ -154,7 +150,7 @@ def _steps(swarm: Swarm, fewest: int, most: int) -> tuple[int, int]:
 def _hidden_sizes(size: Size, plain: bool) -> tuple[int, ...]:
     if size is BROAD:
         return BROAD_HIDDEN_SIZES
-    return tuple(n for n in HIDDEN_SIZES if n <= size.hidden_size) if plain else LATENT_HIDDEN_SIZES
+    return tuple(n for n in OPTION["hidden_size"].drawn if n <= size.hidden_size) if plain else LATENT_HIDDEN_SIZES
 
 
 def _algorithms(domain: RunnerFacts, backend: str) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from fuzz.draw.strategies import cases
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import (
     HIDDEN,
-    SPARE_POSITIONS,
     Case,
     Request,
     Setup,
@@ -24,6 +23,7 @@ from repro.cases.case import (
 from repro.cases.codec import digest
 from repro.cases.latent import fitted
 from repro.cases.runner_facts import RUNNER_FACTS
+from repro.cases.setup import SPARE_POSITIONS
 
 CASES_MAX = 40
 # Of each setup, before any setup has more; and how many are drawn for it besides those that are written here.

@@ -11,112 +11,18 @@ from dataclasses import dataclass
 
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.layout import row_pages, row_tokens
-from repro.cases.runner_facts import ALL_ALGORITHMS, LATENT, RUNNER_FACTS
+from repro.cases.options import BACKENDS as BACKENDS
+from repro.cases.options import RUNNERS as RUNNERS
+from repro.cases.runner_facts import RUNNER_FACTS
+from repro.cases.setup import Setup as Setup
+from repro.cases.setup_problems import setup_problems as setup_problems
 
-RUNNERS = tuple(RUNNER_FACTS)
-BACKENDS = tuple(BACKEND_FACTS)
-ALGORITHMS = ALL_ALGORITHMS
 ENGINES = ("emulated", "cuda", "toy")
-DTYPES = ("float32", "float16", "bfloat16")
-# Of a KV cache whose values are kept in fewer bits than the model's, as sglang names them.
-KV_DTYPES = ("fp8_e4m3", "fp8_e5m2")
-# Triton multiplies blocks of them by no less than twice as many.
-KV_DTYPE_ABOVE = 16
-
-# Bounds of the domain. They keep one case small enough to replay in about a second under the
-# interpreter and to travel as a short text; sglang itself allows more.
-TOPK_MAX = 10
-NUM_STEPS_MAX = 20
-BATCH_MAX = 64
-SLOTS_MAX = 256
-CONTEXT_MAX = 8192
-VOCAB_MAX = 1 << 17
-HIDDEN_MAX = 4096
 STEPS_MAX = 64
-LOGIT_CAP_MAX = 100
 LAYOUTS_MAX = 1000
 # None, those of each request's last token, those of all tokens.
 HIDDEN = ("", "last", "full")
-SPARE_POSITIONS = 4  # of a row of req_to_token, behind context and draft tokens, in every release
-PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 DATA_MAX = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """Everything that is fixed before the graphs are captured.
-
-    runner: which graph runner is driven (RUNNERS). backend: its attention backend (BACKENDS).
-    topk, num_steps, num_draft_tokens: sglang's speculative_eagle_topk, speculative_num_steps and
-    speculative_num_draft_tokens. capture_bs: the batch-size buckets, in requests, rising.
-    slots: request slots; a request uses a row 1..slots of req_to_token, row 0 is the padding row.
-    context_len: tokens a request may reach, drafts included. kv_splits: the Triton backend's
-    triton_attention_num_kv_splits. algorithm: sglang's speculative_algorithm (ALGORITHMS), which says of what kind
-    target and draft model are. window: tokens before its own that a token of the target, or of a runner's draft model,
-    attends to, 0 for all. swa: whether sliding layers have KV slots of their own, and the target a full layer behind
-    the sliding one. logit_cap: where attention's scores level off, 0 for nowhere.
-    deterministic: whether sglang is to give the same whatever the batch (enable_deterministic_inference).
-    returns_hidden: whether graphs are captured with hidden states (enable_return_hidden_states).
-    overhang: how many positions behind context_len drafts and trees may take, as sglang leaves room for them; prefixes
-    end before context_len. padded: False where sglang is to replay a graph only for batches as large as a bucket.
-    mirrored: whether a batch's lengths and their sum come along on the host, too; False asks for batches without, where
-    backend and release allow. mrope: whether the draft model turns queries and keys by positions in three dimensions
-    (M-RoPE), as those of models that see images do. rejection: whether drafts are drawn at random, for sglang to accept
-    by rejection sampling (speculative_use_rejection_sampling). adaptive: with how many draft steps a worker starts that
-    changes their number while it serves (speculative_adaptive), here to num_steps; 0 for one that does not.
-    kv_dtype: in what keys and values are kept (kv_cache_dtype, KV_DTYPES); empty: in the model's dtype.
-    dp_attention: whether the runner's is the first of two ranks under data-parallel attention (enable_dp_attention), of
-    which the busiest says what graph both replay.
-    """
-
-    runner: str
-    backend: str = "triton"
-    topk: int
-    num_steps: int
-    num_draft_tokens: int
-    capture_bs: tuple[int, ...]
-    slots: int
-    page_size: int = 1
-    context_len: int = 64
-    vocab_size: int = 128
-    hidden_size: int = 32
-    num_heads: int = 2
-    num_kv_heads: int = 2
-    head_dim: int = 16
-    dtype: str = "float32"
-    kv_splits: int = 1
-    algorithm: str = "EAGLE"
-    window: int = 0
-    swa: bool = False
-    logit_cap: int = 0
-    deterministic: bool = False
-    returns_hidden: bool = False
-    overhang: int = 0
-    padded: bool = True
-    mirrored: bool = True
-    mrope: bool = False
-    rejection: bool = False
-    adaptive: int = 0
-    kv_dtype: str = ""
-    dp_attention: bool = False
-
-    @property
-    def max_bs(self) -> int:
-        """The largest bucket, in requests."""
-        return self.capture_bs[-1]
-
-    def bucket(self, batch: int) -> int:
-        """The smallest captured batch size that holds `batch` requests. ValueError if none does."""
-        for bs in self.capture_bs:
-            if bs >= batch:
-                return bs
-        raise ValueError(f"a batch of {batch} fits no bucket of {self.capture_bs}")
-
-    def replays(self, batch: int, hidden: str = "") -> bool:
-        """Whether a graph is to be replayed for so many requests, which ask for these hidden states; eager runs all
-        others. Graphs without hidden states hold no batch that asks for some."""
-        fits = batch <= self.max_bs and (self.padded or batch in self.capture_bs)
-        return fits and (self.returns_hidden or not hidden)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,115 +97,6 @@ class Target:
 
     def __str__(self) -> str:
         return f"{self.sglang}@{self.engine}" if self.is_checkout else f"{self.sglang}/{self.engine}"
-
-
-def setup_problems(setup: Setup) -> list[str]:
-    """Why this setup cannot be captured; empty if it can. Never raises on well-typed values."""
-    texts = []
-
-    def need(holds: bool, text: str) -> None:
-        if not holds:
-            texts.append(f"setup: {text}")
-
-    def within(name: str, low: int, high: int) -> None:
-        value = getattr(setup, name)
-        need(low <= value <= high, f"{name} {value} is outside {low}..{high}")
-
-    need(setup.runner in RUNNERS, f"runner {setup.runner!r} is not one of {', '.join(RUNNERS)}")
-    need(setup.backend in BACKENDS, f"backend {setup.backend!r} is not one of {', '.join(BACKENDS)}")
-    need(setup.dtype in DTYPES, f"dtype {setup.dtype!r} is not one of {', '.join(DTYPES)}")
-    need(setup.page_size in PAGE_SIZES, f"page_size {setup.page_size} is not one of {PAGE_SIZES}")
-    within("topk", 1, TOPK_MAX)
-    domain = RUNNER_FACTS.get(setup.runner, RUNNER_FACTS["draft"])
-    kernels = BACKEND_FACTS.get(setup.backend, BACKEND_FACTS["triton"])
-    need(setup.backend in domain.backends, f"the {setup.runner} runner has no {setup.backend} backend")
-    need(setup.algorithm in ALGORITHMS, f"algorithm {setup.algorithm!r} is not one of {', '.join(ALGORITHMS)}")
-    need(setup.algorithm in domain.algorithms, f"the {setup.runner} runner has no {setup.algorithm} algorithm")
-    needs_latent = setup.algorithm in LATENT
-    need(not needs_latent or kernels.latent, f"the {setup.algorithm} algorithm has no {setup.backend} backend")
-    within("num_steps", domain.num_steps_min, domain.num_steps_max)
-    within("window", 0, CONTEXT_MAX)
-    need(bool(domain.windowed) or not setup.window, f"the {setup.runner} runner has no window")
-    need(not (needs_latent and setup.window), f"the {setup.algorithm} algorithm has no window")
-    drafted = domain.windowed == "draft" and setup.window
-    drafts = setup.num_steps > 1 and not kernels.drafts_in_windows
-    # A worker that starts with several draft steps has the backend for them, whatever the runner's own number is.
-    starts = setup.adaptive > 1 and not kernels.starts_in_windows
-    need(not drafted or not (drafts or starts), f"{setup.backend} drafts in no window")
-    needs_target = domain.windowed == "target" and setup.window
-    need(bool(needs_target) or not setup.swa, "sliding layers have KV slots of their own in a target with a window")
-    within("logit_cap", 0, LOGIT_CAP_MAX)
-    need(domain.capped or not setup.logit_cap, f"the {setup.runner} runner has no logit cap")
-    need(not (needs_latent and setup.logit_cap), f"the {setup.algorithm} algorithm has no logit cap")
-    need(domain.graph or not setup.deterministic, f"the {setup.runner} runner has no deterministic inference")
-    need(domain.asks_hidden or not setup.returns_hidden, f"the {setup.runner} runner's hidden states are not asked for")
-    within("overhang", 0, overhang_max(setup))
-    need(domain.overhangs or not setup.overhang, f"the {setup.runner} runner has nothing behind its context")
-    need(domain.falls_back or setup.padded, f"the {setup.runner} runner has no batches that it leaves to eager")
-    need(setup.mirrored or not domain.host_lengths, f"the {setup.runner} runner's batches have lengths on the host")
-    need(domain.mrope or not setup.mrope, f"the {setup.runner} runner's positions have one dimension")
-    need(
-        setup.algorithm == "EAGLE3" or not setup.mrope,
-        f"the {setup.algorithm} algorithm's positions have one dimension",
-    )
-    need(domain.rejects or not setup.rejection, f"the {setup.runner} runner draws no drafts at random")
-    need(setup.topk == 1 or not setup.rejection, "drafts are drawn at random in chains, with topk 1")
-    need(setup.algorithm != "EAGLE3" or not setup.rejection, "drafts are drawn at random from the target's vocabulary")
-    within("adaptive", 0, domain.num_steps_max)
-    need(domain.adapts or not setup.adaptive, f"the {setup.runner} runner's number of draft steps stays")
-    need(setup.adaptive != setup.num_steps, f"adaptive {setup.adaptive} is num_steps: nothing changes")
-    need(setup.topk == 1 or not setup.adaptive, "the number of draft steps changes in chains, with topk 1")
-    need(not (needs_latent and setup.adaptive), f"the {setup.algorithm} algorithm's number of draft steps stays")
-    need(setup.kv_dtype in ("", *KV_DTYPES), f"kv_dtype {setup.kv_dtype!r} is not one of {', '.join(KV_DTYPES)}")
-    need(kernels.quantises or not setup.kv_dtype, f"keys and values of fewer bits are not driven over {setup.backend}")
-    need(domain.quantises or not setup.kv_dtype, f"the {setup.runner} runner's keys and values are the model's")
-    need(not (needs_latent and setup.kv_dtype), f"the {setup.algorithm} algorithm's keys and values are the model's")
-    ranked = domain.rank_tokens is not None
-    need(ranked or not setup.dp_attention, f"the {setup.runner} runner is not driven under data-parallel attention")
-    need(domain.speculative or setup.topk == setup.num_steps == 1, "without drafts topk and num_steps are 1")
-    need(domain.branches or setup.topk == 1, f"the {setup.runner} runner has topk 1 only")
-    need(not domain.trees or setup.topk > 1, f"the {setup.runner} runner has topk above 1 only")
-    within("slots", 1, SLOTS_MAX)
-    within("context_len", 8, CONTEXT_MAX)
-    within("vocab_size", 16, VOCAB_MAX)
-    within("hidden_size", 8, HIDDEN_MAX)
-    within("num_heads", 1, 64)
-    within("num_kv_heads", 1, 64)
-    within("head_dim", 8, 256)
-    within("kv_splits", 1, 16)
-    bs = setup.capture_bs
-    need(bool(bs) and all(a < b for a, b in itertools.pairwise(bs)), f"capture_bs {bs} does not rise")
-    need(all(1 <= b <= BATCH_MAX for b in bs), f"capture_bs {bs} leaves 1..{BATCH_MAX}")
-    if texts:
-        return texts
-    need(setup.num_heads % setup.num_kv_heads == 0, "num_heads is not a multiple of num_kv_heads")
-    # transformers refuses such a Llama configuration.
-    need(setup.hidden_size % setup.num_heads == 0, "hidden_size is not a multiple of num_heads")
-    need(setup.head_dim % 8 == 0, "head_dim is not a multiple of 8")
-    need(not setup.kv_dtype or setup.head_dim > KV_DTYPE_ABOVE, f"{setup.kv_dtype} needs heads above {KV_DTYPE_ABOVE}")
-    need(setup.dtype not in kernels.without_dtypes, f"{setup.backend} has no {setup.dtype} kernels")
-    if kernels.head_dims is not None:
-        need(setup.head_dim in kernels.head_dims, f"head_dim is not one of {setup.backend}'s {kernels.head_dims}")
-    need(setup.vocab_size >= setup.topk, "vocab_size is below topk")
-    need(setup.max_bs <= setup.slots, f"the largest bucket {setup.max_bs} exceeds {setup.slots} slots")
-    if setup.topk == 1:
-        # sglang insists: without branches the tree is the chain itself.
-        need(setup.num_draft_tokens == setup.num_steps + 1, "topk 1 needs num_draft_tokens == num_steps + 1")
-    # The tree holds topk + (steps - 1) * topk**2 candidates, of which num_draft_tokens - 1 are kept.
-    candidates = setup.topk + (setup.num_steps - 1) * setup.topk**2
-    need(
-        2 <= setup.num_draft_tokens <= candidates + 1,
-        f"num_draft_tokens {setup.num_draft_tokens} is outside 2..{candidates + 1}",
-    )
-    need(domain.room(setup, 1) <= setup.context_len, "context_len is too small for one token and its drafts")
-    return texts
-
-
-def overhang_max(setup: Setup) -> int:
-    """How many positions every release leaves behind the context; up to 0.5.12.post1 for the draft tokens that a worker
-    starts with."""
-    started = setup.adaptive + 1 if setup.adaptive else setup.num_draft_tokens
-    return SPARE_POSITIONS + min(started, setup.num_draft_tokens)
 
 
 def engine_refuses(setup: Setup, engine: str) -> str:

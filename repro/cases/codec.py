@@ -17,6 +17,7 @@ from repro.cases import json_parts
 from repro.cases.atomic_file import write_text
 from repro.cases.bounded_file import read_text
 from repro.cases.case import Case, Request, Setup, Step, problems
+from repro.cases.options import OPTIONS
 
 # Adding a field with a default keeps the number. Any other change of meaning, a changed default too, raises it.
 FORMAT = 1
@@ -26,23 +27,7 @@ FORMATS_KNOWN = (1,)
 BYTES_MAX = 1 << 20
 TEXT_MAX = 1000
 NAME_MAX = 100
-LATER = frozenset(
-    {
-        "window",
-        "padded",
-        "mirrored",
-        "logit_cap",
-        "overhang",
-        "swa",
-        "deterministic",
-        "returns_hidden",
-        "mrope",
-        "rejection",
-        "adaptive",
-        "kv_dtype",
-        "dp_attention",
-    }
-)
+LATER = frozenset(option.field for option in OPTIONS if option.later)
 _OF_STEP = frozenset({"mirrored", "layout", "hidden", "elsewhere"})
 _PROBLEMS_SHOWN = 8
 

@@ -4,32 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from repro.cases.case import Case, Setup
+from repro.cases.case import Case
+from repro.cases.options import OPTIONS
 
 # What only makes the model larger or stranger goes back to its default, in these groups.
-MODEL = (
-    ("window", "swa"),
-    ("swa",),
-    ("logit_cap",),
-    ("deterministic",),
-    ("returns_hidden",),
-    ("overhang",),
-    ("padded",),
-    ("mirrored",),
-    ("mrope",),
-    ("rejection",),
-    ("adaptive",),
-    ("kv_dtype",),
-    ("dp_attention",),
-    ("algorithm",),
-    ("vocab_size",),
-    ("hidden_size",),
-    ("num_heads", "num_kv_heads"),
-    ("head_dim",),
-    ("dtype",),
-    ("backend",),
-)
-DEFAULTS = {f.name: f.default for f in dataclasses.fields(Setup) if f.default is not dataclasses.MISSING}
+MODEL = tuple(option.reset for option in OPTIONS if option.reset)
+DEFAULTS = {option.field: option.default for option in OPTIONS if option.default is not dataclasses.MISSING}
 
 
 def sort_key(case: Case) -> tuple[int, ...]:

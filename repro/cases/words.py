@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from repro.cases.case import Case, Setup, Step
 from repro.cases.codec import AboutValue, Seed, digest
+from repro.cases.options import OPTIONS
 
 
 def sentence(case: Case) -> str:
@@ -50,22 +51,9 @@ def paragraph(seed: Seed) -> Iterator[str]:
 
 def options(setup: Setup) -> list[str]:
     """What few setups have."""
-    texts = [
-        f"a window of {setup.window} tokens" if setup.window else "",
-        "KV slots of their own for sliding layers" if setup.swa else "",
-        "graphs with hidden states" if setup.returns_hidden else "",
-        "deterministic inference" if setup.deterministic else "",
-        f"a logit cap of {setup.logit_cap}" if setup.logit_cap else "",
-        f"{_count(setup.overhang, 'position')} behind the context" if setup.overhang else "",
-        "positions in three dimensions" if setup.mrope else "",
-        "drafts drawn at random" if setup.rejection else "",
-        f"switched to these draft steps from {setup.adaptive}" if setup.adaptive else "",
-        f"keys and values in {setup.kv_dtype}" if setup.kv_dtype else "",
-        "one of two ranks under data-parallel attention" if setup.dp_attention else "",
-        "" if setup.padded else "no batch padded",
-        "" if setup.mirrored else "lengths on the device alone",
+    return [
+        option.words.format(getattr(setup, option.field)) for option in OPTIONS if option.later and option.is_set(setup)
     ]
-    return [text for text in texts if text]
 
 
 def _place(setup: Setup, step: Step) -> str:

@@ -8,7 +8,8 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 
-from repro.cases.case import PAGE_SIZES, Case, Request, Setup, seq_len_max
+from repro.cases.case import Case, Request, Setup, seq_len_max
+from repro.cases.options import PAGE_SIZES
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.sort_key import DEFAULTS, MODEL
 from repro.shrinking.moves import (

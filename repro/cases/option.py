@@ -1,0 +1,98 @@
+"""The parts of a row of OPTIONS (repro/cases/options.py)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from repro.cases.backend_facts import BACKEND_FACTS, BackendFacts
+from repro.cases.runner_facts import RUNNER_FACTS, RunnerFacts
+from repro.cases.setup import Setup
+
+# The parts of a server that options are arguments of.
+SERVER, TARGET, DRAFT, HARNESS = "server_args", "model", "draft_model", "harness"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A condition of a valid setup. text: the refusal; {s.FIELD} is the setup's value, {r.FIELD} the runner's fact."""
+
+    holds: Callable[[Setup, RunnerFacts, BackendFacts], bool]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One row of OPTIONS."""
+
+    # The field of Setup, which holds the default.
+    field: str
+    # Its name in sglang's ServerArgs, or in the model's configuration, in the newest release; and in older ones.
+    name: str
+    older: tuple[str, ...] = ()
+    # What it is an argument of: SERVER, TARGET, DRAFT or HARNESS.
+    part: str = SERVER
+    meaning: str
+    # The values that a number, or a text, may have.
+    bounds: tuple[int, int] | None = None
+    choices: tuple[Any, ...] = ()
+    # What every setup needs, and what one needs where the option is not at its default.
+    needs: tuple[Need, ...] = ()
+    if_set: tuple[Need, ...] = ()
+    # The values that are drawn; of options that came later, where they are set.
+    drawn: tuple[Any, ...] = ()
+    # Came after the first seeds: written, and part of a case's digest, only where it is not at its default.
+    later: bool = False
+    # How people read it where it is set; {0} is the value.
+    words: str = ""
+    # The state of replays that it brings (fuzz/draw/states.py), and the fields of the smallest setup with it; empty:
+    # the first value drawn.
+    state: str = ""
+    example: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # The fields that go back to their defaults together when a case is shrunk; empty: the option by itself if it came
+    # later, else it has a pass of its own.
+    resets: tuple[str, ...] = ()
+
+    @property
+    def default(self) -> Any:
+        """dataclasses.MISSING where every setup says it."""
+        return _DEFAULTS[self.field]
+
+    @property
+    def smallest(self) -> Mapping[str, Any]:
+        """The fields of the smallest setup that has it."""
+        return self.example or {self.field: self.drawn[0]}
+
+    @property
+    def reset(self) -> tuple[str, ...]:
+        """As resets, of options that came later, too."""
+        return self.resets or ((self.field,) if self.later else ())
+
+    def is_set(self, setup: Setup) -> bool:
+        """True if the setup has another value than the default."""
+        return bool(getattr(setup, self.field) != self.default)
+
+    def problems(self, setup: Setup) -> Iterator[str]:
+        """Why this option's value is refused."""
+        value = getattr(setup, self.field)
+        if self.bounds and not self.bounds[0] <= value <= self.bounds[1]:
+            yield f"{self.field} {value} is outside {self.bounds[0]}..{self.bounds[1]}"
+        if self.choices and value not in self.choices:
+            choices = ", ".join(map(str, filter(None, self.choices)))
+            yield f"{self.field} {value!r} is not one of {choices}"
+        yield from refusals((*self.needs, *(self.if_set if self.is_set(setup) else ())), setup)
+
+
+def refusals(needs: Iterable[Need], setup: Setup) -> Iterator[str]:
+    """The texts of the needs that do not hold. Facts of a runner or backend that there is not are another one's, as its
+    name is refused already."""
+    runner = RUNNER_FACTS.get(setup.runner, RUNNER_FACTS["draft"])
+    backend = BACKEND_FACTS.get(setup.backend, BACKEND_FACTS["triton"])
+    for need in needs:
+        if not need.holds(setup, runner, backend):
+            yield need.text.format(s=setup, r=runner, b=backend)
+
+
+_DEFAULTS = {f.name: f.default for f in dataclasses.fields(Setup)}

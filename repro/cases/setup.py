@@ -1,0 +1,73 @@
+"""A Setup: what is fixed before the graphs are captured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SPARE_POSITIONS = 4  # of a row of req_to_token, behind context and draft tokens, in every release
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """Everything that is fixed before the graphs are captured. repro/cases/options.py says what each field means."""
+
+    runner: str
+    backend: str = "triton"
+    topk: int
+    num_steps: int
+    num_draft_tokens: int
+    capture_bs: tuple[int, ...]
+    slots: int
+    page_size: int = 1
+    context_len: int = 64
+    vocab_size: int = 128
+    hidden_size: int = 32
+    num_heads: int = 2
+    num_kv_heads: int = 2
+    head_dim: int = 16
+    dtype: str = "float32"
+    kv_splits: int = 1
+    algorithm: str = "EAGLE"
+    window: int = 0
+    swa: bool = False
+    logit_cap: int = 0
+    deterministic: bool = False
+    returns_hidden: bool = False
+    overhang: int = 0
+    padded: bool = True
+    mirrored: bool = True
+    mrope: bool = False
+    rejection: bool = False
+    adaptive: int = 0
+    kv_dtype: str = ""
+    dp_attention: bool = False
+
+    @property
+    def max_bs(self) -> int:
+        """The largest bucket, in requests."""
+        return self.capture_bs[-1]
+
+    @property
+    def tree_max(self) -> int:
+        """The most draft tokens of a tree: its root, topk drafts of the first step and topk**2 of each later one."""
+        return 1 + self.topk + (self.num_steps - 1) * self.topk**2
+
+    def bucket(self, batch: int) -> int:
+        """The smallest captured batch size that holds `batch` requests. ValueError if none does."""
+        for bs in self.capture_bs:
+            if bs >= batch:
+                return bs
+        raise ValueError(f"a batch of {batch} fits no bucket of {self.capture_bs}")
+
+    def replays(self, batch: int, hidden: str = "") -> bool:
+        """Whether a graph is to be replayed for so many requests, which ask for these hidden states; eager runs all
+        others. Graphs without hidden states hold no batch that asks for some."""
+        fits = batch <= self.max_bs and (self.padded or batch in self.capture_bs)
+        return fits and (self.returns_hidden or not hidden)
+
+
+def overhang_max(setup: Setup) -> int:
+    """How many positions every release leaves behind the context; up to 0.5.12.post1 for the draft tokens that a worker
+    starts with."""
+    started = setup.adaptive + 1 if setup.adaptive else setup.num_draft_tokens
+    return SPARE_POSITIONS + min(started, setup.num_draft_tokens)

@@ -1,0 +1,42 @@
+"""Whether a setup can be captured."""
+
+from __future__ import annotations
+
+from repro.cases.option import Need, refusals
+from repro.cases.options import KV_DTYPE_ABOVE, OPTIONS
+from repro.cases.setup import Setup
+
+# What options need of each other; asked once each is valid by itself.
+TOGETHER = (
+    Need(lambda s, r, b: s.num_heads % s.num_kv_heads == 0, "num_heads is not a multiple of num_kv_heads"),
+    # transformers refuses such a Llama configuration.
+    Need(lambda s, r, b: s.hidden_size % s.num_heads == 0, "hidden_size is not a multiple of num_heads"),
+    Need(lambda s, r, b: s.head_dim % 8 == 0, "head_dim is not a multiple of 8"),
+    Need(
+        lambda s, r, b: not s.kv_dtype or s.head_dim > KV_DTYPE_ABOVE,
+        f"{{s.kv_dtype}} needs heads above {KV_DTYPE_ABOVE}",
+    ),
+    Need(lambda s, r, b: s.dtype not in b.without_dtypes, "{s.backend} has no {s.dtype} kernels"),
+    Need(
+        lambda s, r, b: b.head_dims is None or s.head_dim in b.head_dims,
+        "head_dim is not one of {s.backend}'s {b.head_dims}",
+    ),
+    Need(lambda s, r, b: s.vocab_size >= s.topk, "vocab_size is below topk"),
+    Need(lambda s, r, b: s.max_bs <= s.slots, "the largest bucket {s.max_bs} exceeds {s.slots} slots"),
+    # sglang insists: without branches the tree is the chain itself.
+    Need(
+        lambda s, r, b: s.topk > 1 or s.num_draft_tokens == s.num_steps + 1,
+        "topk 1 needs num_draft_tokens == num_steps + 1",
+    ),
+    Need(
+        lambda s, r, b: 2 <= s.num_draft_tokens <= s.tree_max,
+        "num_draft_tokens {s.num_draft_tokens} is outside 2..{s.tree_max}",
+    ),
+    Need(lambda s, r, b: r.room(s, 1) <= s.context_len, "context_len is too small for one token and its drafts"),
+)
+
+
+def setup_problems(setup: Setup) -> list[str]:
+    """Why this setup cannot be captured; empty if it can. Never raises on well-typed values."""
+    texts = [text for option in OPTIONS for text in option.problems(setup)]
+    return [f"setup: {text}" for text in texts or refusals(TOGETHER, setup)]
