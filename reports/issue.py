@@ -16,6 +16,8 @@ from repro.cases.case import Case, Setup
 from repro.cases.codec import AboutValue, loads, read
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.words import sentence
+from repro.upstream import findings
+from repro.upstream.findings import Upstream, of_seed
 
 # Runners in sglang's own words: what is launched, and how a server gets there.
 RUNNERS = {
@@ -90,7 +92,7 @@ class CannotTell(ValueError):
 class Material:
     """What an issue is written from. about: what the seed file says. span: what python -m repro bisect --json wrote.
     first: what python -m repro first printed. script, test, patch: the texts of
-    these files. subject: what a ledger holds of it."""
+    these files. subject: what a ledger holds of it. upstream: what the table of findings has of public threads."""
 
     case: Case
     about: Mapping[str, AboutValue]
@@ -100,6 +102,7 @@ class Material:
     test: str = ""
     patch: str = ""
     subject: Subject | None = None
+    upstream: Upstream | None = None
 
     def said(self, name: str) -> str:
         text = self.about.get(name, "")
@@ -127,7 +130,9 @@ def material(
     if seen_on:
         # How often it failed was counted elsewhere.
         about = {name: value for name, value in about.items() if name != "failed"} | {"found": seen_on}
-    return Material(case=seed.case, about=about, span=range_found, subject=subject, **texts)
+    finding = of_seed(findings.load(), path.name)
+    upstream = finding.upstream if finding else None
+    return Material(case=seed.case, about=about, span=range_found, subject=subject, upstream=upstream, **texts)
 
 
 def _span(path: Path) -> dict[str, Any]:
@@ -149,6 +154,7 @@ def issue(material: Material) -> str:
         ("Steps", _steps(material)),
         ("Expected and seen", _expected(material)),
         ("Affected releases", _range(material)),
+        ("Known upstream", _known_upstream(material)),
         ("Reproducer", _file(material.script, "python", "needs sglang and torch alone")),
         ("Candidate patch", _file(material.patch, "diff", "")),
         (
@@ -315,6 +321,15 @@ def _range(material: Material) -> Iterator[str]:
                 yield f"- {span_text}" + (" (no GPU)" if engine == "emulated" else "")
     elif isinstance(expect := material.about.get("expect"), Mapping):
         yield from (f"- {releases}: {outcome}" for releases, outcome in expect.items())
+
+
+def _known_upstream(material: Material) -> Iterator[str]:
+    if upstream := material.upstream:
+        yield f"- {upstream} (stored copies of public threads; no live tracker was asked)"
+        if upstream.words:
+            yield f"- searched for: {upstream.words}"
+        if upstream.kin:
+            yield f"- near it: {upstream.kin}"
 
 
 def _file(text: str, language: str, summary: str) -> Iterator[str]:

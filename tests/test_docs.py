@@ -32,7 +32,7 @@ FILE = r"\.(?:py|md|toml|json|txt|sh|csv|yml)"
 ROOTS = (*PACKAGES, "docs", "requirements", ".ci", ".github")
 PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(map(re.escape, ROOTS))})/[\w./*-]*(?:[\w*]{FILE}|/)(?![\w/])")
 SPAN = re.compile(r"`([^`\n]+)`")
-COMMAND = re.compile(r"python -m ([\w.]+)((?: +[^\s`|;&>)#$]+)*)")
+COMMAND = re.compile(r"python -m (\w+(?:\.\w+)*)((?: +[^\s`|;&>)#$]+)*)")
 
 
 def in_pages(text: str) -> list[str]:
