@@ -27,9 +27,6 @@ PROJECT = Path(__file__).resolve().parent.parent
 SEED = PROJECT / "repro" / "seeds" / "pr24401-stale-positions.json"
 
 
-# Outputs ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_full_device_is_named_and_stays_a_device() -> None:
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
         write_text(Path("/dev/full"), "text")
@@ -108,9 +105,6 @@ def test_a_commands_json_may_be_a_full_device(tmp_path: Path) -> None:
     assert refusal(fuzz.main, *words) == "/dev/full: No space left on device"
 
 
-# Inputs ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(bounded_file, "WAIT_S", 0.2)
@@ -164,9 +158,6 @@ def test_a_file_without_an_end_is_refused(command: Callable[[Path], str], tmp_pa
     link = tmp_path / "link"
     link.symlink_to("/dev/zero")
     assert "bytes are too many" in command(link)
-
-
-# Exceptions ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", [ValueError("no verdict"), MemoryError(), RecursionError("deep"), AssertionError()])

@@ -39,7 +39,7 @@ class BadFindings(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
-    """What stored copies of sglang's public threads have of a bug."""
+    """A bug in stored copies of sglang's public threads."""
 
     searched: date
     words: str = ""  # what was searched for, where nothing was found

@@ -1,4 +1,4 @@
-"""What commands do with what they must not take: one clear line and exit code 3."""
+"""Checks that a command refuses bad input with one clear line and exit code 3."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How each runner is built, captured, replayed and run without a graph, and what differs between releases."""
+"""Each runner built, captured, replayed and run without a graph, and the differences between releases."""

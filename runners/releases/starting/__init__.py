@@ -1,1 +1,1 @@
-"""What is done once a process, before sglang serves a setup."""
+"""Preparations made once a process, before sglang serves a setup."""
