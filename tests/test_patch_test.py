@@ -81,12 +81,12 @@ def test_what_cannot_be_read_is_refused_by_its_name(
     for path, why in (
         (tmp_path / "absent.diff", "No such file or directory"),
         (binary, f"not UTF-8 text, from byte {len(DIFF)} on"),
-        (large, "too large for a patch"),
+        (large, "are too many: the limit is"),
     ):
         with pytest.raises(Refused, match=f"{path.name}: .*{why}"):
             applied(path, release)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Refused, match="git is not installed, which applies patches"):
+    with pytest.raises(Refused, match="git is not installed"):
         applied(patch(tmp_path, DIFF), release)
 
 

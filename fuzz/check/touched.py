@@ -6,7 +6,6 @@ import ast
 import hashlib
 import json
 import re
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,8 @@ from repro.cases.case import Case
 from repro.cases.codec import digest
 from repro.commands.cli import BadInput
 from repro.traces.trace import Trace
+from repro.upstream.git import git
+from repro.upstream.rig import Refused
 
 # What a traced session has among its facts (runners/sessions/mutation.py): the files of which it ran a function.
 FILES = "files"
@@ -162,7 +163,7 @@ def _since(revision: str, tree: Path) -> Iterator[Change]:
             yield Change(name=name)
             continue
         try:
-            before: str | None = _git(root, "show", f"{start}:{name}")
+            before: str | None = _git(root, "cat-file", "blob", f"{start}:{name}")
         except BadInput:  # it is new
             before = None
         yield Change(name=name, path=str(place.relative_to(tree.resolve())), before=before, after=_text(place))
@@ -171,13 +172,9 @@ def _since(revision: str, tree: Path) -> Iterator[Change]:
 def _git(folder: Path, *words: str) -> str:
     """What git prints. BadInput, with its last words, if it fails or is not there."""
     try:
-        done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, check=True)
-    except OSError as error:
-        raise BadInput(f"--only-changed: git: {error.strerror}") from error
-    except subprocess.CalledProcessError as error:
-        said = error.stderr.decode(errors="replace").strip().splitlines()
-        raise BadInput(f"--only-changed: git {words[0]}: {said[-1] if said else 'failed'}") from error
-    return done.stdout.decode(errors="replace")
+        return git(folder, *words)
+    except Refused as error:
+        raise BadInput(f"--only-changed: {error}") from error
 
 
 def _text(path: Path) -> str | None:

@@ -4,16 +4,15 @@ where a search goes back and forth between releases."""
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from repro.upstream.git import git
 from repro.upstream.rig import Refused
 
 _PLACES = ("python/sglang", "sglang")
@@ -56,7 +55,7 @@ class History:
         nearest = min(apart, key=lambda clone: apart[clone], default=None)
         if nearest is None or (apart[nearest] > FAR and len(apart) < CLONES):
             nearest = self.folder / f"clone{len(apart)}"
-            _git(self.top, "clone", "--quiet", "--shared", "--no-checkout", str(self.top), str(nearest))
+            _shared(self.top, nearest)
             _git(nearest, "sparse-checkout", "set", "--no-cone", f"/{self.package}/")
         return nearest
 
@@ -105,6 +104,16 @@ def history(repository: Path, good: str, bad: str, keep: Path | None = None) -> 
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _shared(top: Path, clone: Path) -> None:
+    """A clone that has all objects from there. It is made, not cloned: for that git would run in the other repository
+    what it runs for a fetch."""
+    form = _git(top, "rev-parse", "--show-object-format")
+    _git(top, "init", "--quiet", "--template=", f"--object-format={form}", str(clone))
+    objects = _git(top, "rev-parse", "--path-format=absolute", "--git-path", "objects")
+    (clone / ".git" / "objects" / "info" / "alternates").write_text(f"{objects}\n")
+    _git(clone, "config", "remote.origin.url", str(top))
+
+
 def _kept(folder: Path, top: Path) -> dict[Path, str]:
     """The clones that an earlier search left there, and their commits. Refused if they are of another repository."""
     clones = sorted(folder.glob("clone*"))
@@ -133,8 +142,11 @@ def _commit(top: Path, revision: str) -> str:
 
 
 def _is_ancestor(top: Path, first: str, last: str) -> bool:
-    command = ["git", "-C", str(top), "merge-base", "--is-ancestor", first, last]
-    return subprocess.run(command, capture_output=True, env=_environment(), check=False).returncode == 0
+    try:
+        git(top, "merge-base", "--is-ancestor", first, last)
+    except Refused:
+        return False
+    return True
 
 
 def _package(top: Path, commit: str) -> str:
@@ -154,21 +166,7 @@ def _tag(folder: Path, commit: str, *how: str) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, env=_environment(), check=False
-        )
-    except FileNotFoundError:
-        raise Refused("git is not installed") from None
-    if done.returncode:
-        errors = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
-        raise Refused(f"git {arguments[0]}: {errors[-1]}")
-    return done.stdout.strip()
-
-
-def _environment() -> dict[str, str]:
-    """Without what a hook or an alias that started us may have set: it would name another repository."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    return git(folder, *arguments).strip()
 
 
 def names(commits: Sequence[str]) -> list[str]:

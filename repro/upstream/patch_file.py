@@ -3,18 +3,24 @@ sglang become. Files outside sglang (its tests, its documentation) are left out 
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from repro.cases.bounded_file import read_text
+from repro.upstream.git import git
 from repro.upstream.rig import Contents, Refused
 
 _HEADER = re.compile(r"^(?:---|\+\+\+) (?:\"?)([^\t\n\"]+)", re.MULTILINE)
 _PACKAGE = re.compile(r"^(?:[ab]/)?(?:python/)?(sglang/.+)$")
 _BYTES_MAX = 16 << 20
+# Every line that names a file, but for "no file": what is copied from the sglang that is patched is named by these.
+_NAMED = re.compile(r"^(?:---|\+\+\+|diff --git|(?:rename|copy) (?:from|to)) \"?(?!/dev/null\s*$)(.+)$", re.MULTILINE)
+_UPWARD = re.compile(r"(?:^|[/\s\"])\.\.(?:$|[/\s\"])")
+_LINK = re.compile(r"^(?:(?:old|new|new file|deleted file) mode|index \S+)\s+\+?0*1[26]\d{4}\s*$", re.MULTILINE)
+_NO_LINKS = "symbolic links and submodules are not applied"
+_UNPACKED = re.compile(r"^(?:literal|delta) (\d{1,18})\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +58,17 @@ def applied(patch: Path, source: Path) -> Patched:
 
 def _read(patch: Path) -> str:
     try:
-        if patch.stat().st_size > _BYTES_MAX:
-            raise Refused(f"{patch}: more than {_BYTES_MAX >> 20} MiB, too large for a patch")
-        return patch.read_text()
+        text = read_text(patch, _BYTES_MAX).replace("\r\n", "\n")
     except OSError as error:
         raise Refused(f"{patch}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise Refused(f"{patch}: not UTF-8 text, from byte {error.start} on") from error
+    for name in _NAMED.findall(text):
+        if name.startswith("/") or _UPWARD.search(name):
+            raise Refused(f"{patch}: names a file outside of what it changes: {name}")
+    if _LINK.search(text):
+        raise Refused(f"{patch}: {_NO_LINKS}")
+    if sum(int(size) for size in _UNPACKED.findall(text)) > _BYTES_MAX:
+        raise Refused(f"{patch}: unpacks to more than {_BYTES_MAX} bytes")
+    return text
 
 
 def _contents(path: Path) -> str | None:
@@ -66,16 +76,11 @@ def _contents(path: Path) -> str | None:
 
 
 def _apply(patch: Path, text: str, top: Path, strip: int) -> None:
-    # GIT_CEILING_DIRECTORIES: whatever repository lies above the temporary folder is not meant.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    environment["GIT_CEILING_DIRECTORIES"] = str(top.parent)
-    command = ["git", "apply", f"-p{strip}", "--include=sglang/*", "--whitespace=nowarn", "-"]
+    # Whatever repository lies above the temporary folder is not meant.
+    words = ("apply", f"-p{strip}", "--include=sglang/*", "--whitespace=nowarn", "-")
     try:
-        done = subprocess.run(
-            command, cwd=top, input=text, capture_output=True, text=True, env=environment, check=False
-        )
-    except FileNotFoundError:
-        raise Refused("git is not installed, which applies patches") from None
-    if done.returncode:
-        errors = [part.removeprefix("error: ") for part in done.stderr.splitlines() if part.startswith("error: ")]
-        raise Refused(f"{patch} does not apply: {'; '.join(errors[:2]) or done.stderr.strip()}")
+        git(top, *words, stdin=text, top=top.parent)
+    except Refused as error:
+        raise Refused(f"{patch} does not apply: {str(error).removeprefix('git apply: ')}") from error
+    if any(path.is_symlink() for path in top.rglob("*")):
+        raise Refused(f"{patch}: {_NO_LINKS}")
