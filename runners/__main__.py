@@ -11,8 +11,8 @@ from repro.traces.exit_codes import ExitCode
 from runners.commands import conform, install, show
 from runners.commands.options import options_of
 from runners.targets.environments import NotUsable
-from runners.targets.install import Pip, run_pip
-from runners.targets.venv import Run, run_command
+from runners.targets.install import Pip, run_command, run_pip
+from runners.targets.venv import Run
 
 COMMANDS = {
     "install": install.install_releases,

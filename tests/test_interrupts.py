@@ -9,7 +9,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -65,15 +64,15 @@ def test_an_interrupt_of_a_finalizer_is_not_lost(capsys: pytest.CaptureFixture[s
     assert_ends(work, capsys)
 
 
-def test_an_interrupt_where_a_weak_set_lets_go_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
-    of_weak_sets: dict[str, Any] = {"__name__": "_weakrefset", "signal": signal}
-    exec("def _remove(item): signal.raise_signal(signal.SIGTERM)", of_weak_sets)
+def test_an_interrupt_of_a_weak_references_callback_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    class Thing:
+        pass
 
     def work() -> int:
-        thing = type("Thing", (), {})()
-        held = weakref.ref(thing, of_weak_sets["_remove"])
+        thing = Thing()
+        reference = weakref.ref(thing, lambda dead: signal.raise_signal(signal.SIGTERM))
         del thing
-        assert held() is None
+        assert reference() is None
         time.sleep(10)
         return ExitCode.PASS
 

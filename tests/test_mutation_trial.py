@@ -253,14 +253,24 @@ class Slow(Sessions):
         return super().run(case)
 
 
+class Stuck(Slow):
+    """Which nothing aborts: its worker is not there yet, say."""
+
+    def abort(self) -> None:
+        pass
+
+
 @pytest.mark.slow
-def test_an_interrupt_ends_mutants_that_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("sessions", [Slow, Stuck])
+def test_an_interrupt_ends_mutants_that_run(
+    sessions: type[Slow], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / FILE).parent.mkdir(parents=True)
     (tmp_path / FILE).write_text(SOURCE)
 
     @contextmanager
     def slow(target: Target, silence_s: float, log: Path) -> Iterator[Sessions]:
-        yield Slow()
+        yield sessions()
 
     tools = Tools(sessions=slow, judge=judge, sources=lambda target: tmp_path, processor_seconds=time.process_time)
     start = time.monotonic()

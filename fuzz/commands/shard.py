@@ -4,9 +4,11 @@ standard input; its reports go to standard output."""
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from repro.cases.case import Case
 from repro.ledger.known import load
 from repro.ledger.run import same_run
 from repro.traces.exit_codes import ExitCode
+from runners.processes.children import watching
 
 
 def command() -> ExitCode:
@@ -28,7 +31,9 @@ def command() -> ExitCode:
     os.dup2(2, 1)  # other prints of this process
     channel = Channel(sys.stdin, reports)
     try:
-        run_shard(channel, channel.receive())
+        # While a case runs nobody reads from the coordinator.
+        with watching(0, partial(os.kill, os.getpid(), signal.SIGTERM)):
+            run_shard(channel, channel.receive())
     except KeyboardInterrupt:
         return ExitCode.ERROR  # before the campaign began, so that there is nothing to report
     return ExitCode.PASS

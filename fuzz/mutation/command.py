@@ -32,6 +32,8 @@ from repro.traces.trace import Trace
 from repro.upstream.fixes import SEEDS
 
 T = TypeVar("T")
+# Seconds that threads have to end after an interrupt.
+STOP_S = 3.0
 
 
 class Sessions(Protocol):
@@ -258,8 +260,10 @@ class _Run:
             errors.append(error)
             for sessions in at_work:
                 sessions.abort()
+            # A thread that is not at a case yet, but waits for a worker's imports, is left to end with this process.
+            until = time.monotonic() + STOP_S
             for thread in threads:
-                thread.join()
+                thread.join(max(0.0, until - time.monotonic()))
         if errors:
             raise errors[0]
 

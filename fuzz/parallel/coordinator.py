@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import queue
 import signal
 import subprocess
@@ -26,7 +27,9 @@ from repro.traces.typed import BadRecord
 # Seconds between two checks whether all shards have ended; messages are received at once.
 _PAUSE = 0.2
 # Seconds that a shard has to end its own workers.
-_PATIENCE = 10.0
+_PATIENCE = 5.0
+# Seconds that shards have to end their campaigns once they are stopped.
+_STOP_S = 7.0
 
 
 class _ShardHandle:
@@ -74,6 +77,7 @@ class Coordinator:
         self._news = threading.Event()
         self._claimed: set[str] = set()
         self._stops = 0
+        self._stopped = math.inf  # when
 
     def work(self, command: Sequence[str], tasks: Sequence[Mapping[str, Any]]) -> Campaign:
         """Run one shard per task to its end. KeyboardInterrupt stops them all, and they keep their findings; it raises
@@ -94,11 +98,13 @@ class Coordinator:
                     shard.end()
 
     def _wait(self) -> None:
-        """A moment for messages, or for an interrupt, which loses none of them."""
+        """A moment for messages, or for an interrupt, which loses none of them. Shards that were stopped and go on are
+        stopped again."""
         with contextlib.suppress(KeyboardInterrupt):
             with let_in():
                 self._news.wait(_PAUSE)
-            return
+            if time.monotonic() - self._stopped < _STOP_S or self._stops != 1:
+                return
         self._stop()
 
     def _listen(self, shard: _ShardHandle) -> None:
@@ -160,10 +166,10 @@ class Coordinator:
 
     def _stop(self) -> None:
         """Stop all shards that are still at work, the first time in an orderly way."""
-        self._stops += 1
+        self._stops, self._stopped = self._stops + 1, time.monotonic()
         for shard in self._shards:
             if not shard.done:
-                shard.signal(signal.SIGINT if self._stops == 1 else signal.SIGKILL)
+                shard.signal(signal.SIGTERM if self._stops == 1 else signal.SIGKILL)
 
     def _result(self, shard: _ShardHandle) -> Campaign:
         """This shard's campaign, as far as it was reported."""

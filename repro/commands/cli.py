@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import re
-import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from repro.cases.case import Target
 from repro.cases.json_parts import plain
-from repro.commands.interrupts import interrupt
+from repro.commands.interrupts import interruptible
 from repro.traces.exit_codes import ExitCode
 
 LINE_MAX = 2000  # characters of a line that is printed
@@ -147,7 +147,8 @@ def say(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    print(f"error: {plain(text, LINE_MAX)}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # a terminal that is gone
+        print(f"error: {plain(text, LINE_MAX)}", file=sys.stderr)
 
 
 def ended(work: Callable[[], int], *refusals: type[Exception], reader_left: ExitCode = ExitCode.ERROR) -> int:
@@ -156,15 +157,10 @@ def ended(work: Callable[[], int], *refusals: type[Exception], reader_left: Exit
     refusals: exceptions besides BadInput that the user can put right; the text says how. reader_left: the exit code
     where standard output was closed by its reader.
     """
-    # A stopped job keeps what it found and ends its workers, as Ctrl-C does. Also one that a script has started in the
-    # background, for which a shell ignores SIGINT; but not by a hang-up where nohup was asked for.
-    numbers = [signal.SIGTERM, signal.SIGINT]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, interrupt) for number in numbers}
     refused: tuple[type[Exception], ...] = (BadInput, *refusals)
     try:
-        return work()
+        with interruptible():
+            return work()
     except refused as error:
         complain(str(error))
     except BrokenPipeError:
@@ -179,7 +175,4 @@ def ended(work: Callable[[], int], *refusals: type[Exception], reader_left: Exit
         # No verdict, so never a code that says that one was reached.
         traceback.print_exc()
         complain(f"harness error: {type(error).__name__}: {error}")
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     return ExitCode.ERROR

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: where they raise KeyboardInterrupt, and where they wait.
+"""Ctrl-C, SIGTERM and a hang-up: where they raise KeyboardInterrupt, and where they wait.
 
 They wait by a flag, not by the thread's signal mask: the kernel gives a signal that one thread holds back to another
 (numpy starts some), and Python then runs its handler in the main thread all the same.
@@ -7,7 +7,10 @@ They wait by a flag, not by the thread's signal mask: the kernel gives a signal 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import stat
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -20,14 +23,40 @@ class _Waiting:
     came = False
 
 
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Within it Ctrl-C, SIGTERM and a hang-up interrupt the main thread, so that a stopped job keeps its findings and
+    ends its workers. Also a job that a script has started in the background, for which a shell ignores SIGINT; but a
+    hang-up is ignored where nohup was asked for."""
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    hook = sys.unraisablehook
+
+    def ignored(ignored: sys.UnraisableHookArgs) -> None:
+        """An interrupt within a finalizer or a callback of the garbage collector ends nothing: it comes again."""
+        if issubclass(ignored.exc_type, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGALRM, interrupt)
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+        else:
+            hook(ignored)
+
+    sys.unraisablehook = ignored
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """A signal's handler: as default_int_handler, but later where interrupts wait, and a moment later where what was
-    interrupted could not end by it."""
+    """A signal's handler: as default_int_handler, but later where interrupts wait."""
+    if number == signal.SIGHUP:
+        _leave_terminal()
     if _Waiting.depth:
         _Waiting.came = True
-    elif _is_ignored_in(frame):
-        signal.signal(signal.SIGALRM, interrupt)
-        signal.setitimer(signal.ITIMER_REAL, 0.01)
     else:
         _Waiting.came = False
         raise KeyboardInterrupt
@@ -71,14 +100,9 @@ def _raise_what_waits() -> None:
         raise KeyboardInterrupt
 
 
-def _is_ignored_in(frame: FrameType | None) -> bool:
-    """Whether what is raised here is printed and goes no further: in Hypothesis's callback of the garbage collector, in
-    a finalizer, or where a weak set or dictionary lets go of what is gone."""
-    while frame is not None:
-        name, module = frame.f_code.co_name, frame.f_globals.get("__name__")
-        if name in ("gc_callback", "__del__") or (
-            name in ("remove", "_remove") and module in ("weakref", "_weakrefset")
-        ):
-            return True
-        frame = frame.f_back
-    return False
+def _leave_terminal() -> None:
+    """Print nothing more to a terminal that is gone: each line would be an OSError."""
+    for stream in (1, 2):
+        with contextlib.suppress(OSError):
+            if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream)

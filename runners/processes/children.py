@@ -16,9 +16,10 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
@@ -41,6 +42,28 @@ def live_quietly() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pool decides what Ctrl-C means
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable()  # a Python stack in the log for every signal that kills
+
+
+@contextlib.contextmanager
+def watching(channel: int, gone: Callable[[], object]) -> Iterator[None]:
+    """Within it, call `gone` in another thread once the other side of this channel is closed: for work during which
+    nobody reads from it, an import say."""
+    over, poll = os.eventfd(0), select.poll()
+    poll.register(channel, 0)  # POLLHUP is reported without being asked for
+    poll.register(over, select.POLLIN)
+
+    def watch() -> None:
+        if all(handle != over for handle, _ in poll.poll()):
+            gone()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.eventfd_write(over, 1)
+        thread.join()
+        os.close(over)
 
 
 def tell(control: socket.socket, **message: object) -> None:

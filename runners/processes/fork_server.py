@@ -14,16 +14,18 @@ import random
 import socket
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from runners.processes import worker
 from runners.processes.causes import one_line
-from runners.processes.children import Children, live_quietly, take_over_standard_input, tell
+from runners.processes.children import Children, live_quietly, take_over_standard_input, tell, watching
 
 ORDER_MAX = 1 << 20
-# For workers whose pools are gone to end their sessions, and whatever those have started.
-_END_S = 20.0
+# For workers whose pools are gone to end their sessions, and whatever those have started. A command that is stopped
+# while a pool is open waits so long.
+_END_S = 3.0
 
 
 def main(preloaded: str) -> int:
@@ -32,7 +34,8 @@ def main(preloaded: str) -> int:
     control = take_over_standard_input()
     live_quietly()
     try:
-        importlib.import_module(preloaded)
+        with watching(control.fileno(), partial(os._exit, 1)):
+            importlib.import_module(preloaded)
     except BaseException as error:  # becomes the "failed" message
         traceback.print_exc()
         tell(control, say="failed", text=one_line(error))

@@ -9,13 +9,14 @@ import argparse
 import contextlib
 import gc
 import importlib
+import os
 import sys
 import traceback
 from functools import partial
 
 from repro.cases.case import Target
 from runners.processes.causes import one_line
-from runners.processes.children import Children, live_quietly, take_over_standard_input, tell
+from runners.processes.children import Children, live_quietly, take_over_standard_input, tell, watching
 from runners.processes.session_process import session, unchanging, unclosable, unrehearsed
 from runners.recording.observer import OpenSession
 
@@ -34,7 +35,8 @@ def main(arguments: list[str]) -> int:
     control = take_over_standard_input()
     live_quietly()
     try:
-        module = importlib.import_module(options.session or session_module(options.target))
+        with watching(control.fileno(), partial(os._exit, 1)):
+            module = importlib.import_module(options.session or session_module(options.target))
         open_session: OpenSession = module.open_session
     except BaseException as error:  # becomes the "failed" message; sglang's imports may even call exit
         traceback.print_exc()

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +44,10 @@ _AVAILABLE = re.compile(r"Available versions: ([^,\s]+)")
 _KNOWN = re.compile(r"from versions: ([^)]*)\)")
 
 
+# Seconds that a command has to end by itself after an interrupt.
+STOP_S = 3.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
     """What pip did: its exit code and all it printed."""
@@ -56,9 +61,24 @@ Pip = Callable[[Sequence[str]], Ran]
 
 def run_pip(arguments: Sequence[str]) -> Ran:
     """Run the pip of this interpreter, with the user's own configuration of it."""
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
-    ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    return Ran(code=ran.returncode, output=ran.stdout)
+    return run_command([sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments])
+
+
+def run_command(command: Sequence[str]) -> Ran:
+    """Run a command to its end. Where that is interrupted, all that it has started ends, too."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0
+    ) as process:
+        try:
+            output, _ = process.communicate()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGINT)  # so that pip removes its temporary folders
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_S)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return Ran(code=process.returncode, output=output)
 
 
 def install(release: str, cache: Path | None = None, *, pip: Pip = run_pip, say: Callable[[str], None] = print) -> bool:

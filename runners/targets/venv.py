@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,18 +20,12 @@ from runners.targets.environments import (
     environments_directory,
     own_environments,
 )
-from runners.targets.install import Ran, need_space, only_one, reason
+from runners.targets.install import Ran, need_space, only_one, reason, run_command
 
 # torch with its CUDA libraries takes most of the 11 GB that an environment was seen to take.
 SPACE_NEEDED = 15 << 30
 
 Run = Callable[[Sequence[str]], Ran]
-
-
-def run_command(command: Sequence[str]) -> Ran:
-    """Run a command, with the user's own configuration of pip."""
-    ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    return Ran(code=ran.returncode, output=ran.stdout)
 
 
 def make_environment(

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, date, datetime
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +23,7 @@ import pytest
 
 from fuzz.draw.profiles import NIGHTLY, PROFILES, Profile
 from repro.cases.case import Target
+from repro.commands.interrupts import interruptible
 from repro.ledger.gate import Color, Judgement, changes, measured, summary
 from repro.ledger.known import BadIssues, Issue, load
 from repro.ledger.read import History, read
@@ -38,6 +41,8 @@ FOLDER = "nightly"
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 # The findings seen last that are run again on every target. Older ones stay in the ledger, and in its states.
 FINDINGS_MAX = 40
+# Seconds that workers of xdist have to end after an interrupt, so that the summary has what they came to.
+STOP_S = 6.0
 
 
 def asked(config: pytest.Config) -> bool:
@@ -55,6 +60,8 @@ class Nightly:
         self.told: dict[str, Any] = json.loads(getattr(config, "workerinput", {}).get(NAME, "{}"))
         self.is_first = not hasattr(config, "workerinput")
         self._stack = ExitStack()
+        self._workers: list[int] = []  # processes of xdist
+        self.interrupted = False
         self.red: list[str] = []
         self.known: list[str] = []
         self.skipped: list[str] = []
@@ -70,6 +77,8 @@ class Nightly:
             self.book: LedgerRun = self._stack.enter_context(
                 new_run(path, NIGHTLY) if self.is_first else same_run(path, self.told["run"])
             )
+            if not self.listing:
+                self._stack.enter_context(interruptible())
         except (BadLedger, BadIssues) as error:
             pytest.exit(f"error: {error}", returncode=ExitCode.ERROR)
 
@@ -161,6 +170,26 @@ class Nightly:
     def pytest_configure_node(self, node: Any) -> None:
         node.workerinput[NAME] = json.dumps({"run": self.run, "seed": self.seed, "findings": list(self.findings)})
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodeready(self, node: Any) -> None:
+        self._workers.append(node.gateway._io.popen.pid)
+
+    def pytest_keyboard_interrupt(self) -> None:
+        """Also what ends a session early by pytest.exit. xdist would have its workers go on for five seconds more."""
+        self.interrupted = True
+        self.red.append("interrupted: not every job has ended")
+        if self.is_first:
+            for worker in self._workers:
+                with suppress(ProcessLookupError):
+                    os.kill(worker, signal.SIGTERM)
+            until = time.monotonic() + STOP_S
+            while any(map(_is_running, self._workers)) and time.monotonic() < until:
+                time.sleep(0.05)
+
+    def pytest_unconfigure(self) -> None:
+        if self.interrupted and not self.is_first:
+            os._exit(ExitCode.ERROR)  # else it waits for xdist, which waits for it
+
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Where there is nothing to run a test on (no findings yet, say) pytest makes one that is skipped."""
         items[:] = [item for item in items if "NOTSET" not in item.name]
@@ -222,6 +251,13 @@ def _crash(report: pytest.TestReport) -> str:
     lines = [line for line in report.longreprtext.splitlines() if line.strip()]
     errors = [line.removeprefix("E").strip() for line in lines if line.startswith("E  ")]
     return f"{report.nodeid}: {(errors or lines[-1:] or ['failed'])[0]}"
+
+
+def _is_running(child: int) -> bool:
+    """True if this child has not ended; it stays for whoever started it to wait for."""
+    with suppress(ChildProcessError):
+        return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    return False
 
 
 def _reason(report: pytest.TestReport) -> str:

@@ -225,14 +225,20 @@ def command(words: list[str], nightly: Nightly, seconds: float) -> subprocess.Co
     environment = {**os.environ, RUN_VARIABLE: nightly.run, "PYTHONPATH": in_front(PROJECT)}
     line = [sys.executable, "-m", *words, "--ledger", str(nightly.path)]
     print(" ".join(line))
-    try:
-        ended = subprocess.run(
-            line, env=environment, capture_output=True, text=True, errors="replace", timeout=seconds, check=False
-        )
-    except subprocess.TimeoutExpired:
-        pytest.fail(f"{' '.join(words)}: had not ended after {seconds:.0f} s", pytrace=False)
-    print(ended.stdout, ended.stderr, sep="\n")
-    return ended
+    with subprocess.Popen(
+        line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            pytest.fail(f"{' '.join(words)}: had not ended after {seconds:.0f} s", pytrace=False)
+        except KeyboardInterrupt:
+            process.terminate()  # it keeps its findings, and ends its workers
+            process.communicate()
+            raise
+    print(out, err, sep="\n")
+    return subprocess.CompletedProcess(line, process.returncode, out, err)
 
 
 def last_line(text: str) -> str:

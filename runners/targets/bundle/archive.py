@@ -5,6 +5,7 @@ An archive is a row of independent xz blocks, which any tar reads as one file.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import lzma
@@ -12,7 +13,7 @@ import os
 import shutil
 import tarfile
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,13 +49,24 @@ def made_from(members: Iterable[Member]) -> str:
 def write(path: Path, members: Iterable[Member], *, threads: int | None = None) -> None:
     """Write an archive of these members, in this order. OSError if the disk refuses."""
     workers = threads or min(THREADS_MAX, os.cpu_count() or 1)
-    with ThreadPoolExecutor(workers) as pool, path.open("wb") as file:
+    with threads_for(workers) as pool, path.open("wb") as file:
         blocks = _Blocks(file, pool, ahead=2 * workers)
         # A stream needs nothing but write, whatever else typeshed asks of it.
         with tarfile.open(fileobj=blocks, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
             for member in members:
                 tar.addfile(_info(member), io.BytesIO(member.read()))
         blocks.finish()
+
+
+@contextlib.contextmanager
+def threads_for(count: int) -> Iterator[ThreadPoolExecutor]:
+    """So many threads. After an exception, an interrupt say, what they have not begun is not done."""
+    with ThreadPoolExecutor(count) as pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _info(member: Member) -> tarfile.TarInfo:

@@ -8,17 +8,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
 from runners.targets.bundle import archive
 from runners.targets.bundle.build import RELEASE, SUFFIX, listed
 from runners.targets.environments import MARKER, NotUsable, targets_directory
-from runners.targets.install import contents, need_space, only_one
+from runners.targets.install import contents, need_space, only_one, run_command
 
 _PART = ".part-"
 _OLD = ".old-"
@@ -44,10 +43,11 @@ def unpack(
         with only_one(targets, say):
             need_space(targets, sum(entry["unpacked"] for entry in absent.values()))
             # Decompression lets go of the interpreter, so that threads are enough.
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
+            with archive.threads_for(os.cpu_count() or 1) as pool:
                 done = [pool.submit(_unpack, bundle, name, entry, targets) for name, entry in absent.items()]
-            for archive in done:
-                archive.result()
+                wait(done)
+            for unpacked in done:
+                unpacked.result()
     except OSError as error:
         raise NotUsable(f"cannot unpack {bundle} in {targets}: {error.strerror or error}") from error
     return list(absent)
@@ -55,9 +55,8 @@ def unpack(
 
 def compile_bytecode(folders: Sequence[Path]) -> None:
     """Bytecode by this interpreter, on all cores: the first worker would make it, file by file, in twenty seconds."""
-    command = [sys.executable, "-W", "ignore", "-m", "compileall", "-q", "-j", "0", *map(str, folders)]
     # It fails at examples of another Python's, which nobody imports.
-    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    run_command([sys.executable, "-W", "ignore", "-m", "compileall", "-q", "-j", "0", *map(str, folders)])
 
 
 def _asked_for(bundle: Path, releases: Sequence[str]) -> dict[str, Entry]:

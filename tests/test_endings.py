@@ -1,0 +1,204 @@
+"""A command ends soon after SIGTERM, SIGINT or SIGHUP: its record is whole, a line says why, all processes end."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from repro.cases import codec
+from repro.cases.codec import Seed
+from repro.ledger.read import read
+from repro.traces.campaign import loads
+from runners.targets.install import run_command
+from tests.builders.waiting import comes
+from tests.python_path import in_front
+from tests.test_repro_main import CASE
+
+PROJECT = Path(__file__).resolve().parents[1]
+ENDS_S = 10.0
+# Nothing of it comes to an end by itself: a session of this target never answers.
+HANGS = "--target hang/toy --timeout 90"
+pytestmark = pytest.mark.slow
+
+
+class Command:
+    """A command under test, in a folder of its own. Its processes are told by a variable, which all of them inherit."""
+
+    def __init__(self, folder: Path, line: str, terminal: int | None = None) -> None:
+        self.folder, self.tag = folder, uuid.uuid4().hex
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", *line.split()],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": in_front(PROJECT), "TAG_OF_A_TEST": self.tag},
+            stdin=terminal,
+            stdout=terminal or (folder / "stdout").open("w"),
+            stderr=terminal or (folder / "stderr").open("w"),
+            start_new_session=True,
+        )
+
+    def family(self) -> list[int]:
+        return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal() and self._has(entry)]
+
+    def _has(self, process: Path) -> bool:
+        try:
+            is_zombie = (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            return not is_zombie and self.tag.encode() in (process / "environ").read_bytes()
+        except OSError:
+            return False
+
+    def begins(self, processes: int) -> None:
+        """Return once it has so many processes: with a fork server, a worker and a session all of them are at work."""
+        comes(lambda: len(self.family()) >= processes or self.process.poll() is not None, 60)
+        assert len(self.family()) >= processes, self.said()
+        time.sleep(0.3)
+
+    def ends(self, number: int) -> None:
+        """Send this signal to the command, to no other process: nothing of it is left in time."""
+        end = time.monotonic() + ENDS_S
+        self.process.send_signal(number)
+        self.is_gone_by(end)
+
+    def is_gone_by(self, end: float) -> None:
+        assert comes(lambda: self.process.poll() is not None, end - time.monotonic()), self.said()
+        assert comes(lambda: not self.family(), end - time.monotonic()), self.said()
+
+    def said(self) -> str:
+        return "\n".join(path.read_text() for name in ("stdout", "stderr") if (path := self.folder / name).exists())
+
+    def kill(self) -> None:
+        for process in self.family():
+            os.kill(process, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def commands() -> Iterator[list[Command]]:
+    """Those that a test has started."""
+    started: list[Command] = []
+    yield started
+    for command in started:
+        command.kill()
+
+
+@pytest.mark.parametrize(
+    ("line", "number", "processes"),
+    [
+        (f"fuzz run {HANGS} --minutes 5 --ledger l.db --out o", signal.SIGHUP, 4),
+        (f"fuzz run {HANGS} --minutes 5 --ledger l.db --out o --workers 2", signal.SIGTERM, 9),
+        (f"fuzz hunt {HANGS} --ledger l.db --out o", signal.SIGINT, 4),
+    ],
+)
+def test_a_campaign_keeps_its_record(
+    line: str, number: int, processes: int, tmp_path: Path, commands: list[Command]
+) -> None:
+    commands.append(command := Command(tmp_path, line))
+    command.begins(processes)
+    command.ends(number)
+    (campaign,), _ = loads((tmp_path / "o" / "record.json").read_text())
+    assert campaign.stopped == "interrupted"
+    assert "interrupted" in command.said() and "Traceback" not in command.said()
+    (row,) = read(tmp_path / "l.db").campaigns
+    assert row.campaign.stopped == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [
+        (f"repro run case.json {HANGS}", signal.SIGTERM),
+        (f"repro shrink case.json {HANGS}", signal.SIGHUP),
+        (f"repro first case.json {HANGS}", signal.SIGINT),
+        ("repro fidelity case.json --targets hang/toy clean/toy --timeout 90", signal.SIGTERM),
+    ],
+)
+def test_a_command_says_that_it_was_interrupted(
+    line: str, number: int, tmp_path: Path, commands: list[Command]
+) -> None:
+    codec.write(tmp_path / "case.json", Seed(case=CASE))
+    commands.append(command := Command(tmp_path, line))
+    command.begins(4)
+    command.ends(number)
+    assert command.process.returncode == 3
+    (reason,) = (tmp_path / "stderr").read_text().splitlines()
+    assert reason.startswith("error: interrupted")
+
+
+def test_nobody_outlives_a_killed_command(tmp_path: Path, commands: list[Command]) -> None:
+    commands.append(command := Command(tmp_path, f"fuzz run {HANGS} --minutes 5 --out o --workers 2"))
+    command.begins(9)
+    command.ends(signal.SIGKILL)
+
+
+def test_a_terminal_that_is_closed_ends_its_command(tmp_path: Path, commands: list[Command]) -> None:
+    ours, terminal = pty.openpty()
+    script = f"import os, sys; os.login_tty(0); os.execv(sys.executable, [sys.executable, '-m', *{WORDS!r}])"
+    (tmp_path / "on_terminal.py").write_text(script)
+    commands.append(command := Command(tmp_path, "on_terminal", terminal))
+    os.close(terminal)
+    command.begins(4)
+    end = time.monotonic() + ENDS_S
+    os.close(ours)
+    command.is_gone_by(end)
+    (campaign,), _ = loads((tmp_path / "o" / "record.json").read_text())
+    assert (campaign.stopped, campaign.error) == ("interrupted", "")
+
+
+WORDS = f"fuzz run {HANGS} --minutes 5 --out o".split()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_nightly_run_says_why_it_is_red(number: int, tmp_path: Path, commands: list[Command]) -> None:
+    (tmp_path / "seeds").mkdir()
+    line = f"pytest -q -m nightly -k campaign -n 1 -p no:cacheprovider --rootdir {PROJECT} -c {PROJECT}/pyproject.toml"
+    line += f" {PROJECT}/tests/nightly --target hang/toy --ledger l.db --seeds seeds"
+    commands.append(command := Command(tmp_path, line))
+    command.begins(5)  # pytest, the campaign and its three; xdist hides the environment of its worker
+    command.ends(number)
+    said = command.said()
+    assert "red because:\n  interrupted: not every job has ended" in said
+    history = read(tmp_path / "l.db")
+    (campaign,) = history.campaigns
+    assert campaign.campaign.stopped == "interrupted"
+    assert all(run.ended for run in history.runs)
+
+
+def test_what_a_command_of_ours_started_ends_with_it(tmp_path: Path, commands: list[Command]) -> None:
+    """As pip's builds do, and the processes of compileall."""
+    commands.append(command := Command(tmp_path, "tests.test_endings"))
+    command.begins(3)
+    command.ends(signal.SIGTERM)
+    assert (tmp_path / "stderr").read_text() == "error: interrupted\n"
+
+
+@pytest.mark.parametrize("module", ["worker", "fork_server"])
+def test_what_imports_for_a_command_that_is_gone_ends(module: str, tmp_path: Path) -> None:
+    (tmp_path / "imports_slowly.py").write_text("import time; print('imports', flush=True); time.sleep(60)\n")
+    ours, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    arguments = ["--target", "clean/toy", "--session", "imports_slowly"] if module == "worker" else ["imports_slowly"]
+    with closing(ours), control:
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"runners.processes.{module}", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": in_front(PROJECT, tmp_path)},
+            stdin=control.fileno(),
+            stderr=subprocess.PIPE,
+        )
+    assert process.stderr and process.stderr.readline() == b"imports\n"
+    assert process.wait(5) == 1
+
+
+if __name__ == "__main__":
+    from repro.commands.cli import ended
+
+    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    sys.exit(ended(lambda: run_command([sys.executable, "-c", child]).code))
