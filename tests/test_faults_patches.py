@@ -21,8 +21,6 @@ from repro.upstream.history import history
 from repro.upstream.patch_file import applied
 from repro.upstream.rig import Refused
 
-# Patches ---------------------------------------------------------------------------------------------------------
-
 RUNNER = "def replay(rows):\n    rows.append(0)\n    return rows\n"
 HUNK = "@@ -1,3 +1,3 @@\n def replay(rows):\n-    rows.append(0)\n+    rows.append(1)\n     return rows\n"
 NEW = "@@ -0,0 +1 @@\n+HERE = 1\n"
@@ -87,7 +85,7 @@ def release(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a patch is applied in lies where its names lead to the secret."""
+    """The folder in which a patch is applied lies where the patch's names lead to the secret."""
     monkeypatch.setattr(patch_file.tempfile, "tempdir", str(tmp_path / "a"))  # type: ignore[attr-defined]
 
 
@@ -117,9 +115,6 @@ def test_a_patch_without_an_end_and_one_that_never_comes(
     with pytest.raises(Refused, match="nothing was written into it"):
         applied(tmp_path / "pipe", release)
     (tmp_path / "pipe").unlink()
-
-
-# Repositories ----------------------------------------------------------------------------------------------------
 
 
 def plainly(folder: Path, *words: str) -> None:
@@ -187,8 +182,8 @@ def plant(top: Path, named: dict[str, str]) -> None:
     with (top / ".git" / "config").open("a") as file:
         for name, value in named.items():
             section, _, key = name.rpartition(".")
-            section, _, own = section.partition(".")
-            quoted = f' "{own}"' if own else ""
+            section, _, subsection = section.partition(".")
+            quoted = f' "{subsection}"' if subsection else ""
             file.write(f'[{section}{quoted}]\n\t{key} = "{value}"\n')
 
 

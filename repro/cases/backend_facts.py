@@ -1,4 +1,4 @@
-"""What each attention backend can do and what cases draw for it: one row a backend."""
+"""The abilities of each attention backend, and what cases draw for it: one row a backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a verify step accepts of a request's tree of drafts, and the KV moves that follow from it, as plain arrays."""
+"""The drafts that a verify step accepts of a request's tree, and the KV moves that follow, as plain arrays."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def verified(setup: Setup, table: Ints, request: Request) -> Ints:
 
 
 def correct_drafts(setup: Setup, request: Request) -> int:
-    """How many drafts are accepted, the root apart: no more than the tree has."""
+    """The number of accepted drafts without the root: no more than the tree has."""
     return min(request.accepted, setup.num_draft_tokens - 1)
 
 
 def accepted_nodes(setup: Setup, request: Request) -> Ints:
-    """Which nodes of the tree are accepted, rising: the root and, from the request's data, its correct drafts."""
+    """The accepted nodes of the tree, rising: the root and, from the request's data, its correct drafts."""
     drafts = shuffled(request.data, "accepted", setup.num_draft_tokens - 1)[: correct_drafts(setup, request)]
     return np.concatenate([np.zeros(1, dtype=np.int64), np.sort(drafts) + 1])
 
 
 def accept_index(setup: Setup, requests: Sequence[Request]) -> Ints:
-    """As a verify step gives it: [n, num_steps + 1], nodes of the whole batch's trees, then REJECTED."""
+    """The result of a verify step, [n, num_steps + 1]: nodes of the whole batch's trees, then REJECTED."""
     index = np.full((len(requests), setup.num_steps + 1), REJECTED, dtype=np.int64)
     for row, request in enumerate(requests):
         nodes = accepted_nodes(setup, request)
@@ -39,19 +39,19 @@ def accept_index(setup: Setup, requests: Sequence[Request]) -> Ints:
 
 
 def finishes(request: Request) -> bool:
-    """Whether the request ends with this step: for moves that leave finished requests behind."""
+    """True if the request ends with this step: moves may leave finished requests out."""
     return request.data % 2 == 1
 
 
 def accepted_pairs(setup: Setup, table: Ints, request: Request) -> Ints:
-    """Where the accepted rows of a request go: [n, 2] of target and source KV slot. They close up behind the prefix."""
+    """Target and source KV slot of each accepted row of a request, [n, 2]. The targets follow the prefix without gaps."""
     slots, nodes = verified(setup, table, request), accepted_nodes(setup, request)
     return np.stack([slots[: nodes.size], slots[nodes]], axis=1)
 
 
 def branch_pairs(setup: Setup, table: Ints, request: Request) -> Ints:
-    """Where the last, partly filled page of a prefix goes: [n, 2] of target and source KV slot. Every branch but the
-    first, which continues in that page, begins with a copy of it."""
+    """Target and source KV slot of each copy of a prefix's last, partly filled page, [n, 2]. Every branch but the first,
+    which continues in that page, begins with a copy of it."""
     begun = request.seq_len % setup.page_size
     row = table[request.slot]
     source = row[request.seq_len - begun : request.seq_len]

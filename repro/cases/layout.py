@@ -1,4 +1,4 @@
-"""Where tokens lie in the KV cache: req_to_token and the row positions of draft tokens, as plain arrays.
+"""The places of tokens in the KV cache: req_to_token and the row positions of draft tokens, as plain arrays.
 
 Every request slot owns one row of req_to_token, for as long as the layout stays; its pages are scattered over the pool,
 so that neighbouring tokens of a request are not neighbours in memory and a wrong index meets foreign data.

@@ -88,7 +88,7 @@ def noise() -> Floats:
 
 
 def window(data: int, name: str) -> int:
-    """Where in noise() the contents of this name begin; they go on from there, and from its end to its beginning."""
+    """The index in noise() at which the contents of this name begin; past its end they go on at its beginning."""
     return _first_word(data, name) % NOISE_SIZE
 
 

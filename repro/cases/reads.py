@@ -1,4 +1,4 @@
-"""Which positions of its request's row of req_to_token each attention call reads."""
+"""The positions of its request's row of req_to_token that each attention call reads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Prefixed(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reads:
-    """What the metadata of one kind of attention calls must say."""
+    """The reads that the metadata of one kind of attention calls must name."""
 
     # Attention calls whose metadata is recorded: the rows of kv_indptr and kv_indices.
     calls: Callable[[Attending], int]
@@ -52,16 +52,16 @@ class Reads:
 
     @property
     def whose(self) -> str:
-        """What a failure of these reads alone is told from others by."""
+        """The suffix of a failure's place by which failures of these reads differ from others."""
         return ", window" if self.prefix else ""
 
     def least(self, setup: Attending, request: Prefixed, length: int) -> int:
-        """Of so many positions, how many of the last ones must be read."""
+        """The number of the last positions that must be read, out of `length`."""
         return min(length, self.fewest(setup, request)) if self.fewest else length
 
 
 def names_tree(setup: Attending) -> bool:
-    """Whether attention is given the tokens of a tree among those that it reads, rather than besides."""
+    """True if the KV indices of this backend include the tree's own tokens; others pass these beside the indices."""
     return BACKEND_FACTS[setup.backend].indexes_queries
 
 
@@ -79,7 +79,7 @@ def drafts(setup: Attending, request: Prefixed, call: int) -> Ints:
 
 
 def draft_in_reach(setup: Attending, request: Prefixed) -> int:
-    """How many of a branch's positions its last token sees: a window before it, and itself."""
+    """The number of a branch's positions that its last token sees: a window before it, and itself."""
     return setup.window + 1
 
 
@@ -106,14 +106,14 @@ def windows(setup: Attending, request: Prefixed, call: int) -> Ints:
 
 
 def in_window(setup: Attending, request: Prefixed, call: int) -> Ints:
-    """What a token sees that is decoded: itself, and as many before it as the window has."""
+    """The positions that a decoded token sees: itself, and a window before it."""
     return np.arange(max(0, request.seq_len - setup.window - 1), request.seq_len)[None, :]
 
 
 def verified_in_window(setup: Attending, request: Prefixed, call: int) -> Ints:
-    """As verified, of which kernels mask what is too far away. Of what reads whole pages the record has no more than
-    each query reads: the last tokens before the root and the tree; with branches each query has a row of its own, and
-    those of a padded tree are slot 0 throughout."""
+    """The same positions as `verified`: kernels mask those outside the window. For a backend that reads whole pages the
+    record has only what each query reads: the last tokens before the root, and the tree; with branches each query has a
+    row of its own, and rows of a padded tree are slot 0 throughout."""
     if not BACKEND_FACTS[setup.backend].reads_pages:
         return verified(setup, request, call)
     tree = setup.num_draft_tokens
@@ -123,8 +123,8 @@ def verified_in_window(setup: Attending, request: Prefixed, call: int) -> Ints:
 
 
 def before_tree(setup: Attending, request: Prefixed, call: int) -> Ints:
-    """What lies before the tokens of the tree that was verified. A padded row is nothing but such tokens. A backend
-    that names its queries' own tokens is given them as well, and of a padded row its whole length."""
+    """The positions before the tokens of the tree that was verified. A padded row has none, since all its tokens are the
+    tree's. A backend whose indices include its queries gets these as well, and a padded row's whole length."""
     count = request.seq_len if request.slot else 0
     if names_tree(setup):
         count = request.seq_len + (setup.num_draft_tokens if request.slot else 0)
@@ -142,8 +142,8 @@ def before_grown_tree(layer: int) -> Callable[[Attending, Prefixed, int], Ints]:
 
 
 def in_reach(setup: Attending, request: Prefixed) -> int:
-    """How many of a verified or extended request's positions some token of its tree sees through the window; kernels
-    mask what the others do not."""
+    """The number of a verified or extended request's positions that some token of its tree sees through the window;
+    kernels mask what the other tokens do not see."""
     tree = setup.num_draft_tokens if names_tree(setup) else 0
     return setup.window + tree
 

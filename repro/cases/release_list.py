@@ -27,7 +27,7 @@ USES = {
 
 
 def has_runner(release: str, runner: str, backend: str = "") -> bool:
-    """Whether this release has this runner, over this backend if one is named, as far as the table of runners says."""
+    """True if the table of runners has this runner in this release, and over this backend if one is named."""
     facts, order = RUNNER_FACTS[runner], release_order(release)
     if (since := facts.backend_since.get(backend)) and order < release_order(since):
         return False

@@ -63,7 +63,7 @@ def engine_of(text: str) -> str:
 
 
 def in_range(text: str, release: str) -> bool:
-    """Whether a release is in a range; a text that is not a release number is in no range. BadSeed for an invalid
+    """True if a release is in a range; a text that is not a release number is in no range. BadSeed for an invalid
     range."""
     try:
         order = release_order(release)

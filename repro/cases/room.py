@@ -1,4 +1,4 @@
-"""How many positions of its row of req_to_token a request needs, by what its runner does with them."""
+"""The number of positions that a request needs in its row of req_to_token, by runner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a setup can be captured."""
+"""The reasons for which a setup cannot be captured."""
 
 from __future__ import annotations
 

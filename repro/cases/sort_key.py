@@ -13,7 +13,7 @@ DEFAULTS = {option.field: option.default for option in OPTIONS if option.default
 
 
 def sort_key(case: Case) -> tuple[int, ...]:
-    """What people find simpler, most important first: of two cases, the one with the lesser key is simpler."""
+    """The order in which people find cases simple, most important first: the case with the lesser key is simpler."""
     setup, sizes = case.setup, [len(step.requests) for step in case.steps]
     requests = [request for step in case.steps for request in step.requests]
     return (

@@ -1,4 +1,4 @@
-"""What a tree of drafts says by itself: which of its tokens attends to which, and which comes below which."""
+"""Facts that follow from a tree of drafts alone: which token attends to which, and which is whose child."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TWICE = -2
 
 
 def parents_of(setup: Paged, selected: Ints, parents: Ints) -> list[int]:
-    """Of each token of the tree the one above it, the root first. selected: the candidates that became its tokens
+    """The parent of each token of the tree, the root first. selected: the candidates that became its tokens
     behind the root; the topk candidates of one parent are neighbours, and `parents` says which candidate that parent
     was."""
     place = {int(candidate): token for token, candidate in reversed(list(enumerate(selected.reshape(-1), start=1)))}
@@ -30,7 +30,7 @@ def reached(parents: list[int]) -> list[int]:
 
 
 def ancestors(setup: Paged, selected: Ints, parents: Ints) -> Ints:
-    """Which tokens of the tree each of its tokens attends to, [num_draft_tokens, num_draft_tokens]."""
+    """The tokens of the tree that each of its tokens attends to, [num_draft_tokens, num_draft_tokens]."""
     attends = np.eye(setup.num_draft_tokens, dtype=np.int64)
     attends[:, 0] = 1
     # Rising: candidates come after their parents, and so do the tokens that they became.
@@ -41,8 +41,8 @@ def ancestors(setup: Paged, selected: Ints, parents: Ints) -> Ints:
 
 
 def linked(next_token: Ints, next_sibling: Ints) -> list[int]:
-    """Of each token the one above it, as the links from a token to its first child and from a child to the next one
-    say; NONE where no link leads, TWICE where two do, and for the root where one leads out of the tree."""
+    """The parent of each token, by the links from a token to its first child and from a child to its next sibling:
+    NONE for a token that no link reaches, TWICE for one that two links reach, and for the root if a link leaves the tree."""
     found = [NONE] * len(next_token)
     waiting = [0]
     while waiting:

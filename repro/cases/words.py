@@ -50,7 +50,7 @@ def paragraph(seed: Seed) -> Iterator[str]:
 
 
 def options(setup: Setup) -> list[str]:
-    """What few setups have."""
+    """The options that few setups have, in words."""
     return [
         option.words.format(getattr(setup, option.field)) for option in OPTIONS if option.later and option.is_set(setup)
     ]

@@ -53,9 +53,9 @@ def git(folder: Path, *arguments: str, stdin: str = "", top: Path | None = None)
     words = (arguments[0], *_NO_DRIVERS.get(arguments[0], ()), *arguments[1:])
     done = _run(folder, words, stdin, environment | _emptied(filters.stdout.split("\0")[:-1]))
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
-        errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
-        raise Refused(f"git {arguments[0]}: {'; '.join(errors[:2]) or said[-1]}")
+        lines = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
+        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        raise Refused(f"git {arguments[0]}: {'; '.join(errors[:2]) or lines[-1]}")
     return done.stdout
 
 
