@@ -84,7 +84,7 @@ class Command:
 
 @pytest.fixture
 def commands() -> Iterator[list[Command]]:
-    """Those that a test has started."""
+    """The commands that a test has started."""
     started: list[Command] = []
     yield started
     for command in started:
@@ -164,8 +164,7 @@ def test_a_nightly_run_says_why_it_is_red(number: int, tmp_path: Path, commands:
     commands.append(command := Command(tmp_path, line))
     command.begins(5)  # pytest, the campaign and its three; xdist hides the environment of its worker
     command.ends(number)
-    said = command.said()
-    assert "red because:\n  interrupted: not every job has ended" in said
+    assert "red because:\n  interrupted: not every job has ended" in command.said()
     history = read(tmp_path / "l.db")
     (campaign,) = history.campaigns
     assert campaign.campaign.stopped == "interrupted"
@@ -173,7 +172,7 @@ def test_a_nightly_run_says_why_it_is_red(number: int, tmp_path: Path, commands:
 
 
 def test_what_a_command_of_ours_started_ends_with_it(tmp_path: Path, commands: list[Command]) -> None:
-    """As pip's builds do, and the processes of compileall."""
+    """pip's builds and the processes of compileall are such children."""
     commands.append(command := Command(tmp_path, "tests.test_endings"))
     command.begins(3)
     command.ends(signal.SIGTERM)

@@ -254,7 +254,7 @@ class Slow(Sessions):
 
 
 class Stuck(Slow):
-    """Which nothing aborts: its worker is not there yet, say."""
+    """A pool that nothing aborts, as one whose worker is not there yet."""
 
     def abort(self) -> None:
         pass

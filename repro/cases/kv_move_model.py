@@ -44,14 +44,15 @@ def finishes(request: Request) -> bool:
 
 
 def accepted_pairs(setup: Setup, table: Ints, request: Request) -> Ints:
-    """Target and source KV slot of each accepted row of a request, [n, 2]. The targets follow the prefix without gaps."""
+    """Target and source KV slot of each accepted row of a request, [n, 2]. The targets follow the prefix without
+    gaps."""
     slots, nodes = verified(setup, table, request), accepted_nodes(setup, request)
     return np.stack([slots[: nodes.size], slots[nodes]], axis=1)
 
 
 def branch_pairs(setup: Setup, table: Ints, request: Request) -> Ints:
-    """Target and source KV slot of each copy of a prefix's last, partly filled page, [n, 2]. Every branch but the first,
-    which continues in that page, begins with a copy of it."""
+    """Target and source KV slot of each copy of a prefix's last, partly filled page, [n, 2]. Every branch but the
+    first, which continues in that page, begins with a copy of it."""
     begun = request.seq_len % setup.page_size
     row = table[request.slot]
     source = row[request.seq_len - begun : request.seq_len]

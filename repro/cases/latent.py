@@ -1,5 +1,5 @@
-"""The sizes that cases draw for models with latent attention: those that sglang's kernel in front of the draft's layer takes on a GPU
-(fused_eh_norm, since 0.5.15.post1), half precision and multiples of 256 in (256, 8192].
+"""The sizes that cases draw for models with latent attention: those that sglang's kernel in front of the draft's layer
+takes on a GPU (fused_eh_norm, since 0.5.15.post1), half precision and multiples of 256 in (256, 8192].
 
 The same on every engine and release, so that a case means one thing. A case with others is valid: older seeds have
 them, and sglang refuses them there (runners/releases/refusals.py).

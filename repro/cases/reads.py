@@ -123,8 +123,8 @@ def verified_in_window(setup: Attending, request: Prefixed, call: int) -> Ints:
 
 
 def before_tree(setup: Attending, request: Prefixed, call: int) -> Ints:
-    """The positions before the tokens of the tree that was verified. A padded row has none, since all its tokens are the
-    tree's. A backend whose indices include its queries gets these as well, and a padded row's whole length."""
+    """The positions before the tokens of the tree that was verified. A padded row has none, since all its tokens are
+    the tree's. A backend whose indices include its queries gets these as well, and a padded row's whole length."""
     count = request.seq_len if request.slot else 0
     if names_tree(setup):
         count = request.seq_len + (setup.num_draft_tokens if request.slot else 0)

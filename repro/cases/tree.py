@@ -41,8 +41,8 @@ def ancestors(setup: Paged, selected: Ints, parents: Ints) -> Ints:
 
 
 def linked(next_token: Ints, next_sibling: Ints) -> list[int]:
-    """The parent of each token, by the links from a token to its first child and from a child to its next sibling:
-    NONE for a token that no link reaches, TWICE for one that two links reach, and for the root if a link leaves the tree."""
+    """The parent of each token, by the links from a token to its first child and from a child to its next sibling: NONE
+    for a token that no link reaches, TWICE for one that two links reach, and for the root if a link leaves the tree."""
     found = [NONE] * len(next_token)
     waiting = [0]
     while waiting:
