@@ -73,7 +73,7 @@ def test_a_simpler_case_still_changes_its_steps() -> None:
 
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_they_are_drawn_now_and_then(runner: str) -> None:
-    draw = examples(setups(runner, "triton", replace(EVERYTHING, adapting=True)))
+    draw = examples(setups(runner, "triton", EVERYTHING.having("adaptive")))
     having = [setup for setup in (draw(f"setup {number}") for number in range(30)) if setup.adaptive]
     assert len(having) > 10 and not any(problems(Case(setup=setup, steps=(step((1, 1, 1)),))) for setup in having)
     assert any(setup.adaptive for setup in directed(runner, "triton"))

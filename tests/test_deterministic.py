@@ -34,7 +34,7 @@ def case(runner: str) -> Case:
 @pytest.mark.slow
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_it_is_drawn_now_and_then(runner: str) -> None:
-    draw = examples(setups(runner, "triton", replace(EVERYTHING, deterministic=True)))
+    draw = examples(setups(runner, "triton", EVERYTHING.having("deterministic")))
     drawn = [draw(f"setup {number}") for number in range(100)]
     having = [setup for setup in drawn if setup.deterministic]
     assert len(having) > 50

@@ -77,7 +77,7 @@ def test_what_cannot_be(changes: dict[str, Any], elsewhere: int, said: str) -> N
 
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_busier_ranks_are_drawn(runner: str) -> None:
-    swarm = replace(EVERYTHING, ranked=True)
+    swarm = EVERYTHING.having("dp_attention")
     seen: set[str] = set()
     for number in range(30):
         case = examples(cases(examples(setups(runner, "triton", swarm))(f"setup {number}"), swarm))(f"case {number}")

@@ -61,7 +61,7 @@ def test_others_have_one_dimension(changes: dict[str, Any], said: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("runner", ["draft", "draft_extend"])
 def test_they_are_drawn_now_and_then(runner: str) -> None:
-    draw = examples(setups(runner, "triton", replace(EVERYTHING, mrope=True)))
+    draw = examples(setups(runner, "triton", EVERYTHING.having("mrope")))
     drawn = [draw(f"setup {number}") for number in range(300)]
     having = [setup for setup in drawn if setup.mrope]
     assert 5 < len(having) < 150

@@ -63,7 +63,7 @@ def test_where_there_are_none(changes: dict[str, Any], said: str) -> None:
 
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_they_are_drawn_now_and_then(runner: str) -> None:
-    draw = examples(setups(runner, "triton", replace(EVERYTHING, quantising=True)))
+    draw = examples(setups(runner, "triton", EVERYTHING.having("kv_dtype")))
     drawn = {setup.kv_dtype for setup in (draw(f"setup {number}") for number in range(30))}
     assert drawn >= set(KV_DTYPES)
     assert any(setup.kv_dtype for setup in directed(runner, "triton"))

@@ -75,7 +75,7 @@ def test_where_there_are_none(changes: dict[str, Any], said: str) -> None:
 
 @pytest.mark.slow
 def test_they_are_drawn_now_and_then() -> None:
-    swarm = replace(EVERYTHING, rejecting=True)
+    swarm = EVERYTHING.having("rejection")
     draw = examples(setups("draft", "triton", swarm))
     having = [setup for setup in (draw(f"setup {number}") for number in range(60)) if setup.rejection]
     assert having and not any(problems(Case(setup=setup, steps=(step((1, 1, 1)),))) for setup in having)

@@ -15,11 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fuzz.draw.states import can_be, smallest, with_states
 from fuzz.draw.swarm import Swarm
 from repro.cases.case import Setup
+from repro.cases.options import OPTIONS
 
 # Rounds in which all pairs meet; then others begin that do so anew. Of a cycle's rows about one in so many has a state,
 # apart from those that a pair is missing for; a row has so many states at most besides those of its kind.
@@ -31,21 +32,9 @@ TREES = 2
 T = TypeVar("T")
 Pair = tuple[str, str]
 
-# How a swarm is asked for a state. What is left out here is of a setup's kind, or is met on every setup.
-FEATURES: Mapping[str, Mapping[str, Any]] = {
-    "a window": {"windowed": True},
-    "a pool with sliding layers": {"windowed": True, "sliding": True},
-    "a logit cap": {"capped": True},
-    "no padding": {"unpadded": True},
-    "positions in three dimensions": {"mrope": True},
-    "deterministic inference": {"deterministic": True},
-    "another number of draft steps before": {"adapting": True},
-    "keys and values of eight bits": {"quantising": True},
-    "data-parallel attention": {"ranked": True},
-    "random drafts": {"rejecting": True},
-    "drafts behind the context": {"overhanging": True},
-    "hidden states": {"asking": True, "returning": True},
-}
+# The states that a swarm can be asked for, with the options that bring them. Others are of a setup's kind, or are met
+# on every setup.
+FEATURES = {option.state: tuple(option.smallest) for option in OPTIONS if option.state}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +57,12 @@ class Row:
     def swarm(self, swarm: Swarm) -> Swarm:
         """The swarm whose setups have these states, and whose batches are otherwise as this one's."""
         kind = self.kind
-        asked: dict[str, Any] = {key: value for name in sorted(self.features) for key, value in FEATURES[name].items()}
         return replace(
-            swarm,
+            swarm.having(*(field for name in self.features for field in FEATURES[name])),
             branching=kind.topk > 1,
             paged=kind.page_size > 1,
             single=kind.num_steps == 1,
             algorithm=kind.algorithm,
-            **asked,
         )
 
 

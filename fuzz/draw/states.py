@@ -14,6 +14,8 @@ from typing import Any
 
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Request, Setup, Step, problems, seq_len_max
+from repro.cases.option import Option
+from repro.cases.options import OPTION, OPTIONS
 from repro.cases.runner_facts import LATENT, RUNNER_FACTS
 
 # A step and the one before it.
@@ -35,8 +37,12 @@ class State:
     bring: Callable[[Setup, Step, Step], Moment] = _as_it_is
 
 
-def _of_setups(holds: Callable[[Setup], bool], **fields: Any) -> State:
-    return State(holds=lambda setup, before, after: holds(setup), fields=fields)
+def _of_setups(holds: Callable[[Setup], bool]) -> State:
+    return State(holds=lambda setup, before, after: holds(setup))
+
+
+def _of_option(option: Option) -> State:
+    return State(holds=lambda setup, before, after: option.is_set(setup), fields=option.smallest)
 
 
 def _batch(count: int, length: int) -> tuple[Request, ...]:
@@ -79,16 +85,7 @@ OF_SETUPS = {
     "one draft step": _of_setups(lambda setup: setup.num_steps == 1 and RUNNER_FACTS[setup.runner].speculative),
     "EAGLE3": _of_setups(lambda setup: setup.algorithm == "EAGLE3"),
     "NEXTN": _of_setups(lambda setup: setup.algorithm == "NEXTN"),
-    "a window": _of_setups(lambda setup: setup.window > 0, window=7),
-    "a pool with sliding layers": _of_setups(lambda setup: setup.swa, window=7, swa=True),
-    "a logit cap": _of_setups(lambda setup: setup.logit_cap > 0, logit_cap=5),
-    "no padding": _of_setups(lambda setup: not setup.padded, padded=False),
-    "positions in three dimensions": _of_setups(lambda setup: setup.mrope, mrope=True),
-    "deterministic inference": _of_setups(lambda setup: setup.deterministic, deterministic=True),
-    "another number of draft steps before": _of_setups(lambda setup: setup.adaptive > 0, adaptive=3),
-    "keys and values of eight bits": _of_setups(lambda setup: bool(setup.kv_dtype), kv_dtype="fp8_e5m2"),
-    "data-parallel attention": _of_setups(lambda setup: setup.dp_attention, dp_attention=True),
-    "random drafts": _of_setups(lambda setup: setup.rejection, rejection=True),
+    **{option.state: _of_option(option) for option in OPTIONS if option.state and not option.by_step},
 }
 # Of a step, or of what came before it.
 OF_STEPS = {
@@ -99,10 +96,10 @@ OF_STEPS = {
             replace(after, requests=_batch(setup.max_bs, seq_len_max(setup)), elsewhere=0),
         ),
     ),
-    "drafts behind the context": State(holds=_is_behind, fields={"overhang": 1}, bring=_longest_first),
+    "drafts behind the context": State(holds=_is_behind, fields=OPTION["overhang"].smallest, bring=_longest_first),
     "hidden states": State(
         holds=lambda setup, before, after: bool(after.hidden),
-        fields={"returns_hidden": True},
+        fields=OPTION["returns_hidden"].smallest,
         bring=lambda setup, before, after: (before, replace(after, hidden="last")),
     ),
     "other hidden states": State(
@@ -124,7 +121,7 @@ OF_STEPS = {
     ),
     "random drafts of greedy requests alone": State(
         holds=lambda setup, before, after: bool(after.requests) and all(request.greedy for request in after.requests),
-        fields={"rejection": True},
+        fields=OPTION["rejection"].smallest,
         bring=lambda setup, before, after: (
             before,
             replace(after, requests=tuple(replace(request, greedy=True) for request in after.requests or _batch(1, 1))),
@@ -132,7 +129,7 @@ OF_STEPS = {
     ),
     "a busier rank": State(
         holds=lambda setup, before, after: after.elsewhere > len(after.requests),
-        fields={"dp_attention": True},
+        fields=OPTION["dp_attention"].smallest,
         bring=lambda setup, before, after: (
             before,
             replace(after, requests=after.requests[: setup.max_bs - 1], elsewhere=setup.max_bs),
@@ -140,7 +137,7 @@ OF_STEPS = {
     ),
     "an idle batch beside a busy rank": State(
         holds=lambda setup, before, after: after.elsewhere > len(after.requests) == 0,
-        fields={"dp_attention": True},
+        fields=OPTION["dp_attention"].smallest,
         bring=lambda setup, before, after: (before, replace(after, requests=(), elsewhere=setup.max_bs)),
     ),
     "an idle batch": State(

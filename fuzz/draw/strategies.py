@@ -69,8 +69,8 @@ def fullest(setup: Setup) -> Case:
 def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     domain = RUNNER_FACTS[runner]
     size = replace(swarm.size, context_len=LIGHT_CONTEXT) if domain.light and swarm.paged else swarm.size
-    rejecting = swarm.rejecting and domain.rejects
-    adapting = swarm.adapting and domain.adapts
+    rejecting = "rejection" in swarm.options and domain.rejects
+    adapting = "adaptive" in swarm.options and domain.adapts
     in_chains = rejecting or adapting or not (swarm.branching and domain.speculative and domain.branches)
     branching = domain.trees or not in_chains
     topk = draw(st.integers(2, size.topk)) if branching else 1
@@ -88,10 +88,10 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     hidden_sizes = _hidden_sizes(size, plain)
     dtypes = [name for name in BACKEND_FACTS[backend].drawn_dtypes if plain or name in LATENT_DTYPES]
     windows = domain.windowed == "target" or BACKEND_FACTS[backend].drafts_in_windows or num_steps == 1
-    window = draw(_values("window")) if domain.windowed and windows and swarm.windowed and plain else 0
+    window = draw(_values("window")) if domain.windowed and windows and "window" in swarm.options and plain else 0
     adapting &= plain and not (window and domain.windowed == "draft" and not BACKEND_FACTS[backend].starts_in_windows)
     others = [steps for steps in range(1, min(steps_max + 1, domain.num_steps_max) + 1) if steps != num_steps]
-    quantises = domain.quantises and BACKEND_FACTS[backend].quantises and swarm.quantising and plain
+    quantises = domain.quantises and BACKEND_FACTS[backend].quantises and "kv_dtype" in swarm.options and plain
     kv_dtype, above = (draw(_values("kv_dtype")), KV_DTYPE_ABOVE) if quantises else ("", 0)
     page_size, context_len = draw(_pages(runner, topk, num_steps, draft_tokens, size, swarm.paged))
     setup = Setup(
@@ -114,18 +114,18 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         kv_splits=draw(_values("kv_splits")),
         algorithm=algorithm,
         window=window,
-        swa=bool(window) and domain.windowed == "target" and swarm.sliding,
-        logit_cap=draw(_values("logit_cap")) if capped and swarm.capped and plain else 0,
-        returns_hidden=swarm.returning and domain.asks_hidden,
-        overhang=draft_tokens + SPARE_POSITIONS if swarm.overhanging and domain.overhangs else 0,
-        padded=not (swarm.unpadded and domain.falls_back),
+        swa=bool(window) and domain.windowed == "target" and "swa" in swarm.options,
+        logit_cap=draw(_values("logit_cap")) if capped and "logit_cap" in swarm.options and plain else 0,
+        returns_hidden="returns_hidden" in swarm.options and domain.asks_hidden,
+        overhang=draft_tokens + SPARE_POSITIONS if "overhang" in swarm.options and domain.overhangs else 0,
+        padded=not ("padded" in swarm.options and domain.falls_back),
         mirrored=domain.host_lengths or not swarm.unmirrored,
-        mrope=swarm.mrope and domain.mrope and algorithm == "EAGLE3",
+        mrope="mrope" in swarm.options and domain.mrope and algorithm == "EAGLE3",
         rejection=rejecting and algorithm != "EAGLE3",
-        deterministic=swarm.deterministic and capped and plain,
+        deterministic="deterministic" in swarm.options and capped and plain,
         adaptive=draw(st.sampled_from(others)) if adapting else 0,
         kv_dtype=kv_dtype,
-        dp_attention=swarm.ranked and domain.rank_tokens is not None,
+        dp_attention="dp_attention" in swarm.options and domain.rank_tokens is not None,
     )
     setup = replace(setup, overhang=min(setup.overhang, overhang_max(setup)))
     return setup if is_drawn(setup) else replace(setup, window=0, swa=False, rejection=False)
@@ -211,7 +211,7 @@ def _cases(draw: st.DrawFn, setup: Setup, swarm: Swarm) -> Case:
         batch = next_batch(hand, batch)
         batch = _sampled(hand, batch) if setup.rejection else batch
         layout = hand.number(0, 2) if swarm.relocating and RUNNER_FACTS[setup.runner].relocates else 0
-        asks = swarm.asking and RUNNER_FACTS[setup.runner].asks_hidden
+        asks = "returns_hidden" in swarm.options and RUNNER_FACTS[setup.runner].asks_hidden
         hidden = hand.pick(HIDDEN) if asks else ""
         mirrored, elsewhere = _mirrored(hand), _elsewhere(hand) if setup.dp_attention else 0
         steps.append(Step(requests=batch, mirrored=mirrored, layout=layout, hidden=hidden, elsewhere=elsewhere))

@@ -6,7 +6,7 @@ A round that never shrinks, or that only has long prompts, reaches states that a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
@@ -41,14 +41,10 @@ class Swarm:
     request may also stay or leap in length.
     Where the runner, its backend and the features before it allow: branching: topk is above 1. paged: page sizes are.
     single: whether there is one draft step; None: either. algorithm: its name; empty: any.
-    windowed, capped, unpadded, unmirrored: setups have a window, a logit cap, graphs without padding, no lengths on the
-    host. sliding: windows have KV slots of their own. crowded: some batches have more requests than the largest bucket;
-    idle: some have none. halfway: some calls have no lengths on the host. overhanging: drafts and trees may reach
-    behind the context. relocating: request slots own other KV slots from one call to the next.
-    asking: some batches ask for hidden states; returning: graphs have them. mrope: EAGLE3's draft models have positions
-    in three dimensions. rejecting: drafts are drawn at random, in chains. deterministic: inference is.
-    adapting: workers start with another number of draft steps, in chains. quantising: keys and values are kept in eight
-    bits. ranked: the runner's is one of two ranks under data-parallel attention."""
+    options: fields of Setup that are not at their defaults (repro/cases/options.py); batches ask for hidden states if
+    graphs return them. unmirrored: there are no lengths on the host. crowded: some batches have more requests than the
+    largest bucket; idle: some have none. halfway: some calls have no lengths on the host. relocating: request slots own
+    other KV slots from one call to the next."""
 
     size: Size = MIDDLE
     moves: tuple[str, ...] = MOVES
@@ -61,24 +57,16 @@ class Swarm:
     sparse: bool = True
     shuffled: bool = True
     jumps: bool = True
-    windowed: bool = False
-    sliding: bool = False
-    capped: bool = False
-    unpadded: bool = False
+    options: frozenset[str] = frozenset()
     unmirrored: bool = False
     crowded: bool = False
-    overhanging: bool = False
     relocating: bool = False
-    asking: bool = False
-    returning: bool = False
     halfway: bool = False
     idle: bool = False
-    mrope: bool = False
-    rejecting: bool = False
-    deterministic: bool = False
-    adapting: bool = False
-    quantising: bool = False
-    ranked: bool = False
+
+    def having(self, *options: str) -> Swarm:
+        """The swarm whose setups have these options, too."""
+        return replace(self, options=self.options | set(options))
 
 
 # Contexts longer than the blocks of 512 over which kernels loop.
@@ -90,15 +78,10 @@ BROAD = Size(topk=2, num_steps=2, max_bs=2, hidden_size=2560, num_heads=1, conte
 
 EVERYTHING = Swarm(
     size=LARGE,
-    windowed=True,
-    capped=True,
-    unpadded=True,
+    options=frozenset({"window", "logit_cap", "padded", "overhang", "returns_hidden"}),
     unmirrored=True,
     crowded=True,
-    overhanging=True,
     relocating=True,
-    asking=True,
-    returning=True,
     halfway=True,
     idle=True,
 )

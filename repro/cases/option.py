@@ -48,8 +48,9 @@ class Option:
     # How people read it where it is set; {0} is the value.
     words: str = ""
     # The state of replays that it brings (fuzz/draw/states.py), and the fields of the smallest setup with it; empty:
-    # the first value drawn.
+    # the first value drawn. by_step: not every step of such a setup is in the state.
     state: str = ""
+    by_step: bool = False
     example: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     # The fields that go back to their defaults together when a case is shrunk; empty: the option by itself if it came
     # later, else it has a pass of its own.

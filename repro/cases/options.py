@@ -295,6 +295,7 @@ OPTIONS: tuple[Option, ...] = (
         later=True,
         words="positions behind the context: {0}",
         state="drafts behind the context",
+        by_step=True,
     ),
     Option(
         field="returns_hidden",
@@ -305,6 +306,7 @@ OPTIONS: tuple[Option, ...] = (
         later=True,
         words="graphs with hidden states",
         state="hidden states",
+        by_step=True,
     ),
     Option(
         field="mirrored",
