@@ -13,11 +13,11 @@ from oracles.trace_index import Record, Wrong, conclude_each
 from repro.cases.attribute_names import LAST_CALL, PUBLISHED
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Verdict
+from repro.traces.paths import Recorded
 from repro.traces.trace import Trace
 
 ORACLE = "attributes"
-PATH, COMPARED = "attributes", "compared"
-UNMADE = "unmade"
+COMPARED = "compared"
 # What some release reads and never makes, where no runner comes by.
 NEVER_READ = {
     f"{kind}.tp_rank": "what 0.5.16 says of LoRA weights that were checked; it means `ps.tp_rank`"
@@ -29,11 +29,11 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     """UNKNOWN where attributes were not compared. An attribute is recorded by its path, with UTF-8 that says what it
     was and what it is."""
     record = Record(trace)
-    wrongs = [_unmade(name) for name in sorted(record.path(-1, UNMADE).keys() - NEVER_READ)]
+    wrongs = [_unmade(name) for name in sorted(record.path(-1, Recorded.UNMADE).keys() - NEVER_READ)]
     compared = 0
     for step in range(len(case.steps)):
-        compared += record.scalar(step, PATH, COMPARED) or 0
-        for path, words in record.path(step, PATH).items():
+        compared += record.scalar(step, Recorded.ATTRIBUTES, COMPARED) or 0
+        for path, words in record.path(step, Recorded.ATTRIBUTES).items():
             names = re.sub(r"\[[^\]]*\]", "", path).split(".")
             about_last_call = LAST_CALL.keys() & {*names, ".".join(names[-2:])}
             # The first is a worker's role, or a backend's class.
@@ -50,8 +50,3 @@ def _unmade(name: str) -> Wrong:
     attribute = re.sub(r"[0-9]+", "", name.rpartition(".")[2])
     cell = Cell(step=-1, buffer=name, row=-1, column=-1, got="absent", want="an attribute")
     return Wrong(where=f"never made: {attribute}", detail=f"A method reads {name}, which nobody has made.", cell=cell)
-
-
-def recorded(trace: Trace) -> bool:
-    """Whether this trace is of an engine on which they are compared, or tells of some that nothing makes."""
-    return any(seen.path in (PATH, UNMADE) for seen in trace.seen)

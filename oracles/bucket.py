@@ -10,6 +10,7 @@ from oracles.trace_index import Record, Wrong, conclude
 from repro.cases.buffer_facts import DP_RANKS
 from repro.cases.case import Case, Step
 from repro.traces.finding import Cell, Verdict
+from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
 
 ORACLE = "bucket"
@@ -25,12 +26,12 @@ RANKS = "tokens of the ranks"
 
 def judge(case: Case, trace: Trace) -> Verdict:
     record = Record(trace)
-    wrongs = list(_wrongly_captured(case, record.path(-1, "buckets")))
+    wrongs = list(_wrongly_captured(case, record.path(-1, Recorded.BUCKETS)))
     compared = 0
     for step, asked in enumerate(case.steps):
         requests, busiest = len(asked.requests), asked.busiest
-        hidden = asked.hidden if record.scalar(step, "asked", "hidden") is None else ""
-        taken = record.scalar(step, "asked", "can_run")
+        hidden = asked.hidden if record.scalar(step, Recorded.ASKED, "hidden") is None else ""
+        taken = record.scalar(step, Recorded.ASKED, "can_run")
         if taken is not None:
             compared += 1
             held = case.setup.replays(busiest, hidden)
@@ -43,7 +44,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
             continue
         wanted = (("raw_bs", requests, RAW), ("bs", case.setup.bucket(busiest), BUCKET))
         for name, want, where in wanted:
-            got = record.scalar(step, "launch", name)
+            got = record.scalar(step, Recorded.LAUNCH, name)
             if got is None:
                 continue
             compared += 1
@@ -54,8 +55,8 @@ def judge(case: Case, trace: Trace) -> Verdict:
                     f"of the buckets {case.setup.capture_bs}."
                 )
                 wrongs.append(Wrong(where=where, detail=detail, cell=cell))
-        wrongs += _wrong_graph(case, step, record.path(step, "launched"))
-        compared += len(record.path(step, "gathered"))
+        wrongs += _wrong_graph(case, step, record.path(step, Recorded.LAUNCHED))
+        compared += len(record.path(step, Recorded.GATHERED))
         wrongs += _wrong_ranks(case, step, record)
     order = (TAKEN, REFUSED, RAW, BUCKET, GRAPH, VARIANT, RANKS, CAPTURED)
     return conclude(ORACLE, wrongs, compared, nothing="no graph launched", order=order)
@@ -83,7 +84,7 @@ def _wrong_ranks(case: Case, step: int, record: Record) -> Iterator[Wrong]:
     """All ranks replay the graph of one bucket, so each has as many tokens as that holds, and as many with logits as
     the graph gives of these."""
     bucket = case.setup.bucket(case.steps[step].busiest)
-    for name, ranks in record.path(step, "gathered").items():
+    for name, ranks in record.path(step, Recorded.GATHERED).items():
         if (each := rank_tokens(case, record, name)) is None:
             continue
         want = [bucket * each] * DP_RANKS

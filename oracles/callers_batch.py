@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from oracles.trace_index import Record, Wrong, conclude_each, equal, first_difference
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Verdict
+from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
 
 ORACLE = "callers_batch"
@@ -18,8 +19,8 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     wrongs: list[Wrong] = []
     compared = 0
     for step in range(len(case.steps)):
-        before, after = record.path(step, "before"), record.path(step, "after_graph")
-        eager = record.path(step, "after_eager")
+        before, after = record.path(step, Recorded.BEFORE), record.path(step, Recorded.AFTER_GRAPH)
+        eager = record.path(step, Recorded.AFTER_EAGER)
         if not after:
             continue
         for name in before:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
 from oracles import (
@@ -35,6 +35,7 @@ from oracles.trace_index import Judge
 from repro.cases.case import Case
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import ENDED, RAISED, Status, Verdict, worst
+from repro.traces.paths import PATHS
 from repro.traces.trace import Trace
 
 ALL: tuple[Judge, ...] = (
@@ -75,16 +76,9 @@ COMPARED = frozenset(
     for name in ((graph_equals_eager.ORACLE,) if facts.graph else facts.own_oracles)
 )
 
-# Whether a trace has what these judge, which some engines alone can record.
-_WHERE_RECORDED: dict[Judge, Callable[[Trace], bool]] = {
-    memory.judge: memory.recorded,
-    row_width.judge: row_width.recorded,
-    history.judge: history.recorded,
-    kv_reads.judge: kv_reads.recorded,
-    attributes.judge: attributes.recorded,
-    extents.judge: extents.recorded,
-    kept_outputs.judge: kept_outputs.recorded,
-}
+# Where in a trace there is what these judge, which some engines alone record.
+_RECORDED_AS = {row.oracle: frozenset(each.name for each in PATHS if each.oracle == row.oracle) for row in PATHS}
+OF_SOME_ENGINES = frozenset({row_width.ORACLE, *filter(None, _RECORDED_AS)})
 
 
 def oversteps(verdict: Verdict) -> bool:
@@ -97,23 +91,20 @@ def name_of(judge: Judge) -> str:
     return judge.__module__.rpartition(".")[2]
 
 
-# Those that judge what some engines alone can record, by name.
-OF_SOME_ENGINES = frozenset(name_of(judge) for judge in _WHERE_RECORDED)
-
-# The `where` of an oracle that raised: it is broken, or the record is not what it reads.
-
-
 def asked(case: Case, trace: Trace) -> tuple[Judge, ...]:
     """The oracles that this runner's record has something for, in the order of ALL. Nobody is asked what cannot be in
     the record, so that an UNKNOWN always means that a property was not exercised."""
     facts = RUNNER_FACTS[case.setup.runner]
+    recorded = {seen.path for seen in trace.seen}
 
     def is_asked(judge: Judge) -> bool:
         name = name_of(judge)
         if judge is probes.judge:
             return probes.FACT in trace.facts
-        if judge in _WHERE_RECORDED:
-            return _WHERE_RECORDED[judge](trace)
+        if judge is row_width.judge:
+            return row_width.recorded(trace)
+        if name in _RECORDED_AS:
+            return not recorded.isdisjoint(_RECORDED_AS[name])
         if judge is metadata_shape.judge:
             return bool(facts.reads)
         if name in OF_SOME:

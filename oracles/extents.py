@@ -17,25 +17,25 @@ from repro.cases.buffer_facts import DP_RANKS, OF_RANKS
 from repro.cases.case import Case
 from repro.cases.exemptions import exempted
 from repro.traces.finding import Cell, Verdict
+from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
 
 ORACLE = "extents"
-CAPTURED, PLANNED = "extents_captured", "extents"
 # What is not so long as a batch: of all ranks, of the sequences' lengths, and what each call makes for itself.
 _OTHERWISE = OF_RANKS | {
     "global_num_tokens_cpu",
     "original_global_num_tokens_cpu",
     "global_num_tokens_for_logprob_cpu",
 }
-COUNTED = "counts_captured"
-WIDTHS_CAPTURED, WIDTHS = "widths_captured", "widths"
 _OTHERWISE_PARTS = ("mask", "indptr", "kv_indices", "last_page_len", "window_")
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     """UNKNOWN where only one bucket was captured and no call was planned."""
     record = Record(trace)
-    captured = {name: pairs for name, pairs in record.path(-1, CAPTURED).items() if not _otherwise(name)}
+    captured = {
+        name: pairs for name, pairs in record.path(-1, Recorded.EXTENTS_CAPTURED).items() if not _otherwise(name)
+    }
     wrongs = list(_out_of_proportion(captured))
     calls = _calls(case, record)
     for (_, name), own in calls.items():
@@ -44,11 +44,6 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     wrongs += [*_ranks_captured(case, record), *_ranks_planned(case, record)]
     compared = len(captured) * (len(case.setup.capture_bs) > 1) + len(calls)
     return conclude_each(ORACLE, wrongs, compared, label="length of", nothing="no lengths recorded")
-
-
-def recorded(trace: Trace) -> bool:
-    """Whether this trace is of a session that looks at them."""
-    return any(seen.path == CAPTURED for seen in trace.seen)
 
 
 def _otherwise(name: str) -> bool:
@@ -82,7 +77,7 @@ def _each(name: str, captured: Mapping[str, Array], requests: int) -> float | No
 
 def _not_told(record: Record) -> Iterator[Wrong]:
     """Parallel layers of a captured batch know how many tokens there are, on this rank and, of several, on all."""
-    captured = record.path(-1, "tokens_captured")
+    captured = record.path(-1, Recorded.TOKENS_CAPTURED)
     for name, whose, ranks in (("own", "this rank's", 1), ("gathered", "all ranks'", DP_RANKS)):
         for tokens, told in captured.get(name, np.empty((0, 2), dtype=np.int64)).tolist():
             if told != ranks * tokens:
@@ -95,7 +90,7 @@ def _not_told(record: Record) -> Iterator[Wrong]:
 
 def _ranks_captured(case: Case, record: Record) -> Iterator[Wrong]:
     """A captured batch says on the host how many tokens each rank has, and how many with logits."""
-    for name, counts in record.path(-1, "ranks_captured").items():
+    for name, counts in record.path(-1, Recorded.RANKS_CAPTURED).items():
         if (each := rank_tokens(case, record, name)) is None:
             continue
         for size, *ranks in counts.tolist():
@@ -111,7 +106,7 @@ def _ranks_planned(case: Case, record: Record) -> Iterator[Wrong]:
     """When a graph is planned, it says so of the bucket, or what the caller was told: of the tokens that there are."""
     for step, asked in enumerate(case.steps):
         told = [len(asked.requests), asked.elsewhere]
-        for name, ranks in record.path(step, "gathered_on_host").items():
+        for name, ranks in record.path(step, Recorded.GATHERED_ON_HOST).items():
             if (each := rank_tokens(case, record, name)) is None:
                 continue
             bucket = [case.setup.bucket(asked.busiest)] * DP_RANKS
@@ -124,7 +119,7 @@ def _ranks_planned(case: Case, record: Record) -> Iterator[Wrong]:
 
 def _miscounted(record: Record) -> Iterator[Wrong]:
     """A captured batch counts the tokens that attention then has, and its positions in three dimensions are as many."""
-    for name, counts in record.path(-1, COUNTED).items():
+    for name, counts in record.path(-1, Recorded.COUNTS_CAPTURED).items():
         for tokens, count in counts.tolist():
             if count != tokens:
                 cell = Cell(step=-1, buffer=name, row=-1, column=-1, got=str(count), want=str(tokens))
@@ -134,9 +129,9 @@ def _miscounted(record: Record) -> Iterator[Wrong]:
 
 
 def _otherwise_wide(case: Case, record: Record) -> Iterator[Wrong]:
-    captured, rows = record.path(-1, WIDTHS_CAPTURED), exempted(ORACLE, case.setup, record.release)
+    captured, rows = record.path(-1, Recorded.WIDTHS_CAPTURED), exempted(ORACLE, case.setup, record.release)
     for step in range(len(case.steps)):
-        for name, width in record.path(step, WIDTHS).items():
+        for name, width in record.path(step, Recorded.WIDTHS).items():
             if name.rpartition(".")[2] in rows or name not in captured or int(captured[name]) == int(width):
                 continue
             got, want = (f"int{8 * int(bytes_each)}" for bytes_each in (captured[name], width))
@@ -153,12 +148,12 @@ def _calls(case: Case, record: Record) -> dict[tuple[int, str], list[Call]]:
     """By which of a step's plans it was given to, and by field."""
     found: defaultdict[tuple[int, str], list[Call]] = defaultdict(list)
     for step, asked in enumerate(case.steps):
-        bs = record.scalar(step, "launch", "bs")
+        bs = record.scalar(step, Recorded.LAUNCH, "bs")
         if not asked.requests or bs is None:
             continue
         sizes = (len(asked.requests), bs, case.setup.max_bs)
         for call in itertools.count():
-            plan = record.path(step, f"{PLANNED}.{call}" if call else PLANNED)
+            plan = record.path(step, Recorded.EXTENTS, call)
             if not plan:
                 break
             for name, count in plan.items():

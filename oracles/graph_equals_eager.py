@@ -21,10 +21,10 @@ from oracles.tolerance import is_rounding, limit
 from oracles.trace_index import Record, Wrong, conclude, equal, first_difference, same, text
 from repro.cases.case import Case, Request, Setup
 from repro.traces.finding import Cell, Status, Verdict
+from repro.traces.paths import BOTH, VARIANTS, Recorded
 from repro.traces.trace import Array, Termination, Trace
 
 ORACLE = "graph_equals_eager"
-VARIANTS = ("eager_again", "eager_nudged_up", "eager_nudged_down")
 ABSENT = "missing output"
 SHAPE = "shape of an output"
 SLOTS = "KV slots written"
@@ -74,18 +74,19 @@ def judge(case: Case, trace: Trace) -> Verdict:
     doubts: list[str] = []
     carried: Contents = {}
     compared = by_eager_alone = 0
-    table = None if "refilled" in record.path(-1, "input") else record.path(-1, "input").get("req_to_token")
+    once = record.path(-1, Recorded.INPUT)
+    table = None if "refilled" in once else once.get("req_to_token")
     for number, asked in enumerate(case.steps):
         _forget_prefixes(carried, table, asked.requests)
         if not asked.requests or record.is_refused(number):
             by_eager_alone += 1
             continue
-        locs = record.path(number, "input").get("out_cache_loc")
+        locs = record.path(number, Recorded.INPUT).get("out_cache_loc")
         if _found_equal(record, number):
             compared += 1
             carried.clear()  # what was written is not in the record
             continue
-        graph, eager = (_run(case.setup, record, number, path) for path in ("graph", "eager"))
+        graph, eager = (_run(case.setup, record, number, path) for path in BOTH)
         if graph is None or eager is None:
             if trace.ended.how is Termination.DONE:
                 doubts.append(f"Step {number} lacks outputs of the graph or the eager path.")
@@ -121,7 +122,7 @@ def _forget_prefixes(carried: Contents, table: Array | None, requests: tuple[Req
             del carried[slot]
 
 
-def _run(setup: Setup, record: Record, step: int, path: str) -> Run | None:
+def _run(setup: Setup, record: Record, step: int, path: Recorded) -> Run | None:
     """None if the path or a part of it was not recorded. Padded rows may write anywhere in the reserved page."""
     arrays = record.path(step, path)
     outputs = outputs_of(arrays)
@@ -141,13 +142,14 @@ def _same_outputs(graph: Mapping[str, Array], eager: Mapping[str, Array]) -> boo
 
 def _found_equal(record: Record, step: int) -> bool:
     """Whether the KV caches were compared where they lie and found equal, and the outputs are equal here."""
-    graph, eager = record.path(step, "graph"), record.path(step, "eager")
-    return bool(record.scalar(step, "eager", KV_SAME)) and bool(outputs_of(eager)) and _same_outputs(graph, eager)
+    graph, eager = record.path(step, Recorded.GRAPH), record.path(step, Recorded.EAGER)
+    same_kv = bool(record.scalar(step, Recorded.EAGER, KV_SAME))
+    return same_kv and bool(outputs_of(eager)) and _same_outputs(graph, eager)
 
 
 def _all_equal(setup: Setup, record: Record, step: int) -> bool:
     """The usual case at once: both paths agree in everything outside the reserved page."""
-    graph, eager = record.path(step, "graph"), record.path(step, "eager")
+    graph, eager = record.path(step, Recorded.GRAPH), record.path(step, Recorded.EAGER)
     if not _same_outputs(graph, eager):
         return False
     unreserved = [np.asarray(path["kv_slots"], dtype=np.int64) >= setup.page_size for path in (graph, eager)]
@@ -230,7 +232,7 @@ def _one_wrong(step: int, row: int, path: str, outside: Outside) -> Wrong:
 
 def _judge_by_eager(step: Step, row: int, slots: list[int], doubts: list[str]) -> Wrong | None:
     """Against eager, and what eager was seen to move by."""
-    again = [variant for variant in step.variants if variant.path == "eager_again"]
+    again = [variant for variant in step.variants if variant.path == Recorded.EAGER_AGAIN]
     if any(_row_equal(step, other, row, slots) for other in (step.eager, *again)):
         return None
     turned = _turned(step.graph, step.eager, row)

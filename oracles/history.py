@@ -13,10 +13,10 @@ from oracles.trace_index import Record, Wrong, conclude_each, passing, text
 from repro.cases.case import Case
 from repro.cases.exemptions import Exemption, exempted
 from repro.traces.finding import Cell, Verdict
+from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
 
 ORACLE = "history"
-PATH = "history"
 COMPARED, LAUNCHES, KV = "compared", "launches", "kv"
 VALUES = ".values"
 INDEXING = frozenset({"kv_indptr", "kv_indices", "window_kv_indptr", "window_kv_indices"})
@@ -34,30 +34,25 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     compared = 0
     rows = exempted(ORACLE, case.setup, record.release)
     for step in range(len(case.steps)):
-        compared += record.scalar(step, PATH, COMPARED) or 0
+        compared += record.scalar(step, Recorded.HISTORY, COMPARED) or 0
         passed = set(_passed(record, step, rows, len(case.steps[step].requests)))
         wrongs += _wrongs(record, step, passed)
         stale |= {_last(name) for name in passed}
     return passing(conclude_each(ORACLE, wrongs, compared, nothing="no call in another history"), stale)
 
 
-def recorded(trace: Trace) -> bool:
-    """Whether this trace is of an engine that sees what kernels read."""
-    return any(seen.path == PATH for seen in trace.seen)
-
-
 def _passed(record: Record, step: int, rows: Mapping[str, Exemption], real: int) -> Iterator[str]:
     """What may differ in rows of padding, and differs in no other."""
-    for name, places in record.path(step, PATH).items():
+    for name, places in record.path(step, Recorded.HISTORY).items():
         if _last(name) in rows and not name.endswith(VALUES) and all(int(row) >= real for row in places[:, 0]):
             yield name
 
 
 def _wrongs(record: Record, step: int, passed: Set[str]) -> Iterator[Wrong]:
-    found = record.path(step, PATH)
+    found = record.path(step, Recorded.HISTORY)
     # Every row of these is held to what it should be by kv_indices and metadata_shape.
-    indexing = INDEXING & record.path(step, "metadata").keys()
-    judged_elsewhere = record.path(step, "neutral").keys()
+    indexing = INDEXING & record.path(step, Recorded.METADATA).keys()
+    judged_elsewhere = record.path(step, Recorded.NEUTRAL).keys()
     for name, places in found.items():
         if name in (COMPARED, LAUNCHES) or name.endswith(VALUES) or name in passed:
             continue
@@ -73,7 +68,7 @@ def _wrongs(record: Record, step: int, passed: Set[str]) -> Iterator[Wrong]:
             yield Wrong(where="KV values", detail=detail, cell=cell)
         elif places.size:
             yield _wrong(step, name, places, found.get(name + VALUES))
-    if lacking := record.scalar(step, PATH, LAUNCHES):
+    if lacking := record.scalar(step, Recorded.HISTORY, LAUNCHES):
         cell = Cell(step=step, buffer="launches", row=0, column=0, got=str(lacking), want="0")
         detail = f"In step {step} {abs(lacking)} launches more or less took place after another history."
         yield Wrong(where="number of launches", detail=detail, cell=cell)

@@ -6,10 +6,11 @@ from __future__ import annotations
 from oracles.trace_index import Record, Wrong, conclude_each
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Verdict
+from repro.traces.paths import Recorded
 from repro.traces.trace import Trace
 
 ORACLE = "kept_outputs"
-PATH, COMPARED = "kept", "compared"
+COMPARED = "compared"
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
@@ -18,8 +19,8 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     wrongs: list[Wrong] = []
     compared = 0
     for step in range(len(case.steps)):
-        compared += record.scalar(step, PATH, COMPARED) or 0
-        for name, rows in record.path(step, PATH).items():
+        compared += record.scalar(step, Recorded.KEPT, COMPARED) or 0
+        for name, rows in record.path(step, Recorded.KEPT).items():
             if name == COMPARED or not rows.size:
                 continue
             earlier, _, what = name.partition(".")
@@ -28,8 +29,3 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
             detail = f"Row {row} of {what} of step {earlier} has changed by the end of step {step}'s graph."
             wrongs.append(Wrong(where=f"{what} after a later call", detail=detail, cell=cell))
     return conclude_each(ORACLE, wrongs, compared, nothing="no later call")
-
-
-def recorded(trace: Trace) -> bool:
-    """True if the session looked again."""
-    return any(seen.path == PATH for seen in trace.seen)

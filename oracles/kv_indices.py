@@ -14,6 +14,7 @@ from repro.cases.layout import pool_tokens
 from repro.cases.reads import Reads
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Cell, Verdict
+from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
 
 ORACLE = "kv_indices"
@@ -32,10 +33,10 @@ def judge(case: Case, trace: Trace) -> Verdict:
     wrongs: list[Wrong] = []
     compared = 0
     for step in range(len(case.steps)):
-        compared += bool(record.scalar(step, "guard", INTACT))
+        compared += bool(record.scalar(step, Recorded.GUARD, INTACT))
         table = record.table(step)
-        for name, band in record.path(step, "guard").items():
-            filling = record.path(step, "guard").get(name + WANT)
+        for name, band in record.path(step, Recorded.GUARD).items():
+            filling = record.path(step, Recorded.GUARD).get(name + WANT)
             if filling is None:
                 continue
             compared += 1
@@ -44,7 +45,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
         rows = _rows(case, record, step)
         for each in RUNNER_FACTS[case.setup.runner].reads:
             name = f"{each.prefix}kv_indices"
-            metadata = record.path(step, "metadata")
+            metadata = record.path(step, Recorded.METADATA)
             got, indptr = metadata.get(name), metadata.get(f"{each.prefix}kv_indptr")
             if got is None or table is None or not rows:
                 continue
@@ -61,7 +62,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
 def _rows(case: Case, record: Record, step: int) -> list[Request]:
     """Every row of the launched bucket; a padded row is slot 0 with the neutral length. Only the real rows if no graph
     was launched, or the neutral length is not known."""
-    bs, neutral = record.scalar(step, "launch", "bs"), record.scalar(step, "neutral", "seq_lens")
+    bs, neutral = record.scalar(step, Recorded.LAUNCH, "bs"), record.scalar(step, Recorded.NEUTRAL, "seq_lens")
     real = list(case.steps[step].requests)
     if bs is None:
         return real

@@ -14,14 +14,15 @@ from repro.cases.kv_move_model import accepted_nodes, accepted_pairs, branch_pai
 from repro.cases.layout import Ints, draft_positions
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Cell, Verdict
+from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
 
 ORACLE = "kv_moves"
-PATHS: dict[str, Callable[[Setup, Ints, Request], Ints]] = {
-    "verify": accepted_pairs,
-    "verify_tail": accepted_pairs,
-    "accept": accepted_pairs,
-    "branches": branch_pairs,
+PATHS: dict[Recorded, Callable[[Setup, Ints, Request], Ints]] = {
+    Recorded.VERIFY: accepted_pairs,
+    Recorded.VERIFY_TAIL: accepted_pairs,
+    Recorded.ACCEPT: accepted_pairs,
+    Recorded.BRANCHES: branch_pairs,
 }
 RESERVED = 0
 TARGET = "a target is neither allocated nor 0"
@@ -33,7 +34,7 @@ ORDER = tuple(f"{path}: {what}" for what in (TARGET, ROW, OTHER) for path in PAT
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     """Each move that goes wrong is a failure of its own."""
     record = Record(trace)
-    table = record.path(-1, "input").get("req_to_token")
+    table = record.path(-1, Recorded.INPUT).get("req_to_token")
     wrongs: list[Wrong] = []
     compared = 0
     for number, step in enumerate(case.steps):
@@ -58,10 +59,10 @@ class MoveCheck:
     """One move of one step."""
 
     def __init__(
-        self, setup: Setup, table: Ints, requests: Sequence[Request], number: int, path: str, record: Record
+        self, setup: Setup, table: Ints, requests: Sequence[Request], number: int, path: Recorded, record: Record
     ) -> None:
         self.setup, self.table, self.requests, self.number, self.path = setup, table, requests, number, path
-        self.before: Mapping[str, Array] = record.path(number, "before")
+        self.before: Mapping[str, Array] = record.path(number, Recorded.BEFORE)
         self.seen: Mapping[str, Array] = record.path(number, path)
 
     def targets(self) -> Iterator[Wrong]:

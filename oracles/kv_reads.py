@@ -15,10 +15,10 @@ from repro.cases.layout import Ints
 from repro.cases.reads import Reads, names_tree
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Cell, Verdict
+from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
 
 ORACLE = "kv_reads"
-PATH = "reads"
 PARTLY = ".partly"
 RESERVED = ".reserved"
 UNPADDED = "a reserved slot is read without padding"
@@ -30,22 +30,18 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     wrongs: list[Wrong] = []
     compared = 0
     for step, asked in enumerate(case.steps):
-        found, table = record.path(step, PATH), record.table(step)
+        found, table = record.path(step, Recorded.READS), record.table(step)
         if not found or table is None:
             continue
         facts = RUNNER_FACTS[case.setup.runner]
         kinds = [reads for reads in facts.reads if not (reads.prefix and facts.windowed and not case.setup.window)]
-        alone = record.scalar(step, "launch", "bs") is None
+        alone = record.scalar(step, Recorded.LAUNCH, "bs") is None
         wanted = {reads: _slots(case, reads, asked.requests, table, alone=alone) for reads in kinds}
         compared += max((want.most.size for want in wanted.values()), default=0)
         slots = {name: array for name, array in found.items() if not name.endswith(RESERVED)}
         own = [*_wrongs(case, step, slots, wanted, table), *_of_padding(record, step, len(asked.requests))]
         wrongs += (replace(wrong, where=f"{wrong.where}, window") for wrong in own) if case.setup.window else own
     return conclude_each(ORACLE, wrongs, compared, nothing="no reads noted")
-
-
-def recorded(trace: Trace) -> bool:
-    return any(seen.path == PATH for seen in trace.seen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +100,9 @@ def _wrongs(
 
 def _of_padding(record: Record, step: int, requests: int) -> Iterator[Wrong]:
     """The reserved slots hold what padded rows wrote there: where no row is padded, nobody may read them."""
-    if requests != record.scalar(step, "launch", "bs"):
+    if requests != record.scalar(step, Recorded.LAUNCH, "bs"):
         return
-    for name, slots in record.path(step, PATH).items():
+    for name, slots in record.path(step, Recorded.READS).items():
         if name.endswith(RESERVED) and slots.size:
             cell = Cell(step=step, buffer="kv", row=int(slots[0]), column=0, got="read", want="not read")
             detail = f"In step {step} reserved KV slot {slots[0]} is read, though no row is padded."

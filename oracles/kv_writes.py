@@ -7,10 +7,10 @@ import numpy as np
 from oracles.trace_index import Record, Wrong, conclude_each
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Verdict
+from repro.traces.paths import BOTH, Recorded
 from repro.traces.trace import Array, Trace
 
 ORACLE = "kv_writes"
-PATHS = ("graph", "eager")
 NOTHING = np.empty(0, dtype=np.int64)
 RESERVED = 0  # the one slot that padding writes to, also where a whole page is reserved around it
 
@@ -21,11 +21,11 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     compared = 0
     for step in range(len(case.steps)):
         # A runner that is given no slots writes none, which is to be seen as well.
-        allocated = record.path(step, "input").get("out_cache_loc", NOTHING)
+        allocated = record.path(step, Recorded.INPUT).get("out_cache_loc", NOTHING)
         allowed = np.concatenate(
-            [allocated, record.path(step, "input").get("rewritten", NOTHING), [RESERVED]], axis=None
+            [allocated, record.path(step, Recorded.INPUT).get("rewritten", NOTHING), [RESERVED]], axis=None
         )
-        for path in PATHS:
+        for path in BOTH:
             written = record.path(step, path).get("kv_slots")
             if written is None:
                 continue

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from oracles.trace_index import Record, Wrong, conclude_each
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Verdict
+from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
 
 ORACLE = "memory"
-PATH = "memory"
 LAUNCHES = "launches"  # how many were watched
 # In front of a finding's name: the row starts that it follows from, as NAME COLUMN GOT WANT in UTF-8.
 BECAUSE = "starts of "
@@ -24,15 +24,10 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     wrongs: list[Wrong] = []
     launches = 0
     for step in range(-1, len(case.steps)):
-        seen = record.path(step, PATH)
-        launches += record.scalar(step, PATH, LAUNCHES) or 0
+        seen = record.path(step, Recorded.MEMORY)
+        launches += record.scalar(step, Recorded.MEMORY, LAUNCHES) or 0
         wrongs += _wrongs(step, seen)
     return conclude_each(ORACLE, wrongs, launches, nothing="no launch of a kernel was watched")
-
-
-def recorded(trace: Trace) -> bool:
-    """Whether this trace is of an engine that watches memory."""
-    return any(seen.path == PATH for seen in trace.seen)
 
 
 def _wrongs(step: int, seen: Mapping[str, Array]) -> list[Wrong]:

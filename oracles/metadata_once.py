@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from oracles.trace_index import Record, Wrong, conclude
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Verdict
+from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
 
 ORACLE = "metadata_once"
@@ -27,17 +28,17 @@ def judge(case: Case, trace: Trace) -> Verdict:
     wrongs: list[Wrong] = []
     compared = 0
     for step in range(len(case.steps)):
-        attention, padding = record.path(step, "attention"), record.path(step, "padding")
+        attention, padding = record.path(step, Recorded.ATTENTION), record.path(step, Recorded.PADDING)
         each = case.setup.num_draft_tokens
         wrongs += _wrong_requests(step, "padding", padding, each)
-        wrongs += _wrong_ranks(step, case, record.path(step, "ranks"))
+        wrongs += _wrong_ranks(step, case, record.path(step, Recorded.RANKS))
         if not attention:
             continue
         compared += len(attention["at"])
         if not padding:
             detail = f"In step {step} attention runs, and nobody has padded the batch for the group's other ranks."
             wrongs.append(Wrong(where=UNPADDED, detail=detail, cell=_cell(step, "padding", 0, 1)))
-        wrongs += _wrong_times(step, attention, record.path(step, "metadata"), padding)
+        wrongs += _wrong_times(step, attention, record.path(step, Recorded.METADATA), padding)
         wrongs += _wrong_requests(step, "attention", attention, each)
         wrongs += _wrong_shapes(step, attention)
     return conclude(ORACLE, wrongs, compared, nothing="no attention recorded", order=ORDER)

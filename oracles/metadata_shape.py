@@ -14,6 +14,7 @@ from repro.cases.case import Case, Request, Setup
 from repro.cases.reads import Reads
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.finding import Cell, Verdict
+from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
 
 ORACLE = "metadata_shape"
@@ -33,7 +34,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
     compared = 0
     for step, reads in itertools.product(range(len(case.steps)), RUNNER_FACTS[case.setup.runner].reads):
         prefix = reads.prefix
-        metadata, bs = record.path(step, "metadata"), record.scalar(step, "launch", "bs")
+        metadata, bs = record.path(step, Recorded.METADATA), record.scalar(step, Recorded.LAUNCH, "bs")
         indptr, indices = metadata.get(f"{prefix}kv_indptr"), metadata.get(f"{prefix}kv_indices")
         bs = len(case.steps[step].requests) if bs is None else bs  # of an eager pass that no graph stands beside
         if indptr is None:
@@ -128,7 +129,7 @@ def _padded_lengths(case: Case, record: Record, step: int, call: int, reads: Rea
     """Lengths that a padded row may have. For drafts, sglang lays out the indices by seq_lens and writes the row
     starts from positions; for a padded row their neutral values differ (1 and 0), and both delimit nothing but
     slot 0."""
-    neutral = (record.scalar(step, "neutral", name) for name in ("seq_lens", "positions"))
+    neutral = (record.scalar(step, Recorded.NEUTRAL, name) for name in ("seq_lens", "positions"))
     rows = [Request(slot=0, seq_len=length, data=0) for length in neutral if length is not None]
     return [_Length.of(reads, case.setup, row, call) for row in rows]
 

@@ -15,10 +15,11 @@ from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Setup
 from repro.cases.exemptions import exempted
 from repro.traces.finding import Cell, Verdict
+from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
 
 ORACLE = "planned"
-PATHS = ("planned", "planned_eager")
+PATHS = (Recorded.PLANNED, Recorded.PLANNED_EAGER)
 # Lengths on the host that a batch without them is planned with: those of an earlier one.
 UNPUBLISHED = "seq_lens_cpu of a batch without"
 # Host mirrors, by the field that they mirror.
@@ -57,7 +58,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
 
 def _other_backends(setup: Setup, record: Record) -> Iterator[Wrong]:
     """All attention backends of workers are of the kind that was asked for, used here or not."""
-    for kind in record.path(-1, "backends"):
+    for kind in record.path(-1, Recorded.BACKENDS):
         wanted = BACKEND_FACTS[setup.backend].classes
         if not kind.startswith(wanted):
             cell = Cell(step=-1, buffer="backend", row=-1, column=-1, got=kind, want=f"{wanted}...")
@@ -66,7 +67,7 @@ def _other_backends(setup: Setup, record: Record) -> Iterator[Wrong]:
 
 def _other_steps(record: Record) -> Iterator[Wrong]:
     """Whoever switches to another number of draft steps goes by it from then on."""
-    for row, (asked, *found) in enumerate(record.path(-1, "switches").get("steps", ())):
+    for row, (asked, *found) in enumerate(record.path(-1, Recorded.SWITCHES).get("steps", ())):
         for column, steps in enumerate(found, start=1):
             if steps != asked:
                 cell = Cell(step=-1, buffer="switches", row=row, column=column, got=str(steps), want=str(asked))
@@ -74,26 +75,26 @@ def _other_steps(record: Record) -> Iterator[Wrong]:
                 yield Wrong(where="another number of draft steps", detail=detail, cell=cell)
 
 
-def _plans(record: Record, step: int, path: str) -> Iterator[Mapping[str, Array]]:
+def _plans(record: Record, step: int, path: Recorded) -> Iterator[Mapping[str, Array]]:
     for call in itertools.count():
-        plan = record.path(step, f"{path}.{call}" if call else path)
+        plan = record.path(step, path, call)
         if not plan:
             return
         yield plan
 
 
 def _judge_plan(
-    case: Case, record: Record, step: int, path: str, plan: Mapping[str, Array], *, first: bool
+    case: Case, record: Record, step: int, path: Recorded, plan: Mapping[str, Array], *, first: bool
 ) -> Iterator[Wrong]:
     """first: whether it is the call's first plan. Later layers go over other tokens of the same requests."""
-    batch = record.path(step, "input")
+    batch = record.path(step, Recorded.INPUT)
     lengths = plan.get("seq_lens")
     requests = len(case.steps[step].requests)
     real = batch["seq_lens"].size
-    bs = record.scalar(step, "launch", "bs") if path == "planned" else requests
+    bs = record.scalar(step, Recorded.LAUNCH, "bs") if path == Recorded.PLANNED else requests
     if lengths is None or bs is None:
         return
-    eager = "" if path == "planned" else "eager's "
+    eager = "" if path == Recorded.PLANNED else "eager's "
 
     def wrong(name: str, cell: Cell) -> Wrong:
         detail = f"In step {step} attention's metadata is made with {eager}{name} {cell.got} in row {cell.row}"
@@ -103,16 +104,16 @@ def _judge_plan(
     if "batch_size" in plan and (got := int(plan["batch_size"])) != rows.planned:
         cell = Cell(step=step, buffer="batch_size", row=0, column=0, got=str(got), want=str(rows.planned))
         yield wrong("batch_size", cell)
-    launched = record.buffers(step) if path == "planned" else {}
+    launched = record.buffers(step) if path == Recorded.PLANNED else {}
     fields = _fields(plan, batch, launched, rows)
     asked = (*fields,) if first else (field for field in fields if field[0] in OF_ALL_LAYERS)
-    before = record.path(step, "before")
+    before = record.path(step, Recorded.BEFORE)
     is_published = not before or "seq_lens_cpu" in before
     for name, got, want in (*asked, *_mirrors(plan, rows, is_published=is_published)):
         differs = first_difference(step, f"planned {name}", got, want)
         if differs:
             yield wrong(name, differs)
-    if path == "planned" and "seq_lens_cpu" in plan and not is_published:
+    if path == Recorded.PLANNED and "seq_lens_cpu" in plan and not is_published:
         stale = str(plan["seq_lens_cpu"].reshape(-1)[: rows.planned].tolist())
         cell = Cell(step=step, buffer="planned seq_lens_cpu", row=0, column=0, got=stale, want="none")
         detail = f"In step {step} attention's metadata is made with seq_lens_cpu {stale}, and the batch has none."

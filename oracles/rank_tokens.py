@@ -6,6 +6,7 @@ from oracles.trace_index import Record
 from repro.cases.buffer_facts import OF_LOGITS
 from repro.cases.case import Case
 from repro.cases.runner_facts import RUNNER_FACTS
+from repro.traces.paths import Recorded
 
 
 def rank_tokens(case: Case, record: Record, name: str) -> int | None:
@@ -16,6 +17,6 @@ def rank_tokens(case: Case, record: Record, name: str) -> int | None:
     assert tokens is not None, "a runner that is driven as one of several ranks"
     if OF_LOGITS not in name:
         return tokens(case.setup)
-    gave = [step for step, asked in enumerate(case.steps) if asked.requests and record.path(step, "graph")]
-    rows = (record.scalar(step, "logits", "rows of a request") for step in gave)
+    gave = [step for step, asked in enumerate(case.steps) if asked.requests and record.path(step, Recorded.GRAPH)]
+    rows = (record.scalar(step, Recorded.LOGITS, "rows of a request") for step in gave)
     return next((each for each in rows if each is not None), tokens(case.setup) if gave else None)

@@ -7,6 +7,7 @@ from oracles.reference_record import Outside, References, outputs_of, references
 from oracles.trace_index import Record, Wrong, conclude
 from repro.cases.case import Case
 from repro.traces.finding import Verdict
+from repro.traces.paths import BOTH, Recorded
 from repro.traces.trace import Array, Trace
 
 ORACLE = "reference"
@@ -14,7 +15,7 @@ WRONG = "wrong values"
 NOT_ASKED = "no step asked the reference"
 _OF_NO_REQUEST = -1
 
-Outputs = dict[str, dict[str, Array]]  # by path and name
+Outputs = dict[Recorded, dict[str, Array]]  # by path and name
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
@@ -26,7 +27,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
         references = references_of(record, number, len(asked.requests))
         if references is None:
             continue
-        ran = {path: outputs_of(arrays) for path in ("graph", "eager") if (arrays := record.path(number, path))}
+        ran = {path: outputs_of(arrays) for path in BOTH if (arrays := record.path(number, path))}
         if not ran or not _have_one_size(ran):
             continue  # where sizes differ, graph_equals_eager says so
         compared += 1

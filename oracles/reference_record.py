@@ -15,10 +15,10 @@ import numpy.typing as npt
 from oracles.trace_index import Record, Wrong, text
 from repro.cases.case import Setup
 from repro.traces.finding import Cell, Verdict
+from repro.traces.paths import Recorded
 from repro.traces.trace import Array
 
 # Recorded of a step. The second where the graph made other choices than eager: what should have followed from those.
-PATHS = {"eager": "reference", "graph": "reference_graph"}
 BOUND, NORM, SPREAD, ALL = ".bound", ".norm", ".spread", ".all"
 KV = ("kv_slots", "kv_rows", "kv_same")  # what a path records besides its outputs
 LEFT = {"graph": "kv_graph", "eager": "kv_eager"}  # what these left in the slots that should have been written
@@ -208,14 +208,14 @@ class References:
     eager: Reference
 
     def of(self, path: str) -> Reference:
-        return self.graph if path == "graph" else self.eager
+        return self.graph if path == Recorded.GRAPH else self.eager
 
 
 def references_of(record: Record, step: int, count: int) -> References | None:
     """None if nothing was recorded. count: requests."""
-    locs = record.path(step, "input").get("out_cache_loc")
-    eager = _reference_of(record.path(step, PATHS["eager"]), locs, count)
-    graph = _reference_of(record.path(step, PATHS["graph"]), locs, count)
+    locs = record.path(step, Recorded.INPUT).get("out_cache_loc")
+    eager = _reference_of(record.path(step, Recorded.REFERENCE), locs, count)
+    graph = _reference_of(record.path(step, Recorded.REFERENCE_GRAPH), locs, count)
     return References(graph=graph or eager, eager=eager) if eager else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from oracles.trace_index import Record, Wrong, conclude
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Verdict
+from repro.traces.paths import Recorded
 from repro.traces.trace import Trace
 
 ORACLE = "row_width"
@@ -18,7 +19,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
     wrongs: list[Wrong] = []
     compared = 0
     for step in range(len(case.steps)):
-        rows = record.path(step, "metadata").get(ROWS)
+        rows = record.path(step, Recorded.METADATA).get(ROWS)
         if rows is None:
             continue
         compared += len(rows)

@@ -10,6 +10,7 @@ from oracles.trace_index import Record, Wrong, conclude_each, equal, first_diffe
 from repro.cases.case import Case
 from repro.cases.exemptions import exempted
 from repro.traces.finding import Cell, Status, Verdict
+from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
 
 ORACLE = "slot0_padding"
@@ -30,11 +31,11 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     rows = exempted(ORACLE, case.setup, record.release)
     launched = compared = 0
     for step in range(len(case.steps)):
-        bs, raw_bs = record.scalar(step, "launch", "bs"), record.scalar(step, "launch", "raw_bs")
+        bs, raw_bs = record.scalar(step, Recorded.LAUNCH, "bs"), record.scalar(step, Recorded.LAUNCH, "raw_bs")
         if bs is None or raw_bs is None:
             continue
         launched += 1
-        neutrals = record.path(step, "neutral")
+        neutrals = record.path(step, Recorded.NEUTRAL)
         for name, buffer in record.buffers(step).items():
             if bs <= raw_bs:
                 continue
@@ -43,7 +44,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
                 continue
             padded = buffer[raw_bs:bs]
             neutral = np.broadcast_to(neutrals[name].reshape(-1)[0], padded.shape)
-            is_unpublished = name == "seq_lens_cpu" and name not in record.path(step, "before")
+            is_unpublished = name == "seq_lens_cpu" and name not in record.path(step, Recorded.BEFORE)
             row = rows.get(UNPUBLISHED if is_unpublished else name)
             if row is None:
                 cell = first_difference(step, name, padded, neutral, first_row=raw_bs)

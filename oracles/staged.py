@@ -8,22 +8,22 @@ from oracles.trace_index import Record, Wrong, conclude_each, first_difference
 from repro.cases.buffer_facts import OF_RANKS, TOKENS_SECOND
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Verdict
+from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
 
 ORACLE = "staged"
 DIMENSIONS = 3  # of positions of models that see: time, height, width
-ROOM = "room"  # the shapes of all input buffers, from before the first step
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     record = Record(trace)
-    wrongs = list(_too_short(case, record.path(-1, ROOM)))
+    wrongs = list(_too_short(case, record.path(-1, Recorded.ROOM)))
     compared = 0
     for step, asked in enumerate(case.steps):
         if not asked.requests:
             continue
         # seq_lens_cpu is no input of its own but a copy that the caller's batch carries along.
-        batch, carried = record.path(step, "input"), record.path(step, "before")
+        batch, carried = record.path(step, Recorded.INPUT), record.path(step, Recorded.BEFORE)
         for name, buffer in record.buffers(step).items():
             if name in batch:
                 want = batch[name]
@@ -37,8 +37,8 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
                 detail = f"Row {cell.row} of {name} is {cell.got} when step {step} is launched, expected {cell.want}."
                 wrongs.append(Wrong(where=name, detail=detail, cell=cell))
         # Buffers that no family names, and the batch's fields of their names.
-        fields = record.path(step, "field")
-        for name, part in record.path(step, "staged").items():
+        fields = record.path(step, Recorded.FIELD)
+        for name, part in record.path(step, Recorded.STAGED).items():
             compared += 1
             cell = first_difference(step, name, part, fields[name])
             if cell:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Status, Verdict
+from repro.traces.paths import Recorded
 from repro.traces.trace import Array, RecordedArray, Trace
 
 # What was wrong in several places is several failures, each with a verdict of its own.
@@ -45,29 +46,29 @@ class Record:
         self._paths = paths
         self.release = trace.facts.get("sglang", "")
 
-    def path(self, step: int, path: str) -> Mapping[str, Array]:
+    def path(self, step: int, path: Recorded, call: int = 0) -> Mapping[str, Array]:
         """All arrays of one path of one step, by name; empty if nothing of it was recorded. What padded rows must hold
-        may have been recorded once for all steps."""
-        once = self._paths.get((-1, path), {}) if path == "neutral" else {}
-        return self._paths.get((step, path), once)
+        may have been recorded once for all steps. call: of a path that each call of a step has, which one."""
+        once = self._paths.get((-1, path), {}) if path is Recorded.NEUTRAL else {}
+        return self._paths.get((step, f"{path}.{call}" if call else path), once)
 
-    def scalar(self, step: int, path: str, name: str) -> int | None:
+    def scalar(self, step: int, path: Recorded, name: str) -> int | None:
         """A recorded whole number, or None."""
         array = self.path(step, path).get(name)
         return None if array is None else int(array.reshape(-1)[0])
 
     def table(self, step: int) -> Array | None:
         """req_to_token as it is in this step."""
-        found = (self.path(number, "input").get("req_to_token") for number in range(step, -2, -1))
+        found = (self.path(number, Recorded.INPUT).get("req_to_token") for number in range(step, -2, -1))
         return next((table for table in found if table is not None), None)
 
     def is_refused(self, step: int) -> bool:
         """Whether the runner was asked whether it replays a graph, and none was."""
-        return self.scalar(step, "asked", "can_run") is not None and not self.path(step, "graph")
+        return self.scalar(step, Recorded.ASKED, "can_run") is not None and not self.path(step, Recorded.GRAPH)
 
     def buffers(self, step: int) -> dict[str, Array]:
         """The runner's buffers at launch; empty if no graph was launched in this step."""
-        return {name: array for name, array in self.path(step, "launch").items() if name not in LAUNCH_SCALARS}
+        return {name: array for name, array in self.path(step, Recorded.LAUNCH).items() if name not in LAUNCH_SCALARS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from repro.cases.layout import Ints
 from repro.cases.reads import names_tree
 from repro.cases.tree import ancestors, linked, parents_of, reached
 from repro.traces.finding import Verdict
+from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
 
 ORACLE = "tree_mask"
@@ -31,12 +32,12 @@ def judge(case: Case, trace: Trace) -> Verdict:
     wrongs: list[Wrong] = []
     compared = 0
     for step in range(len(case.steps)):
-        batch, metadata = record.path(step, "input"), record.path(step, "metadata")
-        wrongs += _wrong_links(step, case.setup, batch, record.path(step, "before"))
+        batch, metadata = record.path(step, Recorded.INPUT), record.path(step, Recorded.METADATA)
+        wrongs += _wrong_links(step, case.setup, batch, record.path(step, Recorded.BEFORE))
         # Of a backend whose window shows in what its queries read, the mask is of sliding layers.
         prefix = "window_" if "window_custom_mask" in metadata else ""
         mask, starts = metadata.get(f"{prefix}custom_mask"), metadata.get(f"{prefix}mask_indptr")
-        positions = record.path(step, "launch").get("positions")
+        positions = record.path(step, Recorded.LAUNCH).get("positions")
         if mask is None or starts is None or positions is None or "scores_index" not in batch:
             continue
         compared += 1

@@ -11,10 +11,10 @@ from oracles.reference_record import Outside, references_of
 from oracles.trace_index import Record, Wrong, conclude_each
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Verdict
+from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
 
 ORACLE = "verified"
-PATH = "eager"
 SLOTS, ROWS, OUTPUT, VALUES = "KV slots written", "rows of an output", "values of an output", "KV values written"
 KV_SLOTS = "kv_slots"
 
@@ -25,8 +25,8 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     wrongs: list[Wrong] = []
     compared = 0
     for step, asked in enumerate(case.steps):
-        found = record.path(step, PATH)
-        given = record.path(step, "input").get("out_cache_loc")
+        found = record.path(step, Recorded.EAGER)
+        given = record.path(step, Recorded.INPUT).get("out_cache_loc")
         if given is None or KV_SLOTS not in found:
             continue
         compared += 1
@@ -42,8 +42,8 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
             wrongs.append(Wrong(where=ROWS, detail=detail, cell=cell))
         if (references := references_of(record, step, count)) is None:
             continue
-        outside = [references.eager.outside(PATH, held, row) for row in range(count)]
-        outside.append(references.eager.whole_outside(PATH, held))
+        outside = [references.eager.outside(Recorded.EAGER, held, row) for row in range(count)]
+        outside.append(references.eager.whole_outside(Recorded.EAGER, held))
         wrongs += [_wrong(step, place) for place in outside if place]
     return conclude_each(ORACLE, wrongs, compared, nothing="no pass came to its end")
 

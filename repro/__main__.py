@@ -30,6 +30,7 @@ COMMANDS = {
     "ledger": ledger.go,
     "show": show.show,
     "check": show.check,
+    "paths": show.paths,
     "fixes": fixes.go,
     "repairs": repairs.go,
 }

@@ -34,7 +34,7 @@ def trace(pool: Pool) -> Trace:
 
 
 def shapes(setup: Setup, batch: int) -> dict[str, dict[str, tuple[int, ...]]]:
-    """What repro/traces/trace.py promises of every step: path -> name -> shape. -1: any size from 1 on."""
+    """What repro/traces/paths.py promises of every step: path -> name -> shape. -1: any size from 1 on."""
     steps, topk, hidden = setup.num_steps, setup.topk, setup.hidden_size
 
     def rows(count: int) -> dict[str, tuple[int, ...]]:

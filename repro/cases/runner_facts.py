@@ -13,7 +13,7 @@ from repro.cases import reads, room
 from repro.cases.layout import Paged
 from repro.cases.reads import Reads
 
-# Buffers with one row a request, in the order in which pictures show them (names: repro.traces.trace).
+# Buffers with one row a request, in the order in which pictures show them (names: repro.traces.paths).
 _CALLER = ("seq_lens", "req_pool_indices")  # what every caller gives
 _DRAFT = ("seq_lens", "req_pool_indices", "out_cache_loc", "positions", "topk_p", "topk_index", "hidden_states")
 _DECODE = ("input_ids", "seq_lens", "req_pool_indices", "out_cache_loc", "positions")

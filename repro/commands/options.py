@@ -177,6 +177,7 @@ def _parser() -> Parser:
     for verb, meaning in (("show", "its runs, and the state of every failure"), ("check", "whether it is sound")):
         verbs.add_parser(verb, help=meaning).add_argument("ledger", type=Path, metavar="DB")
 
+    commands.add_parser("paths", help="what a session records, as docs/traces.md has it")
     show = commands.add_parser("show", help="a case in words")
     check = commands.add_parser("check", help="whether these are seeds, and their cases valid")
     for command in (show, check):

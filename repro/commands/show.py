@@ -1,4 +1,4 @@
-"""python -m repro show and check: stored cases in words, and whether they are valid."""
+"""python -m repro show, check and paths: stored cases in words, whether they are valid, and what a session records."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from repro.cases.codec import BadSeed, Seed, digest, read
 from repro.cases.words import paragraph, sentence
 from repro.commands.cli import complain, say
 from repro.traces.exit_codes import ExitCode, severest
+from repro.traces.paths_page import page
 
 
 def show(options: argparse.Namespace) -> ExitCode:
@@ -26,6 +27,11 @@ def check(options: argparse.Namespace) -> ExitCode:
     for path, seed in seeds:
         say(f"{path}: case {digest(seed.case)}, {sentence(seed.case)}")
     return severest(codes)
+
+
+def paths(options: argparse.Namespace) -> ExitCode:
+    print(page(), end="")
+    return ExitCode.PASS
 
 
 def stored(paths: Sequence[Path]) -> tuple[list[tuple[Path, Seed]], list[ExitCode]]:

@@ -22,8 +22,9 @@ import numpy as np
 
 from repro.cases.case import Setup
 from repro.cases.codec import digest
-from repro.fidelity.observation import KV, PATHS, Observation, Outputs, StepOutputs, apart, distance, turned, unlike
+from repro.fidelity.observation import KV, Observation, Outputs, StepOutputs, apart, distance, turned, unlike
 from repro.traces.finding import Status, Verdict
+from repro.traces.paths import BOTH, Recorded
 
 OVERALL, CHOICES, SLOTS, VALUES = "overall", "trees and tokens", "KV slots written", "KV values"
 OUTPUT, LISTED = "other outputs", "lists and events"
@@ -118,7 +119,7 @@ class _Comparison:
         for number in sorted(self.one.steps.keys() & self.other.steps.keys()):
             mine, theirs = self.one.steps[number], self.other.steps[number]
             yield from self._listed(number, mine, theirs)
-            for path in PATHS:
+            for path in BOTH:
                 if path in mine.paths and path in theirs.paths:
                     for row in range(len(self.one.case.steps[number].requests)):
                         for kind, detail in self._row(mine, theirs, path, row):
@@ -179,7 +180,7 @@ class _Comparison:
             self._count(DRAFTED, "not recorded" if other_call else "agree")
             if other_call:
                 return
-        if path == "graph" and all(self._own_paths_apart(seen, row) for seen in (mine, other)):
+        if path == Recorded.GRAPH and all(self._own_paths_apart(seen, row) for seen in (mine, other)):
             self._count(OUTPUT, "undefined")
             return
         if turned(a, b, row):
@@ -213,12 +214,14 @@ class _Comparison:
 
     def _own_paths_apart(self, seen: StepOutputs, row: int) -> bool:
         """Whether graph and eager gave this request different results on one and the same target, beyond rounding."""
-        graph, eager = (seen.paths.get(path) for path in PATHS)
+        graph, eager = (seen.paths.get(path) for path in BOTH)
         if graph is None or eager is None or seen.turned[row]:
             return False
         between = (apart(graph, eager, name, row) for name in graph.values.keys() & eager.values.keys())
         far = any(off > self.agreement.limit(0.0, scale, self.setup.dtype) for off, scale in between)
-        return (far or turned(graph, eager, row)) and not seen.grants("graph", (*graph.integers, *graph.values), row)
+        return (far or turned(graph, eager, row)) and not seen.grants(
+            Recorded.GRAPH, (*graph.integers, *graph.values), row
+        )
 
     def _values(
         self, kind: str, what: str, between: tuple[float, float], noise: float, granted: bool = False

@@ -13,15 +13,13 @@ import numpy.typing as npt
 
 from repro.cases.case import Case
 from repro.traces.finding import Status, Verdict
+from repro.traces.paths import BOTH, MOVES, OPINIONS, VARIANTS, Recorded
 from repro.traces.trace import Array, Termination, Trace
 
-PATHS = ("graph", "eager")
 # What was asked of the reference, of graph only where it made other choices than eager.
-REFERENCES = {"graph": "reference_graph", "eager": "reference"}
 # Eager passes that show what rounding alone moves.
-VARIANTS = ("eager_again", "eager_nudged_up", "eager_nudged_down")
 # What is recorded of runners without a graph: the moves of kv_move, the events of a verify call without a graph.
-LISTED = ("verify", "verify_tail", "accept", "branches", "padding", "metadata", "attention")
+LISTED = (*MOVES, Recorded.PADDING, Recorded.METADATA, Recorded.ATTENTION)
 # What a batch is given that an eager draft chose just before, on the same target: where rounding turned a choice over
 # there, the call itself was another one.
 DRAFTED = ("parents", "scores_index", "tokens")
@@ -93,10 +91,10 @@ def observe(case: Case, trace: Trace, verdicts: Sequence[Verdict], overall: Stat
     arrays: dict[tuple[int, str], dict[str, Array]] = {}
     for seen in trace.seen:
         arrays.setdefault((seen.step, seen.path), {})[seen.name] = seen.array
-    graphless = not any(path in ("launch", *PATHS) for _, path in arrays)
+    graphless = not any(path in (Recorded.LAUNCH, *BOTH) for _, path in arrays)
     steps = {}
     for number in range(len(case.steps)):
-        if (number, "eager") in arrays:
+        if (number, Recorded.EAGER) in arrays:
             steps[number] = _step(case, arrays, number)
         elif graphless and (listed := dict(_listed(arrays, number))):
             steps[number] = StepOutputs(paths={}, given=(), turned=(), noise={}, listed=listed)
@@ -123,15 +121,15 @@ def _step(case: Case, arrays: Mapping[tuple[int, str], Arrays], number: int) -> 
         return _outputs(arrays.get((number, path), {}), case.setup.page_size)
 
     rows = len(case.steps[number].requests)
-    inputs = arrays.get((number, "input"), {})
-    reference = arrays.get((number, "reference"), {})
+    inputs = arrays.get((number, Recorded.INPUT), {})
+    reference = arrays.get((number, Recorded.REFERENCE), {})
     locations = inputs.get("out_cache_loc")
     slots_of_rows = tuple(frozenset[int]() if locations is None else _numbers(locations[row]) for row in range(rows))
-    paths = {path: left for path in PATHS if (left := outputs(path))}
-    eager = paths.get("eager")
+    ran = {path: left for path in BOTH if (left := outputs(path))}
+    eager = ran.get(Recorded.EAGER)
     variants = [variant for path in VARIANTS if (variant := outputs(path))]
     return StepOutputs(
-        paths=paths,
+        paths={str(path): left for path, left in ran.items()},
         given=slots_of_rows,
         turned=tuple(
             eager is not None and (any(turned(one, eager, row) for one in variants) or _unsure(reference, eager, row))
@@ -139,9 +137,7 @@ def _step(case: Case, arrays: Mapping[tuple[int, str], Arrays], number: int) -> 
         ),
         noise={} if eager is None else _noise(eager, variants, slots_of_rows),
         drafted={name: inputs[name] for name in DRAFTED if name in inputs},
-        right={
-            path: _right(arrays.get((number, REFERENCES[path]), reference), left, rows) for path, left in paths.items()
-        },
+        right={path: _right(arrays.get((number, OPINIONS[path]), reference), left, rows) for path, left in ran.items()},
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from repro.cases.case import Case
 from repro.shrinking.first_divergence import of_run
 from repro.traces.finding import Cell, Verdict
+from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
 
 FACT = "writes of call "
@@ -48,9 +49,9 @@ def origin(case: Case, trace: Trace, verdicts: Sequence[Verdict]) -> Origin | No
     """The origin of the first wrong value; None if no oracle named one, or if its buffer was not watched."""
     first = of_run(trace, verdicts)
     cell = first.cell
-    if cell is None or trace.get(cell.step, "launch", cell.buffer) is None:
+    if cell is None or trace.get(cell.step, Recorded.LAUNCH, cell.buffer) is None:
         return None
-    raw_bs = trace.get(cell.step, "launch", "raw_bs")
+    raw_bs = trace.get(cell.step, Recorded.LAUNCH, "raw_bs")
     padded = raw_bs is not None and cell.row >= int(raw_bs)
     of_call = tuple(write for write in writes(trace.facts, cell.step) if write.buffer == cell.buffer)
     writer = _last_over(of_call, cell.row)
@@ -99,7 +100,7 @@ def _with_earlier_call(origin: Origin, case: Case, trace: Trace) -> Origin:
 
 
 def _row(trace: Trace, step: int, cell: Cell) -> Array | None:
-    array = trace.get(step, "launch", cell.buffer)
+    array = trace.get(step, Recorded.LAUNCH, cell.buffer)
     return None if array is None or not 0 <= cell.row < len(array) else np.atleast_1d(array[cell.row])
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from repro.traces.finding import Cell
+from repro.traces.paths import Recorded
 from repro.traces.trace import Array, Trace
 
 ROWS_MAX = 3  # of one output; the first of them is the most telling
@@ -42,12 +43,12 @@ def excerpts(trace: Trace, cell: Cell | None) -> tuple[Excerpt, ...]:
     arrays: dict[tuple[int, str], dict[str, Array]] = {}
     for seen in trace.seen:
         arrays.setdefault((seen.step, seen.path), {})[seen.name] = seen.array
-    both = [step for step, path in arrays if path == "graph" and (step, "eager") in arrays]
+    both = [step for step, path in arrays if path == Recorded.GRAPH and (step, Recorded.EAGER) in arrays]
     step = cell.step if cell is not None else max(both, default=-1)
     collected: list[Excerpt] = []
     if cell is not None:
         collected += _launched(arrays, cell)
-    graph, eager = arrays.get((step, "graph"), {}), arrays.get((step, "eager"), {})
+    graph, eager = arrays.get((step, Recorded.GRAPH), {}), arrays.get((step, Recorded.EAGER), {})
     for name in graph:
         if name in eager and name not in _NOT_ROWS:
             collected += _rows(step, name, graph[name], eager[name], cell)
@@ -56,9 +57,9 @@ def excerpts(trace: Trace, cell: Cell | None) -> tuple[Excerpt, ...]:
 
 def _launched(arrays: Mapping[tuple[int, str], Mapping[str, Array]], cell: Cell) -> Iterator[Excerpt]:
     """The row in which a buffer is wrong, beside what it was to hold: the caller's row, or the neutral value."""
-    held = _flat(arrays.get((cell.step, "launch"), {}).get(cell.buffer))
-    input_rows = _flat(arrays.get((cell.step, "input"), {}).get(cell.buffer))
-    neutral = arrays.get((cell.step, "neutral"), arrays.get((-1, "neutral"), {})).get(cell.buffer)
+    held = _flat(arrays.get((cell.step, Recorded.LAUNCH), {}).get(cell.buffer))
+    input_rows = _flat(arrays.get((cell.step, Recorded.INPUT), {}).get(cell.buffer))
+    neutral = arrays.get((cell.step, Recorded.NEUTRAL), arrays.get((-1, Recorded.NEUTRAL), {})).get(cell.buffer)
     if held is None or not 0 <= cell.row < len(held):
         return
     row = held[cell.row]

@@ -21,7 +21,7 @@ class Watch(Protocol):
         """Say which path of which step runs next (step -1: building or capturing)."""
 
     def see(self, step: int, path: str, name: str, array: Array) -> None:
-        """Record a copy of an array under the names of repro/traces/trace.py."""
+        """Record a copy of an array under a path of repro/traces/paths.py."""
 
     def see_all(self, step: int, what: PackedLayout, data: bytes) -> None:
         """The same for all that a sheet says is recorded, out of these bytes."""

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from repro.cases.buffer_facts import TOKENS_SECOND
+from repro.traces.paths import BOTH, Recorded
 from repro.traces.trace import Array
 from runners.engines.active import engine
 from runners.engines.guards import untouched
@@ -27,7 +28,7 @@ KV_DIFFERS = "kv_differs"
 def see_memory(tape: StagingBuffer) -> None:
     """Record what kernels did to memory since this was last asked."""
     for name, value in engine.memory_seen().items():
-        tape.see("memory", name, value)
+        tape.see(Recorded.MEMORY, name, value)
     tape.hold()
 
 
@@ -60,18 +61,18 @@ def rows_each(name: str, tensor: torch.Tensor, count: int) -> int:
 def gave_the_same(came: HostArrays, outputs: Sequence[str]) -> bool:
     """Whether both paths gave the same in these outputs and left the same KV cache."""
     # Slot 0 is where padded rows write.
-    return not np.any(came["eager", KV_DIFFERS]) and all(
-        np.array_equal(came["graph", name], came["eager", name]) for name in outputs
+    return not np.any(came[Recorded.EAGER, KV_DIFFERS]) and all(
+        np.array_equal(came[Recorded.GRAPH, name], came[Recorded.EAGER, name]) for name in outputs
     )
 
 
 def apart(captured: Captured, came: HostArrays, names: Sequence[str], variants: list[dict[str, Array]]) -> bool:
     """Whether graph and eager lie further apart than measured noise allows; in the KV, than a hint of rounding. names:
     of their outputs."""
-    graph, eager = ({name: came[path, name] for name in names} for path in ("graph", "eager"))
+    graph, eager = ({name: came[path, name] for name in names} for path in BOTH)
     if third_opinion.apart(graph, eager, variants, FORMATS[captured.dtype].unit):
         return True
-    between = came["eager", KV_DIFFERS].astype(np.int64)
+    between = came[Recorded.EAGER, KV_DIFFERS].astype(np.int64)
     # Padded rows write into the reserved page as they like.
     differs = torch.tensor(between[between >= captured.setup.page_size], device=captured.device)
     snapshots = captured.snapshots
@@ -86,15 +87,15 @@ def see_bands(tape: StagingBuffer, every: Sequence[Any], came: HostArrays) -> No
     """Record the guard bands that were broken, and how much was intact."""
     intact = 0
     for number, bands in enumerate(every):
-        read = came["guard", str(number)]
+        read = came[Recorded.GUARD, str(number)]
         broken = bands.broken(read)
         intact += 0 if broken else read.size
         for name, contents in broken.items():
-            tape.see("guard", name, contents)
-            tape.see("guard", f"{name}.want", untouched(contents.size))
+            tape.see(Recorded.GUARD, name, contents)
+            tape.see(Recorded.GUARD, f"{name}.want", untouched(contents.size))
         if broken:
             bands.mend()
-    tape.see("guard", "intact", intact)
+    tape.see(Recorded.GUARD, "intact", intact)
 
 
 def by_token(name: str, tensor: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,6 @@ import torch
 from repro.cases.attribute_names import LAST_CALL
 
 DEPTH = 4
-PATH = "attributes"
 _ADDRESS = re.compile(r" @[0-9a-f]+")
 # Objects whose contents are their own affair, by the end of their class's name.
 _OF_OTHERS = ("Pool", "Allocator", "Config", "Args", "Batch", "Coordinator", "Registry", "Tokenizer")

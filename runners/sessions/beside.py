@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from repro.cases.exemptions import exempted
+from repro.traces.paths import Recorded
 from repro.traces.trace import NOTHING, STALE
 from runners.engines.staging import StagingBuffer
 from runners.recording.observer import Watch
@@ -65,9 +66,9 @@ class Beside:
     def launched(self) -> None:
         """A graph is launched."""
         for name, value in captured_for(self.captured.runner, self.captured.launched).items():
-            self.tape.see("launched", name, value)
+            self.tape.see(Recorded.LAUNCHED, name, value)
         for name, part in self.fields.items():
-            self.tape.see("staged", name, self.captured.further[name][part])
+            self.tape.see(Recorded.STAGED, name, self.captured.further[name][part])
         self.fields = {}
         if self.history:
             self.history.launched(self.tape)
@@ -85,11 +86,11 @@ class Beside:
         stale = self.history.end(self.tape, outputs, real, self.captured.setup.page_size)
         self.watch.fact(STALE, stale or NOTHING)
         now = attributes.attributes(self.captured.owners)
-        self.tape.see(attributes.PATH, "compared", len(self.remembered))
+        self.tape.see(Recorded.ATTRIBUTES, "compared", len(self.remembered))
         # A pool that an earlier call kept is no change of this one: backends are held to what they were built with.
         lent = attributes.moved(self.captured.backends, self.captured.pools)
         for name, words in (attributes.changed(self.remembered, now) | lent).items():
-            self.tape.see(attributes.PATH, name, np.frombuffer(words, dtype=np.uint8))
+            self.tape.see(Recorded.ATTRIBUTES, name, np.frombuffer(words, dtype=np.uint8))
 
     def end_eager(self) -> None:
         """What followed the call has ended."""
@@ -111,7 +112,7 @@ class Beside:
                 continue
             if field is not None and field.dim() == buffer.dim():
                 self.fields[name] = tuple(slice(size) for size in field.shape)
-                self.tape.see("field", name, field.clone())
+                self.tape.see(Recorded.FIELD, name, field.clone())
             elif name not in optional:
                 unwatched.append(name)
         if unwatched:

@@ -14,6 +14,7 @@ from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup, Step
 from repro.cases.layout import Ints, req_to_token
 from repro.cases.runner_facts import RUNNER_FACTS
+from repro.traces.paths import Recorded
 from runners.engines.active import engine
 from runners.engines.guards import Guards
 from runners.engines.staging import flats
@@ -152,7 +153,7 @@ class Captured:
         fixed = hasattr(self.runner, "_validate_capture_hidden_mode") and not self.setup.returns_hidden
         if not fixed or not hidden:
             return hidden
-        watch.see(step, "asked", "hidden", np.asarray(0))
+        watch.see(step, Recorded.ASKED, "hidden", np.asarray(0))
         return ""
 
     def tell_ranks(self, batch: object, step: Step) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from repro.cases.buffer_facts import TOKENS_SECOND
+from repro.traces.paths import Recorded
 from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
 from runners.releases.live import Outputs
@@ -19,7 +20,6 @@ from runners.sessions import memory
 from runners.sessions.standing import standing
 from runners.sessions.state import Moment, State
 
-PATH, READS = "history", "reads"
 _TOLD_MAX = 8  # how many elements of a tensor are recorded
 _KV = "kv_cache."
 _BUFFERS = "buffers."  # where graph runners keep what they are given
@@ -145,8 +145,8 @@ class History:
         twin, self._twin = self._twin, None
         if twin is None:
             return ""
-        tape.see(PATH, "compared", len(self.tensors) * self._seen.launches + len(outputs) + 1)
-        tape.see(PATH, "launches", len(twin.launches) - self._seen.launches)
+        tape.see(Recorded.HISTORY, "compared", len(self.tensors) * self._seen.launches + len(outputs) + 1)
+        tape.see(Recorded.HISTORY, "launches", len(twin.launches) - self._seen.launches)
         for name, tensor in outputs.items():
             own = tensor.shape[0] // real * real if real else 0  # a pass over a padded batch may give more
             now, then = tensor[:own], twin.outputs[name][:own]
@@ -155,7 +155,7 @@ class History:
         changed = memory.changed_slots(self._kv, twin.kv)
         changed[:reserved] = False
         if changed.any():
-            tape.see(PATH, "kv", changed, as_slots=True)
+            tape.see(Recorded.HISTORY, "kv", changed, as_slots=True)
         return ", ".join(sorted(self._seen.stale - self._named))
 
     def _end_launch(self, tape: StagingBuffer) -> None:
@@ -182,10 +182,10 @@ class History:
         for number in range(len(self._kv)):
             read = self._touched.read(f"{_KV}{number}").flatten(1)
             whole, any_of = read.all(1), read.any(1)
-            tape.see(READS, f"{number}.reserved", any_of[:reserved], as_slots=True)
+            tape.see(Recorded.READS, f"{number}.reserved", any_of[:reserved], as_slots=True)
             whole[:reserved] = any_of[:reserved] = False
-            tape.see(READS, str(number), whole, as_slots=True)
-            tape.see(READS, f"{number}.partly", any_of & ~whole, as_slots=True)
+            tape.see(Recorded.READS, str(number), whole, as_slots=True)
+            tape.see(Recorded.READS, f"{number}.partly", any_of & ~whole, as_slots=True)
 
 
 def _see(tape: StagingBuffer, name: str, found: _Difference, each: int) -> None:
@@ -194,8 +194,8 @@ def _see(tape: StagingBuffer, name: str, found: _Difference, each: int) -> None:
     where, now, then = (part.reshape(part.shape[0] if part.dim() else 1, -1) for part in parts)
     places = where.nonzero()[:_TOLD_MAX]
     rows, columns = places.unbind(1)
-    tape.see(PATH, name, torch.stack([rows // each, columns + rows % each * where.shape[1]], dim=1))
-    tape.see(PATH, f"{name}.values", torch.stack([now[rows, columns], then[rows, columns]], dim=1).double())
+    tape.see(Recorded.HISTORY, name, torch.stack([rows // each, columns + rows % each * where.shape[1]], dim=1))
+    tape.see(Recorded.HISTORY, f"{name}.values", torch.stack([now[rows, columns], then[rows, columns]], dim=1).double())
 
 
 def _differs(now: torch.Tensor, then: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ from repro.cases.case import Case, Request, Setup, Target
 from repro.cases.kv_move_model import accept_index, correct_drafts, finishes, verified
 from repro.cases.layout import Ints, req_to_token
 from repro.cases.runner_facts import RUNNER_FACTS
+from repro.traces.paths import Recorded
 from runners.engines.active import engine
 from runners.engines.poison import Poisoned
 from runners.engines.staging import StagingBuffer
@@ -30,7 +31,7 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     watch.fact("adapter", catalogue.adapter_name(release, setup.runner))
     watch.fact("objects", stood_in(setup.runner))
     pools: Pools = part("pools")(setup, engine.device)
-    moves: Mapping[str, Move] = part("moves")(setup)
+    moves: Mapping[Recorded, Move] = part("moves")(setup)
     table = req_to_token(setup)
     kv: list[torch.Tensor] = [*pools.cache.k_buffer, *pools.cache.v_buffer]
     memory.fill_cache(kv, table)
@@ -38,7 +39,7 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     before = memory.copied(kv)
 
     def run(case: Case, watch: Watch) -> None:
-        watch.see(-1, "input", "req_to_token", table)
+        watch.see(-1, Recorded.INPUT, "req_to_token", table)
         for number, step in enumerate(case.steps):
             moved = Moves(pools, table, number, step.requests, watch)
             engine.memory_seen()
@@ -58,13 +59,13 @@ class Moves:
         self.setup = pools.setup
         self.kv: list[torch.Tensor] = [*pools.cache.k_buffer, *pools.cache.v_buffer]
         self.tape = StagingBuffer(watch, number)
-        self.path = "input"
+        self.path = Recorded.INPUT
 
-    def run(self, moves: Mapping[str, Move], before: list[torch.Tensor]) -> None:
+    def run(self, moves: Mapping[Recorded, Move], before: list[torch.Tensor]) -> None:
         memory.restore(self.kv, before)
         slots = torch.from_numpy(self._watched()).to(engine.device)
-        self._see("before", "kv_slots", slots)
-        self._see("before", "kv_rows", memory.contents(self.kv, slots))
+        self._see(Recorded.BEFORE, "kv_slots", slots)
+        self._see(Recorded.BEFORE, "kv_rows", memory.contents(self.kv, slots))
         self.tape.flush()
         # Of all slots that a lost target could name, one whose loss is a request's: the first token of its prefix.
         poison = Poisoned(int(self.table[self.requests[0].slot, 0]))
@@ -123,7 +124,7 @@ class Moves:
 
     # Recording ---------------------------------------------------------------------------------------------------
 
-    def _see(self, path: str, name: str, value: object) -> None:
+    def _see(self, path: Recorded, name: str, value: object) -> None:
         self.tape.see(path, name, value)
 
     def _see_changes(self, before: list[torch.Tensor]) -> None:

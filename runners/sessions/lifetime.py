@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping
 
 import torch
 
+from repro.traces.paths import Recorded
 from runners.engines.staging import StagingBuffer
 from runners.releases.live import Outputs
 from runners.sessions.memory import bits
 
-PATH = "kept"
 COMPARED = "compared"
 # In front of the names of what a caller handed over.
 CALLERS = "caller's "
@@ -36,7 +36,7 @@ class Lifetime:
 
     def see(self, tape: StagingBuffer) -> None:
         """Record which rows of what earlier calls held have changed in any bit."""
-        tape.see(PATH, COMPARED, len(self._held))
+        tape.see(Recorded.KEPT, COMPARED, len(self._held))
         for name, tensor, then in self._held:
             changed = bits(tensor) != bits(then)
-            tape.see(PATH, name, changed.flatten(1).any(1) if changed.dim() > 1 else changed, as_slots=True)
+            tape.see(Recorded.KEPT, name, changed.flatten(1).any(1) if changed.dim() > 1 else changed, as_slots=True)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from repro.cases.case import Request
+from repro.traces.paths import OPINIONS, Recorded
 from repro.traces.trace import Array
 from runners.engines.sending import sent
 from runners.engines.staging import StagingBuffer
@@ -16,8 +17,6 @@ from runners.recording.observer import Watch
 from runners.sessions import memory, third_opinion
 from runners.sessions.captured import Captured
 
-# The names under which its word on each path is recorded. The graph's choices are followed where eager made others.
-PATHS = {"eager": "reference", "graph": "reference_graph"}
 Kv = Sequence[torch.Tensor]
 
 
@@ -25,8 +24,8 @@ Kv = Sequence[torch.Tensor]
 class Left:
     """What each path of a step left, eager first: its outputs, one row a request, and the KV cache."""
 
-    outputs: Mapping[str, Mapping[str, Array]]
-    kv: Mapping[str, Kv]
+    outputs: Mapping[Recorded, Mapping[str, Array]]
+    kv: Mapping[Recorded, Kv]
 
 
 def ask(
@@ -41,7 +40,7 @@ def ask(
     other choices, once as eager made them and once as the graph did. shown: the batch, one row a request."""
     before = captured.snapshots.kept(captured.snapshots.BEFORE)
     for path, claimed in left.outputs.items():
-        if path != "eager" and third_opinion.same_choices(claimed, left.outputs["eager"]):
+        if path is not Recorded.EAGER and third_opinion.same_choices(claimed, left.outputs[Recorded.EAGER]):
             break
         opinion = captured.third_opinion.on(requests, shown, captured.table, before, claimed)
         without = third_opinion.unlike(opinion or {}, claimed)
@@ -52,8 +51,8 @@ def ask(
         parts = {name + part for name in without for part in ("", *third_opinion.PARTS)}
         opinion = {name: array for name, array in opinion.items() if name not in parts}
         for name, array in opinion.items():
-            tape.see(PATHS[path], name, array)
+            tape.see(OPINIONS[path], name, array)
         slots = sent(torch.from_numpy(opinion.get("kv_slots", np.empty(0, dtype=np.int64))), captured.device)
         for whose, kv in left.kv.items():
-            tape.see(PATHS[path], f"kv_{whose}", memory.contents(kv, slots))
+            tape.see(OPINIONS[path], f"kv_{whose}", memory.contents(kv, slots))
         tape.flush()

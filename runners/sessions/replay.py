@@ -15,6 +15,7 @@ from repro.cases.case import Case, Request, Setup, accepted_max, seq_len_max
 from repro.cases.case import Step as Asked
 from repro.cases.codec import digest
 from repro.traces.device_errors import fault_in
+from repro.traces.paths import Recorded
 from repro.traces.trace import NOTHING, STALE, Array
 from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
@@ -28,7 +29,6 @@ from runners.sessions.captured import Captured
 from runners.sessions.errors import SglangError, unreadable
 from runners.sessions.step import Step
 from runners.sessions.third_opinion import is_asked
-from runners.sessions.unmade import PATH as UNMADE
 
 _OTHER_DATA = 7919  # any constant
 BARE = os.environ.get("EAGLEEYE_RECORD") == "bare"
@@ -51,34 +51,34 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
         watch.fact(STALE, NOTHING)  # facts are a session's, and this one a case's
         if captured.history and captured.history.other is None:
             learn_history(captured, watch)
-        watch.see(-1, "input", "req_to_token", captured.table)
+        watch.see(-1, Recorded.INPUT, "req_to_token", captured.table)
         for name, value in at_capture.items():
-            watch.see(-1, "memory", name, value)
-        watch.see(-1, "input", "refilled", np.asarray(1))
+            watch.see(-1, Recorded.MEMORY, name, value)
+        watch.see(-1, Recorded.INPUT, "refilled", np.asarray(1))
         for name in captured.buffers:
-            watch.see(-1, "neutral", name, np.asarray(captured.neutral.get(name.removesuffix("_cpu"), 0)))
+            watch.see(-1, Recorded.NEUTRAL, name, np.asarray(captured.neutral.get(name.removesuffix("_cpu"), 0)))
         tape = StagingBuffer(watch, -1)
         for (size, at_once), sizes in captured.buckets.items():
-            tape.see("buckets", f"{size}, {at_once} at once", np.asarray(sizes))
+            tape.see(Recorded.BUCKETS, f"{size}, {at_once} at once", np.asarray(sizes))
         for name, pairs in captured.extents.met.items():
-            tape.see("extents_captured", name, pairs)
+            tape.see(Recorded.EXTENTS_CAPTURED, name, pairs)
         for name in captured.unmade:
-            tape.see(UNMADE, name, 1)
+            tape.see(Recorded.UNMADE, name, 1)
         for kind in captured.planner.kinds:
-            tape.see("backends", kind, 1)
+            tape.see(Recorded.BACKENDS, kind, 1)
         if captured.switches is not None:
-            tape.see("switches", "steps", captured.switches)
-        tape.see("tokens_captured", "own", np.array(sorted(captured.extents.tokens)).reshape(-1, 2))
+            tape.see(Recorded.SWITCHES, "steps", captured.switches)
+        tape.see(Recorded.TOKENS_CAPTURED, "own", np.array(sorted(captured.extents.tokens)).reshape(-1, 2))
         if setup.dp_attention:
-            tape.see("tokens_captured", "gathered", np.array(sorted(captured.extents.gathered)).reshape(-1, 2))
+            tape.see(Recorded.TOKENS_CAPTURED, "gathered", np.array(sorted(captured.extents.gathered)).reshape(-1, 2))
             for name, ranks in captured.extents.ranks.items():
-                tape.see("ranks_captured", name, np.array(sorted(ranks)))
+                tape.see(Recorded.RANKS_CAPTURED, name, np.array(sorted(ranks)))
         for name, counts in captured.extents.counts.items():
-            tape.see("counts_captured", name, np.array(sorted(counts)))
+            tape.see(Recorded.COUNTS_CAPTURED, name, np.array(sorted(counts)))
         for name, width in captured.extents.widths.items():
-            tape.see("widths_captured", name, width)
+            tape.see(Recorded.WIDTHS_CAPTURED, name, width)
         for name, tensor in {**captured.buffers, **captured.further}.items():
-            tape.see("room", name, np.asarray(tensor.shape))
+            tape.see(Recorded.ROOM, name, np.asarray(tensor.shape))
         tape.hold()
         name_of_case = digest(case)
         for number, step in enumerate(case.steps):

@@ -15,6 +15,7 @@ import torch
 from repro.cases import case
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.layout import page_copies
+from repro.traces.paths import Recorded
 from repro.traces.trace import Array
 from runners.engines.active import engine
 from runners.engines.sending import sent
@@ -65,7 +66,7 @@ class Step:
         self.asked, self.requests, self.hidden = asked, asked.requests, captured.asks(asked.hidden, number, watch)
         self.mirrored = (asked.mirrored and self.setup.mirrored) or captured.planner.needs_host_lengths
         if captured.lay_out(asked.layout):
-            watch.see(number, "input", "req_to_token", captured.table)
+            watch.see(number, Recorded.INPUT, "req_to_token", captured.table)
         self.launches, self.tape = 0, StagingBuffer(watch, number, captured.known)
         self.beside = Beside(captured, number, self.tape, watch, whole=twinned, unseen=unseen)
         self.shown: dict[str, torch.Tensor] = {}  # the batch, one row a request
@@ -93,7 +94,7 @@ class Step:
             else:
                 self._run_idle()
         except Refused:
-            self.tape.see("asked", "can_run", 0)  # though it was not asked, as a matter of course
+            self.tape.see(Recorded.ASKED, "can_run", 0)  # though it was not asked, as a matter of course
             self.tape.flush()
 
     def _run_both(self) -> None:
@@ -102,52 +103,52 @@ class Step:
         if self.beside.run_twin(self.batch_for_graph):
             snapshots.put_back(snapshots.BEFORE)
         forward_batch = self.batch_for_graph()
-        self._see_caller("before", forward_batch)
+        self._see_caller(Recorded.BEFORE, forward_batch)
         self.tape.hold()
         self.watch.at(self.number, "graph")
         self.beside.begin(forward_batch)
         outputs = self._graph(forward_batch)
-        by_graph = self._see_outputs("graph", outputs, len(self.requests))
+        by_graph = self._see_outputs(Recorded.GRAPH, outputs, len(self.requests))
         self.beside.end(outputs, len(self.requests))
         self._ask_bands()
-        self._see_caller("after_graph", forward_batch)
+        self._see_caller(Recorded.AFTER_GRAPH, forward_batch)
         self.tape.hold()
         snapshots.take(snapshots.GRAPH)
         snapshots.put_back(snapshots.BEFORE)
-        forward_batch, by_eager = self._eager("eager", self.rows, after="graph")
-        self._see_caller("after_eager", forward_batch)
+        forward_batch, by_eager = self._eager(Recorded.EAGER, self.rows, after="graph")
+        self._see_caller(Recorded.AFTER_EAGER, forward_batch)
         snapshots.take(snapshots.EAGER)
         graph_slots, eager_slots, between = snapshots.compare()
-        self.tape.see("graph", "kv_slots", graph_slots, as_slots=True)
-        self.tape.see("eager", "kv_slots", eager_slots, as_slots=True)
-        self.tape.see("eager", KV_DIFFERS, between, as_slots=True, tell=False)
+        self.tape.see(Recorded.GRAPH, "kv_slots", graph_slots, as_slots=True)
+        self.tape.see(Recorded.EAGER, "kv_slots", eager_slots, as_slots=True)
+        self.tape.see(Recorded.EAGER, KV_DIFFERS, between, as_slots=True, tell=False)
         came = self._all_came("eager")
         see_bands(self.tape, captured.bands, came)
         if by_graph == by_eager and gave_the_same(came, by_graph) and not WHOLE:
-            self.tape.see("eager", "kv_same", 1)
+            self.tape.see(Recorded.EAGER, "kv_same", 1)
             asks = self.referred
         else:
-            self._see_rows("graph", came, snapshots.kept(snapshots.GRAPH))
-            self._see_rows("eager", came, captured.kv)
+            self._see_rows(Recorded.GRAPH, came, snapshots.kept(snapshots.GRAPH))
+            self._see_rows(Recorded.EAGER, came, captured.kv)
             self.tape.flush()
             variants = self._measure_noise(snapshots.kept(snapshots.BEFORE), by_eager)
             asks = self.referred or (by_graph == by_eager and apart(captured, came, by_eager, variants))
         self.tape.hold()
         if asks and by_graph == by_eager:
-            kept = {"eager": snapshots.kept(snapshots.EAGER), "graph": snapshots.kept(snapshots.GRAPH)}
+            kept = {Recorded.EAGER: snapshots.kept(snapshots.EAGER), Recorded.GRAPH: snapshots.kept(snapshots.GRAPH)}
             self._ask_reference(came, by_eager, kept)
         self.beside.end_eager()
 
     def _run_idle(self) -> None:
         """The graph goes over padding alone, and there is nothing for eager."""
         forward_batch = self.batch_for_graph()
-        self._see_caller("before", forward_batch)
+        self._see_caller(Recorded.BEFORE, forward_batch)
         self.tape.hold()
         self.watch.at(self.number, "graph")
         self._graph(forward_batch)
         self._ask_bands()
-        self._see_caller("after_graph", forward_batch)
-        self._see_slots("graph", self.captured.snapshots.kept(self.captured.snapshots.BEFORE))
+        self._see_caller(Recorded.AFTER_GRAPH, forward_batch)
+        self._see_slots(Recorded.GRAPH, self.captured.snapshots.kept(self.captured.snapshots.BEFORE))
         see_bands(self.tape, self.captured.bands, self._all_came("graph"))
 
     def is_replayed(self) -> bool:
@@ -158,7 +159,7 @@ class Step:
         self.watch.at(self.number, "asked")
         with self.captured.timed("graph", self.watch):
             taken = can_run(self.captured.runner, self.batch_for_graph())
-        self.tape.see("asked", "can_run", int(taken))
+        self.tape.see(Recorded.ASKED, "can_run", int(taken))
         self.tape.flush()
         return held and taken
 
@@ -167,18 +168,18 @@ class Step:
         captured, snapshots = self.captured, self.captured.snapshots
         snapshots.take(snapshots.BEFORE)
         with captured.history.reading(self.tape, self.setup.page_size) if captured.history else nullcontext():
-            _, names = self._eager("eager", self.rows)
+            _, names = self._eager(Recorded.EAGER, self.rows)
         for name, tensor in eager_metadata(self.setup, captured.planner.first).items():
-            self.tape.see("metadata", name, tensor)
-        self._see_slots("eager", snapshots.kept(snapshots.BEFORE))
+            self.tape.see(Recorded.METADATA, name, tensor)
+        self._see_slots(Recorded.EAGER, snapshots.kept(snapshots.BEFORE))
         came = self._all_came("eager")
-        self._see_rows("eager", came, captured.kv)
+        self._see_rows(Recorded.EAGER, came, captured.kv)
         self.tape.flush()
         if WHOLE:
             self._measure_noise(snapshots.kept(snapshots.BEFORE), names)
         self.tape.hold()
         if self.referred:
-            self._ask_reference(came, names, {"eager": captured.kv})
+            self._ask_reference(came, names, {Recorded.EAGER: captured.kv})
 
     def batch(self, rows: Rows) -> Any:
         rows = rows.copied()
@@ -222,7 +223,7 @@ class Step:
         captured = self.captured
         with (
             writes.noted(captured.buffers, self.number, self.watch) if writes.ASKED else nullcontext() as noting,
-            captured.planner.listened(partial(self._see_plan, "planned")),
+            captured.planner.listened(partial(self._see_plan, Recorded.PLANNED)),
             captured.launching(launched),
             self.beside.watching(),
             captured.timed("graph", self.watch),
@@ -232,15 +233,15 @@ class Step:
             self._see_metadata()
         return outputs
 
-    def _eager(self, path: str, rows: Rows, after: str = "") -> tuple[Any, list[str]]:
+    def _eager(self, path: Recorded, rows: Rows, after: str = "") -> tuple[Any, list[str]]:
         """An eager pass; it leaves its KV cache behind. The batch, as the pass left it, and the names of its outputs.
         after: the stage before, if its errors are still to surface: before this path is begun."""
         captured, forward_batch = self.captured, self.batch(rows)
         if after:
             captured.wait_for(after, self.watch)
         self.watch.at(self.number, path)
-        planner, see = captured.planner, partial(self._see_plan, "planned_eager")
-        with planner.listened(see) if path == "eager" else nullcontext(), captured.timed("eager", self.watch):
+        planner, see = captured.planner, partial(self._see_plan, Recorded.PLANNED_EAGER)
+        with planner.listened(see) if path == Recorded.EAGER else nullcontext(), captured.timed("eager", self.watch):
             outputs = captured.adapter.eager(captured.live, forward_batch)
         return forward_batch, self._see_outputs(path, outputs, rows.count)
 
@@ -256,9 +257,9 @@ class Step:
         if self.asked.busiest <= self.setup.max_bs and self.family.eager_pads(self.setup):
             again = again.padded(self.setup.bucket(self.asked.busiest), captured.neutral)
         for path, rows, factor in (
-            ("eager_again", again, 1.0),
-            ("eager_nudged_up", self.rows.nudged(noisy, 1 + nudge), 1 + nudge),
-            ("eager_nudged_down", self.rows.nudged(noisy, 1 - nudge), 1 - nudge),
+            (Recorded.EAGER_AGAIN, again, 1.0),
+            (Recorded.EAGER_NUDGED_UP, self.rows.nudged(noisy, 1 + nudge), 1 + nudge),
+            (Recorded.EAGER_NUDGED_DOWN, self.rows.nudged(noisy, 1 - nudge), 1 - nudge),
         ):
             start = before if noisy else memory.scaled(before, factor)
             memory.restore(captured.kv, start)
@@ -272,7 +273,7 @@ class Step:
         memory.restore(captured.kv, saved)
         return variants
 
-    def _ask_reference(self, came: HostArrays, names: list[str], left: Mapping[str, Kv]) -> None:
+    def _ask_reference(self, came: HostArrays, names: list[str], left: Mapping[Recorded, Kv]) -> None:
         """Record what the call should have given. names: of its outputs. left: the KV cache as each path left it."""
         self.watch.at(self.number, "reference")
         start = time.perf_counter()
@@ -295,7 +296,7 @@ class Step:
         put: dict[str, torch.Tensor | Array] = {}
         for name, array in self.given.items():
             value = torch.from_numpy(array).to(self.captured.dtype) if name in self.family.noisy else array
-            self.tape.see("input", name, value, rows=len(self.requests))
+            self.tape.see(Recorded.INPUT, name, value, rows=len(self.requests))
             self.shown[name] = torch.as_tensor(value)
             put[name] = value.reshape(-1) if name in self.family.flat else value
         return Rows.put(len(self.requests), put, self.captured.device)
@@ -311,7 +312,7 @@ class Step:
             prepared = captured.adapter.prepare(captured.live, self.rows.copied())
         captured.wait_for("eager", self.watch)
         for name, tensor in prepared.items():
-            self.tape.see("input", name, tensor, rows=len(self.requests))
+            self.tape.see(Recorded.INPUT, name, tensor, rows=len(self.requests))
             self.shown[name] = tensor.view(len(self.requests), tensor.numel() // len(self.requests))
         self.rows = self.rows.joined(prepared)
 
@@ -331,7 +332,7 @@ class Step:
             memory.copy_slots(captured.every_kv, np.concatenate(sources), np.concatenate(copies))
 
     # Recording ---------------------------------------------------------------------------------------------------
-    def _see_caller(self, path: str, batch: Any) -> None:
+    def _see_caller(self, path: Recorded, batch: Any) -> None:
         for name, value in self.family.caller(batch).items():
             self.tape.see(path, name, value)
 
@@ -342,13 +343,13 @@ class Step:
             return
         captured = self.captured
         bs, raw_bs = self.family.sizes(captured.runner)
-        self.tape.see("launch", "bs", bs)
-        self.tape.see("launch", "raw_bs", raw_bs)
+        self.tape.see(Recorded.LAUNCH, "bs", bs)
+        self.tape.see(Recorded.LAUNCH, "raw_bs", raw_bs)
         for name, tensor in captured.gathered().items():
-            self.tape.see("gathered", name, tensor)
+            self.tape.see(Recorded.GATHERED, name, tensor)
         launched = self.family.launched
         for name, tensor in (launched(captured.runner) if launched else captured.buffers).items():
-            self.tape.see("launch", name, by_token(name, tensor), rows=bs if launched else self.setup.max_bs)
+            self.tape.see(Recorded.LAUNCH, name, by_token(name, tensor), rows=bs if launched else self.setup.max_bs)
         if not self.family.metadata_after(self.setup):
             self._see_metadata()
 
@@ -356,9 +357,9 @@ class Step:
         """What attention reads in this call."""
         live, runner = self.captured.live, self.captured.runner
         for name, tensor in self.family.metadata(live, runner, self.family.sizes(runner)[0], self.given).items():
-            self.tape.see("metadata", name, tensor)
+            self.tape.see(Recorded.METADATA, name, tensor)
 
-    def _see_plan(self, path: str, call: int, batch: Mapping[str, object], given: Mapping[str, Any]) -> None:
+    def _see_plan(self, path: Recorded, call: int, batch: Mapping[str, object], given: Mapping[str, Any]) -> None:
         """What a call that plans is given, as it is at that moment. A runner of several graphs plans more than once."""
         numbered = f".{call}" if call else ""
         for name, value in batch.items():
@@ -366,7 +367,7 @@ class Step:
         see_plan(self.tape, path, numbered, given)
         self.tape.hold()
 
-    def _see_outputs(self, path: str, outputs: Outputs, count: int) -> list[str]:
+    def _see_outputs(self, path: Recorded, outputs: Outputs, count: int) -> list[str]:
         """The rows of real requests, of a pass over `count` requests: one over a padded batch gives more. Their
         names."""
         real = len(self.requests)
@@ -379,15 +380,15 @@ class Step:
             self.tape.see(path, name, real_rows, rows=real if each > 1 else 0)
         return sorted(outputs)
 
-    def _see_slots(self, path: str, before: list[torch.Tensor]) -> None:
+    def _see_slots(self, path: Recorded, before: list[torch.Tensor]) -> None:
         changed = memory.changed_slots(self.captured.kv, before)
         self.tape.see(path, "kv_slots", changed, as_slots=True)
 
-    def _see_rows(self, path: str, came: HostArrays, kv: list[torch.Tensor]) -> None:
+    def _see_rows(self, path: Recorded, came: HostArrays, kv: list[torch.Tensor]) -> None:
         """Have what lies in the changed KV slots recorded, at the next flush."""
         slots = sent(torch.tensor(came[path, "kv_slots"]), self.captured.device)
         self.tape.see(path, "kv_rows", memory.contents(kv, slots))
 
     def _ask_bands(self) -> None:
         for number, bands in enumerate(self.captured.bands):
-            self.tape.see("guard", str(number), bands.read(), tell=False)
+            self.tape.see(Recorded.GUARD, str(number), bands.read(), tell=False)

@@ -18,7 +18,6 @@ from weakref import WeakKeyDictionary
 
 from runners.sessions.attributes import DEPTH, looked_into
 
-PATH = "unmade"
 _SKIPPED = {dis.opmap[name] for name in ("CACHE", "PRECALL", "NOP", "RESUME", "NOT_TAKEN") if name in dis.opmap}
 # What puts a local on top, and of two in one instruction, whose places have four bits each, the second.
 _LOCALS = {

@@ -13,6 +13,7 @@ import torch
 
 from repro.cases.case import Case, Request, Setup, Target
 from repro.cases.layout import Ints, req_to_token
+from repro.traces.paths import Recorded
 from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
 from runners.recording.observer import RunCase, Watch
@@ -26,7 +27,6 @@ from runners.sessions import memory
 from runners.sessions.answers import see_memory
 from runners.sessions.errors import attributed, sglang_errors
 from runners.sessions.third_opinion import ThirdOpinion
-from runners.sessions.unmade import PATH as UNMADE
 from runners.sessions.unmade import unmade
 
 
@@ -104,10 +104,10 @@ class Verify:
         staging = StagingBuffer(self.watch, self.number)
         before = self.cache.fill(self.number, self.requests)
         engine.memory_seen()
-        staging.see("input", "req_pool_indices", self.batch.req_pool_indices)
-        staging.see("input", "seq_lens", self.batch.seq_lens)
-        staging.see("input", "busiest", self.batch.busiest)
-        staging.see("input", "out_cache_loc", np.stack([self.cache.own(request) for request in self.requests]))
+        staging.see(Recorded.INPUT, "req_pool_indices", self.batch.req_pool_indices)
+        staging.see(Recorded.INPUT, "seq_lens", self.batch.seq_lens)
+        staging.see(Recorded.INPUT, "busiest", self.batch.busiest)
+        staging.see(Recorded.INPUT, "out_cache_loc", np.stack([self.cache.own(request) for request in self.requests]))
         staging.flush()
         self.watch.at(self.number, "verify")
         try:
@@ -118,7 +118,7 @@ class Verify:
                 for name, values in columns.items():
                     staging.see(path, name, values)
             for name, counts in self.ranks.items():
-                staging.see("ranks", name, counts)
+                staging.see(Recorded.RANKS, name, counts)
             see_memory(staging)
             staging.flush()
         self._see_results(staging, before)
@@ -127,23 +127,23 @@ class Verify:
         """What the pass gave and wrote, and what it should have."""
         cache = self.cache
         for name, tensor in self.outputs.items():
-            staging.see("eager", name, tensor)
-        staging.see("eager", "kv_slots", memory.changed_slots(cache.kv, before), as_slots=True)
+            staging.see(Recorded.EAGER, name, tensor)
+        staging.see(Recorded.EAGER, "kv_slots", memory.changed_slots(cache.kv, before), as_slots=True)
         staging.flush()
         self.watch.at(self.number, "reference")
         given = {"tokens": self.batch.tokens.view(len(self.requests), -1)}
         opinion = cache.opinion.on(self.requests, given, cache.table, before, {}) or {}
         for name, array in opinion.items():
-            staging.see("reference", name, array)
+            staging.see(Recorded.REFERENCE, name, array)
         if opinion:
             slots = torch.from_numpy(opinion["kv_slots"]).to(cache.kv[0].device)
-            staging.see("reference", "kv_eager", memory.contents(cache.kv, slots))
+            staging.see(Recorded.REFERENCE, "kv_eager", memory.contents(cache.kv, slots))
         staging.flush()
 
     def _constructed(self, worker: Any) -> None:
         """Every step's worker is constructed alike: the first one's is looked at."""
         for name in unmade({"worker": worker}) if self.number == 0 else ():
-            self.watch.see(-1, UNMADE, name, np.asarray(1))
+            self.watch.see(-1, Recorded.UNMADE, name, np.asarray(1))
 
     def _sampling(self, output: Any) -> None:
         """Keep what would be sampled from."""
@@ -161,7 +161,7 @@ class Verify:
         columns["tokens"].append(len(forward_batch.input_ids) if query is None else len(query))
         if query is not None:
             self._tell_metadata(columns)
-        if path == "padding":
+        if path == Recorded.PADDING:
             self.ranks = ranks_told(forward_batch)
         self.happened += 1
 

@@ -14,6 +14,7 @@ import numpy as np
 from repro.cases.case import Setup
 from repro.cases.layout import draft_positions, pool_tokens, req_to_token
 from repro.cases.payload import floats
+from repro.traces.paths import Recorded
 from repro.traces.trace import Array
 from runners.toy.draft import KV_WIDTH, Floats, Inputs, Ints, Model, Segments, Tree, draft, make_model
 
@@ -176,19 +177,19 @@ def run_graph(session: Session, batch: Batch, see: See, launching: Callable[[], 
         raise AssertionError(f"expected {bs} rows, got {raw_bs}")
     _stage(session, batch, raw_bs, bs)
     rows = {name: buffer[:bs] for name, buffer in session.buffers.items()}
-    see("planned", _plan(session, batch, rows, raw_bs))
+    see(Recorded.PLANNED, _plan(session, batch, rows, raw_bs))
     if bs != raw_bs:
         _point_to(batch, session, bs)
     _pack(session, rows)
     metadata = {"kv_indptr": session.indptr, "kv_indices": session.indices}
-    see("launch", {**session.buffers, "bs": np.array(bs), "raw_bs": np.array(raw_bs)})
-    see("neutral", {name: np.array(value) for name, value in NEUTRAL.items()})
-    see("metadata", {name: guarded.view() for name, guarded in metadata.items()})
+    see(Recorded.LAUNCH, {**session.buffers, "bs": np.array(bs), "raw_bs": np.array(raw_bs)})
+    see(Recorded.NEUTRAL, {name: np.array(value) for name, value in NEUTRAL.items()})
+    see(Recorded.METADATA, {name: guarded.view() for name, guarded in metadata.items()})
     launching()
     _misbehave(session.bug)
     tree = _launch(session, rows)
     for name, guarded in metadata.items():
-        see("guard", {name: guarded.bands(), f"{name}.want": np.full(2 * GUARD, GUARD_VALUE)})
+        see(Recorded.GUARD, {name: guarded.bands(), f"{name}.want": np.full(2 * GUARD, GUARD_VALUE)})
     if bs != raw_bs and session.bug != "caller_left_padded":
         _point_to(batch, session, raw_bs)
     return first_rows(tree, raw_bs)

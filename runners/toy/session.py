@@ -19,6 +19,7 @@ import numpy as np
 from repro.cases.case import Case, Request, Setup, Target
 from repro.cases.layout import draft_positions
 from repro.cases.payload import floats, integers
+from repro.traces.paths import VARIANTS, Recorded
 from repro.traces.trace import Array
 from runners.recording.observer import HarnessError, RunCase, Unsupported, Watch
 from runners.toy.draft import KV_WIDTH, Floats, Tree
@@ -48,7 +49,7 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
         if BARE:
             _bare_loop(session, case, watch)
             return
-        watch.see(-1, "input", "req_to_token", session.table)
+        watch.see(-1, Recorded.INPUT, "req_to_token", session.table)
         for step, asked in enumerate(case.steps):
             _run_step(session, watch, step, asked.requests)
 
@@ -77,8 +78,8 @@ def _bare_loop(session: Session, case: Case, watch: Watch) -> None:
 def _run_step(session: Session, watch: Watch, step: int, requests: tuple[Request, ...]) -> None:
     inputs = _given(session, requests)
     _fill_prefixes(session, requests)
-    _see(watch, step, "input", {name: getattr(inputs, name) for name in NEUTRAL})
-    _see(watch, step, "before", _fields(inputs))
+    _see(watch, step, Recorded.INPUT, {name: getattr(inputs, name) for name in NEUTRAL})
+    _see(watch, step, Recorded.BEFORE, _fields(inputs))
     before = session.kv.copy()
 
     watch.at(step, "graph")
@@ -92,8 +93,8 @@ def _run_step(session: Session, watch: Watch, step: int, requests: tuple[Request
     )
     watch.spent("graph", time.perf_counter() - begun)
     graph = _outputs(session, tree, before)
-    _see(watch, step, "graph", graph)
-    _see(watch, step, "after_graph", _fields(batch))
+    _see(watch, step, Recorded.GRAPH, graph)
+    _see(watch, step, Recorded.AFTER_GRAPH, _fields(batch))
     session.kv[...] = before
 
     watch.at(step, "eager")
@@ -102,13 +103,13 @@ def _run_step(session: Session, watch: Watch, step: int, requests: tuple[Request
     tree = run_eager(session, batch)
     watch.spent("eager", time.perf_counter() - begun)
     eager = _outputs(session, tree, before)
-    _see(watch, step, "eager", eager)
-    _see(watch, step, "after_eager", _fields(batch))
+    _see(watch, step, Recorded.EAGER, eager)
+    _see(watch, step, Recorded.AFTER_EAGER, _fields(batch))
     after = session.kv.copy()
     if _differ(session.setup, graph, eager):
         _run_variants(session, watch, step, inputs, before)
     elif watch.asked is None or step in watch.asked:
-        _see(watch, step, "reference", _reference(session, inputs, before, after))
+        _see(watch, step, Recorded.REFERENCE, _reference(session, inputs, before, after))
     session.kv[...] = after
 
 
@@ -123,7 +124,7 @@ def _run_variants(session: Session, watch: Watch, step: int, inputs: Batch, befo
     """Eager at the graph's padded shapes, and eager with the hidden states one bit up and down."""
     up, down = (np.nextafter(inputs.hidden_states, np.float32(end)) for end in (np.inf, -np.inf))
     padding = session.setup.bucket(inputs.batch_size) - inputs.batch_size
-    runs = (("eager_again", inputs.hidden_states, padding), ("eager_nudged_up", up, 0), ("eager_nudged_down", down, 0))
+    runs = zip(VARIANTS, (inputs.hidden_states, up, down), (padding, 0, 0), strict=True)
     for path, hidden, padding_rows in runs:
         watch.at(step, path)
         session.kv[...] = before

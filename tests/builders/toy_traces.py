@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from repro.cases.case import DATA_MAX, Case, Request, Setup, Step, Target, problems, seq_len_max, setup_problems
+from repro.cases.runner_facts import RUNNER_FACTS, TOY
+from repro.traces.paths import PATHS
 from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
 from runners.recording.observer import Watch
 from runners.toy.session import open_session
 
 # Oracles of runs that the toy has nothing of; each has a test of its own, by its name.
-OF_OTHERS = {"attributes", "extents", "history", "kv_moves", "kv_reads", "memory", "metadata_once", "probes"}
-OF_OTHERS |= {"kept_outputs", "row_width", "tree_mask", "verified"}
+OF_OTHERS = {row.oracle for row in PATHS if row.oracle and TOY not in row.engines}
+OF_OTHERS |= {name for facts in RUNNER_FACTS.values() for name in facts.own_oracles} | {"probes", "row_width"}
 
 
 @dataclass

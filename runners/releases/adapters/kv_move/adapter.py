@@ -21,6 +21,7 @@ from sglang.srt.utils.common import next_power_of_2
 
 from repro.cases.case import Setup
 from repro.cases.layout import pool_tokens, row_pages
+from repro.traces.paths import Recorded
 from runners.releases.adapters.kv_move.family import Batch, Move, Pools, branches_by
 from runners.releases.workers.building import as_on_gpus
 from runners.releases.workers.posing import Posing
@@ -97,7 +98,7 @@ def _left(accept_filter: Filter, setup: Setup, batch: Batch, target: torch.Tenso
     return {"left": remaining, "lengths": lengths}
 
 
-def verifies(accept_filter: Filter) -> dict[str, Move]:
+def verifies(accept_filter: Filter) -> dict[Recorded, Move]:
     """With the accepted places alone, as sglang's callers do it; and with a list as long as accept_index, in which
     places that nothing was accepted for follow: the counts do not cover these, so that the targets have a tail."""
     verify = verify_with(accept_filter)
@@ -109,7 +110,7 @@ def verifies(accept_filter: Filter) -> dict[str, Move]:
         accepted = batch.accept_index != -1
         return verify(pools, batch, torch.cat([batch.accept_index[accepted], batch.accept_index[~accepted]]))
 
-    return {"verify": packed, "verify_tail": with_tail}
+    return {Recorded.VERIFY: packed, Recorded.VERIFY_TAIL: with_tail}
 
 
 def branches(pools: Pools, batch: Batch) -> dict[str, torch.Tensor]:
@@ -152,9 +153,9 @@ def _allocated(rows: torch.Tensor, batch: Batch, ends: torch.Tensor) -> torch.Te
     return torch.cat([rows[row, start:end].to(torch.int64) for row, start, end in spans])
 
 
-def on_pages(setup: Setup, move: Move) -> Mapping[str, Move]:
+def on_pages(setup: Setup, move: Move) -> Mapping[Recorded, Move]:
     """Branches have pages of their own only where there are branches and pages."""
-    return {"branches": move} if setup.topk > 1 and setup.page_size > 1 else {}
+    return {Recorded.BRANCHES: move} if setup.topk > 1 and setup.page_size > 1 else {}
 
 
 def accept(pools: Pools, batch: Batch) -> dict[str, torch.Tensor]:
@@ -173,13 +174,13 @@ def accept(pools: Pools, batch: Batch) -> dict[str, torch.Tensor]:
     return {}
 
 
-def moves(setup: Setup) -> dict[str, Move]:
+def moves(setup: Setup) -> dict[Recorded, Move]:
     """Those of this release: the first workers' verify, what is accepted by the second, and branches on pages."""
-    known: dict[str, Move] = {}
+    known: dict[Recorded, Move] = {}
     if hasattr(EagleVerifyInput, "verify"):
         known |= verifies(next(getattr(spec_utils, name) for name in FILTERS if hasattr(spec_utils, name)))
     if hasattr(spec_utils, ACCEPT) or hasattr(EAGLEWorkerV2, ACCEPT):
-        known["accept"] = accept
+        known[Recorded.ACCEPT] = accept
     return {**known, **on_pages(setup, branches_of_release())}
 
 
