@@ -38,7 +38,7 @@ from tests.builders.misbehaving import ILLEGAL
 pytestmark = pytest.mark.emulated
 RUNNERS = Path(attribution.__file__).resolve().parents[1]
 SGLANG = "/cache/targets/0.5.13/sglang/srt/model_executor/model_runner.py"
-ADAPTER = str(RUNNERS / "releases" / "draft" / "v0_5_13.py")
+ADAPTER = str(RUNNERS / "releases" / "adapters" / "draft" / "v0_5_13.py")
 ENGINE = str(RUNNERS / "engines" / "emulated.py")
 SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2), slots=3)
 

@@ -48,7 +48,7 @@ def test_a_runner_has_what_its_row_names(runner: str) -> None:
     assert set(facts.backends) <= BACKEND_FACTS.keys()
     assert set(facts.algorithms) <= set(ALL_ALGORITHMS)
     assert facts.backend_since.keys() <= set(facts.backends)
-    adapters = PROJECT / "runners" / "releases" / (facts.adapters or runner)
+    adapters = PROJECT / "runners" / "releases" / "adapters" / (facts.adapters or runner)
     assert adapters.is_dir() or adapters.with_suffix(".py").is_file()
     assert bool(facts.session) == (not facts.graph)
     if facts.session:

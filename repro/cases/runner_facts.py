@@ -1,7 +1,8 @@
 """What is known of each runner: one row a runner, read by all packages, the docs and the Makefile.
 
 Generators, validity and shrinking read what a setup may be; sessions how it is driven; oracles what its record holds
-and which of them judge it; reports which buffers to draw. A new runner is a row here and a folder in runners/releases.
+and which of them judge it; reports which buffers to draw. A new runner is a row here and a folder in
+runners/releases/adapters.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class RunnerFacts:
     # Whether a graph is captured and replayed, so that there are buckets, padding and an eager path to compare with.
     graph: bool = True
     # The module of runners/sessions that opens its sessions where no graph is replayed; and the folder of
-    # runners/releases with what is driven, where that is not the runner's own name.
+    # runners/releases/adapters with what is driven, where that is not the runner's own name.
     session: str = ""
     adapters: str = ""
     # sglang's class of worker, where one of its methods is driven by itself.

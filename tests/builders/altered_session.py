@@ -98,7 +98,7 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
 
 def _sources(runner: str) -> list[Any]:
     """The modules that make the contents of batches and of the KV cache."""
-    names = [f"runners.releases.{name}.family" for name in _FAMILIES.get(runner, (runner,))]
+    names = [f"runners.releases.adapters.{name}.family" for name in _FAMILIES.get(runner, (runner,))]
     return [importlib.import_module(name) for name in (*names, "runners.sessions.memory")]
 
 
