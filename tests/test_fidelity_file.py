@@ -128,7 +128,7 @@ def harmed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda path: path.write_bytes(path.read_bytes()[:-50]), ""),
         (lambda path: path.write_bytes(b""), ""),
         (lambda path: np.savez(path, other=np.zeros(1)), "not a recording"),
-        (lambda path: np.savez(path, head=np.array([{}], dtype=object), body=np.zeros(1)), "not a recording"),
+        (lambda path: np.savez(path, head=np.array([{}], dtype=object), body=np.zeros(1)), "no array of its bytes"),
         (lambda path: harmed(path, lambda head: head.update(format=1)), "format 1 is unknown: this version reads 3"),
         (lambda path: harmed(path, lambda head: head.pop("arrays")), "not a recording"),
         (lambda path: harmed(path, lambda head: head["arrays"].pop()), "not a recording"),

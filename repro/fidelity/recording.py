@@ -6,20 +6,17 @@ One .npz of plain numbers: the bytes of all arrays, each once, and a JSON head t
 from __future__ import annotations
 
 import itertools
-import json
-import math
-import zipfile
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from repro.cases.atomic_file import written
+from repro.cases import stored_arrays
 from repro.cases.case import Target, problems
-from repro.cases.codec import BadSeed, case_from_json, case_to_json
+from repro.cases.codec import case_from_json, case_to_json
+from repro.cases.stored_arrays import MALFORMED, Damaged
 from repro.fidelity.observation import Observation, Outputs, StepOutputs, thinned
 from repro.traces.earlier import told_apart
 from repro.traces.finding import Status, Verdict
@@ -31,6 +28,9 @@ FORMAT = 3
 KV_ROWS_KEPT = 64
 KV_COLUMNS_KEPT = 32
 COLUMNS_KEPT = 64
+# Of all arrays of a file, and of its head: some thousand cases.
+BYTES_MAX = 512 << 20
+_HEAD_MAX = 64 << 20
 
 
 class BadRecording(ValueError):
@@ -46,36 +46,33 @@ class Recording:
 
 
 def save(path: Path, recording: Recording) -> None:
-    """Put the recording at this path, whole or not at all. OSError if the disk refuses."""
+    """Put the recording at this path, whole or not at all. BadRecording if it is too large, OSError if the disk
+    refuses."""
     store = _Store()
     cases = [_case_to_json(observation, store) for observation in recording.observations]
     head = {"format": FORMAT, "target": str(recording.target), "arrays": store.forms, "cases": cases}
-    with written(path) as file:
-        np.savez_compressed(file, head=_bytes(json.dumps(head).encode()), body=_bytes(b"".join(store.parts)))
+    if sum(map(len, store.parts)) > BYTES_MAX:
+        raise BadRecording(f"{path}: not stored: more than {BYTES_MAX >> 20} MiB of arrays; record fewer cases a file")
+    stored_arrays.save(path, head, store.parts)
 
 
 def load(path: Path) -> Recording:
     """The recording in this file. BadRecording, naming it, if it cannot be read or is not a recording."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            head, body = json.loads(file["head"].tobytes()), file["body"].tobytes()
+        head, body = stored_arrays.load(path, head_max=_HEAD_MAX, body_max=BYTES_MAX)
         if head["format"] != FORMAT:
             raise BadRecording(f"{path}: format {head['format']!r:.20} is unknown: this version reads {FORMAT}")
-        arrays = list(_arrays(head["arrays"], body))
+        arrays = list(stored_arrays.arrays(head["arrays"], body))
         observations = tuple(_case_from_json(form, arrays) for form in head["cases"])
         return Recording(target=Target.parse(head["target"]), observations=observations)
     except BadRecording:
         raise
     except OSError as error:
         raise BadRecording(f"{path}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, EOFError, BadSeed) as error:
+    except Damaged as error:
+        raise BadRecording(f"{path}: damaged, or not a recording: {error}") from error
+    except MALFORMED as error:
         raise BadRecording(f"{path}: not a recording of python -m repro fidelity ({type(error).__name__})") from error
-    except (zipfile.BadZipFile, zlib.error) as error:
-        raise BadRecording(f"{path}: damaged: {error}") from error
-
-
-def _bytes(data: bytes) -> Array:
-    return np.frombuffer(data, dtype=np.uint8)
 
 
 class _Store:
@@ -95,17 +92,6 @@ class _Store:
             self.forms.append([array.dtype.str, list(array.shape)])
             self.parts.append(data)
         return self._known[key]
-
-
-def _arrays(forms: Sequence[Sequence[Any]], body: bytes) -> Iterator[Array]:
-    offset = 0
-    for name, shape in forms:
-        dtype = np.dtype(name)
-        if dtype.kind not in "biuf" or not all(type(length) is int and length >= 0 for length in shape):
-            raise ValueError("not an array of plain numbers")
-        count = math.prod(shape)
-        yield np.frombuffer(body, dtype=dtype, count=count, offset=offset).reshape(shape)
-        offset += count * dtype.itemsize
 
 
 def _case_to_json(observation: Observation, store: _Store) -> dict[str, Any]:

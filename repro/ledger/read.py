@@ -66,7 +66,7 @@ def read(path: Path) -> History:
                 checks=_rows(connection, CheckRow),
                 fixes=_rows(connection, FixRow),
             )
-        except (ValueError, TypeError, KeyError, BadRecord) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, BadRecord) as error:
             raise BadLedger(f"{path}: is damaged: a row makes no sense: {error}") from error
         finally:
             connection.close()

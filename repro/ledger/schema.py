@@ -79,6 +79,17 @@ TABLES: dict[type[Row], str] = {
 }
 
 
+# A view, a trigger, a table or a column that is computed: a ledger has plain tables alone.
+_ODD = """
+    SELECT name, type FROM sqlite_master WHERE type NOT IN ('table', 'index')
+    UNION ALL SELECT name, 'virtual table' FROM sqlite_master WHERE type = 'table' AND rootpage = 0
+    UNION ALL SELECT s.name, 'computed column' FROM sqlite_master m JOIN pragma_table_xinfo(m.name) s
+        WHERE m.type = 'table' AND m.rootpage > 0 AND s.hidden > 0
+"""
+# Of a text of a row: a campaign's record, or a seed.
+_TEXT_MAX = 256 << 20
+
+
 class BadLedger(OSError):
     """The ledger cannot be read or written. The text is one line. An OSError, as campaigns take a full disk for part
     of their result, whatever it is that they could not store."""
@@ -123,6 +134,7 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
             check_kind(connection, path)
             _to_log_ahead(connection)
             migrate(connection, path)
+            _need_columns(connection, path)
             # Also where nothing had to be made: a file that cannot be written shows at once, before anything is run.
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("UPDATE runs SET ended = ended WHERE id = ''")
@@ -141,6 +153,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
         connection = _open_to_read(path)
         try:
             if check_kind(connection, path) == SCHEMA:
+                _need_columns(connection, path)
                 return connection
             copy = _connect(":memory:")
             connection.backup(copy)
@@ -149,6 +162,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
             raise
         connection.close()
         migrate(copy, path)
+        _need_columns(copy, path)
         return copy
 
 
@@ -169,7 +183,10 @@ def _open_to_read(path: Path) -> sqlite3.Connection:
 
 def _connect(uri: str) -> sqlite3.Connection:
     # A campaign may judge in another thread than it runs in; whoever writes holds a lock (ledger.py).
-    return sqlite3.connect(uri, uri=True, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(uri, uri=True, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _TEXT_MAX)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    return connection
 
 
 def check_kind(connection: sqlite3.Connection, path: Path) -> int:
@@ -184,7 +201,22 @@ def check_kind(connection: sqlite3.Connection, path: Path) -> int:
         raise BadLedger(f"{path}: not an eagleeye ledger, but another SQLite database")
     if version > SCHEMA:
         raise BadLedger(f"{path}: has schema {version}, and this eagleeye knows schemas up to {SCHEMA}: update it")
+    if odd := connection.execute(_ODD).fetchone():
+        raise BadLedger(
+            f"{path}: not an eagleeye ledger: {odd[0]} is a {odd[1]}, which runs what it says when it is read"
+        )
     return int(version)
+
+
+def _need_columns(connection: sqlite3.Connection, path: Path) -> None:
+    """BadLedger if a table lacks a column of this schema. SQLite takes a name in quotes that is no column for
+    a text, and reads on."""
+    wanted = {"runs": {field.name for field in fields(Run)}}
+    wanted |= {name: {"key", *(field.name for field in fields(kind))} for kind, name in TABLES.items()}
+    for table, names in wanted.items():
+        present = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}
+        if present and (absent := names - present):
+            raise BadLedger(f"{path}: not an eagleeye ledger: its table {table} has no column {min(absent)}")
 
 
 def _to_log_ahead(connection: sqlite3.Connection) -> None:

@@ -5,22 +5,16 @@ One .npz of plain numbers: the bytes of all arrays, one behind the other, and a 
 
 from __future__ import annotations
 
-import io
-import json
-import math
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from repro.cases.atomic_file import written
+from repro.cases import stored_arrays
 from repro.cases.case import Case, Target, problems
-from repro.cases.codec import BadSeed, case_from_json, case_to_json
-from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
+from repro.cases.codec import case_from_json, case_to_json
+from repro.cases.stored_arrays import MALFORMED, PLAIN, Damaged
+from repro.traces.trace import End, RecordedArray, Termination, Trace
 
 FORMAT = 1
 SUFFIX = ".trace.npz"
@@ -28,7 +22,6 @@ SUFFIX = ".trace.npz"
 # crash on a GPU, are not worth a disk full of them.
 BYTES_MAX = 64 << 20
 _HEAD_MAX = 8 << 20
-_PLAIN = "biuf"
 
 
 class BadTrace(ValueError):
@@ -55,7 +48,7 @@ def save(path: Path, stored: Kept) -> None:
     trace = stored.trace
     if (size := sum(seen.array.nbytes for seen in trace.seen)) > BYTES_MAX:
         raise BadTrace(f"{path}: not stored: {size >> 20} MiB of arrays, {BYTES_MAX >> 20} at most")
-    if odd := next((seen for seen in trace.seen if seen.array.dtype.kind not in _PLAIN), None):
+    if odd := next((seen for seen in trace.seen if seen.array.dtype.kind not in PLAIN), None):
         raise BadTrace(f"{path}: not stored: {odd.path} {odd.name} is not an array of plain numbers")
     head = {
         "format": FORMAT,
@@ -66,21 +59,13 @@ def save(path: Path, stored: Kept) -> None:
         "seconds": dict(trace.seconds),
         "seen": [[s.step, s.path, s.name, s.array.dtype.str, list(s.array.shape)] for s in trace.seen],
     }
-    named, body = json.dumps(head).encode(), b"".join(seen.array.tobytes() for seen in trace.seen)
-    with written(path, flushed=False) as file:
-        np.savez_compressed(file, head=_bytes(named), body=_bytes(body))
-
-
-def _bytes(data: bytes) -> Array:
-    return np.frombuffer(data, dtype=np.uint8)
+    stored_arrays.save(path, head, (seen.array.tobytes() for seen in trace.seen), flushed=False)
 
 
 def load(path: Path) -> Kept:
     """The trace in this file. BadTrace, naming it, if it cannot be read or is not a trace."""
     try:
-        _check_sizes(path)
-        with np.load(path, allow_pickle=False) as file:
-            head, body = json.loads(file["head"].tobytes()), file["body"].tobytes()
+        head, body = stored_arrays.load(path, head_max=_HEAD_MAX, body_max=BYTES_MAX)
         if head["format"] != FORMAT:
             raise BadTrace(f"{path}: format {head['format']!r:.20} is unknown: this version reads {FORMAT}")
         return _kept(head, body)
@@ -88,18 +73,10 @@ def load(path: Path) -> Kept:
         raise
     except OSError as error:
         raise BadTrace(f"{path}: {error.strerror or error}") from error
-    except (zipfile.BadZipFile, zlib.error, io.UnsupportedOperation) as error:
+    except Damaged as error:
         raise BadTrace(f"{path}: damaged, or no trace: {error}") from error
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, EOFError, RecursionError, BadSeed) as error:
+    except MALFORMED as error:
         raise BadTrace(f"{path}: not a trace of python -m fuzz run --keep-traces ({type(error).__name__})") from error
-
-
-def _check_sizes(path: Path) -> None:
-    """A small file may unpack to a large one: it says so in its own list."""
-    with zipfile.ZipFile(path) as archive:
-        sizes = {info.filename: info.file_size for info in archive.infolist()}
-    if sizes.get("body.npy", 0) > BYTES_MAX + 1024 or sizes.get("head.npy", 0) > _HEAD_MAX:
-        raise BadTrace(f"{path}: larger than a trace may be")
 
 
 def _kept(head: Mapping[str, Any], body: bytes) -> Kept:
@@ -117,15 +94,8 @@ def _kept(head: Mapping[str, Any], body: bytes) -> Kept:
 
 
 def _seen(forms: list[Any], body: bytes) -> Iterator[RecordedArray]:
-    offset = 0
-    for step, path, name, kind, shape in forms:
-        dtype = np.dtype(kind)
-        if dtype.kind not in _PLAIN or not all(type(length) is int and length >= 0 for length in shape):
-            raise ValueError("not an array of plain numbers")
+    recorded = stored_arrays.arrays(((kind, shape) for *_, kind, shape in forms), body)
+    for (step, path, name, _, _), array in zip(forms, recorded, strict=True):
         if type(step) is not int or not isinstance(path, str) or not isinstance(name, str):
             raise TypeError("an array without a name")
-        array: Array = np.frombuffer(body, dtype=dtype, count=math.prod(shape), offset=offset).reshape(shape)
         yield RecordedArray(step=step, path=path, name=name, array=array)
-        offset += array.nbytes
-    if offset != len(body):
-        raise ValueError("more bytes than arrays")
