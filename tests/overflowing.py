@@ -40,6 +40,13 @@ def fill_by_table(table, row, SIZE: tl.constexpr):
 
 
 @triton.jit
+def fill_places_by_table(table, places, below, SIZE: tl.constexpr):
+    lanes = tl.arange(0, SIZE)
+    base = tl.load(table).to(tl.pointer_type(tl.int32))
+    tl.store(base + tl.load(places + lanes, mask=lanes < below, other=0), 7 + tl.zeros([SIZE], dtype=tl.int32))
+
+
+@triton.jit
 def gather(pointer, table, first, below, SIZE: tl.constexpr):
     offsets = first + tl.arange(0, SIZE)
     values = tl.load(table + offsets, mask=offsets < below, other=0)
@@ -118,6 +125,11 @@ def main() -> None:
     table = torch.tensor([memory.ctypes.data], dtype=torch.int64)
     fill_by_table[(1,)](table, 0, 4)
     note("by address")
+    places = torch.tensor([4, 5, 6, 7, 1, 1, 1, 1])
+    for name, given in (("view", places[:4]), ("storage", places[:4].clone())):
+        for below in (4, 8):
+            fill_places_by_table[(1,)](table, given, below, 8)
+            note(f"by address, {below} places of a {name}")
     fill[(1,)](middle, -8, -100, 32)
     note("past both ends again")
     table = torch.arange(8, dtype=torch.int32) + 100

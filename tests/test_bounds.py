@@ -66,6 +66,14 @@ def test_stores_that_are_lost_are_seen(memory: dict[str, Any]) -> None:
     assert seen(memory, "by address") == {}
 
 
+def test_what_else_a_launch_is_given_is_held_to_its_memory_where_addresses_are_numbers(memory: dict[str, Any]) -> None:
+    """As of the kernel that copies rows of all layers: the caches' addresses are in a table, places an argument."""
+    for whose, beyond in (("view", "load outside the view of places"), ("storage", "load outside places")):
+        assert seen(memory, f"by address, 4 places of a {whose}") == {}
+        too_many = seen(memory, f"by address, 8 places of a {whose}")
+        assert too_many == {f"{beyond} in fill_places_by_table": [4, 4]}
+
+
 def test_what_lies_beside_a_view_is_seen_though_it_is_in_the_same_memory(memory: dict[str, Any]) -> None:
     beside = "beside a view, of the same storage"
     assert seen(memory, beside) == {"store outside the view of pointer in fill": [-4, 4]}

@@ -21,7 +21,7 @@ from triton.runtime import interpreter as triton_interpreter
 from repro.traces.trace import Array
 from runners.engines import touched
 from runners.engines.guards import band_bytes
-from runners.engines.triton.pointers import argument_of
+from runners.engines.triton.pointers import ANYWHERE, argument_of
 
 LOAD, STORE, RACE = "load outside", "store outside", "two values stored to"
 BESIDE = {LOAD: "load outside the view of", STORE: "store outside the view of"}
@@ -147,10 +147,10 @@ def set_dumps(rows: Iterable[torch.Tensor]) -> None:
 
 @dataclass(slots=True)
 class _Launch:
-    """Mutable: stores gather. spans: None where the kernel was given memory in another way than as tensors."""
+    """Mutable: stores gather."""
 
     kernel: str
-    spans: Sequence[Span] | None
+    spans: Sequence[Span]
     arguments: Mapping[str, object]
     # Per store: addresses, values as bits, the program.
     stores: list[tuple[Any, Any, tuple[int, ...]]] = field(default_factory=list)
@@ -158,6 +158,8 @@ class _Launch:
     def allowed(self, ptrs: Any, mask: Any, size: int, kind: str) -> Any:
         """The mask without the lanes that lie outside of all memory; those are a finding."""
         addresses, argument = ptrs.data, argument_of(ptrs)
+        if argument == ANYWHERE:
+            return mask
         views, storages = (self._bounds(argument, kind, views=views) for views in (True, False))
         if not addresses.size or _within_one(addresses, size, views):
             return mask
@@ -182,8 +184,7 @@ class _Launch:
 
     def _bounds(self, argument: str | None, kind: str, *, views: bool) -> list[tuple[int, int]]:
         """Of the memory that a pointer made from this argument may touch."""
-        spans = self.spans or ()
-        reached = [span for span in spans if reaches(argument, span, spans)]
+        reached = [span for span in self.spans if reaches(argument, span, self.spans)]
         return [(span.start, span.stop) if views else span.within(kind) for span in reached]
 
     def _report(self, kind: str, address: int, argument: str | None = None) -> None:
@@ -194,7 +195,7 @@ class _Launch:
             first, end = (span.start, span.stop) if views else (span.first, span.end)
             return span.name != argument, max(first - address, address - end, 0)
 
-        nearest = min(self.spans or (), key=distance, default=None)
+        nearest = min(self.spans, key=distance, default=None)
         if argument is not None and (nearest is None or nearest.name != argument):
             report(f"{kind} {argument} in {self.kernel}", 0, 0)  # which is empty
             return
@@ -215,7 +216,7 @@ class _Launch:
     def end(self) -> None:
         """Compare what was stored."""
         stores, self.stores = self.stores, []
-        if self.spans is None or not stores:
+        if not stores:
             return
         addresses, bits = (np.concatenate([store[part] for store in stores]) for part in (0, 1))
         order = np.argsort(addresses, kind="stable")
@@ -292,14 +293,12 @@ def end() -> None:
 
 def kept(ptrs: Any, size: int) -> Any:
     """Which stores of this many bytes land in the launch's memory; None where that is not known."""
-    if _under_way is None or _under_way.spans is None:
-        return None
-    return _under_way.kept(ptrs, size)
+    return None if _under_way is None else _under_way.kept(ptrs, size)
 
 
 def _watched_load(load: Any) -> Any:
     def create_masked_load(self: Any, ptrs: Any, mask: Any, *rest: Any) -> Any:
-        if _under_way is not None and _under_way.spans is not None:
+        if _under_way is not None:
             mask = _under_way.allowed(ptrs, mask, _bytes(ptrs), LOAD)
         if touched.noting is not None:
             touched.noting.addressed(ptrs.data, mask.data, writes=False)
@@ -310,10 +309,10 @@ def _watched_load(load: Any) -> Any:
 
 def _watched_store(store: Any) -> Any:
     def create_masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        if _under_way is not None and _under_way.spans is not None:
+        if _under_way is not None:
             mask = _under_way.allowed(ptrs, mask, value.data.itemsize, STORE)
             # Programs that run at once do not meet: where they would, they are run one by one.
-            if type(self) is triton_interpreter.InterpreterBuilder:
+            if type(self) is triton_interpreter.InterpreterBuilder and argument_of(ptrs) != ANYWHERE:
                 _under_way.keep(ptrs, value, mask)
         if touched.noting is not None:
             touched.noting.addressed(ptrs.data, mask.data, writes=True)
@@ -327,19 +326,7 @@ def _bytes(ptrs: Any) -> int:
     return max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
 
 
-def _anywhere(to_pointer: Any) -> Any:
-    """A kernel that makes addresses out of numbers was given memory in another way."""
-
-    def convert(self: Any, *args: Any) -> Any:
-        if _under_way is not None:
-            _under_way.spans = None
-        return to_pointer(self, *args)
-
-    return convert
-
-
 def install() -> None:
     builder = triton_interpreter.InterpreterBuilder
     builder.create_masked_load = _watched_load(builder.create_masked_load)
     builder.create_masked_store = _watched_store(builder.create_masked_store)
-    builder.create_int_to_ptr = _anywhere(builder.create_int_to_ptr)

@@ -2,7 +2,8 @@
 
 Triton's interpreter keeps pointers as numbers, and where one of them leads depends on where the host's allocator put
 things. What makes one pointer of another hands its type on, so the type has the argument's name; where pointers of two
-arguments meet, it has none.
+arguments meet, it has none. A pointer that is made from a number, out of a table of addresses say, leads to memory that
+the launch was given in another way.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import Any
 
 import triton.language as tl
 from triton.runtime import interpreter as triton_interpreter
+
+# In place of an argument's name: the pointer was made from a number.
+ANYWHERE = ""
 
 
 class PointerOf(tl.pointer_type):
@@ -48,25 +52,28 @@ def _chosen(where: Callable[..., Any]) -> Callable[..., Any]:
 
     def choose(self: Any, condition: Any, x: Any, y: Any) -> Any:
         if _is_pointer(x) and _is_pointer(y) and argument_of(x) != argument_of(y):
-            x, y = (_typed(each, tl.pointer_type(each.dtype.element_ty, each.dtype.address_space)) for each in (x, y))
+            kind = tl.pointer_type(x.dtype.element_ty, x.dtype.address_space)
+            kind = PointerOf(kind, ANYWHERE) if ANYWHERE in (argument_of(x), argument_of(y)) else kind
+            x, y = (_typed(each, kind) for each in (x, y))
         return where(self, condition, x, y)
 
     return choose
 
 
-def _recast(bitcast: Callable[..., Any]) -> Callable[..., Any]:
-    """Pointers to other elements, as booleans are loaded by, in the same memory."""
+def _recast(cast: Callable[..., Any]) -> Callable[..., Any]:
+    """Pointers to other elements, as booleans are loaded by, lead to the same memory, those of numbers anywhere."""
 
-    def create_bitcast(self: Any, handle: Any, kind: Any) -> Any:
-        result, argument = bitcast(self, handle, kind), argument_of(handle)
-        if argument is not None and result.dtype.is_ptr():
-            result.dtype = PointerOf(result.dtype, argument)
-        return result
+    def recast(self: Any, value: Any, *rest: Any) -> Any:
+        result = cast(self, value, *rest)
+        if result is value or not _is_pointer(result):
+            return result
+        argument = argument_of(value) if _is_pointer(value) else ANYWHERE
+        return result if argument is None else _typed(result, PointerOf(result.dtype, argument))
 
-    return create_bitcast
+    return recast
 
 
 def install() -> None:
-    semantic, builder = triton_interpreter.TritonSemantic, triton_interpreter.InterpreterBuilder
+    semantic = triton_interpreter.TritonSemantic
     semantic.where = _chosen(semantic.where)
-    builder.create_bitcast = _recast(builder.create_bitcast)
+    semantic.cast = _recast(semantic.cast)
