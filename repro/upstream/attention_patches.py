@@ -56,6 +56,36 @@ window_mask = (cur_block_m * BLOCK_M + offs_m[:, None]) <= (
     start_n + offs_n[None, :] + SLIDING_WINDOW_SIZE
 )
 """
+# The same in the kernel of one stage, whose keys are the window's of the prefix, then the tree's.
+_UNIFIED_DEPTHS = """
+mask_dv = offs_dv < Lv
+depth_m = cur_block_m * BLOCK_M + offs_m
+if USE_CUSTOM_MASK and SLIDING_WINDOW_SIZE > 0:
+    depth_m = tl.zeros([BLOCK_M], dtype=tl.int32) - 1
+    seen_before = tl.zeros([BLOCK_M], dtype=tl.int32)
+    for start_n in range(cur_seq_prefix_len, cur_seq_kv_len, BLOCK_N):
+        column = start_n + tl.arange(0, BLOCK_N)
+        seen = tl.load(
+            mask_ptr
+            + cur_seq_mask_start_idx
+            + (cur_block_m * BLOCK_M + offs_m[:, None])
+            * (cur_window_start + cur_seq_kv_len)
+            + cur_window_start
+            + column[None, :],
+            mask=mask_m[:, None] & (column[None, :] < cur_seq_kv_len),
+            other=0,
+        )
+        depth_m += tl.sum((seen != 0).to(tl.int32), 1)
+"""
+_KEYS_BY_DEPTH = """
+k_abs_pos = cur_window_start + start_n + offs_n[None, :]
+if USE_CUSTOM_MASK:
+    in_tree = start_n + offs_n[None, :] >= cur_seq_prefix_len
+    own = (in_tree & (custom_mask != 0)).to(tl.int32)
+    depth_n = seen_before[:, None] + tl.cumsum(own, 1) - 1
+    seen_before += tl.sum(own, 1)
+    k_abs_pos = tl.where(in_tree, cur_window_start + cur_seq_prefix_len + depth_n, k_abs_pos)
+"""
 # flashinfer chooses the kernel when it plans, and gives it each layer's own cap when it runs: one with a cap is right
 # where all layers have one. A layer without would divide by 0; where there is such a layer all stays as it is.
 _CAP = "logits_soft_cap=self.logits_soft_cap"
@@ -116,8 +146,8 @@ def _capped(function: str, old: str, new: str = "") -> Edit:
     return Edit(file=_FLASHINFER, function=function, old=old, new=new)
 
 
-def _kernel(old: str, new: str) -> Edit:
-    return Edit(file=_EXTEND, function="_fwd_kernel", old=old, new=new)
+def _kernel(old: str, new: str, function: str = "_fwd_kernel") -> Edit:
+    return Edit(file=_EXTEND, function=function, old=old, new=new)
 
 
 ATTENTION_PATCHES = (
@@ -207,6 +237,23 @@ if USE_CUSTOM_MASK:
 else:{_WINDOW.replace(chr(10), chr(10) + "    ").rstrip()}
                 """,
             ),
+        ),
+    ),
+    CandidatePatch(
+        seed="verify-window-by-place-deterministic",
+        oracle="reference",
+        release="0.5.23",
+        why="the window of a tree's token is measured by its depth in the kernel of one stage, too",
+        edits=tuple(
+            _kernel(old, new, "_fwd_kernel_unified")
+            for old, new in (
+                ("mask_dv = offs_dv < Lv", _UNIFIED_DEPTHS),
+                (
+                    "cur_window_start + cur_seq_prefix_len + cur_block_m * BLOCK_M + offs_m[:, None]",
+                    "cur_window_start + cur_seq_prefix_len + depth_m[:, None]",
+                ),
+                ("k_abs_pos = cur_window_start + start_n + offs_n[None, :]", _KEYS_BY_DEPTH),
+            )
         ),
     ),
     CandidatePatch(
