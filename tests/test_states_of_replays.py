@@ -123,6 +123,20 @@ def test_a_setup_has_the_states_of_its_row(runner: str, backend: str) -> None:
         assert setup.algorithm == row.kind.algorithm
 
 
+def test_trees_in_windows_over_flashattention_have_pages_of_one_token() -> None:
+    """sglang refuses others in every release: a round with them meets that pair of states, and judges nothing."""
+    for seed in SEEDS:
+        drawn = [round_setup(seed, number, "verify", "fa3")[1] for number in range(SHORT_ROUNDS)]
+        trees = [setup for setup in drawn if setup.topk > 1 and setup.window]
+        assert len(trees) > 1 and {setup.page_size for setup in trees} == {1}
+
+
+def test_some_setups_have_as_many_splits_as_sglang_and_requests_that_fill_three() -> None:
+    for seed in SEEDS:
+        drawn = [round_setup(seed, number, "decode", "triton")[1] for number in range(SHORT_ROUNDS)]
+        assert any(setup.kv_splits == 8 and setup.context_len > 2 * 32 for setup in drawn)
+
+
 def test_another_runner_or_backend_has_other_rounds() -> None:
     swarms = {round_setup(5, 3, runner, backend)[0] for runner, backend in PLACES}
     assert len(swarms) == len(PLACES)

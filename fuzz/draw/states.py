@@ -177,10 +177,13 @@ def reached(case: Case, replayed: Collection[int]) -> set[str]:
 
 
 def is_drawn(setup: Setup) -> bool:
-    """False for valid setups that campaigns leave out, as they would tell nothing: caps that kernels ignore, and what
-    is wrong in every release whatever else a setup has (docs/findings)."""
+    """False for valid setups that campaigns leave out, as they would tell nothing: caps that kernels ignore, trees in
+    windows of pages, which FlashAttention's backend refuses in every release, and what is wrong in every release
+    whatever else a setup has (docs/findings)."""
     has_caps = RUNNER_FACTS[setup.runner].capped and BACKEND_FACTS[setup.backend].draws_caps
     if (setup.logit_cap or setup.deterministic) and not has_caps:
+        return False
+    if setup.backend == "fa3" and setup.window and setup.topk > 1 and setup.page_size > 1:
         return False
     in_window = setup.window > 0 and setup.runner != "verify"
     return not (setup.deterministic and (setup.rejection or in_window or setup.algorithm in LATENT))

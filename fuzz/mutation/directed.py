@@ -55,7 +55,7 @@ def setups(runner: str, backend: str) -> list[Setup]:
     if backend == "triton":
         # A KV row of 32 bytes: less than one tile of the kernel that copies rows.
         paged = replace(paged, dtype="float16", num_kv_heads=1)
-    long = replace(small, context_len=LONG, capture_bs=(2,), slots=3, vocab_size=600, kv_splits=2)
+    long = replace(small, context_len=LONG, capture_bs=(2,), slots=3, vocab_size=600, kv_splits=8)
     if kernels.head_dims is None:
         long = replace(long, head_dim=24)  # less than a kernel's block
     found = [small, paged, long]
@@ -103,6 +103,11 @@ def setups(runner: str, backend: str) -> list[Setup]:
         if of_its_own:
             # Over a pool that does not know of the window.
             found.insert(4, replace(window, swa=False, returns_hidden=False))
+            if chain and kernels.draws_caps:
+                found.append(replace(window, swa=False, returns_hidden=False, deterministic=True))
+            if chain and kernels.reads_pages:
+                # Its kernels take trees in windows in a way of their own, and measure them by depth.
+                found.insert(2, _drafting(window, 2, 3, 5))
     if domain.speculative:
         for name in domain.algorithms[1:]:
             other = fitted(replace(small, capture_bs=(3,), slots=4, algorithm=name))
