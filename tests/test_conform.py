@@ -163,9 +163,23 @@ def test_the_table_has_a_column_a_release_and_notes() -> None:
     assert "Made by `the command`" in text
     assert "| draft | triton | EAGLE | no (1) | yes | **RED** (2) |" in text
     assert "1. not there" in text and "2. sglang/srt/speculative/runner.py:7" in text
-    assert "- no adapter names these algorithms: WARP" in text and "- pinned otherwise: torch 3" in text
+    assert "## Algorithms that no adapter names\n\n- `WARP`: 0.5.99\n" in text
+    assert "## Pinned otherwise than in the last adapted release\n\n- 0.5.99: torch 3\n" in text
     form = json.loads(report.to_json(sample()))
     assert [release["rows"][0]["state"] for release in form["releases"]] == ["unsupported", "green", "red"]
+
+
+def test_releases_that_differ_in_their_name_alone_share_a_note_and_a_span() -> None:
+    def release(name: str, reason: str, *names: str) -> Release:
+        refused = made(ended(Termination.UNSUPPORTED, f"sglang {name} is {reason}"))
+        return Release(name=name, sglang=name, adapted=True, rows=(refused,), unnamed={"algorithms": names})
+
+    text = report.to_markdown(
+        [release("1", "old", "UNO"), release("2", "old", "UNO"), release("3", "new"), release("4", "new", "UNO")], "c"
+    )
+    assert "| no (1) | no (1) | no (2) | no (2) |" in text
+    assert "1. the release is old\n2. the release is new\n" in text
+    assert "- `UNO`: 1 to 2, 4\n" in text
 
 
 def test_the_summary_says_what_is_new() -> None:

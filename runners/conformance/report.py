@@ -88,23 +88,44 @@ def to_markdown(releases: Sequence[Release], command: str) -> str:
         cells = [_cell(release, key, notes) for release in releases]
         lines.append(f"| {' | '.join([*key, *cells])} |")
     lines += ["", *(f"{number}. {text}" for text, number in notes.items())]
-    for release in releases:
-        lines += _unnamed(release)
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_unnamed(releases)]) + "\n"
 
 
 def _cell(release: Release, key: tuple[str, str, str], notes: dict[str, int]) -> str:
     row = next((row for row in release.rows if row.key == key), None)
     if row is None:
         return ""
-    words = "fails " + ", ".join(row.fails) if row.fails else row.words
+    # One note for all releases that differ in nothing but their name.
+    words = (
+        "fails " + ", ".join(row.fails) if row.fails else row.words.replace(f"sglang {release.sglang}", "the release")
+    )
     if not words:
         return _MARKS[row.state]
     number = notes.setdefault(words, len(notes) + 1)
     return f"{'fails' if row.fails else _MARKS[row.state]} ({number})"
 
 
-def _unnamed(release: Release) -> list[str]:
-    lines = [f"- no adapter names these {kind}: {', '.join(names)}" for kind, names in release.unnamed.items() if names]
-    lines += [f"- pinned otherwise: {text}" for text in release.moved]
-    return ["", f"## {release.name}", "", *lines] if lines else []
+def _unnamed(releases: Sequence[Release]) -> list[str]:
+    """A list for each kind of names that no adapter has, with their releases, then pins that have moved."""
+    kinds = dict.fromkeys(kind for release in releases for kind in release.unnamed)
+    lines = []
+    for kind in kinds:
+        names = sorted({name for release in releases for name in release.unnamed.get(kind, ())})
+        if names:
+            lines += ["", f"## {kind[0].upper()}{kind[1:]} that no adapter names", ""]
+            lines += [
+                f"- `{name}`: {_spans([name in r.unnamed.get(kind, ()) for r in releases], releases)}" for name in names
+            ]
+    moved = [f"- {release.name}: {text}" for release in releases for text in release.moved]
+    return [*lines, *(["", "## Pinned otherwise than in the last adapted release", "", *moved] if moved else [])]
+
+
+def _spans(present: Sequence[bool], releases: Sequence[Release]) -> str:
+    """The releases that are present, neighbours as a span: 0.5.11 to 0.5.13, 0.5.16."""
+    spans: list[list[str]] = []
+    for number, release in enumerate(releases):
+        if present[number] and number and present[number - 1]:
+            spans[-1][1:] = [release.name]
+        elif present[number]:
+            spans.append([release.name])
+    return ", ".join(" to ".join(span) for span in spans)
