@@ -29,12 +29,12 @@ def case(*batches: Batch, **changes: Any) -> Case:
 
 @pytest.fixture(scope="module")
 def trace(pool: Pool) -> Trace:
-    """Of a full bucket, a padded one, and the two smaller ones."""
+    """The record of a full bucket, a padded one, and the two smaller ones."""
     return pool.run(case())
 
 
 def shapes(setup: Setup, batch: int) -> dict[str, dict[str, tuple[int, ...]]]:
-    """What repro/traces/paths.py promises of every step: path -> name -> shape. -1: any size from 1 on."""
+    """The shapes that repro/traces/paths.py promises of every step: path -> name -> shape. -1: any size from 1 on."""
     steps, topk, hidden = setup.num_steps, setup.topk, setup.hidden_size
 
     def rows(count: int) -> dict[str, tuple[int, ...]]:

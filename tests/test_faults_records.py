@@ -39,8 +39,8 @@ MEMORY_MAX = 3 << 30
 
 def array(head: bytes = b"", *, shape: str = "", kind: str = "|u1", version: int = 1) -> bytes:
     """An array's file, whatever it says of itself."""
-    said = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape or f'({len(head)},)'}, }}\n".encode()
-    return b"\x93NUMPY" + bytes([version, 0]) + len(said).to_bytes(2, "little") + said + head
+    header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape or f'({len(head)},)'}, }}\n".encode()
+    return b"\x93NUMPY" + bytes([version, 0]) + len(header).to_bytes(2, "little") + header + head
 
 
 def packed(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
@@ -89,14 +89,14 @@ def doubled(path: Path) -> bytes:
 
 
 def flagged(path: Path) -> bytes:
-    """As if its members were encrypted."""
-    return re.sub(rb"(PK\x01\x02.{4})..", lambda found: found[1] + b"\x01\x00", path.read_bytes(), flags=re.DOTALL)
+    """An archive whose members are marked as encrypted."""
+    return re.sub(rb"(PK\x01\x02.{4})..", lambda match: match[1] + b"\x01\x00", path.read_bytes(), flags=re.DOTALL)
 
 
 def lying(path: Path) -> bytes:
     """Members of which the list says that they unpack to 4 GB."""
     sized = b"\xf0\xff\xff\xff"
-    return re.sub(rb"(PK\x01\x02.{20}).{4}", lambda found: found[1] + sized, path.read_bytes(), flags=re.DOTALL)
+    return re.sub(rb"(PK\x01\x02.{20}).{4}", lambda match: match[1] + sized, path.read_bytes(), flags=re.DOTALL)
 
 
 ATTACKS: dict[str, Callable[[Path], bytes]] = {
@@ -181,7 +181,7 @@ def test_what_is_written_by_hand_is_read_where_it_is_right(kept: Path) -> None:
 
 @pytest.mark.slow
 def test_a_small_file_takes_little_memory(kept: Path) -> None:
-    """Of 1.2 MB, which unpack to 1.1 GB."""
+    """A file of 1.2 MB that unpacks to 1.1 GB."""
     kept.write_bytes(with_member(kept, "body.npy", array(bytes(1100 << 20))))
 
     def limited() -> None:
@@ -192,8 +192,6 @@ def test_a_small_file_takes_little_memory(kept: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1), done.stderr
     assert "bytes are too many" in done.stderr
 
-
-# Ledgers ---------------------------------------------------------------------------------------------------------
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
 SCHEMAS = {
@@ -218,8 +216,8 @@ SCHEMAS = {
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Path:
-    with Ledger.open(tmp_path / "ledger.db") as one:
-        fill(one)
+    with Ledger.open(tmp_path / "ledger.db") as opened:
+        fill(opened)
     return tmp_path / "ledger.db"
 
 
@@ -230,14 +228,14 @@ def altered(path: Path, script: str) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize(("script", "said"), SCHEMAS.values(), ids=SCHEMAS)
-def test_a_ledger_that_is_more_or_less_than_tables(script: str, said: str, ledger: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("script", "message"), SCHEMAS.values(), ids=SCHEMAS)
+def test_a_ledger_that_is_more_or_less_than_tables(script: str, message: str, ledger: Path, tmp_path: Path) -> None:
     altered(ledger, script)
-    assert said in refusal(reports.main, "summary", "--ledger", ledger)
-    assert said in refusal(main, "ledger", "merge", tmp_path / "out.db", ledger)
+    assert message in refusal(reports.main, "summary", "--ledger", ledger)
+    assert message in refusal(main, "ledger", "merge", tmp_path / "out.db", ledger)
 
 
-@pytest.mark.parametrize("script", [script for script, said in SCHEMAS.values() if " is a " in said])
+@pytest.mark.parametrize("script", [script for script, message in SCHEMAS.values() if " is a " in message])
 def test_nothing_is_written_to_one(script: str, ledger: Path) -> None:
     altered(ledger, script)
     words = ("run", PROJECT / "repro/seeds/pr24401-stale-positions.json", "--target", "clean/toy", "--ledger", ledger)

@@ -211,9 +211,9 @@ def check_kind(connection: sqlite3.Connection, path: Path) -> int:
 def _need_columns(connection: sqlite3.Connection, path: Path) -> None:
     """BadLedger if a table lacks a column of this schema. SQLite takes a name in quotes that is no column for
     a text, and reads on."""
-    wanted = {"runs": {field.name for field in fields(Run)}}
-    wanted |= {name: {"key", *(field.name for field in fields(kind))} for kind, name in TABLES.items()}
-    for table, names in wanted.items():
+    needed = {"runs": {field.name for field in fields(Run)}}
+    needed |= {name: {"key", *(field.name for field in fields(kind))} for kind, name in TABLES.items()}
+    for table, names in needed.items():
         present = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}
         if present and (absent := names - present):
             raise BadLedger(f"{path}: not an eagleeye ledger: its table {table} has no column {min(absent)}")

@@ -57,20 +57,20 @@ def excerpts(trace: Trace, cell: Cell | None) -> tuple[Excerpt, ...]:
 
 def _launched(arrays: Mapping[tuple[int, str], Mapping[str, Array]], cell: Cell) -> Iterator[Excerpt]:
     """The row in which a buffer is wrong, beside what it was to hold: the caller's row, or the neutral value."""
-    held = _flat(arrays.get((cell.step, Recorded.LAUNCH), {}).get(cell.buffer))
+    launched = _flat(arrays.get((cell.step, Recorded.LAUNCH), {}).get(cell.buffer))
     input_rows = _flat(arrays.get((cell.step, Recorded.INPUT), {}).get(cell.buffer))
     neutral = arrays.get((cell.step, Recorded.NEUTRAL), arrays.get((-1, Recorded.NEUTRAL), {})).get(cell.buffer)
-    if held is None or not 0 <= cell.row < len(held):
+    if launched is None or not 0 <= cell.row < len(launched):
         return
-    row = held[cell.row]
+    row = launched[cell.row]
     if input_rows is not None and cell.row < len(input_rows):
-        wanted = input_rows[cell.row]
+        right = input_rows[cell.row]
     elif neutral is not None and neutral.size == 1:
-        wanted = np.full_like(row, neutral.reshape(-1)[0])
+        right = np.full_like(row, neutral.reshape(-1)[0])
     else:
         return
-    if row.shape == wanted.shape:
-        yield _excerpt(cell.step, cell.buffer, cell.row, row, wanted)
+    if row.shape == right.shape:
+        yield _excerpt(cell.step, cell.buffer, cell.row, row, right)
 
 
 def _rows(step: int, name: str, graph: Array, eager: Array, cell: Cell | None) -> Iterator[Excerpt]:

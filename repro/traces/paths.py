@@ -16,7 +16,7 @@ from repro.cases.runner_facts import RUNNER_FACTS, TOY
 
 
 class When(StrEnum):
-    """How often a path is recorded."""
+    """The moments at which a path is recorded."""
 
     ONCE = "once, at step -1"
     ONCE_AND_STEPS = "once, at step -1, and in each step"
