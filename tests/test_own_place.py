@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -13,8 +14,9 @@ import pytest
 
 from repro.__main__ import main
 from repro.cases import codec
+from repro.cases.atomic_file import _sweep, written
 from repro.cases.codec import Seed
-from repro.cases.own_place import own_file, own_folder
+from repro.cases.own_place import own_file, own_folder, temporary_folder
 from tests.python_path import in_front
 from tests.test_repro_main import CASE
 
@@ -48,6 +50,44 @@ def test_who_comes_second_writes_beside(tmp_path: Path) -> None:
     with own_file(usual) as third:
         assert third == usual
     assert [path.name for path in tmp_path.iterdir()] == ["a.small.json"]
+
+
+def killed_in(script: str, folder: Path) -> str:
+    """Run this script until it waits; the line that it prints."""
+    line = [sys.executable, "-c", f"{script}; print(name, flush=True); input()"]
+    environment = {**os.environ, "PYTHONPATH": in_front(PROJECT), "TMPDIR": str(folder)}
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True) as process:
+        assert process.stdout
+        name = process.stdout.readline().strip()
+        process.kill()
+    return name
+
+
+def test_temporary_folders_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = (
+        "from repro.cases.own_place import temporary_folder; kept = temporary_folder('a-'); name = kept.__enter__()"
+    )
+    left = killed_in(script, tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a-link").symlink_to(tmp_path / "b")
+    assert Path(left).is_dir()
+    with temporary_folder("a-") as first, temporary_folder("a-") as second:
+        assert {path.name for path in tmp_path.iterdir()} == {first.name, second.name, "b", "a-link"}
+    assert {path.name for path in tmp_path.iterdir()} == {"b", "a-link"}
+
+
+def test_temporary_files_of_killed_writers_are_removed(tmp_path: Path) -> None:
+    script = "from pathlib import Path; from repro.cases.atomic_file import written; "
+    script += f"kept = written(Path({str(tmp_path / 'left')!r})); name = kept.__enter__().name"
+    left = Path(killed_in(script, tmp_path))
+    other = tmp_path / ".another-programs.tmp"
+    other.write_text("")
+    assert left.exists()
+    with written(tmp_path / "now"):
+        assert not left.exists()
+        _sweep.__wrapped__(tmp_path)  # as another process: what is being written stays
+    assert {path.name for path in tmp_path.iterdir()} == {"now", other.name}
 
 
 def test_a_shrink_beside_another_one_says_where_it_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

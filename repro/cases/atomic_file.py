@@ -7,7 +7,10 @@ file that it leads to is replaced, and the link stays.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
 import os
+import re
 import stat
 import sys
 import threading
@@ -16,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 _STREAMS = (1, 2)
+_TEMPORARY = re.compile(r"\.\d+-\d+\.tmp$")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -54,11 +58,11 @@ def _in_place(path: Path) -> BinaryIO | None:
 
 @contextlib.contextmanager
 def _beside(path: Path, flushed: bool) -> Iterator[BinaryIO]:
-    # Process and thread name the temporary file: no two living writers share one, and one that a killed
-    # writer left behind is simply overwritten by its successor.
+    # Process and thread name the temporary file: no two living writers share one.
     beside = path.with_name(f".{path.name[:100]}.{os.getpid()}-{threading.get_ident()}.tmp")
+    _sweep(path.parent)
     try:
-        with beside.open("wb") as file:
+        with _locked(beside) as file:
             yield file
             file.flush()
             if flushed:
@@ -70,6 +74,28 @@ def _beside(path: Path, flushed: bool) -> Iterator[BinaryIO]:
         raise
     if flushed:
         _sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[BinaryIO]:
+    """A new file, locked for as long as its writer lives, where the file system has locks."""
+    while True:
+        with path.open("wb") as file:
+            with contextlib.suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file.fileno()).st_nlink:  # else it was swept before it was locked
+                yield file
+                return
+
+
+@functools.cache
+def _sweep(folder: Path) -> None:
+    """Remove the temporary files that killed writers have left in this folder. Once a process: it takes a listing."""
+    for path in folder.glob(".*.tmp"):
+        if _TEMPORARY.search(path.name) and path.is_file():
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files and folders that no other process has at the same time: who comes second gets a name of its own."""
+"""Files and folders that no other process has at the same time, temporary ones and those with a name."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import fcntl
 import itertools
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -24,6 +26,34 @@ def own_folder(parent: Path, name: str) -> Path:
         with contextlib.suppress(FileExistsError):
             path.mkdir()
             return path
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """A folder in the system's temporary one, for as long as the block lasts. If its process is killed, the next that
+    asks for one with this prefix removes it."""
+    for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with contextlib.suppress(OSError), _locked(path, fcntl.LOCK_NB):
+            shutil.rmtree(path, ignore_errors=True)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix))
+        with _locked(folder) as handle:
+            if os.fstat(handle).st_nlink:  # else another process removed it before it was locked
+                try:
+                    yield folder
+                finally:
+                    shutil.rmtree(folder, ignore_errors=True)
+                return
+
+
+@contextmanager
+def _locked(folder: Path, how: int = 0) -> Iterator[int]:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | how)
+        yield handle
+    finally:
+        os.close(handle)
 
 
 @contextmanager

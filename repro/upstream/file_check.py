@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from repro.cases.case import Target
+from repro.cases.own_place import temporary_folder
 from repro.upstream.rig import Rig
 
 _RAISED = re.compile(r"(\w+\.)*\w*(Error|Exception): ")
@@ -49,10 +49,10 @@ def check(
     arguments of Python before the file. says: what must stand in its output for a run to be right."""
     right, code, output = 0, 0, ""
     for _ in range(tries):
-        with tempfile.TemporaryDirectory(prefix="eagleeye-file-") as folder:
-            path = Path(folder, "test_repro.py")
+        with temporary_folder("eagleeye-file-") as folder:
+            path = folder / "test_repro.py"
             path.write_text(text)
-            code, printed = run(rig, [*before, str(path), *arguments], target, Path(folder))
+            code, printed = run(rig, [*before, str(path), *arguments], target, folder)
             right += code == wanted and re.search(says, printed, re.MULTILINE) is not None
             output = ending(printed)
     return Checked(name=rig.named(target), wanted=wanted, right=right, tries=tries, code=code, said=output)

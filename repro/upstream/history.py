@@ -5,13 +5,12 @@ where a search goes back and forth between releases."""
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from repro.cases.own_place import temporary_folder
 from repro.upstream.git import git
 from repro.upstream.rig import Refused
 
@@ -96,12 +95,8 @@ def history(repository: Path, good: str, bad: str, keep: Path | None = None) -> 
     listed = _git(top, "rev-list", "--reverse", "--first-parent", f"{first}..{last}", "--", package).split()
     # The ends are looked at whether or not they themselves change anything.
     commits = tuple(dict.fromkeys((first, *listed, last)))
-    folder = keep.resolve() if keep else Path(tempfile.mkdtemp(prefix="eagleeye-history-"))
-    try:
+    with nullcontext(keep.resolve()) if keep else temporary_folder("eagleeye-history-") as folder:
         yield History(top=top, commits=commits, package=package, folder=folder, at=_kept(folder, top))
-    finally:
-        if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _shared(top: Path, clone: Path) -> None:

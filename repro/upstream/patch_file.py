@@ -4,11 +4,11 @@ sglang become. Files outside sglang (its tests, its documentation) are left out 
 from __future__ import annotations
 
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from repro.cases.bounded_file import read_text
+from repro.cases.own_place import temporary_folder
 from repro.upstream.git import git
 from repro.upstream.rig import Contents, Refused
 
@@ -41,8 +41,7 @@ def applied(patch: Path, source: Path) -> Patched:
     left_out = tuple(name.split("/", 1)[-1] for name in files if name not in renamed)
     if not renamed:
         raise Refused(f"{patch}: changes no file of sglang: {', '.join(left_out)}")
-    with tempfile.TemporaryDirectory(prefix="eagleeye-patch-") as folder:
-        top = Path(folder)
+    with temporary_folder("eagleeye-patch-") as top:
         for path in set(renamed.values()):
             if (source / path).is_file():
                 (top / path).parent.mkdir(parents=True, exist_ok=True)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from repro.cases.case import Target
+from repro.cases.own_place import temporary_folder
 from runners.processes.pool import START_S, Pool
 from runners.processes.warm import room_for
 from runners.targets.environments import NotUsable
@@ -96,8 +96,8 @@ def observed_pool(
     """A pool whose worker runs under this tool, and the reports that come in; without a tool, a plain one and none.
     captures: whether its sessions capture graphs. NotUsable if compute-sanitizer is not there."""
     slower = SLOWER if tool else 1.0
-    with tempfile.TemporaryDirectory(prefix="eagleeye-sanitizer-") as folder:
-        reports = Reports(Path(folder))
+    with temporary_folder("eagleeye-sanitizer-") as folder:
+        reports = Reports(folder)
         with Pool(
             target,
             timeout_s=slower * timeout_s,
@@ -106,7 +106,7 @@ def observed_pool(
             log=log,
             variables={} if captures or not tool else _UNCACHED,
             standbys=0 if tool else room_for(target.engine),
-            wrapper=wrapper(tool, Path(folder)) if tool else (),
+            wrapper=wrapper(tool, folder) if tool else (),
         ) as pool:
             yield pool, reports
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 from repro.cases.case import Setup
+from repro.cases.own_place import temporary_folder
 from repro.cases.payload import floats
 
 _WEIGHTS_DATA = 27338  # any constant: weights are part of the meaning of a seed file
@@ -30,8 +30,8 @@ class Folders:
 @contextmanager
 def folders(target: Mapping[str, Any], draft: Mapping[str, Any]) -> Iterator[Folders]:
     """Write both configurations for as long as the models are built."""
-    with tempfile.TemporaryDirectory(prefix="eagleeye-models-") as root:
-        yield Folders(target=_write(Path(root, "target"), target), draft=_write(Path(root, "draft"), draft))
+    with temporary_folder("eagleeye-models-") as root:
+        yield Folders(target=_write(root / "target", target), draft=_write(root / "draft", draft))
 
 
 def _write(folder: Path, config: Mapping[str, Any]) -> Path:
