@@ -32,6 +32,8 @@ FILE = r"\.(?:py|md|toml|json|txt|sh|csv|yml)"
 ROOTS = (*PACKAGES, "docs", "requirements", ".ci", ".github")
 PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(map(re.escape, ROOTS))})/[\w./*-]*(?:[\w*]{FILE}|/)(?![\w/])")
 SPAN = re.compile(r"`([^`\n]+)`")
+BYTES_MAX = 15 * 1024
+CELL_MAX = 200  # characters as they are read: of a link its text
 COMMAND = re.compile(r"python -m (\w+(?:\.\w+)*)((?: +[^\s`|;&>)#$]+)*)")
 
 
@@ -117,6 +119,26 @@ def missing_classes(text: str) -> Iterator[str]:
     for name, path in re.findall(r"`([A-Z]\w+)` \(`([\w/]+\.py)`\)", text):
         if not re.search(rf"\b{name}\b", (PROJECT / path).read_text()):
             yield f"{name} of {path}"
+
+
+def too_large(text: str) -> Iterator[str]:
+    """The page's size and its table cells, if they are too large to be read."""
+    if (size := len(text.encode())) > BYTES_MAX:
+        yield f"{size} bytes, {BYTES_MAX} at most"
+    for number, line in enumerate(text.splitlines(), 1):
+        cells = re.sub(r"\]\([^)]*\)", "]", line).split("|") if line.startswith("|") else []
+        yield from (f"line {number}: {cell.strip()[:40]}" for cell in cells if len(cell.strip()) > CELL_MAX)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
+def test_a_page_can_be_read(page: Path) -> None:
+    assert list(too_large(page.read_text())) == []
+
+
+@pytest.mark.parametrize("text", ["a line\n" * 3000, f"| a | {'b' * 201} |"])
+def test_a_page_that_is_too_large_is_noticed(text: str) -> None:
+    assert len(list(too_large(text))) == 1
+    assert not list(too_large(f"| {'b' * 200} | [a](https://example.org/{'c' * 200}) |"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
