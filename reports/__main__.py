@@ -21,6 +21,7 @@ from reports.subjects import subjects
 from repro.cases.atomic_file import write_text
 from repro.cases.bounded_file import read_text
 from repro.cases.codec import BadSeed
+from repro.cases.places import log
 from repro.commands.cli import BadInput, Parser, ended
 from repro.ledger.known import BadIssues, Issue, load
 from repro.ledger.read import History, read
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def carry_out(arguments: Sequence[str] | None) -> ExitCode:
     options = _parser().parse_args(arguments)
     if options.command == "issue":
-        print(_issue(options), end="")
+        print(log(_issue(options)), end="")
         return ExitCode.PASS
     if bool(options.ledger) == bool(options.campaigns):
         raise BadInput("expected either --ledger DB or what python -m fuzz run --json wrote, and not both")

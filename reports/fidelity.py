@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from reports.wording import counted, printable, share
+from reports.wording import counted, one_line, share
 from repro.fidelity.compare import CASES, CHOICES, LISTED, OUTPUT, SLOTS, VALUES, Agreement
 
 _WAYS = ("agree", "tie", "differ", "undefined", "not recorded")
@@ -64,4 +64,4 @@ def _not_compared(console: Console, agreement: Agreement) -> None:
 
 def _line(console: Console, text: str) -> None:
     # As Text, so that nothing in it is taken for markup.
-    console.print(Text(printable(text)), soft_wrap=True)
+    console.print(Text(one_line(text)), soft_wrap=True)

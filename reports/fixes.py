@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from repro.cases.json_parts import plain
+from repro.cases.places import log_line
 from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Status
 from repro.upstream.prove import CheckpointResult, ProofRow
@@ -38,7 +38,7 @@ def lines(row: ProofRow) -> list[str]:
     """A row in words; beneath it, what does not hold."""
     head = f"#{row.fix.number} on {row.proof.runner}, {row.proof.backend}, {row.engine}"
     if row.reason:
-        return [plain(f"{head}: {row.reason}", _CHARS_MAX)]
+        return [log_line(f"{head}: {row.reason}", _CHARS_MAX)]
     seen = ", ".join(f"{stop.checkpoint.sglang} {_word(stop)}" for stop in row.stops)
     texts = [f"{head}: {_conclusion(row).upper()}: {seen} ({row.proof.oracle})"]
     texts += [f"  not installed here: {', '.join(row.missing)}"] if row.missing else []
@@ -46,7 +46,7 @@ def lines(row: ProofRow) -> list[str]:
         f"  {stop.checkpoint.name} {stop.checkpoint.sglang}: {stop.problem}" for stop in row.stops if stop.problem
     ]
     # Each of them one line, without what would end a line or colour it; indented as it is.
-    return [("  " if text.startswith("  ") else "") + plain(text, _CHARS_MAX) for text in texts]
+    return [("  " if text.startswith("  ") else "") + log_line(text, _CHARS_MAX) for text in texts]
 
 
 def _word(stop: CheckpointResult) -> str:

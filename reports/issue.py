@@ -14,6 +14,7 @@ from reports.subjects import Subject, range_of
 from repro.cases.bounded_file import read_text
 from repro.cases.case import Case, Setup
 from repro.cases.codec import AboutValue, loads, read
+from repro.cases.places import code, fenced, markdown
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.words import sentence
 from repro.upstream import findings
@@ -37,6 +38,9 @@ RUNNERS = {
         "--disable-cuda-graph --enable-dp-attention --enable-multi-layer-eagle",
     ),
 }
+# What python -m repro bisect --json writes, as far as it is used here.
+_SPAN = {"first_bad", "last_good", "as_old_as", "last_bad", "first_fixed", "candidates"}
+_CANDIDATE = {"name", "failed", "runs", "skipped"}
 # Of each file that goes into the text.
 BYTES_MAX = 16 << 20
 # So many runs in fresh processes, all of which failed, rule out chance.
@@ -140,9 +144,10 @@ def _span(path: Path) -> dict[str, Any]:
         form = json.loads(read_text(path, BYTES_MAX))
     except (ValueError, RecursionError):
         form = None
-    if not isinstance(form, dict) or "first_bad" not in form:
+    whole = isinstance(form, dict) and form.keys() >= _SPAN and isinstance(form["candidates"], list)
+    if not whole or not all(isinstance(one, dict) and one.keys() >= _CANDIDATE for one in form["candidates"]):
         raise CannotTell(f"{path}: is not what python -m repro bisect --json writes")
-    return form
+    return dict(form)
 
 
 def issue(material: Material) -> str:
@@ -153,7 +158,7 @@ def issue(material: Material) -> str:
         ("Smallest configuration", _configuration(material.case.setup)),
         ("Steps", _steps(material)),
         ("Expected and seen", _expected(material)),
-        ("Affected releases", _range(material)),
+        ("Affected releases", _escaped(_range(material))),
         ("Known upstream", _known_upstream(material)),
         ("Reproducer", _file(material.script, "python", "needs sglang and torch alone")),
         ("Candidate patch", _file(material.patch, "diff", "")),
@@ -161,13 +166,18 @@ def issue(material: Material) -> str:
             "Test",
             _file(material.test, "python", "in the form of test/registered: fails as published, passes with the patch"),
         ),
-        ("Ruled out", _ruled_out(material)),
+        ("Ruled out", _escaped(_ruled_out(material))),
     )
     parts = []
     for heading, lines in sections:
         if body := "\n".join(lines):
             parts.append(f"### {heading}\n\n{body}" if heading else body)
     return "\n\n".join(parts) + "\n"
+
+
+def _escaped(items: Iterator[str]) -> Iterator[str]:
+    """The items of a list, whose texts are of files and ledgers."""
+    return (f"- {markdown(item.removeprefix('- '))}" for item in items)
 
 
 def title(material: Material) -> str:
@@ -199,24 +209,24 @@ def _where(material: Material) -> str:
 
 
 def _summary(material: Material) -> Iterator[str]:
-    yield f"# {title(material)}"
+    yield f"# {markdown(title(material))}"
     yield ""
     fix = material.said("fix").removeprefix("not fixed: ")
     if fix:
-        yield f"{fix[0].upper()}{fix[1:].rstrip('.')}."
+        yield markdown(f"{fix[0].upper()}{fix[1:].rstrip('.')}.")
     note = material.said("note")
     if note:
-        yield f"{note[0].upper()}{note[1:].rstrip('.')}."
+        yield markdown(f"{note[0].upper()}{note[1:].rstrip('.')}.")
     if not (fix or note) and _oracle(material):
         setup = material.case.setup
-        yield f"With {setup.algorithm} over {setup.backend}, topk {setup.topk}, {_symptom(material)}."
+        yield f"With {setup.algorithm} over {setup.backend}, topk {setup.topk}, {markdown(_symptom(material))}."
 
 
 def _environment(material: Material) -> Iterator[str]:
     if finder := material.said("found"):
         release, engine = release_and_engine(finder)
         where = {"emulated": "CPU tensors, Triton's interpreter, no GPU", "cuda": "an NVIDIA GPU"}.get(engine, engine)
-        yield f"- sglang {'at ' if '@' in finder else ''}{release}, on {where}"
+        yield f"- sglang {'at ' if '@' in finder else ''}{markdown(release)}, on {markdown(where)}"
     for row in material.subject.founds[:1] if material.subject else ():
         yield f"- found by a campaign of random cases, case {row.at_case}"
 
@@ -284,19 +294,17 @@ def _steps(material: Material) -> Iterator[str]:
 
 def _expected(material: Material) -> Iterator[str]:
     if oracle := _oracle(material):
-        yield f"- expected: {_ORACLES[oracle][0] if oracle in _ORACLES else f'the check {oracle} passes'}"
+        yield f"- expected: {_ORACLES[oracle][0] if oracle in _ORACLES else f'the check {markdown(oracle)} passes'}"
     if detail := _detail(material):
-        yield f"- seen: {detail}"
+        yield f"- seen: {markdown(detail)}"
     if cell := material.said("cell"):
-        yield f"- first wrong value: `{cell}`"
+        yield f"- first wrong value: {code(cell)}"
     if failed := material.said("failed"):
-        yield f"- how often: {failed}"
+        yield f"- how often: {markdown(failed)}"
     if material.first:
         yield "- where it comes from:"
         yield ""
-        yield "```"
-        yield material.first.strip()
-        yield "```"
+        yield fenced(material.first.strip())
 
 
 def _range(material: Material) -> Iterator[str]:
@@ -337,9 +345,7 @@ def _file(text: str, language: str, summary: str) -> Iterator[str]:
         if summary:
             yield f"<details><summary>{summary}</summary>"
             yield ""
-        yield f"```{language}"
-        yield text.rstrip()
-        yield "```"
+        yield fenced(text, language)
         if summary:
             yield "</details>"
 

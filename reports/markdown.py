@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from reports.changes import WORDS, case_counts, changes, headline, latest
 from reports.events import Square
 from reports.pages import Page, columns, pages
 from reports.subjects import Subject, subjects, targets
-from reports.wording import counted, one_line, share, shortened
+from reports.wording import counted, share
+from repro.cases.places import code
+from repro.cases.places import markdown as in_markdown
 from repro.ledger.known import Issue
 from repro.ledger.read import History
 
 ROWS_MAX = 60  # of a table: longer comments are not read, and some hosts refuse them
 CHANGES_MAX = 20
-TEXT_CHARS_MAX = 120
+_code = partial(code, length_max=120)
 
 
 def markdown(history: History, issues: Sequence[Issue] = ()) -> str:
@@ -25,7 +28,7 @@ def markdown(history: History, issues: Sequence[Issue] = ()) -> str:
 def _lines(history: History, all_subjects: Sequence[Subject]) -> Iterator[str]:
     yield "## eagleeye"
     yield ""
-    yield " ".join(map(_plain, headline(history, all_subjects)))
+    yield " ".join(map(in_markdown, headline(history, all_subjects)))
     cases, judged = case_counts(history)
     if cases:
         yield ""
@@ -37,7 +40,7 @@ def _lines(history: History, all_subjects: Sequence[Subject]) -> Iterator[str]:
     if run is not None and len(history.runs) > 1:
         news = changes(all_subjects, run)
         yield ""
-        yield f"### Since the run before ({_plain(run.kind)}, {_plain(run.started[:16].replace('T', ' '))})"
+        yield f"### Since the run before ({in_markdown(run.kind)}, {in_markdown(run.started[:16].replace('T', ' '))})"
         yield ""
         if not any(news.values()):
             yield "Nothing changed."
@@ -58,7 +61,7 @@ def _matrix(engine: str, names: list[str], rows: list[Page]) -> Iterator[str]:
     if not rows:
         return
     yield ""
-    yield f"### On the {_plain(engine)} engine"
+    yield f"### On the {in_markdown(engine)} engine"
     yield ""
     yield f"| | {' | '.join(map(_code, names))} |"
     yield f"|---|{'---|' * len(names)}"
@@ -76,14 +79,3 @@ def _cell(square: Square) -> str:
     loud = square.state in ("new", "regressed")
     word = f"**{square.state}**" if loud else square.state
     return f"{word} {square.runs}" if square.fails and square.runs else word
-
-
-def _code(text: str) -> str:
-    """As code, so that nothing in it is a link, a mention, an issue or markup."""
-    clean = shortened(one_line(text), TEXT_CHARS_MAX).replace("`", "'").replace("|", "¦")
-    return f"`{clean}`" if clean.strip() else "-"
-
-
-def _plain(text: str) -> str:
-    """A sentence of the report as Markdown; names of targets in it may hold any character."""
-    return "".join(f"\\{c}" if c in "\\`*_{}[]<>#|!@" else c for c in one_line(text))

@@ -6,11 +6,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from repro.cases.json_parts import plain
+from repro.cases.places import log_line
 from repro.shrinking.replay import Outcome
 from repro.traces.finding import Status, Verdict, by_oracle
-
-_LINE_MAX = 2000
 
 
 def show_outcome(console: Console, outcome: Outcome) -> None:
@@ -26,7 +24,7 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
         why = failures[0].detail if where in failures[0].detail else f"{where}: {failures[0].detail}"
         cells = (failures[0].status.name, oracle, f"{len(failures)} of {len(outcome.runs)}", why)
         # As Text, so that nothing in it is taken for markup.
-        table.add_row(*(Text(plain(cell, _LINE_MAX)) for cell in cells))
+        table.add_row(*(Text(log_line(cell)) for cell in cells))
     if passed:
         table.add_row("PASS", Text(f"{len(passed)} oracles"), "", Text(", ".join(passed)))
     console.print(table)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from reports.wording import counted, duration, one_line, printable
+from reports.wording import counted, duration, one_line
 from repro.traces.campaign import CampaignFinding, Progress
 
 PLAIN_EVERY = 5.0  # seconds between plain lines: enough to see life, few enough to read a log
@@ -48,7 +48,7 @@ class Display:
     def line(self, text: str) -> None:
         """A line that stays."""
         # As Text, not as markup: what a failure says may contain square brackets.
-        self._console.print(Text(printable(text.replace("\n", " "))), soft_wrap=True)
+        self._console.print(Text(one_line(text)), soft_wrap=True)
 
     def tell(self, progress: Progress) -> None:
         """Show where a campaign is."""

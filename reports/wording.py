@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 
+from repro.cases.places import log
 from repro.traces.campaign import Campaign
 
 TEXT_CHARS_MAX = 4000  # a captured log can be a detail; a reader wants its beginning
@@ -25,8 +26,8 @@ def storable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text printable, on one line."""
-    return printable(text).replace("\n", " ")
+    """The text printable, on one line, for a terminal or a log."""
+    return log(printable(text).replace("\n", " "))
 
 
 def shortened(text: str, length: int = TEXT_CHARS_MAX) -> str:

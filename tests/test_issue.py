@@ -17,6 +17,7 @@ from reports.records import history_of
 from repro.cases import codec
 from repro.cases.codec import AboutValue
 from repro.cases.json_parts import plain
+from repro.cases.places import markdown
 from repro.upstream.fixes import SEEDS
 from tests.builders import sample_ledger
 from tests.builders.sample_record import campaign, stale_found
@@ -102,7 +103,7 @@ def test_a_checkout_is_named_whole_and_a_summary_is_never_empty() -> None:
 def test_every_seed_is_an_issue(path: Path) -> None:
     stored = codec.read(path)
     text = issue(material(str(path), [], None))
-    assert text.startswith("# [Bug] ") and str(stored.about["detail"]) in text
+    assert text.startswith("# [Bug] ") and markdown(str(stored.about["detail"])) in text
     assert plain(text, len(text)).count("eagleeye") == 0
     setup = stored.case.setup
     said = " ".join(flags(setup))

@@ -105,7 +105,7 @@ def test_markdown_obeys_no_text() -> None:
     found = replace(STALE, where=hostile, oracle=hostile, target="/@everyone|<b>@toy")
     text = markdown(history_of([campaign(Target("/@everyone|<b>", "toy"), (found,))], []))
     outside = re.sub(r"`[^`\n]*`", "", text)
-    assert not re.search(r"(?<!\\)(<|@|\[)", outside) and "javascript" not in outside
+    assert not re.search(r"(?<!\\)[<>]|(?<!\w)@\w|\]\(", outside) and "javascript" not in outside
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert {line.count("|") for line in rows} == {3}
 

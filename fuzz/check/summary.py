@@ -8,6 +8,8 @@ from pathlib import Path
 
 from fuzz.check.causes import Cause
 from fuzz.check.guard import Checked
+from repro.cases.places import code, fenced
+from repro.cases.places import markdown as in_markdown
 from repro.traces.exit_codes import ExitCode
 
 
@@ -63,7 +65,7 @@ def markdown(checked: Checked) -> str:
 
 
 def _page(checked: Checked) -> Iterator[str]:
-    yield from (f"## eagleeye: {headline(checked)}", "", f"{_extent(checked)}.")
+    yield from (f"## eagleeye: {headline(checked)}", "", f"{in_markdown(_extent(checked))}.")
     if checked.causes:
         yield from (
             "",
@@ -74,17 +76,17 @@ def _page(checked: Checked) -> Iterator[str]:
             found_by = f"{cause.cases[0].item}{f' and {len(cause.cases) - 1} more' * (len(cause.cases) > 1)}"
             first = cause.first
             cells = (first.runner, ", ".join(cause.backends), first.oracle, _wrong(cause), found_by)
-            yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+            yield f"| {' | '.join(map(in_markdown, cells))} |"
     for cause in checked.causes:
         said = (cause.first.detail, cause.wrote, *_consequences(cause))
-        yield from ("", f"### {cause.name}", "", "\n\n".join(filter(None, said)))
+        yield from ("", f"### {in_markdown(cause.name)}", "", "\n\n".join(map(in_markdown, filter(None, said))))
         yield from _case(checked, cause)
     for title, texts in _doubts(checked):
-        yield from ("", f"### {title}", "", *(f"- {text}" for text in texts))
+        yield from ("", f"### {title}", "", *(f"- {in_markdown(text)}" for text in texts))
     for title, texts in _folded(checked):
         if texts:
             yield from ("", f"<details><summary>{title}</summary>", "")
-            yield from (*(f"- {text}" for text in texts), "", "</details>")
+            yield from (*(f"- {in_markdown(text)}" for text in texts), "", "</details>")
 
 
 def _case(checked: Checked, cause: Cause) -> Iterator[str]:
@@ -93,8 +95,9 @@ def _case(checked: Checked, cause: Cause) -> Iterator[str]:
         return
     name = Path(cause.finding.seed).name
     yield from ("", f"<details><summary>Case {name}</summary>", "")
-    yield from (f"Store it as `{name}`, then `python -m repro run {name} --target {checked.target}`:", "", "```json")
-    yield from (Path(cause.finding.seed).read_text().rstrip(), "```", "", "</details>")
+    again = code(f"python -m repro run {name} --target {checked.target}")
+    yield from (f"Store it as {code(name)}, then {again}:", "")
+    yield from (fenced(Path(cause.finding.seed).read_text(), "json"), "", "</details>")
 
 
 def _wrong(cause: Cause) -> str:

@@ -22,8 +22,8 @@ from fuzz.cluster.nodes import LOCAL, Answer, Nodes
 from fuzz.cluster.piece import Piece
 from fuzz.cluster.slot import code_version
 from repro.cases.case import Target
-from repro.cases.json_parts import plain
-from repro.commands.cli import LINE_MAX, BadInput, complain
+from repro.cases.places import log_line
+from repro.commands.cli import BadInput, complain
 from repro.commands.interrupts import held
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -133,7 +133,7 @@ def fan_out(
 
 
 def _aside(text: str) -> None:
-    print(plain(text, LINE_MAX), file=sys.stderr, flush=True)
+    print(log_line(text), file=sys.stderr, flush=True)
 
 
 def job_on(engines: Iterable[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from repro.cases.case import Target
-from repro.cases.json_parts import plain
+from repro.cases.places import log_line
 from repro.commands.interrupts import interruptible
 from repro.traces.exit_codes import ExitCode
 
-LINE_MAX = 2000  # characters of a line that is printed
 PLACE = re.compile(r"auto|local:[1-9][0-9]?|(?!local:)[^:/\s]+:[0-9]+")
 
 
@@ -143,12 +142,12 @@ def place(text: str) -> str:
 
 
 def say(text: str) -> None:
-    print(plain(text, LINE_MAX), flush=True)
+    print(log_line(text), flush=True)
 
 
 def complain(text: str) -> None:
     with contextlib.suppress(OSError):  # a terminal that is gone
-        print(f"error: {plain(text, LINE_MAX)}", file=sys.stderr)
+        print(f"error: {log_line(text)}", file=sys.stderr)
 
 
 def ended(work: Callable[[], int], *refusals: type[Exception], reader_left: ExitCode = ExitCode.ERROR) -> int:

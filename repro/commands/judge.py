@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from rich.console import Console
 from oracles.catalogue import judge_all, overall
 from reports.outcome import show_outcome
 from repro.cases.codec import digest
+from repro.cases.places import printed_json
 from repro.commands.cli import complain, say
 from repro.shrinking.replay import Outcome, line
 from repro.traces.exit_codes import ExitCode, of_status, severest
@@ -36,7 +36,7 @@ def go(options: argparse.Namespace) -> ExitCode:
             show_outcome(console, outcome)
     code = severest(codes)
     if options.json:
-        print(json.dumps({"exit_code": code, "traces": forms}, indent=1))
+        print(printed_json({"exit_code": code, "traces": forms}))
     return code
 
 

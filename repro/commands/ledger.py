@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from repro.cases.json_parts import plain
+from repro.cases.places import log_line
 from repro.ledger.identities import FACT
 from repro.ledger.merge import check, merge
 from repro.ledger.read import History, read
@@ -29,7 +29,7 @@ def go(options: argparse.Namespace) -> ExitCode:
         case _:
             lines = list(shown(read(options.ledger)))
     for line in lines:
-        print(plain(line, _LINE_MAX))
+        print(log_line(line, _LINE_MAX))
     return ExitCode.PASS
 
 

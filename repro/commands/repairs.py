@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from repro.cases.case import Target
+from repro.cases.places import log
 from repro.commands.cli import BadInput
 from repro.commands.fixes import answers, changed
 from repro.traces.exit_codes import ExitCode, severest
@@ -31,5 +32,5 @@ def go(options: argparse.Namespace) -> ExitCode:
             results, diff = [prove.Result(status=None, text=str(trouble))] * 2, []
         codes.append(patches.exit_code(*results))
         for text in (*patches.lines(repair, (str(published), str(patched)), *results), *(diff if options.diff else ())):
-            print(text, flush=True)
+            print(log(text), flush=True)
     return severest(codes)

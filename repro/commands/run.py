@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,6 +17,7 @@ from oracles.catalogue import judge_all, overall
 from reports.outcome import show_outcome
 from repro.cases.case import Target
 from repro.cases.codec import AboutValue, Seed, dumps
+from repro.cases.places import printed_json
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.commands.cli import complain, say
 from repro.commands.show import stored
@@ -84,7 +84,7 @@ def replay(options: argparse.Namespace, ledger: LedgerRun) -> ExitCode:
         codes.append(ExitCode.ERROR)
     code = severest([*codes, *(replayed.outcome.exit_code for replayed in done)])
     if options.json:
-        print(json.dumps({"exit_code": code, "replays": [replayed.to_json() for replayed in done]}, indent=1))
+        print(printed_json({"exit_code": code, "replays": [replayed.to_json() for replayed in done]}))
     elif len(done) > 1:
         say(_total(done))
     return code

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repro.cases.codec import BadSeed, Seed, digest, read
+from repro.cases.places import log_line
 from repro.cases.words import paragraph, sentence
 from repro.commands.cli import complain, say
 from repro.traces.exit_codes import ExitCode, severest
@@ -18,7 +19,7 @@ def show(options: argparse.Namespace) -> ExitCode:
     for path, seed in seeds:
         say(str(path))
         for text in paragraph(seed):
-            print(f"  {text}")
+            print(f"  {log_line(text)}")
     return severest(codes)
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from repro.cases.case import Target
 from repro.cases.codec import Seed
+from repro.cases.json_parts import cut
+from repro.cases.places import code, markdown
 from repro.shrinking.confirm import Run
 from repro.traces.exit_codes import ExitCode, severest
 from repro.upstream.rig import Rig, Sighting, Wanted, runs_of
@@ -122,25 +124,26 @@ def exit_code(answers: Sequence[Answer]) -> ExitCode:
 
 def table(answers: Sequence[Answer], before: str, after: str) -> Iterator[str]:
     """Markdown: one table of named seeds and guards."""
-    yield f"| seed | failure | before: {before} | after: {after} | conclusion |"
+    yield f"| seed | failure | before: {_cell(before)} | after: {_cell(after)} | conclusion |"
     yield "|---|---|---|---|---|"
     for answer in answers:
         question = answer.question
-        name = f"`{question.path.stem}`{' (guard)' if question.guard else ''}"
-        cells = (name, str(question.wanted), str(answer.before), str(answer.after), answer.conclusion)
-        yield f"| {' | '.join(_cell(cell) for cell in cells)} |"
-    removed = [f"`{answer.question.path.stem}`" for answer in answers if answer.removed]
+        name = f"{code(question.path.stem)}{' (guard)' if question.guard else ''}"
+        word, colon, why = answer.conclusion.partition(": ")
+        cells = (name, *map(_cell, (question.wanted, answer.before, answer.after)), f"{word}{colon}{_cell(why)}")
+        yield f"| {' | '.join(cells)} |"
+    removed = [code(answer.question.path.stem) for answer in answers if answer.removed]
     if len(removed) > 1:
         yield ""
         yield f"One bug, since one patch removes all of these: {', '.join(removed)}."
     both = sorted({other for answer in answers for other in answer.before.others & answer.after.others})
     if both:
         yield ""
-        yield f"Failures besides, on both sides: {', '.join(both)}."
+        yield f"Failures besides, on both sides: {_cell(', '.join(both))}."
 
 
-def _cell(text: str) -> str:
-    return " ".join(text.split())[:_CELL_MAX].replace("|", "\\|")
+def _cell(content: object) -> str:
+    return markdown(cut(str(content), _CELL_MAX))
 
 
 def to_json(answers: Sequence[Answer]) -> list[dict[str, object]]:

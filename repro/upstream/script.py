@@ -12,6 +12,7 @@ from packaging.version import Version
 
 from repro.cases.case import Setup
 from repro.cases.codec import Seed, options
+from repro.cases.places import docstring
 from repro.cases.releases import release_order
 from repro.cases.words import sentence
 from repro.upstream.rig import Refused, Wanted
@@ -126,7 +127,7 @@ def _of_one_function(name: str, head: str, seed: Seed, wanted: Wanted, releases:
     raw = _joined(head, "own_preamble", "standins") + middle + _joined(*tail)
     texts = {
         **more,
-        "title": f"{function}: {wanted.where}",
+        "title": docstring(f"{function}: {wanted.where}"),
         "words": _words(seed),
         "releases": ", ".join(releases),
         "own": own.rstrip(),
@@ -190,7 +191,7 @@ def _filled(raw: str, seed: Seed, wanted: Wanted, releases: Sequence[str], **mor
         "algorithm": setup.algorithm,
         "attention": setup.backend,
         "running": "SLOTS + (VERSION < (0, 5, 11))" if min(orders) < release_order("0.5.11") else "SLOTS",
-        "title": f"{parts.name}: {wanted.where}",
+        "title": docstring(f"{parts.name}: {wanted.where}"),
         "words": _words(seed),
         "expected": expected[0].upper() + expected[1:],
         "releases": ", ".join(releases),
@@ -244,7 +245,7 @@ def _looked_at(parts: Parts, wanted: Wanted) -> tuple[str, list[str], str]:
 def _words(seed: Seed) -> str:
     fix = seed.about.get("fix", "")
     fix = fix.removeprefix("not fixed: ") if isinstance(fix, str) else ""
-    return f"{fix + '. ' if fix else ''}{sentence(seed.case)}."
+    return docstring(f"{fix + '. ' if fix else ''}{sentence(seed.case)}.")
 
 
 def _data(setup: Setup) -> Iterator[str]:

@@ -11,6 +11,7 @@ from fuzz.cluster.piece import LOG, RESULT, Piece
 from oracles.catalogue import judge_all, overall
 from repro.cases.atomic_file import write_text
 from repro.cases.case import Target
+from repro.cases.places import log
 from repro.ledger.known import load
 from repro.traces.exit_codes import ExitCode, severest
 from runners.commands.install import aside
@@ -31,7 +32,7 @@ def go(options: argparse.Namespace) -> ExitCode:
     for release in _spread(options, names, codes) if options.cluster else _here(options, names):
         done.append(release)
         codes += [ExitCode.FAIL] * bool(release.red)
-        print("\n".join(report.summary(release)), flush=True)
+        print(log("\n".join(report.summary(release))), flush=True)
         # As it grows: many releases take a while.
         if options.json:
             write_text(options.json, report.to_json(done))
@@ -62,4 +63,4 @@ def _spread(options: argparse.Namespace, names: Sequence[str], codes: list[ExitC
 
 
 def _show(row: Row) -> None:
-    print(report.line(row), flush=True)
+    print(log(report.line(row)), flush=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from repro.cases.places import markdown as in_markdown
 from runners.conformance.rows import Row, State
 
 FORMAT = 1
@@ -87,7 +88,7 @@ def to_markdown(releases: Sequence[Release], command: str) -> str:
     for key in keys:
         cells = [_cell(release, key, notes) for release in releases]
         lines.append(f"| {' | '.join([*key, *cells])} |")
-    lines += ["", *(f"{number}. {text}" for text, number in notes.items())]
+    lines += ["", *(f"{number}. {in_markdown(text)}" for text, number in notes.items())]
     return "\n".join([*lines, *_unnamed(releases)]) + "\n"
 
 
