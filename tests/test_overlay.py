@@ -191,6 +191,24 @@ def test_a_checkout_counts_as_a_release_and_is_mended_like_one(release: Path, tm
     assert mended(target, ("#23037", "#26335"), tmp_path) is None
 
 
+def test_two_overlays_of_a_release_are_mended_side_by_side(release: Path, tmp_path: Path) -> None:
+    """Each is run where it is mended: one that took the other's place would be judged by the other's bugs."""
+    place = release / "sglang/srt/speculative/spec_utils.py"
+    place.parent.mkdir()
+    place.write_text("def get_src_tgt_cache_loc(src_cache_loc):\n    return torch.empty_like(src_cache_loc)\n")
+    places = []
+    for number in (1, 2):
+        what = Overlay(release="0.5.13", change=f"bug {number}")
+        edit = Edit(file=EDIT.file, function="replay", old="rows = [1]", new=f"rows = [{number}, {number}]")
+        overlaid = make_overlay(release, what, [edit], tmp_path / "changes")
+        made = mended(Target(str(overlaid), "emulated"), ("#26335",), tmp_path)
+        assert made is not None
+        places.append(Path(made.target.sglang))
+    for number, path in enumerate(places, start=1):
+        assert "torch.zeros_like" in (path / "sglang/srt/speculative/spec_utils.py").read_text()
+        assert f"rows = [{number}, {number}]" in (path / EDIT.file).read_text()
+
+
 def test_behind_an_overlay_goes_what_its_release_needs(release: Path, tmp_path: Path) -> None:
     target = Target(str(make(release, tmp_path)), "emulated")
     assert release_under(target) == "0.5.13"

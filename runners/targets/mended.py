@@ -27,9 +27,10 @@ def mended(target: Target, names: Sequence[str], cache: Path | None = None) -> M
         edits = mends(names, lambda file: (source / file).read_text(encoding="utf-8"))
         if not edits:
             return None
-        which = hashlib.sha256("\n".join(edits).encode()).hexdigest()[:8]
-        what = Overlay(release=release_under(target), change=f"mended {which}")
         changes = [edit for edits_of in edits.values() for edit in edits_of]
+        # A place of its own: overlays of one release are mended while sessions run on each of them.
+        which = hashlib.sha256(repr((str(source), changes)).encode()).hexdigest()[:8]
+        what = Overlay(release=release_under(target), change=f"mended {which}")
         path = make_overlay(source, what, changes, overlays_directory(target, cache))
     except (NotUsable, CannotMake, EditNotFound):
         return None
