@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,17 @@ def test_what_is_kept_as_equivalent_is_whole_and_has_reasons(tmp_path: Path) -> 
         equivalents.read(bad)
 
 
+def test_what_holds_of_a_kernel_holds_where_its_file_lay_before() -> None:
+    """One of 0.5.23 by an entry for 0.5.15's file, and by a family of such files."""
+    file = "kernels/ops/attention/extend_attention.py"
+    text = "def f():\n    if SLIDING_WINDOW_SIZE > 0:\n        g()\n"
+    wider = next(m for m in mutants(f"sglang/{file}", text) if m.text.strip() == "(SLIDING_WINDOW_SIZE >= 0)")
+    assert "no window" in equivalents.read().reason(wider)
+    key = ("sglang/srt/layers/attention/triton_ops/extend_attention.py", *wider.key[1:])
+    assert equivalents.Equivalents(reasons={key: "because"}).reason(wider) == "because"
+    assert not equivalents.Equivalents(reasons={key: "because"}).reason(replace(wider, file="sglang/other.py"))
+
+
 FEATURES = """
 def replay(self, batch, raw_bs):
     if self.pp_size > 1:
@@ -206,6 +218,8 @@ def replay(self, batch, raw_bs):
     batch.rids_int = lens
     torch.cuda.synchronize()
     kwargs["pp_proxy_tensors"] = raw_bs
+    if config := mambaish_config(batch):
+        torch.cuda.synchronize()
 """
 
 

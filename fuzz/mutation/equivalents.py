@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fuzz.mutation.mutant import Mutant
@@ -19,6 +19,12 @@ FAMILIES = Path(__file__).with_name("families.toml")
 Key = tuple[str, str, str, str]
 # What a family may ask of a mutant, each the whole of it: `part` is what is replaced, `text` what stands in its place.
 ASKED = ("file", "function", "operator", "part", "text", "old", "new")
+# Where kernels lie since 0.5.16, and where they lay before: what holds for one holds for the other.
+_MOVED = {
+    "sglang/kernels/ops/attention/": "sglang/srt/layers/attention/triton_ops/",
+    "sglang/kernels/ops/kvcache/": "sglang/srt/mem_cache/triton_ops/",
+    "sglang/kernels/ops/speculative/": "sglang/srt/speculative/triton_ops/",
+}
 
 
 class BadEquivalents(ValueError):
@@ -43,8 +49,20 @@ class Equivalents:
 
     def reason(self, mutant: Mutant) -> str:
         """Why this one is equivalent; empty if nobody says so."""
-        of_families = (family.reason for family in self.families if family.has(mutant))
-        return self.reasons.get(mutant.key) or next(of_families, "")
+        return next((reason for same in _everywhere(mutant) for reason in self._reasons(same)), "")
+
+    def _reasons(self, mutant: Mutant) -> Iterator[str]:
+        if mutant.key in self.reasons:
+            yield self.reasons[mutant.key]
+        yield from (family.reason for family in self.families if family.has(mutant))
+
+
+def _everywhere(mutant: Mutant) -> Iterator[Mutant]:
+    """The mutant where it is and where its file lay in earlier releases."""
+    yield mutant
+    for now, before in _MOVED.items():
+        if mutant.file.startswith(now):
+            yield replace(mutant, file=before + mutant.file.removeprefix(now))
 
 
 def read(path: Path = FILE, families: Path = FAMILIES) -> Equivalents:

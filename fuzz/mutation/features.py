@@ -13,12 +13,15 @@ FEATURES = {
     "models with an encoder": r"is_encoder_decoder|encoder_lens\w*|encoder_len_fill_value|is_encoder_lens_supported",
     "models with states beside the KV cache": r"mamba\w*|enable_mamba\w*|is_hybrid_ssm|is_hybrid_gdn",
     "embeddings of n-grams": r"ngram_embedding\w*|ne_token_table|use_ngram_embedding",
-    "drafts that are no EAGLE's": r"is_ngram|is_ngram_supported|is_dflash\w*|is_dspark|is_dllm|dllm\w*",
+    "drafts that are no EAGLE's": r"is_ngram|is_ngram_supported|is_dflash\w*|\w*dspark\w*|is_dllm|dllm\w*"
+    r"|\w+_metadata_glue",
     "adapters of weights": r"lora_ids|lora_manager|enable_lora",
-    "stages of a pipeline": r"pp_proxy_tensors\w*|pp_size|pp_rank|pp_group|support_pp|start_layer|end_layer",
+    "stages of a pipeline": r"pp|pp_proxy_tensors\w*|pp_size|pp_rank|pp_group|support_pp|start_layer|end_layer",
     "two batches at once": r"enable_two_batch_overlap|tbo_\w+|can_run_tbo|is_tbo_supported|tbo|enable_tbo",
     "prefill beside decode": r"\w*pdmux\w*|stream_idx|get_current_stream_idx",
     "sparse attention over host memory": r"hisparse_\w+|enable_hisparse",
+    "sparse attention": r"\w*(dsa|qsa|dsv41)_\w+",
+    "short convolutions": r"\w+_conv_sidecar",
     "ranks of tensor parallelism in graphs, and of context parallelism": r"require_attn_tp_gather"
     r"|enable_prefill_cp|attn_cp_\w+|enable_dp_attention|attn_dp_enabled"
     r"|get_attention_cp_size|is_context_parallel_extend|enable_num_token_non_padded|is_prefill_only|register_global_num_tokens",
@@ -82,7 +85,7 @@ def _said_of(node: ast.AST) -> Iterator[ast.AST]:
             yield node.func
             if len(node.args) == 1 and not node.keywords:
                 yield node.args[0]
-        case ast.Subscript() | ast.Expr():
+        case ast.Subscript() | ast.Expr() | ast.NamedExpr():
             yield node.value
         case ast.Compare():
             yield from (node.left, *node.comparators)
