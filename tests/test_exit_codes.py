@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -57,3 +58,13 @@ def test_every_command_returns_an_exit_code_of_the_table(command: Callable[..., 
 def test_codes_of_statuses() -> None:
     assert [of_status(status) for status in (Status.PASS, Status.FAIL, Status.UNKNOWN, None)] == [0, 1, 2, 2]
     assert severest([2, 1]) is ExitCode.FAIL and severest([1, 3]) is ExitCode.ERROR and severest([]) is ExitCode.PASS
+
+
+@pytest.mark.parametrize("main", [fuzz.main, repro.main, reports.main, runners.main])
+def test_every_command_line_says_its_version(
+    main: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stated = tomllib.loads((DOCS.parents[1] / "pyproject.toml").read_text())["project"]["version"]
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"eagleeye {stated}\n")

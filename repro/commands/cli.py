@@ -1,4 +1,4 @@
-"""What all command lines share: option types and their wording, what they refuse, how they speak and end."""
+"""The parts that all command lines share: option types and their wording, refusals, messages, endings."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import math
 import os
 import re
 import sys
+import tomllib
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from repro.cases.case import Target
 from repro.cases.places import log_line
@@ -29,6 +30,18 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         # argparse would exit with 2, which here means UNKNOWN.
         raise BadInput(f"{message} (see {self.prog} --help)")
+
+    def add_subparsers(self, **options: Any) -> Any:
+        self.add_argument("--version", action=_Version, nargs=0, help="print eagleeye's version")
+        return super().add_subparsers(**options)
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        # It runs from a checkout only, whose file names the version.
+        stated = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())
+        print(f"eagleeye {stated['project']['version']}")
+        parser.exit()
 
 
 def target(text: str) -> Target:
