@@ -108,8 +108,6 @@ def test_a_block_of_code_ends_where_its_text_does(text: str) -> None:
     assert "\n".join(middle) == text and not any(line.startswith(last) for line in middle)
 
 
-# Commands --------------------------------------------------------------------------------------------------------
-
 STALE = codec.read(SEEDS / "pr23037-stale-padding.json")
 
 
@@ -199,8 +197,6 @@ def test_a_table_of_a_patch_obeys_no_text(hostile: Path) -> None:
         assert not obeyed(line) and not re.search(r"[<>`]|@\w", bare)
         assert bare.count("|") in (0, 6)
 
-
-# Python ----------------------------------------------------------------------------------------------------------
 
 CODE = (
     '"""\nimport os\n'.replace("\n", " "),
