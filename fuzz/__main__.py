@@ -50,6 +50,8 @@ def carry_out(arguments: Sequence[str] | None) -> ExitCode:
         return mutate(
             options, Tools(sessions=_mutable, judge=judge_all, sources=sglang_path, processor_seconds=processor_seconds)
         )
+    if options.command == "run":
+        options.aimed = run.aimed(options, targets)
     kind = "campaign" if options.command == "run" else options.command
     with new_run(asked_for(options.ledger), kind) as ledger, Display(Screen()) as display:
         return CAMPAIGNS[options.command](CommandContext(options, display, ledger), targets)

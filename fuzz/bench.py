@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fuzz.aiming import aim_of
 from fuzz.draw.rounds import EVERY, SHORT_ROUNDS, different, round_cases
 from fuzz.draw.strategies import cases
 from fuzz.draw.swarm import EVERYTHING
@@ -51,7 +52,7 @@ def a_round(plan: Plan, mix: str, number: int, count: int) -> Iterator[Case]:
     """Which cases a round of this mix has."""
     if mix == "small":
         return small_round(plan.runner, plan.backend, plan.seed, number, count)
-    return round_cases(plan.seed, number, plan.runner, plan.backend, count)
+    return round_cases(plan.seed, number, plan.runner, plan.backend, count, aim_of(plan.aim))
 
 
 def enough(cases: int, workers: int, a_round: int) -> int:

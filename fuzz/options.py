@@ -75,6 +75,13 @@ def _parser() -> Parser:
         metavar="S",
         help="with --cluster: of work in a piece, which is what a lost node costs; default: %(default)g",
     )
+    aim = run.add_argument_group("aim", "what all setups have, by sglang's names (docs/commands.md)")
+    aim.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="repeatable")
+    aim.add_argument("--with", action="append", default=[], dest="having", metavar="OPTION", help="at a drawn value")
+    aim.add_argument("--without", action="append", default=[], metavar="OPTION", help="at its default")
+    aim.add_argument(
+        "--like", metavar="FLAGS|FILE", help="a server's command line, its server_args as JSON, or a log with them"
+    )
     run.add_argument("--stop-at-first", action="store_true", help="end a campaign at its first confirmed finding")
     run.add_argument("--profile", choices=PROFILES, default=DEFAULT, help=f"how much is tried; default: {DEFAULT}")
     run.add_argument(

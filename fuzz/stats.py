@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from fuzz.aiming import aim_of
 from fuzz.draw import states
+from fuzz.draw.aim import possible_states
 from fuzz.draw.transitions import exercised, possible
 from fuzz.reasons import Reasons
 from repro.cases.case import Case, Setup, Target
@@ -24,7 +26,8 @@ WORKER_STAGES = ("build", "graph", "eager", "record", "reference")
 class Plan:
     """The task of a campaign. cases and seconds: its limits; None is no limit. triage: whether a new failure is
     confirmed and shrunk, or only kept. confirm_tries: fresh processes for the final count. shrink_runs and
-    shrink_seconds: the budget for making one case small."""
+    shrink_seconds: the budget for making one case small. aim: what all setups have, as options of a command line
+    (fuzz/aiming.py); empty: whatever is drawn."""
 
     target: Target
     runner: str
@@ -37,6 +40,7 @@ class Plan:
     confirm_tries: int = 5
     shrink_runs: int = 60
     shrink_seconds: float = 20.0
+    aim: str = ""
 
 
 class CampaignStats:
@@ -159,14 +163,21 @@ class CampaignStats:
             transitions_possible=len(self._possible),
             transitions_missing=tuple(sorted(self._possible - self._transitions.keys())),
             states=dict(sorted(self._states.items())),
-            states_missing=tuple(sorted(states.possible(self.plan.runner, self.plan.backend) - self._states.keys())),
+            states_missing=tuple(sorted(self._possible_states() - self._states.keys())),
             findings=tuple(self.findings.values()),
             known=dict(self.known.most_common()),
             stale=dict(self._stale.most_common()),
             only_mended=dict(self.only_mended.most_common()),
             stages=dict(self._stages),
             facts={name: ", ".join(texts) for name, texts in self._facts.items()},
+            aim=self.plan.aim,
         )
+
+    def _possible_states(self) -> frozenset[str]:
+        """The states that replays may be in, under the aim."""
+        plan = self.plan
+        possible = states.possible(plan.runner, plan.backend)
+        return possible_states(plan.runner, plan.backend, aim_of(plan.aim), possible) if plan.aim else possible
 
 
 def stale_values(trace: Trace, verdicts: Sequence[Verdict]) -> set[str]:

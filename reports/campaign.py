@@ -19,6 +19,8 @@ def summary(done: Campaign) -> list[str]:
         f"{counted(done.replays, 'replay')} in {duration(done.seconds)}, transitions {len(done.transitions)} of "
         f"{done.transitions_possible}, {counted(len(done.findings), 'finding')}{_errors(done)}; stopped: {done.stopped}"
     ]
+    if done.aim:
+        lines.append(f"  {done.runner} over {done.backend}, drawn with {done.aim} --seed {done.seed}")
     if done.skipped:
         lines.append(f"  {done.skipped:,} more cases were not run, as their setup could not be built")
     if done.states_missing:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fuzz.aiming import aim_of
 from fuzz.draw.rounds import Rounds, enough_rounds, rounds
 from fuzz.parallel.shard import plan_from_json, plan_to_json
 from fuzz.stats import Plan
@@ -59,7 +60,7 @@ class Chunk:
     def rounds(self) -> Rounds:
         """All its cases, those that show the failure among them."""
         plan, numbers = self.plan, range(self.first, self.last)
-        return rounds(plan.seed, plan.runner, plan.backend, self.cases_per_setup, numbers, self.limit)
+        return rounds(plan.seed, plan.runner, plan.backend, self.cases_per_setup, numbers, self.limit, aim_of(plan.aim))
 
     def up_to_the_case(self) -> list[Case]:
         """The cases of its setup up to the one that shows the failure: what a session ran before may take part."""

@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from fuzz.aiming import aim_of
 from fuzz.campaign import campaign
 from fuzz.case_source import CaseStream
 from fuzz.commands import cluster
@@ -100,7 +101,7 @@ class CommandContext:
 
     def plan(self, target: Target, **limits: Any) -> Plan:
         options = self.options
-        runner = options.runner or ("toy" if target.engine == "toy" else "draft")
+        runner = limits.get("runner") or options.runner or ("toy" if target.engine == "toy" else "draft")
         backends = RUNNER_FACTS[runner].backends
         if options.backend and options.backend not in backends:
             raise BadInput(f"--backend {options.backend}: the {runner} runner has {' and '.join(backends)}")
@@ -127,10 +128,12 @@ class CommandContext:
         elif self.options.workers > 1:
             done = self.shared_campaign(plan, "rounds", numbers, limit)
         else:
-            cases = rounds(plan.seed, plan.runner, plan.backend, a_round, numbers, limit)
+            aim = aim_of(plan.aim)
+            cases = rounds(plan.seed, plan.runner, plan.backend, a_round, numbers, limit, aim)
             with self.hooks(plan.target) as hooks:
                 # Recorded before the workers are ended: they take a moment, in which a person may press Ctrl-C again.
-                known = self.corpus.cases(plan.runner, plan.backend)[index - 1 :: count]
+                stored = [case for case in self.corpus.cases(plan.runner, plan.backend) if aim.fits(case.setup)]
+                known = stored[index - 1 :: count]
                 stream = CaseStream(chain(known, cases), cases.coming, cases.leave)
                 with held():
                     done = self.put(campaign(plan, stream, hooks))

@@ -16,6 +16,7 @@ from typing import TypeVar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fuzz.draw.aim import ANY, Aim, aimed_setups
 from fuzz.draw.covering import ROWS, rows
 from fuzz.draw.meetings import Meetings
 from fuzz.draw.strategies import cases, fullest, setups
@@ -102,9 +103,10 @@ class Rounds(Iterator[Case]):
         cases_per_setup: int,
         numbers: range = EVERY,
         limit: int | None = None,
+        aim: Aim = ANY,
     ) -> None:
         def cases_of(number: int) -> Iterator[Case]:
-            drawn = round_cases(seed, number, runner, backend, cases_per_setup)
+            drawn = round_cases(seed, number, runner, backend, cases_per_setup, aim)
             return islice(drawn, room(limit, cases_per_setup, number))
 
         self._rounds = BegunRounds(cases_of)
@@ -131,10 +133,16 @@ class Rounds(Iterator[Case]):
 
 
 def rounds(
-    seed: int, runner: str, backend: str, cases_per_setup: int, numbers: range = EVERY, limit: int | None = None
+    seed: int,
+    runner: str,
+    backend: str,
+    cases_per_setup: int,
+    numbers: range = EVERY,
+    limit: int | None = None,
+    aim: Aim = ANY,
 ) -> Rounds:
-    """Round after round: for ever, or those with these numbers."""
-    return Rounds(seed, runner, backend, cases_per_setup, numbers, limit)
+    """Round after round: for ever, or those with these numbers. aim: what all setups have."""
+    return Rounds(seed, runner, backend, cases_per_setup, numbers, limit, aim)
 
 
 def cases_before(number: int, cases_per_setup: int) -> int:
@@ -161,7 +169,7 @@ def part(limit: int | None, cases_per_setup: int, index: int, count: int) -> ran
     return range(index - 1, EVERY.stop if limit is None else enough_rounds(limit, cases_per_setup), count)
 
 
-def round_setup(seed: int, number: int, runner: str, backend: str) -> tuple[Swarm, Setup]:
+def round_setup(seed: int, number: int, runner: str, backend: str, aim: Aim = ANY) -> tuple[Swarm, Setup]:
     """A round's swarm, and the setup under it."""
     name = f"eagleeye {seed} {runner} {backend}"
     cycle, place = divmod(number, ROWS)
@@ -175,12 +183,16 @@ def round_setup(seed: int, number: int, runner: str, backend: str) -> tuple[Swar
         swarm = replace(swarm, size=WIDE)
     if number % WIDE_ROUNDS == BROAD_ROUND:
         swarm = replace(swarm, size=BROAD)
-    return swarm, examples(setups(runner, backend, swarm))(f"{name} {number} setup")
+    if aim == ANY:
+        return swarm, examples(setups(runner, backend, swarm))(f"{name} {number} setup")
+    return aim.swarm(swarm), examples(aimed_setups(runner, backend, swarm, aim))(f"{name} {number} setup")
 
 
-def round_cases(seed: int, number: int, runner: str, backend: str, cases_per_setup: int) -> Iterator[Case]:
+def round_cases(
+    seed: int, number: int, runner: str, backend: str, cases_per_setup: int, aim: Aim = ANY
+) -> Iterator[Case]:
     """One round: a swarm, a setup under it, then so many different cases on that setup, fewer in the first rounds."""
-    swarm, setup = round_setup(seed, number, runner, backend)
+    swarm, setup = round_setup(seed, number, runner, backend, aim)
     first, name = fullest(setup), f"eagleeye {seed} {runner} {backend} {number}"
     meetings = Meetings(setup, name)
     yield meetings.met(first)

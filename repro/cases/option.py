@@ -43,6 +43,8 @@ class Option:
     if_set: tuple[Need, ...] = ()
     # The values that are drawn; of options that came later, where they are set.
     drawn: tuple[Any, ...] = ()
+    # sglang names the reverse of the field, which is a truth.
+    reversed: bool = False
     # Came after the first seeds: written, and part of a case's digest, only where it is not at its default.
     later: bool = False
     # How people read it where it is set; {0} is the value.

@@ -181,6 +181,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         field="padded",
         name="disable_cuda_graph_padding",
+        reversed=True,
         meaning="a graph also runs batches smaller than its bucket (the reverse of sglang's flag)",
         if_set=(Need(lambda s, r, b: r.falls_back, "the {s.runner} runner has no batches that it leaves to eager"),),
         drawn=(False,),

@@ -183,7 +183,8 @@ class Campaign:
     about release, adapter, engine, torch, machine. known: how many cases showed a known issue, by issue, where known
     issues were asked about; such failures are no findings. only_mended: failures that cases showed only with known
     issues mended, and how often: the fault of a patch, or hidden by the issue that it mends; no findings. stale: in how
-    many cases each value was stale and had no known reader. workers: processes that ran cases at the same time; seconds
+    many cases each value was stale and had no known reader. aim: what all setups had, as options of python -m fuzz run;
+    empty: whatever was drawn. workers: processes that ran cases at the same time; seconds
     is then the longest, stages are added up.
     """
 
@@ -218,6 +219,7 @@ class Campaign:
     states: Mapping[str, int] = field(default_factory=dict)
     states_missing: tuple[str, ...] = ()
     stale: Mapping[str, int] = field(default_factory=dict)
+    aim: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists, texts and numbers."""

@@ -1,0 +1,189 @@
+"""The options of a setup in the words of sglang's command line: names, values, a server's flags, its saved arguments.
+
+A name is sglang's in the newest release or an older one, or the field of Setup.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from repro.cases.bounded_file import read_text
+from repro.cases.option import Option
+from repro.cases.options import OPTIONS
+
+# The largest bucket, of which the others are made; no field of a setup.
+MAX_BS = ("max_bs", "cuda_graph_max_bs", "cuda_graph_max_bs_decode")
+NAMED: Mapping[str, Option] = {
+    name: option for option in OPTIONS for name in (option.field, option.name, *option.older)
+}
+ADAPTS = -1  # the value of `adaptive` in a server's arguments, which do not say with how many steps it starts
+FILE_MAX = 1 << 20
+_CLOSE, _ALIKE = 3, 0.75
+_TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+_LAUNCH = re.compile(r"(?:^|/)python[0-9.]*$|^-m$|^sglang(?:\.launch_server|\.cli\.main)?$|^serve$|^-$")
+_SETTING = re.compile(r"[A-Z][A-Z0-9_]*=")
+
+
+class BadOption(ValueError):
+    """There is no such option, or it has no such value. The text is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of a server. place: what it was read from, for a person. value: a text, or what JSON had."""
+
+    name: str
+    value: Any
+    place: str
+
+
+def option_named(name: str, others: Iterable[str] = ()) -> Option:
+    """BadOption, with the names that are close, if there is none. others: names that would be right, too."""
+    name = _plain(name)
+    if name not in NAMED:
+        raise BadOption(f"{name}: no such option{close_to(name, [*NAMED, *others])}")
+    return NAMED[name]
+
+
+def close_to(name: str, names: Iterable[str]) -> str:
+    """The names that are meant, it may be, as the end of a sentence."""
+    close = difflib.get_close_matches(name, sorted(set(names)), _CLOSE, _ALIKE)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def value_of(option: Option, name: str, value: Any) -> Any:
+    """The field's value that a text, or a value of JSON, under this name means. BadOption."""
+    name = _plain(name)
+    by_field = name == option.field and name != option.name
+    try:
+        read = _typed(option, value)
+    except (TypeError, ValueError) as error:
+        raise BadOption(f"{name}={value}: {error}") from error
+    if option.reversed and not by_field:
+        read = not read
+    if option.bounds and read != ADAPTS and not option.bounds[0] <= read <= option.bounds[1]:
+        raise BadOption(f"{name}={value}: outside {option.bounds[0]}..{option.bounds[1]}")
+    if option.choices and read not in option.choices:
+        known = ", ".join(map(str, filter(None, option.choices)))
+        raise BadOption(f"{name}={value}: not driven; known are {known}")
+    return read
+
+
+def _typed(option: Option, value: Any) -> Any:
+    if option.field == "adaptive" and str(value).lower() in ("true", "false"):
+        return ADAPTS if str(value).lower() == "true" else 0
+    if isinstance(option.default, bool):
+        if str(value).lower() not in _TRUTHS:
+            raise ValueError("expected true or false")
+        return _TRUTHS[str(value).lower()]
+    if option.field == "capture_bs":
+        texts = re.split(r"[\s,]+", value.strip("[] ")) if isinstance(value, str) else value
+        return tuple(sorted({whole(text) for text in texts}))
+    if isinstance(option.default, str) or option.field == "runner":
+        return "" if option.field == "kv_dtype" and value == "auto" else str(value)
+    return whole(value)
+
+
+def whole(value: Any) -> int:
+    """ValueError if it is no integer."""
+    text = str(value)
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise ValueError("expected an integer of at least 0")
+    return int(text)
+
+
+def text_of(option: Option, value: Any) -> str:
+    """NAME=VALUE, as value_of reads it."""
+    if option.reversed:
+        value = not value
+    if isinstance(value, tuple):
+        return f"{option.name}={','.join(map(str, value))}"
+    if isinstance(value, bool) or (option.field == "adaptive" and value == ADAPTS):
+        return f"{option.name}={'true' if value else 'false'}"
+    return f"{option.name}={value or 'auto' if option.field == 'kv_dtype' else value}"
+
+
+def arguments(text: str) -> list[Argument]:
+    """What a command line, a file of one, a server's arguments as JSON or as its log has them, say. BadOption if it is
+    none of these, OSError if the file cannot be read."""
+    place = "--like"
+    if (
+        "\n" not in text
+        and len(text) < 4096
+        and (text.endswith((".json", ".sh", ".txt", ".log")) or Path(text).is_file())
+    ):
+        place, text = text, read_text(Path(text), FILE_MAX)
+    if text.lstrip().startswith("{"):
+        return _of_json(text, place)
+    if (start := text.find("ServerArgs(")) >= 0:
+        return _of_log(text[start:], place)
+    return list(_of_flags(text.replace("\\\n", " "), place))
+
+
+def _of_json(text: str, place: str) -> list[Argument]:
+    try:
+        form = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadOption(f"{place}: not JSON: {error}") from error
+    inner = form.get("server_args", form)
+    if not isinstance(inner, dict):
+        raise BadOption(f"{place}: server_args is no object")
+    return [Argument(name, value, place) for name, value in inner.items() if value is not None]
+
+
+def _of_log(text: str, place: str) -> list[Argument]:
+    try:
+        call = ast.parse(text[: _closed(text)], mode="eval").body
+        assert isinstance(call, ast.Call)
+        values = {word.arg: ast.literal_eval(word.value) for word in call.keywords if word.arg in (*NAMED, *_OTHERS)}
+    except (SyntaxError, ValueError, AssertionError, RecursionError) as error:
+        raise BadOption(f"{place}: ServerArgs(...) is cut, or not as sglang logs it") from error
+    return [Argument(str(name), value, place) for name, value in values.items() if value is not None]
+
+
+def _closed(text: str) -> int:
+    """The length of the text up to the parenthesis that closes its first one."""
+    depth = 0
+    for end, letter in enumerate(text, start=1):
+        depth += (letter == "(") - (letter == ")")
+        if letter == ")" and not depth:
+            return end
+    return len(text)
+
+
+# What else of a saved server chooses what is driven (fuzz/draw/aim.py).
+_OTHERS = (*MAX_BS, "enable_multi_layer_eagle", "disable_cuda_graph")
+
+
+def _of_flags(text: str, place: str) -> Iterator[Argument]:
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError as error:
+        raise BadOption(f"{place}: {error}") from error
+    name, values = "", list[str]()
+    for word in [*words, "--"]:
+        if word.startswith("--"):
+            if name:
+                yield Argument(name, " ".join(values) if values else True, f"--{name.replace('_', '-')}")
+            head, equals, value = word[2:].partition("=")
+            name, values = _plain(head), [value] if equals else []
+        elif name:
+            values.append(word)
+        elif not (_LAUNCH.search(word) or _SETTING.match(word)):
+            raise BadOption(f"{place}: {word!r} is neither a flag nor the start of a server{_hint(word)}")
+
+
+def _hint(word: str) -> str:
+    return "; there is no such file" if "." in word or "/" in word else ""
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("--").replace("-", "_")

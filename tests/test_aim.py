@@ -1,0 +1,171 @@
+"""Campaigns that are aimed: what --set, --with, --without and --like make of setups, and what they refuse."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from fuzz.aiming import Asked, aim_of, asked, like, pairs
+from fuzz.cluster.chunk import Chunk
+from fuzz.draw.aim import possible_states
+from fuzz.draw.rounds import rounds
+from fuzz.draw.states import possible
+from fuzz.options import options_of
+from fuzz.stats import Plan
+from repro.cases.case import Target, problems
+from repro.cases.codec import digest
+from repro.cases.server_args import BadOption, arguments
+
+KNOWN = {"model_path", "mem_fraction_static", "tp_size", "tp", "enable_dp_attention", "host"}
+# sets, with, without; the pair that is driven.
+AIMS = [
+    (["speculative_eagle_topk=4", "page_size=16"], [], [], ("draft", "triton")),
+    ([], ["enable_dp_attention"], [], ("draft", "triton")),
+    (["speculative_num_steps=5"], ["speculative_adaptive"], [], ("draft", "triton")),
+    (["cuda_graph_max_bs=32"], ["kv_cache_dtype"], ["page_size"], ("draft", "triton")),
+    (["context_length=2048", "attention_backend=fa3"], ["page_size"], [], ("draft", "fa3")),
+    ([], ["sliding_window", "layer_types", "enable_return_hidden_states"], [], ("decode", "triton")),
+    (["cuda_graph_bs=1", "max_running_requests=1"], [], ["disable_cuda_graph_padding"], ("draft", "triton")),
+    (["num_key_value_heads=3", "hidden_size=96", "num_draft_tokens=7"], [], [], ("draft", "triton")),
+    (["runner=kv_move"], ["speculative_eagle_topk"], [], ("kv_move", "triton")),
+]
+
+
+@pytest.mark.parametrize(("sets", "having", "without", "pair"), AIMS, ids=str)
+def test_every_drawn_case_is_valid_and_has_what_is_asked_for(
+    sets: list[str], having: list[str], without: list[str], pair: tuple[str, str]
+) -> None:
+    request = asked(sets, having, without)
+    assert next(pairs(request, "", "")) == pair
+    # A thousand of the first aim; others are drawn by the same code.
+    count = 1000 if sets == AIMS[0][0] else 200
+    drawn = list(itertools.islice(rounds(3, *pair, 8, aim=request.aim), count))
+    assert len(drawn) == count and len({case.setup for case in drawn}) > 20
+    for case in drawn:
+        assert problems(case) == [] and request.aim.fits(case.setup)
+
+
+def test_an_aim_is_the_same_after_a_way_through_text_and_changes_what_is_drawn() -> None:
+    aim = asked(["topk=2", "cuda_graph_bs=1,4", "padded=false"], ["kv_dtype"], ["window"]).aim
+    assert aim_of(str(aim)) == aim and aim_of("").fixed == ()
+    assert "--set disable_cuda_graph_padding=true" in str(aim) and "--with kv_cache_dtype" in str(aim)
+    plan = Plan(target=Target("0.5.23", "emulated"), runner="draft", backend="triton", seed=3, aim=str(aim))
+    chunk = Chunk(plan=plan, cases_per_setup=4, first=0, last=2)
+    again = Chunk.from_json(json.loads(json.dumps(chunk.to_json())))
+    cases = [*again.rounds()]
+    assert all(aim.fits(case.setup) for case in cases)
+    alone = rounds(3, "draft", "triton", 4, range(2), aim=aim)
+    assert [digest(case) for case in cases] == [digest(case) for case in alone]
+
+
+def test_what_an_aim_leaves_out_is_not_missed() -> None:
+    chains = asked(["topk=1"], ["adaptive"], ["enable_dp_attention"]).aim
+    every = possible("draft", "triton")
+    left = every - possible_states("draft", "triton", chains, every)
+    assert {"a tree", "data-parallel attention", "a busier rank"} <= left
+    assert not {"another number of draft steps before", "a window", "an idle batch"} & left
+
+
+@pytest.mark.parametrize(
+    ("sets", "having", "without", "said"),
+    [
+        (["speculative_eagle_topkk=4"], [], [], "--set speculative_eagle_topkk: no such option; did you mean"),
+        (["topk=4", "topk=2"], [], [], "--set topk=2: it is set to 4, too"),
+        (["topk=40"], [], [], "--set topk=40: outside 1..10"),
+        (["page_size=48"], [], [], "--set page_size=48: not driven; known are 1, 2, 4"),
+        (["page_size=many"], [], [], "--set page_size=many: expected an integer"),
+        (["cuda_graph_max_bs=1000"], [], [], "--set cuda_graph_max_bs=1000: outside"),
+        ([], ["adaptive"], ["adaptive"], "--without adaptive: it is asked for, too"),
+        ([], ["max_running_requests"], [], "it has no value that is drawn; use --set"),
+        (["dp_attention=false"], ["dp_attention"], [], "--with enable_dp_attention: it is set to False, too"),
+        (["topk=2"], ["speculative_adaptive"], [], "changes in chains, with topk 1 (the draft runner over triton)"),
+        (
+            ["topk=1", "num_steps=3", "num_draft_tokens=9"],
+            [],
+            [],
+            "--set speculative_num_draft_tokens=9: topk 1 needs num_draft_tokens == num_steps + 1",
+        ),
+        (["cuda_graph_bs=64", "max_running_requests=8"], [], [], "the largest bucket 64 exceeds 8 slots"),
+    ],
+    ids=str,
+)
+def test_unknown_and_contradictory_options_are_refused_in_one_line(
+    sets: list[str], having: list[str], without: list[str], said: str
+) -> None:
+    with pytest.raises(BadOption) as refused:
+        list(pairs(asked(sets, having, without), "", ""))
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+LAUNCH = (
+    "SGLANG_X=1 python -m sglang.launch_server --model-path meta/llama --tp 8 --speculative-algorithm EAGLE3 "
+    "--speculative-eagle-topk=4 --speculative-num-steps 3 --speculative-num-draft-tokens 8 --page-size 16 "
+    "--attention-backend fa3 --cuda-graph-max-bs 160 --context-length 32768 --mem-fraction-static 0.85"
+)
+
+
+def test_the_flags_of_a_server_become_an_aim_and_say_what_became_of_each() -> None:
+    request = like(arguments(LAUNCH), KNOWN)
+    assert str(request.aim) == (
+        "--set speculative_algorithm=EAGLE3 --set speculative_eagle_topk=4 --set speculative_num_steps=3 "
+        "--set speculative_num_draft_tokens=8 --set page_size=16"
+    )
+    assert list(pairs(request, "", "")) == [("draft", "fa3"), ("draft_extend", "fa3")]
+    assert list(pairs(request, "draft_extend", "triton")) == [("draft_extend", "triton")]
+    assert request.said == (
+        "--model-path meta/llama: not driven",
+        "--tp 8: a rank is driven alone",
+        "--cuda-graph-max-bs 160: scaled down to what is drawn; --set cuda_graph_max_bs=VALUE keeps it",
+        "--context-length 32768: scaled down to what is drawn; --set context_length=VALUE keeps it",
+        "--mem-fraction-static 0.85: not driven",
+    )
+    nearer = asked(["topk=2", "cuda_graph_max_bs=16"], [], [], request)
+    assert "--set speculative_eagle_topk=2" in str(nearer.aim) and "cuda_graph_max_bs_decode=16" in str(nearer.aim)
+
+
+def test_saved_arguments_and_logs_mean_what_the_flags_mean(tmp_path: Path) -> None:
+    saved = {"model_path": "m", "speculative_algorithm": "EAGLE", "speculative_eagle_topk": 2, "page_size": None}
+    saved |= {"enable_dp_attention": True, "disable_cuda_graph_padding": False, "cuda_graph_bs": [1, 2], "host": "x"}
+    file, info = tmp_path / "server_args.json", tmp_path / "info.json"
+    file.write_text(json.dumps(saved))
+    info.write_text(json.dumps({"version": "0.5.23", "server_args": saved}))
+    log = f"[2026-01-01] server_args=ServerArgs({', '.join(f'{name}={value!r}' for name, value in saved.items())}), ok"
+    aims = {like(arguments(text), KNOWN).aim for text in (str(file), str(info), log)}
+    (aim,) = aims
+    assert str(aim) == (
+        "--set speculative_algorithm=EAGLE --set speculative_eagle_topk=2 --set enable_dp_attention=true "
+        "--set disable_cuda_graph_padding=false"
+    )
+    plain = like(arguments("--page-size 4 --attention-backend triton"), KNOWN)
+    assert list(pairs(plain, "", "")) == [("decode", "triton")]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("--page-sise 4", "--page-sise: no such argument of sglang; did you mean page_size?"),
+        ("--speculative-algorithm NGRAM", "speculative_algorithm=NGRAM: not driven; known are EAGLE"),
+        ("--speculative-eagle-topk 400", "outside 1..10"),
+        ('{"page_size": 4', "not JSON"),
+        ("ServerArgs(page_size=4, x=", "cut, or not as sglang logs it"),
+        ("server_args.yaml", "neither a flag nor the start of a server; there is no such file"),
+        ("--page-size '4", "No closing quotation"),
+        ("--disable-cuda-graph", "without graphs and speculation nothing is driven"),
+    ],
+)
+def test_flags_that_mean_nothing_are_refused_in_one_line(text: str, said: str) -> None:
+    with pytest.raises(BadOption) as refused:
+        like(arguments(text), {*KNOWN, "disable_cuda_graph"})
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_the_command_line_hands_its_options_over() -> None:
+    words = ["run", "--target", "0.5.23/emulated", "--set", "topk=2", "--with", "page_size", "--without", "window"]
+    options = options_of(words)
+    assert (options.set, options.having, options.without, options.like) == (["topk=2"], ["page_size"], ["window"], None)
+    assert asked(options.set, options.having, options.without) == Asked(
+        values={"topk": 2, "window": 0}, having=("page_size",)
+    )
