@@ -114,7 +114,8 @@ _dumps: list[tuple[int, int]] = []
 def taken() -> dict[str, Array]:
     """What was found since this was last asked, by name, and under LAUNCHES how many launches were watched."""
     global _launches
-    recorded = {**_seen, LAUNCHES: np.asarray(_launches)}
+    # Sorted: which argument is met first depends on whether programs run at once or one by one.
+    recorded = {**dict(sorted(_seen.items())), LAUNCHES: np.asarray(_launches)}
     _seen.clear()
     _launches = 0
     return recorded
