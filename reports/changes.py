@@ -1,4 +1,4 @@
-"""What a reader must know first: what is new, fixed and regressed since the run before, and the figures."""
+"""The news for a reader: findings that are new, fixed or regressed since the run before, and the figures."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def latest(history: History) -> Run | None:
 
 
 def changes(subjects: Sequence[Subject], run: Run | None) -> dict[str, list[Change]]:
-    """By word, what is so since this run."""
+    """The subjects whose state changed with this run, by word."""
     by_kind: dict[str, list[Change]] = {word: [] for word, _ in WORDS}
     for subject in subjects:
         for word, ones in by_kind.items():
@@ -67,7 +67,7 @@ def changes(subjects: Sequence[Subject], run: Run | None) -> dict[str, list[Chan
 
 
 def holding(subjects: Sequence[Subject]) -> tuple[int, int]:
-    """How many proofs of fixes hold, of those that were run; each engine is one of its own."""
+    """The number of proofs of fixes that hold, and of those that were run; each engine counts by itself."""
     stops: dict[tuple[str, str], list[bool]] = {}
     for subject in subjects:
         for stop in subject.stops:
@@ -77,7 +77,7 @@ def holding(subjects: Sequence[Subject]) -> tuple[int, int]:
 
 
 def not_here(subjects: Sequence[Subject]) -> list[str]:
-    """Of each proof for which the host lacked releases, which."""
+    """The missing releases of each proof that this host could not make."""
     return [
         stop.detail
         for subject in subjects

@@ -1,4 +1,4 @@
-"""How far two targets agree, as a table in the terminal: a row for each oracle and each kind of output."""
+"""The agreement of two targets, as a table in the terminal: a row for each oracle and each kind of output."""
 
 from __future__ import annotations
 

@@ -161,13 +161,13 @@ def _all_releases(releases: dict[str, list[str]]) -> list[str]:
 
 
 def _verdicts(campaigns: Sequence[Campaign]) -> list[dict[str, object]]:
-    """What each oracle said in all campaigns together."""
+    """The verdicts of each oracle, counted over all campaigns."""
     frame = tables.verdicts(campaigns).groupby("oracle", sort=True)[["PASS", "UNKNOWN", "FAIL"]].sum().reset_index()
     return [dict(row) for row in frame.to_dict("records")]
 
 
 def _reasons(campaigns: Sequence[Campaign]) -> dict[str, dict[str, int]]:
-    """How runs ended, why oracles and runs were in doubt, and what was stale without a known reader, most often
+    """Endings of runs, reasons of doubt of oracles and runs, and stale values without a known reader, most often
     first."""
     reasons: dict[str, dict[str, int]] = {}
     for name in ("endings", "unknown", "unsupported", "errors"):
@@ -217,7 +217,7 @@ def _facts(campaigns: Sequence[Campaign]) -> list[tuple[str, list[tuple[str, str
 
 
 def _role(stop: FixRow) -> str:
-    """Which stop of a proof this is, in words."""
+    """The stop of a proof in words."""
     return ROLES.get(stop.role, "the fixed release, without the fix" if stop.role else "the proof")
 
 
@@ -257,7 +257,7 @@ def _environment() -> Environment:
 
 
 def _visible(value: object) -> str:
-    """What the template prints: as text with invisible characters spelled out; our own markup as it is."""
+    """The text that the template prints: invisible characters are spelled out, our own markup stays as it is."""
     return value if isinstance(value, Markup) else wording.printable(str(value))
 
 

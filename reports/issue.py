@@ -94,7 +94,7 @@ class CannotTell(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
-    """What an issue is written from. about: what the seed file says. span: what python -m repro bisect --json wrote.
+    """The material of an issue. about: that of the seed file. span: what python -m repro bisect --json wrote.
     first: what python -m repro first printed. script, test, patch: the texts of
     these files. subject: what a ledger holds of it. upstream: what the table of findings has of public threads."""
 

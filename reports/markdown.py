@@ -1,4 +1,4 @@
-"""What a history comes to as Markdown: for a pull request, a chat, or a job's summary."""
+"""A history's result as Markdown: for a pull request, a chat, or a job's summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the oracles said of a case that was run several times, as a table for a terminal."""
+"""The verdicts on a case that was run several times, as a table for a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from repro.traces.finding import Status, Verdict, by_oracle
 
 
 def show_outcome(console: Console, outcome: Outcome) -> None:
-    """What each oracle said that did not just pass: in how many runs, where, and why."""
+    """Print each oracle that did not just pass: in how many runs, where, and why."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     worst = by_oracle(verdict for run in outcome.runs for verdict in run)
     passed = [oracle for oracle, status in worst.items() if status is Status.PASS]

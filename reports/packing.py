@@ -21,7 +21,7 @@ _UNKNOWN_TIME = -1
 
 
 def pack(columns: Sequence[Mapping[str, Any]]) -> str:
-    """As JSON, compressed, in letters that mean nothing in HTML. The same columns give the same text."""
+    """Columns as compressed JSON, in letters that mean nothing in HTML. The same columns give the same text."""
     data = json.dumps(columns, separators=(",", ":")).encode()
     return base64.b64encode(gzip.compress(data, compresslevel=6, mtime=0)).decode()
 
@@ -69,6 +69,6 @@ def _numbers(name: str, label: str, numbers: pd.Series) -> dict[str, Any]:
 
 
 def _digests(texts: pd.Series) -> dict[str, Any]:
-    """Of one width, so that the page finds the n-th without a list of them."""
+    """Digests padded to one width, so that the page finds the n-th without a list of them."""
     width = int(texts.str.len().max()) if len(texts) else 0
     return {"name": "case", "label": "Case", "kind": "digest", "codes": "".join(texts.str.ljust(width))}

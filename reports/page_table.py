@@ -34,13 +34,13 @@ class TableRow:
 
 
 def has_pages(case: Case) -> bool:
-    """Whether attention reads page tables in this case, with more than a token a page."""
+    """True if attention reads page tables in this case, with more than a token a page."""
     return BACKEND_FACTS[case.setup.backend].reads_pages and case.setup.page_size > 1
 
 
 def table_rows(case: Case, number: int, bucket: int, cell: Cell | None) -> tuple[TableRow, ...]:
-    """Of a step: its requests, one row for all padding, and the row that a wrong cell names. Of padding all tokens lie
-    on page 0."""
+    """The rows of a step: its requests, one row for all padding, and the row that a wrong cell names. Padding's tokens
+    lie on page 0."""
     return tuple(_rows(case, number, bucket, cell))
 
 

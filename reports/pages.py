@@ -154,7 +154,7 @@ def _side(excerpt: Excerpt, finding: CampaignFinding) -> Side:
 
 
 def _judged(excerpt: Excerpt, place: int, finding: CampaignFinding) -> bool:
-    """Whether a value that differs is what was judged wrong. Of whole numbers each that differs is, in the wrong
+    """True if a value that differs is what was judged wrong. Of whole numbers each that differs is, in the wrong
     buffer's row and in what graph and eager were compared by; of others, which may differ within noise, the first wrong
     one alone: how far the rest may is not in the record."""
     judged_cell = finding.cell is not None and (excerpt.name, excerpt.row) == (finding.cell.buffer, finding.cell.row)

@@ -119,7 +119,8 @@ def _rows_max(case: Case, number: int) -> int:
 
 
 def last_held(steps: tuple[Step, ...], number: int, row: int) -> tuple[int, Request] | None:
-    """Which step before `number` last put a request into this row, and the request: a row not reset still holds it."""
+    """The last step before `number` that put a request into this row, and the request: a row not reset still holds
+    it."""
     for earlier in range(number - 1, -1, -1):
         if row < len(steps[earlier].requests):
             return earlier, steps[earlier].requests[row]
@@ -200,7 +201,7 @@ def _panel(case: Case, number: int, cell: Cell | None) -> Panel:
 
 
 def _has_request_rows(cell: Cell, setup: Setup) -> bool:
-    """Whether the wrong buffer has a row for each request, so that it can stand in the grid."""
+    """True if the wrong buffer has a row for each request, so that it can stand in the grid."""
     name = cell.buffer.rpartition(" ")[2]
     return name in (*RUNNER_FACTS[setup.runner].row_buffers, *OUTPUTS) and 0 <= cell.row < setup.max_bs
 

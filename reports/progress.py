@@ -81,7 +81,7 @@ def line(progress: Progress) -> str:
 
 
 def finding(result: CampaignFinding, state: str) -> str:
-    """What failed, where, how large its case is and where it is stored."""
+    """A line on a finding: oracle, place, size of its case, and the file that it is stored in."""
     requests = sum(len(step.requests) for step in result.case.steps)
     size = f"{counted(len(result.case.steps), 'step')}, {counted(requests, 'request')}"
     more = f", {counted(len(result.consequences), 'consequence')}" if result.consequences else ""

@@ -1,4 +1,4 @@
-"""What a campaign wrote with --json, in the form of a ledger's history, so that both are reported in one way."""
+"""A campaign's JSON record in the form of a ledger's history, so that both are reported in one way."""
 
 from __future__ import annotations
 

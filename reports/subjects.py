@@ -1,4 +1,4 @@
-"""What the report has a row and a page for: each fix, each stored seed that proves none, each finding."""
+"""The subjects of a report, a row and a page each: fixes, stored seeds that prove none, findings."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _named(row: FixRow) -> FixRow:
 
 
 def _latest_stops(rows: Sequence[FixRow]) -> tuple[FixRow, ...]:
-    """Of each engine those of the last run; of a role that was met twice there, the last."""
+    """The stops of each engine's last run; the last one of a role that was met twice there."""
     runs = {row.engine: row.run for row in rows}
     return tuple({(row.engine, row.role): row for row in rows if row.run == runs[row.engine]}.values())
 
@@ -251,7 +251,7 @@ def _stored(seed: str) -> Minimal:
 
 
 def _what(seed: str) -> str:
-    """What a stored seed says that it shows."""
+    """The bug that a stored seed says it shows."""
     path = SEEDS / Path(seed).name
     try:
         return str(read(path).about.get("fix", "")) if path.is_file() else ""

@@ -53,7 +53,7 @@ class HeatMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What was exercised of one runner with one backend, over all targets."""
+    """The coverage of one runner with one backend, over all targets."""
 
     runner: str
     backend: str

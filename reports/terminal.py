@@ -1,4 +1,4 @@
-"""What a history comes to, in the terminal: tables for people who watch, plain lines for pipes and logs."""
+"""A history's result in the terminal: tables for people who watch, plain lines for pipes and logs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def show(console: Console, history: History, issues: Sequence[Issue] = ()) -> No
 
 
 def show_changes(console: Console, history: History, all_subjects: Sequence[Subject]) -> None:
-    """What is new, regressed, fixed or flaky since the run before, a line each."""
+    """Print what is new, regressed, fixed or flaky since the run before, a line each."""
     run = latest(history)
     if run is None or len(history.runs) < 2:
         return
@@ -150,7 +150,7 @@ def show_campaigns(console: Console, campaigns: Sequence[Campaign]) -> None:
 
 
 def show_verdicts(console: Console, campaigns: Sequence[Campaign]) -> None:
-    """What each oracle said, by target, why it was UNKNOWN, and what was let pass as no reader is known."""
+    """Print verdicts by oracle and target, reasons of UNKNOWN, and values that passed for want of a known reader."""
     counts: dict[tuple[str, str], dict[str, int]] = {}
     reasons: dict[tuple[str, str], int] = {}
     for campaign in campaigns:

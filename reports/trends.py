@@ -1,4 +1,4 @@
-"""How campaigns went from run to run: throughput, false alarms, what could not be judged, by kind of campaign."""
+"""Campaigns from run to run: throughput, false alarms, cases that could not be judged, by kind of campaign."""
 
 from __future__ import annotations
 

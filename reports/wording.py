@@ -1,4 +1,4 @@
-"""How things are put into words, the same on the page and in the terminal: names, numbers, commands, odd characters."""
+"""Words for names, numbers, commands and odd characters, the same on the page and in the terminal."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def share(part: float, whole: float) -> str:
 
 
 def stale(campaigns: Sequence[Campaign]) -> dict[str, int]:
-    """What was stale and had no known reader, with where, and in how many cases, most often first."""
+    """Stale values without a known reader, with their place and number of cases, most often first."""
     total: Counter[str] = Counter()
     for campaign in campaigns:
         total.update({f"{value} ({campaign.runner}/{campaign.backend})": n for value, n in campaign.stale.items()})
@@ -78,10 +78,10 @@ def rate(campaign: Campaign) -> str:
 
 
 def bug_name(oracle: str, where: str) -> str:
-    """What a finding is called: the oracle, and where it failed if it said so."""
+    """The name of a finding: the oracle, and the place if it named one."""
     return f"{oracle}: {where}" if where else oracle
 
 
 def replay_command(seed: str, target: str) -> str:
-    """What a person types to see it again, quoted for the shell."""
+    """The command that replays a seed, quoted for the shell."""
     return f"python -m repro run {shlex.quote(seed)} --target {shlex.quote(target)}"

@@ -1,4 +1,4 @@
-"""How far two targets agree on the same cases: verdict by verdict, and output by output.
+"""The agreement of two targets on the same cases, verdict by verdict and output by output.
 
 Outputs are compared path by path, request by request. Integers (trees, tokens) are equal, or differ where rounding
 noise turns them over on one of the targets by itself, or the reference in float64 says that it may, or that both are
@@ -213,7 +213,7 @@ class _Comparison:
             self._count(VALUES, "not recorded")
 
     def _own_paths_apart(self, seen: StepOutputs, row: int) -> bool:
-        """Whether graph and eager gave this request different results on one and the same target, beyond rounding."""
+        """True if graph and eager gave this request different results on one and the same target, beyond rounding."""
         graph, eager = (seen.paths.get(path) for path in BOTH)
         if graph is None or eager is None or seen.turned[row]:
             return False
@@ -244,7 +244,7 @@ class _Comparison:
 
 
 def pair_of(setup: Setup) -> str:
-    """What is driven: "draft/triton"."""
+    """The pair that a setup drives: "draft/triton"."""
     return f"{setup.runner}/{setup.backend}"
 
 

@@ -1,4 +1,4 @@
-"""What one target showed of one case, in the form in which two targets are compared: verdicts, and the outputs of each
+"""One target's results of one case, in the form in which two targets are compared: verdicts, and the outputs of each
 step with what is known of their noise.
 """
 
@@ -33,8 +33,8 @@ Arrays = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
-    """What one path of one step left. integers, values: what was returned, by name, one row per request; of values a
-    recording keeps some columns, and widths says how many there were. slots: the KV slots written, the reserved page
+    """The results of one path of one step. integers, values: what was returned, by name, one row per request; of values
+    a recording keeps some columns, and widths says how many there were. slots: the KV slots written, the reserved page
     apart. kv: what was left in them, as far as it was recorded."""
 
     integers: Arrays
@@ -62,7 +62,7 @@ class StepOutputs:
     right: Mapping[str, Mapping[str, tuple[bool, ...]]] = field(default_factory=dict)
 
     def grants(self, path: str, names: Iterable[str], row: int) -> bool:
-        """Whether the reference was asked for all of these outputs, and grants them to this request."""
+        """True if the reference was asked for all of these outputs, and grants them to this request."""
         known = self.right.get(path, {})
         return all(name in known and known[name][row] for name in names)
 
@@ -142,7 +142,7 @@ def _step(case: Case, arrays: Mapping[tuple[int, str], Arrays], number: int) -> 
 
 
 def _unsure(reference: Arrays, eager: Outputs, row: int) -> bool:
-    """Whether the reference says of one of a request's integers that rounding decides."""
+    """True if the reference says of one of a request's integers that rounding decides."""
     bounds = (reference.get(f"{name}.bound") for name in eager.integers)
     return any(bound is not None and len(bound) > row and np.isinf(bound[row]).any() for bound in bounds)
 
@@ -150,7 +150,7 @@ def _unsure(reference: Arrays, eager: Outputs, row: int) -> bool:
 def _noise(
     eager: Outputs, variants: Sequence[Outputs], slots_of_rows: Sequence[frozenset[int]]
 ) -> dict[str, tuple[float, ...]]:
-    """By output, and KV: how far each request's values moved in an eager pass over almost the same inputs."""
+    """The distance that each request's values moved in an eager pass over almost the same inputs, by output, and KV."""
     kv = (max((distance(v.kv, eager.kv, slots)[0] for v in variants), default=0.0) for slots in slots_of_rows)
     values = {
         name: tuple(
@@ -184,7 +184,7 @@ def _outputs(recorded: Arrays, page_size: int) -> Outputs | None:
 
 
 def _right(reference: Arrays, path: Outputs, rows: int) -> dict[str, tuple[bool, ...]]:
-    """By output, for each request, whether a reference that follows a path's choices as far as rounding explains them
+    """For each output and request, True if a reference that follows a path's choices as far as rounding explains them
     made all of the request's, or lies as near to its values as rounding explains. What it was not asked is left out."""
     outputs = {**path.integers, **path.values}
     known = [name for name in outputs if name in reference and f"{name}.bound" in reference]
@@ -210,12 +210,12 @@ def _numbers(array: Array) -> frozenset[int]:
 
 
 def turned(eager: Outputs, variant: Outputs, row: int) -> bool:
-    """Whether two paths gave this request different integers: another tree, other tokens."""
+    """True if two paths gave this request different integers: another tree, other tokens."""
     return unlike(eager.integers, variant.integers, row)
 
 
 def unlike(some: Arrays, others: Arrays, row: int) -> bool:
-    """Whether these arrays, by name, differ in a request's row."""
+    """True if these arrays, by name, differ in a request's row."""
     return any(not _same_row(some.get(name), others.get(name), row) for name in some.keys() | others.keys())
 
 
@@ -230,7 +230,7 @@ def thinned(array: Array, count: int) -> Array:
 
 
 def apart(left: Outputs, right: Outputs, name: str, row: int) -> tuple[float, float]:
-    """How far apart this output of a request is at most, in the columns that both hold, and the largest magnitude of
+    """The largest distance in this output of a request, in the columns that both hold, and the largest magnitude of
     the other. Infinitely far where one has no such row, or only one is a number."""
     a, b = (outputs.values.get(name) for outputs in (left, right))
     if a is None or b is None or left.widths[name] != right.widths[name] or not len(a) > row < len(b):
@@ -240,7 +240,7 @@ def apart(left: Outputs, right: Outputs, name: str, row: int) -> tuple[float, fl
 
 
 def distance(a: Contents, b: Contents, slots: frozenset[int]) -> tuple[float, float]:
-    """How far apart the values in these slots are at most, of those that both hold, and the largest magnitude of b.
+    """The largest distance between values in these slots, of those that both hold, and the largest magnitude of b.
     Infinitely far where only one is a number. (0, 0) where nothing is compared."""
     both = sorted(slots & a.keys() & b.keys())
     if not both:

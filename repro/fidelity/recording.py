@@ -39,7 +39,7 @@ class BadRecording(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """What a target showed."""
+    """A target's observations."""
 
     target: Target
     observations: tuple[Observation, ...]

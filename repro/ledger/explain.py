@@ -1,4 +1,4 @@
-"""Whether known issues explain a failing case: an experiment, on the same release with what mends them.
+"""Explains a failing case by known issues: an experiment, on the same release with what mends them.
 
 A failure is explained if it goes away there, or if an issue that nothing is known to mend names it in full. What else
 is left is a failure of its own. What runs is passed in.
@@ -172,7 +172,7 @@ class Explainer:
         return self._runs[key]
 
     def _responsible(self, case: Case, target: Target, gone: Sequence[Verdict], applied: Sequence[Issue]) -> Issue:
-        """Of issues that were mended together, the one to which these failures are put down: that names them, else
+        """The issue, of those mended together, to which these failures are put down: one that names them, else
         the first that makes them go away alone. What fails alike is asked for once."""
         likely = _speaking_of(gone, case.setup, applied)
         if len(likely) == 1:
@@ -194,13 +194,13 @@ class Explainer:
 
 
 def _right_again(run: Sequence[Verdict], oracles: Collection[str]) -> bool:
-    """Whether it ended well, what these oracles say is right, and none raised."""
+    """True if the run ended well, these oracles passed, and none raised."""
     passed = {verdict.oracle for verdict in run if verdict.status is Status.PASS}
     return {ENDED, *oracles} <= passed and not any(verdict.where == RAISED for verdict in run)
 
 
 def _speaking_of(failures: Sequence[Verdict], setup: Setup, applied: Sequence[Issue]) -> Sequence[Issue]:
-    """Of issues that were mended together, those that name what failed, else those that name its oracle."""
+    """The issues, of those mended together, that name what failed, else those that name its oracle."""
     oracles = {f"{setup.runner}/{setup.backend} {v.oracle}" for v in failures}
     by_name = [issue for issue in applied if any(issue.names(setup, v) for v in failures)]
     by_oracle = [issue for issue in applied if oracles & {text.partition(": ")[0] for text in issue.explains}]

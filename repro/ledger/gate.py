@@ -103,7 +103,7 @@ def _told(finding: CampaignFinding) -> str:
 
 
 def judge_fix(rows: Sequence[FixRow], code: int, error: str) -> Judgement:
-    """Whether a fix is proven. rows: what its table says, of all its proofs. code and error: what the command ended
+    """The judgement on a fix. rows: those of its table, of all its proofs. code and error: what the command ended
     with, for when that is not in the table."""
     problems = [
         f"#{row.number} {row.runner}/{row.backend} on {row.target}: {row.problem}" for row in rows if row.problem
@@ -117,14 +117,14 @@ def judge_fix(rows: Sequence[FixRow], code: int, error: str) -> Judgement:
 
 
 def judge_issue(issue: Issue, today: date) -> Judgement:
-    """Whether somebody has to look at a known issue again."""
+    """Red if a known issue has expired, and somebody has to look at it again."""
     if issue.expired(today):
         return Judgement(color=Color.RED, text=f"the known issue has expired, look at it again: {issue}")
     return Judgement(color=Color.GREEN)
 
 
 def changes(history: History, run: str) -> list[str]:
-    """What became of the states in this run: what is new, fixed, regressed or flaky since the runs before it."""
+    """The states that changed in this run: what is new, fixed, regressed or flaky since the runs before it."""
     rows = measurements(history)
     now, before = states(rows), states(row for row in rows if row.run != run)
     lines = []
@@ -139,7 +139,7 @@ def changes(history: History, run: str) -> list[str]:
 
 
 def measured(history: History, run: str) -> bool:
-    """Whether anything at all was measured in this run: nothing is not green."""
+    """True if anything was measured in this run: a run of nothing is not green."""
     checks = any(row.run == run and row.status in (PASS, FAIL) for row in history.checks)
     fixes = any(row.run == run and row.status in (PASS, FAIL) for row in history.fixes)
     return checks or fixes or any(row.run == run and row.campaign.judged for row in history.campaigns)

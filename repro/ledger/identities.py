@@ -60,7 +60,7 @@ def _put(connection: sqlite3.Connection, table: str, row: dict[str, Any], forms:
 
 
 class _Known:
-    """What the stored findings say of each fingerprint of before. Mutable."""
+    """The stored findings of each fingerprint of before. Mutable."""
 
     def __init__(self) -> None:
         self.kinds: defaultdict[str, set[Kind]] = defaultdict(set)
@@ -100,7 +100,7 @@ def _findings(connection: sqlite3.Connection, rest: defaultdict[str, Counter[str
 
 
 def _backends(connection: sqlite3.Connection) -> dict[str, str]:
-    """Of each runner its backend, where the ledger knows but one."""
+    """The backend of each runner, if the ledger knows but one."""
     by_runner = defaultdict(set)
     for table in ("cases", "fixes", "findings"):
         for runner, backend in connection.execute(f"SELECT DISTINCT runner, backend FROM {table}"):
@@ -147,7 +147,8 @@ def _failure(row: dict[str, Any], kind: Kind) -> dict[str, str]:
 
 
 def _trouble(connection: sqlite3.Connection, rest: defaultdict[str, Counter[str]]) -> None:
-    """Of cases their campaign says why they were not run; a check and a stop of a proof say so themselves."""
+    """Tell unsupported rows from errors: a case's reason is in its campaign, a check and a stop of a proof have their
+    own."""
     was = UNFIT.upper()
     for row in _rows(connection, "checks"):
         if row["status"] == was:

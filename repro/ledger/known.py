@@ -31,7 +31,8 @@ class BadIssues(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Issue:
-    """What may fail where: see the head of known_issues.toml. mended_by: names of backports. setups: conditions."""
+    """A known issue: the head of known_issues.toml says what each field is. mended_by: names of backports. setups:
+    conditions."""
 
     title: str
     link: str
@@ -59,7 +60,7 @@ class Issue:
         return bool(self.setups) and self.concerns(setup) and _named(setup, verdict)[-1] in self.explains
 
     def holds_on(self, release: str, engine: str) -> bool:
-        """Whether this target is one of its targets. What has no release number is not."""
+        """True if this target is one of its targets. A target without a release number is not."""
         return any(_holds(text, release, engine) for text in self.targets)
 
     def expired(self, today: date) -> bool:

@@ -17,7 +17,7 @@ from repro.ledger.schema import TABLES, BadLedger, columns, connect_to_read, con
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """What one ledger added to another: runs and rows that were not there before."""
+    """The runs and rows that one ledger added to another."""
 
     source: Path
     runs: int
@@ -62,7 +62,7 @@ def _join(connection: sqlite3.Connection, source: Path) -> Joined:
 
 
 def _found(source: Path, other: sqlite3.Connection, query: str) -> Iterator[tuple[object, ...]]:
-    """What a source answers; what goes wrong meanwhile is its trouble, and not that of the ledger written to."""
+    """The rows of a source. An error meanwhile is reported as the source's, not as that of the ledger written to."""
     with trouble(source):
         yield from other.execute(query)
 

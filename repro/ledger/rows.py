@@ -56,7 +56,7 @@ class CaseRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseCount:
-    """How many case rows agree in all of these, and their sums."""
+    """The number of case rows that agree in all of these fields, and their sums."""
 
     run: str
     target: str

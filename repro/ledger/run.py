@@ -93,7 +93,7 @@ class LedgerRun:
                 self.ledger.fix(fix)
 
     def facts(self, facts: Mapping[str, str]) -> None:
-        """What has become known of where this run takes place."""
+        """Add facts about the place of this run."""
         for name, text in facts.items():
             texts = self._facts.setdefault(name, {})
             if len(texts) < FACTS_MAX:
@@ -187,7 +187,7 @@ def finding_row(run: str, finding: Finding) -> FindingRow:
 
 
 def wanted(about: Mapping[str, AboutValue], outcome: Outcome) -> tuple[str, str]:
-    """What a seed says of the release that it was run on: PASS, FAIL or "" (nothing), and by which oracle it fails."""
+    """The expectation of a seed for the release it was run on: PASS, FAIL or "" (none), and the oracle it fails by."""
     try:
         oracle = wanted_oracle(outcome, about, outcome.facts.get("sglang", outcome.target.sglang))
     except BadSeed:
@@ -204,7 +204,7 @@ def check_of_outcome(run: str, outcome: Outcome, expects: str = "", oracle: str 
 
 
 def check_of_finding(run: str, outcome: Outcome, fingerprint: str) -> CheckRow:
-    """Whether a finding is seen again, in this outcome of its case."""
+    """The check row that says if a finding is seen again, in this outcome of its case."""
     of_finding = next((verdict for verdict in _failures(outcome) if verdict.fingerprint == fingerprint), None)
     return _check(run, f"{FINDING}{fingerprint}", outcome, of_finding, "")
 

@@ -61,7 +61,7 @@ def measurements(history: History) -> list[CheckRow]:
 
 
 def _check(finding: FindingRow) -> CheckRow:
-    """What a campaign saw of its finding. One that was not tried in fresh processes failed when it was found."""
+    """A campaign's finding as a check. One that was not tried in fresh processes failed when it was found."""
     came_back = finding.failed > 0 or finding.tried == 0
     return CheckRow(
         run=finding.run,

@@ -19,7 +19,7 @@ NOT_ENDED = "not ended"
 
 
 def verdicts_text(verdicts: Iterable[Verdict]) -> str:
-    """What the oracles said: PASS bucket staged; UNKNOWN slot0_padding."""
+    """The oracles by status: PASS bucket staged; UNKNOWN slot0_padding."""
     names: defaultdict[Status, list[str]] = defaultdict(list)
     for oracle, status in by_oracle(verdicts).items():
         names[status].append(oracle)
@@ -27,7 +27,7 @@ def verdicts_text(verdicts: Iterable[Verdict]) -> str:
 
 
 def transitions_text(transitions: Iterable[Transition]) -> str:
-    """Which buckets followed which, with * where the last one was padded: 0>4 4>2*."""
+    """The pairs of buckets that followed each other, with * if the last one was padded: 0>4 4>2*."""
     return " ".join(f"{transition.before}>{transition.after}{'*' * transition.padded}" for transition in transitions)
 
 

@@ -64,7 +64,7 @@ class Ledger:
         return run.id
 
     def facts(self, run: str, facts: Mapping[str, str]) -> None:
-        """What has become known of where this run takes place; texts of one name are listed, each once."""
+        """Add facts about the place of this run; texts of one name are listed, each once."""
         with self._lock, trouble(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -125,5 +125,5 @@ def now() -> str:
 
 
 def own_facts() -> dict[str, str]:
-    """What every run knows of where it is."""
+    """The facts about its host that every run has."""
     return {"python": platform.python_version(), "machine": platform.machine(), "system": platform.system()}

@@ -45,7 +45,7 @@ def attempts(run: Run, judge: Judge, case: Case, tries: int) -> Iterator[Attempt
 
 
 def confirm(run: Run, judge: Judge, case: Case, fingerprint: str, tries: int) -> tuple[int, int]:
-    """How many of how many runs failed with this fingerprint; another failure is no confirmation.
+    """The number of runs that failed with this fingerprint, and of all runs; another failure is no confirmation.
 
     `run` gives every run a fresh process. A run that did not take place counts neither way: tried
     is then below `tries`, and 0 if the case could not be run at all.

@@ -1,5 +1,5 @@
-"""What went wrong first: of a failing run, the first buffer, row and step that was wrong, and where in sglang's sources
-the error came out."""
+"""The first divergence of a failing run: the first wrong buffer, row and step, and the line of sglang's sources at
+which the error came out."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class FirstDivergence:
 
 
 def of_run(trace: Trace, verdicts: Sequence[Verdict], *, exact: bool = False) -> FirstDivergence:
-    """What this run establishes. Of several wrong places in a step, that of the earliest oracle: oracles come in the
-    order in which a step goes, from staged inputs to outputs."""
+    """The first divergence of this run. Of several wrong places in a step, that of the earliest oracle: oracles come in
+    the order in which a step goes, from staged inputs to outputs."""
     failures = [
         (verdict.cell.step, number, verdict)
         for number, verdict in enumerate(verdicts)
@@ -76,7 +76,7 @@ def of_run(trace: Trace, verdicts: Sequence[Verdict], *, exact: bool = False) ->
 
 
 def of_outcome(outcome: Outcome) -> FirstDivergence:
-    """What the runs of an outcome establish: the first of them that failed."""
+    """The first divergence of the first run that failed."""
     failed = next((run for run in outcome.runs if any(verdict.status is Status.FAIL for verdict in run)), ())
     return of_run(Trace(ended=outcome.ended), failed) if failed else FirstDivergence()
 

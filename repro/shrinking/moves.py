@@ -1,4 +1,4 @@
-"""How a pass moves from case to case: the searches that all passes are made of, and the changes they propose."""
+"""Moves from case to case: the searches that all passes are made of, and the changes they propose."""
 
 from __future__ import annotations
 
@@ -114,7 +114,8 @@ def refit(case: Case, **changes: Any) -> Case:
 
 
 def filled(case: Case, **changes: Any) -> Case:
-    """As refit, with every request as long as the setup allows: fewer branches may fail with longer prefixes only."""
+    """The refit case with every request as long as the setup allows: fewer branches may fail with longer prefixes
+    only."""
     case = refit(case, **changes)
     if setup_problems(case.setup):
         return case

@@ -1,4 +1,4 @@
-"""Where a wrong value of an input buffer came from: which line of sglang wrote that row in this call or, if none did,
+"""The origin of a wrong value of an input buffer: the line of sglang that wrote that row in this call or, if none did,
 the earlier call whose value is still there. From a trace in which writes were noted (runners/sessions/writes.py)."""
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def outcome_of(
 
 
 def line(outcome: Outcome) -> str:
-    """Which oracle failed, where, and k of n; or why not."""
+    """A line on an outcome: the oracle that failed, its place, and k of n; or the reason why nothing was judged."""
     where, n = f"{outcome.seed} on {outcome.target}", len(outcome.runs)
     if outcome.status is None:
         return f"{outcome.word} {where}: {trouble(outcome.ended)}"
@@ -121,7 +121,7 @@ def beside_expected(outcome: Outcome, about: Mapping[str, AboutValue]) -> str:
 
 
 def wanted_oracle(outcome: Outcome, about: Mapping[str, AboutValue], release: str) -> str | None:
-    """As expected() says of this release on the outcome's engine; None, too, for an oracle that judges nothing there:
+    """The oracle that expected() names for this release and engine; None, too, for an oracle that judges nothing there:
     of a run that came to its end, the emulated engine alone records what each of them reads."""
     wanted = expected(about, release, outcome.target.engine)
     statuses = [by_oracle(run) for run in outcome.runs]

@@ -40,7 +40,7 @@ class _Search:
         self._tried: set[str] = set()
 
     def run(self, case: Case) -> bool:
-        """Whether this case fails. _Spent if the budget does not allow to find out."""
+        """True if this case fails. _Spent if the budget does not allow another run."""
         if self._runs_left <= 0 or self._clock() >= self._stop:
             raise _Spent
         self._runs_left -= 1

@@ -61,12 +61,12 @@ def keep(folder: Path, finding: Finding) -> Path:
 
 
 def finding_path(folder: Path, target: Target, oracle: str, fingerprint: str) -> Path:
-    """Where the best form of a finding is stored."""
+    """The file of a finding's best form."""
     return folder / re.sub(r"[^A-Za-z0-9.]+", "-", str(target)).strip("-") / f"{oracle}-{fingerprint}.json"
 
 
 def about(finding: Finding, *, shrunk_from: str = "") -> dict[str, AboutValue]:
-    """What a seed file says about the finding that it was stored for."""
+    """The `about` of a seed file that is stored for this finding."""
     verdict = finding.verdict
     seen = f"{finding.failed} of {finding.tried} runs in fresh processes" if finding.tried else "seen, not confirmed"
     cell = str(verdict.cell or "")

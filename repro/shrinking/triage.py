@@ -43,7 +43,7 @@ class TriageHooks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What may be spent on one failure. runs, seconds: on making it small; with `each_way` once in kept sessions and
+    """The budget of one failure. runs, seconds: to make it small; with `each_way` once in kept sessions and
     once more in fresh processes, else in all. tries: fresh processes that confirm the smallest case; 0: the first
     confirmation is enough. first_tries: fresh processes in which each candidate is tried first."""
 
@@ -115,11 +115,11 @@ class Triage:
         return finding
 
     def fails(self, case: Case, run: Run) -> bool:
-        """Whether a run of the case shows the failure."""
+        """True if a run of the case shows the failure."""
         return any(self._shows(case, attempt) for attempt in attempts(run, self.hooks.judge, case, 1))
 
     def _shows(self, case: Case, attempt: Attempt) -> bool:
-        """Whether it shows the failure; if so, its verdict is that of the case from now on."""
+        """True if the attempt shows the failure; if so, its verdict is that of the case from now on."""
         verdict = attempt.failure(self.verdict.fingerprint)
         if verdict is not None:
             self._verdicts[case] = verdict

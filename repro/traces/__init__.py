@@ -1,1 +1,1 @@
-"""What was seen, and what oracles concluded from it."""
+"""The record of a run, and the conclusions of oracles from it."""

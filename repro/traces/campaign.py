@@ -1,4 +1,4 @@
-"""What a campaign did, as frozen values with a JSON form: written by the campaign, read by the reports.
+"""A campaign's record, as frozen values with a JSON form: written by the campaign, read by the reports.
 
 Everything a report shows is in here; a report never runs or judges anything again.
 """
@@ -40,7 +40,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Covered:
-    """How many replays made this transition."""
+    """A transition and the number of replays that made it."""
 
     transition: Transition
     count: int
@@ -320,7 +320,8 @@ def replay_from_json(form: Mapping[str, Any]) -> Replay:
 
 
 def _renamed(forms: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:
-    """What findings of an earlier version's record are called now, by the seed and the fingerprint that they had."""
+    """Today's fingerprints of findings of an earlier version's record, by the seed and the fingerprint that they
+    had."""
     names: dict[tuple[str, str], list[str]] = {}
     for form in (part for campaign in forms for part in campaign["findings"]):
         known = names.setdefault((form["seed"], form["fingerprint"]), [])

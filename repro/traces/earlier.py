@@ -26,7 +26,8 @@ _LABELS = {
 
 
 def told_apart(how: str, why: str) -> Termination:
-    """How a run ended, in this word and for this reason. ValueError if it is no such word of any version."""
+    """The termination that this word of an earlier version means, for this reason. ValueError if no version has the
+    word."""
     if how != UNFIT:
         return Termination(how)
     return Termination.ERROR if _OF_OURS.match(why) else Termination.UNSUPPORTED

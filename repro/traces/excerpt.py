@@ -90,7 +90,7 @@ def _rows(step: int, name: str, graph: Array, eager: Array, cell: Cell | None) -
 
 
 def _flat(array: Array | None) -> Array | None:
-    """As [rows, values]; None if it has no rows."""
+    """The array as [rows, values]; None if it has no rows."""
     if array is None or array.ndim == 0 or array.size == 0:
         return None
     return array.reshape(len(array), math.prod(array.shape[1:]))

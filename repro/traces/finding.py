@@ -1,4 +1,4 @@
-"""What was concluded: three-valued verdicts, findings, and the fingerprint by which a bug is recognised."""
+"""Conclusions: three-valued verdicts, findings, and the fingerprint by which a bug is recognised."""
 
 from __future__ import annotations
 
@@ -87,8 +87,9 @@ def fingerprint(runner: str, backend: str, oracle: str, where: str, buffer: str 
 
 
 def first_first(failures: Iterable[Verdict]) -> list[Verdict]:
-    """By the order in which values went wrong: by step, and of one step by oracle, as these come in the order in which
-    a step goes, from staged inputs over plans and reads to outputs. Failures without a value come last."""
+    """Failures in the order in which values went wrong: by step, and within a step by oracle, as these come in the
+    order in which a step goes, from staged inputs over plans and reads to outputs. Failures without a value come
+    last."""
     return sorted(failures, key=lambda verdict: verdict.cell.step if verdict.cell else math.inf)
 
 
@@ -98,7 +99,7 @@ def worst(verdicts: Iterable[Verdict]) -> Status:
 
 
 def by_oracle(verdicts: Iterable[Verdict]) -> dict[str, Status]:
-    """What each oracle said, which may have several verdicts: the merged status, in the order in which they came."""
+    """The status of each oracle, merged from its verdicts, in the order in which they came."""
     statuses: dict[str, Status] = {}
     for verdict in verdicts:
         statuses[verdict.oracle] = max(verdict.status, statuses.get(verdict.oracle, Status.PASS))

@@ -32,7 +32,7 @@ def of_sglang(places: Sequence[str]) -> str:
 
 
 def reason(detail: str) -> str:
-    """What happened, in one line: the last of an exception's report. Of a process that died, whose report ends with
+    """An error in one line: the last of an exception's report. Of a process that died, whose report ends with
     where the interpreter began: why, and the innermost frame of sglang, else of the harness."""
     dying = _dying(detail)
     if not dying:

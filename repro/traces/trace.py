@@ -1,4 +1,4 @@
-"""What happened when a case was run: how it ended, and every array that was seen on the way.
+"""The record of a case that was run: how it ended, and every array that was seen on the way.
 
 Oracles judge from this record alone. An array is named by (step, path, name); paths are the rows of
 repro/traces/paths.py. Row-shaped arrays have one row per request; where a row is one value wide, they are flat.
@@ -26,7 +26,7 @@ STALE, NOTHING = "stale, no reader known", "nothing"
 
 
 class Termination(StrEnum):
-    """How a run ended. Neither of the last two is sglang's bug, and neither was a run of the case.
+    """The ways in which a run ends. Neither of the last two is sglang's bug, and neither was a run of the case.
 
     UNSUPPORTED: declared before it was tried, with the release's reason or a stand-in's. ERROR: the harness, an adapter
     or the environment failed, which is never passed over in silence.
@@ -41,7 +41,7 @@ class Termination(StrEnum):
 
     @property
     def took_place(self) -> bool:
-        """Whether the case was run at all."""
+        """True if the case was run at all."""
         return self not in (Termination.UNSUPPORTED, Termination.ERROR)
 
 

@@ -38,7 +38,7 @@ class Kept:
 
 
 def beside(seed: Path) -> Path:
-    """Where the trace of a finding lies: beside its seed."""
+    """The file of a finding's trace, beside its seed."""
     return seed.with_name(seed.name.removesuffix(".json") + SUFFIX)
 
 
