@@ -50,14 +50,14 @@ class Cause:
 
     @property
     def consequences(self) -> tuple[str, ...]:
-        """What else fails in these cases: oracle and place, each once."""
+        """The other failures of these cases: oracle and place, each once."""
         own = kind(self.first)
         every = dict.fromkeys(kind(verdict) for failing in self.cases for verdict in failing.failures)
         return tuple(f"{oracle} at {where}" if where else oracle for oracle, where in every if (oracle, where) != own)
 
     @property
     def name(self) -> str:
-        """What failed, for a file: runner, backend, oracle, where."""
+        """The failure as a file's name: runner, backend, oracle, where."""
         words = (self.first.runner, self.first.backend, self.first.oracle, self.first.where)
         return re.sub(r"[^A-Za-z0-9_.]+", "-", "-".join(filter(None, words))).strip("-")[:NAME_MAX]
 

@@ -36,10 +36,10 @@ Explain = Callable[[Case, Target, Sequence[Verdict]], Explained]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """What is passed in. pool: opens a worker on a target, with its log, and whether it notes who writes input buffers.
-    lacks: why a target cannot be used. explaining: opens what puts failing cases of a release down to known issues.
-    version: the release that a tree counts as. kept: the folder in which results on a target may be kept. source: a
-    target's import path. tracing: as pool, of sessions whose traces say which files they ran."""
+    """Functions that are passed in. pool: opens a worker on a target, with its log; True: it notes who writes input
+    buffers. lacks: why a target cannot be used. explaining: opens what puts failing cases of a release down to known
+    issues. version: the release that a tree counts as. kept: the folder in which results on a target may be kept.
+    source: a target's import path. tracing: as pool, of sessions whose traces say which files they ran."""
 
     pool: Callable[[Target, Path, bool], AbstractContextManager[Ways]]
     lacks: Callable[[Target], str]
@@ -120,7 +120,7 @@ def _touched(named: Sequence[str], target: Target, base: Target, plan: Plan, too
 
 
 def _base_of(target: Target, tools: Tools) -> Target | None:
-    """What a tree is held against where no base is given: the newest release that is here and no newer than the tree's
+    """The base of a tree for which none is given: the newest release that is here and no newer than the tree's
     version; of all, if it does not know its version. None for a release. BadInput if none is here."""
     if not target.is_checkout:
         return None

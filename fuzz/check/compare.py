@@ -1,5 +1,5 @@
-"""Which failures of a case a change brings: those that its base does not show in the same case or, of a release without
-a base, those that no known issue explains."""
+"""The failures of a case that a change brings: those that its base does not show in the same case or, of a release
+without a base, those that no known issue explains."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ PROGRESS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
-    """How cases are run on one target. expect: the setups that come next; foresee: the same by their cases, which are
-    run ahead. send: the cases that follow the next one on its setup."""
+    """The ways to run cases on one target. expect: the setups that come next; foresee: the same by their cases, which
+    are run ahead. send: the cases that follow the next one on its setup."""
 
     run: Callable[[Case], Trace]
     run_fresh: Callable[[Case], Trace]
@@ -48,7 +48,7 @@ class Ways:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """Which failures of a case the change brings, and why the others are none of its. general: whether that goes for
+    """The failures of a case that the change brings, and why the others are not its. general: True if that holds for
     the same failures of other cases. doubt: why nothing can be said; then none is in `brought`."""
 
     brought: tuple[Verdict, ...] = ()
@@ -230,7 +230,7 @@ def steady(case: Case, run: Callable[[Case], Trace], run_fresh: Callable[[Case],
 
 
 def identity(verdict: Verdict) -> tuple[str, ...]:
-    """What makes two failures the same: runner, backend, oracle, where, and the buffer that is wrong first."""
+    """The identity of a failure: runner, backend, oracle, where, and the buffer that is wrong first."""
     buffer = verdict.cell.buffer if verdict.cell else ""
     return verdict.runner, verdict.backend, verdict.oracle, verdict.where, buffer
 

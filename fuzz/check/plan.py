@@ -121,7 +121,7 @@ def _item(setup: Setup, kind: str) -> Item:
 
 
 def _options(setup: Setup) -> frozenset[str]:
-    """Those in which this setup is not as sglang is by itself, in its words."""
+    """The options in which this setup differs from sglang's defaults, in its words."""
     defaults = {field.name: field.default for field in fields(setup)}
     chosen = {name: getattr(setup, name) for name in _KINDS if getattr(setup, name) != defaults[name]}
     return frozenset(name if value is True else f"{name}={value}" for name, value in chosen.items())

@@ -115,7 +115,7 @@ def _replay(checked: Checked, cause: Cause) -> str:
 
 
 def _doubts(checked: Checked) -> Iterator[tuple[str, Sequence[str]]]:
-    """What makes a check doubtful."""
+    """The reasons for which a check is doubtful."""
     errors = [f"{_pair(pair)}: {why}" for pair, why in checked.errors.items()]
     unjudged = [_pair(pair) for pair in checked.unjudged if pair not in checked.errors]
     uncompared = [failing.item for failing in checked.failing] if checked.stopped else []
@@ -129,7 +129,7 @@ def _doubts(checked: Checked) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _folded(checked: Checked) -> Iterator[tuple[str, Sequence[str]]]:
-    """What a reader need not see at once."""
+    """The parts that a reader need not see at once."""
     yield f"Failures that are not the change's: {len(checked.old)}", _by_reason(checked.old)
     refused = [f"{name}: {why}" for name, why in checked.refused.items()]
     left_out = [item.name for item in checked.plan.left_out]

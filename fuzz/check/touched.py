@@ -1,4 +1,4 @@
-"""Which runners and backends a change touches: those that run a file of sglang that it changes."""
+"""The runners and backends that a change touches: those that run a file of sglang that it changes."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def _outline(statement: ast.stmt) -> str:
 
 
 def ran(folder: Path, items: Sequence[Item], run: Callable[[Case], Trace], tell: Callable[[str], None]) -> Ran:
-    """What each pair runs of these items: as kept in this folder, else by running them in sessions that note it. No
-    file of pairs that cannot be run. BadInput if none can."""
+    """The files that each pair runs for these items: as kept in this folder, else by running them in sessions that note
+    it. No file of pairs that cannot be run. BadInput if none can."""
     cases = hashlib.sha256("".join(digest(case) for item in items for case in item.cases).encode())
     path = folder / f"files-{cases.hexdigest()[:16]}.json"
     try:
@@ -170,7 +170,7 @@ def _since(revision: str, tree: Path) -> Iterator[Change]:
 
 
 def _git(folder: Path, *words: str) -> str:
-    """What git prints. BadInput, with its last words, if it fails or is not there."""
+    """The output of git. BadInput, with its last words, if it fails or is not there."""
     try:
         return git(folder, *words)
     except Refused as error:

@@ -1,4 +1,4 @@
-"""Which line of sglang writes a value that is wrong: on the changed tree, and on its base in the same case."""
+"""The line of sglang that writes a wrong value, on the changed tree and on its base in the same case."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the harness kills: small changes of sglang's code, one at a time, and which oracle notices each."""
+"""Mutants: small changes of sglang's code, one at a time, and the oracle that notices each."""

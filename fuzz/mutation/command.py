@@ -46,8 +46,9 @@ class Sessions(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """What is passed in. sessions: opens a worker for a target, a limit on its silence in seconds and its log. sources:
-    where the target's sglang lies. processor_seconds: what this process and those that it started have spent."""
+    """Functions that are passed in. sessions: opens a worker for a target, a limit on its silence in seconds and its
+    log. sources: where the target's sglang lies. processor_seconds: what this process and those that it started have
+    spent."""
 
     sessions: Callable[[Target, float, Path], AbstractContextManager[Sessions]]
     judge: Judge
@@ -195,7 +196,7 @@ class _Run:
         )
 
     def trace(self) -> str:
-        """What its runner runs, for the host that asks for that."""
+        """The lines that its runner runs, for the host that asks for them."""
         ((name, cases),) = self.plans.items()
         return to_text(self._traced_here()[name], cases)
 
@@ -209,8 +210,8 @@ class _Run:
         return every
 
     def _ran(self) -> tuple[Ran, Places]:
-        """Which lines each runner runs, and which parts of lines any does. Those that this release does not have are
-        left out."""
+        """The lines that each runner runs, and the parts of lines that any does. Runners that this release does not
+        have are left out."""
         fan, options = self.fan, self.options
         every = traced_there(fan, options, self.target, self.plans) if fan else self._traced_here()
         places: defaultdict[str, frozenset[tuple[int, int, int, int]]] = defaultdict(frozenset)
@@ -269,13 +270,13 @@ class _Run:
 
 
 def _runners(asked: str | None) -> list[str]:
-    """Those whose mutants are drawn: all but the toy, and, unless it is asked for by name, one that compiles its
+    """The runners whose mutants are drawn: all but the toy, and, unless it is named, one that compiles its
     functions, which takes every session minutes."""
     return [asked] if asked else [name for name, facts in RUNNER_FACTS.items() if name != TOY and not facts.compiled]
 
 
 def _chosen(groups: Mapping[str, Sequence[Mutant]], asked: Sequence[str]) -> dict[str, list[Mutant]]:
-    """Those that were asked for. BadInput if there are none for one of them."""
+    """The mutants that were asked for. BadInput if a request names none."""
     found = {name: [m for m in mutants if any(m.meant(one) for one in asked)] for name, mutants in groups.items()}
     for one in asked:
         if not any(mutant.meant(one) for mutants in found.values() for mutant in mutants):

@@ -52,7 +52,7 @@ _WORDS = re.compile("|".join(FEATURES.values()))
 
 
 def alone(node: ast.AST, new: ast.AST) -> bool:
-    """Whether what a slip changes is about a feature alone. new: what stands in the node's place."""
+    """True if a slip changes something about a feature alone. new: the node that takes this one's place."""
     if isinstance(node, ast.BoolOp):
         lost = [part for part in node.values if not any(part is kept for kept in _kept(new))]
         return all(_about(part) for part in (lost if len(lost) == 1 else node.values))

@@ -35,7 +35,7 @@ class Mutant:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What the change is, wherever it stands: the same in a release in which lines have moved."""
+        """The change itself, wherever it stands: the same in a release in which lines have moved."""
         return self.file, self.function, self.old, self.new
 
     @property
@@ -44,12 +44,12 @@ class Mutant:
         return hashlib.sha256("\n".join([*self.key, str(self.start)]).encode()).hexdigest()[:12]
 
     def meant(self, asked: str) -> bool:
-        """Whether it is asked for by its id, by the end of its file's name, or by that and its line (FILE:LINE)."""
+        """True if the text is its id, the end of its file's name, or that and its line (FILE:LINE)."""
         file, _, line = asked.partition(":")
         return asked == self.id or (self.file.endswith(file) and line in ("", str(self.line)))
 
     def change(self) -> dict[str, object]:
-        """What a session that is opened with this mutant is sent."""
+        """The message for a session that is opened with this mutant."""
         sent = asdict(self)
         return {name: sent[name] for name in ("file", "function", "first_line", "start", "end", "text")}
 

@@ -1,4 +1,4 @@
-"""Which code is mutated: what the runners of a target run of capture, replay, metadata and kernels."""
+"""The code that is mutated: capture, replay, metadata and kernels, as far as the runners of a target run it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def traced_cases(plan: Sequence[Case]) -> dict[Setup, list[Case]]:
 
 
 def lines_of(traces: Iterable[Trace]) -> Lines:
-    """What ran in these traced sessions."""
+    """The lines that ran in these traced sessions."""
     lines: dict[str, set[int]] = {}
     for trace in traces:
         for path in ("built_lines", "lines"):
@@ -57,7 +57,7 @@ def lines_of(traces: Iterable[Trace]) -> Lines:
 
 
 def places_of(traces: Iterable[Trace]) -> Places:
-    """Which parts of lines ran in these traced sessions."""
+    """The parts of lines that ran in these traced sessions."""
     places: dict[str, set[tuple[int, int, int, int]]] = {}
     for trace in traces:
         for path in ("built_places", "places"):
@@ -119,7 +119,7 @@ def _new_ways_first(mutant: Mutant, firsts: Sequence[Tried], ran: Ran) -> list[T
 
 
 def _every_third(firsts: Sequence[Tried], others: Sequence[Tried], each: int) -> list[Tried]:
-    """What is first of some setup, and after every two rounds of them one of the others, for as long as there are both.
+    """The first cases of setups, and after every two rounds of them one of the others, for as long as there are both.
     each: how many runners have their turn in a round."""
     merged: list[Tried] = []
     for start in range(0, max(len(others), -(-len(firsts) // 2)), each):
@@ -128,14 +128,14 @@ def _every_third(firsts: Sequence[Tried], others: Sequence[Tried], each: int) ->
 
 
 def runs(mutant: Mutant, lines: Lines) -> bool:
-    """Whether its statement is among these lines."""
+    """True if its statement is among these lines."""
     first, last = mutant.lines
     numbers = lines.get(mutant.file, frozenset())
     return any(number in numbers for number in range(first, last + 1))
 
 
 def _evaluated(every: Iterable[Mutant], places: Iterable[tuple[int, int, int, int]]) -> list[Mutant]:
-    """Those whose place was evaluated; all of a statement of which nothing is known but its lines."""
+    """The mutants whose place was evaluated; all of a statement of which only the lines are known."""
     by_line: dict[int, list[tuple[tuple[int, int], tuple[int, int]]]] = {}
     for first, begin, last, end in places:
         by_line.setdefault(first, []).append(((first, begin), (last, end)))

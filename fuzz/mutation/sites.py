@@ -19,7 +19,7 @@ _SILENT = (ast.Raise, ast.Assert, ast.Import, ast.ImportFrom, ast.Global, ast.No
 
 
 def mutants(file: str, source: str) -> list[Mutant]:
-    """Of a module's text. file: what it is called in them."""
+    """The mutants of a module's text. file: its name in them."""
     return list(_Module(file, source).mutants())
 
 
@@ -160,7 +160,7 @@ def _of_test(statement: ast.If) -> Iterator[Slip]:
 
 
 def _expressions(statement: ast.stmt) -> Iterator[ast.expr]:
-    """Those of the statement itself, not of those nested in it; no annotations, no texts."""
+    """The expressions of the statement itself, not of those nested in it; no annotations, no texts."""
     texts = _texts(statement)
     for field, value in ast.iter_fields(statement):
         if field in ("body", "orelse", "finalbody", "handlers", "annotation", "decorator_list", "args", "returns"):
@@ -172,13 +172,13 @@ def _expressions(statement: ast.stmt) -> Iterator[ast.expr]:
 
 
 def _texts(statement: ast.stmt) -> set[int]:
-    """What lies in an f-string: positions there are not those in the file."""
+    """The nodes within an f-string, whose positions are not those in the file."""
     texts = (node for node in ast.walk(statement) if isinstance(node, ast.JoinedStr))
     return {id(inner) for text in texts for inner in ast.walk(text)}
 
 
 def _siblings(function: Function) -> dict[str, list[str]]:
-    """By what they are attributes of, the attributes that are read as values, in their order."""
+    """The attributes that are read as values, by their object, in their order."""
     found: dict[str, list[str]] = {}
     called = {id(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)}
     for node in ast.walk(function):

@@ -19,7 +19,7 @@ PART = "part.json"
 
 
 def traced_there(fan: Fan, options: argparse.Namespace, target: Target, plans: Plans) -> dict[str, Traced]:
-    """What each of these runners runs, by its name with its backend."""
+    """The lines that each of these runners runs, by its name with its backend."""
     work = {}
     for name in plans:
         runner, _, backend = name.partition("/")
@@ -31,7 +31,7 @@ def traced_there(fan: Fan, options: argparse.Namespace, target: Target, plans: P
 def tried_there(
     fan: Fan, options: argparse.Namespace, target: Target, plans: Plans, ran: Ran, drawn: Sequence[Drawn]
 ) -> Iterator[tuple[Outcome, float]]:
-    """What became of each, and the processor seconds of its share."""
+    """The outcome of each mutant, and the processor seconds of its share."""
     # Of one runner together: what the unchanged sglang does in its cases is found out once a piece.
     ordered = sorted(drawn, key=lambda entry: list(plans).index(entry.runners[0]))
     parts = [ordered[start : start + MUTANTS_A_PIECE] for start in range(0, len(ordered), MUTANTS_A_PIECE)]

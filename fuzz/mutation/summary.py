@@ -1,4 +1,4 @@
-"""What a run of mutants comes to: figures, who alone kills what, who survives."""
+"""The summary of a run of mutants: figures, oracles that alone kill some, survivors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Report:
 
     @property
     def kill_rate(self) -> float:
-        """Of those that are not equivalent and could be tried."""
+        """The share of killed mutants among those that are not equivalent and could be tried."""
         killed, survived = len(self.of(KILLED)), len(self.of(SURVIVED))
         return killed / (killed + survived) if killed + survived else 0.0
 
@@ -68,7 +68,7 @@ class Report:
 
 
 def alone(outcomes: Sequence[Outcome]) -> Counter[str]:
-    """How many mutants each oracle kills that no other one fails on in the same case."""
+    """The number of mutants that each oracle alone kills: no other one fails in the same case."""
     return Counter(outcome.oracle for outcome in outcomes if len(outcome.oracles) == 1)
 
 

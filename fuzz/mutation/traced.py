@@ -1,4 +1,4 @@
-"""What goes to a node and comes back from it: which lines a runner runs, and a part of the mutants with what is needed
+"""Messages to a node and back: the lines that a runner runs, and a part of the mutants with what is needed
 of these lines to try them, both as JSON. Setups go by their place in the runner's plan, which is the same everywhere.
 """
 
@@ -20,8 +20,8 @@ Plans = Mapping[str, Sequence[Case]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """What a runner runs, with one backend. setups: lines of each that came to any. said: how the first case of the
-    last setup ended."""
+    """The lines that a runner runs with one backend. setups: lines of each that came to any. said: the end of the first
+    case of the last setup ended."""
 
     setups: Mapping[Setup, Lines]
     places: Places
@@ -37,7 +37,7 @@ class Drawn:
 
 
 def traced(plan: Sequence[Case], run: Run) -> Traced:
-    """What these cases run, each in a sglang whose lines are noted."""
+    """The lines that these cases run, each in a sglang whose lines are noted."""
     setups: dict[Setup, Lines] = {}
     places: dict[str, frozenset[tuple[int, int, int, int]]] = {}
     said = "no cases"
@@ -52,14 +52,14 @@ def traced(plan: Sequence[Case], run: Run) -> Traced:
 
 
 def to_text(of: Traced, plan: Sequence[Case]) -> str:
-    """As JSON, which from_json() takes with the same plan."""
+    """The JSON that from_json() takes with the same plan."""
     places = {file: sorted(own) for file, own in of.places.items()}
     form = {"setups": _setups(of.setups, plan), "places": places, "said": of.said}
     return json.dumps(form, separators=(",", ":"))
 
 
 def from_json(form: Mapping[str, Any], plan: Sequence[Case]) -> Traced:
-    """What to_text() wrote."""
+    """The reverse of to_text()."""
     places = {file: frozenset((a, b, c, d) for a, b, c, d in own) for file, own in form["places"].items()}
     return Traced(setups=_by_setup(form["setups"], plan), places=places, said=form["said"])
 

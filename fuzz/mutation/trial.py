@@ -1,4 +1,4 @@
-"""Whether a mutant is killed: cases are run on it until an oracle fails that does not fail without it."""
+"""The trial of a mutant: cases are run on it until an oracle fails that does not fail without it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Judge = Callable[[Case, Trace], Sequence[Verdict]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a mutant. runner: of the runners and backends that were tried, the one that killed it, else the
+    """The outcome of a mutant. runner: the pair of runner and backend that killed it, else the
     one that it was drawn for. state: one of the four above. oracle: the first of `oracles`, all that failed in the
     case that killed it, in the catalogue's order. cases: how many were run. seconds: until it was killed, or all.
     reason: why it is equivalent, why nothing could be tried, or why not all cases were."""
@@ -54,21 +54,21 @@ class Outcome:
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any], mutant: Mutant) -> Outcome:
-        """What to_json() gave of this mutant."""
+        """The reverse of to_json(), for this mutant."""
         own = {field.name: form[field.name] for field in fields(cls) if field.name != "mutant"}
         return cls(mutant=mutant, **(own | {"oracles": tuple(own["oracles"])}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """By what a mutant was killed in one case."""
+    """The verdicts by which a mutant was killed in one case."""
 
     oracles: tuple[str, ...]
     where: str
 
 
 class Clean:
-    """What the unchanged sglang does in each case. Mutable, and shared by threads: each case is run once, when it is
+    """The failures of unchanged sglang in each case. Mutable, and shared by threads: each case is run once, when it is
     first asked for."""
 
     def __init__(self, judge: Judge) -> None:
@@ -90,7 +90,7 @@ class Clean:
             return self._failures.setdefault(name, failures)
 
     def stops(self, case: Case) -> bool:
-        """Whether it is known that the unchanged sglang does not come to the end of this case."""
+        """True if unchanged sglang is known not to reach the end of this case."""
         failures = self._failures.get(digest(case), frozenset())
         return failures is None or any(oracle == ENDED for oracle, _ in failures)
 
@@ -151,7 +151,7 @@ class Trial:
         return _failed(self.judge, case, trace)
 
     def _of_the_mutant(self, case: Case, suspects: Sequence[tuple[str, str]], run: Run) -> Failure | None:
-        """What of it the unchanged sglang does not do as well."""
+        """The suspects that unchanged sglang does not show in the same case."""
         usual = self.clean.failures(case, run)
         if usual is None:  # not a case for this release
             return None
@@ -175,7 +175,7 @@ def _not_swapped(trace: Trace) -> bool:
 
 
 def _in_sglang(detail: str) -> bool:
-    """Whether an exception came out of sglang: whether its code was called after the last of ours that builds."""
+    """True if an exception came out of sglang: its code was called after the last frame of ours that builds."""
     frames = [line for line in detail.splitlines() if line.lstrip().startswith('File "')]
     ours = max((n for n, line in enumerate(frames) if "/runners/sessions/" in line), default=-1)
     return any("/sglang/" in line for line in frames[ours + 1 :])

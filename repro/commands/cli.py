@@ -148,7 +148,7 @@ def add_cluster(parser: Parser) -> None:
 
 
 def place(text: str) -> str:
-    """Where a cluster is."""
+    """The address of a cluster."""
     if not PLACE.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor HOST:PORT nor local:N")
     return text

@@ -163,7 +163,7 @@ def _pairs(options: argparse.Namespace) -> list[tuple[str, str]]:
 def _run(
     cases: Sequence[Case], observers: Sequence[Observer], recorded: Sequence[Observation] = ()
 ) -> Iterator[tuple[int, list[Observation]]]:
-    """What each of the targets shows of one case after the other. What the other host could not run is not run: there
+    """The observations of each target, case after case. A case that the other host could not run is not run: there
     is nothing to compare it with."""
     shown_at = time.monotonic()
     for number, case in enumerate(cases):

@@ -55,6 +55,6 @@ def _told(case: Case, trace: Trace, verdicts: Sequence[Verdict]) -> Iterator[str
 
 
 def _is_own(seed: Seed, verdict: Verdict) -> bool:
-    """Whether this is the failure that the seed says it was stored for."""
+    """True if this is the failure that the seed was stored for."""
     is_named = (verdict.oracle, verdict.where) == (seed.about.get("oracle"), seed.about.get("where"))
     return verdict.status is Status.FAIL and is_named

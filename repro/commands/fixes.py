@@ -78,7 +78,7 @@ def prove_all(options: argparse.Namespace, ledger: LedgerRun) -> ExitCode:
 
 
 def _rows(options: argparse.Namespace) -> list[prove.ProofRow]:
-    """Those that are asked for, and why some are not covered."""
+    """The requested proofs, with the reasons why some are not covered."""
     oracles = {judge.__module__.rpartition(".")[2] for judge in ALL}
     return [
         prove.ProofRow(

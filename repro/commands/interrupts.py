@@ -17,7 +17,8 @@ from types import FrameType
 
 
 class _Waiting:
-    """Of this process. depth: how many blocks are entered in which interrupts wait. came: whether one has."""
+    """The waiting interrupts of this process. depth: blocks entered in which interrupts wait. came: True once one has
+    come."""
 
     depth = 0
     came = False
@@ -64,7 +65,7 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """What is done here is done whole: an interrupt raises at the end of the outermost such block. Interrupts raise in
+    """A block that is run whole: an interrupt raises at the end of the outermost such block. Interrupts raise in
     the main thread; in others this does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield

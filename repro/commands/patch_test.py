@@ -21,7 +21,7 @@ from repro.upstream.rig import Rig
 
 
 def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
-    """As exit_code of repro/upstream/patch_test.py; BadInput, Refused, BadSeed."""
+    """The exit code is that of repro/upstream/patch_test.py. BadInput, Refused, BadSeed."""
     before, after, names = _sides(options, rig)
     for target in (before, after):
         if lack := rig.lacks(target):

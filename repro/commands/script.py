@@ -30,7 +30,7 @@ FAILED, PASSED = r"AssertionError: Lists differ", r"^OK$|\b1 passed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """Where the file is to show the bug and where it is not, and the releases of both."""
+    """The target on which the file must show the bug, the one on which it must not, and the releases of both."""
 
     seed: Seed
     wanted: Wanted
@@ -58,7 +58,7 @@ def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
 
 
 def export(options: argparse.Namespace, rig: Rig) -> ExitCode:
-    """As go(), for a test in the form of sglang's own suite: run by Python and by pytest."""
+    """The same as go(), for a test in the form of sglang's own suite: run by Python and by pytest."""
     sides = sides_of(options, rig)
     text = upstream_test(options.seed.stem, sides.seed, sides.wanted, sides.releases, options.target.engine)
     results = []
@@ -100,7 +100,7 @@ def said_of(results: list[Checked]) -> str:
 
 
 def sides_of(options: argparse.Namespace, rig: Rig) -> Sides:
-    """What the command line says, else what is known of the seed: the nearest release that is to pass, or the
+    """The sides of the command line, else those known of the seed: the nearest release that is to pass, or the
     candidate patch. BadInput if the target cannot be used."""
     seed = read(options.seed)
     for target in filter(None, (options.target, options.fixed)):

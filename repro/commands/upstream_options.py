@@ -79,7 +79,7 @@ def _export(commands: Commands[Parser], watched: Sequence[Parser]) -> None:
 
 
 def _handed_over(command: Parser) -> None:
-    """What is the same for every file that is checked before it is handed over."""
+    """Add the options of every file that is checked before it is handed over."""
     command.add_argument("seed", type=Path, metavar="SEED.json")
     cli.add_target(command, "has the bug: the file must fail there")
     command.add_argument("--fixed", type=target, metavar="T", help="has not: it must pass there (default: by the seed)")

@@ -1,4 +1,4 @@
-"""What a nightly run concludes from what was measured: green or red, and why, in words for a person.
+"""The conclusion of a nightly run from its measurements: green or red, and why, in words for a person.
 
 Green: everything is as expected. Red: a failure that is not a known issue; a known issue that is gone; a target that
 could be measured before and cannot be now.
@@ -45,8 +45,9 @@ class Judgement:
 def judge_check(
     row: CheckRow, before: State | None, issue: Issue | None, explained: Explained | None = None
 ) -> Judgement:
-    """What a stored seed, or a known finding, came to tonight. before: its state before this run. issue: the known
-    issue that it is the probe of on this target. explained: whether known issues explain how it fails, if it does."""
+    """The judgement on a stored seed, or a known finding, of tonight. before: its state before this run. issue: the
+    known issue that it is the probe of on this target. explained: whether known issues explain how it fails, if it
+    does."""
     what = f"{row.subject} on {row.target}"
     if row.status == ERROR:
         return Judgement(color=Color.RED, text=f"{what} could not be run: {row.reason}")

@@ -63,7 +63,7 @@ def _is_there(form: Sequence[Edit], source: Source) -> bool:
 
 
 def mends(names: Iterable[str], source: Source) -> Mapping[str, tuple[Edit, ...]]:
-    """By name, the edits with which these backports can be made here; those that cannot are left out. Edits of the same
+    """The edits of these backports, by name; those that cannot be made here are left out. Edits of the same
     place by two of them are made once."""
     edits_by_name: dict[str, tuple[Edit, ...]] = {}
     taken: set[Edit] = set()

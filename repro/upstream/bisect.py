@@ -1,5 +1,5 @@
-"""Which release or commit brought a failure and which took it away: runs a case where that tells most, until the
-posterior of changepoint.py leaves no doubt."""
+"""Finds the release or commit that brought a failure and the one that took it away: runs a case where that tells most,
+until the posterior of changepoint.py leaves no doubt."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Bisection:
         return posterior(failed, passed, to_the_end=self.to_the_end)
 
     def _next(self, usable: Sequence[Candidate], places: Sequence[Place]) -> tuple[Candidate, int] | None:
-        """Where to look next and how often to run there; None if that is enough."""
+        """The next candidate and the number of runs there; None if the place is known."""
         spent = sum(candidate.runs for candidate in self.candidates)
         if not places or spent >= self.runs:
             return None
@@ -183,7 +183,7 @@ def line(candidate: Candidate) -> str:
 
 
 def summary(located: Range, wanted: Wanted, kind: str) -> Iterator[str]:
-    """What bisection came to, for a person. kind: release or commit."""
+    """The result of a bisection, for a person. kind: release or commit."""
     if not located.bad:
         yield f"{wanted} is in no {kind} of the range that can run the case"
         return

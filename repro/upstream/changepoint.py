@@ -1,5 +1,5 @@
-"""Where in a row of releases or commits a failure begins and ends, from runs that may be flaky: the posterior over all
-places, and where to look next.
+"""The place in a row of releases or commits where a failure begins and ends, from runs that may be flaky: the posterior
+over all places, and where to look next.
 
 The failing ones are taken to be one stretch. How often a run fails inside it is not known: the likelihood integrates
 over that, with a mixture of "always" and "any rate" as its prior. Outside it a failure all but never shows.
@@ -78,7 +78,7 @@ def _log_beta(a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:
 
 
 def look(rate: float) -> int:
-    """How many runs a look at one candidate has, if a run of a bad one fails at this rate."""
+    """The number of runs of one look at a candidate, if a run of a bad one fails at this rate."""
     if rate >= 1 - _MISSED:
         return 1
     return min(_LOOK_MAX, math.ceil(math.log(_MISSED) / math.log1p(-max(rate, 0.01))))

@@ -74,7 +74,7 @@ Span = tuple[tuple[int, int], tuple[int, int], str]
 
 
 def _spans(text: str, tree: ast.Module, edit: Edit) -> Iterator[Span]:
-    """Where the old text begins and ends (line, byte column), and what goes there."""
+    """The span of the old text (line, byte column), and the text that goes there."""
     function = _function(tree, edit)
     wanted = _wanted(edit)
     form = ast.dump(wanted)
@@ -91,7 +91,7 @@ def _spans(text: str, tree: ast.Module, edit: Edit) -> Iterator[Span]:
 
 
 def _wanted(edit: Edit) -> ast.AST:
-    """What to look for: an expression if both texts are expressions, else a statement."""
+    """The node to look for: an expression if both texts are expressions, else a statement."""
     if edit.new:
         old, new = _expression(edit.old), _expression(edit.new)
         if old is not None and new is not None:

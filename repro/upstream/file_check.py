@@ -1,5 +1,5 @@
-"""Whether an exported file does what it says: it runs as its reader will run it, with sglang and without eagleeye on
-the import path, on a target that has the bug and on one that does not."""
+"""Checks that an exported file does what it says: it runs as its reader will run it, with sglang and without eagleeye
+on the import path, on a target that has the bug and on one that does not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SAID_LINES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """How often the file was run on the target of this name and how often it ended as is right there. wanted: the exit
+    """The runs of the file on the target of this name, and how many ended as is right there. wanted: the exit
     code that is. code, said: the last run's own, and the end of what it printed."""
 
     name: str

@@ -14,7 +14,7 @@ SEEDS = Path(__file__).resolve().parents[1] / "seeds"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revert:
-    """What takes a fix out of these releases: exactly its effect, and nothing that came with it but is off by
+    """The edits that take a fix out of these releases: exactly its effect, and nothing that came with it but is off by
     default (probes) or is text."""
 
     releases: tuple[str, ...]
@@ -50,7 +50,7 @@ class Fix:
     removals: tuple[Revert, ...]
 
     def edits(self, release: str) -> tuple[Edit, ...]:
-        """What takes the fix out of this release; of one that no removal names, what does so in the newest ones."""
+        """The edits that take the fix out of this release; of one that no removal names, those of the newest ones."""
         for removal in self.removals:
             if release in removal.releases:
                 return removal.edits

@@ -59,12 +59,12 @@ class History:
         return nearest
 
     def _apart(self, held: str, commit: str) -> int:
-        """How many of sglang's files differ."""
+        """The number of sglang's files that differ."""
         return len(_git(self.top, "diff", "--name-only", held, commit, "--", self.package).splitlines())
 
     def releases(self, commit: str) -> tuple[str, ...]:
-        """As which releases the files of this commit may be driven: that of the last tag before it, then that of the
-        first one behind it; one empty text where the commit says itself."""
+        """The releases as which the files of this commit may be driven: that of the last tag before it, then that of
+        the first one behind it; one empty text where the commit says itself."""
         if self._states(commit):
             return ("",)
         before = _tag(self.top, commit, "--tags", "--abbrev=0")
@@ -72,7 +72,7 @@ class History:
         return tuple(dict.fromkeys(tag for tag in (before, after) if tag)) or ("",)
 
     def _states(self, commit: str) -> bool:
-        """Whether the commit holds the file that says which release it is, which is otherwise made by a build."""
+        """True if the commit holds the file that states its release, which is otherwise made by a build."""
         return bool(_git(self.top, "ls-tree", "--name-only", commit, f"{self.package}/{_VERSION}"))
 
     def title(self, commit: str) -> str:

@@ -1,4 +1,4 @@
-"""What a patch does: named seeds before and after it, every other seed as a guard against regressions."""
+"""The effect of a patch: named seeds before and after it, every other seed as a guard against regressions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """What was seen of one seed on one side of the patch."""
+    """The runs of one seed on one side of the patch."""
 
     runs: tuple[Sighting, ...]
 
@@ -73,7 +73,7 @@ class Answer:
 
     @property
     def removed(self) -> bool:
-        """Whether the patch takes this failure away, named or guard."""
+        """True if the patch takes this failure away, named or guard."""
         return bool(self.before.failed and self.after.judged and not self.after.failed and not self.worse)
 
     @property

@@ -1,4 +1,4 @@
-"""Whether a fix is what makes the difference: the buggy release fails, the fixed one passes, the fixed one without the
+"""Proves that a fix makes the difference: the buggy release fails, the fixed one passes, the fixed one without the
 fix fails in the same way, and the newest release passes. What runs and what searches is passed in."""
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ def exit_code(rows: Sequence[ProofRow]) -> ExitCode:
 
 
 def totals(rows: Sequence[ProofRow]) -> str:
-    """How many proofs hold, how many cannot be made on this host, and why."""
+    """The number of proofs that hold, and of those that cannot be made on this host, with the reasons."""
     held, missing = sum(row.holds for row in rows), [row for row in rows if row.reason.startswith(NOT_HERE)]
     reasons = ", ".join(dict.fromkeys(text for row in missing for text in row.missing))
     return f"{held} of {len(rows)} proofs hold" + (

@@ -1,4 +1,4 @@
-"""What runs, judges and patches, as functions that the command line passes in: bisection, patch tests and exported
+"""Functions that run, judge and patch, passed in by the command line: bisection, patch tests and exported
 scripts know no runner and no oracle."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Contents = Mapping[str, str | None]
 
 
 class Refused(Exception):
-    """What was asked for makes no sense here. The text, one line, says why."""
+    """The request makes no sense here. The text, one line, says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,8 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """What one run says of the wanted failure. bad: None if nothing: the case could not be run, or its oracle could
-    not judge. why: then the reason. others: the failures besides it, as "oracle at where"."""
+    """The verdict of one run on the wanted failure. bad: None if there is none: the case could not be run, or its
+    oracle could not judge. why: then the reason. others: the failures besides it, as "oracle at where"."""
 
     bad: bool | None
     why: str = ""
@@ -69,7 +69,7 @@ class Sighting:
 
 
 def sighting(trace: Trace, verdicts: Sequence[Verdict], wanted: Wanted) -> Sighting:
-    """Whether this run shows the failure, shows that it is not there, or says nothing.
+    """The sighting of this run: it shows the failure, shows that it is not there, or says nothing.
 
     The wanted oracle itself must have said PASS, or have failed elsewhere, for a run to count as free of the failure:
     a run that ended before the oracle had something to judge is no good release.

@@ -113,7 +113,7 @@ def _refuse(name: str) -> None:
 
 
 def _own(name: str) -> str:
-    """What the seed of this name is shown by, if one function of sglang is enough for it; else empty."""
+    """The text that shows the seed of this name, if one function of sglang is enough for it; else empty."""
     file = _FOLDER / "own" / f"{name}.txt"
     return file.read_text() if file.is_file() else ""
 
@@ -209,7 +209,7 @@ def _filled(raw: str, seed: Seed, wanted: Wanted, releases: Sequence[str], **mor
 
 
 def _placed(match: re.Match[str], texts: Mapping[str, str]) -> str:
-    """What stands at this place, indented as the place is, where it stands on a line of its own."""
+    """The text for this place, indented as the place is, if it stands on a line of its own."""
     indent, name = match.group(1), match.group(2)
     if name not in texts:
         return match.group(0)
@@ -219,7 +219,7 @@ def _placed(match: re.Match[str], texts: Mapping[str, str]) -> str:
 
 
 def can_show(name: str, seed: Seed, wanted: Wanted) -> bool:
-    """Whether there is such a file for this failure at all."""
+    """True if a file can show this failure."""
     if _own(name):
         return True
     setup = seed.case.setup
@@ -229,7 +229,7 @@ def can_show(name: str, seed: Seed, wanted: Wanted) -> bool:
 
 
 def _looked_at(parts: Parts, wanted: Wanted) -> tuple[str, list[str], str]:
-    """What is looked at when a graph is launched, the data for it, and what is expected."""
+    """The look at a graph's launch, the data for it, and the expectation."""
     if match := _PADDED.fullmatch(wanted.where):
         names = tuple(match.group(1).split(", "))
         look = PADDING.replace("$buffers", parts.buffers)

@@ -1,4 +1,4 @@
-"""What a script is made of: the pieces of each runner, and of each kind of failure, as Python text for sglang alone."""
+"""The parts of a script: pieces of each runner, and of each kind of failure, as Python text for sglang alone."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ model(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a runner's script has of its own. imports, arguments, draft, runner: as in parts/setup.txt; batch, replay:
+    """The parts of one runner's script. imports, arguments, draft, runner: as in parts/setup.txt; batch, replay:
     as in parts/batch.txt, one indentation in. name: of the class that is driven. buffers: where its input buffers are.
     backend: the attention backend whose metadata its graph reads."""
 
