@@ -32,7 +32,8 @@ class Patched:
 
 
 def applied(patch: Path, source: Path) -> Patched:
-    """What the patch makes of the sglang at this import path. Refused, naming the file, if it does not apply."""
+    """The files that the patch makes of the sglang at this import path. Refused, naming the file, if it does not
+    apply."""
     text = _read(patch)
     files = [name for name in dict.fromkeys(_HEADER.findall(text)) if name != "/dev/null"]
     if not files:

@@ -1,4 +1,4 @@
-"""What later releases reset or hand on at a replay, for earlier ones: by each way of spelling the place."""
+"""Resets and hand-overs of later releases' replays, for earlier ones: by each way of spelling the place."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Whether a release, a checkout or a release of tomorrow can be driven, runner by runner."""
+"""Conformance: can a release, a checkout or a release of tomorrow be driven, runner by runner?"""

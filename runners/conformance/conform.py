@@ -62,7 +62,7 @@ def release(
 
 
 def _is_newer(version: str) -> bool:
-    """Whether this version is newer than every release with adapters; a text that is not a release number is a
+    """True if this version is newer than every release with adapters; a text that is not a release number is a
     development tree."""
     try:
         return release_order(version) > release_order(NEWEST)

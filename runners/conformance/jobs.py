@@ -1,4 +1,4 @@
-"""What is tried on a release: one small case for each runner, backend and algorithm."""
+"""The jobs of a conformance run: one small case for each runner, backend and algorithm."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _MARKS = {State.GREEN: "yes", State.UNSUPPORTED: "no", State.RED: "**RED**"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """What one release came to. name: as it was asked for. adapted: whether an adapter was made for it. moved: pins
+    """The result of one release. name: as it was asked for. adapted: True if an adapter was made for it. moved: pins
     that are others than the last adapted release's. unnamed: what no adapter names, by kind."""
 
     name: str

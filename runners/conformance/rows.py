@@ -114,7 +114,7 @@ def _state(trace: Trace, verdicts: Sequence[Verdict], overall: Overall) -> tuple
 
 
 def culprit(what: str, detail: str) -> str:
-    """What went wrong, and the innermost line of sglang or of the harness on the way there."""
+    """The error, and the innermost line of sglang or of the harness on the way there."""
     errors = [line for line in _ERROR.findall(detail) if not line.startswith("Traceback")]
     message = errors[-1] if errors else what
     places = [

@@ -1,4 +1,4 @@
-"""What a release has and no adapter names: read from its sources and the adapters', without importing either."""
+"""Names that a release has and no adapter names: read from its sources and the adapters', without importing either."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OF_OTHERS = re.compile(r"npu|musa|xpu|hip", re.IGNORECASE)
 
 
 def unnamed(path: Path) -> dict[str, tuple[str, ...]]:
-    """By kind, sorted. path: an import path of sglang."""
+    """Unnamed parts by kind, sorted. path: an import path of sglang."""
     adapters_text = "\n".join(file.read_text() for file in sorted(_ADAPTERS.rglob("*.py")))
     words = set(re.findall(r"\w+", adapters_text))
     srt = path / "sglang" / "srt"
@@ -33,7 +33,7 @@ def unnamed(path: Path) -> dict[str, tuple[str, ...]]:
 
 
 def _arguments(srt: Path) -> Iterator[str]:
-    """Of ServerArgs, which newer releases put together from groups."""
+    """The arguments of ServerArgs, which newer releases put together from groups."""
     for file in (srt / "server_args.py", *sorted((srt / "arg_groups").rglob("*.py"))):
         yield from _ARGUMENT.findall(_read(file))
 
@@ -56,7 +56,7 @@ def _enumerated(file: Path, name: str) -> Iterator[str]:
 
 
 def _sources(srt: Path) -> Iterator[Path]:
-    """Where runners and their buffers are."""
+    """The files of runners and their buffers."""
     for folder in ("model_executor", "speculative"):
         yield from sorted((srt / folder).rglob("*.py"))
 

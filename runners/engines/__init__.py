@@ -1,1 +1,1 @@
-"""What stands under sglang's graph runners: real CUDA graphs, or their emulation on CPU tensors."""
+"""The engines under sglang's graph runners: real CUDA graphs, or their emulation on CPU tensors."""

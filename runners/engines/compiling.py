@@ -1,4 +1,4 @@
-"""Where sglang compiles functions of its own: what is traced is sglang's alone, whatever the harness has around it, and
+"""The functions that sglang compiles: a trace has sglang's code alone, whatever the harness has around it, and
 the compilers' own start is over before a worker forks its first session."""
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _REMEMBERED = (
 
 
 def _inductor(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
-    """What torch.compile does with a graph, if it is not told otherwise."""
+    """The compiler that torch.compile uses for a graph by default."""
     backends: Any = importlib.import_module("torch._dynamo.backends.registry")
     compiled: Callable[..., Any] = backends.lookup_backend("inductor")(graph, inputs)
     return compiled

@@ -47,13 +47,13 @@ def install() -> None:
 
 
 def start_compilers(calls: Callable[[Unbacked], Sequence[compiling.Call]]) -> None:
-    """What compiled functions need, for all sessions that are forked later. calls: which of them are traced ahead, with
-    tensors of what it is given."""
+    """Start what compiled functions need, for all sessions that are forked later. calls: those that are traced ahead,
+    with tensors of what it is given."""
     _compiling.start(partial(calls, unbacked), _driver_is_untouched)
 
 
 def _driver_is_untouched() -> bool:
-    """Whether nothing in this process has started the CUDA driver."""
+    """True if nothing in this process has started the CUDA driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:  # there is none
@@ -136,11 +136,11 @@ def importing() -> Iterator[None]:
 
 
 class _Properties(types.SimpleNamespace):
-    """As much as a child told of."""
+    """The properties that a child reported."""
 
 
 def _properties_by_a_child() -> _Properties:
-    """What a forked child sees of the first device. RuntimeError if it cannot use CUDA."""
+    """The first device's properties, as a forked child sees them. RuntimeError if it cannot use CUDA."""
     text = forked.answer(lambda: json.dumps(_plain(torch.cuda.get_device_properties(0))))
     if not text:
         raise RuntimeError("no CUDA device can be used after a fork: the log says why")

@@ -33,7 +33,8 @@ Replacement = tuple[Any, str, Callable[..., Any]]
 
 
 def replacements() -> Iterator[Replacement]:
-    """What to put in place of torch's own, so that what is asked for on a CUDA device is made on the CPU."""
+    """The functions that take the place of torch's own, so that what is asked for on a CUDA device is made on the
+    CPU."""
     listed = _device._device_constructors()  # which remembers torch's own
     for module in (torch, torch.fft, torch.nested):
         for name, function in list(vars(module).items()):
@@ -58,7 +59,7 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _to_cpu(to: Callable[..., Any]) -> Callable[..., Any]:
-    """As _on_cpu, of a method whose device may come first."""
+    """The same as _on_cpu, for a method whose device may come first."""
     moved = _on_cpu(to)
 
     @functools.wraps(to)
@@ -71,7 +72,7 @@ def _to_cpu(to: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _default_cpu(initialise: Callable[..., Any]) -> Callable[..., Any]:
-    """Of the default device that is set while a torch.device is entered."""
+    """Replaces the default device that is set while a torch.device is entered."""
 
     @functools.wraps(initialise)
     def initialised(context: Any, device: Any) -> None:

@@ -19,7 +19,7 @@ class TracedAhead(Exception):
 
 
 class Outgrown(Exception):
-    """What was traced ahead does not serve: what the compiler took for granted of the sizes that it was shown does not
+    """A trace made ahead does not serve: what the compiler took for granted of the sizes that it was shown does not
     hold for these, say."""
 
 

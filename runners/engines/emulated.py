@@ -98,7 +98,7 @@ class Graph:
 
     @property
     def calls(self) -> int:
-        """How many calls were recorded."""
+        """The number of recorded calls."""
         return len(self._calls or ())
 
 
@@ -125,7 +125,7 @@ def start_compilers(calls: object) -> None:
 
 
 def capturing() -> bool:
-    """Whether a capture is under way."""
+    """True while a capture is under way."""
     return bool(_open)
 
 
@@ -255,7 +255,7 @@ def _refuse(func: Any, args: Any, kwargs: Any) -> None:
 
 
 def _is_known(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether what this call needs on the host is there already."""
+    """True if the host values that this call needs are there already."""
     if func is _aten.repeat_interleave.Tensor:
         return kwargs.get("output_size") is not None
     return func is _aten._local_scalar_dense.default and is_host(args[0])

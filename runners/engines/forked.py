@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def answer(say: Callable[[], str]) -> str:
-    """What this comes to in a forked process, some kilobytes at most; empty where it raises, which is printed."""
+    """The text that this gives in a forked process, some kilobytes at most; empty if it raises, which is printed."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:

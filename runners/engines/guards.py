@@ -40,7 +40,7 @@ class Bands:
 
     @classmethod
     def around(cls, flats: dict[str, torch.Tensor]) -> Bands:
-        """Of flat tensors that each begin and end with a band."""
+        """The bands of flat tensors that each begin and end with one."""
         slices = [part.view(torch.uint8) for flat in flats.values() for part in (flat[:BAND], flat[-BAND:])]
         filling = [torch.full_like(part, _FILL) for part in slices]
         return cls(names=tuple(flats), slices=tuple(slices), filling=tuple(filling))
@@ -127,7 +127,7 @@ def _note(flat: torch.Tensor) -> None:
 
 
 def band_bytes(storage: torch.UntypedStorage) -> int:
-    """How many bytes at each end of this storage are a guard band."""
+    """The bytes at each end of this storage that are a guard band."""
     noted = _banded.get(storage._cdata)
     if noted is None:
         return 0
@@ -138,5 +138,5 @@ def band_bytes(storage: torch.UntypedStorage) -> int:
 
 
 def untouched(count: int) -> Array:
-    """What bands hold as long as nothing writes past a buffer: `count` bytes."""
+    """The contents of a band as long as nothing writes past a buffer: `count` bytes."""
     return np.full(count, _FILL, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""What an interpreted kernel may touch: loads and stores outside of the memory that its launch was given are findings,
+"""The memory that an interpreted kernel may touch: loads and stores outside of what its launch was given are findings,
 also where it was given a view and touches what lies beside it; and so are two programs that store different values to
 one address, row starts of more or fewer rows than there are programs, and KV slots in too few bits.
 
@@ -51,12 +51,12 @@ class Span:
     size: int
 
     def within(self, kind: str) -> tuple[int, int]:
-        """What a load, or a store, may touch."""
+        """The addresses that a load, or a store, may touch."""
         return (self.first + self.band, self.end - self.band) if kind == LOAD else (self.first, self.end)
 
 
 def spans(arguments: Mapping[str, object]) -> tuple[Span, ...]:
-    """Of all tensors among the arguments of a launch."""
+    """The spans of all tensors among the arguments of a launch."""
     return tuple(
         _span(name, leaf)
         for name, value in arguments.items()
@@ -97,7 +97,7 @@ def check(kernel: str, arguments: Mapping[str, object], programs: int) -> None:
 
 
 def reaches(argument: str | None, span: Span, memory: Sequence[Span]) -> bool:
-    """Whether a pointer made from this argument may touch this memory: its own, or another argument's in the same
+    """True if a pointer made from this argument may touch this memory: its own, or another argument's in the same
     storage. If nobody knows what it was made from, it may touch all of it."""
     return argument in (None, span.name) or any(own.name == argument and own.first == span.first for own in memory)
 
@@ -112,7 +112,7 @@ _dumps: list[tuple[int, int]] = []
 
 
 def taken() -> dict[str, Array]:
-    """What was found since this was last asked, by name, and under LAUNCHES how many launches were watched."""
+    """The findings since the last call, by name, and under LAUNCHES the number of launches that were watched."""
     global _launches
     # Sorted: which argument is met first depends on whether programs run at once or one by one.
     recorded = {**dict(sorted(_seen.items())), LAUNCHES: np.asarray(_launches)}
@@ -184,12 +184,13 @@ class _Launch:
         return _inside(ptrs.data, size, self._bounds(argument_of(ptrs), STORE, views=False))
 
     def _bounds(self, argument: str | None, kind: str, *, views: bool) -> list[tuple[int, int]]:
-        """Of the memory that a pointer made from this argument may touch."""
+        """The bounds of the memory that a pointer made from this argument may touch."""
         reached = [span for span in self.spans if reaches(argument, span, self.spans)]
         return [(span.start, span.stop) if views else span.within(kind) for span in reached]
 
     def _report(self, kind: str, address: int, argument: str | None = None) -> None:
-        """Of an address, and of the argument that it was made from; if nobody knows that, of the nearest."""
+        """Note a finding at an address, of the argument that it was made from; if that is not known, of the nearest
+        one."""
         views = kind in BESIDE.values()
 
         def distance(span: Span) -> tuple[bool, int]:
@@ -232,7 +233,7 @@ class _Launch:
 
 
 def _wrong_starts(arguments: Mapping[str, object]) -> str:
-    """Of a launch that leaves its memory: the first place of its row starts that cannot be, as BECAUSE has it; empty if
+    """The first impossible place of the row starts of a launch that leaves its memory, as BECAUSE has it; empty if
     all could. Rows start at 0, none ends before it starts, and those of queries end where the queries do."""
     for name, value in arguments.items():
         if not (name.endswith("indptr") and isinstance(value, torch.Tensor) and value.dim() == 1 and len(value)):
@@ -251,8 +252,8 @@ def _wrong_starts(arguments: Mapping[str, object]) -> str:
 
 
 def _contradict(address: int, stores: Sequence[tuple[Any, Any, tuple[int, ...]]]) -> bool:
-    """Whether programs disagree on what is stored here, or lanes of one store. What a program stores later replaces
-    what it stored before."""
+    """True if two programs, or two lanes of one store, write different values to this address. A program's later store
+    replaces what it stored before."""
     last: dict[tuple[int, ...], set[int]] = {}
     for addresses, bits, program in stores:
         stored = bits[addresses == np.uint64(address)]
@@ -293,7 +294,7 @@ def end() -> None:
 
 
 def kept(ptrs: Any, size: int) -> Any:
-    """Which stores of this many bytes land in the launch's memory; None where that is not known."""
+    """The stores of this many bytes that land in the launch's memory; None if that is not known."""
     return None if _under_way is None else _under_way.kept(ptrs, size)
 
 
@@ -323,7 +324,7 @@ def _watched_store(store: Any) -> Any:
 
 
 def _bytes(ptrs: Any) -> int:
-    """Of an element that a pointer points to."""
+    """The size of an element that a pointer points to."""
     return max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
 
 

@@ -9,14 +9,15 @@ import torch
 
 
 def sent(host: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """What a host tensor holds, on the device: whatever that does from now on finds it there."""
+    """A host tensor's contents on the device, for whatever the device does from now on."""
     if device.type != "cuda" or not host.numel():
         return host.to(device)
     return host.pin_memory().to(device, non_blocking=True)
 
 
 def fetched(flat: torch.Tensor, wait: Callable[[], None] | None = None) -> torch.Tensor:
-    """What a tensor holds, in host memory, once the device has been waited for. wait: how; else until it is there."""
+    """A tensor's contents in host memory, once the device has been waited for. wait: the way to wait; else until they
+    are there."""
     if not flat.is_cuda:
         here = flat
     else:

@@ -1,4 +1,4 @@
-"""What a step shows, on its way to the watch: device tensors are copied on the device and brought over together.
+"""Recorded arrays on their way to the host: device tensors are copied on the device and brought over together.
 
 Copying each tensor to the host on its own would cost more than the work that is watched, and so would telling the
 watch of each.
@@ -27,18 +27,18 @@ _Made = tuple[Entry, bool]
 
 
 def waits(tensor: torch.Tensor) -> bool:
-    """Whether this tensor is brought over later, together with others."""
+    """True if this tensor is brought over later, together with others."""
     return tensor.is_cuda
 
 
 def flats(tensors: Mapping[str, torch.Tensor]) -> Flats:
-    """Of tensors that stay where they are, for every tape of a session."""
+    """The bytes of tensors that stay where they are, for every tape of a session."""
     return {id(tensor): (tensor, _bytes(tensor)) for tensor in tensors.values() if waits(tensor)}
 
 
 @dataclass(slots=True)
 class HostArrays:
-    """What came to the host, as arrays that are made when they are asked for."""
+    """The bytes that came to the host, as arrays that are made when they are asked for."""
 
     _sheets: list[tuple[PackedLayout, bytes]] = field(default_factory=list)
 
@@ -101,7 +101,8 @@ class StagingBuffer:
             self._waiting.append(known[1])
 
     def see_numbers(self, path: str, numbers: Mapping[str, int]) -> None:
-        """As see() of each of these, which are so many that each by itself would cost more than all of them."""
+        """The same as see() of each of these, which are so many that each by itself would cost more than all of
+        them."""
         if numbers:
             self._host += _of_numbers(path, tuple(numbers))
             self._parts.append(np.fromiter(numbers.values(), np.int64, len(numbers)).tobytes())
@@ -166,7 +167,7 @@ class StagingBuffer:
 
 @functools.lru_cache(maxsize=4096)
 def _entry(path: str, name: str, dtype: str, shape: tuple[int, ...], rows: int, told: bool) -> Entry:
-    """What is recorded of an array of this shape: as so many rows, if any are asked for; one that is too short for
+    """The entry for an array of this shape: as so many rows, if any are asked for; one that is too short for
     them, or does not come out even, as it is."""
     size = math.prod(shape)
     if rows and rows <= size and size % rows == 0 and (not shape or shape[0] >= rows):

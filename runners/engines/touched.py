@@ -1,4 +1,4 @@
-"""Which elements of some tensors kernels read, whether before or after they wrote them, as an emulated launch runs.
+"""The elements of some tensors that kernels read, before or after they wrote them, as an emulated launch runs.
 
 Kernels in Triton's interpreter say it load by load, the stand-ins' operators row by row; of an ATen call its arguments
 count as read whole.
@@ -26,15 +26,15 @@ _SOMEWHERE = {_aten.index_put_, _aten.scatter_, _aten.index_copy_, _aten.index_f
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Of some elements, as numpy's bool. read: was read; stale: was read before this launch wrote it; written: by this
-    launch."""
+    """Marks of some elements, as numpy's bool. read: was read; stale: was read before this launch wrote it; written: by
+    this launch."""
 
     read: Any
     stale: Any
     written: Any
 
     def at(self, places: Any) -> Marks:
-        """Of a part, that a slice or a shape with strides gives: a view."""
+        """The marks of a part, given by a slice or by a shape with strides: a view."""
         if isinstance(places, slice):
             return Marks(self.read[places], self.stale[places], self.written[places])
         return Marks(*(_strided(marks, *places) for marks in (self.read, self.stale, self.written)))
@@ -48,7 +48,7 @@ class Marks:
             np.greater_equal(self.stale, self.written, out=self.stale)  # or not written
 
     def note_at(self, places: Any, *, writes: bool) -> None:
-        """Those at these indices are."""
+        """Mark the elements at these indices."""
         if writes:
             self.written[places] = True
         else:
@@ -69,12 +69,12 @@ class Region:
         return torch.from_numpy(marks).as_strided(self.tensor.shape, self.tensor.stride())
 
     def holds(self, tensor: torch.Tensor, first: int, last: int) -> bool:
-        """Whether all of another tensor, between these addresses, is elements of this one."""
+        """True if all of another tensor, between these addresses, is elements of this one."""
         return self.first <= first and last < self.end and tensor.element_size() == self.size
 
 
 class Touched:
-    """What is read of these tensors. None of them is empty, and no two of them share memory."""
+    """The reads of these tensors. None of them is empty, and no two of them share memory."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         ends = list(accumulate(map(_reach, tensors.values()), initial=0))
@@ -100,11 +100,11 @@ class Touched:
         self._marks.read.fill(False)
 
     def read(self, name: str) -> torch.Tensor:
-        """Which elements of this tensor were read: bool, of its shape."""
+        """The elements of this tensor that were read: bool, of its shape."""
         return self.regions[name].of(self.regions[name].marks.read)
 
     def stale(self, name: str) -> torch.Tensor:
-        """Which of them this launch read before it wrote them."""
+        """The elements that this launch read before it wrote them."""
         return self.regions[name].of(self.regions[name].marks.stale)
 
     def addressed(self, addresses: Any, mask: Any, *, writes: bool) -> None:
@@ -157,7 +157,7 @@ class Touched:
             marks.note(writes=writes)
 
     def _by_call(self, function: Any, args: Any, kwargs: Any) -> Iterator[tuple[Marks, bool]]:
-        """What it touches, and whether it writes that."""
+        """The marks that a call touches; True: it writes there."""
         changed = {
             id(leaf)
             for argument, value in zip(function._schema.arguments, args, strict=False)
@@ -174,7 +174,7 @@ class Touched:
                 yield from ((marks, True) for marks in self._within(tensor, writes=True))
 
     def _within(self, tensor: torch.Tensor, *, writes: bool) -> Iterator[Marks]:
-        """What is touched of each region by a call that takes this tensor."""
+        """The marks of each region that a call with this tensor touches."""
         if not tensor.numel():
             return
         first, size = tensor.data_ptr(), tensor.element_size()
@@ -200,7 +200,7 @@ class Touched:
 
 
 def _reach(tensor: torch.Tensor) -> int:
-    """How many elements lie between its first and the end of its last."""
+    """The number of elements between its first and the end of its last."""
     return 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 

@@ -1,5 +1,5 @@
-"""What only a device has, on the host: memory that is pinned for it, and streams that a tensor is recorded on; and what
-sglang asks the host for where it would ask a device."""
+"""Stand-ins on the host for what only a device has: memory that is pinned for it, and streams that a tensor is recorded
+on; and what sglang asks the host for where it would ask a device."""
 
 from __future__ import annotations
 

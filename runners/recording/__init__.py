@@ -1,1 +1,1 @@
-"""What a session tells of a run while it is under way."""
+"""The record that a session makes of a run under way."""

@@ -1,4 +1,4 @@
-"""How the code that runs a case reports what it sees, and the exception for failures of the harness."""
+"""The observer to which the code that runs a case reports, and the exception for failures of the harness."""
 
 from __future__ import annotations
 

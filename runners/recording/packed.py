@@ -1,4 +1,4 @@
-"""How arrays lie one behind the other in one stretch of bytes: arrays seen together are sent together.
+"""The layout of arrays one after the other in one stretch of bytes: arrays seen together are sent together.
 
 A session sees the same arrays in the same order again and again, so everything that does not depend on their contents
 is worked out once.
@@ -58,7 +58,7 @@ class PackedLayout:
 
 @functools.lru_cache(maxsize=4096)
 def sheet(entries: tuple[Entry, ...]) -> PackedLayout:
-    """What holds of these arrays whatever is in them."""
+    """The packed layout of these entries, whatever is in them."""
     sizes = [math.prod(entry.shape) * np.dtype(entry.dtype).itemsize for entry in entries]
     starts = [0, *itertools.accumulate(sizes)]
     told = [[entry.path, entry.name, [entry.dtype, entry.shape]] for entry in entries if entry.told]

@@ -1,4 +1,4 @@
-"""Where the seconds go: of named parts of what runs, each without the parts within it."""
+"""The seconds of named parts of what runs, each without the parts within it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Parts:
         return timed
 
     def _turn(self) -> None:
-        """What has passed since the last turn goes to the part that is open."""
+        """Add the time since the last turn to the open part."""
         now = self._clock()
         self._seconds[self._open[-1]] += now - self._since
         self._since = now

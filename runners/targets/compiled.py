@@ -1,4 +1,4 @@
-"""Whether kernels were compiled on this host before, and what a worker is told where none was."""
+"""Kernels compiled on this host before, and the message to a worker if there are none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLD = "EAGLEEYE_COLD"
 
 
 def has_kernels(cache: Path | None = None) -> bool:
-    """Whether workers have compiled anything yet."""
+    """True if workers have compiled anything yet."""
     return kernels_directory(cache).is_dir() and any(kernels_directory(cache).iterdir())
 
 

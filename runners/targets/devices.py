@@ -26,7 +26,7 @@ def memory() -> tuple[float, ...]:
 
 @functools.cache
 def _asked(what: str) -> tuple[str, ...]:
-    """What the driver's own tool says of each GPU: torch would touch them."""
+    """The answers of the driver's own tool for each GPU: torch would touch them."""
     tool = shutil.which("nvidia-smi")
     if not tool:
         return ()

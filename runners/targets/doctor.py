@@ -1,4 +1,4 @@
-"""What is installed, which engine each target can use here, what is missing and the command that helps."""
+"""The state of this host: installed releases, engines of each target, missing parts and the command that helps."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _release(release: Installed, cache: Path | None, declared: dict[pinned.Diffe
 
 
 def _missing(releases: tuple[Installed, ...]) -> Iterator[str]:
-    """What is missing, and the command that installs it; for a GPU there is no command."""
+    """The missing parts, and the command that installs them; for a GPU there is none."""
     bases = {installation.base for installation in releases if installation.base}
     for engine in ("emulated", "cuda"):
         why = engine_lacks(engine, tuple(bases))

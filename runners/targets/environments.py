@@ -100,12 +100,12 @@ class ReleaseVenv:
 
     @property
     def site(self) -> tuple[Path, ...]:
-        """Where its packages lie."""
+        """The folders of its packages."""
         return tuple(self.path.glob("lib/python3*/site-packages"))
 
 
 def cache_directory(folder: Path | None = None) -> Path:
-    """Where targets are kept: as given, else EAGLEEYE_CACHE, else ~/.cache/eagleeye."""
+    """The folder of targets: as given, else EAGLEEYE_CACHE, else ~/.cache/eagleeye."""
     if folder:
         return folder.expanduser().absolute()
     named = os.environ.get("EAGLEEYE_CACHE", "")
@@ -128,7 +128,7 @@ def packages_directory(cache: Path | None = None) -> Path:
 
 
 def kernels_directory(cache: Path | None = None) -> Path:
-    """Where workers keep the kernels that they compile: EAGLEEYE_KERNELS, else in the cache."""
+    """The folder of kernels that workers compile: EAGLEEYE_KERNELS, else in the cache."""
     named = os.environ.get("EAGLEEYE_KERNELS", "")
     return Path(named).expanduser().absolute() if named else cache_directory(cache) / "kernels"
 
@@ -197,7 +197,7 @@ def interpreter(target: Target, cache: Path | None = None) -> Path:
 
 
 def is_whole(path: Path, release: str) -> bool:
-    """Whether this directory holds all of the release, as far as its maker's own sign says."""
+    """True if this directory holds all of the release, by the marker of its maker."""
     if path.name.startswith("sglang-"):
         # A bundle is unpacked beside and renamed when whole, so that its directory is its own sign.
         return (path / "sglang" / "srt").is_dir()
@@ -215,7 +215,7 @@ def _directories(parent: Path) -> Iterator[Path]:
 
 
 def import_path(target: Target, cache: Path | None = None) -> tuple[Path, ...]:
-    """What goes in front on the worker's import path. NotUsable, with the command that helps, if it is not there.
+    """The folders in front on the worker's import path. NotUsable, with the command that helps, if one is not there.
 
     Empty for the toy, and where this very release is installed in the worker's interpreter itself. Behind an overlay
     goes what its release needs.
@@ -387,7 +387,8 @@ def lacks(target: Target, cache: Path | None = None) -> str:
 
 
 def differences(target: Target, cache: Path | None = None) -> tuple[pinned.Older, ...]:
-    """What the workers of this target would import older than its release pins. NotUsable if it is not there."""
+    """The packages that workers of this target would import older than its release pins. NotUsable if it is not
+    there."""
     environment, path = own_environment(target, cache), import_path(target, cache)
     behind = environment.site if environment else tuple(map(Path, sys.path))
     required = next(filter(None, map(packages.required, (*path, *behind))), ())

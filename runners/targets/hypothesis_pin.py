@@ -1,4 +1,4 @@
-"""What the parent process must have of the pinned version: Hypothesis. Another one draws other cases from the same
+"""Hypothesis, which the parent process must have in the pinned version. Another one draws other cases from the same
 seed number, or none. A bundle brings it; here is where it lies then, and how a shell puts it in front."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def other_python() -> str:
 
 
 def bundled(cache: Path | None = None) -> Path | None:
-    """Where in the cache a bundle's Hypothesis lies, if it is the pinned one and this Python can import it."""
+    """The folder of a bundle's Hypothesis in the cache, if it is the pinned one and this Python can import it."""
     if other_python():
         return None
     folders = (targets_directory(cache) / FOLDER, cache_directory(cache) / FOLDER)

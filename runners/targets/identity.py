@@ -1,4 +1,4 @@
-"""What the verdicts on a target depend on, as one digest: its sources, the harness's and the versions of the packages
+"""A digest of all that verdicts on a target depend on: its sources, the harness's and the versions of the packages
 that both are run with. Two runs of a case under one digest say the same, so that one may be kept for the other."""
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ STOP_S = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What pip did: its exit code and all it printed."""
+    """A run of pip: its exit code and all it printed."""
 
     code: int
     output: str
@@ -99,7 +99,7 @@ def newest(pip: Pip = run_pip) -> str:
 
 
 def _install_release(release: str, cache: Path | None, pip: Pip, say: Callable[[str], None]) -> bool:
-    """Whether it was not there."""
+    """True if it was not there."""
     if any(entry.release == release for entry in installed(cache)):
         return False
     targets = targets_directory(cache)
@@ -118,7 +118,7 @@ def _install_release(release: str, cache: Path | None, pip: Pip, say: Callable[[
 
 
 def _install_packages(release: str, cache: Path | None, pip: Pip, say: Callable[[str], None]) -> bool:
-    """Whether any was not there."""
+    """True if any was not there."""
     folder = packages_directory(cache)
     if not packages.absent(release, folder):
         return False
@@ -160,7 +160,7 @@ def only_one(targets: Path, say: Callable[[str], None]) -> Iterator[None]:
 
 
 def _remove_remains(targets: Path, release: str) -> None:
-    """What interrupted installs left. Under the lock no other process is at work, so all of it is dead."""
+    """Remove what interrupted installs left. Under the lock no other process is at work, so all of it is dead."""
     for path in [*targets.glob(f"{_PART}*"), targets / release]:
         if path.exists():
             shutil.rmtree(path)
@@ -194,7 +194,7 @@ def _fetch(release: str, targets: Path, pip: Pip) -> None:
 
 
 def contents(path: Path) -> tuple[int, int]:
-    """How many files lie under a release's directory and their bytes; compiled ones, which come and go, left out."""
+    """The number of files under a release's directory and their bytes; compiled ones, which come and go, left out."""
     files = size = 0
     for folder, folders, names in os.walk(path):
         folders[:] = [name for name in folders if name != "__pycache__"]
@@ -206,7 +206,7 @@ def contents(path: Path) -> tuple[int, int]:
 
 
 def damage(path: Path) -> str:
-    """What is wrong with a release's directory that has the marker; empty if its contents are as they were."""
+    """The damage of a release's directory that has the marker; empty if its contents are as they were."""
     try:
         wanted = json.loads((path / MARKER).read_text())
         files, size = contents(path)

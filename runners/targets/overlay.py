@@ -67,7 +67,7 @@ def make_overlay(source: Path, what: Overlay, edits: Sequence[Edit], overlays: P
 
 
 def overlay_of(source: Path, what: Overlay, contents: Contents, overlays: Path) -> Path:
-    """As make_overlay, with the texts of whole files; None: without that file. OSError if the disk refuses."""
+    """The same as make_overlay, with the texts of whole files; None: without that file. OSError if the disk refuses."""
     return _made(source, what, contents, _marker(source, what, contents), overlays)
 
 

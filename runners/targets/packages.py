@@ -64,12 +64,12 @@ def overlay(release: str) -> Overlay:
 
 
 def directory(requirement: str, packages: Path) -> Path:
-    """Where a distribution lies, with this being the cache's folder of packages."""
+    """The folder of a distribution in the cache's folder of packages."""
     return packages / requirement.replace("==", "-")
 
 
 def absent(release: str, packages: Path) -> tuple[str, ...]:
-    """What a release needs in front and the cache lacks."""
+    """The packages that a release needs in front and the cache lacks."""
     return tuple(
         requirement for requirement in overlay(release).requirements if not directory(requirement, packages).is_dir()
     )
@@ -91,8 +91,8 @@ def checkout_release(path: Path) -> str:
 
 
 def required(path: Path) -> tuple[str, ...]:
-    """What the sglang on this import path requires: of its METADATA, or of a checkout's pyproject.toml. Empty where
-    neither is there."""
+    """The requirements of the sglang on this import path: of its METADATA, or of a checkout's pyproject.toml. Empty
+    where neither is there."""
     metadata = _metadata(path)
     return tuple(HeaderParser().parsestr(metadata).get_all("Requires-Dist", []) if metadata else _declared(path))
 
@@ -146,7 +146,7 @@ def _declared(path: Path) -> list[str]:
 
 
 def _exact(requirements: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Those that every installation takes: of extras and other platforms there may be others."""
+    """The pins that every installation takes: of extras and other platforms there may be others."""
     for text in requirements:
         match = re.fullmatch(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?\s*==\s*([^\s;,]+)", text.strip())
         if match:

@@ -1,5 +1,5 @@
-"""What the workers of a target would import older than its release pins. Its failures would be the environment's, and
-would be told as sglang's: such a target is not usable, but where a row says why the older one does no harm.
+"""Packages that workers of a target would import older than its release pins. Its failures would be the environment's,
+and would be told as sglang's: such a target is not usable, but where a row says why the older one does no harm.
 
 What is absent is no such difference: whatever is imported and not there is an error of the harness by name
 (runners/sessions/attribution.py).
@@ -189,7 +189,7 @@ def _declared(name: str, version: str, release: str, engine: str) -> Difference 
 
 
 def _parsed(required: Iterable[str]) -> Iterator[Requirement]:
-    """Those that every installation takes here: of extras and other platforms there may be others."""
+    """The requirements that every installation takes here: of extras and other platforms there may be others."""
     for text in required:
         try:
             requirement = Requirement(text)

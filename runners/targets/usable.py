@@ -1,4 +1,4 @@
-"""Which releases an engine can be used with on this host, and fetching those that a job wants."""
+"""The releases that an engine can be used with on this host, and fetching those that a job wants."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _library: list[torch.library.Library] = []
 
 
 def define(*, scaled: bool = False) -> None:
-    """Where there is no build for CPUs: define its attention operators, and let sgl_kernel be imported. scaled: as
+    """Define the attention operators of a build for CPUs that is absent, and let sgl_kernel be imported. scaled: as
     since 0.5.20, with the scales of keys and values."""
     if _library:
         return

@@ -54,8 +54,8 @@ def _by_query(shared: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def seen_keys(queries: int, keys: int, *, causal: bool, left: int = -1, right: int = -1) -> torch.Tensor | None:
-    """Which key each query sees, bool [queries, keys]; None: all. The last query stands at the last key. causal: no key
-    behind its own place; left, right: at most so many before and behind it, -1: any."""
+    """The keys that each query sees, bool [queries, keys]; None: all. The last query stands at the last key. causal: no
+    key behind its own place; left, right: at most so many before and behind it, -1: any."""
     if not causal and left < 0 and right < 0:
         return None
     behind = torch.arange(queries)[:, None] + (keys - queries) - torch.arange(keys)
@@ -70,5 +70,5 @@ def memory_from(view: torch.Tensor) -> torch.Tensor:
 
 
 def whole(tensor: torch.Tensor) -> Ints:
-    """As host integers."""
+    """The tensor as host integers."""
     return tensor.numpy().astype("int64")

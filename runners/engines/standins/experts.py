@@ -1,4 +1,4 @@
-"""What sglang's fused Triton kernel for a mixture of experts computes on a GPU, in the precision that it has there."""
+"""The results of sglang's fused Triton kernel for a mixture of experts, in the precision that it has on a GPU."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _refuse(**given: object) -> None:
 def _check(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, page_table: Tensor, query_starts: Tensor
 ) -> None:
-    """What FlashAttention 3 asks of its arguments, before anything runs. RuntimeError, as of its library."""
+    """Check arguments as FlashAttention 3 does before anything runs. RuntimeError, as of its library."""
 
     def need(holds: bool, text: str) -> None:
         if not holds:
@@ -151,7 +151,8 @@ def get_scheduler_metadata(
 def merge_state_v2(
     v_a: Tensor, s_a: Tensor, v_b: Tensor, s_b: Tensor, v_merged: Tensor | None = None, s_merged: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """What two calls gave for the same queries, as one call would. s: natural logarithms, float32 [tokens, heads]."""
+    """Merge the results of two calls for the same queries into those of one. s: natural logarithms, float32 [tokens,
+    heads]."""
     values, logs = fa3_kernels.merge(v_a, s_a.float(), v_b, s_b.float())
     return (
         values if v_merged is None else v_merged.copy_(values),
@@ -160,7 +161,7 @@ def merge_state_v2(
 
 
 def flash_attn_varlen_func(*_: object, **__: object) -> Any:
-    """Of prefill and of embeddings, which are not driven."""
+    """Not driven: prefill and embeddings call it."""
     raise NotImplementedError(f"{MODULE}.flash_attn_varlen_func has no stand-in")
 
 

@@ -1,4 +1,4 @@
-"""What FlashAttention 3's kernels compute, as operators on CPU tensors: they read page table and lengths when they run.
+"""FlashAttention 3's kernels as operators on CPU tensors: they read page table and lengths when they run.
 
 Each is one operator, so that the emulated engine records one call, as a CUDA graph records one kernel. A row of the
 page table goes on into the next one in its storage, as it does for a kernel. What lies outside of the storage, or on a
@@ -79,17 +79,17 @@ def _slots(page_table: torch.Tensor, row: int, length: int, pages: int, size: in
 
 
 def schedule_of(lengths: torch.Tensor) -> torch.Tensor:
-    """As long as FlashAttention 3's own for single queries: a counter, and four numbers for each sequence, of which
-    there are a multiple of four. Here the first numbers are the lengths that it is made for, and who makes it puts its
-    shape in the counter's place."""
+    """A schedule as long as FlashAttention 3's own for single queries: a counter, and four numbers for each sequence,
+    of which there are a multiple of four. Here the first numbers are the lengths that it is made for, and who makes it
+    puts its shape in the counter's place."""
     made = lengths.new_zeros(1 + -(-lengths.numel() // 4) * 4 * 4)
     made[1 : 1 + lengths.numel()] = lengths
     return made
 
 
 def shape_of(heads: int, groups: int, size: int, page_size: int, left: int, right: int) -> int:
-    """What else a schedule depends on, as one number: heads of queries and of keys, their size, that of a page, and in
-    the last bit whether there is a window, over which keys are divided otherwise than over all of them."""
+    """The rest that a schedule depends on, as one number: heads of queries and of keys, their size, that of a page, and
+    in the last bit whether there is a window, over which keys are divided otherwise than over all of them."""
     windowed = left >= 0 or right >= 0
     # Sizes of heads are multiples of 8, and the number is to fit 32 bits.
     return (((heads * 64 + groups) * 64 + size // 8) * 512 + page_size) * 2 + windowed

@@ -1,4 +1,4 @@
-"""What flashinfer's kernels compute, as operators on CPU tensors: they read lengths and indices when they run.
+"""flashinfer's kernels as operators on CPU tensors: they read lengths and indices when they run.
 
 Each is one operator, so that the emulated engine records one call, as a CUDA graph records one kernel. Memory is read
 as a kernel reads it: past the end of a view there is what lies behind it in the same storage. What lies outside is
@@ -25,7 +25,7 @@ INFINITY = 5e4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """How scores become weights. causal: the last query sees every key, the one before it one less, and so on.
+    """The way from scores to weights. causal: the last query sees every key, the one before it one less, and so on.
     window_left: how many keys a query sees besides the one at its own position; -1: all. soft_cap: 0 for none."""
 
     causal: bool
@@ -43,7 +43,7 @@ class Mask:
     starts: Ints
 
     def of(self, sequence: int, queries: int, keys: int) -> torch.Tensor:
-        """Which key each query sees: bool [queries, keys]. None of those for which there is no byte."""
+        """The keys that each query sees: bool [queries, keys]. None of those for which there is no byte."""
         packed = np.zeros(-(-queries * keys // 8), dtype=np.uint8)
         start = int(self.starts[sequence])
         if start >= 0:

@@ -43,7 +43,7 @@ class _Prefill(Wrapper):
 
 
 class Schedule:
-    """Of the compiled module, the part that divides the work among programs: it notes what it is given to divide."""
+    """The part of the compiled module that divides the work among programs: it notes what it is given to divide."""
 
     def __init__(self, planned: Callable[[Tensor, Tensor], None]) -> None:
         self._planned = planned

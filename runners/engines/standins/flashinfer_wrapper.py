@@ -1,4 +1,4 @@
-"""What flashinfer's wrappers share, on CPU tensors: what a plan keeps, masks, and what is refused.
+"""The parts that flashinfer's wrappers share, on CPU tensors: what a plan keeps, masks, and refusals.
 
 Values that flashinfer knows and sglang's backend never passes (other position encodings, FP8, multi-item scoring) have
 no stand-in and are refused.
@@ -17,8 +17,8 @@ from runners.engines import launch_memory
 
 
 class Wrapper:
-    """What all wrappers share: how scores become weights, which plan() and forward() say, and how many rows a graph
-    was captured for."""
+    """The state that all wrappers share: the way from scores to weights, which plan() and forward() say, and the rows a
+    graph was captured for."""
 
     def __init__(self, float_workspace_buffer: Tensor, kv_layout: str, use_cuda_graph: bool) -> None:
         if kv_layout != "NHD":
@@ -73,7 +73,7 @@ class Wrapper:
             self._planned_queries[: len(queries)].copy_(queries[: len(self._planned_queries)])
 
     def _told(self, options: dict[str, Any]) -> None:
-        """What plan() and, once more, forward() say."""
+        """Take the options of plan() and, once more, of forward()."""
         for name, value in options.items():
             if name not in _KNOWN and value not in _WITHOUT_EFFECT.get(name, (None,)):
                 raise NotImplementedError(f"the stand-in for flashinfer has no {name}={value!r}")
@@ -153,7 +153,7 @@ def unpacked(cache: Any) -> tuple[Tensor, Tensor]:
 
 
 def _packed(mask: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """As bits, each sequence from a byte of its own on, and where each starts."""
+    """The mask as bits, each sequence from a byte of its own on, and where each starts."""
     ends = lengths.cumsum(0).tolist()
     flat = mask.reshape(-1).numpy() != 0
     parts = [np.packbits(flat[end - n : end], bitorder="little") for end, n in zip(ends, lengths.tolist(), strict=True)]

@@ -74,7 +74,7 @@ def stand_in_if_absent(*names: str) -> None:
 
 
 def stands_in(name: str) -> bool:
-    """Whether this module, whose package can be imported, is such a stand-in."""
+    """True if this module, whose package can be imported, is such a stand-in."""
     spec = importlib.util.find_spec(name)
     return spec is not None and isinstance(spec.loader, _Finder)
 

@@ -74,7 +74,7 @@ def _block(tree_mask: torch.Tensor, start: int, size: int) -> torch.Tensor:
 
 
 def _parents(selected: list[int], parent_list: list[int], topk: int) -> list[int]:
-    """Of each token of the tree, the root included, the token above it; -1 if that was not selected. selected: which
+    """The parent of each token of the tree, the root included; -1 if it was not selected. selected: which
     candidate each token behind the root is; the topk candidates of one parent are neighbours, and parent_list says
     which candidate the parent was."""
     places = {candidate: place for place, candidate in reversed(list(enumerate(selected, start=1)))}

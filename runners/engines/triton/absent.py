@@ -1,6 +1,6 @@
-"""What Triton's compiler refuses, and its interpreter only where it comes by: an argument that is None, and by which
-code finds an address. A compiler translates both branches of a condition that it does not know, and the body of every
-loop; a launch takes one of them, or none.
+"""Refuses what Triton's compiler refuses, and its interpreter only where it comes by: an argument that is None, by
+which code finds an address. A compiler translates both branches of a condition that it does not know, and the body of
+every loop; a launch takes one of them, or none.
 
 Only what is sure is refused: a condition that the compiler may know, and that is not known here, hides its branches.
 """
@@ -58,7 +58,8 @@ def refuse(function: Callable[..., None], arguments: Mapping[str, Any], constexp
 
 
 def _first_use(function: Callable[..., None], known: Sequence[tuple[str, Any]], names: Sequence[str]) -> str:
-    """Where an absent argument is made an address, in words; empty if nowhere. known: what the compiler knows."""
+    """The place at which an absent argument is made an address, in words; empty if none. known: what the compiler
+    knows."""
     constants = {name: _plain(value) for name, value in known}
     return _translated(function, {**dict.fromkeys(names, _RUNTIME), **constants}, depth=0)
 
@@ -140,7 +141,7 @@ class _Walk:
             self._forget(statement.body)
 
     def _forget(self, statements: Sequence[ast.stmt]) -> None:
-        """What is assigned in what may not be translated."""
+        """Forget the values assigned in statements that may not be translated."""
         for statement in statements:
             for node in ast.walk(statement):
                 if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):

@@ -37,8 +37,8 @@ class NotBatched(BaseException):
 
 @dataclass(slots=True)
 class _Access:
-    """What one operation read or wrote: elements of `size` bytes in [low, high), where `used`, both [rows, elements].
-    programs: of each row; rows is 1 where all of them did the same."""
+    """The elements that one operation read or wrote: `size` bytes each in [low, high), where `used`, both [rows,
+    elements]. programs: of each row; rows is 1 where all of them did the same."""
 
     low: int
     high: int
@@ -59,7 +59,7 @@ class _Access:
 
 @dataclass(slots=True)
 class Memory:
-    """What a launch has read and written so far, and how to take its stores back."""
+    """The reads and writes of a launch so far, and the way to take its stores back."""
 
     loads: list[_Access] = field(default_factory=list)
     stores: list[_Access] = field(default_factory=list)
@@ -177,7 +177,7 @@ class BatchedBuilder(triton_interpreter.InterpreterBuilder):
 
 
 def batched() -> bool:
-    """Whether values have a leading axis just now."""
+    """True while values have a leading axis."""
     return isinstance(triton_interpreter.interpreter_builder, BatchedBuilder)
 
 
@@ -221,7 +221,7 @@ def known(data: Any) -> Any:
 
 
 def truth(data: Any) -> bool:
-    """Whether a scalar [rows], or a block of one element, is true. Diverged where programs have several."""
+    """True if a scalar [rows], or a block of one element, is true. Diverged where programs have several."""
     data = apply(_reshaped, data, ())
     # Of what is recorded nothing else counts: it may be an address.
     return bool(known(data != 0 if type(data) is Value else data))

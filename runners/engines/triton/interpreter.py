@@ -73,7 +73,7 @@ class Launch:
         return recorded.run(described, self.function, self.arguments, self.constexprs, self.grid, memory)
 
     def _run_as_written(self) -> None:
-        """By Triton's language: all programs at once if that can be, else one after the other."""
+        """Run by Triton's language: all programs at once if possible, else one after the other."""
         builder, function = triton_interpreter.interpreter_builder, self.function
         arguments = {
             name: value if name in self.constexprs else pointers.converted(name, value)
@@ -162,7 +162,7 @@ _executor_init = triton_interpreter.GridExecutor.__init__
 
 
 def _init(executor: Any, fn: Any, arg_names: Any, grid: Any, pre_run_hooks: Any = ()) -> None:
-    """As Triton has it; which arguments are constants is worked out once for each kernel."""
+    """Triton's own, but for constants among arguments, which are worked out once for each kernel."""
     constexprs = _constexprs.get(fn)
     if constexprs is None:
         _executor_init(executor, fn, arg_names, grid, pre_run_hooks)

@@ -44,7 +44,7 @@ class _Once:
 
 @dataclass(frozen=True)
 class Access:
-    """Where the lanes of one operation point, with a row a program, or one row where all programs do the same. mask:
+    """The addresses of one operation's lanes, a row for each program, or one row where all programs do the same. mask:
     those that are used, None if all are. used: their addresses, of elements of `size` bytes in [low, high), empty if
     there are none. argument: what the pointers were made from, if that is known. What follows from these is worked out
     once, as an access is kept from launch to launch."""
@@ -69,13 +69,13 @@ class Access:
 
     @_Once
     def owners(self) -> Any:
-        """Of each address, the program that touches it. Only where not all programs do."""
+        """The program that touches each address. Only where not all programs do."""
         owners = np.repeat(self.programs, self.addresses.size // len(self.programs))
         return owners if self.mask is None else owners[self.mask.reshape(-1)]
 
     @_Once
     def places(self) -> Any:
-        """Of each lane, the element behind `low`. Lanes that are masked off may point anywhere."""
+        """The offset of each lane's element from `low`. Lanes that are masked off may point anywhere."""
         offsets = (self.addresses - np.uint64(self.low)).view(np.int64)
         return offsets >> (self.size.bit_length() - 1) if self.size > 1 else offsets
 
@@ -90,7 +90,7 @@ class Access:
 
     @_Once
     def collides(self) -> bool:
-        """Whether two programs have one address, or two lanes where there is one program only."""
+        """True if two programs have one address, or two lanes where there is one program only."""
         owners = self.owners if len(self.programs) > 1 else np.arange(self.used.size)
         try:
             _marks([self], [owners], self.low, self.high)
@@ -100,8 +100,8 @@ class Access:
 
 
 def located(programs: Any, pointers: Any, mask: Any, size: int, argument: str | None) -> Access:
-    """Where elements of this size are loaded from, or stored to. mask: None where there is none; argument: what the
-    pointers were made from, if that is known."""
+    """The access at which elements of this size are loaded or stored. mask: None where there is none; argument: what
+    the pointers were made from, if that is known."""
     shape = pointers.shape
     if mask is not None and mask.shape != shape:
         shape = np.broadcast_shapes(shape, mask.shape)
@@ -200,7 +200,7 @@ def _refuse_meeting(stores: list[Access], loads: list[Access]) -> None:
 
 
 def _marks(stores: list[Access], owners: list[Any], low: int, high: int) -> Any:
-    """Of each element in [low, high), who stored it. Unusual if two did."""
+    """The program that stored each element in [low, high). Unusual if two did."""
     size = stores[0].size
     if any(store.size != size for store in stores) or high - low > _STRETCH * size:
         raise Unusual

@@ -81,7 +81,7 @@ _UINT64 = np.dtype(np.uint64)
 
 
 def _fits(array: Any, triton_type: Any) -> bool:
-    """Whether a result still has the width of its type: operators of numpy may widen it."""
+    """True if a result still has the width of its type: operators of numpy may widen it."""
     if isinstance(triton_type, tl.pointer_type):
         return True
     return bool(array.itemsize * 8 <= max(8, triton_type.primitive_bitwidth))
@@ -182,7 +182,7 @@ _BARE = {tl.tensor, int, bool, float, str, type(None), tl.dtype, tl.block_type, 
 
 
 def _promotion_kept(slow: Callable[..., Any]) -> Callable[..., Any]:
-    """How two types promote depends on the types alone, so it is worked out once; and small constants beside a
+    """Promotion depends on the two types alone, so it is worked out once; and small constants beside a
     signed or floating tensor take its type."""
     cache: dict[tuple[Any, ...], Any] = {}
 
@@ -327,7 +327,7 @@ def _pointed(slow: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _whole_launch(patch: Callable[..., None]) -> Callable[..., None]:
-    """How Python sees a tensor: as Triton says, and of several programs' scalars what they agree on."""
+    """Python's view of a tensor: as Triton says, and of several programs' scalars the value that they agree on."""
 
     def patched(tensor: Any, scope: Any) -> None:
         patch(tensor, scope)

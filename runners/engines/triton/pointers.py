@@ -1,4 +1,4 @@
-"""Which argument of its launch a pointer was made from: the memory of the others is foreign to it.
+"""The argument of its launch that a pointer was made from: the memory of the others is foreign to it.
 
 Triton's interpreter keeps pointers as numbers, and where one of them leads depends on where the host's allocator put
 things. What makes one pointer of another hands its type on, so the type has the argument's name; where pointers of two
@@ -27,12 +27,12 @@ class PointerOf(tl.pointer_type):
 
 
 def argument_of(typed: Any) -> str | None:
-    """Of a tensor, or a handle: the argument that it was made from; None if it is no pointer, or nobody knows."""
+    """The argument that a tensor, or a handle, was made from; None if it is no pointer, or unknown."""
     return getattr(typed.dtype.scalar, "argument", None)
 
 
 def converted(name: str, value: Any) -> Any:
-    """What a kernel is given for this argument."""
+    """The value that a kernel is given for this argument."""
     given = triton_interpreter._implicit_cvt(value)
     return _typed(given, PointerOf(given.dtype, name)) if _is_pointer(given) else given
 
@@ -48,7 +48,7 @@ def _typed(pointer: Any, kind: Any) -> Any:
 
 
 def _chosen(where: Callable[..., Any]) -> Callable[..., Any]:
-    """Of pointers of two arguments, each lane's may be either."""
+    """Choose between pointers of two arguments: each lane's may be either."""
 
     def choose(self: Any, condition: Any, x: Any, y: Any) -> Any:
         if _is_pointer(x) and _is_pointer(y) and argument_of(x) != argument_of(y):

@@ -37,7 +37,7 @@ class _Unmet(BaseException):
 
 @dataclass(slots=True)
 class _Kept:
-    """What is the same in all launches of a recording that are given the same. Mutable: it grows with the ways that
+    """The results that all launches of a recording share if their arguments agree. Mutable: it grows with the ways that
     are taken. by: which operations' results it has: those that depend on numbers, or also those that do on addresses;
     segments: where it has them of; size: of what it has, in bytes."""
 
@@ -143,7 +143,7 @@ def _kept(kernel: _Kernel, described: Described, grid: tuple[int, int, int], pro
 
 
 def kernels() -> frozenset[str]:
-    """Those that are recorded, by name, with whatever arguments they had."""
+    """The kernels that are recorded, by name, with whatever arguments they had."""
     given_up = {function for (function, *_), kernel in _kernels.items() if kernel.given_up}
     return frozenset(function.__name__ for function, *_ in _kernels if function not in given_up)
 
@@ -151,7 +151,7 @@ def kernels() -> frozenset[str]:
 def described(
     function: Callable[..., None], arguments: Mapping[str, Any], constexprs: frozenset[str], by: int
 ) -> Described:
-    """What recordings of this launch are kept by, and results: which depend on numbers, or on addresses, too."""
+    """The keys of recordings of this launch, and of results: those depend on numbers, or on addresses, too."""
     kinds: list[object] = [function]
     given: list[tuple[Any, int]] = []
     for name, value in arguments.items():

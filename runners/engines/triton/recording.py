@@ -73,7 +73,7 @@ class _Recorder:
         self.recording.ways += 1
 
     def value(self, data: Any, slot: int, by: int) -> Value:
-        """What stands for the data, which is kept in this slot."""
+        """The value that stands for the data, which is kept in this slot."""
         self._numbers += 1
         self._owners[slot] = self._numbers
         self._free.discard(slot)
@@ -118,7 +118,7 @@ class _Recorder:
         return answer
 
     def drop(self) -> None:
-        """What was begun has not come to its end."""
+        """Drop a recording that has not come to its end."""
         self._drop()
 
     def _constant(self, value: Any) -> int:
@@ -237,7 +237,7 @@ def _varies(bound: Any) -> bool:
 
 
 def _rounds(start: Any, stop: Any, step: int) -> Any:
-    """How often range(start, stop, step) goes round."""
+    """The number of rounds of range(start, stop, step)."""
     length = np.asarray(stop).astype(np.int64) - np.asarray(start).astype(np.int64)
     return np.maximum(-(-length // step), 0)
 

@@ -93,5 +93,5 @@ def _patch(scope: Any) -> None:
 
 
 def install() -> None:
-    """Where Triton patches its language, patch it so."""
+    """Patch reductions wherever Triton patches its language."""
     triton_interpreter._patch_reduce_scan = _patch

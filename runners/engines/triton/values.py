@@ -1,4 +1,4 @@
-"""What stands for an array while a kernel is recorded: it computes, and notes what was computed from what.
+"""Stands for an array while a kernel is recorded: it computes, and notes what was computed from what.
 
 Nothing but operations that do the same for every count of rows is let through, and what would tell Python a number is
 asked of the recorder, so that a recording holds for whatever memory says next time.
@@ -26,7 +26,7 @@ class Recorder(Protocol):
     """Who is told what is computed."""
 
     def apply(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
-        """What the function gives, noted."""
+        """The function's result, noted."""
 
     def forget(self, value: Value) -> None:
         """Nothing refers to this value any more."""
@@ -61,7 +61,7 @@ class Value(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """How many rows there are is not to be asked for."""
+        """The number of rows is unknown here."""
         return (None, *self.data.shape[1:])
 
     def astype(self, dtype: Any) -> Any:
@@ -107,7 +107,7 @@ def _seen_as(data: Any, dtype: Any) -> Any:
 
 
 def apply(function: Callable[..., Any], *operands: Any) -> Any:
-    """What the function gives; noted, where an operand stands for an array."""
+    """The function's result; noted, if an operand stands for an array."""
     for operand in operands:
         if type(operand) is Value:
             return operand.recorder.apply(function, operands)

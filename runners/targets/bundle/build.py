@@ -89,7 +89,7 @@ def bundle(
 
 
 def _in_front(wheels: Path, pip: Pip) -> dict[str, Member]:
-    """What some releases want in front of the base's own, each in its folder."""
+    """The packages that some releases want in front of the base's own, each in its folder."""
     pins = [Pin.parse(text) for text in IN_FRONT]
     files = {}
     for pin, wheel in zip(pins, fetch(pins, wheels, pip), strict=True):
@@ -170,8 +170,8 @@ def _stand_in(package: str) -> dict[str, Member]:
 
 
 def _ordered(members: dict[str, Member]) -> list[Member]:
-    """By path: files that lie together are alike, and compress better together. So do two versions of a package, file
-    by file."""
+    """Members by path: files that lie together are alike, and compress better together. So do two versions of a
+    package, file by file."""
     return [members[name] for name in sorted(members, key=lambda name: (_IN_FRONT.sub("", name), name))]
 
 

@@ -1,4 +1,4 @@
-"""What stands in for CUTLASS's Python (nvidia-cutlass-dsl, 95 MB packed): it satisfies what sglang's modules name of it
+"""A stand-in for CUTLASS's Python (nvidia-cutlass-dsl, 95 MB packed): it satisfies what sglang's modules name of it
 while they are imported, on hosts that cannot have it. Whoever compiles a kernel with it gets an error.
 
 It is copied into a bundle as the package cutlass itself, beside releases that do not start without. flashinfer, which
@@ -77,7 +77,7 @@ class _Submodules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _for_flashinfer() -> bool:
-    """Whether a module of flashinfer's is what imports this one."""
+    """True if a module of flashinfer's imports this one."""
     frame: types.FrameType | None = sys._getframe()
     while frame is not None and not frame.f_globals.get("__name__", "").startswith("flashinfer."):
         frame = frame.f_back

@@ -26,7 +26,7 @@ _ATTENDS = re.compile(r"FlashAttnFwdSm\d+.*?ELi(\d+)EN\w*?_(\d+[a-z]\w*?_t)E")
 
 
 def is_carried(entry: Entry) -> bool:
-    """Whether a bundle carries this code."""
+    """True if a bundle carries this code."""
     if entry.gpu != HOPPER:
         return False
     kinds = [_ATTENDS.search(kernel) for kernel in entry.kernels]

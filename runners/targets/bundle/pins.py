@@ -1,4 +1,4 @@
-"""What goes into a bundle for GPU hosts without a package index: the wheels, by version, and what of them stays out."""
+"""The contents of a bundle for GPU hosts without a package index: wheels, by version, and their parts that stay out."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def _need_whole(bundle: Path, entries: Mapping[str, Entry]) -> None:
 
 
 def _is_there(path: Path, entry: Entry) -> bool:
-    """Whether this directory was unpacked from an archive of the same contents."""
+    """True if this directory was unpacked from an archive of the same contents."""
     try:
         return bool(json.loads((path / MARKER).read_text())["made_from"] == entry["made_from"])
     except (OSError, ValueError, KeyError, TypeError):

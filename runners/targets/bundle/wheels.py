@@ -55,7 +55,7 @@ def find(pin: Pin, folder: Path) -> Path | None:
 
 
 def _fits(stem: str) -> bool:
-    """Whether a wheel of this name can be installed there: NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM."""
+    """True if a wheel of this name can be installed there: NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM."""
     pythons, abi, platforms = stem.split("-")[-3:]
     interpreter = "cp" + PYTHON.replace(".", "")
     python = abi == "abi3" or any(tag == interpreter or tag.startswith("py") for tag in pythons.split("."))
@@ -96,7 +96,8 @@ def members(pins: Sequence[Pin], wheels: Sequence[Path], also: Collection[str] =
 
 
 def _installed_name(name: str) -> str:
-    """Where pip would put a file of a wheel below site-packages; empty if elsewhere (scripts, manual pages)."""
+    """The place of a wheel's file below site-packages, as pip installs it; empty if elsewhere (scripts, manual
+    pages)."""
     top, _, rest = name.partition("/")
     if not top.endswith(".data"):
         return name

@@ -1,4 +1,4 @@
-"""What stands in for xgrammar: it satisfies sglang's imports and no more, as no case decodes by a grammar.
+"""A stand-in for xgrammar: it satisfies sglang's imports and no more, as no case decodes by a grammar.
 
 It is copied into a bundle as the package xgrammar itself; on the emulated engine, stand_in() gives it that name.
 """
