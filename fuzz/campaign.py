@@ -61,7 +61,7 @@ def campaign(plan: Plan, source: CaseSource, hooks: Hooks, stats: CampaignStats 
 
 @dataclass(slots=True, kw_only=True)
 class _SetupInUse:
-    """What is known of the setup whose cases are run. Mutable. built: whether a session was opened with it; it then
+    """The state of the setup whose cases are run. Mutable. built: True if a session was opened with it; it then
     stays in use, whatever happens to later runs. refusals: runs before that which could not be made. met: the
     transitions and states of its cases; ran: how many; stale: those since the last that met a new one."""
 
@@ -208,7 +208,7 @@ class _Loop:
         self.stats.findings[fingerprint] = dataclasses.replace(found, cases=found.cases + 1, consequences=consequences)
 
     def _is_next(self, setup: Setup) -> bool:
-        """Whether the last case that was drawn is of this setup."""
+        """True if the last case that was drawn is of this setup."""
         return not self.upcoming or self.upcoming[-1].setup == setup
 
     def _send_ahead(self, case: Case, most: int) -> None:
@@ -241,7 +241,7 @@ class _Loop:
         return trace, verdicts, met
 
     def _unexplained(self, case: Case, failures: Sequence[Verdict]) -> Sequence[Verdict]:
-        """Those of these failures that known issues leave. The case counts once, for the first of its issues."""
+        """The failures that known issues leave. The case counts once, for the first of its issues."""
         with self.stats.stage("known"):
             explained = self.hooks.explain(case, failures)
         self.stats.known.update(map(str, explained.issues[:1]))

@@ -1,4 +1,4 @@
-"""Where a campaign's cases come from: an object that is asked for the next one."""
+"""The source of a campaign's cases: an object that is asked for the next one."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ def share_of(engine: str, setup: Setup) -> Share:
 
 @dataclass(slots=True, kw_only=True)
 class _Asked:
-    """Of one setup. Mutable. met: the pairs of states of its steps that were asked. novel: how many were for these,
-    behind its first case."""
+    """The questions to the reference on one setup. Mutable. met: the pairs of states of its steps that were asked.
+    novel: how many were for these, behind its first case."""
 
     met: set[tuple[str, str]] = field(default_factory=set)
     novel: int = 0

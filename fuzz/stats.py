@@ -73,7 +73,7 @@ class CampaignStats:
 
     @property
     def nothing_runs(self) -> bool:
-        """Whether none of the runs so far took place."""
+        """True if none of the runs so far took place."""
         return sum(count for how, count in self._endings.items() if not Termination(how).took_place) == self.cases
 
     @contextlib.contextmanager
@@ -181,8 +181,8 @@ class CampaignStats:
 
 
 def stale_values(trace: Trace, verdicts: Sequence[Verdict]) -> set[str]:
-    """What an earlier batch had left in a case and has no known reader: what kernels were seen not to read, by the
-    last part of its name, and what oracles let pass."""
+    """The values that an earlier batch had left in a case and that have no known reader: what kernels were seen not to
+    read, by the last part of its name, and what oracles let pass."""
     unread = trace.facts.get(STALE, NOTHING)
     seen = () if unread == NOTHING else unread.split(", ")
     names = (next(part for part in reversed(name.split(".")) if not part.isdigit()) for name in seen)

@@ -18,7 +18,7 @@ TRIES_MAX = 3
 
 
 class Waited:
-    """What is known of such failures. Mutable. hooks: a campaign's; nothing is asked where it has none that wait."""
+    """The failures of this kind so far. Mutable. hooks: a campaign's; nothing is asked where it has none that wait."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
@@ -26,7 +26,7 @@ class Waited:
         self._tries: Counter[str] = Counter()
 
     def exact(self, candidates: Sequence[Case | None], ended: End, verdict: Verdict) -> Verdict:
-        """How the first of these cases that fails there ended; the verdict itself if none does, or if this is no
+        """The end of the first of these cases that fails there; the verdict itself if none does, or if this is no
         failure that came out late."""
         name = verdict.fingerprint
         if self._hooks.waiting is None or verdict.oracle != ENDED or not _came_out_late(ended):
@@ -42,7 +42,7 @@ class Waited:
         return self._exact.get(name, verdict)
 
     def hooks(self, verdict: Verdict) -> Hooks | None:
-        """Those with which this failure is triaged; None for the campaign's own."""
+        """The hooks with which this failure is triaged; None for the campaign's own."""
         exact = any(verdict.fingerprint == other.fingerprint for other in self._exact.values())
         return self._hooks.waiting() if exact and self._hooks.waiting else None
 
@@ -52,7 +52,7 @@ def _came_out_late(ended: End) -> bool:
 
 
 def _unended(attempt: Attempt) -> Verdict | None:
-    """How a run ended that its process did not survive."""
+    """The verdict on a run that its process did not survive."""
     failures = (verdict for verdict in attempt.verdicts if verdict.status is Status.FAIL)
     own = next((verdict for verdict in failures if verdict.oracle == ENDED), None)
     return own if _came_out_late(attempt.trace.ended) else None

@@ -63,7 +63,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
 
 
 def _wrong_graph(case: Case, step: int, launched: Mapping[str, Array]) -> Iterator[Wrong]:
-    """What the graph that was launched was captured for, whatever its runner says: the bucket's batches, and those of
+    """Wrongs in what the launched graph was captured for, whatever its runner says: the bucket's batches, and those of
     greedy requests alone, where there are graphs of their own for them and the batch is one."""
     requests = case.steps[step].requests
     wanted = {

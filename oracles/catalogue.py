@@ -82,7 +82,7 @@ OF_SOME_ENGINES = frozenset({row_width.ORACLE, *filter(None, _RECORDED_AS)})
 
 
 def oversteps(verdict: Verdict) -> bool:
-    """Whether it says that something was written outside of its memory: nobody knows what else was hit."""
+    """True if it says that something was written outside of its memory: what else was hit is unknown."""
     return verdict.status is Status.FAIL and (verdict.oracle == memory.ORACLE or verdict.where.startswith(GUARD))
 
 
@@ -131,7 +131,7 @@ def _ask(judge: Judge, case: Case, trace: Trace) -> tuple[Verdict, ...]:
 
 
 def overall(verdicts: Iterable[Verdict]) -> Status:
-    """What a whole run is worth, for an exit code.
+    """The status of a whole run, for an exit code.
 
     FAIL if any oracle says so. UNKNOWN if the run did not end well, if none of COMPARED passed, or if one raised.
     Otherwise PASS: another oracle's UNKNOWN then only says that the case did not exercise its property (an unpadded

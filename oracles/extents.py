@@ -52,7 +52,8 @@ def _otherwise(name: str) -> bool:
 
 
 def _out_of_proportion(captured: Mapping[str, Array]) -> Iterator[Wrong]:
-    """Where each branch of a request counts as one, batches are larger than their buckets; proportions are the same."""
+    """Wrong proportions of captured batches. Where each branch of a request counts as one, batches are larger than
+    their buckets; proportions are the same."""
     for name, pairs in captured.items():
         largest = int(pairs[:, 0].max())
         most = [int(count) for size, count in pairs if size == largest]
@@ -66,8 +67,8 @@ def _out_of_proportion(captured: Mapping[str, Array]) -> Iterator[Wrong]:
 
 
 def _each(name: str, captured: Mapping[str, Array], requests: int) -> float | None:
-    """How many entries of a field a request has in captures. Not known where there are several graphs, nor of what the
-    steps of a draft change before attention is called."""
+    """The number of entries of a field that a request has in captures. Unknown where there are several graphs, and of
+    what the steps of a draft change before attention is called."""
     pairs = captured.get(name, np.empty((0, 2)))
     largest = pairs[:, 0].max(initial=0)
     every = {count / requests for size, count in pairs.tolist() if size == largest}
@@ -145,7 +146,7 @@ Call = tuple[int, int, tuple[int, int, int]]
 
 
 def _calls(case: Case, record: Record) -> dict[tuple[int, str], list[Call]]:
-    """By which of a step's plans it was given to, and by field."""
+    """Calls by the step's plan that they were given to, and by field."""
     found: defaultdict[tuple[int, str], list[Call]] = defaultdict(list)
     for step, asked in enumerate(case.steps):
         bs = record.scalar(step, Recorded.LAUNCH, "bs")
@@ -163,7 +164,7 @@ def _calls(case: Case, record: Record) -> dict[tuple[int, str], list[Call]]:
 
 
 def _unlike(name: str, calls: Sequence[Call], each: float | None) -> Iterator[Wrong]:
-    """Of all calls together, the first one after which no one size explains them. each: how many entries a request has
+    """The first call, of all together, after which no one size explains them. each: how many entries a request has
     in captures, if that is known."""
     for last in range(len(calls)):
         if not any(_explained(calls[: last + 1], kind, each) for kind in range(3)):
@@ -178,7 +179,7 @@ def _unlike(name: str, calls: Sequence[Call], each: float | None) -> Iterator[Wr
 
 
 def _explained(calls: Sequence[Call], kind: int, each: float | None) -> bool:
-    """Whether each has the same whole number of entries for every request of this size."""
+    """True if each call has the same whole number of entries for every request of this size."""
     _, first, sizes = calls[0]
     whole = first // sizes[kind] if each is None else each
     return whole > 0 and all(count == whole * sizes[kind] for _, count, sizes in calls)

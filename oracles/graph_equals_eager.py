@@ -41,8 +41,8 @@ Contents = dict[int, Array]  # what a path left in the KV slots that it changed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What one path left: the outputs that are integers and those that are not, and the changed KV slots outside the
-    reserved page."""
+    """The results of one path: the outputs that are integers and those that are not, and the changed KV slots outside
+    the reserved page."""
 
     path: str
     integers: dict[str, Array]
@@ -141,7 +141,7 @@ def _same_outputs(graph: Mapping[str, Array], eager: Mapping[str, Array]) -> boo
 
 
 def _found_equal(record: Record, step: int) -> bool:
-    """Whether the KV caches were compared where they lie and found equal, and the outputs are equal here."""
+    """True if the KV caches were compared where they lie and are equal, and the outputs are equal here."""
     graph, eager = record.path(step, Recorded.GRAPH), record.path(step, Recorded.EAGER)
     same_kv = bool(record.scalar(step, Recorded.EAGER, KV_SAME))
     return same_kv and bool(outputs_of(eager)) and _same_outputs(graph, eager)
@@ -184,7 +184,7 @@ def _judge_step(step: Step, rows: int, locs: Array | None, doubts: list[str]) ->
 
 
 def _judge_row(step: Step, row: int, slots: list[int], doubts: list[str]) -> Wrong | None:
-    """By the third opinion where it has one, else without it."""
+    """Judge a row by the third opinion where it has one, else without it."""
     references = step.references
     if references is None:
         return _judge_by_eager(step, row, slots, doubts)
@@ -216,7 +216,7 @@ def _judge_agreeing(step: Step, references: References, row: int, slots: list[in
 
 
 def _judge_whole(step: Step, references: References) -> Wrong | None:
-    """What is off by so little that no row shows it."""
+    """A wrong value that is off by so little that no row shows it."""
     graph = references.graph.whole_outside("graph", step.graph.outputs)
     eager = references.eager.whole_outside("eager", step.eager.outputs)
     outside = graph or eager
@@ -270,7 +270,7 @@ def _row_equal(step: Step, other: Run, row: int, slots: list[int]) -> bool:
 
 
 def _content(step: Step, run: Run, slot: int) -> Array | None:
-    """What a path left in a slot. One that it did not change holds what it held before, if that is known: the
+    """The contents of a slot after a path. One that it did not change holds what it held before, if that is known: the
     same request twice writes the same values again, and the smallest noise then makes one path's list longer."""
     return run.kv.get(slot, step.carried.get(slot))
 
@@ -365,7 +365,7 @@ def _values(step: Step, run: Run, slots: list[int]) -> Floats:
 
 
 def _distance(a: Floats, b: Floats) -> Floats:
-    """How far apart, element by element; infinitely far where only one is a number, or the infinities differ."""
+    """The distance, element by element; infinite where only one is a number, or the infinities differ."""
     with np.errstate(invalid="ignore"):
         apart = np.abs(a - b)
     apart[np.isnan(apart)] = np.inf

@@ -42,7 +42,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
 
 
 def _passed(record: Record, step: int, rows: Mapping[str, Exemption], real: int) -> Iterator[str]:
-    """What may differ in rows of padding, and differs in no other."""
+    """The buffers that may differ in rows of padding, and differ in no other."""
     for name, places in record.path(step, Recorded.HISTORY).items():
         if _last(name) in rows and not name.endswith(VALUES) and all(int(row) >= real for row in places[:, 0]):
             yield name
@@ -84,7 +84,7 @@ def _wrong(step: int, name: str, places: Array, values: Array | None) -> Wrong:
 
 
 def _last(name: str) -> str:
-    """What a buffer of an attention backend is recorded as."""
+    """The name under which a buffer of an attention backend is recorded."""
     last = _coarse(name).rpartition(".")[2].removeprefix("cuda_graph_")
     return AS.get(last, last)
 

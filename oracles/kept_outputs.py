@@ -1,5 +1,5 @@
-"""What a caller handed over and what a worker keeps stays as it was, whatever runs later: the batch of every call, and
-outputs that the worker keeps while later graphs run (Family.kept of runners/releases)."""
+"""Values that a caller handed over and a worker keeps stay as they were, whatever runs later: the batch of every call,
+and outputs that the worker keeps while later graphs run (Family.kept of runners/releases)."""
 
 from __future__ import annotations
 

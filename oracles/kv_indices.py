@@ -71,8 +71,8 @@ def _rows(case: Case, record: Record, step: int) -> list[Request]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
-    """What one kind of attention calls is given, and should be. lengths: of its sequences, by call; None where that is
-    not recorded. paged: whether it comes from page tables."""
+    """The indices of one kind of attention calls, and those expected. lengths: of its sequences, by call; None where
+    that is not recorded. paged: whether it comes from page tables."""
 
     name: str
     got: Array

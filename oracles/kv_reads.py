@@ -56,8 +56,8 @@ class _Wanted:
 
 
 def _slots(case: Case, reads: Reads, requests: tuple[Request, ...], table: Array, *, alone: bool) -> _Wanted:
-    """What all attention calls of one kind read for a batch. alone: eagerly, where attention may be given a tree's own
-    keys and values besides instead of reading them."""
+    """The slots that all attention calls of one kind read for a batch. alone: eagerly, where attention may be given a
+    tree's own keys and values besides instead of reading them."""
     least, most = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     # Where inference is deterministic, one kernel reads a prefix and the tree behind it alike, from the cache.
     besides = case.setup.num_draft_tokens if _reads_trees(case.setup, reads) else 0

@@ -1,4 +1,4 @@
-"""What attention's metadata is made of agrees with itself, with the batch and with the bucket: lengths on the host are
+"""Attention's metadata is made of values that agree with each other, the batch and the bucket: lengths on the host are
 those on the device, and there are none where the batch has none, their sum is their sum, and rows behind the batch are
 padding."""
 
@@ -35,7 +35,7 @@ BY_TOKEN = ("out_cache_loc", "positions", "mrope_positions", "input_ids", "spec_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """How many rows are planned for, in all and of the batch; a request may be repeated for its branches."""
+    """The rows that are planned for, in all and of the batch; a request may be repeated for its branches."""
 
     planned: int
     real: int

@@ -1,4 +1,4 @@
-"""How many tokens of each request a rank counts, under data-parallel attention."""
+"""The number of tokens of each request that a rank counts, under data-parallel attention."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from repro.traces.paths import Recorded
 
 
 def rank_tokens(case: Case, record: Record, name: str) -> int | None:
-    """By the name of the count. Of tokens with logits, as many as rows of logits that the graphs of this case gave: in
-    some releases the head makes one row a request. Where a runner keeps its logits to itself, all tokens have some;
-    None where no graph of the case gave anything."""
+    """The tokens of a request, by the name of the count. Of tokens with logits, as many as rows of logits that the
+    graphs of this case gave: in some releases the head makes one row a request. Where a runner keeps its logits to
+    itself, all tokens have some; None where no graph of the case gave anything."""
     tokens = RUNNER_FACTS[case.setup.runner].rank_tokens
     assert tokens is not None, "a runner that is driven as one of several ranks"
     if OF_LOGITS not in name:

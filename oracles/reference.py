@@ -1,4 +1,4 @@
-"""What no comparison of two paths shows: a step gives what the float64 reference says. A row is wrong where every path
+"""A step gives what the float64 reference says, which no comparison of two paths shows. A row is wrong where every path
 that ran, graph and eager or eager alone, lies outside of the reference's bounds."""
 
 from __future__ import annotations

@@ -41,13 +41,13 @@ def told_apart(setup: Setup, where: Collection[str], verdict: Verdict) -> Verdic
 
 
 def outputs_of(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """What a runner returned, of what was recorded of a path."""
+    """The outputs of a runner, of what was recorded of a path."""
     return {name: array for name, array in arrays.items() if name not in KV}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """Where a result lies outside its bound. buffer, row, column: of a Cell. integer: it is a choice, which has no
+    """A result outside its bound. buffer, row, column: of a Cell. integer: it is a choice, which has no
     distance. off, bound: how far it lies from what is right, and how far it might: of one value or of all values of
     a token together. whole: of all tokens of the step, in units of what rounding is expected to do."""
 
@@ -202,7 +202,7 @@ def _float_cell(buffer: str, row: int, column: int, got: Floats, want: Floats, o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class References:
-    """Of one step, for each path."""
+    """The references of one step, for each path."""
 
     graph: Reference
     eager: Reference

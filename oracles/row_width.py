@@ -14,7 +14,7 @@ NARROW = "page table row too narrow"
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
-    """Of padded rows, too: a kernel reads them as well."""
+    """Judge padded rows, too: a kernel reads them as well."""
     record = Record(trace)
     wrongs: list[Wrong] = []
     compared = 0
@@ -36,5 +36,5 @@ def judge(case: Case, trace: Trace) -> Verdict:
 
 
 def recorded(trace: Trace) -> bool:
-    """Whether attention reads page tables in this trace."""
+    """True if attention reads page tables in this trace."""
     return any(seen.name == ROWS for seen in trace.seen)

@@ -48,7 +48,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
 
 
 def _too_short(case: Case, shapes: Mapping[str, Array]) -> Iterator[Wrong]:
-    """As many rows, or tokens, to a request for every request of the largest bucket."""
+    """Buffers with too few rows, or tokens, for every request of the largest bucket."""
     for name, shape in shapes.items():
         if name in OF_RANKS or not shape.size:
             continue
@@ -66,5 +66,5 @@ def _too_short(case: Case, shapes: Mapping[str, Array]) -> Iterator[Wrong]:
 
 
 def _by_request(flat: Array, each: int) -> Array:
-    """What sglang has in one row of all, with `each` values to a request; as it is if it does not come out even."""
+    """A flat array of sglang's by request, with `each` values each; as it is if it does not come out even."""
     return flat.reshape(-1, each) if each > 1 and flat.ndim == 1 and flat.size % each == 0 else flat

@@ -23,12 +23,12 @@ def ulp(scale: float, dtype: str) -> float:
 
 
 def limit(noise: float, scale: float, dtype: str) -> float:
-    """How far the graph may lie from eager, given the measured noise and the largest magnitude compared."""
+    """The distance that graph and eager may have, given the measured noise and the largest magnitude compared."""
     return NOISE_FACTOR * noise + ULPS * ulp(scale, dtype)
 
 
 def is_rounding(noise: float, scale: float, dtype: str) -> bool:
-    """Whether the measured noise can be rounding at all."""
+    """True if the measured noise can be rounding."""
     return noise <= NOISE_ULPS_MAX * ulp(scale, dtype)
 
 
@@ -38,6 +38,6 @@ ENGINE_ULPS = {"float32": 64.0, "float16": 16.0, "bfloat16": 16.0}
 
 
 def across_engines(noise: float, scale: float, dtype: str) -> float:
-    """How far one engine may lie from another, given what eager was seen to move by on either, and the largest
+    """The distance that two engines may have, given what eager was seen to move by on either, and the largest
     magnitude compared."""
     return NOISE_FACTOR * noise + ENGINE_ULPS[dtype] * ulp(scale, dtype)

@@ -63,7 +63,7 @@ class Record:
         return next((table for table in found if table is not None), None)
 
     def is_refused(self, step: int) -> bool:
-        """Whether the runner was asked whether it replays a graph, and none was."""
+        """True if the runner was asked whether it replays a graph, and none was."""
         return self.scalar(step, Recorded.ASKED, "can_run") is not None and not self.path(step, Recorded.GRAPH)
 
     def buffers(self, step: int) -> dict[str, Array]:
@@ -81,7 +81,7 @@ class Wrong:
 
 
 def same(a: Array, b: Array) -> Bools:
-    """Which elements of two arrays of one shape are equal. A NaN equals a NaN."""
+    """The elements in which two arrays of one shape are equal. A NaN equals a NaN."""
     equal = a == b
     if a.dtype.kind == b.dtype.kind == "f":
         equal = equal | ((a != a) & (b != b))
@@ -89,7 +89,7 @@ def same(a: Array, b: Array) -> Bools:
 
 
 def equal(a: Array, b: Array) -> bool:
-    """Whether two arrays agree in shape and in every element. A NaN equals a NaN; the dtype may differ."""
+    """True if two arrays agree in shape and in every element. A NaN equals a NaN; the dtype may differ."""
     return a.shape == b.shape and bool(same(a, b).all())
 
 
@@ -149,8 +149,8 @@ def conclude(
 def conclude_each(
     oracle: str, wrongs: Sequence[Wrong], compared: int, *, nothing: str, label: str = ""
 ) -> tuple[Verdict, ...]:
-    """As conclude, where each wrong's `where` is the name of a buffer, with `label` in front of it: a verdict for each
-    of them, with the first wrong place of that buffer. What else is wrong renames none of them."""
+    """The same as conclude, where each wrong's `where` is the name of a buffer, with `label` in front of it: a verdict
+    for each of them, with the first wrong place of that buffer. What else is wrong renames none of them."""
     if not wrongs:
         return (conclude(oracle, wrongs, compared, nothing=nothing),)
     first: dict[str, Wrong] = {}

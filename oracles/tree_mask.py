@@ -60,7 +60,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
 
 
 def _wrong_links(step: int, setup: Setup, batch: Mapping[str, Array], given: Mapping[str, Array]) -> Iterator[Wrong]:
-    """What leads from token to token, and from there to a row of the batch."""
+    """Wrong links from token to token, and from there to a row of the batch."""
     if "scores_index" not in batch or "next_token" not in given:
         return
     for row, (selected, parents) in enumerate(zip(batch["scores_index"], batch["parents"], strict=True)):
@@ -80,8 +80,8 @@ def _wrong_links(step: int, setup: Setup, batch: Mapping[str, Array], given: Map
 
 
 def _columns(setup: Setup, lengths: Ints, metadata: Mapping[str, Array]) -> Ints:
-    """How many tokens the mask of each request is over: the prefix and the tree; of sliding layers, where a backend
-    names the tokens of the tree among those that it reads, as many as it reads."""
+    """The number of tokens that the mask of each request covers: the prefix and the tree; of sliding layers, where a
+    backend names the tokens of the tree among those that it reads, as many as it reads."""
     indptr = metadata.get("window_kv_indptr")
     if indptr is None or not names_tree(setup):
         return lengths + setup.num_draft_tokens

@@ -17,7 +17,8 @@ def exception_name(error: BaseException) -> str:
 
 
 def wrapped(error: BaseException) -> BaseException:
-    """What a plain Exception was raised for, which then only adds advice (sglang's capture does so); else itself."""
+    """The error that a plain Exception was raised for, if that only adds advice (sglang's capture does so); else
+    itself."""
     while type(error) is Exception and (inner := error.__cause__ or error.__context__) is not None:
         error = inner
     return error

@@ -73,7 +73,7 @@ def tell(control: socket.socket, **message: object) -> None:
 
 @dataclass(slots=True)
 class _Order:
-    """What is wanted of a child: that it ends in time. Mutable: a patience that ran out is replaced.
+    """An order to a child to end in time. Mutable: a patience that ran out is replaced.
 
     answer: whether the other side waits to hear of it. If not, a child that does not end in time is killed.
     """
@@ -167,7 +167,7 @@ class Children:
         self._ended.add(next(number for number, open_handle in self._handles.items() if open_handle == handle))
 
     def _look(self, number: int, order: _Order) -> None:
-        """Whether what was ordered has come about, or its time has passed."""
+        """Look whether the order was carried out, or its time has passed."""
         if number in self._ended:
             del self._orders[number]
             self._signal(number, signal.SIGKILL)  # what it may have started

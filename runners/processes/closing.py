@@ -17,9 +17,9 @@ from runners.processes.wire import BadFrame, Silence, receive
 def ended_in_closing(
     session: Open, send: Callable[[Open, Case, float], int], died: Callable[[Open, Intake], End], deadline: float
 ) -> End | None:
-    """How the last case of a session that has nothing to do has ended after all; None if closing went well. Asked to
-    open its setup anew, a session closes it first: it is at that afterwards. send: asks it; died: what is made of its
-    end, which raises NeverBegun."""
+    """The end of the last case of a session that has nothing to do, if closing shows one; None if closing went well.
+    Asked to open its setup anew, a session closes it first: it is at that afterwards. send: asks it; died: what is made
+    of its end, which raises NeverBegun."""
     intake = Intake(facts={}, step=CLOSING[0], path=CLOSING[1])
     intake.mark, session.asked = session.mark, False
     send(session, Case(setup=session.setup, steps=()), deadline)

@@ -1,5 +1,5 @@
-"""What went wrong first: a failing case is run once more in a process of its own, and after a crash on a GPU again
-where every launch is waited for. repro/shrinking/first_divergence.py says what the runs establish."""
+"""Finds what went wrong first: a failing case is run once more in a process of its own, and after a crash on a GPU
+again where every launch is waited for. repro/shrinking/first_divergence.py says what the runs establish."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runners.processes.sanitizer import PROGRAM, Access
 
 
 def locate_first(pool: Pool, case: Case, verdict: Verdict, judge: Judge) -> FirstDivergence:
-    """What can be established about this failure of the case on the pool's target."""
+    """The first divergence of this failure of the case on the pool's target."""
 
     def run_waiting(case: Case) -> Trace:
         with pool.waiting() as other:

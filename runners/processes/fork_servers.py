@@ -138,8 +138,8 @@ def forked(engine: str, arguments: Sequence[str], environment: Mapping[str, str]
 
 
 def common_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of it counts for everything but sglang: without what only sessions read, and without the folders that hold
-    a sglang on the import path."""
+    """The part of an environment that counts for everything but sglang: without what only sessions read, and without
+    the folders that hold a sglang on the import path."""
     common = {name: value for name, value in environment.items() if not name.startswith(_NOT_COMMON)}
     path = environment.get("PYTHONPATH", "").split(os.pathsep)
     common["PYTHONPATH"] = os.pathsep.join(place for place in path if not (Path(place) / "sglang").is_dir())
@@ -154,8 +154,8 @@ def end_all() -> None:
 
 
 def processor_seconds() -> float:
-    """Of this process and of all that it started and that have ended. Ends the fork servers: what their workers spent
-    is known only when they have."""
+    """Processor seconds of this process and of all that it started and that have ended. Ends the fork servers: what
+    their workers spent is known only when they have."""
     end_all()
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)

@@ -1,4 +1,4 @@
-"""What sessions say, as it comes: while the pool waits for one of them, what the others say is taken in as well, so
+"""Messages of sessions as they come: while the pool waits for one of them, what the others say is taken in as well, so
 that they go on with what they were sent instead of waiting for room in their channels."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Inbox:
         self.channel.close()
 
     def holds(self, text: bytes) -> bool:
-        """Whether this is in what nobody has read yet."""
+        """True if this text is among what was not read yet."""
         return text in self._kept
 
     def clear(self) -> None:
@@ -56,7 +56,7 @@ class Inbox:
         return not self._ended and len(self._kept) < most
 
     def _take(self) -> None:
-        """What has come, of a channel that has something to say."""
+        """Take in what has come over a channel that is readable."""
         with contextlib.suppress(BlockingIOError):
             try:
                 part = self.channel.recv(_CHUNK)

@@ -39,8 +39,8 @@ class Kept:
         return self._sessions.pop() if self._sessions else None
 
     def useless(self, case: Case, upcoming: Sequence[Case]) -> list[Open]:
-        """Those that can run neither this case nor what comes after it, as they have another setup, or were sent what
-        is not asked for now. They are the caller's from now on."""
+        """The sessions that can run neither this case nor what comes after it, as they have another setup, or were sent
+        what is not asked for now. They are the caller's from now on."""
 
         def useful(session: Open) -> bool:
             sent = session.sent
@@ -62,7 +62,7 @@ class Kept:
         return session
 
     def sent(self, case: Case) -> bool:
-        """Whether one of them has been sent this case, and it was not collected."""
+        """True if one of them has been sent this case, and it was not collected."""
         return any(case in session.sent for session in self._sessions)
 
     def least_busy(self) -> Open:

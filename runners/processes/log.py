@@ -1,4 +1,4 @@
-"""What a worker and its sessions print: files that they append to, and the part that belongs to one run."""
+"""The output of a worker and its sessions: files that they append to, and the part that belongs to one run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Log:
         return length
 
     def since(self, mark: int, most: int = _TAIL_MAX) -> str:
-        """What has been printed since then; of more than so many bytes, the end."""
+        """The text printed since then; of more than `most` bytes, the end."""
         length = os.fstat(self._file.fileno()).st_size
         start = max(mark, length - most)
         text = os.pread(self._file.fileno(), max(0, length - start), start).decode(errors="replace")

@@ -152,7 +152,8 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         self._change = change
 
     def run_fresh(self, case: Case) -> Trace:
-        """As run, in a session process of its own; once a session has failed while it closed, this one closes, too."""
+        """The same as run, in a session process of its own; once a session has failed while it closed, this one closes,
+        too."""
         self._close_sessions()
         self._pastless = True
         try:
@@ -166,7 +167,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         return trace
 
     def run(self, case: Case) -> Trace:
-        """What happened when this case was run."""
+        """Run this case and return its record."""
         upcoming, self._upcoming = self._upcoming, ()
         trace = self._attempt(case, upcoming)
         if self._standbys.room and lacked_room(trace.ended):
@@ -305,7 +306,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
                 return
 
     def _wanted(self) -> int:
-        """How many further sessions are to run cases of the setup in use."""
+        """The number of further sessions that are to run cases of the setup in use."""
         worth = self._last and (len(self._last.ran) >= _MANY_CASES or self._last.seconds >= _LONG_S)
         return abreast(self._standbys.room) - len(self._kept) if worth else 0
 

@@ -63,7 +63,7 @@ class Access:
 
 
 def program(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where compute-sanitizer is. NotUsable if it is nowhere."""
+    """The path of compute-sanitizer. NotUsable if there is none."""
     on_path = shutil.which(PROGRAM, path=environment.get("PATH"))
     if on_path:
         return Path(on_path)
@@ -83,7 +83,7 @@ class Reports:
         self._told: set[tuple[str, str]] = set()
 
     def fresh(self) -> tuple[Access, ...]:
-        """What was not there when this was last asked."""
+        """The accesses that were not there at the last call."""
         unseen = [access for access in accesses(self._folder) if (access.what, access.kernel) not in self._told]
         self._told |= {(access.what, access.kernel) for access in unseen}
         return tuple(unseen)
@@ -126,7 +126,7 @@ def wrapper(tool: str, reports: Path) -> tuple[str, ...]:
 
 
 def accesses(reports: Path) -> tuple[Access, ...]:
-    """What all reports in this folder say, each kind of access in each kernel once, in the order of the reports."""
+    """The accesses of all reports in this folder, each kind in each kernel once, in the order of the reports."""
     texts = [path.read_text(errors="replace") for path in sorted(reports.glob("*.txt"), key=_age)]
     by_place: dict[tuple[str, str], Access] = {}
     for text in texts:
@@ -147,7 +147,7 @@ def parse(text: str) -> tuple[Access, ...]:
 
 
 def _add(access: dict[str, str], line: str) -> None:
-    """What a further line says of an access, unless it has been said."""
+    """Add what a further line says of an access, unless it is known."""
     if thread := _THREAD.search(line):
         access.setdefault("thread", thread["thread"])
         access.setdefault("block", thread["block"])

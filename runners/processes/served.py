@@ -1,4 +1,4 @@
-"""Which setups one session process may serve, one after the other (--setups-per-session). Where it may not, a fresh
+"""The setups that one session process may serve, one after the other (--setups-per-session). Where it may not, a fresh
 process is forked for the next setup."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def setups_per_session(engine: str) -> int:
 
 
 def may_serve(session: Open, setup: Setup, setups_per_session: int) -> bool:
-    """Whether this session's process may open a session for the setup once it is closed. Not where modules of sglang
+    """True if this session's process may open a session for the setup once it is closed. Not where modules of sglang
     are changed for one kind of model (latent attention, sliding layers with a pool of their own), nor where kernels
     take the place of torch's for good, as in deterministic inference."""
     before = session.setup

@@ -41,7 +41,7 @@ def unchanging(change: Mapping[str, Any], open_session: OpenSession) -> OpenSess
 
 
 def unclosable() -> None:
-    """Of sessions that cannot be closed."""
+    """The close function of sessions that cannot be closed."""
     raise HarnessError("sessions of this kind serve one setup")
 
 
@@ -121,7 +121,7 @@ def run(run_case: RunCase, case: Case, watch: Recorder) -> End:
 
 
 def not_opened(error: BaseException, watch: Recorder) -> End:
-    """How a session ended that could not be opened: an error of sglang's, with the part that was being built, or an
+    """The end of a session that could not be opened: an error of sglang's, with the part that was being built, or an
     error of the harness."""
     return _raised(error, watch) if watch.path != "build" or fault_in(error) else _not_run(error, watch)
 

@@ -19,7 +19,7 @@ _Place = tuple[int, str, str]
 
 
 class Intake:
-    """What has come in of one run. facts: the session's so far; those of this run are added to it.
+    """The messages of one run so far. facts: the session's so far; those of this run are added to it.
 
     step, path: what was said to run last. ended: how the run ended, once the session said so. mark: how much had been
     printed when the run began.

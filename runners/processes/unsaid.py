@@ -1,4 +1,4 @@
-"""Where a session is before it has said so itself, and how a run ended that could not tell."""
+"""Default positions of a session, and the End of a run that died without reporting one."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _OPENED = b'["at",-1,"opened"]'
 
 
 def room_for(engine: str, workers: int = 1, cores: int = 0, gibibytes: float = 0.0, devices: int = 0) -> int:
-    """How many standbys each of so many workers may have on this machine. cores: 0 for those that we may use.
+    """The number of standbys that each of so many workers may have on this machine. cores: 0 for those that we may use.
     gibibytes: of GPU memory for all of them, 0 for that of so many devices; devices: 0 for the GPUs that we may use.
 
     None on the toy, whose sessions open at once.
@@ -59,7 +59,7 @@ def _on_gpus(devices: int) -> float:
 
 
 def abreast(standbys: int) -> int:
-    """How many sessions may run cases of one setup side by side, where so many may be open ahead."""
+    """The number of sessions that may run cases of one setup side by side, where so many may be open ahead."""
     return max(1, min(_ABREAST_MAX, standbys))
 
 
@@ -114,11 +114,11 @@ class Open:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it was opened ahead, has opened, and was asked for nothing."""
+        """True if it was opened ahead, has opened, and was asked for nothing."""
         return not self.sent and self.inbox.holds(_OPENED)
 
     def begins_with(self, coming: Coming) -> bool:
-        """Whether it was opened for this: what it was sent is what will be asked for first."""
+        """True if it was opened for this: what it was sent is what will be asked for first."""
         known = tuple(self.sent[: len(coming.cases)])
         as_known = coming.cases[: len(known)] == known if coming.cases else not self.sent
         return self.setup == coming.setup and as_known
@@ -146,7 +146,7 @@ class WarmSessions:
         return iter(self._open)
 
     def expect(self, coming: Sequence[Coming]) -> None:
-        """What will be needed next, the most urgent first; a setup as often as it will be needed."""
+        """Take note of what will be needed next, the most urgent first; a setup as often as it will be needed."""
         self._expected = list(coming)
 
     def take(self, case: Case, *, fresh: bool = False) -> Open | None:

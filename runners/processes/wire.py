@@ -30,7 +30,7 @@ _CHUNK = 1 << 20
 
 
 class BadFrame(ValueError):
-    """What was read is no frame; the text says why."""
+    """The bytes that were read are no frame; the text says why."""
 
 
 class CutShort(BadFrame):
@@ -51,7 +51,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """How an array lies in a body. size: its bytes."""
+    """The form of an array in a body. size: its bytes."""
 
     dtype: np.dtype[np.generic]
     shape: tuple[int, ...]

@@ -24,7 +24,7 @@ class WorkerTrouble(Exception):
 
 
 class Process(Protocol):
-    """What is asked of a worker's process; a Popen has it."""
+    """The part of a process that a worker needs; a Popen has it."""
 
     pid: int
     returncode: int | None
@@ -93,7 +93,7 @@ class Worker:
         return int(message["status"])
 
     def dismiss(self, session: int, number: int, within_s: float) -> None:
-        """As end_session, and kill it if it does not end in time, without waiting for any of it."""
+        """The same as end_session, and kill it if it does not end in time, without waiting for any of it."""
         self._say({"pid": session, "signal": number, "within_s": within_s, "answer": False})
         self._sessions.discard(session)
 
@@ -152,7 +152,7 @@ class Worker:
         return message
 
     def _exit(self) -> str:
-        """How the worker process ended, in words."""
+        """The end of the worker process, in words."""
         try:
             code = self._process.wait(PROMPT_S)
         except subprocess.TimeoutExpired:

@@ -38,7 +38,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What a draft reads, one row per request: positions [bs, topk], out_cache_loc [bs, topk * num_steps],
+    """The inputs of a draft, one row per request: positions [bs, topk], out_cache_loc [bs, topk * num_steps],
     topk_p and topk_index [bs, topk], hidden_states [bs, hidden]. positions are advanced in place."""
 
     positions: Ints
@@ -50,7 +50,7 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segments:
-    """Where the rows of one draft step read: row r reads the KV slots indices[indptr[r]:indptr[r + 1]]."""
+    """The reads of one draft step's rows: row r reads the KV slots indices[indptr[r]:indptr[r + 1]]."""
 
     indptr: Ints
     indices: Ints

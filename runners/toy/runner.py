@@ -107,7 +107,7 @@ class Guarded:
         row_view[: values.size] = values[: row_view.size]
 
     def from_row(self, row: int) -> Ints:
-        """What is read from the start of a row on, its end no limit."""
+        """The entries from the start of a row on, past its end."""
         return self.flat[GUARD + row * self.width :]
 
     def bands(self) -> Ints:
@@ -116,7 +116,8 @@ class Guarded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What lives as long as the capture: the buffers under the names of trace.py, metadata and the KV cache."""
+    """The state that lives as long as the capture: the buffers under the names of trace.py, metadata and the KV
+    cache."""
 
     setup: Setup
     bug: str
@@ -196,7 +197,7 @@ def run_graph(session: Session, batch: Batch, see: See, launching: Callable[[], 
 
 
 def _plan(session: Session, batch: Batch, rows: Mapping[str, Array], raw_bs: int) -> dict[str, Array]:
-    """What the metadata is made of."""
+    """The values that the metadata is made of."""
     bs = len(rows["seq_lens"])
     mirror = session.buffers_on_host["seq_lens_cpu"]
     if bs == raw_bs or session.bug != "stale_mirror":
@@ -243,14 +244,14 @@ def _stage(session: Session, batch: Batch, raw_bs: int, bs: int) -> None:
 
 
 def _point_to(batch: Batch, session: Session, rows: int) -> None:
-    """As sglang does on a padded replay, let the caller's batch look into the buffers."""
+    """Let the caller's batch look into the buffers, as sglang does on a padded replay."""
     batch.batch_size = rows
     for name in ("seq_lens", "req_pool_indices", "positions"):
         setattr(batch, name, session.buffers[name][:rows])
 
 
 def _segments(session: Session, rows: Mapping[str, Array], i: int) -> Segments:
-    """What every row of draft step i reads. As in sglang's kernel, the lengths in the layout come from seq_lens and
+    """The reads of every row of draft step i. As in sglang's kernel, the lengths in the layout come from seq_lens and
     the row starts from positions; they differ only in padded rows, where both point to slot 0."""
     setup, pieces = session.setup, []
     for slot, seq_len in zip(rows["req_pool_indices"].tolist(), rows["seq_lens"].tolist(), strict=True):

@@ -140,7 +140,7 @@ def _run_variants(session: Session, watch: Watch, step: int, inputs: Batch, befo
 
 
 def _reference(session: Session, inputs: Batch, before: Floats, after: Floats) -> dict[str, Array]:
-    """What the step should have given: eager without the bug, exact in every bit, so that all bounds are 0. after: what
+    """The right results of the step: eager without the bug, exact in every bit, so that all bounds are 0. after: what
     both paths left."""
     sound = replace(session, bug="clean", kv=before.copy())
     outputs = _outputs(sound, run_eager(sound, copy.deepcopy(inputs)), before)
@@ -177,14 +177,14 @@ def _fields(batch: Batch) -> dict[str, Array]:
 
 
 def _outputs(session: Session, tree: Tree, before: Floats) -> dict[str, Array]:
-    """What a path left: its tree, and the KV slots whose contents changed in any bit."""
+    """The results of a path: its tree, and the KV slots whose contents changed in any bit."""
     changed = np.flatnonzero((session.kv.view(np.uint32) != before.view(np.uint32)).any(axis=1))
     outputs: dict[str, Array] = {field.name: getattr(tree, field.name) for field in fields(Tree)}
     return {**outputs, "kv_slots": changed, "kv_rows": session.kv[changed]}
 
 
 def _differ(setup: Setup, graph: Mapping[str, Array], eager: Mapping[str, Array]) -> bool:
-    """Whether the two paths differ outside the reserved page, in which padded rows write."""
+    """True if the two paths differ outside the reserved page, in which padded rows write."""
     unreserved = [np.asarray(outputs["kv_slots"], dtype=np.int64) >= setup.page_size for outputs in (graph, eager)]
     kv = ("kv_slots", "kv_rows")
     return any(
