@@ -37,7 +37,7 @@ SUITE := $(PY) -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
 # What is started dozens of times is compiled once, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup setup-checks setup-cuda fuzz .hunt test test-more test-fast test-cuda coverage lint measure report clean
+.PHONY: help setup setup-checks setup-cuda fuzz .hunt test test-more test-fast test-faults test-cuda coverage lint measure report clean
 .DEFAULT_GOAL := help
 
 help:
@@ -45,6 +45,7 @@ help:
 	@echo 'make test        lint, then all tests [TEST_TARGETS="0.5.13 ..."]'
 	@echo 'make test-more   the tests that are left: on further releases, and of every stored candidate patch'
 	@echo 'make test-fast   the tests that need neither sglang nor whole commands, in seconds'
+	@echo 'make test-faults hostile files, devices, repositories and texts, and kills: a table by kind, in minutes'
 	@echo 'make test-cuda   the tests that need a GPU, on all visible GPUs [PYTEST_FLAGS="--workers-per-gpu 4"]'
 	@echo 'make coverage    branch coverage of fuzz, oracles and repro by the fast tests [COVERED="not cuda": by all]'
 	@echo 'make report      stored seeds, fixes, short campaigns on all releases, then out/report/report.html'
@@ -117,6 +118,9 @@ test-more: setup
 
 test-fast: setup
 	$(SUITE) -m 'not emulated and not cuda and not slow and not exhaustive'
+
+test-faults: setup
+	$(PY) -m tests.faults -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
 
 # Which tests are counted: COVERED='not cuda' for all of them.
 COVERED ?= not emulated and not cuda and not slow and not exhaustive

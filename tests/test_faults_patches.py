@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,6 @@ from fuzz.check.touched import changes
 from repro.cases import bounded_file
 from repro.commands.cli import BadInput
 from repro.upstream import git as git_module
-from repro.upstream import patch_file
 from repro.upstream.git import git
 from repro.upstream.history import history
 from repro.upstream.patch_file import applied
@@ -86,7 +86,7 @@ def release(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder in which a patch is applied lies where the patch's names lead to the secret."""
-    monkeypatch.setattr(patch_file.tempfile, "tempdir", str(tmp_path / "a"))  # type: ignore[attr-defined]
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a"))
 
 
 @pytest.mark.parametrize(("text", "words"), PATCHES.values(), ids=PATCHES)

@@ -21,6 +21,7 @@ from repro.fidelity.observation import Observation, Outputs, StepOutputs, thinne
 from repro.traces.earlier import told_apart
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Array
+from repro.traces.typed import typed
 
 FORMAT = 3
 # KV rows kept of a path of a step, and columns of a KV row and of a request's row of an output, spread over all: enough
@@ -112,14 +113,24 @@ def _case_from_json(form: Mapping[str, Any], arrays: Sequence[Array]) -> Observa
     case = case_from_json(form["case"])
     if problems(case):
         raise ValueError("not a valid case")
+    steps = {int(number): _step_from_json(step, arrays) for number, step in form["steps"].items()}
+    for number, step in steps.items():
+        _need_rows(step, len(case.steps[number].requests))
     return Observation(
         case=case,
         how=str(told_apart(form["how"], form["what"])),
         what=str(form["what"]),
         overall=None if form["overall"] is None else Status[form["overall"]],
-        verdicts=tuple(Verdict(**(dict(v) | {"status": Status[v["status"]]})) for v in form["verdicts"]),
-        steps={int(number): _step_from_json(step, arrays) for number, step in form["steps"].items()},
+        verdicts=tuple(typed(Verdict(**(dict(v) | {"status": Status[v["status"]]}))) for v in form["verdicts"]),
+        steps=steps,
     )
+
+
+def _need_rows(step: StepOutputs, requests: int) -> None:
+    """ValueError unless what a step says of its requests it says of each."""
+    each = [*step.noise.values(), *(rows for known in step.right.values() for rows in known.values())]
+    if any(len(rows) < requests for rows in ([step.given, step.turned, *each] if step.paths else each)):
+        raise ValueError("a step of fewer requests than its case has")
 
 
 def _step_to_json(step: StepOutputs, store: _Store) -> dict[str, Any]:

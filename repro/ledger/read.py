@@ -16,7 +16,7 @@ from repro.ledger.schema import TABLES, BadLedger, columns, connect_to_read, tro
 from repro.ledger.unfinished import Alike, unfinished
 from repro.traces.campaign import Campaign
 from repro.traces.finding import Cell
-from repro.traces.typed import BadRecord
+from repro.traces.typed import BadRecord, typed
 
 R = TypeVar("R", CampaignRow, FindingRow, CheckRow, FixRow)
 # The columns of a case's run that are read: most of CaseRow, in this order.
@@ -74,7 +74,7 @@ def read(path: Path) -> History:
 
 def _runs(connection: sqlite3.Connection) -> tuple[Run, ...]:
     cursor = connection.execute(f"SELECT {columns(Run)} FROM runs ORDER BY started, id")
-    return tuple(Run(**(_named(Run, values) | {"facts": json.loads(values[-1])})) for values in cursor)
+    return tuple(typed(Run(**(_named(Run, values) | {"facts": json.loads(values[-1])}))) for values in cursor)
 
 
 def _counts(connection: sqlite3.Connection) -> tuple[CaseCount, ...]:
@@ -82,7 +82,7 @@ def _counts(connection: sqlite3.Connection) -> tuple[CaseCount, ...]:
     cursor = connection.execute(
         f"SELECT {same}, count(*), sum(replays), sum(seconds) FROM cases GROUP BY {same} ORDER BY min(at), min(rowid)"
     )
-    return tuple(CaseCount(**_named(CaseCount, values)) for values in cursor)
+    return tuple(typed(CaseCount(**_named(CaseCount, values))) for values in cursor)
 
 
 def _rows(connection: sqlite3.Connection, kind: type[R]) -> tuple[R, ...]:
@@ -99,8 +99,8 @@ def _made(kind: type[R], values: dict[str, Any]) -> R:
     if kind is CampaignRow:
         values["campaign"] = Campaign.from_json(json.loads(values["campaign"]))
     if kind is FindingRow:
-        values["cell"] = Cell(**json.loads(values["cell"])) if values["cell"] else None
-    return kind(**values)
+        values["cell"] = typed(Cell(**json.loads(values["cell"]))) if values["cell"] else None
+    return typed(kind(**values))
 
 
 def _unfinished(
@@ -123,7 +123,7 @@ def _unfinished(
     )
     for values in cursor:
         if values[:4] in killed:
-            killed[values[:4]].append(Alike(**_named(Alike, values)))
+            killed[values[:4]].append(typed(Alike(**_named(Alike, values))))
     for key, groups in killed.items():
         campaign = unfinished(groups, [row for row in findings if (row.run, row.target) == key[:2]])
         yield CampaignRow(run=key[0], campaign=campaign, at=campaign.ended)

@@ -104,6 +104,8 @@ def trouble(path: Path) -> Iterator[None]:
         raise
     except sqlite3.Error as error:
         raise BadLedger(f"{path}: {_meaning(error)}") from error
+    except UnicodeDecodeError as error:  # in what SQLite says of a damaged schema
+        raise BadLedger(f"{path}: is damaged: {error}") from error
     except OSError as error:
         raise BadLedger(f"{path}: {error.strerror or error}") from error
 

@@ -248,7 +248,7 @@ class Campaign:
             return typed(cls(**parts))
         except BadRecord:
             raise
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise BadRecord(f"campaign: {type(error).__name__}: {error}") from error
 
 
@@ -308,7 +308,10 @@ def _is_of(cell: Cell | None, where: str) -> bool:
 
 def _excerpt_from_json(form: Mapping[str, Any]) -> Excerpt:
     # JSON has no tuples.
-    return typed(Excerpt(**(dict(form) | {"graph": tuple(form["graph"]), "eager": tuple(form["eager"])})))
+    excerpt = typed(Excerpt(**(dict(form) | {"graph": tuple(form["graph"]), "eager": tuple(form["eager"])})))
+    if len(excerpt.graph) != len(excerpt.eager):
+        raise BadRecord("Excerpt: graph and eager are of several lengths")
+    return excerpt
 
 
 def replay_to_json(replay: Replay) -> dict[str, Any]:
@@ -366,5 +369,7 @@ def loads(text: str) -> tuple[tuple[Campaign, ...], tuple[Replay, ...]]:
         campaigns = tuple(Campaign.from_json(part) for part in form["campaigns"])
         names = _renamed(form["campaigns"])
         return campaigns, tuple(replay for part in form["elsewhere"] for replay in _replays(part, names))
-    except (KeyError, TypeError, AttributeError) as error:
+    except BadRecord:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadRecord(f"{type(error).__name__}: {error}") from error

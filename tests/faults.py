@@ -1,0 +1,48 @@
+"""python -m tests.faults [PYTEST OPTION...]: attacks from outside, signals and kills, as a table by kind: how many were
+tried, how many were survived, and the longest that one took. Exit code 1 if one was not survived."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+FILES = ("test_faults_*.py", "test_endings.py", "test_interrupts.py", "test_ledger_kills.py")
+FAULTS = sorted(str(path) for name in FILES for path in Path(__file__).resolve().parent.glob(name))
+
+
+class Table:
+    """What came of each test, by its file and name. Mutable."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, list[float]] = defaultdict(list)
+        self.survived: defaultdict[str, int] = defaultdict(int)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or report.outcome != "passed":
+            file, _, name = report.nodeid.partition("[")[0].partition("::")
+            kind = f"{Path(file).stem}: {name}".replace("test_", "").replace("faults_", "")
+            self.seconds[kind].append(report.duration)
+            self.survived[kind] += report.outcome == "passed"
+
+    def lines(self) -> list[str]:
+        rows = [(kind, len(times), self.survived[kind], max(times)) for kind, times in sorted(self.seconds.items())]
+        tried, survived = sum(row[1] for row in rows), sum(row[2] for row in rows)
+        rows.append(("all", tried, survived, max((row[3] for row in rows), default=0.0)))
+        head = ["| kind | tried | survived | longest |", "|---|---|---|---|"]
+        return head + [
+            f"| {kind.replace('_', ' ')} | {n} | {well} | {longest:.1f} s |" for kind, n, well, longest in rows
+        ]
+
+
+def main(options: list[str]) -> int:
+    table = Table()
+    code = pytest.main(["-q", "--no-header", *FAULTS, *options], plugins=[table])
+    print("\n".join(table.lines()))
+    return int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
