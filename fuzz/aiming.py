@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from fuzz.draw.aim import Aim, aim_of_values, smallest, why_not
+from repro.cases.launch import opened
 from repro.cases.options import BATCH_MAX, OPTION
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
 from repro.cases.server_args import MAX_BS, NAMED, Argument, BadOption, close_to, option_named, value_of, whole
@@ -121,12 +122,10 @@ def like(arguments: Sequence[Argument], known: Collection[str]) -> Asked:
     one is no argument, or if the server speculates by an algorithm that is not driven."""
     values: dict[str, Any] = {}
     said: list[str] = []
-    plain = {_SHORT.get(argument.name, argument.name): argument for argument in arguments}
+    plain = {_SHORT.get(argument.name, argument.name): argument for argument in opened(arguments)}
     others = 0
     for name, argument in plain.items():
         option = NAMED.get(name)
-        if option and name != option.field and option.part != "server_args":
-            option = None
         if option and (option.name == name or name in option.older):
             line = _take(values, option.field, argument)
         elif name in (_MULTI_LAYER, _EAGER) or name in MAX_BS:
@@ -147,13 +146,15 @@ def like(arguments: Sequence[Argument], known: Collection[str]) -> Asked:
         said.append(f"{others} other arguments: not driven")
     speculates = "algorithm" in values
     if _truth(plain, _MULTI_LAYER):
-        runners: tuple[str, ...] = ("multi_layer",)
+        runners: tuple[str, ...] = ("verify_eager_multi_layer" if _truth(plain, _EAGER) else "multi_layer",)
     elif _truth(plain, _EAGER):
         runners = ("verify_eager_tree" if values.get("topk", 1) > 1 else "verify_eager",) if speculates else ()
         if not speculates:
             raise BadOption(f"{plain[_EAGER].place}: without graphs and speculation nothing is driven")
     else:
         runners = _SPECULATIVE if speculates else _PLAIN
+    if runners[0].startswith("verify_eager"):
+        values.pop("dp_attention", None)  # they are always in a group of ranks
     return Asked(values=values, runners=runners, said=tuple(said))
 
 

@@ -14,29 +14,27 @@ from reports.subjects import Subject, range_of
 from repro.cases.bounded_file import read_text
 from repro.cases.case import Case, Setup
 from repro.cases.codec import AboutValue, loads, read
+from repro.cases.launch import command
 from repro.cases.places import code, fenced, markdown
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.words import sentence
 from repro.upstream import findings
 from repro.upstream.findings import Upstream, of_seed
 
-# Runners in sglang's own words: what is launched, and how a server gets there.
+# Runners in sglang's own words.
 RUNNERS = {
-    "draft": ("EAGLEDraftCudaGraphRunner", ""),
-    "draft_v1": ("EAGLEDraftCudaGraphRunner of the v1 worker", ""),
-    "draft_extend": ("EAGLEDraftExtendCudaGraphRunner", ""),
-    "decode": ("the target's CUDA-graph runner", ""),
-    "verify": ("the target's CUDA-graph runner in target-verify mode", ""),
-    "multi_layer": ("MultiLayerEagleDraftExtendCudaGraphRunner", "--enable-multi-layer-eagle"),
-    "frozen_kv_mtp": ("FrozenKVMTPCudaGraphRunner", ""),
-    "cpu_decode": ("CPUGraphRunner", "--device cpu --enable-torch-compile"),
-    "kv_move": ("the KV moves after a verify", ""),
-    "verify_eager": ("verify without a graph", "--disable-cuda-graph --enable-dp-attention"),
-    "verify_eager_tree": ("verify of a tree without a graph", "--disable-cuda-graph --enable-dp-attention"),
-    "verify_eager_multi_layer": (
-        "multi-layer verify without a graph",
-        "--disable-cuda-graph --enable-dp-attention --enable-multi-layer-eagle",
-    ),
+    "draft": "EAGLEDraftCudaGraphRunner",
+    "draft_v1": "EAGLEDraftCudaGraphRunner of the v1 worker",
+    "draft_extend": "EAGLEDraftExtendCudaGraphRunner",
+    "decode": "the target's CUDA-graph runner",
+    "verify": "the target's CUDA-graph runner in target-verify mode",
+    "multi_layer": "MultiLayerEagleDraftExtendCudaGraphRunner",
+    "frozen_kv_mtp": "FrozenKVMTPCudaGraphRunner",
+    "cpu_decode": "CPUGraphRunner",
+    "kv_move": "the KV moves after a verify",
+    "verify_eager": "verify without a graph",
+    "verify_eager_tree": "verify of a tree without a graph",
+    "verify_eager_multi_layer": "multi-layer verify without a graph",
 }
 # What python -m repro bisect --json writes, as far as it is used here.
 _SPAN = {"first_bad", "last_good", "as_old_as", "last_bad", "first_fixed", "candidates"}
@@ -45,7 +43,6 @@ _CANDIDATE = {"name", "failed", "runs", "skipped"}
 BYTES_MAX = 16 << 20
 # So many runs in fresh processes, all of which failed, rule out chance.
 FRESH_MIN = 2
-_WITHOUT_SPECULATION = ("decode", "cpu_decode")
 # By oracle: what is expected, and what is seen instead, of a place.
 _ORACLES = {
     "slot0_padding": (
@@ -185,7 +182,7 @@ def title(material: Material) -> str:
     if own := material.said("title"):
         return f"[Bug] {own}"
     runner = material.case.setup.runner
-    return f"[Bug] {RUNNERS.get(runner, (runner, ''))[0]}: {_symptom(material)}"
+    return f"[Bug] {RUNNERS.get(runner, runner)}: {_symptom(material)}"
 
 
 def _symptom(material: Material) -> str:
@@ -235,7 +232,7 @@ def _configuration(setup: Setup) -> Iterator[str]:
     yield "A model of one layer; in the flags of a server:"
     yield ""
     yield "```"
-    yield " \\\n  ".join(flags(setup))
+    yield command(setup)
     yield "```"
     heads = f"{setup.num_heads} heads, {setup.num_kv_heads} of them for keys and values, of {setup.head_dim}"
     yield f"hidden size {setup.hidden_size}, {heads}, vocabulary {setup.vocab_size}; dummy weights do."
@@ -253,27 +250,6 @@ def _configuration(setup: Setup) -> Iterator[str]:
         yield "The requests are near the end of the context; their drafts reach behind it."
     if not setup.mirrored:
         yield "No attention backend asks for lengths on the host."
-
-
-def flags(setup: Setup) -> list[str]:
-    """The setup as sglang's own command line says it."""
-    arguments = [f"--attention-backend {setup.backend} --dtype {setup.dtype} --page-size {setup.page_size}"]
-    if setup.runner not in _WITHOUT_SPECULATION:
-        arguments += [
-            f"--speculative-algorithm {setup.algorithm} --speculative-num-steps {setup.num_steps}",
-            f"--speculative-eagle-topk {setup.topk} --speculative-num-draft-tokens {setup.num_draft_tokens}",
-        ]
-    arguments.append(f"--cuda-graph-bs {' '.join(map(str, setup.capture_bs))} --max-running-requests {setup.slots}")
-    arguments.append(f"--context-length {setup.context_len}")
-    if setup.backend == "triton":
-        arguments.append(f"--triton-attention-num-kv-splits {setup.kv_splits}")
-    if setup.kv_dtype:
-        arguments.append(f"--kv-cache-dtype {setup.kv_dtype}")
-    if setup.dp_attention:
-        arguments.append("--tp-size 2 --dp-size 2 --enable-dp-attention")
-    if not setup.padded:
-        arguments.append("--disable-cuda-graph-padding")
-    return arguments + ([special] if (special := RUNNERS.get(setup.runner, ("", ""))[1]) else [])
 
 
 def _steps(material: Material) -> Iterator[str]:

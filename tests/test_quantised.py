@@ -13,9 +13,9 @@ from fuzz.draw.swarm import EVERYTHING
 from fuzz.mutation.directed import setups as directed
 from fuzz.mutation.sites import mutants
 from oracles.catalogue import judge_all, overall
-from reports.issue import flags
 from repro.cases import codec
 from repro.cases.case import Case, Target, problems
+from repro.cases.launch import flags
 from repro.cases.options import KV_DTYPES
 from repro.cases.release_list import NEWEST
 from repro.cases.sort_key import MODEL, sort_key

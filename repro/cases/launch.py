@@ -1,0 +1,114 @@
+"""A setup as the command that launches such a server, by the names of sglang's newest release, and the reverse."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable
+from typing import Any
+
+from repro.cases import server_args
+from repro.cases.case import Setup
+from repro.cases.option import SERVER, TARGET
+from repro.cases.options import OPTION, OPTIONS
+from repro.cases.runner_facts import RUNNER_FACTS
+from repro.cases.server_args import ADAPTS, NAMED, Argument, BadOption, value_of
+
+# What makes a server have a runner that others have not.
+OF_RUNNERS = {
+    "multi_layer": "--enable-multi-layer-eagle",
+    "cpu_decode": "--device cpu --enable-torch-compile",
+    "verify_eager": "--disable-cuda-graph",
+    "verify_eager_tree": "--disable-cuda-graph",
+    "verify_eager_multi_layer": "--disable-cuda-graph --enable-multi-layer-eagle",
+}
+_START = "python -m sglang.launch_server --model-path MODEL"
+_DRAFT = "--speculative-draft-model-path DRAFT_MODEL"
+_RANKS = "--tp-size 2 --dp-size 2"
+# The model's configuration, as a server can be told to change it.
+OVERRIDES = "json_model_override_args"
+# Of these the default is said, too.
+_ALWAYS = frozenset({"backend", "dtype", "page_size", "context_len"})
+
+
+def command(setup: Setup) -> str:
+    """The command, a few flags a line."""
+    return " \\\n  ".join([_START, *flags(setup)])
+
+
+def flags(setup: Setup) -> list[str]:
+    """Its flags. Model and weights are the reader's; what is neither a server's argument nor in the configuration of
+    its model is left out."""
+    facts = RUNNER_FACTS[setup.runner]
+    drafted = facts.speculative or facts.light
+    printed = [
+        _flag(option.name, getattr(setup, option.field), option.reversed)
+        for option in OPTIONS
+        if option.part == SERVER and _is_printed(option.field, setup, drafted)
+    ]
+    model = {
+        option.name: getattr(setup, option.field)
+        for option in OPTIONS
+        if option.part == TARGET and _is_of_model(option.field, setup) and (not option.later or option.is_set(setup))
+    }
+    printed.append(f"--json-model-override-args {shlex.quote(json.dumps(model))}")
+    ranked = setup.dp_attention or (not facts.graph and not facts.light)
+    return [
+        *printed,
+        *([_DRAFT] if drafted else []),
+        *([_RANKS] if ranked else []),
+        *(["--enable-dp-attention"] if ranked and not setup.dp_attention else []),
+        *([OF_RUNNERS[setup.runner]] if setup.runner in OF_RUNNERS else []),
+    ]
+
+
+def setup_of(runner: str, text: str) -> Setup:
+    """A setup of this runner with what a launch command says, and the defaults of all else. The number of steps that an
+    adaptive worker starts with is no flag: one more than num_steps is taken. BadOption, OSError as of arguments()."""
+    values: dict[str, Any] = {"topk": 1, "num_steps": 1, "num_draft_tokens": 2, "capture_bs": (1,), "slots": 1}
+    for argument in opened(server_args.arguments(text)):
+        option = NAMED.get(argument.name)
+        if option and argument.name in (option.name, *option.older):
+            values[option.field] = value_of(option, argument.name, argument.value)
+    if values.get("adaptive") == ADAPTS:
+        values["adaptive"] = values["num_steps"] + 1
+    if not RUNNER_FACTS[runner].graph:
+        values.pop("dp_attention", None)  # such a runner is always in a group of ranks
+    return Setup(runner=runner, **values)
+
+
+def opened(arguments: Iterable[Argument]) -> list[Argument]:
+    """The arguments, with each key of the model's configuration that one overrides as an argument of its own."""
+    every: list[Argument] = []
+    for argument in arguments:
+        if argument.name != OVERRIDES:
+            every.append(argument)
+            continue
+        try:
+            model = json.loads(argument.value) if isinstance(argument.value, str) else argument.value
+            every += [Argument(name, value, argument.place) for name, value in model.items()]
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise BadOption(f"{argument.place}: no JSON object") from error
+    return every
+
+
+def _is_of_model(field: str, setup: Setup) -> bool:
+    """False for layers' kinds, which no value alone says, and for the window of a draft model."""
+    return field != "swa" and (field != "window" or RUNNER_FACTS[setup.runner].windowed == "target")
+
+
+def _is_printed(field: str, setup: Setup, drafted: bool) -> bool:
+    if field in ("topk", "num_steps", "num_draft_tokens", "algorithm"):
+        return drafted
+    if field == "kv_splits":
+        return setup.backend == "triton"
+    if field == "capture_bs":
+        return RUNNER_FACTS[setup.runner].graph
+    return field in _ALWAYS or OPTION[field].is_set(setup)
+
+
+def _flag(name: str, value: Any, reverse: bool) -> str:
+    flag = f"--{name.replace('_', '-')}"
+    if reverse or isinstance(value, bool) or name == OPTION["adaptive"].name:
+        return flag
+    return f"{flag} {' '.join(map(str, value)) if isinstance(value, tuple) else value}"

@@ -1,0 +1,88 @@
+"""Setups as launch commands: sglang's own parser takes them, and they mean the same setup again."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fuzz.aiming import like, pairs
+from fuzz.draw.rounds import round_setup
+from repro.cases import codec
+from repro.cases.case import Setup
+from repro.cases.launch import command, flags, setup_of
+from repro.cases.option import SERVER
+from repro.cases.options import OPTIONS
+from repro.cases.release_list import NEWEST
+from repro.cases.runner_facts import RUNNER_FACTS, TOY
+from repro.cases.server_args import BadOption, arguments
+from repro.upstream.fixes import SEEDS
+from tests.builders.sglang_parser import read
+
+STORED = [codec.read(path).case.setup for path in sorted(SEEDS.glob("*.json"))]
+DRAWN = [
+    round_setup(7, number, runner, backend)[1]
+    for runner, facts in RUNNER_FACTS.items()
+    for backend in facts.backends
+    for number in range(4)
+    if runner != TOY
+]
+
+
+def test_flags_are_the_same_after_a_way_through_a_setup() -> None:
+    for setup in (*STORED, *DRAWN):
+        again = setup_of(setup.runner, command(setup))
+        assert flags(again) == flags(setup)
+        for option in OPTIONS:
+            # Splits are Triton's, buckets those of graphs, and where adaptive workers start stands in a file.
+            kept = option.part == SERVER and option.field not in ("adaptive", "capture_bs", "kv_splits")
+            if kept and RUNNER_FACTS[setup.runner].speculative:
+                assert getattr(again, option.field) == getattr(setup, option.field), option.field
+
+
+@pytest.mark.emulated(NEWEST)
+def test_the_newest_release_takes_every_command_and_reads_the_same_values() -> None:
+    setups = [*STORED, *DRAWN[::5]]
+    _, every = read([words(setup)[3:] for setup in setups])
+    assert len(every) == len(setups) > len(STORED)
+    for setup, values in zip(setups, every, strict=True):
+        assert values["attention_backend"] == setup.backend and values["page_size"] == setup.page_size
+        assert values["disable_cuda_graph_padding"] is not setup.padded
+        assert bool(values["enable_deterministic_inference"]) == setup.deterministic
+        assert values["kv_cache_dtype"] == (setup.kv_dtype or "auto")
+        if "--speculative-algorithm" in words(setup):
+            drafted = (values["speculative_eagle_topk"], values["speculative_num_draft_tokens"])
+            assert drafted == (setup.topk, setup.num_draft_tokens)
+        if "--cuda-graph-bs-decode" in words(setup):
+            assert values["cuda_graph_bs_decode"] == list(setup.capture_bs)
+
+
+def words(setup: Setup) -> list[str]:
+    return shlex.split(command(setup).replace("\\\n", " "))
+
+
+def test_a_printed_command_can_be_aimed_at() -> None:
+    known = {"model_path", "speculative_draft_model_path", "tp_size", "dp_size", "device", "enable_torch_compile"}
+    known |= {"enable_multi_layer_eagle", "disable_cuda_graph", "json_model_override_args"}
+    for setup in STORED:
+        if setup.runner in ("cpu_decode", "kv_move"):
+            continue
+        request = like(arguments(command(setup)), known)
+        assert (setup.runner, setup.backend) in pairs(request, setup.runner, "")
+        fixed = dict(request.aim.fixed)
+        assert fixed["page_size"] == setup.page_size
+        assert fixed.get("window", 0) == (setup.window if RUNNER_FACTS[setup.runner].windowed == "target" else 0)
+
+
+@pytest.mark.parametrize("text", ["--json-model-override-args {", "--json-model-override-args 7"])
+def test_overrides_that_are_no_object_are_refused(text: str) -> None:
+    with pytest.raises(BadOption, match="no JSON object"):
+        setup_of("decode", text)
+
+
+def test_a_file_of_flags_means_the_flags(tmp_path: Path) -> None:
+    setup = STORED[0]
+    file = tmp_path / "launch.sh"
+    file.write_text(f"#!/bin/bash\n{command(setup)}\n")
+    assert setup_of(setup.runner, str(file)) == setup_of(setup.runner, command(setup))
