@@ -67,7 +67,8 @@ def committed(top: Path, title: str) -> str:
 
 
 def altered(used: Rig, chance: random.Random, rate: float, seed: Path) -> Rig:
-    """Where the seed fails it passes and the other way round, so that a fix is what is searched; flaky by this rate."""
+    """A rig in which the seed passes where it fails and the other way round, so that a fix is searched; flaky by this
+    rate."""
     wanted = wanted_of(read(seed))
 
     def judge(case: Case, trace: Trace) -> list[Verdict]:

@@ -91,7 +91,7 @@ class Hosts:
         self._hosts: dict[tuple[str, ...], subprocess.Popen[str]] = {}
 
     def code(self, text: str, target: Target, way: Way) -> tuple[int, str]:
-        """Of one run of this file on this target: its exit code, and what it printed."""
+        """The exit code of one run of this file on this target, and what it printed."""
         interpreter, environment = self._used.alone(target)
         places = environment["PYTHONPATH"].split(os.pathsep)
         behind = tuple(place for place in places if not Path(place, "sglang").is_dir())
@@ -119,7 +119,7 @@ class Hosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How a file is run. shows, passes: what it prints where the bug is and where it is not."""
+    """A way to run a file. shows, passes: what it prints where the bug is and where it is not."""
 
     name: str
     module: str = ""
@@ -136,7 +136,7 @@ TESTS = (
 
 
 def often(name: str, hosts: Hosts, used: Rig, tries: int, exported: bool) -> bool:
-    """Whether every run on either side ended as it is to; told in a line for each way."""
+    """True if every run on either side ended as it is to; printed in a line for each way."""
     seed = dict(stored())[name]
     target = f"{failing(seed)[-1]}/emulated"
     sides = sides_of(options_of(["script", str(SEEDS / f"{name}.json"), "--target", target]), used)

@@ -1,4 +1,4 @@
-"""Whether the first wrong value is of the buffer that was broken: python -m tests.first_of_mutants --sample N.
+"""Checks that the first wrong value is of the buffer that was broken: python -m tests.first_of_mutants --sample N.
 
 A mutant whose statement writes a buffer (copies into it, fills it, stores through its pointer) says itself which one
 is wrong first. Such mutants are drawn from what a runner runs, tried on its first cases until an oracle fails, and the
@@ -42,7 +42,7 @@ _AROUND = ("cuda_graph_", "_ptr", "_buf", "_buffer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """What became of a killed mutant. buffers: that its statement writes, before or after. named: what the first
+    """The result of a killed mutant. buffers: that its statement writes, before or after. named: what the first
     wrong value is of, RAISED if sglang raised first, empty if no oracle named one. at_line: whether the line that
     wrote it or that raised is the statement's."""
 
@@ -89,7 +89,7 @@ def _written(node: ast.stmt) -> Iterator[str]:
 
 
 def _name(node: ast.expr) -> str:
-    """Of the tensor that this is a part or a view of."""
+    """The name of the tensor that this is a part or a view of."""
     if isinstance(node, ast.Subscript):
         key = node.slice.value if isinstance(node.slice, ast.Constant) else None
         return _bare(key) if isinstance(key, str) else _name(node.value)
@@ -112,7 +112,8 @@ def recorded(trace: Trace) -> frozenset[str]:
 def drawn(
     runner: str, cases: Sequence[Case], run: Run, root: Path, seed: int
 ) -> tuple[Mapping[Setup, Lines], list[tuple[Mutant, frozenset[str]]]]:
-    """What each setup runs, and in a drawn order the mutants of statements there that write a recorded buffer."""
+    """The lines that each setup runs, and in a drawn order the mutants of statements there that write a recorded
+    buffer."""
     firsts = list({case.setup: case for case in reversed(cases)}.values())
     traces = {case.setup: run(case, {"trace": ["sglang/srt/", "sglang/kernels/"]}) for case in firsts}
     ran = {setup: lines for setup, trace in traces.items() if (lines := lines_of([trace]))}
@@ -141,13 +142,13 @@ def first_of(mutant: Mutant, case: Case, usual: frozenset[tuple[str, str]], run:
 
 
 def _is_of(found: Origin, mutant: Mutant) -> bool:
-    """Whether the writer that it names, or for a dropped write none of this call, is the changed statement."""
+    """True if the writer that it names, or for a dropped write none of this call, is the changed statement."""
     place = found.writer.place if found.writer else found.left_at
     return _is_at(place, mutant) or (found.writer is None and mutant.new == "pass")
 
 
 def _is_at(place: str, mutant: Mutant) -> bool:
-    """Whether this line (FILE:LINE in FUNCTION) is one of the statement's."""
+    """True if this line (FILE:LINE in FUNCTION) is one of the statement's."""
     file, _, line = place.partition(" in ")[0].rpartition(":")
     return file == mutant.file and line.isdigit() and mutant.lines[0] <= int(line) <= mutant.lines[1]
 

@@ -56,7 +56,7 @@ class Problem:
 
     @property
     def heads(self) -> tuple[int, int, int]:
-        """Of queries, of keys, and their size."""
+        """The heads of queries and of keys, and their size."""
         return int(self.query.shape[1]), int(self.keys.shape[2]), int(self.query.shape[2])
 
     def first_queries(self) -> Problem:
@@ -120,7 +120,7 @@ class Solver:
         return self.ints(starts), self.ints(np.concatenate(one.pages)), self.ints(last)
 
     def cache(self, one: Problem) -> tuple[torch.Tensor, torch.Tensor]:
-        """As sglang hands it over: without a dimension for pages of one token."""
+        """The cache as sglang hands it over: without a dimension for pages of one token."""
         both = (one.keys.to(self.device), one.values.to(self.device))
         return (both[0].squeeze(1), both[1].squeeze(1)) if one.page_size == 1 else both
 
@@ -266,7 +266,7 @@ def dense(query: Any, keys: Any, values: Any, seen: np.ndarray, scale: float) ->
 
 
 def by_definition(one: Problem) -> Solution:
-    """What every part of a solution is meant to be."""
+    """The solution of a problem by definition."""
     caches = [cache.reshape(-1, *cache.shape[2:]) for cache in (one.keys, one.values)]
     found: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     first = 0
@@ -300,7 +300,7 @@ def by_definition(one: Problem) -> Solution:
 
 
 def differences(a: Solution, b: Solution, dtype: torch.dtype) -> Iterator[tuple[str, float]]:
-    """What is further apart than it may be, and how far, in units of what it may be."""
+    """The parts that are further apart than they may be, and how far, in units of the limit."""
     assert a.keys() == b.keys(), a.keys() ^ b.keys()
     for name in a:
         limit = LOGS if name.endswith("logs") else VALUES[dtype]

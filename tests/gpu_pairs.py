@@ -1,8 +1,8 @@
-"""What opening a session costs, for every runner and backend of a release, in a table: in a process for each setup, and
-in processes that have served others. As many at once as there are cores for, in turn on the GPUs: timings are those of
-a busy machine.
+"""The cost of opening a session, for every runner and backend of a release, in a table: in a process for each setup,
+and in processes that have served others. As many at once as there are cores for, in turn on the GPUs: timings are those
+of a busy machine.
 
-    python -m tests.gpu_pairs TARGET OPENINGS SECONDS OUT [RUNNER/BACKEND...]
+python -m tests.gpu_pairs TARGET OPENINGS SECONDS OUT [RUNNER/BACKEND...]
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def main(target: str, openings: str, seconds: float, out: Path, only: Sequence[s
 
 
 def all_pairs() -> Iterator[tuple[str, str]]:
-    """Those whose processes may serve several setups."""
+    """The pairs whose processes may serve several setups."""
     for runner, facts in RUNNER_FACTS.items():
         if runner in RUNNERS and runner != "toy":
             yield from ((runner, backend) for backend in facts.backends)
 
 
 class Cell(NamedTuple):
-    """What openings took, in words; else why there is nothing of them, and what the first one ended with."""
+    """The time of openings, in words; else why there is none, and what the first one ended with."""
 
     took: str = ""
     why_not: str = ""
@@ -66,7 +66,7 @@ class Cell(NamedTuple):
 
 
 def measured(seats: Seats, until: float, target: str, openings: str, out: Path, asked: tuple[str, str, str]) -> Cell:
-    """What the openings of a runner, a backend and a column took."""
+    """The time of the openings of a runner, a backend and a column."""
     runner, backend, column = asked
     folder = (out / "-".join(asked).replace(" ", "-")).absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,8 @@ def measured(seats: Seats, until: float, target: str, openings: str, out: Path, 
 
 
 def median(told: Sequence[Any], column: str) -> Cell:
-    """Of the openings; of processes that serve several, of those that had served one. Else how the first one ended."""
+    """The median of the openings; of processes that serve several, of those that had served one. Else how the first one
+    ended."""
     openings = [opening for each in told for opening in each["openings"]]
     done = [opening for opening in openings if opening["ended"] == "done"]
     late = [opening for opening in done if "close" in opening["parts"]] if not COLUMNS[column] else done

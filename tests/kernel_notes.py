@@ -1,4 +1,4 @@
-"""What running kernels gave, by name, and the values that they are given: for interpreted.py."""
+"""The results of running kernels, by name, and the values that they are given: for interpreted.py."""
 
 from __future__ import annotations
 

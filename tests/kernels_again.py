@@ -64,7 +64,7 @@ def split(x_ptr, lengths_ptr, out_ptr, scale, SIZE: tl.constexpr, BLOCK: tl.cons
 
 @triton.jit
 def placed(table_ptr, out_ptr, BLOCK: tl.constexpr):
-    """Where a program writes, and reads again, a table says: programs may meet."""
+    """A table says where a program writes, and reads again: programs may meet."""
     here, at = tl.program_id(0), tl.arange(0, BLOCK)
     place = out_ptr + tl.load(table_ptr + here) + at
     tl.store(place, tl.load(place) * 2 + here + 1)

@@ -50,7 +50,7 @@ def patched(source: Path, patch: Path, folder: Path) -> Path:
 
 
 def runs(issue: Path, target: Target) -> Iterator[tuple[str, str, int, int]]:
-    """What was run, on what, the exit code that is right, and the one that came."""
+    """Each run with its target, the right exit code, and the one that came."""
     alone = rig(judge_all, overall, lambda text: None, timeout_s=600.0).alone
     interpreter, environment = alone(target)
     with tempfile.TemporaryDirectory(prefix="package-") as name:

@@ -55,7 +55,7 @@ class Operands:
         return not any(stride == 0 and size > 1 for stride, size in zip(self.x.stride(), self.x.shape, strict=True))
 
     def written(self) -> torch.Tensor:
-        """What may be written into x: y in x's shape and dtype, never in x's memory."""
+        """A value that may be written into x: y in x's shape and dtype, never in x's memory."""
         return cast(self.other, self.x.dtype).expand(self.x.shape).clone()
 
 

@@ -39,7 +39,7 @@ def known_of(one: Case, trace: Trace) -> None:
 
 
 def judged(one: Case, trace: Trace) -> None:
-    """As is known of the release, and looked at by every oracle that has something to look at."""
+    """Check that verdicts are as known of the release, and that every oracle that can judge did."""
     assert trace.ended.how is Termination.DONE, trace.ended
     known_of(one, trace)
     verdicts = {v.oracle: v.status for v in judge_all(one, trace)}

@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).with_name("overflowing.py")
 
 @pytest.fixture(scope="module")
 def memory() -> dict[str, Any]:
-    """What lay in 32 integers, of which kernels were given 8 to 23, after each of them."""
+    """The 32 integers after each kernel, of which kernels were given 8 to 23."""
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": in_front(PROJECT)}
     ran = subprocess.run([sys.executable, str(SCRIPT)], env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
@@ -34,7 +34,7 @@ def test_what_lies_outside_of_the_storage_is_lost(memory: dict[str, Any]) -> Non
 
 
 def test_what_lies_past_a_view_is_written_as_far_as_its_storage_goes(memory: dict[str, Any]) -> None:
-    """As in real memory: a row that overflows overwrites the next one."""
+    """In real memory, too, a row that overflows overwrites the next one."""
     assert memory["past a view"] == [0] * 8 + [-4, -3, -2, -1, *range(8)] + [0] * 12
 
 
@@ -67,7 +67,7 @@ def test_stores_that_are_lost_are_seen(memory: dict[str, Any]) -> None:
 
 
 def test_what_else_a_launch_is_given_is_held_to_its_memory_where_addresses_are_numbers(memory: dict[str, Any]) -> None:
-    """As of the kernel that copies rows of all layers: the caches' addresses are in a table, places an argument."""
+    """The kernel that copies rows of all layers is such: the caches' addresses are in a table, places an argument."""
     for whose, beyond in (("view", "load outside the view of places"), ("storage", "load outside places")):
         assert seen(memory, f"by address, 4 places of a {whose}") == {}
         too_many = seen(memory, f"by address, 8 places of a {whose}")

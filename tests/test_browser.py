@@ -73,7 +73,7 @@ large = pytest.mark.parametrize("opened", [LARGE], indirect=True)
 
 
 def cases_of(page: Any) -> str:
-    """What is said of how many cases the table shows."""
+    """The text that says how many cases the table shows."""
     page.wait_for_selector("#case-rows tr, #case-count:not(:empty)", state="attached")
     return str(page.inner_text("#case-count"))
 

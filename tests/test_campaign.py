@@ -193,7 +193,7 @@ def test_interrupted_while_a_case_is_counted() -> None:
 
 @pytest.mark.parametrize("number", range(1, 7))
 def test_interrupted_during_triage_keeps_the_best_so_far(number: int) -> None:
-    """Whether in the check, in shrinking or in the last count: the finding is in the record and on disk."""
+    """In the check, in shrinking or in the last count: the finding is in the record and on disk."""
     for name in ("fresh", "keep"):
         world = World(interrupt_at=(name, number))
         done = world.go(replace(PLAN, stop_at_first=True))

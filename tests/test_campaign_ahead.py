@@ -1,4 +1,4 @@
-"""What a campaign says ahead of time: the next case, the setups to come, and what is on disk meanwhile."""
+"""The announcements of a campaign: the next case, the setups to come, and what is on disk meanwhile."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_cases_in_flight_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def cases_a_setup(seconds: float | None, cases: int | None) -> list[int]:
-    """Of a world in which no case brings anything new but the first of its setup."""
+    """Cases of each setup in a world in which no case brings anything new but the first of its setup."""
     world = World(fails=lambda case: [], ends=lambda case: Trace(ended=End(how=Termination.DONE)))
     source = rounds(3, "toy", "triton", 20, LONG)
     plan = replace(PLAN, seconds=seconds, cases=cases)

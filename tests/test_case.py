@@ -1,4 +1,4 @@
-"""What a case may be: each mistake is said, with its place; and what a case and a target say of themselves."""
+"""Validity of a case: each mistake is named, with its place; and the texts of a case and a target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a campaign makes of failures: by their cause, and where known issues explain them."""
+"""A campaign's treatment of failures: by their cause, and where known issues explain them."""
 
 from __future__ import annotations
 

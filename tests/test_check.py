@@ -48,7 +48,7 @@ def ending(runner: str, how: Termination) -> Behaviour:
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-    """As the trace's facts say."""
+    """The verdicts that the trace's facts name."""
     setup = case.setup
     if not trace.ended.how.took_place:
         return (Verdict(oracle="ended", status=Status.UNKNOWN),)
@@ -67,7 +67,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
 
 
 def ignored(ahead: object) -> None:
-    """What comes next makes no difference here."""
+    """Ignore what comes next: it makes no difference here."""
 
 
 def overall(verdicts: Sequence[Verdict]) -> Status:

@@ -31,7 +31,7 @@ Writes = Mapping[int, Sequence[tuple[str, int, int, str]]]
 
 
 def trace(writes: Writes, launched: Sequence[int] = (7, 7)) -> Trace:
-    """Of two steps: who wrote, and what seq_lens was at launch."""
+    """A trace of two steps: who wrote, and what seq_lens was at launch."""
     seen = [
         RecordedArray(step=step, path="launch", name=name, array=np.array(value))
         for step, length in enumerate(launched)

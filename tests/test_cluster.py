@@ -331,7 +331,7 @@ def test_what_makes_no_sense_is_done_again() -> None:
 
 
 class NotAgain(SimulatedNodes):
-    """What is to be settled is not seen again."""
+    """Nodes on which a failure to be settled is not seen again."""
 
     def wait(self, seconds: float) -> Sequence[Event[Chunk]]:
         return [self._not_again(event) for event in super().wait(seconds)]

@@ -1,4 +1,4 @@
-"""What a slot of a cluster is to do next: promised by its agent, heard while it works, and opened ahead."""
+"""The next work of a cluster's slot: promised by its agent, heard while it works, and opened ahead."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def started(folder: Path, cases: int, *more: str) -> subprocess.Popen[str]:
 
 
 def verdicts(path: Path) -> Counter[tuple[str, str]]:
-    """How often each case was run, with what result."""
+    """The number of runs of each case, by result."""
     return Counter((row[6], row[7]) for row in read(path).case_rows())
 
 

@@ -31,7 +31,7 @@ class Counting:
 
 
 def traced(compile: Callable[..., Any]) -> int:
-    """How often a function is traced that is called under guards, then without."""
+    """The number of traces of a function that is called under guards, then without."""
 
     def doubled(x: torch.Tensor) -> torch.Tensor:
         return x * 2

@@ -1,4 +1,4 @@
-"""What every runner must show on every release, whichever adapter drives it: a whole record, the verdicts that are
+"""Conformance of every runner on every release, whichever adapter drives it: a whole record, the verdicts that are
 known, the same bits again, inputs that all matter, and oracles that see what is wrong.
 
 A new runner gets all of it by its row in runner_facts; a new release by --target. Whatever is special about one
@@ -44,7 +44,7 @@ def each_pair_but(is_later: Callable[[tuple[str, str]], bool]) -> pytest.MarkDec
 
 
 def is_slow(pair: tuple[str, str]) -> bool:
-    """What is compiled takes each of its sessions ten seconds."""
+    """True for a pair that is compiled, which takes each of its sessions ten seconds."""
     return RUNNER_FACTS[pair[0]].compiled
 
 
@@ -326,7 +326,7 @@ def test_every_input_reaches_the_result(pair: tuple[str, str], altered: Pool) ->
 
 
 def changed(now: dict[str, np.ndarray], before: dict[str, np.ndarray], rows: tuple[int, ...]) -> bool:
-    """Whether an output of one of these requests differs, by more than another order of summation would."""
+    """True if an output of one of these requests differs by more than another order of summation would."""
     names = now.keys() - OF_KV
     return any(
         not np.allclose(now[name][row], before[name][row], atol=2e-3 if now[name].dtype == np.float16 else 1e-5)

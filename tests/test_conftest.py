@@ -167,7 +167,7 @@ def on_gpus(folder: Path, listed: str, *words: str, **more: str) -> subprocess.C
 
 
 def devices_of_workers(folder: Path) -> dict[str, set[str]]:
-    """Which devices each worker saw in the tests that ran."""
+    """The devices that each worker saw in the tests that ran."""
     seen: dict[str, set[str]] = {}
     for path in folder.glob("saw-*"):
         worker, device = path.read_text().split(" ", 1)
@@ -220,7 +220,7 @@ def test_without_a_gpu_the_tests_skip_with_the_reason(tmp_path: Path) -> None:
 
 
 def planned(listed: str, *words: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What stands in for the configuration of a pytest that was called with these words, on a machine of four GPUs."""
+    """A stand-in for the configuration of a pytest that was called with these words, on a machine of four GPUs."""
     monkeypatch.setattr(conftest, "gpus", lambda: ("H200",) * 4)
     monkeypatch.setattr(conftest, "visible", lambda count: visible(count, {"CUDA_VISIBLE_DEVICES": listed}))
     values = {"--target": [], "--workers-per-gpu": 1, "markexpr": ""}

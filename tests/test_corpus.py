@@ -127,7 +127,7 @@ def test_a_place_that_is_none_is_one_line(where: str, said: str) -> None:
 
 
 def test_property_tests_share_it_too(place: str) -> None:
-    """What failed once is tried first, by another process as by another host."""
+    """A case that failed once is tried first, by another process as by another host."""
     tried: list[int] = []
 
     def failing() -> None:

@@ -44,7 +44,7 @@ def test_a_literal_cuda_is_the_cpu() -> None:
 
 
 def test_whatever_takes_a_device_is_replaced() -> None:
-    """As operators' schemas say it, and of what Python can call by that name."""
+    """Operators' schemas say what takes a device, and so do Python's functions of that name."""
     names = {(owner, name) for owner, name, _ in replacements()}
     schemas = torch._C._jit_get_all_schemas()
     taking = {schema.name for schema in schemas if any(argument.name == "device" for argument in schema.arguments)}

@@ -193,7 +193,7 @@ CASES = tuple(replace(WELL, setup=replace(WELL.setup, slots=number)) for number 
 
 
 def ended_by(case: Case, trace: Trace) -> list[Verdict]:
-    """As the oracle `ended`, and one that the trace has nothing for."""
+    """The verdicts of the oracle `ended`, and of one that the trace has nothing for."""
     return [ended.judge(case, trace), Verdict(oracle="other", status=Status.PASS)]
 
 
@@ -202,7 +202,7 @@ def crashed(case: Case, path: str, how: Termination = Termination.RAISED) -> Tra
 
 
 class Device(World):
-    """Of each of these cases a kernel fails, and it comes out somewhere else each time."""
+    """A device on which a kernel fails in each of these cases; it comes out somewhere else each time."""
 
     def __init__(self, *bad: Case, waited: bool = True) -> None:
         super().__init__(ends=self.end)
@@ -327,7 +327,7 @@ FAILS = Edit(
 @pytest.mark.emulated
 @pytest.mark.slow
 def test_a_campaign_finds_it_and_keeps_it(target: Target, tmp_path: Path) -> None:
-    """Of a release in which a kernel fails in padded batches; a copy of the harness's comes upon it."""
+    """In this release a kernel fails in padded batches; a copy of the harness's comes upon it."""
     if target.sglang != NEWEST:
         pytest.skip("the failing kernel is planted in one release")  # each edit opens sessions of its own
     overlay = make_overlay(

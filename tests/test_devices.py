@@ -1,4 +1,4 @@
-"""Which GPUs we may use, as CUDA reads the caller's list, and who gets which."""
+"""The GPUs that we may use, as CUDA reads the caller's list, and who gets which."""
 
 from __future__ import annotations
 

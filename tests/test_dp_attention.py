@@ -137,7 +137,7 @@ def test_the_newest_release_is_right_and_what_only_ranks_run_is_watched(runner: 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_every_release_holds_the_ranks_tokens(runner: str, target: Target) -> None:
-    """What padding does not show is told in every release."""
+    """Every release names what padding does not show."""
     with Pool(target, timeout_s=120) as pool:
         trace = pool.run(case_of(runner))
     assert trace.ended.how is Termination.DONE, trace.ended

@@ -51,12 +51,12 @@ def test_trees_on_pages(pool: Pool, trace: Trace) -> None:
 
 @pytest.fixture(scope="module")
 def selects(trace: Trace) -> bool:
-    """Whether the graph of this release gives the results of each request's last accepted token alone."""
+    """True if the graph of this release gives the results of each request's last accepted token alone."""
     return "select_index" in trace.path(0, "input")
 
 
 def shapes(batch: int, selects: bool) -> dict[str, dict[str, tuple[int, ...]]]:
-    """What is recorded of every step. -1: any size from 1 on."""
+    """The shapes that are recorded of every step. -1: any size from 1 on."""
     width, hidden = SETUP.num_draft_tokens, SETUP.hidden_size
     tokens = dict.fromkeys(("input_ids", "positions", "out_cache_loc"), (width,))
     counts = dict.fromkeys(("seq_lens", "req_pool_indices", "extend_seq_lens", "num_accept_tokens"), ())

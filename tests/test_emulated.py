@@ -26,7 +26,7 @@ many = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCh
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """As in a worker: a sum comes out the same every time."""
+    """One thread, as in a worker: a sum comes out the same every time."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -43,7 +43,7 @@ def told(tensors: Tensors) -> list[tuple[object, ...]]:
 
 
 def test_an_assertion_is_part_of_the_graph() -> None:
-    """What sglang's probes record while a graph is captured watches every replay."""
+    """An assertion that sglang's probes record while a graph is captured watches every replay."""
     values = torch.ones(3)
 
     def program() -> Tensors:

@@ -90,7 +90,7 @@ def test_a_reused_block_shows_no_earlier_contents() -> None:
 
 
 def test_what_lies_behind_a_tensor_is_out_of_reach() -> None:
-    """As where every tensor has an allocation of its own; kernels that go there are found by the oracle `memory`."""
+    """Every tensor might have an allocation of its own; kernels that go there fail the oracle `memory`."""
     x = torch.ones(3)
     with pytest.raises(RuntimeError, match="out of bounds"):
         captured(lambda: [(x + 1).as_strided((8,), (1,)) * 1.0])
@@ -169,6 +169,6 @@ BLOCK = torch.empty(ALIGNMENT // 4)
     ],
 )
 def test_row_starts_that_cannot_be(starts: list[int], said: str) -> None:
-    """Of a kernel with four queries."""
+    """The kernel has four queries."""
     given = {"Q_Extend": torch.zeros(4, 1), "kv_indices": torch.zeros(9), "qo_indptr": torch.tensor(starts)}
     assert launch_memory._wrong_starts(given) == said

@@ -1,4 +1,4 @@
-"""What both paths left, side by side: the right rows, few enough to read, of whatever a trace holds."""
+"""Excerpts of both paths, side by side: the right rows, few enough to read, of whatever a trace holds."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def release_of(row: Exemption) -> str:
 
 
 def places(row: Exemption) -> Iterator[tuple[str, str]]:
-    """Where it holds in some release."""
+    """The places where it holds in some release."""
     return ((runner, backend) for runner, backend in PAIRS if row.holds(runner, backend, release_of(row)))
 
 

@@ -1,4 +1,4 @@
-"""Whether known issues explain a failing case: what an experiment says, and what it leaves; and the backports."""
+"""Explanation of a failing case by known issues: what an experiment says, and what it leaves; and the backports."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def content(folder: Path, name: str) -> str:
 
 @pytest.mark.exhaustive
 def test_every_known_issue_can_be_mended_where_it_holds_or_names_what_fails() -> None:
-    """As far as releases are installed; and all of a release can be mended together."""
+    """Installed releases are asked; and all of a release can be mended together."""
     tried = 0
     for release in ADAPTED:
         try:

@@ -1,4 +1,4 @@
-"""What oracles say of draft-extend batches, of traces made by hand: every planted mistake is told by name."""
+"""Verdicts on draft-extend batches, on traces made by hand: every planted mistake is named."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_every_row_of_the_bucket_has_its_queries(queries: list[int]) -> None:
 
 
 def test_new_tokens_are_no_prefix_of_themselves() -> None:
-    """As up to 0.5.12: kv_indptr by seq_lens, which count the new tokens as well."""
+    """Up to 0.5.12 kv_indptr goes by seq_lens, which count the new tokens as well."""
     twice = {
         ("metadata", "kv_indptr"): [[0, 8, 12, 13, 14]],
         ("metadata", "kv_indices"): [[*TABLE[2, :8], *TABLE[3, :4], 0, 0]],

@@ -1,4 +1,4 @@
-"""How long the tensors of a batch are: the oracle on records made by hand, and what a session tells."""
+"""Lengths of a batch's tensors: the oracle on records made by hand, and what a session records."""
 
 from __future__ import annotations
 

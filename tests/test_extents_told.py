@@ -1,4 +1,4 @@
-"""How long the tensors of a batch are, and how wide its integers: what is told of any batch."""
+"""Lengths of a batch's tensors and widths of its integers, as they are recorded of any batch."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def call(table: list[list[int]], lengths: list[int], starts: list[int], **more: 
 
 
 def test_graphs_with_as_many_queries_are_told_apart_by_their_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the layers of a draft are, each of which goes over one token more, and the last of which is captured first."""
+    """The layers of a draft are such: each goes over one token more, and the last one is captured first."""
     heard = Calls()
     kernel = heard.listened(standin.flash_attn_with_kvcache)
     for sequences, each in ((2, 3), (3, 2)):
@@ -181,7 +181,7 @@ def test_sound_calls_pass_every_oracle(name: str, opened: Pool) -> None:
 
 @pytest.mark.emulated("0.5.13")
 def test_slots_of_a_sliding_layer_that_are_not_translated_are_seen(opened: Pool) -> None:
-    """Where sliding layers have KV slots of their own, a verify's table names those of the full layer."""
+    """A verify's table names KV slots of the full layer, where sliding layers have slots of their own."""
     backend = "sglang/srt/layers/attention/flashattention_backend.py"
     every = mutants(backend, (sglang_path(opened.target) / backend).read_text())
     planted = next(

@@ -152,7 +152,7 @@ def test_two_empty_calls_merge_into_nan() -> None:
 
 @pytest.fixture
 def seen() -> Iterator[Callable[[], set[str]]]:
-    """What was found wrong with memory since the test began."""
+    """The findings of memory since the test began."""
     launch_memory.taken()
     yield lambda: set(launch_memory.taken()) - {launch_memory.LAUNCHES}
     launch_memory.taken()

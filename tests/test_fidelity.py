@@ -1,4 +1,4 @@
-"""How far two targets agree: what counts as the same, what as a tie, and python -m repro fidelity."""
+"""Agreement of two targets: what counts as the same, what as a tie, and python -m repro fidelity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What two targets need not agree in: what hangs on rounding, what was drafted before, and what is undefined."""
+"""Results in which two targets need not agree: what hangs on rounding, what was drafted before, and what is
+undefined."""
 
 from __future__ import annotations
 
@@ -112,7 +113,7 @@ def test_an_oracle_that_was_asked_on_one_target_alone() -> None:
 
 @pytest.mark.parametrize("oracle", ["memory", "kv_writes"])
 def test_what_a_kernel_does_outside_its_memory_is_undefined(oracle: str) -> None:
-    """Of other failures it is as well known as ever what they leave."""
+    """Other failures leave what is as well known as ever."""
     changes = (both_paths(0, "tokens", put((0, 0), 99)), lambda trace: with_scores(trace, 0, put((0, 1), 9.0)))
     other = seen(changes[1](changes[0](TRACE)))
     agreement = agreement_of()

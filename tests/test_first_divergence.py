@@ -1,4 +1,4 @@
-"""What went wrong first, from what a run establishes; and compute-sanitizer's reports, through a stand-in for it."""
+"""The first divergence of a run; and compute-sanitizer's reports, through a stand-in for it."""
 
 from __future__ import annotations
 

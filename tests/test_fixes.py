@@ -82,7 +82,7 @@ def without(fix: Fix, release: str) -> dict[str, tuple[str, str]]:
 
 
 def changed(before: str, after: str) -> list[tuple[str, str]]:
-    """What was there and what is there now, in one line each, for each place that changed."""
+    """The text before and after, in one line each, for each place that changed."""
     a, b = before.splitlines(), after.splitlines()
     places = difflib.SequenceMatcher(a=a, b=b, autojunk=False).get_opcodes()
     return [

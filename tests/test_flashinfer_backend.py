@@ -47,18 +47,18 @@ def crowded(setup: Setup) -> Case:
 
 
 def raw_sum(trace: Trace) -> set[str]:
-    """What fails of a padded draft batch in this release, whatever it holds."""
+    """The oracles that fail of a padded draft batch in this release, whatever it holds."""
     planned = {"planned"} if release_order(trace.facts["sglang"]) <= RAW_SUM_UNTIL else set()
     return planned | both_wrong(trace)
 
 
 def both_wrong(trace: Trace) -> set[str]:
-    """What fails of drafts of several steps in this release, by graph and eager alike."""
+    """The oracles that fail of drafts of several steps in this release, by graph and eager alike."""
     return set() if has_fix_of("draft-positions-ahead", trace.facts["sglang"]) else {"reference"}
 
 
 def stale_rows(trace: Trace) -> set[str]:
-    """What may fail of padded rows in this release: what they hold, and what is read by it."""
+    """The oracles that may fail of padded rows in this release: what they hold, and what is read by it."""
     fixed = has_fix_of("pr23037-stale-padding", trace.facts["sglang"])
     return set() if fixed else {"slot0_padding", "kv_indices", "kv_reads", "history"}
 
@@ -93,7 +93,7 @@ def test_it_is_the_same_every_time(pool: Pool) -> None:
 
 
 def test_a_sparse_batch_passes_everywhere(pool: Pool) -> None:
-    """As long as all branches together are no longer than the batch without branches may be; even right behind one
+    """All branches together are no longer than the batch without branches may be; even right behind one
     that wrote past the buffer, into a guard band."""
     assert pool.run(crowded(SETUP)).ended.how is Termination.DONE
     case = Case(setup=SETUP, steps=(step(SETUP, 9, 12, 7, 14), step(SETUP, 15, 20), step(SETUP, 6)))

@@ -126,7 +126,7 @@ QUERY, CACHE = torch.randn(2, 2, 64), torch.randn(8, 1, 2, 64)
 
 
 def test_past_the_end_of_a_row_there_is_the_next_one() -> None:
-    """What #27338 is about: the indices of one draft step run into those of the next."""
+    """This is #27338: the indices of one draft step run into those of the next."""
     rows = torch.tensor([[1, 2, 3], [4, 5, 6]], dtype=torch.int32)
     out, _ = decoded(QUERY, CACHE, [0, 2, 5], rows[0])
     want, _ = decoded(QUERY, CACHE, [0, 2, 5], [1, 2, 3, 4, 5])

@@ -1,4 +1,4 @@
-"""What a campaign takes of its machine: what is counted, and what counts as growth."""
+"""A campaign's use of its machine: what is counted, and what counts as growth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a forked process is asked."""
+"""Questions to a forked process."""
 
 from __future__ import annotations
 

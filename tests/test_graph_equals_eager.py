@@ -86,7 +86,7 @@ def test_a_tie_excuses_no_missing_write() -> None:
 
 
 def kv_row_of(request: int) -> int:
-    """Which row of kv_rows of the padded step's eager path belongs to this request's first draft slot."""
+    """The row of kv_rows of the padded step's eager path that belongs to this request's first draft slot."""
     locs, slots = SOUND.get(PADDED, "input", "out_cache_loc"), SOUND.get(PADDED, "eager", "kv_slots")
     assert locs is not None
     assert slots is not None

@@ -62,7 +62,7 @@ def test_a_function_is_traced_once_for_what_stands_apart_and_what_does_not() -> 
 
 
 def test_pinned_memory_stays_pinned_and_a_workspace_of_it_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As asked for where there is a GPU; here the question is noted."""
+    """Pinned memory is asked for on a GPU; here the question is noted."""
     asked: list[bool] = []
     new_empty = torch.Tensor.new_empty
 

@@ -1,4 +1,4 @@
-"""What a failure is known by: runner, backend, oracle and where; and histories from before that was so."""
+"""The identity of a failure: runner, backend, oracle and where; and histories from before that was so."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_planted_violations_are_caught(tree: Path) -> None:
 
 @pytest.mark.slow
 def test_no_command_loads_what_may_crash() -> None:
-    """As it runs, not only as it reads: the process that must not die has neither torch nor sglang in it."""
+    """Not only in its text: the running process that must not die has neither torch nor sglang in it."""
     commands = sorted(path.parent.name for path in PROJECT.glob("*/__main__.py"))
     assert commands
     lines = [f"import {name}.__main__" for name in commands]

@@ -108,13 +108,13 @@ def test_nohup_is_heeded() -> None:
 
 
 def by_the_kernel() -> None:
-    """As a person's interrupt comes: to this process, in whichever thread. Return once it has."""
+    """Send an interrupt as a person does: to this process, in whichever thread. Return once it has come."""
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.05)
 
 
 def said_of(work: Callable[[list[str]], object]) -> list[str]:
-    """What the work says until an interrupt ends it."""
+    """The messages of the work until an interrupt ends it."""
     said: list[str] = []
     elsewhere = threading.Event()
     threading.Thread(target=elsewhere.wait, daemon=True).start()  # as numpy's: it would take what main holds back

@@ -1,4 +1,4 @@
-"""What was handed over and what a worker keeps is looked at again when later calls have run."""
+"""Values handed over and kept by a worker are looked at again when later calls have run."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_what_a_stored_seed_shows_is_a_known_issue(path: Path) -> None:
 
 
 def test_the_projects_own_file_agrees_with_its_seeds() -> None:
-    """What a stored seed says of a release, and what the issue that it probes says, are the same."""
+    """A stored seed and the issue that it probes say the same of a release."""
     oracles = {judge.__module__.removeprefix("oracles.") for judge in ALL}
     for issue in load(KNOWN_ISSUES):
         assert issue.link.startswith("https://")

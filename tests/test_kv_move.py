@@ -113,7 +113,7 @@ def test_only_whole_pages_are_given_back() -> None:
 
 
 def sound() -> Trace:
-    """What a correct move records, by the definition of each path."""
+    """The record of a correct move, by the definition of each path."""
     table = req_to_token(SETUP)
     seen = [RecordedArray(step=-1, path="input", name="req_to_token", array=table)]
     rows = floats(5, "rows", (int(table.max()) + 1, 4))
@@ -209,7 +209,7 @@ def trace(pool: Pool) -> Trace:
 
 @pytest.fixture(scope="module")
 def uncleared(trace: Trace) -> bool:
-    """Whether this release has #26335."""
+    """True if this release has the bug of #26335."""
     return not has_fix_of("pr26335-uninitialised-tail", trace.facts["sglang"])
 
 

@@ -19,7 +19,7 @@ DRAFT = Setup(runner="draft", topk=1, num_steps=3, num_draft_tokens=4, capture_b
 
 
 def is_taken(setup: Setup) -> bool:
-    """By sglang's kernels/ops/layernorm/fused_eh_norm.py."""
+    """True if sglang's kernels/ops/layernorm/fused_eh_norm.py takes these sizes."""
     return setup.dtype in ("float16", "bfloat16") and 256 < setup.hidden_size <= 8192 and setup.hidden_size % 256 == 0
 
 

@@ -167,7 +167,7 @@ def test_what_is_unsound_is_named(ledger: Ledger, statement: str, said: str) -> 
 
 
 def refusals(path: Path) -> list[str]:
-    """What writing and reading say of this file: one line each."""
+    """The refusals of writing and of reading this file: one line each."""
     texts = []
     for use in (Ledger.open, read, check):
         with pytest.raises(BadLedger) as raised:

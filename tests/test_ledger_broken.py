@@ -1,4 +1,4 @@
-"""What is shown of a ledger, and that what breaks in the middle leaves it as it was."""
+"""Output on a ledger; an error in the middle of writing leaves it as it was."""
 
 from __future__ import annotations
 

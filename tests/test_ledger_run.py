@@ -1,4 +1,4 @@
-"""What commands put into the ledger: rows of what they did, and all of it when they are killed."""
+"""Rows that commands put into the ledger: all of what they did, also when they are killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a batch asks for in log-probabilities is no state of a replay: no graph runner that is driven, and no attention
+"""A batch's request for log-probabilities is no state of a replay: no graph runner that is driven, and no attention
 backend, asks a batch for it. docs/runners.md says so; a release in which one does has to be driven with it."""
 
 from __future__ import annotations

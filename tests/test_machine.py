@@ -1,4 +1,4 @@
-"""What sglang asks of the machine again and again is asked once, and never of a device that must not be started."""
+"""Questions of sglang's to the machine are asked once, and never of a device that must not be started."""
 
 from __future__ import annotations
 

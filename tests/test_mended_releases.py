@@ -82,13 +82,13 @@ def rare(setup: Setup) -> Setup:
 
 
 def cases(runner: str, backend: str) -> tuple[Case, ...]:
-    """Of a padded batch behind a full one, in a small setup and in one with all that is rare."""
+    """Cases of a padded batch behind a full one, in a small setup and in one with all that is rare."""
     setup = setup_of(runner, backend)
     return tuple(case_of(each, FULL, PADDED) for each in (setup, rare(setup)))
 
 
 def failed(pool: Pool, case: Case) -> dict[tuple[str, str], Verdict]:
-    """By oracle and where. It fails the test if the case could not be run."""
+    """The failures by oracle and where. It fails the test if the case could not be run."""
     trace = pool.run(case)
     assert trace.ended.how is not Termination.ERROR, trace.ended
     return {(v.oracle, v.where): v for v in judge_all(case, trace) if v.status is Status.FAIL}

@@ -49,7 +49,7 @@ def trace(target: Target, pool: Pool) -> Trace:
 
 @pytest.fixture(scope="module")
 def grows(trace: Trace) -> bool:
-    """Whether layers go over ever more tokens, of which the Triton backend knows nothing."""
+    """True if layers go over ever more tokens, of which the Triton backend knows nothing."""
     return not has_fix_of("multi-layer-queries-of-later-layers", trace.facts["sglang"])
 
 

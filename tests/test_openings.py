@@ -1,4 +1,4 @@
-"""What an opening costs: parts without the parts within them, and their table."""
+"""The cost of an opening: parts without the parts within them, and their table."""
 
 from __future__ import annotations
 

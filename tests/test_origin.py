@@ -1,4 +1,4 @@
-"""Where a wrong value came from: the line that wrote it, or the earlier call that left it."""
+"""The origin of a wrong value: the line that wrote it, or the earlier call that left it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes in front of newer releases: it is installed with them, found by their workers, and a moved pin is named."""
+"""Packages in front of newer releases: installed with them, imported by their workers, and a moved pin is named."""
 
 from __future__ import annotations
 

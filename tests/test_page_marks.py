@@ -1,4 +1,4 @@
-"""What a finding's page marks: what was judged wrong, not what merely differs."""
+"""Marks of a finding's page: on what was judged wrong, not on what merely differs."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def verdict(status: Status, oracle: str = "", where: str = "") -> Verdict:
 
 
 class World:
-    """What becomes of the named seed and of all others, before and after."""
+    """The results of the named seed and of all others, before and after."""
 
     def __init__(self, before: Sequence[Verdict], after: Sequence[Verdict], guards: Sequence[Verdict] = ()) -> None:
         self.before, self.after, self.guards = before, after, guards

@@ -96,7 +96,7 @@ def test_a_repair_is_of_the_last_release_that_has_the_bug(repair: CandidatePatch
     ids=[one.seed for one in CANDIDATE_PATCHES],
 )
 def test_on_real_sglang(repair: CandidatePatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """As published it fails, with the change and nothing else it does not."""
+    """The published release fails; with the change and nothing else it does not."""
     assert main(["repairs", repair.seed, "--diff"]) == 0, capsys.readouterr()
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith(f"{repair.seed} on {repair.release}/emulated: shown: ")

@@ -1,4 +1,5 @@
-"""What workers would import older than their release pins: an error, or a row that says why it does no harm."""
+"""Packages that workers would import older than their release pins: an error, or a row that says why it does no
+harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What attention's metadata is made of: what is recorded of it, and what the oracle says of it."""
+"""The values that attention's metadata is made of: their record, and the oracle's verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of a backend's calls count as a plan, and what they were given."""
+"""The calls of a backend that count as a plan, and what they were given."""
 
 from __future__ import annotations
 

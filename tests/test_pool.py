@@ -133,7 +133,7 @@ def test_each_step_has_the_whole_time(impatient: Pool, monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 def test_a_session_whose_compiler_works_has_not_hung(impatient: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As nvcc does for minutes where many sessions compile side by side."""
+    """nvcc works for minutes where many sessions compile side by side."""
     monkeypatch.setattr(impatient, "_timeout_s", 0.5)
     assert impatient.run(going("compile")).ended.how is Termination.DONE
 

@@ -1,4 +1,4 @@
-"""Whether a fix is proven: what each release must answer, and what a search for the failure comes to."""
+"""Proofs of fixes: the answer of each release, and the result of a search for the failure."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_the_time_to_the_first_failure() -> None:
 
 
 def searched(bug: str, oracle: str, seconds: float, folder: Path) -> Result:
-    """What a search for a failure by this oracle comes to on the toy."""
+    """The result of a search for a failure by this oracle on the toy."""
     target, proof = Target(bug, "toy"), Proof(runner="toy", seed="", oracle=oracle)
     with Pool(target) as pool:
         hooks = Hooks(

@@ -96,7 +96,7 @@ class Layer:
 
 
 def off(values: torch.Tensor, computed: torch.Tensor) -> tuple[float, float, float]:
-    """How far a result lies off, over each of the three bounds, at most."""
+    """The largest error of a result, over each of the three bounds."""
     errors = computed.double() - values[0]
     spreads = bounds.spread(values)
     everything = (errors / spreads[..., None]).square().sum().sqrt() / bounds.everything(values, spreads)

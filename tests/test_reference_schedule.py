@@ -1,4 +1,4 @@
-"""Which steps of a campaign's cases ask the reference, and that whoever runs a case again asks it in all of them."""
+"""The steps of a campaign's cases that ask the reference, and that whoever runs a case again asks it in all of them."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from tests.builders.sample_record import (
 
 
 class Page(HTMLParser):
-    """What a page is made of; `inside` has the text of each script and style, by tag and in order. Fails on a tag that
+    """The parts of a page; `inside` has the text of each script and style, by tag and in order. Fails on a tag that
     is not closed, or not in order."""
 
     VOID = frozenset({"meta", "link", "br", "rect", "path", "input", "circle", "polyline"})

@@ -119,7 +119,7 @@ def test_bad_arguments_are_one_line(runners: Call, words: list[str]) -> None:
 
 
 def test_the_command_itself(tmp_path: Path) -> None:
-    """As a user calls it; and it loads neither torch nor pandas to answer."""
+    """A user's call answers, and loads neither torch nor pandas for it."""
     words = [sys.executable, "-X", "importtime", "-m", "runners", "--cache", str(tmp_path), "list"]
     ran = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, f"nothing is installed in {tmp_path / 'targets'}\n")

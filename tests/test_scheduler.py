@@ -19,7 +19,7 @@ def round_of(number: int) -> list[tuple[int, int]]:
 
 
 def fits(case: tuple[int, int]) -> bool:
-    """Whether a case can be run. Of some setups none can, of others the first cannot."""
+    """True if a case can be run. Of some setups none can, of others the first cannot."""
     number, place = case
     return not (number % 7 == 2 or (number % 3 == 1 and place == 0))
 

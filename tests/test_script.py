@@ -305,7 +305,7 @@ def test_on_real_sglang(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.exhaustive
 @pytest.mark.emulated("0.5.23")
 def test_a_function_on_real_sglang(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As published it shows the bug; with the candidate patch it does not."""
+    """On the published release it shows the bug; with the candidate patch it does not."""
     seed_file = str(SEEDS / "draft-padded-branches-keep-pages.json")
     arguments = ["script", seed_file, "--target", "0.5.23/emulated", "--tries", "1"]
     assert main([*arguments, "--out", str(tmp_path / "repro.py")]) == 0, capsys.readouterr()

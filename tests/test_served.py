@@ -48,7 +48,7 @@ def pool() -> Iterator[Pool]:
 
 
 def processes(pool: Pool, cases: list[Case]) -> list[int]:
-    """Which one ran each case, numbered in order."""
+    """The process that ran each case, numbered in order."""
     seen: list[int | None] = []
     for case in cases:
         assert pool.run(case).ended.how is Termination.DONE

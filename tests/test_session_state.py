@@ -1,4 +1,4 @@
-"""What is held between calls goes back where memory goes back: attributes, what they hold, and tensors."""
+"""State between calls goes back where memory goes back: attributes, what they hold, and tensors."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_steps_keep_what_they_have_when_a_case_is_made_smaller() -> None:
 
 
 def minimal(case: Case, fails: Callable[[Case], bool]) -> Case:
-    """As far as the passes get, each tried until it helps no more."""
+    """The smallest case that the passes reach, each tried until it helps no more."""
     for make in PASSES:
         moves = make(case)
         try:

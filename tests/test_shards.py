@@ -105,7 +105,7 @@ class Recording(Coordinator):
 
 @pytest.fixture
 def tasks(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
-    """What coordinators were to do."""
+    """The tasks that coordinators got."""
     Recording.tasks.clear()
     monkeypatch.setattr(context, "Coordinator", Recording)
     return Recording.tasks

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.emulated
 
 @dataclass
 class Batch:
-    """As a release may have it: `mode` must be given, `adapter` may be None, `rows` and `ready` have defaults."""
+    """A batch class as a release may have it: `mode` must be given, `adapter` may be None, `rows` and `ready` have
+    defaults."""
 
     mode: int
     adapter: str | None

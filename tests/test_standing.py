@@ -1,4 +1,4 @@
-"""What outlives a call is found by looking: tensors and attributes of sglang's objects, and of nobody else's."""
+"""State that outlives a call is found by looking: tensors and attributes of sglang's objects alone."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What history, kv_reads, attributes, bucket and verified alone see: sglang changed so that graph and eager still agree
-and every watched buffer holds what it should."""
+"""Mutants that history, kv_reads, attributes, bucket and verified alone see: sglang changed so that graph and eager
+still agree and every watched buffer holds what it should."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def captured(runner: Runner) -> Captured:
 
 
 class NoOpinion(ThirdOpinion):
-    """Of a runner without a model: it knows nothing."""
+    """The opinion on a runner without a model: none."""
 
     def __init__(self) -> None: ...
 
@@ -164,7 +164,7 @@ def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=[False, True], ids=["at once", "together"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is on a device is brought over together; here, on request, CPU tensors are."""
+    """Tensors on a device are brought over together; here, on request, CPU tensors are."""
     monkeypatch.setattr(staging, "waits", lambda tensor: request.param)
 
 

@@ -1,4 +1,4 @@
-"""What the report has a row for: where a finding is and is not, which release fixes it, what changed since a run."""
+"""Subjects of the report: where a finding is and is not, which release fixes it, what changed since a run."""
 
 from __future__ import annotations
 

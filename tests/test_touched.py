@@ -1,4 +1,4 @@
-"""Which elements an emulated launch reads, and whether before or after it wrote them."""
+"""The elements that an emulated launch reads, before or after it wrote them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sglang's function of drafts is called with before a worker forks."""
+"""The arguments of sglang's function of drafts before a worker forks."""
 
 from __future__ import annotations
 

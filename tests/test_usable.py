@@ -1,4 +1,4 @@
-"""Which releases can be used here, and fetching others."""
+"""The releases that can be used here, and fetching others."""
 
 from __future__ import annotations
 

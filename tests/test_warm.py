@@ -181,14 +181,14 @@ def pool() -> Iterator[Pool]:
 
 
 def plain(trace: Trace) -> tuple[object, ...]:
-    """What a trace says, without times and addresses."""
+    """A trace without times and addresses."""
     seen = [(s.step, s.path, s.name, s.array.tolist()) for s in trace.seen]
     ended = trace.ended
     return (ended.how, ended.step, ended.path, ended.what, seen, dict(trace.facts))
 
 
 def stood_by(pool: Pool, case: Case) -> bool:
-    """Whether what runs this case began to open before it was asked for."""
+    """True if the session that runs this case began to open before it was asked for."""
     before = standing_by(pool, case.setup)
     trace = pool.run(case)
     assert trace.ended.how is Termination.DONE

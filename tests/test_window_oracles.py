@@ -1,4 +1,4 @@
-"""What oracles say of sliding windows, idle batches and other layouts, of traces made by hand: every planted mistake is
+"""Verdicts on sliding windows, idle batches and other layouts, on traces made by hand: every planted mistake is
 told by name."""
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def read(lengths: list[int], slots: list[Any], prefix: str = "window_") -> dict[
 
 
 def decoded(first: int, last: int = 6) -> dict[tuple[str, str], Any]:
-    """Of a request of six tokens those that are read; the other one has two."""
+    """The tokens that are read of a request of six; the other one has two."""
     return read([last - first, 2], [TABLE[2, first:last], TABLE[3, :2]])
 
 

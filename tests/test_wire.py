@@ -157,7 +157,7 @@ def test_of_a_sheet_what_is_recorded_comes_in(seen: list[tuple[np.ndarray, bool]
 
 
 def test_layouts_that_never_come_again_do_not_stay_in_memory() -> None:
-    """As while failures are made small: nearly each run has others."""
+    """Shrinking makes such layouts: nearly each run has others."""
 
     def take_in(numbers: range) -> int:
         for number in numbers:

@@ -91,7 +91,7 @@ def real(whose: str) -> tuple[Callable[..., Any], str]:
 
 
 def short(count: int) -> list[list[Any]]:
-    """Where a mask that ends anywhere, in a request's part or before it, is not the first part of the whole mask."""
+    """Masks that end anywhere, in a request's part or before it, and are not the first part of the whole mask."""
     differ = []
     for number in range(count):
         one = problem(number, TOKENS_MAX["triton"])

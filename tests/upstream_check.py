@@ -1,4 +1,4 @@
-"""What docs/upstream.md says of every stored seed, measured: python -m tests.upstream_check --jobs N --out DIR.
+"""The claims of docs/upstream.md on every stored seed, measured: python -m tests.upstream_check --jobs N --out DIR.
 
 Side by side, one process a row: bisection over all releases, candidate patches, scripts, exported tests, first
 divergences, and the seeds themselves on every release. A table in Markdown last; exit code 1 if a row is not right.
@@ -68,7 +68,7 @@ def failing(seed: codec.Seed) -> list[str]:
 
 
 def _on_a_gpu_alone(seed: codec.Seed) -> bool:
-    """Whether its own failure is a crash that only a GPU has."""
+    """True if its failure is a crash that only a GPU has."""
     return str(seed.about["found"]).endswith("/cuda") and seed.about["oracle"] == "ended"
 
 
@@ -209,7 +209,7 @@ def run(row: Row, out: Path, ends: float) -> PartResult:
 
 
 def processor_seconds() -> float:
-    """Of all processes that this one has started and that have ended."""
+    """The processor seconds of all processes that this one has started and that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

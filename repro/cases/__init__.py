@@ -1,1 +1,1 @@
-"""What is run: cases, their files, their validity."""
+"""Cases, their files, their validity."""

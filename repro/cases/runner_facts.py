@@ -1,4 +1,4 @@
-"""What is known of each runner: one row a runner, read by all packages, the docs and the Makefile.
+"""The facts of each runner: one row a runner, read by all packages, the docs and the Makefile.
 
 Generators, validity and shrinking read what a setup may be; sessions how it is driven; oracles what its record holds
 and which of them judge it; reports which buffers to draw. A new runner is a row here and a folder in

@@ -1,1 +1,1 @@
-"""What tests are made from: setups, cases, traces, records and ledgers; and sessions that misbehave on purpose."""
+"""The material of tests: setups, cases, traces, records and ledgers; and sessions that misbehave on purpose."""

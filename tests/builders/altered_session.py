@@ -64,8 +64,8 @@ _FAMILIES = {"draft_v1": ("draft",), "cpu_decode": ("cpu_decode", "decode"), "ve
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
-    """As of runners.sessions.open, which is imported here only: the tests read PARTS in a process without torch.
-    Tells a model's sizes as fact `sizes`."""
+    """The same as open_session of runners.sessions.open, which is imported here only: the tests read PARTS in a process
+    without torch. Tells a model's sizes as fact `sizes`."""
     rows, parts = ROWS[setup.runner], PARTS[setup.runner]
     session: Any
     model: Any

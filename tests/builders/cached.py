@@ -31,7 +31,7 @@ def targets(folder: Path, names: frozenset[str] = frozenset()) -> Iterator[tuple
 
 
 def change(edits: Iterable[Edit]) -> dict[str, object]:
-    """What a pool of tests.builders.cached_session is told, to have all of these edits."""
+    """The change that gives a pool of tests.builders.cached_session all of these edits."""
     release = sglang_path(Target(RELEASE, "emulated"))
     by_function: defaultdict[tuple[str, str], list[Edit]] = defaultdict(list)
     for edit in edits:

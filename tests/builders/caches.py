@@ -29,7 +29,7 @@ class Cache:
     keys: Mapping[str, str]
 
     def variants(self) -> Iterator[tuple[str, tuple[Edit, ...]]]:
-        """By name, the right one first."""
+        """The variants by name, the right one first."""
         for name, key in self.keys.items():
             yield name, tuple(_keyed(edit, key) for edit in self.edits)
 
@@ -50,7 +50,7 @@ if {always} or getattr(self, "_cached_key", None) != key:
 
 
 def _forgotten(file: str, function: str, first: str) -> Edit:
-    """What eager does to the same buffers makes the cache forget. first: a statement of it."""
+    """An edit after which eager's work on the same buffers makes the cache forget. first: a statement of it."""
     return Edit(file=file, function=function, old=first, new=f"self._cached_key = None\n{first}")
 
 

@@ -48,7 +48,7 @@ def trace_of(case: Case, how: Termination = Termination.DONE, what: str = "") ->
 
 
 def padded_after_larger(case: Case) -> bool:
-    """What makes #23037 show: a padded batch behind a larger one in the same bucket."""
+    """True if #23037 shows: a padded batch comes behind a larger one in the same bucket."""
     buckets = [(len(step.requests), case.setup.bucket(len(step.requests))) for step in case.steps]
     return any(b == d and a > c for (a, b), (c, d) in itertools.pairwise(buckets))
 

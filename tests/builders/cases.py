@@ -66,7 +66,7 @@ def case_of(setup: Setup, *batches: Batch) -> Case:
 
 
 def statuses(case: Case, trace: Trace) -> dict[str, Status]:
-    """What each oracle that is asked says: the worst of its verdicts."""
+    """The worst verdict of each oracle."""
     found: dict[str, Status] = {}
     for verdict in judge_all(case, trace):
         found[verdict.oracle] = max(verdict.status, found.get(verdict.oracle, verdict.status))
@@ -74,7 +74,7 @@ def statuses(case: Case, trace: Trace) -> dict[str, Status]:
 
 
 def failures(case: Case, trace: Trace) -> dict[str, set[str]]:
-    """Which oracles fail, and where: one place a failure."""
+    """The oracles that fail, and their places: one a failure."""
     found: dict[str, set[str]] = {}
     for verdict in judge_all(case, trace):
         if verdict.status is Status.FAIL:

@@ -30,6 +30,6 @@ def faulty(case: Case, place: str) -> Case:
 
 
 def place_of(case: Case) -> str:
-    """Where it comes out; empty if no kernel fails."""
+    """The place at which the fault comes out; empty if no kernel fails."""
     number = case.steps[-1].requests[0].data - _FIRST
     return PLACES[number] if number >= 0 else ""

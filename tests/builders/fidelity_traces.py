@@ -61,5 +61,5 @@ def slot_of(step: int, row: int) -> tuple[int, int]:
 
 
 def without_rows(trace: Trace) -> Trace:
-    """As a worker records that was not asked for all."""
+    """The trace of a worker that was not asked for all rows."""
     return replace(trace, seen=tuple(one for one in trace.seen if one.name != "kv_rows"))

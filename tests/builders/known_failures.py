@@ -1,4 +1,4 @@
-"""What is known to fail where, from the files that say so: known issues, and what stored seeds expect."""
+"""Failures that are known, from the files that say so: known issues, and what stored seeds expect."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def must_fail(runner: str, backend: str, release: str) -> frozenset[str]:
 
 
 def has_fix_of(seed: str, release: str) -> bool:
-    """Whether this stored seed passes on this release."""
+    """True if this stored seed passes on this release."""
     outcome = expected(codec.read(SEEDS / f"{seed}.json").about, release)
     assert outcome is not None, f"{seed} says nothing of {release}"
     return outcome == ""

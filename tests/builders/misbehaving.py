@@ -125,14 +125,15 @@ def close_session() -> None:
 
 
 class Pinned:
-    """As pinned memory with a copy under way: letting go of it asks the device, and a destructor cannot raise."""
+    """Behaves as pinned memory with a copy under way: letting go of it asks the device, and a destructor cannot
+    raise."""
 
     def __del__(self) -> None:
         _abort()
 
 
 def _abort(*, silent: bool = False, words_after: int = 0) -> None:
-    """As C++ ends a process for an exception that a destructor throws."""
+    """End the process as C++ does for an exception that a destructor throws."""
     words = "" if silent else f"{TERMINATE}{ILLEGAL}"
     print(words, "word " * words_after, sep="\n", file=sys.stderr, flush=True)
     os.kill(os.getpid(), signal.SIGABRT)
@@ -208,7 +209,7 @@ def _while_building(how: str) -> None:
 
 
 def _end_slowly() -> None:
-    """As what has much memory to give back."""
+    """End slowly, as a process that has much memory to give back."""
     end = os._exit
 
     def later(status: int) -> NoReturn:

@@ -17,7 +17,7 @@ def only(judge: Judge, case: Case, trace: Trace) -> Verdict:
 
 
 def wheres(verdicts: Iterable[Verdict]) -> dict[str, set[str]]:
-    """Of each oracle that fails: where."""
+    """The places of each oracle that fails."""
     found: dict[str, set[str]] = {}
     for verdict in verdicts:
         if verdict.status is Status.FAIL:

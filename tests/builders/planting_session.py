@@ -68,7 +68,7 @@ class Planter:
 
 
 def bad(kind: str, args: tuple[Any, ...]) -> float:
-    """What a probe of this kind, called with these arguments behind its tensor, is there for."""
+    """A value that a probe of this kind, called with these arguments behind its tensor, must catch."""
     match kind:
         case "nan":
             return float("nan")

@@ -1,4 +1,4 @@
-"""Where a release probes its tensors: every call of sglang's asynchronous probes, as its source has it."""
+"""The places where a release probes its tensors: every call of sglang's asynchronous probes, as its source has it."""
 
 from __future__ import annotations
 

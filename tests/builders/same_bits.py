@@ -1,4 +1,4 @@
-"""What a trace recorded, as values that can be compared for equality."""
+"""A trace's record as values that can be compared for equality."""
 
 from __future__ import annotations
 

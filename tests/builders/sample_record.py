@@ -1,4 +1,4 @@
-"""What a campaign against #23037 would record, written by hand, and findings of every other shape."""
+"""The record of a campaign against #23037, written by hand, and findings of every other shape."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def first_case(number: int) -> Case:
 
 
 def failure_of(number: int) -> str:
-    """What the first case of this round shows; empty: nothing."""
+    """The failure of this round's first case; empty: none."""
     where = f"failure{number // FAILING_ROUNDS % FAILURES}"
     return "" if number % FAILING_ROUNDS else fingerprint(PLAN.runner, PLAN.backend, ORACLE, where)
 
@@ -47,7 +47,7 @@ def where_of(name: str) -> str:
 
 
 def result(chunk: Chunk, run: str = "") -> dict[str, Any]:
-    """What a slot would say of this chunk."""
+    """The result of a slot for this chunk."""
     numbers = range(chunk.first, chunk.last)
     counts = {number: room(chunk.limit, A_ROUND, number) for number in numbers}
     found: dict[str, CampaignFinding] = {}
@@ -198,7 +198,7 @@ def counted(campaign: Campaign) -> dict[str, int]:
 
 
 class Told:
-    """What an office was told. Mutable."""
+    """The messages that an office got. Mutable."""
 
     def __init__(self) -> None:
         self.kept: list[tuple[str, int]] = []

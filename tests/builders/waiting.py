@@ -9,7 +9,7 @@ from runners.processes.warm import Open
 
 
 def comes(what: Callable[[], bool], within_s: float = 30.0) -> bool:
-    """Whether this comes true, however late, as long as it is not past all patience."""
+    """True once this comes true, however late, as long as it is not past all patience."""
     end = time.monotonic() + within_s
     while not (holds := what()) and time.monotonic() < end:
         time.sleep(0.02)
@@ -17,6 +17,6 @@ def comes(what: Callable[[], bool], within_s: float = 30.0) -> bool:
 
 
 def has_said(session: Open, text: bytes) -> bool:
-    """Whether this is in what a session has sent and nobody has read."""
+    """True if a session has sent this and nobody has read it."""
     session.inbox.wait(time.monotonic() + 30)
     return session.inbox.holds(text)

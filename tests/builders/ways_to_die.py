@@ -1,4 +1,4 @@
-"""How a run of tests/builders/dying_session.py may be asked to end; read without torch."""
+"""The ways in which a run of tests/builders/dying_session.py may be asked to end; read without torch."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ STOP_S = 6.0
 
 
 def asked(config: pytest.Config) -> bool:
-    """Whether the command line is about nightly tests."""
+    """True if the command line is about nightly tests."""
     return bool(re.search(r"(?<!not )\bnightly\b", config.getoption("markexpr")))
 
 
@@ -191,7 +191,7 @@ class Nightly:
             os._exit(ExitCode.ERROR)  # else it waits for xdist, which waits for it
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Where there is nothing to run a test on (no findings yet, say) pytest makes one that is skipped."""
+        """Drop the skipped test that pytest makes where there is nothing to run a test on (no findings yet, say)."""
         items[:] = [item for item in items if "NOTSET" not in item.name]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -1,4 +1,4 @@
-"""What a nightly run does: known issues, stored seeds and known findings on every target, the fixes table, campaigns.
+"""The jobs of a nightly run: known issues, stored seeds and known findings on every target, the fixes table, campaigns.
 
 Each test ends as its judgement says (repro/ledger/gate.py): passed is green, xfailed is known, failed is red.
 """
@@ -133,7 +133,8 @@ def explainer(nightly: Nightly, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def explain(outcome: Outcome, nightly: Nightly, explainer: Explainer) -> Explained | None:
-    """Whether known issues are why it fails. What they leave is a finding: kept, counted, and run again from now on."""
+    """The explanation of a failure by known issues. What they leave is a finding: kept, counted, and run again from now
+    on."""
     said = explainer.of_outcome(outcome)
     for verdict in said.left if said and said.mended and not said.doubt else ():
         finding = Finding(case=outcome.case, target=outcome.target, verdict=verdict, failed=1, tried=1)

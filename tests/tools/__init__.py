@@ -1,1 +1,1 @@
-"""What is run by hand to measure the harness: no tests."""
+"""Tools that are run by hand to measure the harness: no tests."""
