@@ -31,6 +31,7 @@ COMMANDS = {
     "show": show.show,
     "check": show.check,
     "paths": show.paths,
+    "schema": show.schema,
     "fixes": fixes.go,
     "repairs": repairs.go,
 }

@@ -25,6 +25,7 @@ PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 # Bounds of the domain. They keep one case small enough to replay in about a second under the
 # interpreter and to travel as a short text; sglang itself allows more.
 BATCH_MAX = 64
+SLOTS_MAX = 256
 CONTEXT_MAX = 8192
 
 
@@ -102,7 +103,7 @@ OPTIONS: tuple[Option, ...] = (
         field="slots",
         name="max_running_requests",
         meaning="request slots: rows 1 and up of req_to_token, whose row 0 is the padding row",
-        bounds=(1, 256),
+        bounds=(1, SLOTS_MAX),
     ),
     Option(
         field="page_size",

@@ -178,6 +178,8 @@ def _parser() -> Parser:
         verbs.add_parser(verb, help=meaning).add_argument("ledger", type=Path, metavar="DB")
 
     commands.add_parser("paths", help="what a session records, as docs/traces.md has it")
+    schema = commands.add_parser("schema", help="the JSON Schema of a case, as docs/case.schema.json has it")
+    schema.add_argument("--table", action="store_true", help="the fields of a setup, as docs/cases.md has them")
     show = commands.add_parser("show", help="a case in words")
     check = commands.add_parser("check", help="whether these are seeds, and their cases valid")
     for command in (show, check):

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from repro.cases import case_schema
 from repro.cases.codec import BadSeed, Seed, digest, read
 from repro.cases.places import log_line
 from repro.cases.words import paragraph, sentence
@@ -32,6 +33,11 @@ def check(options: argparse.Namespace) -> ExitCode:
 
 def paths(options: argparse.Namespace) -> ExitCode:
     print(page(), end="")
+    return ExitCode.PASS
+
+
+def schema(options: argparse.Namespace) -> ExitCode:
+    print(case_schema.table() if options.table else case_schema.text(), end="")
     return ExitCode.PASS
 
 

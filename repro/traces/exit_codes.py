@@ -54,6 +54,7 @@ MEANINGS: Mapping[str, tuple[str, str, str]] = {
     "repro show": ("every seed can be read", "", ""),
     "repro check": ("every seed is valid", "", ""),
     "repro paths": _DONE,
+    "repro schema": _DONE,
     "repro fixes": ("every proof holds", "a proof does not hold", "a proof is not covered here"),
     "repro repairs": ("every patch removes its failure", "a patch does not", ""),
     "repro fidelity": ("the targets agree", "the targets disagree", "nothing could be compared"),
