@@ -144,7 +144,7 @@ run() {
       cat "$OUT/$1.log"
       ;;
     pairs) # what opening costs, every runner and backend, as many at once as there are cores for
-      part "$1" 590 0 'pairs: .*' "$PYTHON" -m tests.gpu_pairs "$target" 8 400 "$OUT/$1"
+      part "$1" 590 0 'pairs: .*' "$PYTHON" -m tests.tools.gpu_pairs "$target" 8 400 "$OUT/$1"
       cat "$OUT/$1.log"
       ;;
     ray-[1-9]*) # with the extra `ray`

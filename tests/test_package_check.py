@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.package_check import files_of
+from tests.tools.package_check import files_of
 
 FINDINGS = Path(__file__).resolve().parent.parent / "docs" / "findings"
 PACKAGES = sorted(FINDINGS.glob("*/issue.md"))

@@ -1,4 +1,4 @@
-"""A report package, checked from its text alone: python -m tests.package_check docs/findings/NAME/issue.md --target T.
+"""A report package, checked from its text alone: python -m tests.tools.package_check ISSUE.md --target T.
 
 Reproducer, candidate patch and test are cut out of the issue, put into an empty folder, and run as a reader would run
 them: on the release as published, where all must show the bug, and on a copy with the patch applied by git, where none

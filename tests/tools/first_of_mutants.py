@@ -1,4 +1,4 @@
-"""Checks that the first wrong value is of the buffer that was broken: python -m tests.first_of_mutants --sample N.
+"""The first wrong value is of the buffer that was broken: python -m tests.tools.first_of_mutants --sample N.
 
 A mutant whose statement writes a buffer (copies into it, fills it, stores through its pointer) says itself which one
 is wrong first. Such mutants are drawn from what a runner runs, tried on its first cases until an oracle fails, and the

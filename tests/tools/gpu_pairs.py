@@ -2,7 +2,7 @@
 and in processes that have served others. As many at once as there are cores for, in turn on the GPUs: timings are those
 of a busy machine.
 
-python -m tests.gpu_pairs TARGET OPENINGS SECONDS OUT [RUNNER/BACKEND...]
+python -m tests.tools.gpu_pairs TARGET OPENINGS SECONDS OUT [RUNNER/BACKEND...]
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Each seed's script and exported test ten times on either side, cheaply: python -m tests.files_often [SEED...].
+"""Each seed's script and exported test ten times on either side, cheaply: python -m tests.tools.files_often [SEED...].
 
 Nine tenths of what such a file takes is imports, most of them not sglang's. Here every run is a process of its own in
 an empty folder, forked from one that has imported torch, transformers and what else sglang imports, but nothing of
-sglang and nothing of this harness: each run imports sglang from its start. `tests.upstream_check --parts script,export`
-starts Python anew each time instead, as a reader does.
+sglang and nothing of this harness: each run imports sglang from its start. `tests.tools.upstream_check` starts Python
+anew each time instead, as a reader does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from repro.upstream.fixes import SEEDS
 from repro.upstream.rig import Rig
 from repro.upstream.script import can_show, script, upstream_test
 from runners.processes.rig import rig
-from tests.upstream_check import failing, stored
+from tests.tools.upstream_check import failing, stored
 
 # Run by a Python of its own, with an import path without sglang; reads a run a line, answers with its exit code.
 HOST = """

@@ -1,4 +1,4 @@
-"""Bisection over commits of real sglang, by hand: python -m tests.bisect_commits OUT [--trials N] [--flaky N].
+"""Bisection over commits of real sglang, by hand: python -m tests.tools.bisect_commits OUT [--trials N] [--flaky N].
 
 Makes a repository at OUT/sglang in which installed releases are commits, with unrelated edits between them, and looks
 for the commit that brings an upstream fix, by its stored seed and a judge that takes pass for fail and fail for pass.

@@ -1,4 +1,4 @@
-"""The claims of docs/upstream.md on every stored seed, measured: python -m tests.upstream_check --jobs N --out DIR.
+"""The claims of docs/upstream.md on every seed, measured: python -m tests.tools.upstream_check --jobs N --out DIR.
 
 Side by side, one process a row: bisection over all releases, candidate patches, scripts, exported tests, first
 divergences, and the seeds themselves on every release. A table in Markdown last; exit code 1 if a row is not right.
