@@ -25,9 +25,11 @@ REPORT_CASES ?= 30
 LEDGERS ?=
 
 SPACE := $(subst ,, )
+# With hashes, but for torch's CPU builds.
 LOCK := requirements/emulated.txt
-# The stamp is named after the lock's contents, so that a changed lock, and nothing else, installs again.
-STAMP := .venv/.installed-$(shell sha256sum $(LOCK) | cut -c1-16)
+TORCH := requirements/torch.txt
+# The stamp is named after their contents, so that a changed lock, and nothing else, installs again.
+STAMP := .venv/.installed-$(shell cat $(LOCK) $(TORCH) | sha256sum | cut -c1-16)
 PY := .venv/bin/python
 # As above, for what only some tests need.
 CHECKS := requirements/checks.txt
@@ -65,7 +67,8 @@ $(STAMP):
 	  { echo 'error: $(PYTHON) is not Python 3.11 or newer; name one: make setup PYTHON=/path/to/python3.11' >&2; exit 3; }
 	@[ -x $(PY) ] || $(PYTHON) -m venv .venv || \
 	  { echo 'error: $(PYTHON) makes no environments; on Debian: apt install python3.11-venv' >&2; exit 3; }
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps $(PIP_FLAGS) -r $(LOCK)
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps $(PIP_FLAGS) --require-hashes -r $(LOCK)
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps $(PIP_FLAGS) -r $(TORCH)
 	@$(PY) -c 'import torch' || \
 	  { echo 'error: this torch does not import: pip took a CUDA build; name a place that has CPU builds:' \
 	    'make setup PIP_FLAGS="--force-reinstall --extra-index-url URL"' >&2; exit 3; }
@@ -76,7 +79,7 @@ setup-checks: setup $(CHECKS_STAMP)
 	@:
 
 $(CHECKS_STAMP):
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps $(PIP_FLAGS) -r $(CHECKS)
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps $(PIP_FLAGS) --require-hashes -r $(CHECKS)
 	@rm -f .venv/.checks-*
 	@touch $@
 
