@@ -1,4 +1,4 @@
-"""What is installed is pinned, and known by its hashes."""
+"""What is installed, and what workflows use, is pinned and known by its hashes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parent.parent / "requirements"
+PROJECT = Path(__file__).resolve().parent.parent
+FOLDER = PROJECT / "requirements"
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.txt")), ids=lambda path: path.stem)
@@ -20,3 +21,9 @@ def test_every_requirement_is_pinned_and_but_for_torch_has_hashes(path: Path) ->
     else:
         text = "\n".join(lines)
         assert all(re.search(re.escape(pin) + r"\n {4}--hash=sha256:[0-9a-f]{64}\b", text) for pin in pins)
+
+
+def test_workflows_use_actions_by_their_commits() -> None:
+    texts = [path.read_text() for path in sorted((PROJECT / ".github" / "workflows").glob("*.yml"))]
+    used = [line for text in texts for line in text.splitlines() if "uses:" in line]
+    assert used and all(re.fullmatch(r" +- uses: [\w/-]+@[0-9a-f]{40}  # v[\d.]+", line) for line in used)
