@@ -58,6 +58,7 @@ VIOLATIONS = (
     ("fuzz/cluster/planted_17.py", "import ray"),
     ("runners/planted_18.py", "import repro.commands.shrink"),
     ("runners/releases/options/planted_19.py", "from runners.releases.workers.verifier import verifier"),
+    ("runners/sessions/observe/planted_20.py", "from runners.sessions.step import Step"),
 )
 ALLOWED = {"repro.planted_14", "runners.engines.planted_15"}
 

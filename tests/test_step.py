@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,10 +24,12 @@ from runners.engines.guards import Guards
 from runners.recording.observer import Watch
 from runners.releases.adapters.draft.family import given
 from runners.releases.live import Adapter, Family, Live, Outputs
-from runners.sessions import memory
+from runners.sessions import memory, observe
+from runners.sessions.capture import Capture
 from runners.sessions.captured import Captured
-from runners.sessions.lifetime import Lifetime
-from runners.sessions.planner import Planner
+from runners.sessions.extents import Extents
+from runners.sessions.observe.catalogue import OBSERVERS
+from runners.sessions.observe.observer import Call, Observer
 from runners.sessions.step import Step as Run
 from runners.sessions.third_opinion import ThirdOpinion
 
@@ -58,13 +61,13 @@ class Told(Watch):
         pass
 
 
-Path = Callable[["Runner", Mapping[str, torch.Tensor]], Outputs]
+Pass = Callable[["Runner", Mapping[str, torch.Tensor]], Outputs]
 
 
 class Runner:
     """Input buffers and a KV cache. graph, eager: what the two paths do with a batch."""
 
-    def __init__(self, graph: Path, eager: Path, layers: int = 1) -> None:
+    def __init__(self, graph: Pass, eager: Pass, layers: int = 1) -> None:
         self.graph, self.eager = graph, eager
         size = pool_tokens(SETUP) + SETUP.page_size
         with Guards(lambda: False) as self.guards:
@@ -105,7 +108,10 @@ def captured(runner: Runner) -> Captured:
         noisy=("hidden_states",),
         buffers=NAMES,
         caller=lambda batch: {"batch_size": batch.count, **batch.tensors},
-        model_runner=lambda live: None,
+        model_runner=lambda live: live.target,
+        kv=lambda target: runner.kv,
+        others=lambda live: [],
+        input_buffers=lambda own: SimpleNamespace(**own.buffers),
         configs=lambda setup: ({}, {}),
         static=lambda live, own: {},
         metadata=lambda live, own, bs, rows: {"kv_indptr": torch.arange(9)},
@@ -123,21 +129,12 @@ def captured(runner: Runner) -> Captured:
         eager=lambda live, batch: runner.eager(runner, batch.tensors),
         neutral=lambda live: {"seq_lens": 1},
     )
-    session = object.__new__(Captured)
-    session.planner = Planner([])
-    session.adapter, session.setup, session.runner = adapter, SETUP, runner
-    session.live = Live(setup=SETUP, device="cpu", args=None, target=None, draft=None)
-    session.device, session.dtype, session.table = torch.device("cpu"), torch.float32, req_to_token(SETUP)
-    session.slots = np.unique(session.table[1:])
-    session.layout = 0
-    session.kv, session.other_kv, session.neutral = runner.kv, [], {"seq_lens": 1}
-    session.buffers, session.known = dict(runner.buffers), {}
-    session.bands = runner.guards.bands(session.buffers)
-    session.fillings = [memory.Filling(runner.kv, memory.filled_from(32, session.device, torch.float32))]
-    session.snapshots = memory.Snapshots(runner.kv)
+    pool = SimpleNamespace(req_to_token=torch.from_numpy(req_to_token(SETUP)))
+    target = SimpleNamespace(dtype=torch.float32, req_to_token_pool=pool)
+    live = Live(setup=SETUP, device="cpu", args=None, target=target, draft=None)
+    plain = Capture(live=live, runner=runner, guards=runner.guards, extents=Extents())
+    session = Captured(adapter, SETUP, plain)
     session.third_opinion = NoOpinion()
-    session.history, session.further, session.launched = None, {}, None
-    session.lifetime = Lifetime(family.kept)
     return session
 
 
@@ -150,9 +147,10 @@ class NoOpinion(ThirdOpinion):
         return {}
 
 
-def told_of(session: Captured, number: int = 0) -> Told:
+def told_of(session: Captured, number: int = 0, *more: Observer) -> Told:
     told = Told()
-    Run(session, number, Asked(requests=REQUESTS), told).run()
+    observers = [*(seeing(session) for seeing in OBSERVERS), *more]
+    Run(session, observers, number, Asked(requests=REQUESTS), told).run()
     return told
 
 
@@ -166,6 +164,33 @@ def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors on a device are brought over together; here, on request, CPU tensors are."""
     monkeypatch.setattr(staging, "waits", lambda tensor: request.param)
+
+
+def test_each_file_of_observe_has_an_observer_that_is_listed() -> None:
+    files = {path.stem for path in Path(str(observe.__file__)).parent.glob("*.py")}
+    listed = [seeing.__module__.rpartition(".")[2] for seeing in OBSERVERS]
+    assert sorted(listed) == sorted(files - {"__init__", "catalogue", "observer"})
+
+
+def test_hooks_are_called_in_the_order_of_a_step() -> None:
+    calls: list[tuple[str, str]] = []
+
+    class Noting(Observer):
+        def before(self, call: Call) -> None:
+            calls.append(("before", call.path))
+
+        def launched(self, call: Call) -> None:
+            calls.append((f"launched {call.launches}", call.path))
+
+        def after(self, call: Call, outputs: Outputs) -> None:
+            calls.append((f"after {', '.join(outputs)}", call.path))
+
+    session = captured(Runner(attend, attend))
+    told_of(session, 0, Noting(session))
+    assert calls == [
+        *(("before", "graph"), ("launched 1", "graph"), ("after tokens", "graph")),
+        *(("before", "eager"), ("after tokens", "eager")),
+    ]
 
 
 def test_both_paths_are_recorded(way: None) -> None:

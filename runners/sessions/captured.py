@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 import numpy as np
 import torch
 
-from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup, Step
 from repro.cases.layout import Ints, req_to_token
 from repro.cases.runner_facts import RUNNER_FACTS
@@ -19,65 +18,39 @@ from runners.engines.active import engine
 from runners.engines.guards import Guards
 from runners.engines.staging import flats
 from runners.recording.observer import Watch
-from runners.releases import attention_calls, model
-from runners.releases.live import Adapter, Live, mha_cache
+from runners.releases.live import Adapter, mha_cache
 from runners.releases.options import adaptive, dp_ranks
-from runners.releases.workers import buckets
-from runners.sessions import attributes, memory
+from runners.sessions import memory
+from runners.sessions.capture import Capture
 from runners.sessions.errors import sglang_errors
-from runners.sessions.extents import Extents
 from runners.sessions.history import History
-from runners.sessions.lifetime import Lifetime
 from runners.sessions.planner import Planner, attention_backends
 from runners.sessions.state import State
 from runners.sessions.third_opinion import ThirdOpinion
-from runners.sessions.unmade import absent, unmade
+from runners.sessions.unmade import unmade
 
 
 class Captured:
     """A captured runner, and the state it had right after capture, to which every case returns."""
 
-    def __init__(self, adapter: Adapter, setup: Setup, watch: Watch) -> None:
-        self.adapter, self.setup = adapter, setup
-        family = adapter.family
-        self.device = torch.device(engine.device)
-        self.layout = 0
-        self.table = self._first_table = req_to_token(setup)
-        guards = Guards(engine.capturing, apart="cuda")
-        whose = RUNNER_FACTS[setup.runner].windowed
-        windowed, capped = model.windowed(setup.window, whose), model.capped(setup.logit_cap)
-        with guards, windowed, capped, model.folders(*family.configs(setup)) as folders:
-            self.live: Live = adapter.build(setup, engine.device, folders)
-            self.model_runner = family.model_runner(self.live)
-            model.fill_weights(self.model_runner.model)
-            self.dtype: torch.dtype = self.model_runner.dtype
-            self.kv = family.kv(self.model_runner)
-            memory.fill_table(self.req_to_token, self.table)
-            memory.fill_cache(self.kv, self.table)
-            self.other_kv = [mha_cache(other) for other in family.others(self.live)]
-            for other, kv in zip(family.others(self.live), self.other_kv, strict=True):
-                model.fill_weights(other.model)
-                memory.fill_cache(kv, self.table)
-            workers = [worker for worker in (self.live.target, self.live.draft) if worker is not None]
-            lacking = [name for worker in workers for name in absent(worker)]
-            watch.at(-1, "capture")
-            self.extents = Extents()
-            self.backends = attention_backends([self.live.target, self.live.draft])
-            self.pools = attributes.pools(self.backends)
-            models = [family.model_runner(self.live), self.live.target.model_runner]
-            ranks = dp_ranks.one_of_two(models) if setup.dp_attention else nullcontext()
-            with attention_calls.heard(self.extents.note), ranks:
-                self.runner = adapter.capture(self.live)
-        self.switches = adaptive.switches(self.runner)
-        engine.Graph.runner_is_captured = True
-        on_cpu = BACKEND_FACTS[setup.backend].on_cpu
-        if on_cpu:  # no graph of a CPU tells parallel layers anything
-            self.extents.tokens.clear()
-        self.buckets = {} if on_cpu else dict(buckets.asked(self.live.args, setup.capture_bs))
-        self.planner = Planner([self.live.target, self.live.draft])
-        self.third_opinion = ThirdOpinion(partial(family.reference, self.live), setup, self.dtype)
-        self.slots = np.unique(self.table[1:])
+    def __init__(self, adapter: Adapter, setup: Setup, capture: Capture) -> None:
+        self.adapter, self.setup, self.live, self.runner = adapter, setup, capture.live, capture.runner
+        self.device = torch.device(self.live.device)
+        self.layout, self.table = 0, req_to_token(setup)
+        self.slots, self._first_table = np.unique(self.table[1:]), self.table
         self.neutral = dict(adapter.neutral(self.live))
+        self._hold_memory()
+        self._hold_workers(capture)
+        self.launched: object = None  # the graph of the launch under way, where graphs say so themselves
+        self._hold_state(capture.guards)
+
+    def _hold_memory(self) -> None:
+        """KV caches, and the input buffers that the family names."""
+        family = self.adapter.family
+        self.model_runner = family.model_runner(self.live)
+        self.dtype: torch.dtype = self.model_runner.dtype
+        self.kv = family.kv(self.model_runner)
+        self.other_kv = [mha_cache(other) for other in family.others(self.live)]
         caches = [self.kv, *self.other_kv]
         widest = max(tensor[0].numel() for kv in caches for tensor in kv)
         values = memory.filled_from(widest, self.device, self.dtype)
@@ -87,18 +60,28 @@ class Captured:
         tensors = {name: getattr(buffers, name, None) for name in family.buffers}
         self.buffers = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         self.known = flats(self.buffers)
+
+    def _hold_workers(self, capture: Capture) -> None:
+        """What is known of workers, their attention backends and the runner."""
+        setup, live = self.setup, self.live
+        self.switches = adaptive.switches(self.runner)
+        self.extents, self.buckets = capture.extents, capture.buckets
+        self.backends, self.pools = capture.backends, capture.pools
+        self.planner = Planner([live.target, live.draft])
+        self.third_opinion = ThirdOpinion(partial(self.adapter.family.reference, live), setup, self.dtype)
+        self.owners = {"runner": self.runner, "target": live.target, "draft": live.draft}
+        self.unmade = sorted({*unmade(self.owners), *capture.absent})
+
+    def _hold_state(self, guards: Guards) -> None:
+        """What outlives a call, as it is right after capture."""
         static = self._static_tensors()
-        self.owners = {"runner": self.runner, "target": self.live.target, "draft": self.live.draft}
         self.state = State(self.owners, [*self.every_kv, self.req_to_token])
-        self.unmade = sorted({*unmade(self.owners), *lacking})
-        self.lifetime = Lifetime(family.kept)
-        self.launched: object = None  # the graph of the launch under way, where graphs say so themselves
         self.history: History | None = None
         self.further: dict[str, torch.Tensor] = {}  # input buffers that the family does not name
-        if engine.device == "cpu" and not family.launched:
+        if engine.device == "cpu" and not self.adapter.family.launched:
             held = attention_backends([self.live.target, self.live.draft])  # capturing may have made some
             owners = {"": self.runner, **{f"backend.{number}": backend for number, backend in enumerate(held)}}
-            self.history = History(owners, self.state, self.buffers, self.kv, setup.max_bs)
+            self.history = History(owners, self.state, self.buffers, self.kv, self.setup.max_bs)
             self.further = self.history.input_buffers()
             known = {tensor.data_ptr() for tensor in static.values()}
             static |= {n: tensor for n, tensor in self.history.tensors.items() if tensor.data_ptr() not in known}
@@ -140,7 +123,6 @@ class Captured:
     def reset(self) -> None:
         """Return to the state right after capture. Guard bands, too: what the last eager pass of a case wrote outside
         its memory is not the next one's doing."""
-        self.lifetime.forget()
         self._start_state.put_back()
         memory.restore(self._static, self._start)
         for bands in self.bands:

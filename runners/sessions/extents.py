@@ -10,11 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from repro.cases.buffer_facts import GATHERED_ON_HOST, LOGITS, TOKENS_SECOND
-from repro.cases.case import Setup
-from repro.traces.paths import Recorded
+from repro.cases.buffer_facts import GATHERED_ON_HOST, TOKENS_SECOND
 from repro.traces.trace import Array
-from runners.engines.staging import StagingBuffer
 
 SPEC = "spec_info"
 INTEGERS = (torch.int32, torch.int64)
@@ -67,23 +64,6 @@ def extents(fields: Mapping[str, Any]) -> dict[str, int]:
 def ranks_on_host(fields: Mapping[str, Any]) -> dict[str, list[int]]:
     """The lists of a batch that say how many tokens each rank has."""
     return {name: value for name in GATHERED_ON_HOST if isinstance(value := fields.get(name), list)}
-
-
-def see_logits(tape: StagingBuffer, setup: Setup, path: Recorded, output: str, each: int) -> None:
-    """How many rows of logits a graph gives for each request, where ranks count by that."""
-    if path == Recorded.GRAPH and output in LOGITS and setup.dp_attention:
-        tape.see(Recorded.LOGITS, "rows of a request", each)
-
-
-def see_plan(tape: StagingBuffer, path: Recorded, number: str, given: Mapping[str, Any]) -> None:
-    """What is told of a plan under this path: of eager's how wide integers are; of a graph's how long everything is,
-    and what the host says of several ranks."""
-    if path is Recorded.PLANNED_EAGER:
-        tape.see_numbers(f"{Recorded.WIDTHS}{number}", widths(given))
-        return
-    tape.see_numbers(f"{Recorded.EXTENTS}{number}", extents(given))
-    for name, counts in ranks_on_host(given).items():
-        tape.see(Recorded.GATHERED_ON_HOST, name, np.array(counts))
 
 
 def widths(fields: Mapping[str, Any]) -> dict[str, int]:

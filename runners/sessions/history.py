@@ -4,8 +4,7 @@ KV slots kernels read. Only where the engine sees what kernels touch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,19 +110,11 @@ class History:
         finally:
             now.put_back()
 
-    def watching(self) -> Any:
-        """While entered, what kernels touch is noted."""
+    def watching(self, *, at_once: bool) -> Any:
+        """While entered, what kernels touch is noted: by each launch of a graph, or as of one launch."""
         self._seen = _Seen()
         self._touched.forget()
-        return engine.noted(self._touched)
-
-    @contextmanager
-    def reading(self, tape: StagingBuffer, reserved: int) -> Iterator[None]:
-        """While entered, an eager pass runs that no graph stands beside: record which KV slots its kernels read."""
-        self._touched.forget()
-        with engine.noted_at_once(self._touched):
-            yield
-        self._see_reads(tape, reserved)
+        return engine.noted_at_once(self._touched) if at_once else engine.noted(self._touched)
 
     def launched(self, tape: StagingBuffer) -> None:
         """A graph of the call is launched: compare what stands."""
@@ -141,7 +132,7 @@ class History:
         for input buffers, whose rows of padding slot0_padding judges, and of which those of other buckets are nobody's.
         real: its requests. reserved: the first KV slots, into which padded rows write as they like."""
         self._end_launch(tape)
-        self._see_reads(tape, reserved)
+        self.see_reads(tape, reserved)
         twin, self._twin = self._twin, None
         if twin is None:
             return ""
@@ -176,7 +167,7 @@ class History:
         by_request = name in self._named - TOKENS_SECOND and tensor.shape[0] % self._rows == 0
         return tensor.shape[0] // self._rows if by_request else 1
 
-    def _see_reads(self, tape: StagingBuffer, reserved: int) -> None:
+    def see_reads(self, tape: StagingBuffer, reserved: int) -> None:
         """Of each tensor of the KV cache, the slots that kernels read whole, those that they read in part, and those
         of the reserved ones that they read at all."""
         for number in range(len(self._kv)):

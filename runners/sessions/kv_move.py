@@ -20,8 +20,8 @@ from runners.releases import catalogue
 from runners.releases.adapters.kv_move.family import Batch, Move, Pools
 from runners.releases.adapters.stood_in import stood_in
 from runners.sessions import memory
-from runners.sessions.answers import see_memory
 from runners.sessions.errors import attributed, sglang_errors
+from runners.sessions.observe.memory import see_memory
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:

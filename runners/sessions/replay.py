@@ -25,8 +25,11 @@ from runners.releases.live import Adapter
 from runners.releases.options.sliding import reserved
 from runners.releases.refusals import refused
 from runners.sessions import serving
+from runners.sessions.capture import capture
 from runners.sessions.captured import Captured
 from runners.sessions.errors import SglangError, unreadable
+from runners.sessions.inputs import Inputs
+from runners.sessions.observe.catalogue import OBSERVERS
 from runners.sessions.step import Step
 from runners.sessions.third_opinion import is_asked
 
@@ -37,9 +40,9 @@ BARE = os.environ.get("EAGLEEYE_RECORD") == "bare"
 def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
     """Build workers and capture graphs."""
     engine.memory_seen()  # while workers are built, nothing is given that is captured
-    captured = Captured(adapter, setup, watch)
+    captured = Captured(adapter, setup, capture(adapter, setup, watch))
+    observers = [seeing(captured) for seeing in OBSERVERS]
     serving.holds(captured.every_tensor)
-    at_capture = engine.memory_seen()
     pages = (tensor[: setup.page_size] for tensor in captured.every_kv)
     engine.pad_into([*pages, *reserved(captured.live.target.model_runner.token_to_kv_pool), captured.req_to_token[0]])
     if not BACKEND_FACTS[setup.backend].on_cpu:
@@ -52,33 +55,10 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
         if captured.history and captured.history.other is None:
             learn_history(captured, watch)
         watch.see(-1, Recorded.INPUT, "req_to_token", captured.table)
-        for name, value in at_capture.items():
-            watch.see(-1, Recorded.MEMORY, name, value)
         watch.see(-1, Recorded.INPUT, "refilled", np.asarray(1))
-        for name in captured.buffers:
-            watch.see(-1, Recorded.NEUTRAL, name, np.asarray(captured.neutral.get(name.removesuffix("_cpu"), 0)))
         tape = StagingBuffer(watch, -1)
-        for (size, at_once), sizes in captured.buckets.items():
-            tape.see(Recorded.BUCKETS, f"{size}, {at_once} at once", np.asarray(sizes))
-        for name, pairs in captured.extents.met.items():
-            tape.see(Recorded.EXTENTS_CAPTURED, name, pairs)
-        for name in captured.unmade:
-            tape.see(Recorded.UNMADE, name, 1)
-        for kind in captured.planner.kinds:
-            tape.see(Recorded.BACKENDS, kind, 1)
-        if captured.switches is not None:
-            tape.see(Recorded.SWITCHES, "steps", captured.switches)
-        tape.see(Recorded.TOKENS_CAPTURED, "own", np.array(sorted(captured.extents.tokens)).reshape(-1, 2))
-        if setup.dp_attention:
-            tape.see(Recorded.TOKENS_CAPTURED, "gathered", np.array(sorted(captured.extents.gathered)).reshape(-1, 2))
-            for name, ranks in captured.extents.ranks.items():
-                tape.see(Recorded.RANKS_CAPTURED, name, np.array(sorted(ranks)))
-        for name, counts in captured.extents.counts.items():
-            tape.see(Recorded.COUNTS_CAPTURED, name, np.array(sorted(counts)))
-        for name, width in captured.extents.widths.items():
-            tape.see(Recorded.WIDTHS_CAPTURED, name, width)
-        for name, tensor in {**captured.buffers, **captured.further}.items():
-            tape.see(Recorded.ROOM, name, np.asarray(tensor.shape))
+        for observer in observers:
+            observer.once(tape)
         tape.hold()
         name_of_case = digest(case)
         for number, step in enumerate(case.steps):
@@ -86,7 +66,8 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
                 asked = is_asked(watch, name_of_case, number)
                 # Of the last step, so that a case stays the same case when those before it are taken away.
                 last, unseen = number == len(case.steps) - 1 and bool(step.requests), _is_unseen(case, number)
-                _run_step(partial(Step, captured, number, step, watch, referred=asked, twinned=last, unseen=unseen))
+                made = partial(Step, captured, observers, number, step, watch)
+                _run_step(partial(made, referred=asked, twinned=last, unseen=unseen))
             except SglangError as raised:
                 if words := refused(setup, raised.error):
                     raise Unsupported(words) from raised.error
@@ -123,11 +104,11 @@ def learn_history(captured: Captured, watch: Watch) -> None:
         Request(slot=setup.slots - n, seq_len=max(1, longest - n), data=_OTHER_DATA + n, accepted=accepted_max(setup))
         for n in range(setup.max_bs)
     ]
-    step = Step(captured, -1, Asked(requests=tuple(requests)), Silent())
-    step.fill()
+    inputs = Inputs(captured, -1, Asked(requests=tuple(requests)), Silent())
+    inputs.fill()
     try:
         with captured.timed("graph", Silent()):
-            captured.adapter.graph(captured.runner, step.batch_for_graph())
+            captured.adapter.graph(captured.runner, inputs.batch_for_graph())
     except (SglangError, Refused) as raised:
         if fault_in(raised):
             raise
@@ -146,10 +127,11 @@ def bare_loop(captured: Captured, case: Case, watch: Watch) -> None:
     adapter = captured.adapter
     batches = []
     for number, step in enumerate(case.steps):
-        prepared = Step(captured, number, step, Silent())
-        prepared.fill()
-        by_graph = prepared.batch_for_graph() if prepared.is_replayed() else None
-        batches.append((by_graph, prepared.batch(prepared.rows) if step.requests else None))
+        prepared = Step(captured, (), number, step, Silent())
+        inputs = prepared.inputs
+        inputs.fill()
+        by_graph = inputs.batch_for_graph() if prepared.is_replayed() else None
+        batches.append((by_graph, inputs.batch(inputs.rows.copied()) if step.requests else None))
     engine.synchronize()
     watch.at(0, "bare")
     start = time.perf_counter()

@@ -24,8 +24,8 @@ from runners.releases.adapters.verify_eager.ranks import ranks_told
 from runners.releases.live import Live, mha_cache
 from runners.releases.reference.target import verify_chain
 from runners.sessions import memory
-from runners.sessions.answers import see_memory
 from runners.sessions.errors import attributed, sglang_errors
+from runners.sessions.observe.memory import see_memory
 from runners.sessions.third_opinion import ThirdOpinion
 from runners.sessions.unmade import unmade
 

@@ -12,7 +12,8 @@ from runners.engines import staging
 from runners.engines.active import engine
 from runners.recording.observer import RunCase, Watch
 from runners.sessions import memory, open, serving
-from runners.sessions.step import Step
+from runners.sessions.observe.launch import Launch
+from runners.sessions.observe.outputs import PassOutputs
 from tests.builders.faults import SLOTS_OF_FAULTY, place_of
 from tests.builders.misbehaving import ILLEGAL
 
@@ -22,8 +23,8 @@ _Graph: Any = engine.Graph
 _SAYS_SO: dict[str, tuple[Any, str]] = {
     "the next wait": (engine, "synchronize"),
     "what is recorded": (staging, "_array"),
-    "the launch, as it is recorded": (Step, "_see_launch"),
-    "a buffer that cannot be read": (Step, "_see_outputs"),
+    "the launch, as it is recorded": (Launch, "launched"),
+    "a buffer that cannot be read": (PassOutputs, "after"),
     "what is put back": (memory, "restore"),
     "another history": (memory, "copied"),
     "closing": (serving, "let_go"),

@@ -1,0 +1,71 @@
+"""How far rounding carries a step's outputs, and whether graph and eager lie further apart than that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+
+from repro.traces.paths import BOTH, VARIANTS, Recorded
+from repro.traces.trace import Array
+from runners.engines.staging import HostArrays
+from runners.releases.reference.rounding import FORMATS
+from runners.sessions import memory, third_opinion
+from runners.sessions.captured import Captured
+from runners.sessions.passes import Passes
+
+# How far inputs are moved to see whether an output hangs on rounding: a few units in the last place.
+NUDGE = {torch.float32: 2.0**-21, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
+# The slots in which graph and eager left different bits; asked for, and not recorded.
+KV_DIFFERS = "kv_differs"
+
+
+def measured(passes: Passes, before: list[torch.Tensor], names: list[str]) -> list[dict[str, Array]]:
+    """How far eager differs from itself; then its first result is put back. What it gave each time under these
+    names."""
+    captured, inputs = passes.captured, passes.inputs
+    setup, noisy = captured.setup, inputs.family.noisy
+    saved, nudge, again = memory.copied(captured.kv), NUDGE[captured.dtype], inputs.rows
+    variants: list[dict[str, Array]] = []
+    if inputs.asked.busiest <= setup.max_bs and inputs.family.eager_pads(setup):
+        again = again.padded(setup.bucket(inputs.asked.busiest), captured.neutral)
+    up, down = (inputs.rows.nudged(noisy, factor) for factor in (1 + nudge, 1 - nudge))
+    for path, rows, factor in zip(VARIANTS, (again, up, down), (1.0, 1 + nudge, 1 - nudge), strict=True):
+        start = before if noisy else memory.scaled(before, factor)
+        memory.restore(captured.kv, start)
+        with nullcontext() if noisy else captured.embeddings_moved(factor):
+            passes.run_eager(path, rows)
+        passes.see_slots(path, start)
+        came = passes.came("eager")
+        passes.see_rows(path, came, captured.kv)
+        variants.append({name: came[path, name] for name in names})
+    passes.tape.flush()
+    memory.restore(captured.kv, saved)
+    return variants
+
+
+def gave_the_same(came: HostArrays, outputs: Sequence[str]) -> bool:
+    """Whether both paths gave the same in these outputs and left the same KV cache."""
+    # Slot 0 is where padded rows write.
+    return not np.any(came[Recorded.EAGER, KV_DIFFERS]) and all(
+        np.array_equal(came[Recorded.GRAPH, name], came[Recorded.EAGER, name]) for name in outputs
+    )
+
+
+def apart(captured: Captured, came: HostArrays, names: Sequence[str], variants: list[dict[str, Array]]) -> bool:
+    """Whether graph and eager lie further apart than measured noise allows; in the KV, than a hint of rounding. names:
+    of their outputs."""
+    graph, eager = ({name: came[path, name] for name in names} for path in BOTH)
+    if third_opinion.apart(graph, eager, variants, FORMATS[captured.dtype].unit):
+        return True
+    between = came[Recorded.EAGER, KV_DIFFERS].astype(np.int64)
+    # Padded rows write into the reserved page as they like.
+    differs = torch.tensor(between[between >= captured.setup.page_size], device=captured.device)
+    snapshots = captured.snapshots
+    of_graph, of_eager = (
+        {"kv": memory.contents(snapshots.kept(moment), differs).float().cpu().numpy()}
+        for moment in (snapshots.GRAPH, snapshots.EAGER)
+    )
+    return third_opinion.apart(of_graph, of_eager, [], FORMATS[captured.kv[0].dtype].unit)

@@ -1,0 +1,34 @@
+"""Which graphs a server captures, and which one of the runner's is launched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from repro.traces.paths import Recorded
+from runners.engines.staging import StagingBuffer
+from runners.sessions.observe.observer import Call, Observer
+
+GREEDY = "greedy"
+
+
+class Bucket(Observer):
+    def once(self, tape: StagingBuffer) -> None:
+        for (size, at_once), sizes in self.captured.buckets.items():
+            tape.see(Recorded.BUCKETS, f"{size}, {at_once} at once", sizes)
+
+    def launched(self, call: Call) -> None:
+        for name, value in captured_for(self.captured.runner, self.captured.launched).items():
+            call.tape.see(Recorded.LAUNCHED, name, value)
+
+
+def captured_for(runner: Any, graph: object) -> dict[str, int]:
+    """Of a graph of this runner, which batches it was captured for: `size` of them, by the key that the runner keeps it
+    under, and as `greedy` whether for those of greedy requests alone, where the runner has graphs of their own for
+    these. Nothing of a graph that is not found."""
+    graphs = getattr(runner, "graphs", None) or getattr(getattr(runner, "backend", None), "_graphs", {})
+    key = next((key for key, held in graphs.items() if held is graph), None)
+    size = getattr(key, "size", key)
+    found = {"size": size} if isinstance(size, int) else {}
+    if any(getattr(other, "variant_label", None) == GREEDY for other in graphs):
+        found["greedy"] = int(getattr(key, "variant_label", None) == GREEDY)
+    return found

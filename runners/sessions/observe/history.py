@@ -1,0 +1,35 @@
+"""How a call depends on what ran before it, and which KV slots its kernels read."""
+
+from __future__ import annotations
+
+from repro.traces.paths import Recorded
+from repro.traces.trace import NOTHING, STALE
+from runners.releases.live import Outputs
+from runners.sessions.history import History
+from runners.sessions.observe.observer import Call, Observer
+
+
+class OtherHistory(Observer):
+    """Of a call that was run in another history before, and the reads of an eager pass alone."""
+
+    def before(self, call: Call) -> None:
+        if history := self._history(call):
+            call.during.enter_context(history.watching(at_once=call.alone))
+
+    def launched(self, call: Call) -> None:
+        if history := self._history(call):
+            history.launched(call.tape)
+
+    def after(self, call: Call, outputs: Outputs) -> None:
+        history, reserved = self._history(call), self.captured.setup.page_size
+        if history is None:
+            return
+        if call.alone:
+            history.see_reads(call.tape, reserved)
+            return
+        stale = history.end(call.tape, outputs, len(call.requests), reserved)
+        call.watch.fact(STALE, stale or NOTHING)
+
+    def _history(self, call: Call) -> History | None:
+        is_seen = call.alone if call.path is Recorded.EAGER else call.whole and call.by_graph
+        return self.captured.history if is_seen else None

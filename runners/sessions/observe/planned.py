@@ -1,0 +1,44 @@
+"""The batch as attention's backend gets it: what its metadata is made of, in the call's graph path and in its eager
+one; and which backends there are, and what they go by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from repro.traces.paths import Recorded
+from runners.engines.staging import StagingBuffer
+from runners.sessions.extents import extents, ranks_on_host, widths
+from runners.sessions.observe.observer import Call, Observer
+
+_PATHS = {Recorded.GRAPH: Recorded.PLANNED, Recorded.EAGER: Recorded.PLANNED_EAGER}
+
+
+class Planned(Observer):
+    """Each call that plans, as it is at that moment. A runner of several graphs plans more than once."""
+
+    def once(self, tape: StagingBuffer) -> None:
+        for kind in self.captured.planner.kinds:
+            tape.see(Recorded.BACKENDS, kind, 1)
+        tape.see(Recorded.SWITCHES, "steps", self.captured.switches)
+
+    def before(self, call: Call) -> None:
+        if call.path in _PATHS:
+            call.during.enter_context(self.captured.planner.listened(partial(_see, call.tape, _PATHS[call.path])))
+
+
+def _see(tape: StagingBuffer, path: Recorded, call: int, batch: Mapping[str, object], given: Mapping[str, Any]) -> None:
+    """Of eager's also how wide integers are; of a graph's how long everything is, and what the host says of ranks."""
+    numbered = f".{call}" if call else ""
+    for name, value in batch.items():
+        tape.see(path + numbered, name, value)
+    if path is Recorded.PLANNED_EAGER:
+        tape.see_numbers(Recorded.WIDTHS + numbered, widths(given))
+    else:
+        tape.see_numbers(Recorded.EXTENTS + numbered, extents(given))
+        for name, counts in ranks_on_host(given).items():
+            tape.see(Recorded.GATHERED_ON_HOST, name, np.array(counts))
+    tape.hold()
