@@ -41,7 +41,7 @@ class Capture:
     absent: Sequence[str] = ()  # attributes that workers lacked once they were constructed
 
 
-def capture(adapter: Adapter, setup: Setup, watch: Watch) -> Capture:
+def capture_of(adapter: Adapter, setup: Setup, watch: Watch) -> Capture:
     """Raises whatever sglang raises."""
     family, table = adapter.family, req_to_token(setup)
     guards = Guards(engine.capturing, apart="cuda")

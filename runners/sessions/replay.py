@@ -25,7 +25,7 @@ from runners.releases.live import Adapter
 from runners.releases.options.sliding import reserved
 from runners.releases.refusals import refused
 from runners.sessions import serving
-from runners.sessions.capture import capture
+from runners.sessions.capture import capture_of
 from runners.sessions.captured import Captured
 from runners.sessions.errors import SglangError, unreadable
 from runners.sessions.inputs import Inputs
@@ -40,7 +40,7 @@ BARE = os.environ.get("EAGLEEYE_RECORD") == "bare"
 def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
     """Build workers and capture graphs."""
     engine.memory_seen()  # while workers are built, nothing is given that is captured
-    captured = Captured(adapter, setup, capture(adapter, setup, watch))
+    captured = Captured(adapter, setup, capture_of(adapter, setup, watch))
     observers = [seeing(captured) for seeing in OBSERVERS]
     serving.holds(captured.every_tensor)
     pages = (tensor[: setup.page_size] for tensor in captured.every_kv)
