@@ -64,17 +64,17 @@ def capture_of(adapter: Adapter, setup: Setup, watch: Watch) -> Capture:
         with attention_calls.heard(extents.note), ranks:
             runner = adapter.capture(live)
     engine.Graph.runner_is_captured = True
-    asked: Mapping[tuple[int, int], Sequence[int]] = {}
+    sizes: Mapping[tuple[int, int], Sequence[int]] = {}
     if BACKEND_FACTS[setup.backend].on_cpu:  # no graph of a CPU tells parallel layers anything
         extents.tokens.clear()
     else:
-        asked = dict(buckets.asked(live.args, setup.capture_bs))
+        sizes = dict(buckets.asked(live.args, setup.capture_bs))
     return Capture(
         live=live,
         runner=runner,
         guards=guards,
         extents=extents,
-        buckets=asked,
+        buckets=sizes,
         backends=backends,
         pools=pools,
         absent=lacking,

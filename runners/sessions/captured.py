@@ -62,7 +62,7 @@ class Captured:
         self.known = flats(self.buffers)
 
     def _hold_workers(self, capture: Capture) -> None:
-        """What is known of workers, their attention backends and the runner."""
+        """Everything known of workers, their attention backends and the runner."""
         setup, live = self.setup, self.live
         self.switches = adaptive.switches(self.runner)
         self.extents, self.buckets = capture.extents, capture.buckets
@@ -73,14 +73,14 @@ class Captured:
         self.unmade = sorted({*unmade(self.owners), *capture.absent})
 
     def _hold_state(self, guards: Guards) -> None:
-        """What outlives a call, as it is right after capture."""
+        """The state that outlives a call, as it is right after capture."""
         static = self._static_tensors()
         self.state = State(self.owners, [*self.every_kv, self.req_to_token])
         self.history: History | None = None
         self.further: dict[str, torch.Tensor] = {}  # input buffers that the family does not name
         if engine.device == "cpu" and not self.adapter.family.launched:
-            held = attention_backends([self.live.target, self.live.draft])  # capturing may have made some
-            owners = {"": self.runner, **{f"backend.{number}": backend for number, backend in enumerate(held)}}
+            backends = attention_backends([self.live.target, self.live.draft])  # capturing may have made some
+            owners = {"": self.runner, **{f"backend.{number}": backend for number, backend in enumerate(backends)}}
             self.history = History(owners, self.state, self.buffers, self.kv, self.setup.max_bs)
             self.further = self.history.input_buffers()
             known = {tensor.data_ptr() for tensor in static.values()}
@@ -109,7 +109,7 @@ class Captured:
 
     @property
     def every_tensor(self) -> list[torch.Tensor]:
-        """What must be gone when nobody needs this any more: weights, and all that outlives a call."""
+        """The tensors that must be gone when nobody needs this any more: weights, and all that outlives a call."""
         return [*self.model_runner.model.parameters(), *self._static, *self.every_kv]
 
     def _static_tensors(self) -> dict[str, torch.Tensor]:
@@ -130,7 +130,7 @@ class Captured:
         self.layout, self.table = 0, self._first_table
 
     def asks(self, hidden: str, step: int, watch: Watch) -> str:
-        """Which hidden states a batch asks for. Since 0.5.17 a request that asks for more than the graphs were captured
+        """The hidden states that a batch asks for. Since 0.5.17 a request that asks for more than the graphs were captured
         with comes no further than the server's front, and the runner is not made for such a batch."""
         fixed = hasattr(self.runner, "_validate_capture_hidden_mode") and not self.setup.returns_hidden
         if not fixed or not hidden:
@@ -158,7 +158,7 @@ class Captured:
 
     @contextmanager
     def embeddings_moved(self, factor: float) -> Iterator[None]:
-        """What tokens stand for, moved: what a runner that is given nothing but tokens is nudged by."""
+        """Move what tokens stand for: a runner that is given nothing but tokens is nudged by it."""
         parameters = self.model_runner.model.named_parameters()
         embeddings = [parameter.data for name, parameter in parameters if "embed" in name]
         unmoved = memory.copied(embeddings)

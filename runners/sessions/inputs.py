@@ -21,7 +21,7 @@ from runners.sessions.errors import sglang_errors
 
 
 class Inputs:
-    """Of one step. Mutable: other models may add to the batch before the call."""
+    """The inputs of one step. Mutable: other models may add to the batch before the call."""
 
     def __init__(self, captured: Captured, number: int, asked: case.Step, watch: Watch) -> None:
         self.captured, self.number, self.asked, self.watch = captured, number, asked, watch

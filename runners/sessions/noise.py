@@ -1,4 +1,4 @@
-"""How far rounding carries a step's outputs, and whether graph and eager lie further apart than that."""
+"""The distance that rounding carries a step's outputs, and whether graph and eager lie further apart."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ KV_DIFFERS = "kv_differs"
 
 
 def measured(passes: Passes, before: list[torch.Tensor], names: list[str]) -> list[dict[str, Array]]:
-    """How far eager differs from itself; then its first result is put back. What it gave each time under these
-    names."""
+    """Measure how far eager differs from itself; then put its first result back. The values that it gave each time
+    under these names."""
     captured, inputs = passes.captured, passes.inputs
     setup, noisy = captured.setup, inputs.family.noisy
     saved, nudge, again = memory.copied(captured.kv), NUDGE[captured.dtype], inputs.rows
@@ -47,7 +47,7 @@ def measured(passes: Passes, before: list[torch.Tensor], names: list[str]) -> li
 
 
 def gave_the_same(came: HostArrays, outputs: Sequence[str]) -> bool:
-    """Whether both paths gave the same in these outputs and left the same KV cache."""
+    """True if both paths gave the same in these outputs and left the same KV cache."""
     # Slot 0 is where padded rows write.
     return not np.any(came[Recorded.EAGER, KV_DIFFERS]) and all(
         np.array_equal(came[Recorded.GRAPH, name], came[Recorded.EAGER, name]) for name in outputs
@@ -55,7 +55,7 @@ def gave_the_same(came: HostArrays, outputs: Sequence[str]) -> bool:
 
 
 def apart(captured: Captured, came: HostArrays, names: Sequence[str], variants: list[dict[str, Array]]) -> bool:
-    """Whether graph and eager lie further apart than measured noise allows; in the KV, than a hint of rounding. names:
+    """True if graph and eager lie further apart than measured noise allows; in the KV, than a hint of rounding. names:
     of their outputs."""
     graph, eager = ({name: came[path, name] for name in names} for path in BOTH)
     if third_opinion.apart(graph, eager, variants, FORMATS[captured.dtype].unit):

@@ -22,7 +22,7 @@ from runners.sessions.observe.observer import Call, Observer
 
 
 class Passes:
-    """Of one step. whole: observers see what takes as long as half a call, too."""
+    """All passes of one step. whole: observers see what takes as long as half a call, too."""
 
     def __init__(self, inputs: Inputs, observers: Sequence[Observer], *, whole: bool) -> None:
         self.inputs, self.observers, self.whole = inputs, observers, whole

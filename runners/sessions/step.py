@@ -54,17 +54,17 @@ class Step:
             see_memory(self.tape)
 
     def is_replayed(self) -> bool:
-        """Whether a graph runs this batch. The runner is asked where that is more than a matter of course."""
+        """True if a graph runs this batch. The runner is asked where that is more than a matter of course."""
         setup, hidden = self.captured.setup, self.inputs.hidden
-        held = setup.replays(self.asked.busiest, hidden)
-        if held and setup.padded and not hidden:
+        in_bucket = setup.replays(self.asked.busiest, hidden)
+        if in_bucket and setup.padded and not hidden:
             return True
         self.watch.at(self.number, "asked")
         with self.captured.timed("graph", self.watch):
             taken = _can_run(self.captured.runner, self.inputs.batch_for_graph())
         self.tape.see(Recorded.ASKED, "can_run", int(taken))
         self.tape.flush()
-        return held and taken
+        return in_bucket and taken
 
     def _run(self) -> None:
         snapshots = self.captured.snapshots
@@ -84,7 +84,7 @@ class Step:
             self.tape.flush()
 
     def _run_both(self) -> None:
-        """By graph, then by eager in the same memory."""
+        """Run the graph, then eager in the same memory."""
         captured, snapshots, passes = self.captured, self.captured.snapshots, self.passes
         if passes.run_twin():
             snapshots.put_back(snapshots.BEFORE)
@@ -155,6 +155,6 @@ class Step:
 
 
 def _can_run(runner: Any, forward_batch: Any) -> bool:
-    """Whether the runner would replay a graph for this batch."""
-    asked = getattr(runner, "can_run_graph", None) or runner.can_run
-    return bool(asked(forward_batch))
+    """True if the runner would replay a graph for this batch."""
+    can_run = getattr(runner, "can_run_graph", None) or runner.can_run
+    return bool(can_run(forward_batch))

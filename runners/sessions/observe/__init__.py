@@ -1,1 +1,1 @@
-"""What a session sees of its calls: one observation a file, listed in catalogue.py."""
+"""The observations of a session: one a file, listed in catalogue.py."""

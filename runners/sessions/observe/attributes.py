@@ -1,4 +1,4 @@
-"""What of its runner, its workers and their backends a call leaves changed, and what none of them ever had."""
+"""The attributes of runner, workers and backends that a call leaves changed, and those that none of them ever had."""
 
 from __future__ import annotations
 

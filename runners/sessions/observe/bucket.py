@@ -1,4 +1,4 @@
-"""Which graphs a server captures, and which one of the runner's is launched."""
+"""The graphs that a server captures, and the one of the runner's that is launched."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Bucket(Observer):
 
 
 def captured_for(runner: Any, graph: object) -> dict[str, int]:
-    """Of a graph of this runner, which batches it was captured for: `size` of them, by the key that the runner keeps it
-    under, and as `greedy` whether for those of greedy requests alone, where the runner has graphs of their own for
-    these. Nothing of a graph that is not found."""
+    """The batches that a graph of this runner was captured for: `size` of them, by the key that the runner keeps it
+    under, and as `greedy` 1 if for those of greedy requests alone, where the runner has graphs of their own for these.
+    Nothing of a graph that is not found."""
     graphs = getattr(runner, "graphs", None) or getattr(getattr(runner, "backend", None), "_graphs", {})
-    key = next((key for key, held in graphs.items() if held is graph), None)
+    key = next((key for key, each in graphs.items() if each is graph), None)
     size = getattr(key, "size", key)
-    found = {"size": size} if isinstance(size, int) else {}
+    batches = {"size": size} if isinstance(size, int) else {}
     if any(getattr(other, "variant_label", None) == GREEDY for other in graphs):
-        found["greedy"] = int(getattr(key, "variant_label", None) == GREEDY)
-    return found
+        batches["greedy"] = int(getattr(key, "variant_label", None) == GREEDY)
+    return batches

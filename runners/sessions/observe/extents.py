@@ -1,4 +1,4 @@
-"""How long the tensors of captured batches were, and how wide their integers."""
+"""The lengths of captured batches' tensors, and the width of their integers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runners.sessions.observe.observer import Observer
 
 
 class ExtentsCaptured(Observer):
-    """As attention met them in captures."""
+    """Batches as attention met them in captures."""
 
     def once(self, tape: StagingBuffer) -> None:
         extents, has_ranks = self.captured.extents, self.captured.setup.dp_attention

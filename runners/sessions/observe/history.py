@@ -1,4 +1,4 @@
-"""How a call depends on what ran before it, and which KV slots its kernels read."""
+"""The differences that another history makes to a call, and the KV slots that its kernels read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runners.sessions.observe.observer import Call, Observer
 
 
 class OtherHistory(Observer):
-    """Of a call that was run in another history before, and the reads of an eager pass alone."""
+    """Compares a call with its run in another history; notes the reads of an eager pass alone."""
 
     def before(self, call: Call) -> None:
         if history := self._history(call):

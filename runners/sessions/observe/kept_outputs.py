@@ -1,5 +1,5 @@
-"""What outlives a call and is nobody's but its caller's: the batch that was handed over, and those outputs that the
-worker keeps (Family.kept). They are looked at again when later calls of the case have run."""
+"""The batch that a caller handed over, and the outputs that the worker keeps (Family.kept): they outlive the call, and
+are looked at again when later calls of the case have run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CALLERS = "caller's "
 
 
 class KeptOutputs(Observer):
-    """Which rows have changed in any bit. Mutable: holds what the calls of one case had."""
+    """The rows that have changed in any bit. Mutable: holds what the calls of one case had."""
 
     def __init__(self, captured: Captured) -> None:
         super().__init__(captured)

@@ -1,4 +1,4 @@
-"""What kernels did to memory while graphs were captured, and since."""
+"""Kernels' use of memory while graphs were captured, and since."""
 
 from __future__ import annotations
 

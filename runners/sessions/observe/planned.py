@@ -30,15 +30,18 @@ class Planned(Observer):
             call.during.enter_context(self.captured.planner.listened(partial(_see, call.tape, _PATHS[call.path])))
 
 
-def _see(tape: StagingBuffer, path: Recorded, call: int, batch: Mapping[str, object], given: Mapping[str, Any]) -> None:
-    """Of eager's also how wide integers are; of a graph's how long everything is, and what the host says of ranks."""
+def _see(
+    tape: StagingBuffer, path: Recorded, call: int, batch: Mapping[str, object], arguments: Mapping[str, Any]
+) -> None:
+    """Record a plan: of an eager one also the width of integers, of a graph's all lengths and what the host says of
+    ranks."""
     numbered = f".{call}" if call else ""
     for name, value in batch.items():
         tape.see(path + numbered, name, value)
     if path is Recorded.PLANNED_EAGER:
-        tape.see_numbers(Recorded.WIDTHS + numbered, widths(given))
+        tape.see_numbers(Recorded.WIDTHS + numbered, widths(arguments))
     else:
-        tape.see_numbers(Recorded.EXTENTS + numbered, extents(given))
-        for name, counts in ranks_on_host(given).items():
+        tape.see_numbers(Recorded.EXTENTS + numbered, extents(arguments))
+        for name, counts in ranks_on_host(arguments).items():
             tape.see(Recorded.GATHERED_ON_HOST, name, np.array(counts))
     tape.hold()
