@@ -111,7 +111,7 @@ def captured(runner: Runner) -> Captured:
         model_runner=lambda live: live.target,
         kv=lambda target: runner.kv,
         others=lambda live: [],
-        input_buffers=lambda own: SimpleNamespace(**own.buffers),
+        input_buffers=lambda replayed: SimpleNamespace(**replayed.buffers),
         configs=lambda setup: ({}, {}),
         static=lambda live, own: {},
         metadata=lambda live, own, bs, rows: {"kv_indptr": torch.arange(9)},

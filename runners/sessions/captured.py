@@ -130,7 +130,7 @@ class Captured:
         self.layout, self.table = 0, self._first_table
 
     def asks(self, hidden: str, step: int, watch: Watch) -> str:
-        """The hidden states that a batch asks for. Since 0.5.17 a request that asks for more than the graphs were captured
+        """The hidden states that a batch asks for. Since 0.5.17 a request that asks for more than graphs were captured
         with comes no further than the server's front, and the runner is not made for such a batch."""
         fixed = hasattr(self.runner, "_validate_capture_hidden_mode") and not self.setup.returns_hidden
         if not fixed or not hidden:

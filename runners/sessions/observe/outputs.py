@@ -28,7 +28,7 @@ class PassOutputs(Observer):
 
 
 def _rows_each(name: str, tensor: torch.Tensor, count: int) -> int:
-    """The number of rows of an output that each of so many requests has. Misshapen, as sglang's, where some have none."""
+    """The rows of an output that each of so many requests has. Misshapen, as sglang's, where some have none."""
     if tensor.shape[0] < count:
         raise SglangError(Misshapen(f"{name} has {tensor.shape[0]} rows for {count} requests"))
     return tensor.shape[0] // count
