@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from fuzz.commands import bench, check, hunt, run, shard, slot
+from fuzz.commands import bench, check, hunt, run, slot
 from fuzz.commands.context import CommandContext
 from fuzz.mutation.command import Tools, mutate
 from fuzz.options import options_of
@@ -33,14 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def carry_out(arguments: Sequence[str] | None) -> ExitCode:
     options = options_of(arguments)
-    if options.command == "shard":
-        return shard.command()
     if options.command == "slot":
         return slot.command()
     if options.command == "check":
         return check.command(options)
     if getattr(options, "probes", False):
-        os.environ[PROBES] = "1"  # for every worker, also those of shards
+        os.environ[PROBES] = "1"  # for every worker, also those of other processes of ours
     targets = tuple(dict.fromkeys(options.target))
     for target in targets:
         if lack := lacks(target):

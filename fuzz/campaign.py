@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from fuzz.case_source import CaseSource, NoCase
+from fuzz.case_source import CaseStream
 from fuzz.causes import Causes, by_cause
 from fuzz.draw.rounds import CASES_ANNOUNCED
 from fuzz.stats import CampaignStats, Plan
@@ -40,7 +40,7 @@ MANY_CASES, DRAWN_AHEAD_OF_MANY = 32, 5
 STALE_CASES = 8
 
 
-def campaign(plan: Plan, source: CaseSource, hooks: Hooks, stats: CampaignStats | None = None) -> Campaign:
+def campaign(plan: Plan, source: CaseStream, hooks: Hooks, stats: CampaignStats | None = None) -> Campaign:
     """Run cases until a limit of the plan is reached, the cases end, or a person interrupts.
 
     stats: empty ones, for callers that read them meanwhile.
@@ -101,7 +101,7 @@ def _one_of_each(verdicts: Sequence[Verdict]) -> list[Verdict]:
 class _Loop:
     """A campaign that is running. Mutable."""
 
-    def __init__(self, source: CaseSource, hooks: Hooks, stats: CampaignStats) -> None:
+    def __init__(self, source: CaseStream, hooks: Hooks, stats: CampaignStats) -> None:
         self.source = source
         self.hooks = hooks
         self.stats = stats
@@ -110,7 +110,7 @@ class _Loop:
         self.attempts: Counter[str] = Counter()  # how often a failure was triaged, by fingerprint
         self.causes = Causes()
         self.waited = Waited(hooks)
-        self.others: set[str] = set()  # failures that another shard triages
+        self.others: set[str] = set()  # failures that another process triages
         self.started = 0.0  # when the first case had ended: a plan's seconds are not those of imports
 
     def run(self) -> str:
@@ -124,7 +124,7 @@ class _Loop:
             if stats.cases >= REFUSALS_MAX and stats.nothing_runs:
                 return "cannot run"
             case = self.upcoming.popleft() if self.upcoming else self._draw()
-            if isinstance(case, NoCase):
+            if case is None:
                 return "cases"
             in_use = self._setup_of(case)
             if in_use.is_refused:
@@ -132,9 +132,9 @@ class _Loop:
             elif self._case(case, in_use):
                 return "first finding"
 
-    def _draw(self, in_flight: int = 0) -> Case | NoCase:
+    def _draw(self) -> Case | None:
         with self.stats.stage("draw"):
-            return self.source.next_case(self.stats.cases, in_flight)
+            return self.source.next_case()
 
     def _setup_of(self, case: Case) -> _SetupInUse:
         if self.in_use is None or self.in_use.setup != case.setup:
@@ -219,8 +219,8 @@ class _Loop:
             in_flight = 1 + len(self.upcoming)
             if plan.cases is not None and stats.cases + in_flight >= plan.cases:
                 break
-            drawn = self._draw(in_flight)
-            if not isinstance(drawn, Case):
+            drawn = self._draw()
+            if drawn is None:
                 break
             self.upcoming.append(drawn)
         self.hooks.send([upcoming for upcoming in self.upcoming if upcoming.setup == case.setup])

@@ -22,7 +22,7 @@ NIGHT_MINUTES_MIN = 2.5
 # Of a chunk: what a lost node costs at most, and long enough that the way there and back does not count.
 CHUNK_S = 20.0
 # Commands without --target.
-OWN_TARGETS = ("shard", "slot", "check")
+OWN_TARGETS = ("slot", "check")
 DESCRIPTION = """Draw cases, run them, judge them, keep what fails.
 Exit codes: 0 no failure, 1 a failure, 2 nothing judged, 3 an error of the harness or its input (docs/commands.md)."""
 
@@ -183,8 +183,7 @@ def _parser() -> Parser:
     check.add_argument("--markdown", type=Path, metavar="F", default=summary, help="default: GITHUB_STEP_SUMMARY")
     cli.add_out(check, "findings and logs", "check")
     cli.add_timeout(check)
-    # Processes of a campaign that several share, and of a node of a cluster: only other commands start them.
-    commands.add_parser("shard")
+    # A process of a campaign that several share, or of a node of a cluster: only other commands start it.
     commands.add_parser("slot")
     return top
 

@@ -132,7 +132,7 @@ def test_chunks_are_disjoint_named_by_their_plan_and_the_whole() -> None:
     chunks = []
     while chunk := cutter.next():
         chunks.append(chunk)
-        cutter.took(chunk, seconds=float(chunk.last - chunk.first))
+        cutter.ran(chunk, len(list(chunk.rounds())), seconds=float(chunk.last - chunk.first))
     assert [number for chunk in chunks for number in range(chunk.first, chunk.last)] == list(range(14))
     assert chunks[0].last == 1 and max(chunk.last - chunk.first for chunk in chunks) == 4
     assert len({chunk.id for chunk in chunks}) == len(chunks)

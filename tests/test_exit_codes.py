@@ -11,7 +11,7 @@ import pytest
 
 from fuzz import __main__ as fuzz
 from fuzz.check.command import command_check
-from fuzz.commands import night, shard, slot
+from fuzz.commands import night, slot
 from fuzz.mutation.command import mutate
 from reports import __main__ as reports
 from repro import __main__ as repro
@@ -21,7 +21,7 @@ from runners import __main__ as runners
 from tests.builders.command_parsers import PARSERS, commands_of
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
-HIDDEN = {"fuzz shard", "fuzz slot"}  # only other commands start them
+HIDDEN = {"fuzz slot"}  # only other commands start them
 
 
 def test_every_command_is_in_the_table() -> None:
@@ -39,7 +39,6 @@ def test_the_docs_show_the_table() -> None:
         *fuzz.CAMPAIGNS.values(),
         fuzz.carry_out,
         night.command,
-        shard.command,
         slot.command,
         command_check,
         mutate,

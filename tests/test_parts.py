@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from fuzz import __main__ as fuzz
 from fuzz.draw.rounds import EVERY, SHORT_CASES, SHORT_ROUNDS, Rounds, enough_rounds, part, room, round_cases, rounds
-from fuzz.parallel.scheduler import LeaseRequest, RoundScheduler
 from repro import __main__ as repro
 from repro.cases.codec import digest
 from repro.ledger.read import read
@@ -53,12 +52,6 @@ def test_a_part_tells_which_cases_its_own_rounds_will_have() -> None:
     coming = second.coming()
     assert list(itertools.islice(second, 12)) == [case for some in coming[:3] for case in some]
     assert len(part(None, 4, 1, 1)) == len(EVERY)
-
-
-def test_a_scheduler_of_so_many_rounds_ends_with_them() -> None:
-    leases = RoundScheduler(None, lambda place: 4, 2)
-    granted = [leases.ask(0, LeaseRequest(round=number, ran=4))[0][1].round for number in (None, 0, 1)]
-    assert granted == [0, 1, None]
 
 
 @pytest.mark.slow

@@ -16,7 +16,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +25,25 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 # To say ready: imports, and nothing of sglang yet.
 START_S = 120.0
 # To end after an interrupt: the chunk under way is left, and its worker ends.
-STOP_S = 15.0
+STOP_S = 3.0
 LOG_END = 400  # bytes of a dead process's log that are told
 
 
 class Agent:
-    """job: what a slot is to know (fuzz/commands/cluster.py says what); slots: how many, on the devices that this
-    process was given. Mutable."""
+    """job: what a slot is to know (fuzz/commands/cluster.py says what); slots: how many, in turn on these devices, or
+    on those that this process was given. folder: for the slots' files; None: a new one. Mutable."""
 
-    def __init__(self, job: Mapping[str, Any], slots: int) -> None:
-        listed = [one for one in os.environ.get(VISIBLE, "").split(",") if one]
-        # Without a reservation Ray leaves all GPUs visible: what has none reserved must not touch any.
-        devices = listed if job["cuda"] else [""]
+    def __init__(
+        self, job: Mapping[str, Any], slots: int, devices: Sequence[str] = (), folder: Path | None = None
+    ) -> None:
+        if not devices:
+            listed = [device for device in os.environ.get(VISIBLE, "").split(",") if device]
+            # Without a reservation Ray leaves all GPUs visible: what has none reserved must not touch any.
+            devices = listed if job["cuda"] else [""]
         if not devices:
             raise RuntimeError("no GPU is reserved for this node")
-        self._job = dict(job) | {"slots": slots, "devices": len(devices)}
-        self._folder = Path(tempfile.mkdtemp(prefix=_prefix(job)))
+        self._job = dict(job) | {"slots": slots, "devices": len({*devices})}
+        self._folder = folder or Path(tempfile.mkdtemp(prefix=_prefix(job)))
         self._slots = [_Slot(self._job, self._folder / str(n), devices[n % len(devices)]) for n in range(slots)]
         self._turn = threading.Condition()
         self._begun = 0.0  # when the first chunk had ended: what a worker needs to start is nobody's time
@@ -49,6 +53,11 @@ class Agent:
         """Start the first slot: what it says of itself, or `trouble`, why it cannot be."""
         with self._slot_for({}) as slot:
             return slot.start()
+
+    def start_all(self) -> list[dict[str, Any]]:
+        """Start all slots side by side: the same of each."""
+        with ThreadPoolExecutor(len(self._slots)) as threads:
+            return list(threads.map(_Slot.start, self._slots))
 
     def run(self, chunk: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
         """Have a free slot do this chunk; its result, or `lost`, how its process died. seconds: after which no further
@@ -139,7 +148,7 @@ class _Slot:
         with (self._folder / "slot.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "fuzz", "slot"],
-                cwd=self._job["checkout"],
+                cwd=self._job.get("folder", self._job["checkout"]),
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from fuzz.campaign import ATTEMPTS_MAX, REFUSALS_MAX
 from fuzz.cluster.chunk import Chunk, settling
-from fuzz.parallel.merge import merged
+from fuzz.cluster.merge import merged
 from fuzz.stats import Plan
 from repro.traces.campaign import Campaign, CampaignFinding
 from repro.traces.finding import Finding

@@ -15,7 +15,7 @@ PAUSE_S = 0.5
 # Without a single node for so long the work cannot go on.
 ALONE_S = 120.0
 # After an interrupt: for what is under way to say what it has come to.
-PATIENCE_S = 20.0
+PATIENCE_S = 5.0
 
 
 class Dispatcher(Generic[W]):

@@ -16,7 +16,7 @@ from fuzz.cluster.dispatcher import Dispatcher
 from fuzz.cluster.nodes import Answer, Nodes
 from fuzz.cluster.schedule import LOSSES_SUSPECT
 from fuzz.stats import CampaignStats, Plan
-from repro.commands.interrupts import held
+from repro.commands.interrupts import held, let_in
 from repro.ledger.rows import CaseRow
 from repro.traces.campaign import Campaign, Progress
 from repro.traces.finding import Finding
@@ -50,7 +50,8 @@ class Drive:
     def work(self) -> Campaign:
         """Run the campaign to its end. KeyboardInterrupt stops all nodes, and what they have come to counts."""
         try:
-            stopped, error = self._work()
+            with let_in():
+                stopped, error = self._work()
         except KeyboardInterrupt:
             stopped, error = "interrupted", ""
         except OSError as trouble:
@@ -58,13 +59,15 @@ class Drive:
         if self._schedule.in_flight:
             self._stopping = True
             # A second interrupt waits for nothing.
-            with contextlib.suppress(KeyboardInterrupt):
+            with contextlib.suppress(KeyboardInterrupt), let_in():
                 self._hear(self._dispatcher.stop())
         return self._campaign(stopped, error)
 
     def _work(self) -> tuple[str, str]:
         """Why it stopped, and what went wrong."""
         while True:
+            for lost in self._schedule.given_up:
+                self._cutter.ran(lost.chunk, None)
             while not self._done and self._dispatcher.send(self._left):
                 pass
             if self._board.cannot_run:
@@ -137,7 +140,7 @@ class Drive:
         for row in rows:
             self._office.note(row)
         if part.stopped == "cases" and not chunk.settle:
-            self._cutter.took(chunk, spent)
+            self._cutter.ran(chunk, part.cases, spent)
         for settle in self._board.take(chunk, part, self._seconds):
             self._schedule.add(settle)
 
@@ -154,8 +157,13 @@ class Drive:
             transitions=len(total.transitions),
             transitions_possible=total.transitions_possible,
             findings=total.findings,
-            doing=f"{self._schedule.nodes} nodes, {self._schedule.slots} slots{lost}; {(at_work or ['running'])[0]}",
+            doing=f"{self._where}{lost}; {(at_work or ['running'])[0]}",
         )
+
+    @property
+    def _where(self) -> str:
+        nodes, slots = self._schedule.nodes, self._schedule.slots
+        return f"{nodes} nodes, {slots} slots" if nodes > 1 else f"{slots} workers"
 
     def _campaign(self, stopped: str, error: str) -> Campaign:
         """All of it. A chunk that was lost, and that nobody has done, is an error of ours, never a finding."""

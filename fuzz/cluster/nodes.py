@@ -1,5 +1,5 @@
 """What a driver needs of a cluster: nodes that come and go, and what they say of the work that they were sent.
-fuzz/cluster/on_ray.py is one such; tests have another, in which everything that can be lost is."""
+on_ray.py and processes.py have one each; tests have another, in which everything that can be lost is."""
 
 from __future__ import annotations
 

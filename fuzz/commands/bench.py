@@ -100,7 +100,7 @@ def _measure_together(context: CommandContext, plan: Plan, alone: _Alone, mixes:
     """These mixes on several workers, beside what one alone gave, if that was measured."""
     for mix in mixes:
         timed = _timed(context, plan) if mix == "rounds" else plan
-        together = context.shared_campaign(timed, mix, bench.WHOLE_ROUNDS, warm=True)
+        together = context.shared_campaign(timed, mix=mix, numbers=bench.WHOLE_ROUNDS, warm=True)
         figures = bench.figures(f"{plan.target} {bench.NAMES[mix]}", together)
         context.say(*figures)
         if single := alone.campaigns.get(mix):

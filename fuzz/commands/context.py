@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
-import sys
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
 from pathlib import Path
@@ -15,15 +13,13 @@ from typing import Any
 from fuzz.aiming import aim_of
 from fuzz.campaign import campaign
 from fuzz.case_source import CaseStream
+from fuzz.cluster.chunk import Cutter
+from fuzz.cluster.drive import Drive
 from fuzz.commands import cluster
 from fuzz.commands.session_hooks import Place, session_hooks
 from fuzz.draw.corpus import SharedCorpus
-from fuzz.draw.rounds import EVERY, part, room, rounds
+from fuzz.draw.rounds import EVERY, part, rounds
 from fuzz.options import examples
-from fuzz.parallel.coordinator import Coordinator
-from fuzz.parallel.merge import with_seeds
-from fuzz.parallel.scheduler import RoundScheduler
-from fuzz.parallel.shard import plan_to_json
 from fuzz.stats import Plan
 from fuzz.triage import Hooks
 from reports.campaign import summary
@@ -36,7 +32,6 @@ from repro.commands.cli import BadInput
 from repro.commands.interrupts import held
 from repro.ledger.known import Issue, load
 from repro.ledger.run import LedgerRun
-from repro.shrinking.store import keep
 from repro.traces.campaign import Campaign, Replay, dumps
 from runners.processes.served import setups_per_session
 from runners.processes.warm import room_for
@@ -73,31 +68,23 @@ class CommandContext:
 
     def hooks(self, target: Target) -> AbstractContextManager[Hooks]:
         """A target's pool and everything else that a campaign is given."""
+        options = self.options
         place = Place(
             target=target,
             out=self.out,
             log=self.log(target),
-            timeout_s=self.options.timeout,
-            standbys=self.standbys(target, 1),
-            setups_per_session=self.setups_per_session(target),
+            timeout_s=options.timeout,
+            standbys=room_for(target.engine) if options.standbys is None else options.standbys,
+            setups_per_session=options.setups_per_session or setups_per_session(target.engine),
             issues=self.issues,
-            traces=self.options.keep_traces,
+            traces=options.keep_traces,
         )
         return session_hooks(place, self.ledger, self.display.tell, remember=self.corpus.remember)
 
-    def standbys(self, target: Target, workers: int) -> int:
-        """How many sessions each of these workers may open ahead."""
-        asked: int | None = self.options.standbys
-        return room_for(target.engine, workers) if asked is None else asked
-
-    def setups_per_session(self, target: Target) -> int:
-        """How many setups a session process of this target may serve."""
-        return self.options.setups_per_session or setups_per_session(target.engine)
-
-    def log(self, target: Target, number: int | None = None) -> Path:
+    def log(self, target: Target) -> Path:
         """Where a worker's prints go."""
         name = re.sub(r"[^A-Za-z0-9.]+", "-", str(target)).strip("-")
-        return self.out / (f"worker-{name}.log" if number is None else f"worker-{name}-{number}.log")
+        return self.out / f"worker-{name}.log"
 
     def plan(self, target: Target, **limits: Any) -> Plan:
         options = self.options
@@ -124,9 +111,9 @@ class CommandContext:
         if not numbers:
             raise BadInput(f"--shard {index}/{count}: {limit} cases are too few rounds of {a_round} for so many parts")
         if getattr(self.options, "cluster", None):
-            done = self.put(cluster.campaign(self.options, plan, self.out, self.ledger, self.display))
+            done = self.shared_campaign(plan)
         elif self.options.workers > 1:
-            done = self.shared_campaign(plan, "rounds", numbers, limit)
+            done = self.shared_campaign(plan, numbers=numbers, limit=limit)
         else:
             aim = aim_of(plan.aim)
             cases = rounds(plan.seed, plan.runner, plan.backend, a_round, numbers, limit, aim)
@@ -147,38 +134,24 @@ class CommandContext:
         return done
 
     def shared_campaign(
-        self, plan: Plan, mix: str, numbers: range = EVERY, limit: int | None = None, *, warm: bool = False
+        self,
+        plan: Plan,
+        *,
+        mix: str = "rounds",
+        numbers: range = EVERY,
+        limit: int | None = None,
+        warm: bool = False,
     ) -> Campaign:
-        """One campaign of several processes. mix: as of bench.a_round. numbers, limit: which rounds it has, and as of
-        room(). warm: whether they start their clocks only once each has run a case."""
-        options = self.options
-        devices: Sequence[str] = visible(len(gpus())) if plan.target.engine == "cuda" else ()
-        tasks = [
-            {
-                "plan": plan_to_json(dataclasses.replace(plan, cases=None)),
-                "mix": mix,
-                "warm": warm,
-                "cases_per_setup": options.cases_per_setup,
-                "numbers": [numbers.start, numbers.stop, numbers.step],
-                "limit": limit,
-                "timeout": options.timeout,
-                "out": str(self.out),
-                "log": str(self.log(plan.target, number)),
-                "device": device,
-                "standbys": self.standbys(plan.target, options.workers),
-                "setups_per_session": self.setups_per_session(plan.target),
-                "ledger": str(self.ledger.path or ""),
-                "run": self.ledger.run,
-                "keep_traces": options.keep_traces,
-                "known_issues": str(getattr(options, "known_issues", None) or ""),
-            }
-            for number, device in enumerate(spread(options.workers, devices))
-        ]
-        limits = (plan.cases, None) if numbers.stop == EVERY.stop else (None, len(numbers))
-        scheduler = RoundScheduler(
-            limits[0], lambda place: room(None, options.cases_per_setup, numbers[place]), limits[1]
-        )
-        coordinator = Coordinator(plan, scheduler, self.display.tell)
-        with held():
-            done = coordinator.work([sys.executable, "-m", "fuzz", "shard"], tasks)
-            return self.put(with_seeds(done, lambda finding: str(keep(self.out, finding))))
+        """One campaign of several processes. mix, numbers, limit: as of a Cutter. warm: the clock starts once each of
+        them has run a case."""
+        options, run = self.options, self.ledger.run
+        seconds, cases = cluster.CHUNK_S, plan.cases if limit is None else None
+        if getattr(options, "cluster", None):
+            seconds, nodes = options.chunk_seconds, cluster.on_nodes(options, plan, run)
+        else:
+            devices = spread(options.workers, visible(len(gpus())) if plan.target.engine == "cuda" else ())
+            nodes = cluster.here(options, plan, run, self.out, self.log(plan.target), devices, warm=warm)
+        cutter = Cutter(plan, options.cases_per_setup, cases, seconds, numbers=numbers, limit=limit, mix=mix)
+        office = cluster.office(self.out, self.ledger, self.display)
+        with nodes as opened, held():
+            return self.put(Drive(dataclasses.replace(plan, cases=None), cutter, opened, office).work())

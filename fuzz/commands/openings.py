@@ -15,6 +15,7 @@ from repro.cases.atomic_file import write_text
 from repro.cases.case import Target
 from repro.traces.exit_codes import ExitCode
 from runners.processes.pool import Pool
+from runners.processes.served import setups_per_session
 
 _SESSION = "runners.sessions.opening"
 
@@ -43,7 +44,7 @@ def _timed(context: CommandContext, plan: Plan) -> Iterator[Opening]:
     """Setups of rounds, each with its first two cases in a session of its own; the first, which starts the worker and
     may compile kernels, is not counted."""
     options = context.options
-    log, served = context.log(plan.target), context.setups_per_session(plan.target)
+    log, served = context.log(plan.target), options.setups_per_session or setups_per_session(plan.target.engine)
     with Pool(plan.target, timeout_s=options.timeout, log=log, session=_SESSION, setups_per_session=served) as pool:
         for number in range(1 + options.openings):
             cases = list(islice(round_cases(plan.seed, number, plan.runner, plan.backend, 2), 2))

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fuzz.bench import small_cases
 from fuzz.cluster.campaign_work import CampaignWork
 from fuzz.cluster.piece import PieceWork
 from fuzz.cluster.slot import Do, Slot
@@ -53,25 +54,29 @@ def _main_of(package: str) -> Callable[[Sequence[str]], int]:
 
 @contextmanager
 def hooks_of(job: Mapping[str, Any]) -> Iterator[Hooks]:
-    """The hooks of a campaign's job."""
-    target, out = Target.parse(job["target"]), Path(job["out"])
+    """The hooks of a campaign's job, whose processes have all in their own folder, or what a person reads elsewhere."""
+    target, own = Target.parse(job["target"]), Path(job["out"])
+    log = Path(job["log"]) if "log" in job else own / "worker.log"
     issues: tuple[Issue, ...] = ()
     if job["known_issues"]:
-        known = out / "known_issues.toml"
+        known = own / "known_issues.toml"
         known.write_text(job["known_issues"])
         issues = load(known)
     asked: int | None = job["standbys"]
     place = Place(
         target=target,
-        out=out,
-        log=out / "worker.log",
+        out=Path(job.get("findings", own)),
+        log=log.with_stem(f"{log.stem}-{own.name}"),
         timeout_s=job["timeout"],
         # Cores and GPUs are shared out among the slots, each of which sees one GPU. With a single core nothing opens
         # ahead.
         standbys=room_for(target.engine, job["slots"], devices=job["devices"]) if asked is None else asked,
         setups_per_session=job["setups_per_session"] or setups_per_session(target.engine),
         issues=issues,
+        traces=job.get("traces", False),
     )
-    # What is to be stored goes back with the result.
+    # Rows of the ledger go back with the result, and the finding as it is then.
     with session_hooks(place, LedgerRun(), lambda progress: None) as hooks:
+        if job.get("warm"):
+            hooks.run(next(small_cases(job["runner"], job["backend"], 0, 1)))
         yield hooks

@@ -93,21 +93,13 @@ class BegunRounds:
 
 class Rounds(Iterator[Case]):
     """The cases of the rounds with these numbers, one after the other. Mutable: it knows which round it is at.
-    limit: of the whole campaign that they are a part of, as in room()."""
+    drawn: the cases of a round. limit: of the whole campaign that they are a part of, as in room()."""
 
     def __init__(
-        self,
-        seed: int,
-        runner: str,
-        backend: str,
-        cases_per_setup: int,
-        numbers: range = EVERY,
-        limit: int | None = None,
-        aim: Aim = ANY,
+        self, drawn: Callable[[int], Iterator[Case]], cases_per_setup: int, numbers: range, limit: int | None
     ) -> None:
         def cases_of(number: int) -> Iterator[Case]:
-            drawn = round_cases(seed, number, runner, backend, cases_per_setup, aim)
-            return islice(drawn, room(limit, cases_per_setup, number))
+            return islice(drawn(number), room(limit, cases_per_setup, number))
 
         self._rounds = BegunRounds(cases_of)
         self._ahead = numbers  # those that have not begun
@@ -142,7 +134,11 @@ def rounds(
     aim: Aim = ANY,
 ) -> Rounds:
     """Round after round: for ever, or those with these numbers. aim: what all setups have."""
-    return Rounds(seed, runner, backend, cases_per_setup, numbers, limit, aim)
+
+    def drawn(number: int) -> Iterator[Case]:
+        return round_cases(seed, number, runner, backend, cases_per_setup, aim)
+
+    return Rounds(drawn, cases_per_setup, numbers, limit)
 
 
 def cases_before(number: int, cases_per_setup: int) -> int:

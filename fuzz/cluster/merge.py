@@ -1,27 +1,26 @@
-"""One campaign out of those of several shards that worked on it at the same time."""
+"""One campaign out of its parts, which several processes have run."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fuzz.reasons import merged as reasons
 from repro.cases.sort_key import sort_key
 from repro.traces.campaign import Campaign, CampaignFinding, Covered, Transition
-from repro.traces.finding import Finding
 
-# Why campaigns stopped, by how much that means for the whole: one shard's error is the campaign's.
+# Why campaigns stopped, by how much that means for the whole: one part's error is the campaign's.
 _STOPPED_ORDER = ("error", "interrupted", "first finding", "time", "cases", "cannot run")
 
 
 def merged(parts: Sequence[Campaign]) -> Campaign:
-    """Counts are added, findings are joined by fingerprint, and the time is that of the shard that took longest."""
+    """Counts are added, findings are joined by fingerprint, and the time is that of the longest part."""
     first = parts[0]
     covered: Counter[Transition] = Counter()
     for part in parts:
         covered.update({transitions.transition: transitions.count for transitions in part.transitions})
-    # A transition that one shard missed may have been made by another.
+    # A transition that one part missed may have been made by another.
     missing = {transition for part in parts for transition in part.transitions_missing} - covered.keys()
     stopped = [part.stopped for part in parts]
     if "first finding" in stopped:
@@ -59,14 +58,6 @@ def merged(parts: Sequence[Campaign]) -> Campaign:
     )
 
 
-def with_seeds(whole: Campaign, keep: Callable[[Finding], str]) -> Campaign:
-    """The campaign with every finding stored: the shard that was to store one may have died before."""
-    findings = (
-        found if found.seed else dataclasses.replace(found, seed=keep(found.finding)) for found in whole.findings
-    )
-    return dataclasses.replace(whole, findings=tuple(findings))
-
-
 def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for part in counts:
@@ -84,7 +75,7 @@ def _verdicts(parts: Sequence[Campaign]) -> dict[str, dict[str, int]]:
 
 
 def _findings(findings: Iterable[CampaignFinding]) -> tuple[CampaignFinding, ...]:
-    """For each fingerprint the best known form, when the first shard saw it, and in how many cases all of them did."""
+    """For each fingerprint the best known form, when it was seen first, and in how many cases."""
     forms: dict[str, list[CampaignFinding]] = {}
     for found in findings:
         forms.setdefault(found.fingerprint, []).append(found)

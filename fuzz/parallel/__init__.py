@@ -1,1 +1,0 @@
-"""One campaign over several processes."""
