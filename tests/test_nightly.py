@@ -164,7 +164,7 @@ def test_nothing_measured_is_noticed() -> None:
 def test_a_summary_escapes_what_it_tells() -> None:
     told = "\n".join(summary(history("f"), "1", ["<script>alert(1)</script> | *bold* [x](y)\n# head"], []))
     assert "nightly: red" in told
-    assert "&lt;script>alert(1)&lt;/script> \\| \\*bold\\* \\[x\\](y) \\# head" in told
+    assert "\\<script\\>alert(1)\\</script\\> \\| \\*bold\\* [x]\\(y) # head" in told
     assert "| 0.5.13/emulated | 0 | 0 | 1 | 0 |" in told
     assert "nightly: green" in next(summary(history("p"), "1", [], []))
 

@@ -19,7 +19,7 @@ _COMMAND = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 # What is markup in a line of Markdown. Links need the bracket behind a text; an underscore within a name is none.
-_MARKUP = re.compile(r"[\\`*<>|~$]|(?<!\w)_|_(?!\w)|(?<=\])[(\[:]|!(?=\[)|^(?:[#+=-])")
+_MARKUP = re.compile(r"[\\`*<>|~$]|(?<!\w)_|_(?!\w)|(?<=\])[(\[:]|!(?=\[)|&(?=#?\w+;)|^(?:[#+=-])")
 _MENTION = re.compile(r"(?<!\w)@(?=[\w-])")
 _FENCE = re.compile(r"`{3,}")
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
 
+from repro.cases.places import markdown
 from repro.ledger.explain import Explained
 from repro.ledger.known import Issue
 from repro.ledger.read import History
@@ -154,7 +155,7 @@ def summary(history: History, run: str, red: Sequence[str], skipped: Sequence[st
         if texts:
             yield f"**{title}**"
             yield ""
-            yield from (f"- {_escaped(text)}" for text in texts)
+            yield from (f"- {markdown(text)}" for text in texts)
             yield ""
     yield from _table("Stored seeds and known findings", ("target", *STATUSES), _checks(history, run))
     yield from _table("Fixes", ("fix", "runner", "engine", "holds"), _fixes(history, run))
@@ -170,7 +171,7 @@ def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -
         yield f"| {' | '.join(heads)} |"
         yield f"|{'---|' * len(heads)}"
         for row in rows:
-            yield f"| {' | '.join(_escaped(str(cell)) for cell in row)} |"
+            yield f"| {' | '.join(markdown(str(cell)) for cell in row)} |"
         yield ""
 
 
@@ -206,9 +207,3 @@ def _campaigns(history: History, run: str) -> list[tuple[object, ...]]:
         )
         for done in (row.campaign for row in history.campaigns if row.run == run)
     ]
-
-
-def _escaped(text: str) -> str:
-    """Text that Markdown leaves as it is, on one line."""
-    line = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
-    return "".join(f"\\{c}" if c in "\\`*_[]|#!~" else c for c in line)

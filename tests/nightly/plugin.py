@@ -23,6 +23,7 @@ import pytest
 
 from fuzz.draw.profiles import NIGHTLY, PROFILES, Profile
 from repro.cases.case import Target
+from repro.cases.places import log, markdown
 from repro.commands.interrupts import interruptible
 from repro.ledger.gate import Color, Judgement, changes, measured, summary
 from repro.ledger.known import BadIssues, Issue, load
@@ -150,14 +151,15 @@ class Nightly:
 
     def conclude(self, judgement: Judgement, item: pytest.Item) -> None:
         """End a test as its judgement says, which is in its report and in the JUnit XML, too."""
+        text = log(judgement.text)
         match judgement.color:
             case Color.RED:
-                item.user_properties += [(Color.RED.value, line) for line in judgement.text.splitlines()]
-                pytest.fail(judgement.text, pytrace=False)
+                item.user_properties += [(Color.RED.value, line) for line in text.splitlines()]
+                pytest.fail(text, pytrace=False)
             case Color.KNOWN:
-                pytest.xfail(judgement.text)
+                pytest.xfail(text)
             case Color.SKIPPED:
-                pytest.skip(judgement.text)
+                pytest.skip(text)
 
     def release(self, target: Target) -> str:
         return release_under(target)
@@ -219,7 +221,7 @@ class Nightly:
             self._stack.close()
         except BadLedger as error:
             self.red.append(str(error))
-            self.changes, text = [], f"## eagleeye nightly: red\n\n{error}\n"
+            self.changes, text = [], f"## eagleeye nightly: red\n\n{markdown(str(error))}\n"
         if self.red and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if os.environ.get(STEP_SUMMARY):
@@ -230,7 +232,7 @@ class Nightly:
         if self.is_first and not self.listing:
             terminalreporter.section("nightly")
             for line in self.lines():
-                terminalreporter.write_line(line)
+                terminalreporter.write_line(log(line))
 
     def lines(self) -> Iterator[str]:
         for title, texts in (

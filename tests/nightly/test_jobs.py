@@ -19,6 +19,7 @@ from oracles.catalogue import judge_all, overall
 from repro.cases import codec
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Target
+from repro.cases.places import log
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
 from repro.ledger.explain import Explained, Explainer
 from repro.ledger.gate import Color, Judgement, judge_campaign, judge_check, judge_fix, judge_issue
@@ -238,7 +239,7 @@ def command(words: list[str], nightly: Nightly, seconds: float) -> subprocess.Co
             process.terminate()  # it keeps its findings, and ends its workers
             process.communicate()
             raise
-    print(out, err, sep="\n")
+    print(log(out), log(err), sep="\n")
     return subprocess.CompletedProcess(line, process.returncode, out, err)
 
 
