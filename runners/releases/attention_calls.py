@@ -43,12 +43,12 @@ def of_the_runner(own: bool) -> Iterator[None]:
 
 
 def are_own() -> bool:
-    """Whether calls are now those of the runner that is driven."""
+    """True while calls are those of the runner that is driven."""
     return _own
 
 
 def ranks_tokens() -> tuple[int, int]:
-    """How many tokens parallel layers are told that this rank has, and that all ranks have; -1 where nobody has told
+    """The numbers of tokens that parallel layers are told for this rank and for all ranks; -1 where nobody has told
     them."""
     from sglang.srt.layers import dp_attention
 

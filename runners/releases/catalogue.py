@@ -1,4 +1,4 @@
-"""Which adapter drives which runner of which release: the last whose first release is not newer."""
+"""The adapter of each runner and release: the last whose first release is not newer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NotDriven(Unsupported):
 
 
 def is_adapted(release: str) -> bool:
-    """Whether an adapter was written for this release, rather than for an older one."""
+    """True if an adapter was written for this release, rather than for an older one."""
     return release_order(release) <= release_order(NEWEST)
 
 
@@ -99,8 +99,9 @@ def load(release: str, runner: str) -> Adapter:
 
 
 def parts(release: str, runner: str) -> Callable[..., Any]:
-    """What drives this runner in this release, by name: of the newest module of exceptions that is not newer, else of
-    the runner's family, which is data, else of its adapter. NotDriven if this release does not have the runner."""
+    """The functions that drive this runner in this release, by name: of the newest module of exceptions that is not
+    newer, else of the runner's family, which is data, else of its adapter. NotDriven if this release does not have the
+    runner."""
     facts = RUNNER_FACTS[runner]
     if facts.until and release_order(facts.until) < release_order(release):
         raise NotDriven(f"sglang {release} is newer than {facts.until}, the last release that has the {runner} runner")

@@ -1,4 +1,4 @@
-"""What changed in how a batch is laid out and a graph is launched, chosen by what this sglang has."""
+"""Differences in how a batch is laid out and a graph is launched, chosen by what this sglang has."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ def replayed(runner: Any, batch: Any, *more: Any) -> Any:
 
 
 def verify_spelling() -> str:
-    """How the fields of a verify input that lead through the tree begin: misspelt in 0.5.10.post1."""
+    """The beginning of the names of a verify input's fields that lead through the tree: misspelt in 0.5.10.post1."""
     return "retrieve" if "retrieve_index" in EagleVerifyInput.__dataclass_fields__ else "retrive"

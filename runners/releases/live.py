@@ -1,5 +1,5 @@
-"""What an adapter gives and takes: the parts of a live sglang, a batch as named tensors, and the two halves of an
-adapter: a Family, which is the same for every release, and the functions of one generation of releases."""
+"""The values that an adapter gives and takes: the parts of a live sglang, a batch as named tensors, and the two halves
+of an adapter: a Family, which is the same for every release, and the functions of one generation of releases."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a tensor lies among packed ones. offset, strides: in its own elements. start, size, gap: in bytes; the gap
-    is what lies between it and the next one."""
+    """The place of a tensor among packed ones. offset, strides: in its own elements. start, size, gap: in bytes; the
+    gap is what lies between it and the next one."""
 
     name: str
     dtype: torch.dtype
@@ -112,7 +112,7 @@ class Rows:
 
 @functools.lru_cache(maxsize=1024)
 def _places(kinds: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]) -> dict[str, _Place]:
-    """Where tensors of these names, dtypes and shapes lie."""
+    """The places of tensors of these names, dtypes and shapes."""
     places, start = {}, 0
     for name, dtype, shape in kinds:
         strides = tuple(math.prod(shape[n + 1 :]) for n in range(len(shape)))
@@ -136,7 +136,7 @@ def _unpacked(packed: torch.Tensor, places: Mapping[str, _Place]) -> dict[str, t
 
 
 def _read(data: bytes, dtype: torch.dtype) -> torch.Tensor:
-    """As a tensor of its own; torch has no buffers of nothing."""
+    """The bytes as a tensor of its own; torch has no empty buffers."""
     return torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
 
 
@@ -159,7 +159,7 @@ RETURNED = "returned_hidden_states"
 
 
 def buffers_of(runner: Any) -> Any:
-    """Where a graph runner keeps its input buffers."""
+    """The input buffers of a graph runner."""
     return runner.buffers
 
 
@@ -174,23 +174,23 @@ def mha_cache(model_runner: Any) -> list[torch.Tensor]:
 
 
 def keys_and_values(pool: Any) -> list[torch.Tensor]:
-    """As what they are: pools keep those of eight bits as bytes."""
+    """Keys and values in their dtype: pools keep those of eight bits as bytes."""
     return [tensor.view(pool.dtype) for tensor in (*pool.k_buffer, *pool.v_buffer)]
 
 
 def no_others(live: Live) -> Sequence[Any]:
-    """Where only the runner's own model runs."""
+    """No other model runs before the call."""
     return ()
 
 
 def no_reference(live: Live) -> Reference | None:
-    """Where nobody has written one."""
+    """No float64 reference exists for this runner."""
     return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What the batches of one runner are made of, in every release.
+    """The batches of one runner, as data that is the same in every release.
 
     given: the batch as host arrays under their names in the trace, one row per request: of the setup, req_to_token
     and the requests. flat: those of them that sglang takes as one row of all. noisy: those in the model's dtype, by
@@ -235,7 +235,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """How one generation of sglang is driven. The functions are those of a module of this package.
+    """The functions that drive one generation of sglang, each of a module of this package.
 
     build: construct workers for a setup. capture: build the graph runner, which captures.
     batch: make a ForwardBatch of rows. graph, eager: run one. neutral: what padded rows hold where it is not zero.

@@ -21,7 +21,7 @@ _WEIGHTS_DATA = 27338  # any constant: weights are part of the meaning of a seed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folders:
-    """Where the configurations of the target and of the draft model lie."""
+    """The folders of the target's and of the draft model's configurations."""
 
     target: Path
     draft: Path
@@ -158,8 +158,8 @@ def fill_weights(model: torch.nn.Module) -> None:
 
 
 def _is_eagles_first(name: str, parameter: torch.Tensor) -> bool:
-    """Whether it is what makes EAGLE's draft model out of a token and the hidden states of the draft before: without a
-    norm before attention they would grow threefold with every draft, and after ten be no numbers any more."""
+    """True for the layer that joins a token and the hidden states of the draft before, in EAGLE's draft model: without
+    a norm before attention they would grow threefold with every draft, and after ten be no numbers any more."""
     return name.endswith("fc.weight") and parameter.shape[1] == 2 * parameter.shape[0]
 
 

@@ -1,4 +1,4 @@
-"""What sglang itself refuses, in its words: a setup that it does not claim to support is unsupported, and no finding.
+"""Refusals of sglang itself, in its words: a setup that it does not claim to support is unsupported, and no finding.
 
 Whatever else it raises while it is built is one, so that a new refusal is looked at before it stands here.
 """
@@ -27,7 +27,7 @@ class Refusal:
     older: str = ""
 
     def lack(self) -> str:
-        """What the environment lacks of what the row names, for a person; empty if nothing."""
+        """The part of what the row names that the environment lacks, for a person; empty if none."""
         if self.absent:
             return "" if importlib.util.find_spec(self.absent) else f"{self.absent} is not installed"
         return pinned.older_here(self.older) if self.older else ""

@@ -1,5 +1,6 @@
-"""What a process of sglang must let go of before it builds workers for another setup: what sglang keeps beside them, in
-its modules. What does not depend on a setup stays: imports, compiled kernels, traced functions, the CUDA context."""
+"""State that a process of sglang must let go of before it builds workers for another setup: what sglang keeps beside
+them, in its modules. What does not depend on a setup stays: imports, compiled kernels, traced functions, the CUDA
+context."""
 
 from __future__ import annotations
 

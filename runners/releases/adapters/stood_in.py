@@ -1,4 +1,4 @@
-"""Which of sglang's objects a runner's session has for real, and what stands in for the others: for the trace's facts.
+"""Stand-ins for sglang's objects in a runner's session, and the objects that are real: for the trace's facts.
 
 The engine's own stand-ins (graphs, native code) are another matter: docs/engines.md.
 """

@@ -1,4 +1,4 @@
-"""What attention was given in an eager pass that no graph stands beside, under the names that graphs' metadata has."""
+"""Attention's metadata in an eager pass without a graph beside it, under the names that graphs' metadata has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _FULL, _SLIDING = ("kv_indptr", "kv_indices", "qo_indptr"), ("window_kv_indptr",
 
 
 def eager_metadata(setup: Setup, backend: Any) -> Mapping[str, torch.Tensor]:
-    """Of the attention backend that planned the pass, [calls, ...]: of one for several draft steps, a call each.
+    """The metadata of the attention backend that planned the pass, [calls, ...]: of one for several draft steps, a call
+    each.
 
     Triton's alone: the others hold theirs in their kernels' plans, and what they read is seen as it is read.
     """

@@ -69,8 +69,8 @@ class Calls:
         self._open: tuple[int, list[Call]] | None = None
 
     def of(self, queries: int, sequences: int) -> list[Call]:
-        """Of the graph with so many queries; of several, the first with so many sequences, if one has: layers that go
-        over other numbers of tokens have as many queries in other buckets. IndexError if none was captured."""
+        """The calls of the graph with so many queries; of several, the first with so many sequences, if one has: layers
+        that go over other numbers of tokens have as many queries in other buckets. IndexError if none was captured."""
         if queries not in self._graphs:
             raise IndexError(f"no graph of {queries} queries: {sorted(self._graphs)}")
         graphs = self._graphs[queries]

@@ -1,4 +1,4 @@
-"""What FlashAttention 3 reads, under the names that the other backends' metadata has: made of the page tables, lengths
+"""FlashAttention 3's metadata under the names that the other backends' metadata has: made of the page tables, lengths
 and query starts of a graph's calls, as a kernel reads them."""
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def static(backends: Iterable[Any]) -> Mapping[str, torch.Tensor]:
 def metadata(
     calls: Sequence[Call], *, queries: int, each: int, used: int, page_size: int = 0
 ) -> Mapping[str, torch.Tensor]:
-    """Of a graph's calls. queries: of the whole batch; each: queries of a sequence; used: at least so many entries in
-    kv_indices. Two calls whose results are merged count as one.
+    """The metadata of a graph's calls. queries: of the whole batch; each: queries of a sequence; used: at least so many
+    entries in kv_indices. Two calls whose results are merged count as one.
 
     kv_indptr, qo_indptr: [calls, sequences + 1]; kv_indices: [calls, used]; custom_mask: of the first call, whether
     each query reads each key of its sequence, flat; mask_indptr: [sequences + 1]; page_rows: [rows of all page tables,
-    4], the number of the table, the row, its length and how many tokens it has room for. Of calls with a window all
-    but page_rows begin with "window_", and where their layers have KV slots of their own, those are the full layers'
-    slots of the same tokens: page_size is given then."""
+    4], the number of the table, the row, its length and how many tokens it has room for. Of calls with a window all but
+    page_rows begin with "window_", and where their layers have KV slots of their own, those are the full layers' slots
+    of the same tokens: page_size is given then."""
     found: dict[str, Array] = {"page_rows": _page_rows(calls)}
     for is_windowed, prefix in ((True, "window_"), (False, "")):
         own = [parts for parts in _merged(calls) if (max(parts[0].window) >= 0) is is_windowed]
@@ -155,6 +155,6 @@ def _row(slots: Iterable[int], width: int) -> Ints:
 
 
 def _query_starts(call: Call, sequences: int) -> Ints:
-    """Of a call that has a row for each query, those of whole sequences."""
+    """The query starts of whole sequences, of a call that has a row for each query."""
     starts = np.array(call.query_starts.tolist(), dtype=np.int64)
     return starts[:: max(1, (starts.size - 1) // sequences)]

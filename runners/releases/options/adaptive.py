@@ -32,7 +32,7 @@ _switches: WeakKeyDictionary[Any, Array] = WeakKeyDictionary()
 
 
 def arguments(setup: Setup, folder: Path, known: Container[str]) -> dict[str, Any]:
-    """What ServerArgs, which knows these arguments, is told of a worker that starts with another number of steps.
+    """The arguments of ServerArgs, which knows these names, for a worker that starts with another number of steps.
     folder: for the file that names both. Unsupported where sglang has no such workers."""
     if not setup.adaptive:
         return {}
@@ -95,8 +95,8 @@ def captured(live: Live, held: str, capture: Callable[[], Any], verifier: Callab
 
 
 def switches(runner: Any) -> Array | None:
-    """Of a runner of a worker that adapts: by switch the number of steps that was asked for, and what worker and draft
-    worker go by then: steps, and draft tokens but one. [3, 5]."""
+    """The switches of an adaptive worker's runner: by switch the number of steps that was asked for, and what worker
+    and draft worker go by then: steps, and draft tokens but one. [3, 5]."""
     return _switches.get(runner)
 
 

@@ -1,4 +1,4 @@
-"""What sglang's speculative algorithms differ in, release by release the same: models, vocabularies, KV caches."""
+"""Differences between sglang's speculative algorithms, the same in each release: models, vocabularies, KV caches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AUXILIARY = 3  # layers of the target whose hidden states EAGLE3's draft model i
 
 
 def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Of target and draft model."""
+    """The configurations of target and draft model."""
     if setup.algorithm == "EAGLE3":
         draft_only = {"draft_vocab_size": draft_vocab(setup), **mrope.config(setup)}
         return model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle3") | draft_only
@@ -34,12 +34,12 @@ def hot_tokens(setup: Setup) -> Ints:
 
 
 def draft_vocab(setup: Setup) -> int:
-    """How many tokens the draft model knows; it is by its own numbers that topk_index names them."""
+    """The number of tokens that the draft model knows; topk_index names them by its own numbers."""
     return len(hot_tokens(setup)) if setup.algorithm == "EAGLE3" else setup.vocab_size
 
 
 def verified_size(setup: Setup) -> int:
-    """How wide the hidden states are that the target hands to the draft model after a verify."""
+    """The width of the hidden states that the target hands to the draft model after a verify."""
     return setup.hidden_size * (AUXILIARY if setup.algorithm == "EAGLE3" else 1)
 
 

@@ -67,7 +67,7 @@ def gathered(runner: Any) -> dict[str, torch.Tensor]:
 
 
 class _Two:
-    """What gives the ranks, with two of them."""
+    """A source of ranks, with two of them."""
 
     def __init__(self, one: Any) -> None:
         self._one = one

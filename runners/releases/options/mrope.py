@@ -18,14 +18,14 @@ AXES = 3  # time, height, width
 
 
 def sections(setup: Setup) -> list[int]:
-    """How many of a head's pairs each axis turns: all of them together, and the first axis most."""
+    """The number of a head's pairs that each axis turns: all of them together, and the first axis most."""
     pairs = setup.head_dim // 2
     each = pairs // AXES
     return [pairs - (AXES - 1) * each, each, each]
 
 
 def config(setup: Setup) -> Mapping[str, Any]:
-    """What the draft model's Hugging Face configuration says of it."""
+    """The part of the draft model's Hugging Face configuration."""
     return {"rope_scaling": {"rope_type": "default", "mrope_section": sections(setup)}} if setup.mrope else {}
 
 
@@ -40,12 +40,12 @@ def given(setup: Setup, requests: Sequence[Request], positions: Ints) -> Given:
 
 
 def fields(rows: Rows) -> Mapping[str, torch.Tensor]:
-    """Of a ForwardBatch: [axes, tokens]."""
+    """The fields of a ForwardBatch: [axes, tokens]."""
     return {NAME: rows[NAME].flatten(0, 1).T.contiguous()} if NAME in rows.tensors else {}
 
 
 def is_on(runner: Any) -> bool:
-    """Whether this graph runner's draft model has them."""
+    """True if this graph runner's draft model has them."""
     owner = getattr(runner, "model_runner", None)  # a runner of several layers has one for each
     if owner is None:
         return False
@@ -53,5 +53,5 @@ def is_on(runner: Any) -> bool:
 
 
 def caller(forward_batch: Any) -> Mapping[str, Any]:
-    """What the caller may still look at; nothing where there are none."""
+    """The values that the caller may still look at, if there are any."""
     return {NAME: forward_batch.mrope_positions}

@@ -48,24 +48,24 @@ def given(setup: Setup, requests: Sequence[Request]) -> Given:
 
 
 def knows_greedy(live: Live) -> bool:
-    """Whether this release's drafts of greedy requests are their best tokens; up to 0.5.20 they are drawn as well."""
+    """True if this release's drafts of greedy requests are their best tokens; up to 0.5.20 they are drawn as well."""
     proposal = getattr(sys.modules[type(live.draft).__module__], "sample_draft_proposal", None)
     return proposal is not None and TOP_KS in inspect.signature(proposal).parameters
 
 
 def has_variants(live: Live) -> bool:
-    """Whether a draft for greedy requests alone draws nothing and so says nothing of what it was drawn from; since
+    """True if a draft for greedy requests alone draws nothing and so says nothing of what it was drawn from; since
     0.5.22, with graphs of its own."""
     return "is_all_greedy" in type(live.draft).draft_forward.__code__.co_names
 
 
 def of_spec(rows: Rows) -> Mapping[str, torch.Tensor]:
-    """What a draft input has of it."""
+    """The part of a draft input."""
     return {PROBABILITIES: rows[PROBABILITIES]} if PROBABILITIES in rows.tensors else {}
 
 
 def fields(rows: Rows, vocab_size: int, kind: Any) -> Mapping[str, Any]:
-    """Of a ForwardBatch. kind: sglang's SamplingBatchInfo."""
+    """The fields of a ForwardBatch. kind: sglang's SamplingBatchInfo."""
     if TOP_KS not in rows.tensors:
         return {}
     greedy = rows.host(TOP_KS) <= 1
@@ -86,7 +86,7 @@ def fields(rows: Rows, vocab_size: int, kind: Any) -> Mapping[str, Any]:
 
 
 def caller(forward_batch: Any) -> Mapping[str, Any]:
-    """What the caller may still look at."""
+    """The values that the caller may still look at."""
     info = forward_batch.sampling_info
     if info is None:
         return {}
@@ -95,7 +95,7 @@ def caller(forward_batch: Any) -> Mapping[str, Any]:
 
 
 def input_buffers(runner: Any) -> Mapping[str, Any]:
-    """Those of a draft runner; nothing where its drafts are not drawn at random."""
+    """The input buffers of a draft runner; nothing where its drafts are not drawn at random."""
     if getattr(runner.buffers, PROBABILITIES, None) is None:
         return {}
     held = {name: getattr(runner, name, None) for name in (TEMPERATURES, TOP_KS)}
@@ -118,7 +118,7 @@ def drawing(live: Live) -> AbstractContextManager[_Draws | None]:
 
 
 def keep(runner: Any, draws: _Draws | None) -> None:
-    """As long as there is this runner, whose graphs draw with them."""
+    """Keep the draws as long as there is this runner, whose graphs draw with them."""
     if draws is not None:
         _captured_with[runner] = draws.each
 

@@ -27,7 +27,7 @@ def cache(pool: Any) -> list[torch.Tensor]:
 
 
 def any_cache(model_runner: Any) -> list[torch.Tensor]:
-    """Of either kind of pool."""
+    """The cache of either kind of pool."""
     pool = model_runner.token_to_kv_pool
     return cache(pool) if is_hybrid(pool) else mha_cache(model_runner)
 
@@ -37,7 +37,7 @@ def is_hybrid(pool: Any) -> bool:
 
 
 def reserved(pool: Any) -> list[torch.Tensor]:
-    """Where padding writes in sliding layers; what cache() gives begins behind it."""
+    """The rows that padding writes in sliding layers; what cache() gives begins behind them."""
     if not is_hybrid(pool):
         return []
     sliding = pool.swa_kv_pool

@@ -1,4 +1,4 @@
-"""How far a right result may lie from the exact one, from the samples of rounding.py.
+"""Bounds of a right result's distance from the exact one, from the samples of rounding.py.
 
 A result's error is a sum of many roundings, each moved along by the operations behind it: about normal, with the
 spread of the samples around the exact value, which is itself only estimated. Three bounds follow, each exceeded by a
@@ -62,6 +62,6 @@ def spread(values: torch.Tensor) -> torch.Tensor:
 
 
 def everything(values: torch.Tensor, spreads: torch.Tensor) -> torch.Tensor:
-    """Of the root of the sum of squares of all errors, each token's divided by its spread: one number."""
+    """The bound of the root of the sum of squares of all errors, each token's divided by its spread: one number."""
     errors = (values - values[:1]) / spreads[..., None]
     return together(errors.flatten(1))

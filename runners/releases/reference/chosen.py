@@ -40,7 +40,7 @@ def largest(values: torch.Tensor, count: int, claimed: torch.Tensor | None = Non
 def largest_set(
     values: torch.Tensor, count: int, claimed: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As largest(), where order does not matter: indices rising."""
+    """The same as largest(), where order does not matter: indices rising."""
     order = values[0].argsort(dim=-1, descending=True, stable=True)
     exact = order[:, :count].sort(dim=-1).values
     if claimed is None:
@@ -65,5 +65,5 @@ def _sighted(values: torch.Tensor) -> torch.Tensor:
 
 
 def _beyond(differences: torch.Tensor) -> torch.Tensor:
-    """Whether rounding cannot make up for each of them, without samples."""
+    """True for each difference that rounding cannot make up for, without samples."""
     return differences[0] > bounds.each(differences)

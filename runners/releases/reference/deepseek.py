@@ -65,14 +65,14 @@ class Latent:
         return op.linear(by, outside.flatten(2), self.out)
 
     def _kept(self, latent: int) -> int:
-        """How wide the cache's row of a token is."""
+        """The width of the cache's row of a token."""
         return latent + self.cos_sin.shape[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """Of each token's experts, the best by their scores, a weighted sum; beside it a network that all tokens have.
-    router: [experts, hidden]. up, down: [experts, 2 * width, hidden] and [experts, hidden, width]. count: of a
+    """The experts: of each token's best ones, by their scores, a weighted sum; beside it a network that all tokens
+    have. router: [experts, hidden]. up, down: [experts, 2 * width, hidden] and [experts, hidden, width]. count: of a
     token's."""
 
     router: torch.Tensor
@@ -110,7 +110,7 @@ class Experts:
         return op.added(by, routed, self.shared.run(by, x))
 
     def _each(self, by: Rounding, x: torch.Tensor) -> torch.Tensor:
-        """What every expert makes of every token, [samples, tokens, experts, hidden]. Products are kept in halves
+        """The result of every expert for every token, [samples, tokens, experts, hidden]. Products are kept in halves
         (runners/engines/standins/experts.py)."""
         x = x[:, :, None].expand(-1, -1, len(self.up), -1)
         gate, up = self._linear(by, x, self.up).chunk(2, dim=-1)

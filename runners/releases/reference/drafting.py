@@ -27,7 +27,7 @@ Rank = Callable[[int, torch.Tensor], torch.Tensor]
 
 
 class Claims:
-    """What a tree that a path gave says of the choices on the way to it. named: what the target calls the tokens that
+    """The choices on the way to a tree that a path gave. named: what the target calls the tokens that
     the draft model numbers, [vocabulary]."""
 
     def __init__(self, tree: Mapping[str, torch.Tensor], topk: int, steps: int, named: torch.Tensor) -> None:
@@ -57,7 +57,7 @@ class Claims:
         return self._numbers[:, first : first + self._topk**2].reshape(-1, self._topk)
 
     def picked(self, step: int) -> torch.Tensor:
-        """Which of a step's candidates the next one goes over, by its branches, [requests, topk]."""
+        """The candidates of a step that the next one goes over, by its branches, [requests, topk]."""
         first = 1 + self._topk * (1 + step)
         return self._parents[:, first : first + self._topk] - self.first(step)
 
@@ -85,7 +85,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seedling:
-    """What a draft starts from. scores: values [samples, requests, topk], and tokens [requests, topk], of the first
+    """The start of a draft. scores: values [samples, requests, topk], and tokens [requests, topk], of the first
     candidates; hidden: [samples, requests, n]. named: as for Claims. known: whether these are what the path started
     from, bool [requests]; all where it is not given."""
 

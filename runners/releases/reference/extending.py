@@ -19,7 +19,7 @@ Make = Callable[[Live], Reference | None]
 
 
 def read_behind(question: Question) -> list[Read]:
-    """Of each request as many tokens as the tree was wide, each behind those before it."""
+    """The reads of each request: as many tokens as the tree was wide, each behind those before it."""
     width = question.setup.num_draft_tokens
     return [
         Read(

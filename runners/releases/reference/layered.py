@@ -90,7 +90,7 @@ def _behind(question: Question, row: int, layer: int, width: int) -> Read:
 
 
 class _Drawing:
-    """What the layers give, one after the other. known: of which requests it is known what is right, bool
+    """The results of the layers, one after the other. known: of which requests it is known what is right, bool
     [requests]."""
 
     def __init__(self, question: Question) -> None:

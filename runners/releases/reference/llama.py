@@ -15,9 +15,9 @@ from runners.releases.reference.rounding import Rounding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """How a layer's queries score keys. scaling: what queries are multiplied by. window: how many tokens before its own
-    a query sees, -1 for all. logit_cap: where scores level off, 0 for nowhere. cached: where its keys and values
-    lie."""
+    """The scores of a layer's queries and keys. scaling: what queries are multiplied by. window: how many tokens before
+    its own a query sees, -1 for all. logit_cap: where scores level off, 0 for nowhere. cached: where its keys and
+    values lie."""
 
     scaling: float
     window: int = -1
@@ -26,7 +26,7 @@ class Scores:
 
 
 class Attend(Protocol):
-    """How queries, keys and values [samples, tokens, heads, size] become what attention gives, [samples, tokens, n]."""
+    """Attention: from queries, keys and values [samples, tokens, heads, size] to its results, [samples, tokens, n]."""
 
     def __call__(
         self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scores: Scores
@@ -37,7 +37,7 @@ Activation = Callable[[Rounding, torch.Tensor], torch.Tensor]
 
 
 def weight(module: Any) -> torch.Tensor:
-    """Of a layer of sglang's, float64 on the host."""
+    """The weight of a layer of sglang's, float64 on the host."""
     values: torch.Tensor = module.weight.detach().to("cpu", torch.float64)
     return values
 
@@ -120,8 +120,8 @@ class Norm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """What a model goes over: ids [tokens]; positions [tokens], or [tokens, axes]; hidden: of draft models, the hidden
-    states that they are given, [samples, tokens, n]."""
+    """The tokens that a model goes over: ids [tokens]; positions [tokens], or [tokens, axes]; hidden: of draft models,
+    the hidden states that they are given, [samples, tokens, n]."""
 
     ids: torch.Tensor
     positions: torch.Tensor
@@ -135,7 +135,7 @@ Model = Callable[[Rounding, Tokens, Attend], Result]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """What comes behind the norm before attention."""
+    """The part of a layer behind the norm before attention."""
 
     attention: Heads
     between: Norm
@@ -175,12 +175,12 @@ class Ends:
 
 
 def layers(model: Any) -> Any:
-    """Of EAGLE3's draft model there is one, which some releases keep under a name of its own."""
+    """The layers of a model. EAGLE3's draft model has one, which some releases keep under a name of its own."""
     return getattr(model.model, "layers", None) or [model.model.midlayer]
 
 
 def cached(model: Any) -> list[Cached]:
-    """Of each layer; of a sliding and a full one as options/sliding.py has them: the full layer's first."""
+    """The cache of each layer; of a sliding and a full one as options/sliding.py has them: the full layer's first."""
     pattern = getattr(model.config, "hybrid_layer_pattern", None)
     return [Cached(keys=2, values=3) if sliding else ALONE for sliding in pattern or [0]]
 

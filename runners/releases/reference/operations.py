@@ -41,7 +41,7 @@ def linear(by: Rounding, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tens
 
 
 def products_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Of linear_by_head(): the root of the sum of the products' squares, without samples."""
+    """The norm for linear_by_head(): the root of the sum of the products' squares, without samples."""
     return torch.einsum("thi,hoi->tho", x[0].square(), weight.square()).sqrt()
 
 
@@ -74,7 +74,7 @@ def sigmoid(by: Rounding, x: torch.Tensor) -> torch.Tensor:
 
 
 def gelu(by: Rounding, x: torch.Tensor) -> torch.Tensor:
-    """By tanh."""
+    """The GELU by tanh."""
     y = torch.nn.functional.gelu(x, approximate="tanh")
     return by.rounded(by.moved(y, SINGLE * _TRANSCENDENTAL * (y[0].abs() + x[0].abs())))
 
@@ -114,9 +114,9 @@ def angles(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attended:
-    """What the queries of one request attend to. keys, values: of old tokens, as they lie in the KV cache, float64
-    [old, kv heads, size]. new_keys, new_values: computed in this call, [samples, new, kv heads, size]. mask: bool
-    [queries, old + new]."""
+    """The keys and values that the queries of one request attend to. keys, values: of old tokens, as they lie in the KV
+    cache, float64 [old, kv heads, size]. new_keys, new_values: computed in this call, [samples, new, kv heads, size].
+    mask: bool [queries, old + new]."""
 
     keys: torch.Tensor
     values: torch.Tensor

@@ -1,4 +1,4 @@
-"""What a reference is asked and what it answers: the batch as the harness made it, the KV cache before the call, and
+"""The question to a reference and its answer: the batch as the harness made it, the KV cache before the call, and
 the outputs and KV writes that follow."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Question:
     by: Rounding
 
     def rows(self, tensor: int, slots: Ints) -> torch.Tensor:
-        """What lies in these slots of one of the cache's tensors, float64 [n, heads, size]."""
+        """The contents of these slots of one of the cache's tensors, float64 [n, heads, size]."""
         return self.kv[tensor][torch.from_numpy(slots)].to(torch.float64)
 
     def exact(self, name: str) -> torch.Tensor:
@@ -40,15 +40,15 @@ class Question:
 
 
 def given_positions(question: Question, counted: torch.Tensor) -> torch.Tensor:
-    """Where the first tokens of a call are, [tokens, axes], where the batch says it in three dimensions; else counted
-    by the tokens before them, [tokens]."""
+    """The positions of a call's first tokens, [tokens, axes], where the batch says them in three dimensions; else
+    counted by the tokens before them, [tokens]."""
     given = question.given.get("mrope_positions")
     return counted if given is None else given.reshape(len(counted), -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cached:
-    """Which of the cache's tensors hold a layer's keys and values. values: None where they are the first part of each
+    """The cache's tensors that hold a layer's keys and values. values: None where they are the first part of each
     key, as in latent attention."""
 
     keys: int = 0
@@ -64,7 +64,7 @@ class Cached:
         return keys, keys[..., :size] if self.values is None else question.rows(self.values, slots)
 
     def written(self, keys: torch.Tensor, values: torch.Tensor) -> dict[int, torch.Tensor]:
-        """What becomes of each tensor, as Write has it."""
+        """The written values of each tensor, as Write has them."""
         return {self.keys: keys} | ({} if self.values is None else {self.values: values})
 
 
@@ -74,8 +74,8 @@ ALONE = Cached()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """What a call writes into KV slots. rows: by the number of the cache's tensor, values [samples, slots, heads,
-    size]. known: whether it is known of which token, bool [slots]."""
+    """The values that a call writes into KV slots. rows: by the number of the cache's tensor, values [samples, slots,
+    heads, size]. known: whether it is known of which token, bool [slots]."""
 
     slots: Ints
     rows: Mapping[int, torch.Tensor]

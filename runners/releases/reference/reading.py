@@ -1,4 +1,4 @@
-"""What each query reads, by the harness's own model of which KV slots a request owns; and what is written there."""
+"""The reads of each query, by the harness's own model of which KV slots a request owns; and the writes."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ FORMATS = {
 
 
 class Rounding:
-    """What is rounded, and how far. format: of the model's values. kv: of the KV cache. tensor_cores: products
+    """The rounding of each operation. format: of the model's values. kv: of the KV cache. tensor_cores: products
     of attention are made by tensor cores, also of float32; linear_on_cores: those of linear layers, too, as sglang's
     kernel for them is written in Triton where inference is deterministic (batch_invariant_ops.py, `tl.dot`). splits:
     sums of half precision may be kept in halves in two parts. All tensors are on the host."""
@@ -80,7 +80,7 @@ class Rounding:
         return other
 
     def exact(self, values: torch.Tensor) -> torch.Tensor:
-        """What is given, and not computed: alike in all samples."""
+        """Values that are given, and not computed: alike in all samples."""
         return values.to(torch.float64).expand(1 + SAMPLES, *values.shape)
 
     def rounded(self, values: torch.Tensor) -> torch.Tensor:
@@ -102,7 +102,7 @@ class Rounding:
         return moved.masked_fill((moved.abs() > format.largest).any(dim=0), torch.nan)
 
     def reach(self, at: torch.Tensor) -> torch.Tensor:
-        """How far rounding to the model's type can move values of this size."""
+        """The distance by which rounding to the model's type can move values of this size."""
         return furthest(at, self.format)
 
     def moved(self, values: torch.Tensor, reach: torch.Tensor | float) -> torch.Tensor:
@@ -131,7 +131,7 @@ class Rounding:
 
 
 def furthest(at: torch.Tensor, format: Format) -> torch.Tensor:
-    """How far rounding can move values of this size: half the distance to the next one."""
+    """The distance by which rounding can move values of this size: half of that to the next one."""
     return half_steps(at, format.unit).clamp(min=format.tiny)
 
 

@@ -92,6 +92,6 @@ def _verified(
 
 
 def tree(question: Question, row: int) -> torch.Tensor:
-    """Which tokens of a request's tree each of them attends to, bool."""
+    """The tokens of a request's tree that each of them attends to, bool."""
     selected, parents = (question.given[name][row].numpy() for name in ("scores_index", "parents"))
     return torch.from_numpy(ancestors(question.setup, selected, parents)).bool()

@@ -1,5 +1,5 @@
-"""What sglang asks of the machine for each server's arguments, by a program that takes half a second where others use
-the GPUs' driver, too: it is asked once, before sessions are forked."""
+"""Questions of sglang to the machine for each server's arguments, by a program that takes half a second where others
+use the GPUs' driver, too: it is asked once, before sessions are forked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernels of native code every session over a backend needs, that take longest to build."""
+"""The kernels of native code that every session over a backend needs and that take longest to build."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def early(backend: str) -> list[Build]:
-    """Of flashinfer its norms, which take half a minute, and decode attention as it is drawn most."""
+    """The builds to begin early: of flashinfer its norms, which take half a minute, and decode attention as it is drawn
+    most."""
     if backend != "flashinfer":
         return []
     facts = BACKEND_FACTS[backend]

@@ -1,4 +1,4 @@
-"""What opening a session spends its seconds on, in every release: functions of sglang and of compilers by the part that
+"""The seconds of opening a session, in every release: functions of sglang and of compilers by the part that
 they are. Asked for by `fuzz bench --openings`; otherwise nothing here is run."""
 
 from __future__ import annotations

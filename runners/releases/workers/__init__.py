@@ -1,1 +1,1 @@
-"""How each generation of sglang constructs its target and draft workers."""
+"""Construction of target and draft workers, for each generation of sglang."""

@@ -1,4 +1,4 @@
-"""Which batch sizes sglang would capture graphs for in servers of other sizes: its own function, asked directly. It
+"""The batch sizes that sglang would capture graphs for in servers of other sizes: its own function, asked directly. It
 is given this session's buckets, request pools of many sizes, and two batches at once, where a size must be even."""
 
 from __future__ import annotations

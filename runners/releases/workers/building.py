@@ -30,7 +30,7 @@ _ON_HOPPER: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """How the workers of some releases take their arguments and are constructed."""
+    """The arguments and construction of the workers of some releases."""
 
     # ServerArgs of these keyword arguments, which everything in the process may read from then on.
     published: Callable[[Mapping[str, Any]], Any]

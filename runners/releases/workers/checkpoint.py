@@ -1,4 +1,4 @@
-"""What loading a checkpoint would have done besides filling weights."""
+"""The effects of loading a checkpoint besides filling weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands for an object of sglang's where as much of it as is asked for will do."""
+"""A stand-in for an object of sglang's that has only the part that is asked for."""
 
 from __future__ import annotations
 
@@ -6,4 +6,5 @@ from types import SimpleNamespace
 
 
 class Posing(SimpleNamespace):
-    """What it lacks is ours to add, and no finding; what a SimpleNamespace of sglang's own lacks is."""
+    """A namespace whose missing attributes are ours to add, and no finding; those of sglang's own SimpleNamespace
+    are."""

@@ -32,7 +32,7 @@ def build_target(setup: Setup, device: str, models: Folders) -> Live:
 
 
 def _mapped(live: Live) -> Live:
-    """Where sliding layers have KV slots of their own, with a slot for each token."""
+    """The session, with a slot for each token where sliding layers have KV slots of their own."""
     if live.setup.swa:
         pool = live.target.model_runner.token_to_kv_pool
         if not sliding.is_hybrid(pool):

@@ -13,7 +13,7 @@ from runners.releases.workers.v0_5_10 import published
 
 
 def graphs_on(args: Any, setup: Setup) -> None:
-    """As they would have been from the start; the runner itself is built by `capture`."""
+    """Switch graphs on as they would have been from the start; the runner itself is built by `capture`."""
     args.disable_cuda_graph = False
     decode = args.cuda_graph_config.decode
     decode.backend, decode.bs, decode.max_bs = Backend.FULL, list(setup.capture_bs), setup.max_bs

@@ -62,7 +62,7 @@ def graph(runner: Any, batch: Any) -> Outputs:
 
 
 def eager(live: Live, batch: Any) -> Outputs:
-    """As the scheduler would; the target itself has no graph runner."""
+    """Run the batch as the scheduler would; the target itself has no graph runner."""
     return logits(FAMILY.model_runner(live).forward(batch).logits_output)
 
 

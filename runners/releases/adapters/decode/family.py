@@ -53,8 +53,8 @@ def backend(live: Live) -> Any:
 
 
 def sliding(live: Live) -> Mapping[str, torch.Tensor]:
-    """What sliding layers read, where there are any: Triton has buffers of its own for them, flashinfer lists of two,
-    theirs first."""
+    """The metadata of sliding layers, where there are any: Triton has buffers of its own for them, flashinfer lists of
+    two, theirs first."""
     setup = live.setup
     if setup.backend == "fa3":
         return {}
@@ -87,7 +87,7 @@ def only(buffer: Any) -> Any:
 
 
 def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
-    """Of the Triton and the flashinfer backend, and the token ids and such that padding leaves alone."""
+    """The static tensors of the Triton and the flashinfer backend, and token ids and such that padding leaves alone."""
     names = {
         "kv_indptr": "kv_indptr",
         "kv_indices": "cuda_graph_kv_indices",
@@ -107,7 +107,7 @@ def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
 
 
 def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
-    """Of kv_indices, which is as long as the context allows, as much as this batch can use."""
+    """The metadata: of kv_indices, which is as long as the context allows, as much as this batch can use."""
     used = int(given["seq_lens"].sum()) + live.setup.max_bs
     if live.setup.backend == "fa3":
         return fa3_metadata.metadata(

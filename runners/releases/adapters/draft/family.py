@@ -71,7 +71,8 @@ def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
 
 
 def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
-    """Of kv_indices, which is as long as the context allows, as much as any draft step of this batch can use."""
+    """The metadata: of kv_indices, which is as long as the context allows, as much as any draft step of this batch can
+    use."""
     setup = live.setup
     used = setup.topk * (int(given["seq_lens"].sum()) + setup.max_bs * (setup.num_steps + 1))
     if setup.backend == "fa3":

@@ -83,8 +83,8 @@ def batch_for(runner: Any, rows: Rows) -> Any:
 
 
 def spec_input(rows: Rows) -> Any:
-    """What the worker hands on: hidden states, and how many tokens and drafts of each request were accepted, under the
-    names that this release has for them."""
+    """The input that the worker hands on: hidden states, and counts of each request's accepted tokens and drafts, under
+    the names that this release has for them."""
     width = rows["hidden_states"].shape[1]
     counts = {name: rows[today] for today, names in family.RENAMED.items() for name in names if name in KNOWN}
     return INPUT(

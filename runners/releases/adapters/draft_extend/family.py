@@ -133,7 +133,7 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
 
 
 def paged_metadata(live: Live, bs: int, used: int) -> Mapping[str, torch.Tensor]:
-    """Of the backend that reads page tables."""
+    """The metadata of the backend that reads page tables."""
     each = live.setup.num_draft_tokens
     return fa3_metadata.metadata(fa3.calls.of(bs * each, bs), queries=bs * each, each=each, used=used)
 
@@ -146,7 +146,7 @@ def outputs(logits: torch.Tensor, hidden: torch.Tensor, accepted: torch.Tensor, 
 
 
 def last_accepted(accepted: torch.Tensor, width: int) -> torch.Tensor:
-    """Of each request the place of its last accepted token, in one row of all."""
+    """The place of each request's last accepted token, in one row of all."""
     return torch.arange(len(accepted), device=accepted.device) * width + accepted.to(torch.int64) - 1
 
 

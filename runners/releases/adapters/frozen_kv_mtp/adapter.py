@@ -23,7 +23,7 @@ from runners.releases.workers.present import GENERATION, server_args, with_draft
 
 
 def pools(setup: Setup) -> dict[str, Any]:
-    """As many KV slots for sliding layers as for full ones, and a page more than requests own."""
+    """The pools: as many KV slots for sliding layers as for full ones, and a page more than requests own."""
     return {"swa_full_tokens_ratio": 1.0, "max_total_tokens": pool_tokens(setup) + setup.page_size}
 
 

@@ -96,7 +96,7 @@ def kv(model_runner: Any) -> list[torch.Tensor]:
 
 
 def reference(live: Live) -> Reference:
-    """Whether the graph makes the first drafts is known from its buffers, before there is a graph."""
+    """The reference. Its buffers say, before there is a graph, if the graph makes the first drafts."""
     buffers = importlib.import_module("sglang.srt.speculative.frozen_kv_mtp_cuda_graph_runner").FrozenKVMTPInputBuffers
     return gemma.draft(live, seeded="bonus_tokens" in buffers.__dataclass_fields__)
 

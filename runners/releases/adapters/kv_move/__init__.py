@@ -1,1 +1,1 @@
-"""How each generation of sglang moves KV rows after a verify step and before a draft."""
+"""The KV moves of each generation of sglang, after a verify step and before a draft."""

@@ -148,7 +148,7 @@ def branches(pools: Pools, batch: Batch) -> dict[str, torch.Tensor]:
 
 
 def _allocated(rows: torch.Tensor, batch: Batch, ends: torch.Tensor) -> torch.Tensor:
-    """What the allocator gives for the branches of all requests, one behind the other."""
+    """The slots that the allocator gives for the branches of all requests, one behind the other."""
     spans = zip(batch.req_pool_indices.tolist(), batch.seq_lens.tolist(), ends.tolist(), strict=True)
     return torch.cat([rows[row, start:end].to(torch.int64) for row, start, end in spans])
 
@@ -175,7 +175,7 @@ def accept(pools: Pools, batch: Batch) -> dict[str, torch.Tensor]:
 
 
 def moves(setup: Setup) -> dict[Recorded, Move]:
-    """Those of this release: the first workers' verify, what is accepted by the second, and branches on pages."""
+    """The moves of this release: the first workers' verify, what is accepted by the second, and branches on pages."""
     known: dict[Recorded, Move] = {}
     if hasattr(EagleVerifyInput, "verify"):
         known |= verifies(next(getattr(spec_utils, name) for name in FILTERS if hasattr(spec_utils, name)))
@@ -185,7 +185,7 @@ def moves(setup: Setup) -> dict[Recorded, Move]:
 
 
 def branches_of_release() -> Move:
-    """By sglang's function for it, wherever it is; before 0.5.13 by the first worker's kernel."""
+    """The move of branches by sglang's function, wherever it is; before 0.5.13 by the first worker's kernel."""
     for name in ("eagle_worker_common", "base_spec_worker", "eagle_info_v2"):
         place = f"sglang.srt.speculative.{name}"
         if importlib.util.find_spec(place) and hasattr(importlib.import_module(place), DUPLICATE):

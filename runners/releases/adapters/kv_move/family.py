@@ -1,4 +1,4 @@
-"""What the KV moves of every release work on: a KV cache, its index, and a verified batch."""
+"""The objects that the KV moves of every release work on: a KV cache, its index, and a verified batch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Pools:
 
     @property
     def allocator(self) -> Any:
-        """As much of an allocator as a move asks for."""
+        """The part of an allocator that a move asks for."""
         return Posing(get_kvcache=lambda: self.cache, page_size=self.setup.page_size)
 
 
@@ -44,7 +44,7 @@ class Batch:
         return len(self.seq_lens)
 
     def schedule_batch(self, pools: Pools) -> Any:
-        """As much of a ScheduleBatch as a move asks for."""
+        """The part of a ScheduleBatch that a move asks for."""
         return Posing(
             seq_lens=self.seq_lens,
             out_cache_loc=self.out_cache_loc,

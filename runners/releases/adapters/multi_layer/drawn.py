@@ -1,4 +1,4 @@
-"""What the layers of a draft leave, one after the other."""
+"""The results of a draft's layers, one after the other."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def runners(live: Live) -> Any:
 
 
 def all_layers(live: Live) -> Any:
-    """What the session asks of one model runner, of all layers together."""
+    """A stand-in for one model runner that has all layers together, for the session."""
     first = runners(live)[0]
     return SimpleNamespace(
         model=torch.nn.ModuleList([runner.model for runner in runners(live)]),
@@ -49,7 +49,7 @@ def backend(live: Live, layer: int) -> Any:
 
 
 def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
-    """Of every layer."""
+    """The static tensors of every layer."""
     if live.setup.backend == "fa3":
         return fa3_metadata.static(backend(live, layer) for layer in range(live.setup.num_steps))
     return {
@@ -60,7 +60,7 @@ def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
 
 
 def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
-    """Of the first layer: at the first launch there is no other yet."""
+    """The metadata of the first layer: at the first launch there is no other yet."""
     used = int(given["seq_lens"].sum()) + live.setup.max_bs
     if live.setup.backend == "fa3":
         return one_layer.paged_metadata(live, bs, used)
@@ -88,8 +88,8 @@ def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 
 def neutral(live: Live) -> Mapping[str, int]:
-    """As one layer's, but for the count of drafts, by which layers find the token that a row draws from: 0 is its
-    first."""
+    """The neutral values of one layer, but for the count of drafts, by which layers find the token that a row draws
+    from: 0 is its first."""
     rows = one_layer.neutral_rows(live.setup, backend(live, 0).get_cuda_graph_seq_len_fill_value())
     return {**rows, "num_correct_drafts": 0}
 

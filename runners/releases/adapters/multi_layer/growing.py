@@ -21,8 +21,9 @@ from runners.releases.reference import layered
 
 
 def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
-    """As for one layer, and rewritten: [n, layers - 1], the KV slots of the tokens before the new ones, which later
-    layers write again; 0 where there is no such token; hidden_pool: [n, layers - 1, hidden], their hidden states."""
+    """The batch of one layer, and rewritten: [n, layers - 1], the KV slots of the tokens before the new ones, which
+    later layers write again; 0 where there is no such token; hidden_pool: [n, layers - 1, hidden], their hidden
+    states."""
     more = setup.num_steps - 1
     before = np.array([r.seq_len for r in requests])[:, None] - np.arange(1, more + 1)
     slots = np.array([[r.slot] for r in requests])
@@ -62,21 +63,22 @@ FAMILY = replace(
 
 
 def put_pool(live: Live, rows: Rows) -> None:
-    """What the call before this one left of each request."""
+    """Put into the pool what the call before this one left of each request."""
     pool, indices = live.draft.req_to_hidden_states_pool, rows["req_pool_indices"]
     inside = indices < len(pool)
     pool[indices[inside]] = rows["hidden_pool"][inside]
 
 
 def pool_rows(pool: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """Of each request. Zeros where the pool has no such row: in 0.5.11 it lacks the one of the last request slot."""
+    """The pool's rows of each request. Zeros where the pool has no such row: in 0.5.11 it lacks the one of the last
+    request slot."""
     inside = (indices < len(pool))[:, None, None]
     return torch.where(inside, pool[indices.clamp(max=len(pool) - 1)], 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What one layer goes over: per request as many tokens, in rows. counts: accepted tokens of each request."""
+    """The tokens that one layer goes over: per request as many, in rows. counts: accepted tokens of each request."""
 
     layer: int
     seq_lens: torch.Tensor
@@ -93,12 +95,12 @@ class Window:
 
     @property
     def last(self) -> torch.Tensor:
-        """Of each request the token from which it draws, in one row of all."""
+        """The token from which each request draws, in one row of all."""
         rows = torch.arange(len(self.counts), device=self.counts.device)
         return rows * self.width + self.counts - 1 + self.layer
 
     def rows(self) -> Rows:
-        """As a batch of one layer."""
+        """The window as a batch of one layer."""
         width = torch.full_like(self.counts, self.width).to(torch.int32)
         return Rows(
             count=len(self.counts),

@@ -20,8 +20,8 @@ def batch(live: Live, rows: Rows) -> Any:
 
 
 def graph_by(rotate: Callable[..., Any], runner: Any, forward_batch: Any) -> Outputs:
-    """As the worker does it. rotate: sglang's function that moves every request's tokens up by one and puts the drawn
-    one behind them."""
+    """Run the graphs as the worker does. rotate: sglang's function that moves every request's tokens up by one and puts
+    the drawn one behind them."""
     accept(runner, forward_batch)
     runner.prepare(forward_batch)
     drawn, buffers, real = Drawn(), runner.buffers, slice(runner.raw_bs)

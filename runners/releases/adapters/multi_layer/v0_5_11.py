@@ -38,7 +38,7 @@ def batch(live: Live, rows: Rows) -> Any:
 
 
 def graph(runner: Any, batch: Any) -> Outputs:
-    """As the worker does it."""
+    """Run the graphs as the worker does."""
     accept(runner, batch)
     runner.reset_buffers(batch, Posing(accept_lens=accepted(batch)))
     drawn = Drawn()

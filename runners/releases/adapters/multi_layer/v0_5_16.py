@@ -25,7 +25,7 @@ def graph(runner: Any, forward_batch: Any) -> Outputs:
 
 
 def eager(live: Live, forward_batch: Any) -> Outputs:
-    """Of the logits those rows that the graphs give."""
+    """Eager's outputs, of the logits those rows that the graphs give."""
     counts, width = accepted(forward_batch).to(torch.int64), live.setup.num_draft_tokens
     last = torch.arange(len(counts), device=counts.device) * width + counts - 1
     outputs = same_tokens.eager(live, forward_batch)

@@ -144,5 +144,5 @@ def graph(runner: Any, batch: Any) -> Outputs:
 
 
 def eager(live: Live, batch: Any) -> Outputs:
-    """As the worker's verify would; the target itself has no graph runner."""
+    """Run the batch as the worker's verify would; the target itself has no graph runner."""
     return outputs(FAMILY.model_runner(live).forward(batch).logits_output)

@@ -61,7 +61,8 @@ def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
 
 
 def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
-    """Of kv_indices and custom_mask, which are as long as the context allows, as much as this batch can use."""
+    """The metadata: of kv_indices and custom_mask, which are as long as the context allows, as much as this batch can
+    use."""
     setup, backend = live.setup, decode.backend(live)
     if setup.backend == "flashinfer":
         return flashinfer_metadata(live, given)

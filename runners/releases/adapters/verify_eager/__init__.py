@@ -1,1 +1,1 @@
-"""How each generation of sglang verifies a tree of drafts where no CUDA graph is captured."""
+"""The verify of each generation of sglang where no CUDA graph is captured."""

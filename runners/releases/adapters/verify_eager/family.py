@@ -94,7 +94,7 @@ def verified(setup: Setup, requests: Sequence[Request], device: str) -> Verified
 
 
 def schedule_batch(live: Live, verified: Verified, kind: Any, spec_info: Any, forward_mode: Any) -> Any:
-    """What the scheduler hands to the worker. kind: its class."""
+    """The batch that the scheduler hands to the worker. kind: its class."""
     lengths = verified.seq_lens.cpu()
     counts = [verified.size, verified.busiest]
     runner = live.target.model_runner

@@ -1,4 +1,4 @@
-"""What parallel layers are told of all ranks once a batch is padded: how many tokens each has, and how much room the
+"""The counts that parallel layers get for all ranks once a batch is padded: tokens of each, and the room that the
 buffers need in which they are gathered."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ASKED = {
 
 
 def ranks_told(batch: Any) -> dict[str, list[int]]:
-    """By name, numbers; what this release does not have, or nobody was told, is left out."""
+    """The numbers by name; what this release does not have, or nobody was told, is left out."""
     told = {name: getattr(batch, name, None) for name in _OF_THE_BATCH}
     told["global_dp_buffer_len"] = getattr(batch, "global_dp_buffer_len", None)
     if hasattr(batch, "dp_padding_mode"):
