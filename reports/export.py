@@ -8,6 +8,7 @@ from pathlib import Path
 
 from reports.frames import CaseTuple, tables
 from reports.subjects import subjects
+from repro.cases.atomic_file import written
 from repro.ledger.known import Issue
 from repro.ledger.read import History
 
@@ -25,12 +26,12 @@ def export(
     if kind == "parquet" and not importlib.util.find_spec("pyarrow"):
         raise CannotExport("--parquet needs pyarrow, which is not installed: .venv/bin/python -m pip install pyarrow")
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    paths = []
     for name, frame in tables(history, cases, subjects(history, issues)).items():
-        path = folder / f"{name}.{kind}"
-        if kind == "csv":
-            frame.to_csv(path, index=False)
-        else:
-            frame.to_parquet(path, index=False)
-        written.append(path)
-    return written
+        paths.append(folder / f"{name}.{kind}")
+        with written(paths[-1]) as file:
+            if kind == "csv":
+                frame.to_csv(file, mode="wb", index=False)
+            else:
+                frame.to_parquet(file, index=False)
+    return paths

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import stat
 import subprocess
@@ -17,7 +19,7 @@ from fuzz import __main__ as fuzz
 from reports import __main__ as reports
 from repro import __main__ as repro
 from repro.cases import bounded_file
-from repro.cases.atomic_file import write_text, written
+from repro.cases.atomic_file import append_text, write_text, written
 from repro.cases.bounded_file import read_bytes
 from repro.commands.cli import ended
 from repro.traces.exit_codes import ExitCode
@@ -30,6 +32,8 @@ SEED = PROJECT / "repro" / "seeds" / "pr24401-stale-positions.json"
 def test_a_full_device_is_named_and_stays_a_device() -> None:
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
         write_text(Path("/dev/full"), "text")
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        append_text(Path("/dev/full"), "text")
     assert Path("/dev/full").is_char_device()
 
 
@@ -98,6 +102,17 @@ def test_a_block_that_raises_leaves_nothing(tmp_path: Path) -> None:
         file.write(b"half")
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tables_whose_disk_is_full_name_their_file(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    words = ("run", "--target", "clean/toy", "--cases", "1", "--out", tmp_path / "run", "--json", tmp_path / "one.json")
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert fuzz.main([str(word) for word in words]) == 0
+    for kind in ("csv", "parquet"):
+        (tmp_path / "out" / f"runs.{kind}").symlink_to("/dev/full")
+        said = refusal(reports.main, "summary", f"--{kind}", tmp_path / "out", tmp_path / "one.json")
+        assert said == f"{tmp_path}/out/runs.{kind}: No space left on device"
 
 
 def test_a_commands_json_may_be_a_full_device(tmp_path: Path) -> None:

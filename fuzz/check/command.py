@@ -19,6 +19,7 @@ from fuzz.check.summary import exit_code, lines, markdown
 from fuzz.check.touched import Touched, changes, ran, touched
 from fuzz.check.written import wrote
 from repro.cases import codec
+from repro.cases.atomic_file import append_text
 from repro.cases.case import Case, Target
 from repro.cases.codec import Seed
 from repro.cases.own_place import own_folder
@@ -62,7 +63,7 @@ def command_check(options: argparse.Namespace, tools: Tools) -> ExitCode:
     out.mkdir(parents=True, exist_ok=True)
     log = out / "worker.log"
     if options.markdown:
-        options.markdown.open("a").close()  # a bad path shows at once
+        append_text(options.markdown, "")  # a bad path shows at once
     known = "the known issues of this release"
     every = plan(stored_seeds(SEEDS))
     of_change = (
@@ -103,8 +104,7 @@ def command_check(options: argparse.Namespace, tools: Tools) -> ExitCode:
     for line in lines(done):
         say(line)
     if options.markdown:
-        with options.markdown.open("a") as file:  # other steps write on that page as well
-            file.write(markdown(done))
+        append_text(options.markdown, markdown(done))  # other steps write on that page as well
     return exit_code(done, options.unknown)
 
 

@@ -29,13 +29,25 @@ def write_text(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
+def append_text(path: Path, text: str) -> None:
+    """Put `text` behind what others have written there. OSError, naming the path, if the disk refuses."""
+    with _named(path), path.open("ab") as file:
+        file.write(text.encode())
+
+
 @contextlib.contextmanager
 def written(path: Path, *, flushed: bool = True) -> Iterator[BinaryIO]:
     """A file to be written, which is at `path` once the block has ended, and not at all if the block raises. flushed:
     also after a power cut. OSError, naming the path, if the disk refuses."""
+    with _named(path), _in_place(path) or _beside(path.resolve() if path.is_symlink() else path, flushed) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """A disk that is full does not say of which file."""
     try:
-        with _in_place(path) or _beside(path.resolve() if path.is_symlink() else path, flushed) as file:
-            yield file
+        yield
     except OSError as error:
         if error.filename is None and error.errno is not None:
             raise OSError(error.errno, error.strerror, str(path)) from error
