@@ -26,11 +26,11 @@ NEVER_READ = {
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-    """UNKNOWN where attributes were not compared. An attribute is recorded by its path, with UTF-8 that says what it
+    """UNKNOWN where nothing was looked at. An attribute is recorded by its path, with UTF-8 that says what it
     was and what it is."""
     record = Record(trace)
-    wrongs = [_unmade(name) for name in sorted(record.path(-1, Recorded.UNMADE).keys() - NEVER_READ)]
-    compared = 0
+    wrongs = [_unmade(name) for name in sorted(record.path(-1, Recorded.UNMADE).keys() - NEVER_READ - {COMPARED})]
+    compared = record.scalar(-1, Recorded.UNMADE, COMPARED) or 0
     for step in range(len(case.steps)):
         compared += record.scalar(step, Recorded.ATTRIBUTES, COMPARED) or 0
         for path, words in record.path(step, Recorded.ATTRIBUTES).items():

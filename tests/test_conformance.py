@@ -201,7 +201,7 @@ WITNESSES = (
 # What a published release does not bring about: another token than eager's by rounding, moves that releases have lost,
 # lists that its batches do not have yet, and bugs and buffers that tests plant.
 NOT_ALWAYS = {"reference_graph", "verify", "verify_tail", "ranks_captured"}
-NOT_ALWAYS |= {"unmade", "field", "staged"}
+NOT_ALWAYS |= {"field", "staged"}
 
 
 def test_each_row_is_recorded_by_some_runner(pool: Pool) -> None:

@@ -121,6 +121,10 @@ def test_what_a_method_reads_and_nothing_makes_fails() -> None:
     for name, seen in (("Worker.gpu_id", (Status.FAIL, "never made: gpu_id")), ("TpModelWorker.tp_rank", PASSED)):
         absent = RecordedArray(step=-1, path="unmade", name=name, array=np.asarray(1))
         assert said(attributes.judge, replace(compared, seen=(*compared.seen, absent))) == [seen]
+    # A case that no graph runs has them as well: with nothing of it unmade it is right, and says so.
+    looked = replace(compared, seen=(RecordedArray(step=-1, path="unmade", name="compared", array=np.asarray(1)),))
+    assert said(attributes.judge, looked) == [PASSED]
+    assert said(attributes.judge, replace(compared, seen=()))[0][0] is Status.UNKNOWN
 
 
 def test_real_rows_of_a_buffer_that_no_family_names_are_held_to_the_batchs_field() -> None:

@@ -116,9 +116,9 @@ class Recorded(StrEnum):
         meaning="The lengths of a captured batch's tensors and lists, as attention meets them: the batch's size and "
         "the field's entries. Fields of spec_info have that in front.")
     UNMADE = PathRow("unmade", When.ONCE, sessions=NOT_MOVES, oracle="attributes",
-        where="a method reads an attribute that nothing makes",
-        arrays="CLASS.ATTRIBUTE int64 []",
-        meaning="The attributes that methods of sglang's objects read and nothing makes: 1 each.")
+        arrays="compared, CLASS.ATTRIBUTE int64 []",
+        meaning="The attributes that methods of sglang's objects read and nothing makes: 1 each. compared: they were "
+        "looked for.")
     BACKENDS = PathRow("backends", When.ONCE,
         arrays="CLASS int64 []",
         meaning="The classes of the workers' attention backends: 1 each.")

@@ -142,7 +142,7 @@ class Verify:
 
     def _constructed(self, worker: Any) -> None:
         """Every step's worker is constructed alike: the first one's is looked at."""
-        for name in unmade({"worker": worker}) if self.number == 0 else ():
+        for name in ("compared", *unmade({"worker": worker})) if self.number == 0 else ():
             self.watch.see(-1, Recorded.UNMADE, name, np.asarray(1))
 
     def _sampling(self, output: Any) -> None:

@@ -20,7 +20,7 @@ class Attributes(Observer):
         self._before: dict[str, str] = {}
 
     def once(self, tape: StagingBuffer) -> None:
-        for name in self.captured.unmade:
+        for name in ("compared", *self.captured.unmade):
             tape.see(Recorded.UNMADE, name, 1)
 
     def before(self, call: Call) -> None:
