@@ -88,7 +88,16 @@ def _counts(connection: sqlite3.Connection) -> tuple[CaseCount, ...]:
 def _rows(connection: sqlite3.Connection, kind: type[R]) -> tuple[R, ...]:
     # Times are of one clock per host; rows of one host that share a microsecond stay in the order of their storing.
     cursor = connection.execute(f"SELECT {columns(kind)} FROM {TABLES[kind]} ORDER BY at, rowid")
-    return tuple(_made(kind, _named(kind, values)) for values in cursor)
+    looked_at: set[tuple[type, ...]] = set()
+    return tuple(_right(_made(kind, _named(kind, values)), tuple(map(type, values)), looked_at) for values in cursor)
+
+
+def _right(row: R, kinds: tuple[type, ...], looked_at: set[tuple[type, ...]]) -> R:
+    """The row, if its fields are of their kinds: looked at once for all rows whose columns are of the same ones."""
+    if kinds not in looked_at:
+        typed(row)
+        looked_at.add(kinds)
+    return row
 
 
 def _named(kind: type[Row] | type[Run] | type[CaseCount] | type[Alike], values: tuple[Any, ...]) -> dict[str, Any]:
@@ -100,7 +109,7 @@ def _made(kind: type[R], values: dict[str, Any]) -> R:
         values["campaign"] = Campaign.from_json(json.loads(values["campaign"]))
     if kind is FindingRow:
         values["cell"] = typed(Cell(**json.loads(values["cell"]))) if values["cell"] else None
-    return typed(kind(**values))
+    return kind(**values)
 
 
 def _unfinished(
