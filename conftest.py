@@ -127,7 +127,7 @@ def seats(config: pytest.Config) -> Seats:
 
 
 def needs_gpus(config: pytest.Config) -> bool:
-    """Whether what was asked for is about GPUs, as far as the command line says."""
+    """True if the command line asks for GPUs."""
     marked = re.search(r"(?<!not )\bcuda\b", config.getoption("markexpr"))
     return bool(marked) or any(target.engine == "cuda" for target in targets(config))
 
@@ -180,7 +180,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What leaves the tests of sglang out is to take seconds."""
+    """Check that a run without the tests of sglang imports no torch: it is to take seconds."""
     if "not emulated" in session.config.getoption("markexpr") and "torch" in sys.modules:
         raise pytest.UsageError("a test module imports torch; its mark must be: pytestmark = pytest.mark.emulated")
 
@@ -211,7 +211,7 @@ def meant(text: str) -> list[Target]:
 
 
 def cuda_targets(config: pytest.Config) -> list[Target]:
-    """Those of the cuda engine that were asked for; all adapted releases if nothing was."""
+    """The targets of the cuda engine that were asked for; all adapted releases if none was."""
     if CUDA_TARGETS not in config.stash:
         asked = [target for target in targets(config) if target.engine == "cuda"]
         every = [Target(release, "cuda") for release in ADAPTED]

@@ -118,7 +118,7 @@ def _bucket(value: str, place: str) -> int:
 
 
 def like(arguments: Sequence[Argument], known: Collection[str]) -> Asked:
-    """What a server's arguments ask for. known: the names of all that the release has, and of its flags. BadOption if
+    """The aims of a server's arguments. known: the names of all that the release has, and of its flags. BadOption if
     one is no argument, or if the server speculates by an algorithm that is not driven."""
     values: dict[str, Any] = {}
     said: list[str] = []

@@ -1,4 +1,4 @@
-"""What a case costs: the setup and the cases that are measured, and the figures in words."""
+"""The cost of a case: the setup and the cases that are measured, and the figures in words."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def small_round(runner: str, backend: str, seed: int, number: int, count: int) -
 
 
 def a_round(plan: Plan, mix: str, number: int, count: int) -> Iterator[Case]:
-    """Which cases a round of this mix has."""
+    """The cases of a round of this mix."""
     if mix == "small":
         return small_round(plan.runner, plan.backend, plan.seed, number, count)
     return round_cases(plan.seed, number, plan.runner, plan.backend, count, aim_of(plan.aim))
@@ -61,7 +61,7 @@ def enough(cases: int, workers: int, a_round: int) -> int:
 
 
 def measured(campaign: Campaign) -> bool:
-    """Whether the campaign gives figures: it was not ended from outside, and has run a case."""
+    """True if the campaign gives figures: it was not ended from outside, and has run a case."""
     return campaign.stopped not in ("interrupted", "error") and campaign.cases > 0 and campaign.seconds > 0
 
 
@@ -71,7 +71,7 @@ def rate(campaign: Campaign) -> float:
 
 
 def speed_up(alone: Campaign, together: Campaign) -> list[str]:
-    """How many times as fast several workers were; no line where one of the two was not measured."""
+    """The speed of several workers as a multiple of one; no line where one of the two was not measured."""
     if not (measured(alone) and measured(together)):
         return []
     return [f"  {together.workers} workers are {rate(together) / rate(alone):.2f} times as fast as one"]

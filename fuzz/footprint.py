@@ -1,4 +1,4 @@
-"""What a campaign takes of its machine while it runs: memory, open files, processes and disk, read from Linux's /proc.
+"""A campaign's use of its machine while it runs: memory, open files, processes and disk, read from Linux's /proc.
 
 A night of eight hours must end with as much as its first minutes had; python -m fuzz bench --night measures it.
 """
@@ -65,7 +65,7 @@ class Watch:
 
 
 def footprint(pid: int, folder: Path, progress: Progress) -> Footprint:
-    """Of this process, all that it started, and what lies in its folder."""
+    """The footprint of this process, all that it started, and what lies in its folder."""
     family = descendants(pid)
     return Footprint(
         seconds=progress.seconds,
@@ -114,7 +114,7 @@ def _size(path: Path) -> int:
 
 
 def grown(taken: Sequence[Footprint]) -> list[str]:
-    """What there is more of at the end than after the first minute, beyond what is noise; the disk may hold what was
+    """The resources that grew from the first minute to the end, beyond noise; the disk may hold what was
     found, and is only told. ValueError with fewer than two footprints: nothing could be compared."""
     if len(taken) < 2:
         raise ValueError(f"{len(taken)} footprints: a night needs more than {FIRST_S:g} s")

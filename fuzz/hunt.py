@@ -46,7 +46,7 @@ def _line(outcome: Outcome, failed: int) -> str:
 
 
 def summary(campaigns: Sequence[Campaign], replays: Sequence[Replay], issues: Sequence[Issue] = ()) -> list[str]:
-    """Which target has which finding, one line each, and which known issue that may be."""
+    """The findings of each target, one line each, and the known issue that each may be."""
     lines = []
     for found in (found for campaign in campaigns for found in campaign.findings):
         sure = (

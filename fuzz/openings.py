@@ -1,4 +1,4 @@
-"""What opening a session costs, part by part: openings that were timed, and the table of them."""
+"""The cost of opening a session, part by part: openings that were timed, and the table of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Opening:
 
     @classmethod
     def of(cls, setup: str, first: Trace, whole: float, second: float) -> Opening:
-        """Of the first case's trace and these times."""
+        """The opening of the first case's trace and these times."""
         parts: defaultdict[str, float] = defaultdict(float)
         for stage, seconds in first.seconds.items():
             if stage.startswith(OPENING):
@@ -54,7 +54,7 @@ class Opening:
 
     @property
     def ran(self) -> bool:
-        """Whether the first case was run, so that the times are those of an opening."""
+        """True if the first case was run, so that the times are those of an opening."""
         return self.ended == Termination.DONE
 
     def to_json(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Reasons:
 
 
 def merged(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """As one, what several have counted."""
+    """The counts of several as one."""
     whole = Reasons()
     for part in parts:
         for reason, count in part.items():

@@ -14,7 +14,7 @@ FAULTS = sorted(str(path) for name in FILES for path in Path(__file__).resolve()
 
 
 class Table:
-    """What came of each test, by its file and name. Mutable."""
+    """The result of each test, by its file and name. Mutable."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, list[float]] = defaultdict(list)

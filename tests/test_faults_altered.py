@@ -44,7 +44,7 @@ ODD: tuple[Any, ...] = (
 
 
 def leaves(form: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where all parts of a form are, but the whole."""
+    """The paths of all parts of a form, but the whole."""
     items = form.items() if isinstance(form, dict) else enumerate(form) if isinstance(form, list) else ()
     for key, part in items:
         yield (*path, key)

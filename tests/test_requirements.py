@@ -1,4 +1,4 @@
-"""What is installed, and what workflows use, is pinned and known by its hashes."""
+"""Installed packages and those of workflows are pinned and known by their hashes."""
 
 from __future__ import annotations
 

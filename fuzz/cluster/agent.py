@@ -100,7 +100,7 @@ class Agent:
         return max(free, key=lambda slot: slot.next is chunk, default=None)
 
     def doing(self) -> list[dict[str, Any]]:
-        """What each slot is at."""
+        """The work that each slot is at."""
         return [dict(slot.doing) for slot in self._slots]
 
     def pids(self) -> list[int]:
@@ -108,7 +108,7 @@ class Agent:
         return [slot.process.pid for slot in self._slots if slot.process]
 
     def interrupt(self) -> None:
-        """What is under way ends, with what it has come to; what waits is not begun."""
+        """End the work under way, with its results so far; waiting work is not begun."""
         self._stopped = True
         for slot in self._slots:
             slot.signal(signal.SIGINT)
@@ -193,7 +193,7 @@ class _Slot:
         self.process.stdin.flush()
 
     def _died(self) -> str:
-        """How it ended. What it had started sees that it is gone, and ends by itself."""
+        """The end of the process. Its children see that it is gone, and end by themselves."""
         self.end()
         process, self.process = self.process, None
         code = process.returncode if process else 0

@@ -1,4 +1,4 @@
-"""What a cluster's campaign has come to: the results of its chunks put together, and one board of findings, so that
+"""The results of a cluster's campaign: those of its chunks put together, and one board of findings, so that
 each failure is confirmed and made small by one chunk, wherever it was seen.
 """
 
@@ -51,13 +51,13 @@ class Board:
         return asked
 
     def _wanted(self, fingerprint: str) -> bool:
-        """Whether this failure is to be settled: nobody is at it, and it never failed in a fresh process."""
+        """True if this failure is to be settled: it is unconfirmed and no chunk is working on it."""
         known = next(found for found in self.total.findings if found.fingerprint == fingerprint)
         free = fingerprint not in self._at_work and not known.failed
         return self._plan.triage and free and self._attempts[fingerprint] < ATTEMPTS_MAX
 
     def _settled(self, chunk: Chunk, part: Campaign, seconds: float) -> None:
-        """What became of a failure. Its cases have been counted before."""
+        """Take in the result of settling a failure. Its cases have been counted before."""
         self._at_work.discard(chunk.settle)
         known = next(found for found in self.total.findings if found.fingerprint == chunk.settle)
         form = next((found for found in part.findings if found.fingerprint == chunk.settle), None)
@@ -89,11 +89,11 @@ class Board:
 
     @property
     def confirmed(self) -> bool:
-        """Whether a failure has come back in a fresh process."""
+        """True if a failure has come back in a fresh process."""
         return any(found.failed for found in self.total.findings)
 
     @property
     def cannot_run(self) -> bool:
-        """Whether so many cases were tried, and not one run took place."""
+        """True if so many cases were tried, and not one run took place."""
         ran = sum(count for how, count in self.total.endings.items() if Termination(how).took_place)
         return self.total.cases >= REFUSALS_MAX and not ran

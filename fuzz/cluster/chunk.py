@@ -133,7 +133,7 @@ class Cutter:
         return chunk
 
     def ran(self, chunk: Chunk, cases: int | None, seconds: float = 0.0) -> None:
-        """How many cases a chunk had, None if nobody will know; and how long it took: the next ones are cut
+        """Take note of a chunk's cases, None if unknown, and its seconds: the next ones are cut
         accordingly."""
         most = self._under_way.pop(chunk.id, None)
         if most is not None and self._left is not None:
@@ -144,5 +144,5 @@ class Cutter:
 
 
 def settling(chunk: Chunk, fingerprint: str, case: Case) -> Chunk:
-    """What confirms and shrinks this failure of the chunk."""
+    """The chunk that confirms and shrinks this failure."""
     return replace(chunk, settle=fingerprint, case=digest(case))

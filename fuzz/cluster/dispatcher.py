@@ -46,7 +46,7 @@ class Dispatcher(Generic[W]):
         return sent is not None
 
     def hear(self) -> Iterator[Answer[W]]:
-        """What comes back within a moment. A reason for which something is lost is told once."""
+        """The answers that come back within a moment. A reason for a loss is reported once."""
         for event in self._nodes.wait(PAUSE_S):
             if isinstance(event, Answer):
                 yield event
@@ -92,7 +92,7 @@ class Dispatcher(Generic[W]):
             yield from self.hear()
 
     def given_up(self) -> list[str]:
-        """What was lost too often, a line each."""
+        """The work that was lost too often, a line each."""
         return [
             f"{lost.chunk.name} given up after {len(lost.losses)} losses: {'; '.join(dict.fromkeys(lost.losses))}"
             for lost in self.schedule.given_up

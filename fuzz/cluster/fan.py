@@ -33,7 +33,7 @@ CARRIED = ("EAGLEEYE_PROBES", "EAGLEEYE_REFERENCE")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What a piece came to. result: what it wrote, read as JSON. kept: texts of files, by their names."""
+    """The result of a piece. result: what it wrote, read as JSON. kept: texts of files, by their names."""
 
     piece: Piece
     result: Any
@@ -57,12 +57,12 @@ class Fan:
 
     @property
     def errors(self) -> list[str]:
-        """What could not be done, and why: the command's exit code is then 3, and never a finding."""
+        """The work that could not be done, and why: the command's exit code is then 3, and never a finding."""
         return [*self._dispatcher.given_up(), *([self._alone] if self._alone else [])]
 
     @property
     def losses(self) -> str:
-        """What was lost and done again; empty if nothing was."""
+        """The work that was lost and done again; empty if none was."""
         return "; ".join(f"{why}: {count}" for why, count in self._dispatcher.schedule.lost.most_common())
 
     def work(self, pieces: Iterable[Piece]) -> Iterator[Done]:
@@ -89,7 +89,7 @@ class Fan:
         yield from self._rest(waiting)
 
     def _rest(self, waiting: Iterable[Piece]) -> Iterator[Done]:
-        """What there is behind something that is missing. What has not been sent will not be."""
+        """The results behind a missing one. Unsent pieces are not sent any more."""
         self._fresh.clear()
         self._dispatcher.schedule.forget_waiting()
         yield from (self._done.pop(piece.id) for piece in waiting if piece.id in self._done)
@@ -137,7 +137,7 @@ def _aside(text: str) -> None:
 
 
 def job_on(engines: Iterable[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What every agent is told, whatever the work."""
+    """The part of a job that every agent gets, whatever the work."""
     carried = {name: os.environ[name] for name in CARRIED if name in os.environ}
     return {
         "campaign": uuid.uuid4().hex[:8],

@@ -1,4 +1,4 @@
-"""What a driver needs of a cluster: nodes that come and go, and what they say of the work that they were sent.
+"""A driver's view of a cluster: nodes that come and go, and their messages on the work that they were sent.
 on_ray.py and processes.py have one each; tests have another, in which everything that can be lost is."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LOCAL = "local:"
 
 
 class Work(Named, Protocol):
-    """What can be sent to a node: a chunk of a campaign, or a piece of a command."""
+    """Work that can be sent to a node: a chunk of a campaign, or a piece of a command."""
 
     @property
     def name(self) -> str:
@@ -52,7 +52,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer(Generic[W]):
-    """What a node says of a chunk: its result, or `lost`, how its process died, or neither: not begun."""
+    """A node's message on a chunk: its result, or `lost`, how its process died, or neither: not begun."""
 
     node: str
     chunk: W
@@ -61,7 +61,7 @@ class Answer(Generic[W]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doing:
-    """What the slots of a node are at: `cases`, `replays`, `doing` of each that is at something."""
+    """The work that the slots of a node are at: `cases`, `replays`, `doing` of each busy one."""
 
     node: str
     slots: Sequence[Mapping[str, Any]]
@@ -77,7 +77,7 @@ class Nodes(Protocol[W]):
         """Have a node do a chunk. seconds: after which it begins no further case."""
 
     def wait(self, seconds: float) -> Sequence[Event[W]]:
-        """What has happened, after this time at the latest."""
+        """The events since the last call, after this time at the latest."""
 
     def interrupt(self) -> None:
         """Have all chunks end with what they have come to."""

@@ -1,4 +1,4 @@
-"""Which chunk is done where: two in flight a slot, lost ones again, each merged once, and a chunk that takes its node
+"""The schedule of chunks: two in flight a slot, lost ones again, each merged once, and a chunk that takes its node
 with it again and again is given up. Nothing here runs, waits or knows a clock.
 """
 
@@ -123,7 +123,7 @@ class Schedule(Generic[C]):
             (self._suspects if suspect else self._waiting).append(chunk)
 
     def losses(self, chunk: C) -> tuple[str, ...]:
-        """How often this chunk was lost so far, and why."""
+        """The losses of this chunk so far, with their reasons."""
         return tuple(self._losses.get(chunk.id, ()))
 
     def forget_waiting(self) -> None:
@@ -145,5 +145,5 @@ class Schedule(Generic[C]):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is in flight or waits; fresh ones there may be."""
+        """True if nothing is in flight or waits; fresh ones there may be."""
         return not self._waiting and not self._suspects and not self.in_flight

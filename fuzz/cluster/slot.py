@@ -91,7 +91,7 @@ class Slot:
 
 
 def code_version() -> str:
-    """What tells this checkout, and the Hypothesis that draws its cases, from others: two nodes that differ would not
+    """A digest of this checkout, and of the Hypothesis that draws its cases: two nodes that differ would not
     mean the same by a chunk."""
     project = Path(__file__).resolve().parent.parent.parent
     total = hashlib.sha256()

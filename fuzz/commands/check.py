@@ -60,7 +60,7 @@ def _ways(pool: Pool) -> Ways:
 
 @contextmanager
 def _explaining(timeout_s: float, log: Path) -> Iterator[Explain]:
-    """By experiments, whose results on mended releases are kept."""
+    """Explains failures by experiments, whose results on mended releases are kept."""
     with experiments(load(), judge_all, overall, timeout_s=timeout_s, log=log) as explainer:
         run = explainer.run
 
@@ -81,5 +81,5 @@ def _explaining(timeout_s: float, log: Path) -> Iterator[Explain]:
 
 @cache
 def _kept(target: Target) -> Path:
-    """By all that verdicts depend on: of a tree no other state than this one is meant."""
+    """The folder of kept verdicts, by all that they depend on: of a tree no other state than this one is meant."""
     return cache_directory() / "verdicts" / identity(target)

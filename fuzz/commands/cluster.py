@@ -46,7 +46,7 @@ def here(
 
 
 def _job(options: argparse.Namespace, plan: Plan, run: str) -> dict[str, Any]:
-    """What every slot is told before its first chunk. run: of the ledger; empty without one."""
+    """The job that every slot gets before its first chunk. run: of the ledger; empty without one."""
     known: Path | None = getattr(options, "known_issues", None)
     return {
         **job_on({plan.target.engine}),

@@ -1,4 +1,5 @@
-"""What the campaign commands share: options, the folder and record that they write, and how they run a campaign."""
+"""The parts that the campaign commands share: options, the folder and record that they write, and how they run a
+campaign."""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ class CommandContext:
         return session_hooks(place, self.ledger, self.display.tell, remember=self.corpus.remember)
 
     def log(self, target: Target) -> Path:
-        """Where a worker's prints go."""
+        """The file of a worker's prints."""
         name = re.sub(r"[^A-Za-z0-9.]+", "-", str(target)).strip("-")
         return self.out / f"worker-{name}.log"
 

@@ -29,7 +29,7 @@ class Aimed:
 
 
 def aimed(options: argparse.Namespace, targets: Sequence[Target]) -> Aimed:
-    """What --set, --with, --without and --like ask for. BadInput if there is no such setup on a target."""
+    """The aims of --set, --with, --without and --like. BadInput if there is no such setup on a target."""
     if not (options.set or options.having or options.without or options.like):
         return Aimed()
     try:

@@ -34,10 +34,10 @@ from runners.processes.pool import Pool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a campaign's cases are run and what it leaves. out: folder of findings. log: what workers print. timeout_s:
-    seconds of silence that are a hang. standbys: sessions that may be open ahead. setups_per_session: how many setups
-    a session process may serve. device: the GPU; empty: any. issues:
-    known ones, with which failures are explained. traces: whether those of findings are kept."""
+    """The place where a campaign's cases are run, and its files. out: folder of findings. log: what workers print.
+    timeout_s: seconds of silence that are a hang. standbys: sessions that may be open ahead. setups_per_session: how
+    many setups a session process may serve. device: the GPU; empty: any. issues: known ones, with which failures are
+    explained. traces: whether those of findings are kept."""
 
     target: Target
     out: Path

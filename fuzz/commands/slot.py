@@ -35,7 +35,7 @@ def command() -> ExitCode:
 
 @contextmanager
 def work_of(job: Mapping[str, Any], slot: Slot) -> Iterator[Do]:
-    """What does the chunks of this job. BadInput if the node lacks one of its targets."""
+    """The function that does the chunks of this job. BadInput if the node lacks one of its targets."""
     targets = [Target.parse(text) for text in (job["targets"] if "targets" in job else [job["target"]])]
     for target in targets:
         if lack := lacks(target):

@@ -207,7 +207,7 @@ def _completed(
 
 
 def possible_states(runner: str, backend: str, aim: Aim, states: frozenset[str]) -> frozenset[str]:
-    """Those of these states of replays that setups with the aim can be in."""
+    """The states of replays, among these, that setups with the aim can be in."""
     setups = [
         _fitted(start, with_states(plain, (name,)), {*dict(aim.fixed), *aim.having}, aim.max_bs)
         for start in filter(None, [smallest(runner, backend, aim.fixed, aim.having, aim.max_bs)])

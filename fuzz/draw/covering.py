@@ -1,4 +1,4 @@
-"""Which states the setups of a campaign have: every two that can be together meet in a few rounds, and each comes
+"""The states of a campaign's setups: every two that can be together meet in a few rounds, and each comes
 early.
 
 Rows are made greedily, as AETG makes them (Cohen, Dalal, Fredman and Patton, IEEE Transactions on Software Engineering

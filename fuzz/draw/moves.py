@@ -1,4 +1,4 @@
-"""How a batch follows the one before it: moves, and the lengths of new requests."""
+"""The moves from one batch to the next, and the lengths of new requests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _among(choices: tuple[T, ...]) -> st.SearchStrategy[T]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hand:
-    """What a move needs to draw the next batch. limit: seq_len_max(setup), which is worth computing once."""
+    """The material that a move draws the next batch from. limit: seq_len_max(setup), which is worth computing once."""
 
     draw: st.DrawFn
     setup: Setup
@@ -105,7 +105,7 @@ def same(hand: Hand, live: Requests) -> Requests:
 
 
 def alike(hand: Hand, live: Requests) -> Requests:
-    """What a cache takes for the same batch if its key leaves something out: other slots, lengths that change places,
+    """A batch that a cache takes for the same if its key leaves something out: other slots, lengths that change places,
     or other contents alone."""
     match hand.number(0, 2):
         case 0:
@@ -177,7 +177,7 @@ def new(hand: Hand, slot: int) -> Request:
 
 
 def _accepted(hand: Hand) -> int:
-    """How many drafts were accepted, where that matters."""
+    """The number of accepted drafts, where that matters."""
     most = accepted_max(hand.setup)
     return hand.number(0, most) if most else 0
 

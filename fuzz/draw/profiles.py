@@ -1,4 +1,4 @@
-"""How much is tried: the profiles ci, nightly and soak, in the one place where they are made.
+"""The amounts that are tried: the profiles ci, nightly and soak, in the one place where they are made.
 
 A profile is a Hypothesis profile under the same name, which the property tests run under (`pytest
 --hypothesis-profile`), and what a campaign takes from it (`python -m fuzz run --profile`).

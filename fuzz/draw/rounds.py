@@ -142,14 +142,14 @@ def rounds(
 
 
 def cases_before(number: int, cases_per_setup: int) -> int:
-    """How many cases the rounds before this one may have."""
+    """The number of cases that the rounds before this one may have."""
     short = min(number, SHORT_ROUNDS)
     return short * min(SHORT_CASES, cases_per_setup) + (number - short) * cases_per_setup
 
 
 def room(limit: int | None, cases_per_setup: int, number: int) -> int:
-    """How many cases a round may have in a campaign of so many that several share: it is as if each round had all that
-    it may have, so that nobody need draw the others' cases to know."""
+    """The number of cases that a round may have in a campaign of so many that several share: it is as if each round had
+    all that it may have, so that nobody need draw the others' cases to know."""
     before, behind = (cases_before(n, cases_per_setup) for n in (number, number + 1))
     return max(0, (behind if limit is None else min(behind, limit)) - before)
 

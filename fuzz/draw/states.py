@@ -163,7 +163,7 @@ STATES = {**OF_SETUPS, **OF_STEPS}
 
 
 def states_of(setup: Setup, before: Step | None, after: Step, among: Collection[str] = STATES.keys()) -> frozenset[str]:
-    """Which of these states a step behind another one is in, by name."""
+    """The names of the states, among these, that a step behind another one is in."""
     return frozenset(name for name in among if STATES[name].holds(setup, before, after))
 
 

@@ -191,7 +191,7 @@ def _pages(
 
 
 def _shape(runner: str, topk: int, num_steps: int, draft_tokens: int, page_size: int) -> Setup:
-    """What says how much room a request needs."""
+    """The part of a setup that says how much room a request needs."""
     return Setup(
         runner=runner,
         topk=topk,
@@ -222,7 +222,7 @@ def _cases(draw: st.DrawFn, setup: Setup, swarm: Swarm) -> Case:
 
 
 def _sampled(hand: Hand, batch: Requests) -> Requests:
-    """Of random drafts: all requests are greedy, none, or some."""
+    """The requests of random drafts: all are greedy, none, or some."""
     match hand.number(0, 2):
         case 0:
             return tuple(replace(request, greedy=hand.number(0, 1) == 1) for request in batch)
@@ -231,12 +231,12 @@ def _sampled(hand: Hand, batch: Requests) -> Requests:
 
 
 def _mirrored(hand: Hand) -> bool:
-    """Where some calls come without lengths on the host, half of them do."""
+    """True for half of the calls, where some come without lengths on the host."""
     sometimes = hand.swarm.halfway and not RUNNER_FACTS[hand.setup.runner].host_lengths
     return not sometimes or hand.number(0, 1) == 0
 
 
 def _elsewhere(hand: Hand) -> int:
-    """Of the other rank's requests: none, some, as many as a graph holds, or now and then more."""
+    """The number of the other rank's requests: none, some, as many as a graph holds, or now and then more."""
     most = hand.setup.slots if hand.swarm.crowded and falls_back(hand.setup) else hand.setup.max_bs
     return hand.pick((0, hand.number(1, hand.setup.max_bs), hand.setup.max_bs, hand.number(1, most)))

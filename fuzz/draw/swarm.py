@@ -89,8 +89,8 @@ EVERYTHING = Swarm(
 
 @st.composite
 def swarms(draw: st.DrawFn) -> Swarm:
-    """How batches follow each other; small setups most often, because they give more cases a second. What setups have
-    is not drawn: it goes by a plan (fuzz/draw/covering.py)."""
+    """The ways in which batches follow each other; small setups most often, because they give more cases a second. What
+    setups have is not drawn: it goes by a plan (fuzz/draw/covering.py)."""
     return Swarm(
         size=draw(st.sampled_from((SMALL, SMALL, SMALL, MIDDLE, MIDDLE, LARGE))),
         moves=draw(_weighted(MOVES)),

@@ -1,4 +1,5 @@
-"""What a case exercised: which bucket followed which, padded or not, on which kind of setup; and what is missing."""
+"""Coverage of a case: the pairs of buckets that followed each other, padded or not, on which kind of setup; and what is
+missing."""
 
 from __future__ import annotations
 

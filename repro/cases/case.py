@@ -1,4 +1,4 @@
-"""What is run: a Setup that is captured once and a sequence of Steps that are replayed on it.
+"""A case: a Setup that is captured once and a sequence of Steps that are replayed on it.
 
 A Case names no release and no machine; the same case is meant to be run on every target.
 """
@@ -68,7 +68,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a case is run: a release of sglang or a checkout's import path, and an engine.
+    """The target of a run: a release of sglang or a checkout's import path, and an engine.
 
     Its text form is RELEASE/ENGINE (0.5.13/emulated) or PATH@ENGINE (/src/sglang/python@cuda).
     """

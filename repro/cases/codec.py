@@ -64,7 +64,7 @@ def digest(case: Case) -> str:
 
 
 def options(case: Case) -> list[str]:
-    """What few cases have, by the names of the fields; "idle" where a step has no requests."""
+    """The options that few cases have, by the names of the fields; "idle" where a step has no requests."""
     fields = dataclasses.fields(case.setup)
     found = [f.name for f in fields if f.name in LATER and getattr(case.setup, f.name) != f.default]
     found += [name for step in case.steps for name in (*_step_options(step), *([] if step.requests else ["idle"]))]
@@ -232,7 +232,7 @@ def _request_to_json(request: Request) -> dict[str, int]:
 
 
 def _step_options(step: Step) -> dict[str, bool | int | str]:
-    """What few steps have."""
+    """The options that few steps have."""
     fields = (field for field in dataclasses.fields(step) if field.name != "requests")
     return {f.name: getattr(step, f.name) for f in fields if getattr(step, f.name) != f.default}
 

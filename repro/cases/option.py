@@ -70,7 +70,7 @@ class Option:
 
     @property
     def reset(self) -> tuple[str, ...]:
-        """As resets, of options that came later, too."""
+        """The fields that are set back: those of `resets`, else its own if it came later."""
         return self.resets or ((self.field,) if self.later else ())
 
     def is_set(self, setup: Setup) -> bool:

@@ -112,8 +112,8 @@ def text_of(option: Option, value: Any) -> str:
 
 
 def arguments(text: str) -> list[Argument]:
-    """What a command line, a file of one, a server's arguments as JSON or as its log has them, say. BadOption if it is
-    none of these, OSError if the file cannot be read."""
+    """The arguments in a command line, a file of one, or a server's arguments as JSON or as its log has them. BadOption
+    if it is none of these, OSError if the file cannot be read."""
     place = "--like"
     if (
         "\n" not in text

@@ -60,14 +60,14 @@ class Setup:
         raise ValueError(f"a batch of {batch} fits no bucket of {self.capture_bs}")
 
     def replays(self, batch: int, hidden: str = "") -> bool:
-        """Whether a graph is to be replayed for so many requests, which ask for these hidden states; eager runs all
+        """True if a graph is to be replayed for so many requests, which ask for these hidden states; eager runs all
         others. Graphs without hidden states hold no batch that asks for some."""
         fits = batch <= self.max_bs and (self.padded or batch in self.capture_bs)
         return fits and (self.returns_hidden or not hidden)
 
 
 def overhang_max(setup: Setup) -> int:
-    """How many positions every release leaves behind the context; up to 0.5.12.post1 for the draft tokens that a worker
-    starts with."""
+    """The number of positions that every release leaves behind the context; up to 0.5.12.post1 for the draft tokens
+    that a worker starts with."""
     started = setup.adaptive + 1 if setup.adaptive else setup.num_draft_tokens
     return SPARE_POSITIONS + min(started, setup.num_draft_tokens)
