@@ -1,5 +1,5 @@
-"""What Python remembers between calls: the attributes of workers, model runners, graph runners and attention backends,
-as short texts that two moments can be compared by; and which KV pool an attention backend reads."""
+"""State that Python keeps between calls: the attributes of workers, model runners, graph runners and attention
+backends, as short texts that two moments can be compared by; and which KV pool an attention backend reads."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _CONTAINERS = (list, tuple, dict, set)
 
 
 def attributes(roots: Mapping[str, Any]) -> dict[str, str]:
-    """By the path that leads there. An object of sglang's and a pool are told by class and identity, one of others by
-    its class."""
+    """The attributes by the path that leads there. An object of sglang's and a pool are named by class and identity,
+    one of others by its class."""
     seen: set[int] = set()
     texts: dict[str, str] = {}
     for name, root in roots.items():
@@ -49,7 +49,8 @@ def pools(backends: Sequence[Any]) -> list[Any]:
 
 
 def moved(backends: Sequence[Any], before: Sequence[Any]) -> dict[str, bytes]:
-    """Those that read another pool than before, as `changed` has it: some are lent one for as long as a call takes."""
+    """The backends that read another pool than before, as `changed` has it: some are lent one for as long as a call
+    takes."""
     pairs = zip(backends, before, pools(backends), strict=True)
     return {
         f"{type(backend).__name__}.{_KV_POOL}": f"{type(was).__name__} -> another {type(now).__name__}".encode()
@@ -98,7 +99,7 @@ def _kind(value: Any) -> _Kind:
 
 
 def looked_into(value: Any) -> bool:
-    """Whether it is an object of sglang's whose attributes are about what runners do."""
+    """True for an object of sglang's whose attributes are about what runners do."""
     kind = type(value)
     if isinstance(value, torch.nn.Module | type) or not hasattr(value, "__dict__"):
         return False

@@ -86,7 +86,7 @@ def _whose(frame: traceback.FrameSummary) -> str:
 
 
 def _reads_an_absent_argument(error: BaseException) -> bool:
-    """Whether a kernel computes with an argument that its caller left out, which no compiler takes."""
+    """True if a kernel computes with an argument that its caller left out, which no compiler takes."""
     if not (isinstance(error, AttributeError) and error.obj is None):
         return False
     frames = traceback.extract_tb(error.__traceback__)
@@ -94,7 +94,7 @@ def _reads_an_absent_argument(error: BaseException) -> bool:
 
 
 def _names_a_stand_in(error: BaseException) -> bool:
-    """Whether sglang asked a stand-in for what it does not have."""
+    """True if sglang asked a stand-in for what it does not have."""
     if isinstance(error, AttributeError):
         asked = error.obj
         if isinstance(asked, types.ModuleType):
@@ -114,13 +114,13 @@ def _lacks_a_package(error: BaseException) -> bool:
 
 
 def _is_harness_code(name: str) -> bool:
-    """Whether a module of runners/ defines this function or class."""
+    """True if a module of runners/ defines this function or class."""
     modules = [(path, vars(module)) for path, module in list(sys.modules.items()) if path.startswith("runners.")]
     return any(getattr(names.get(name), "__module__", "") == path for path, names in modules)
 
 
 def _stage(error: BaseException) -> str:
-    """What was being made: by the innermost function of sglang's that says so."""
+    """The part that was being made, by the innermost function of sglang's that says so."""
     names = []
     at = error.__traceback__
     while at is not None:

@@ -26,7 +26,7 @@ class SglangError(Exception):
 
 
 class Misshapen(Exception):
-    """What sglang left cannot be read as what this release leaves: a buffer or a result is of another shape."""
+    """A buffer or a result of sglang's has another shape than this release leaves, and cannot be read."""
 
 
 # What torch says of shapes and places that do not fit.
@@ -62,7 +62,7 @@ def sglang_errors(*, wait: bool = True) -> Iterator[None]:
 
 @contextmanager
 def device_waited() -> Iterator[None]:
-    """What runs under it has ended on the device, too, when it ends. Where it raises, the device is asked first: once
+    """A block whose work has ended on the device, too, when it ends. Where it raises, the device is asked first: once
     a kernel has failed, whatever else goes wrong may be a consequence."""
     try:
         yield

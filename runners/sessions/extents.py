@@ -1,4 +1,4 @@
-"""How many entries the tensors of a batch have and how wide their integers are, of all that there are: as attention
+"""The lengths of all tensors of a batch and the widths of their integers: as attention
 meets them while graphs are captured, and as what plans is given them. Nothing is listed by name but what has its
 tokens in the second dimension."""
 
@@ -20,7 +20,7 @@ COUNTS = ("extend_num_tokens", "num_token_non_padded_cpu")
 
 
 class Extents:
-    """What attention met in captures. Mutable: each batch size and width once."""
+    """The extents that attention met in captures. Mutable: each batch size and width once."""
 
     def __init__(self) -> None:
         self._met: dict[str, set[tuple[int, int]]] = {}
@@ -52,12 +52,12 @@ class Extents:
 
     @property
     def met(self) -> dict[str, Array]:
-        """By field, rows of a batch size and how many entries the field had."""
+        """The extents by field: rows of a batch size and the entries that the field had."""
         return {name: np.array(sorted(pairs)) for name, pairs in self._met.items()}
 
 
 def extents(fields: Mapping[str, Any]) -> dict[str, int]:
-    """Of each tensor and each list of numbers its length; what speculation adds is among them, with SPEC in front."""
+    """The length of each tensor and each list of numbers; what speculation adds is among them, with SPEC in front."""
     return {name: count for name, value in _every(fields) if (count := _entries(name, value)) is not None}
 
 
@@ -67,7 +67,7 @@ def ranks_on_host(fields: Mapping[str, Any]) -> dict[str, list[int]]:
 
 
 def widths(fields: Mapping[str, Any]) -> dict[str, int]:
-    """Of each tensor of integers on a device how many bytes one has."""
+    """The bytes of an integer of each tensor of integers on a device."""
     return {
         name: value.dtype.itemsize
         for name, value in _every(fields)

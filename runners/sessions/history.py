@@ -1,4 +1,4 @@
-"""Whether a call depends on what ran before it: the same batch by graph once more, in what another history left
+"""Finds if a call depends on what ran before it: the same batch by graph once more, in what another history left
 behind; what then differs at the launches and is read by their kernels, in the outputs and in the KV cache. And which
 KV slots kernels read. Only where the engine sees what kernels touch."""
 
@@ -37,7 +37,7 @@ class _Twin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Difference:
-    """Where a tensor stood otherwise at a launch, and how."""
+    """The places where a tensor stood otherwise at a launch, and how."""
 
     where: torch.Tensor
     now: torch.Tensor
@@ -46,7 +46,7 @@ class _Difference:
 
 @dataclass(slots=True)
 class _Seen:
-    """What was seen of the call under way. Mutable: gathers launch by launch."""
+    """The record of the call under way. Mutable: gathers launch by launch."""
 
     launches: int = 0
     differences: dict[str, _Difference] = field(default_factory=dict)
@@ -80,8 +80,8 @@ class History:
         self._touched = engine.Touched({**self.tensors, **{f"{_KV}{n}": tensor for n, tensor in enumerate(kv)}})
 
     def input_buffers(self) -> dict[str, torch.Tensor]:
-        """Those of a graph runner that nobody has named, under the names that sglang gives them; of several layers with
-        buffers of their own, the first one's."""
+        """The input buffers of a graph runner that no family names, under the names that sglang gives them; of several
+        layers with buffers of their own, the first one's."""
         found: dict[str, torch.Tensor] = {}
         for path, tensor in self.tensors.items():
             name = path.rpartition(_BUFFERS)[2]
@@ -163,13 +163,13 @@ class History:
         self._touched.begin()
 
     def _each(self, name: str, tensor: torch.Tensor) -> int:
-        """How many rows of a tensor belong to a request."""
+        """The number of a tensor's rows that belong to a request."""
         by_request = name in self._named - TOKENS_SECOND and tensor.shape[0] % self._rows == 0
         return tensor.shape[0] // self._rows if by_request else 1
 
     def see_reads(self, tape: StagingBuffer, reserved: int) -> None:
-        """Of each tensor of the KV cache, the slots that kernels read whole, those that they read in part, and those
-        of the reserved ones that they read at all."""
+        """Record for each tensor of the KV cache the slots that kernels read whole, those that they read in part, and
+        those of the reserved ones that they read at all."""
         for number in range(len(self._kv)):
             read = self._touched.read(f"{_KV}{number}").flatten(1)
             whole, any_of = read.all(1), read.any(1)

@@ -37,8 +37,8 @@ def fill_cache(kv: Sequence[torch.Tensor], table: Ints) -> None:
 
 
 def filled_from(widest: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """What KV caches are filled from: the noise of repro/cases/payload.py on the device, from whose end it goes on to
-    its beginning for as many values as the widest slot takes."""
+    """The values that KV caches are filled from: the noise of repro/cases/payload.py on the device, from whose end it
+    goes on to its beginning for as many values as the widest slot takes."""
     values = _noise(dtype).to(device)
     return torch.cat((values, values[:widest]))
 
@@ -133,7 +133,7 @@ class Snapshots:
             torch._foreach_copy_(parts, group)
 
     def kept(self, moment: int) -> list[torch.Tensor]:
-        """What is kept of this moment, in the cache's order."""
+        """The copies kept of this moment, in the cache's order."""
         snapshots = [snapshot for parts in self._parts[moment] for snapshot in parts]
         return [snapshots[place] for place in self._order]
 
@@ -143,14 +143,14 @@ class Snapshots:
             torch._foreach_copy_(group, parts)
 
     def compare(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Which slots differ in any bit, bool [slots] each: since before, by graph; since before, by eager; between
+        """The slots that differ in any bit, bool [slots] each: since before, by graph; since before, by eager; between
         those two."""
         by_graph, between = _any([torch.ne(*pair).any(dim=(1, 3)) for pair in self._neighbours]).unbind()
         return by_graph, _any([torch.ne(*pair).any(dim=(0, 2)) for pair in self._ends]), between
 
 
 def _any(masks: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Where any of them is true."""
+    """True where any of the masks is."""
     return functools.reduce(torch.logical_or, masks)
 
 
@@ -170,13 +170,13 @@ def restore(tensors: Sequence[torch.Tensor], contents: Sequence[torch.Tensor]) -
 
 
 def changed_slots(kv: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Which KV slots have changed in any bit since `before`: bool [slots]."""
+    """The KV slots that have changed in any bit since `before`: bool [slots]."""
     differs = [(bits(a) != bits(b)).flatten(1).any(1) for a, b in zip(kv, before, strict=True)]
     return torch.stack(differs).any(0)
 
 
 def contents(kv: Sequence[torch.Tensor], slots: torch.Tensor) -> torch.Tensor:
-    """What lies in these slots: [n, layers * 2 * heads * head_dim]; values of eight bits as float32."""
+    """The contents of these slots: [n, layers * 2 * heads * head_dim]; values of eight bits as float32."""
     rows = torch.cat([tensor[slots].flatten(1) for tensor in kv], dim=1)
     return rows if rows.element_size() > 1 else rows.float()
 

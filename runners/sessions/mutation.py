@@ -40,8 +40,8 @@ _DEPTH_MAX = 8
 
 
 def changed(change: Mapping[str, Any], open_session: OpenSession) -> OpenSession:
-    """What opens sessions as `change` says: {"edit": a Mutant's change}, {"trace": prefixes of file names}, or
-    {"files": prefixes of file names}."""
+    """The function that opens sessions as `change` says: {"edit": a Mutant's change}, {"trace": prefixes of file
+    names}, or {"files": prefixes of file names}."""
     if "files" in change:
         return functools.partial(_with_files, tuple(change["files"]), open_session)
     if "trace" in change:
@@ -137,7 +137,7 @@ def _functions(module: ModuleType, name: str, path: str, first_line: int) -> Ite
 
 
 def _under(value: Any) -> Iterator[object]:
-    """What a decorator may have put its function in."""
+    """The objects that a decorator may have put its function in."""
     for attribute in ("__func__", "__wrapped__", "fget", "fset", "func", "fn", "_torchdynamo_orig_callable"):
         yield getattr(value, attribute, None)
     if isinstance(value, FunctionType):
@@ -196,8 +196,8 @@ def _traced(
 
 @dataclass(slots=True)
 class _Calls:
-    """Of one function. Mutable. offsets: of the instructions that ran. known: how many lines and instructions were at
-    its last call; quiet: how many calls in a row added none."""
+    """The calls of one function. Mutable. offsets: of the instructions that ran. known: how many lines and instructions
+    were at its last call; quiet: how many calls in a row added none."""
 
     lines: set[int] = field(default_factory=set)
     offsets: set[int] = field(default_factory=set)
@@ -249,7 +249,7 @@ class _Lines:
         return line
 
     def places(self) -> dict[str, dict[str, set[tuple[int, int, int, int]]]]:
-        """By phase and file, where the instructions that ran stand in the text."""
+        """The places of the instructions that ran in the text, by phase and file."""
         found: dict[str, dict[str, set[tuple[int, int, int, int]]]] = {"built_places": {}, "places": {}}
         for (phase, code), calls in self._calls.items():
             of_phase = found["places" if phase == "lines" else "built_places"]

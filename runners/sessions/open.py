@@ -91,7 +91,7 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
 
 @contextlib.contextmanager
 def _naming_the_adapter(runner: str) -> Iterator[None]:
-    """Of a release newer than every adapter, say which one it was that no longer fits."""
+    """Name the adapter that no longer fits, for a release newer than every adapter."""
     try:
         yield
     except HarnessError as error:

@@ -17,7 +17,7 @@ _parts: list[Parts] = []  # of this process, once it has opened a session
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
-    """As runners/sessions/open.py opens it."""
+    """Open a session as runners/sessions/open.py does."""
     parts = _of_this_process()
     parts.taken()  # what has passed since the last case: this process had nothing to do, or closed the setup before
     run = plain.open_session(setup, target, watch)

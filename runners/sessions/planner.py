@@ -1,4 +1,4 @@
-"""What attention's metadata is made of: the batch as the backend gets it, after padding and before it plans."""
+"""The batch that attention's metadata is made of: as the backend gets it, after padding and before it plans."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ class Planner:
 
 
 def view(arguments: Mapping[str, Any]) -> dict[str, object]:
-    """Of a planning call's arguments what a batch says, under today's names; what is absent or None is left out."""
+    """The part of a planning call's arguments that a batch says, under today's names; absent ones and None are left
+    out."""
     batch = batch_of(arguments)
     fields: dict[str, Any] = {name: getattr(batch, name, None) for name in FIELDS}
     renamed = {RENAMED.get(name, name): value for name, value in arguments.items()}

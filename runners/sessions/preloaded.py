@@ -1,4 +1,4 @@
-"""What all releases of sglang have in common, imported with this module: the engine, and their packages."""
+"""The imports that all releases of sglang have in common, made with this module: the engine, and their packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the reference says of a step, recorded beside what the step's paths left."""
+"""The reference's answer on a step, recorded beside the results of the step's paths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Kv = Sequence[torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What each path of a step left, eager first: its outputs, one row a request, and the KV cache."""
+    """The results of each path of a step, eager first: its outputs, one row a request, and the KV cache."""
 
     outputs: Mapping[Recorded, Mapping[str, Array]]
     kv: Mapping[Recorded, Kv]

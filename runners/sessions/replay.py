@@ -121,7 +121,7 @@ def learn_history(captured: Captured, watch: Watch) -> None:
 
 
 def bare_loop(captured: Captured, case: Case, watch: Watch) -> None:
-    """What a case costs without any of us: its batches are made ahead, then every one goes through the graph and
+    """Measure a case's cost without the harness: its batches are made ahead, then every one goes through the graph and
     through eager, as far as a case's step would have it there, and only at the end is the device waited for. Nothing is
     recorded but the time, as stage `bare`."""
     adapter = captured.adapter

@@ -1,4 +1,4 @@
-"""What outlives a call, found by looking: every tensor that a graph runner and its attention backends hold."""
+"""State that outlives a call, found by looking: every tensor that a graph runner and its attention backends hold."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def is_scratch(name: object) -> bool:
 
 
 def standing(roots: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """By the path of attributes that leads there, without the root's own name; of tensors in one place the largest."""
+    """The tensors by the path of attributes that leads there, without the root's own name; of those in one place the
+    largest."""
     found: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, root in roots.items():
@@ -66,7 +67,7 @@ def _parts(owner: Any) -> list[tuple[str, Any]]:
 
 
 def without_views(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Those that share no memory with a larger one, in their order."""
+    """The tensors that share no memory with a larger one, in their order."""
     kept: dict[str, torch.Tensor] = {}
     taken: list[tuple[int, int]] = []
     for name, tensor in sorted(tensors.items(), key=lambda item: -_end(item[1]) + item[1].data_ptr()):

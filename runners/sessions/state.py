@@ -1,4 +1,4 @@
-"""What runner, workers and attention backends hold between calls, Python's attributes as well as tensors: taken at one
+"""State of runner, workers and attention backends between calls, Python's attributes as well as tensors: taken at one
 moment, put back in place at another. A key that is remembered on the host says what lies in memory: where memory alone
 went back, whatever goes by the key would skip in front of other contents.
 
@@ -32,7 +32,7 @@ _CONTAINERS = (torch.Tensor, np.ndarray, tuple, list, deque, set, dict)
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What was held then: of mappings (attributes are one), sequences and sets the contents, of arrays a copy."""
+    """The state at one moment: of mappings (attributes are one), sequences and sets the contents, of arrays a copy."""
 
     mappings: list[tuple[dict[Any, Any], dict[Any, Any]]] = field(default_factory=list)
     sequences: list[tuple[Any, list[Any]]] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class _Mapping:
-    """What a mapping held, and what of it is looked into."""
+    """The contents of a mapping, and the part of it that is looked into."""
 
     held: dict[Any, Any]
     parts: list[Any]
@@ -131,7 +131,7 @@ def _is_same(mapping: dict[Any, Any], held: dict[Any, Any]) -> bool:
 
 
 def _looked_into(values: Iterable[Any]) -> list[Any]:
-    """Those of them that may hold something that changes."""
+    """The values that may hold something that changes."""
     return [value for value in values if _is_looked_into(type(value))]  # type: ignore[arg-type]  # a class is hashable
 
 

@@ -50,7 +50,7 @@ def is_asked(watch: Watch, case: str, step: int) -> bool:
 def apart(
     graph: Mapping[str, Array], eager: Mapping[str, Array], variants: Sequence[Mapping[str, Array]], unit: float
 ) -> bool:
-    """Whether two paths' outputs, [rows, ...] each, lie further apart than the measured noise allows. variants: eager's
+    """True if two paths' outputs, [rows, ...] each, lie further apart than the measured noise allows. variants: eager's
     outputs when it was moved by noise. unit: of the outputs' type."""
     if any(graph[name].shape != eager[name].shape for name in eager) or not same_choices(graph, eager):
         return True
@@ -87,7 +87,7 @@ def _distances(left: Array, right: Array) -> npt.NDArray[np.float64]:
 
 
 def same_choices(graph: Mapping[str, Array], eager: Mapping[str, Array]) -> bool:
-    """Whether the integers of two paths agree."""
+    """True if the integers of two paths agree."""
     return all(np.array_equal(graph[name], eager[name]) for name in eager if eager[name].dtype.kind in "iub")
 
 
@@ -140,7 +140,7 @@ def _bounded(name: str, values: torch.Tensor, known: torch.Tensor) -> Bounded:
 
 
 class ThirdOpinion:
-    """Of one runner. make: reads its weights, once, when it is first asked."""
+    """The third opinion on one runner. make: reads its weights, once, when it is first asked."""
 
     def __init__(self, make: Callable[[], Reference | None], setup: Setup, dtype: torch.dtype) -> None:
         self.setup, self.dtype, self._make = setup, dtype, make

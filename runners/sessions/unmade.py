@@ -39,7 +39,7 @@ _POP = dis.opmap["POP_TOP"]
 
 
 def unmade(roots: Mapping[str, Any]) -> list[str]:
-    """As Class.attribute, of all objects of sglang's that these lead to."""
+    """The unmade attributes, as Class.attribute, of all objects of sglang's that these lead to."""
     names = set()
     for held in _objects(list(roots.values())):
         read, made = _attributes(type(held))
@@ -48,14 +48,14 @@ def unmade(roots: Mapping[str, Any]) -> list[str]:
 
 
 def absent(worker: Any) -> list[str]:
-    """As Class.attribute, what methods of a constructed worker read and others of them make, and it has not: whoever
-    makes it was not called."""
+    """The attributes, as Class.attribute, that methods of a constructed worker read and others of them make, and it has
+    not: whoever makes it was not called."""
     read, made = _attributes(type(worker))
     return sorted(f"{type(worker).__name__}.{name}" for name in read & made if not _has(worker, name))
 
 
 def _objects(roots: list[Any]) -> Iterator[Any]:
-    """Those of sglang's, each once."""
+    """The objects of sglang's, each once."""
     seen: set[int] = set()
     waiting = [(root, DEPTH) for root in roots]
     while waiting:
@@ -78,8 +78,8 @@ _known: WeakKeyDictionary[type, tuple[frozenset[str], frozenset[str]]] = WeakKey
 
 
 def _attributes(kind: type) -> tuple[frozenset[str], frozenset[str]]:
-    """What methods of sglang's classes read of their own object, but for those that a class before them replaces; and
-    what they make. Nothing of a class that makes attributes up."""
+    """The attributes that methods of sglang's classes read of their own object, but for those that a class before them
+    replaces; and what they make. Nothing of a class that makes attributes up."""
     if kind not in _known:
         _known[kind] = _noted(kind)
     return _known[kind]
@@ -99,7 +99,7 @@ def _noted(kind: type) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _codes(member: Any) -> Iterator[CodeType]:
-    """Of a function or a property, under its decorators too, and of the functions within."""
+    """The code of a function or a property, under its decorators too, and of the functions within."""
     functions = [getattr(member, name, None) for name in ("fget", "fset", "__func__", "__wrapped__", "func")]
     waiting = [part.__code__ for part in (member, *functions) if isinstance(part, FunctionType)]
     while waiting:

@@ -124,7 +124,7 @@ class Verify:
         self._see_results(staging, before)
 
     def _see_results(self, staging: StagingBuffer, before: list[torch.Tensor]) -> None:
-        """What the pass gave and wrote, and what it should have."""
+        """Record what the pass gave and wrote, and what it should have."""
         cache = self.cache
         for name, tensor in self.outputs.items():
             staging.see(Recorded.EAGER, name, tensor)
@@ -166,7 +166,7 @@ class Verify:
         self.happened += 1
 
     def _tell_metadata(self, columns: dict[str, list[int]]) -> None:
-        """Of the metadata that attention runs with: how many queries and how many sequences it speaks of."""
+        """Record the numbers of queries and of sequences in the metadata that attention runs with."""
         metadata = getattr(self.live.target.model_runner.attn_backend, "forward_metadata", None)
         indptr = getattr(metadata, "qo_indptr", getattr(metadata, "cu_seqlens_q", None))
         columns["planned_tokens"].append(-1 if indptr is None else int(indptr[-1]))
