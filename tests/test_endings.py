@@ -179,6 +179,32 @@ def test_what_a_command_of_ours_started_ends_with_it(tmp_path: Path, commands: l
     assert (tmp_path / "stderr").read_text() == "error: interrupted\n"
 
 
+@pytest.mark.parametrize(
+    ("package", "number"),
+    [
+        ("fuzz", signal.SIGINT),
+        ("fuzz", signal.SIGHUP),
+        ("repro", signal.SIGTERM),
+        ("runners", signal.SIGINT),
+        ("reports", signal.SIGTERM),
+    ],
+)
+def test_a_command_that_is_being_imported_says_so_too(package: str, number: int, tmp_path: Path) -> None:
+    for module in ("numpy", "rich", "sqlite3"):
+        (tmp_path / f"{module}.py").write_text("import time; print('imports', flush=True); time.sleep(60)\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", package, "--help"],
+        env={**os.environ, "PYTHONPATH": in_front(tmp_path, PROJECT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout and process.stdout.readline() == "imports\n"
+    process.send_signal(number)
+    assert process.communicate(timeout=5) == ("", "error: interrupted\n")
+    assert process.returncode == 3
+
+
 @pytest.mark.parametrize("module", ["worker", "fork_server"])
 def test_what_imports_for_a_command_that_is_gone_ends(module: str, tmp_path: Path) -> None:
     (tmp_path / "imports_slowly.py").write_text("import time; print('imports', flush=True); time.sleep(60)\n")

@@ -24,6 +24,22 @@ class _Waiting:
     came = False
 
 
+def while_imported(package: str) -> None:
+    """Have `python -m PACKAGE` end at once by a signal during its imports, which take a second: nothing has begun. Does
+    nothing where the package is a library. interruptible() takes over."""
+    if sys.argv[:1] != ["-m"] or package not in sys.orig_argv[sys.orig_argv.index("-m") :][1:2]:
+        return
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _end_at_once)
+
+
+def _end_at_once(number: int, frame: FrameType | None) -> None:
+    with contextlib.suppress(OSError):  # a terminal that is gone
+        os.write(2, b"error: interrupted\n")
+    os._exit(3)  # ExitCode.ERROR, without importing it
+
+
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """Within it Ctrl-C, SIGTERM and a hang-up interrupt the main thread, so that a stopped job keeps its findings and
