@@ -116,10 +116,11 @@ class Agent:
     def close(self) -> None:
         """End all slots and remove their folders."""
         self._stopped = True
+        until = time.monotonic() + STOP_S
         for slot in self._slots:
             slot.hang_up()
         for slot in self._slots:
-            slot.end()
+            slot.end(max(0.0, until - time.monotonic()))
         # Also what agents of this campaign have left here that were killed.
         for folder in self._folder.parent.glob(f"{_prefix(self._job)}*"):
             shutil.rmtree(folder, ignore_errors=True)
@@ -211,13 +212,13 @@ class _Slot:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
 
-    def end(self) -> None:
-        """Return when it has ended."""
+    def end(self, within_s: float = STOP_S) -> None:
+        """Return when it has ended, by itself if it does in time."""
         if self.process is None:
             return
         self.hang_up()
         try:
-            self.process.wait(STOP_S)
+            self.process.wait(within_s)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)

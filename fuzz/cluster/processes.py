@@ -11,6 +11,7 @@ from typing import Any, Generic
 from fuzz.cluster.agent import Agent
 from fuzz.cluster.nodes import Answer, Doing, Event, Joined, W
 from repro.cases.own_place import temporary_folder
+from repro.commands.interrupts import held
 
 HERE = "here"
 
@@ -48,7 +49,13 @@ class LocalProcesses(Generic[W]):
         return Joined(node=HERE, slots=self._workers)
 
     def _in_background(self, work: Callable[[], Event[W] | OSError]) -> None:
-        threading.Thread(target=lambda: self._events.put(work()), daemon=True).start()
+        def put() -> None:
+            try:
+                self._events.put(work())
+            except OSError as error:  # a full disk; or the folder of the slots is gone, as all of it ends
+                self._events.put(error)
+
+        threading.Thread(target=put, daemon=True).start()
 
 
 @contextmanager
@@ -59,4 +66,5 @@ def processes(job: Mapping[str, Any], devices: Sequence[str]) -> Iterator[LocalP
         try:
             yield LocalProcesses(agent, len(devices))
         finally:
-            agent.close()
+            with held():  # a second interrupt leaves no process either
+                agent.close()
