@@ -28,22 +28,24 @@ def judge(case: Case, trace: Trace) -> Verdict:
     record = Record(trace)
     wrongs = list(_wrongly_captured(case, record.path(-1, Recorded.BUCKETS)))
     compared = 0
-    for step, asked in enumerate(case.steps):
-        requests, busiest = len(asked.requests), asked.busiest
-        hidden = asked.hidden if record.scalar(step, Recorded.ASKED, "hidden") is None else ""
+    for step, case_step in enumerate(case.steps):
+        requests, busiest = len(case_step.requests), case_step.busiest
+        hidden = case_step.hidden if record.scalar(step, Recorded.ASKED, "hidden") is None else ""
         taken = record.scalar(step, Recorded.ASKED, "can_run")
         if taken is not None:
             compared += 1
-            held = case.setup.replays(busiest, hidden)
-            if bool(taken) != held:
-                cell = Cell(step=step, buffer="can_run", row=0, column=0, got=str(taken), want=str(int(held)))
-                problem = "refused, though a graph holds it" if held else "taken, though no graph holds it"
-                detail = f"In step {step} a batch of {_words(asked)} was {problem}: buckets {case.setup.capture_bs}."
-                wrongs.append(Wrong(where=REFUSED if held else TAKEN, detail=detail, cell=cell))
+            replays = case.setup.replays(busiest, hidden)
+            if bool(taken) != replays:
+                cell = Cell(step=step, buffer="can_run", row=0, column=0, got=str(taken), want=str(int(replays)))
+                problem = "refused, though a graph holds it" if replays else "taken, though no graph holds it"
+                detail = (
+                    f"In step {step} a batch of {_words(case_step)} was {problem}: buckets {case.setup.capture_bs}."
+                )
+                wrongs.append(Wrong(where=REFUSED if replays else TAKEN, detail=detail, cell=cell))
         if not case.setup.replays(busiest, hidden):
             continue
-        wanted = (("raw_bs", requests, RAW), ("bs", case.setup.bucket(busiest), BUCKET))
-        for name, want, where in wanted:
+        expected = (("raw_bs", requests, RAW), ("bs", case.setup.bucket(busiest), BUCKET))
+        for name, want, where in expected:
             got = record.scalar(step, Recorded.LAUNCH, name)
             if got is None:
                 continue
@@ -51,7 +53,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
             if got != want:
                 cell = Cell(step=step, buffer=name, row=0, column=0, got=str(got), want=str(want))
                 detail = (
-                    f"In step {step} a batch of {_words(asked)} was launched with {name} {got}, expected {want} "
+                    f"In step {step} a batch of {_words(case_step)} was launched with {name} {got}, expected {want} "
                     f"of the buckets {case.setup.capture_bs}."
                 )
                 wrongs.append(Wrong(where=where, detail=detail, cell=cell))
@@ -66,12 +68,12 @@ def _wrong_graph(case: Case, step: int, launched: Mapping[str, Array]) -> Iterat
     """Wrongs in what the launched graph was captured for, whatever its runner says: the bucket's batches, and those of
     greedy requests alone, where there are graphs of their own for them and the batch is one."""
     requests = case.steps[step].requests
-    wanted = {
+    expected = {
         "size": (case.setup.bucket(case.steps[step].busiest), GRAPH),
         "greedy": (int(all(request.greedy for request in requests)), VARIANT),
     }
     for name, array in launched.items():
-        want, where = wanted[name]
+        want, where = expected[name]
         got = int(array)
         if got != want:
             cell = Cell(step=step, buffer=name, row=0, column=0, got=str(got), want=str(want))
@@ -94,21 +96,23 @@ def _wrong_ranks(case: Case, step: int, record: Record) -> Iterator[Wrong]:
             yield Wrong(where=RANKS, detail=detail, cell=cell)
 
 
-def _words(asked: Step) -> str:
-    return f"{len(asked.requests)}" + (f", with {asked.elsewhere} on the other rank," if asked.elsewhere else "")
+def _words(case_step: Step) -> str:
+    return f"{len(case_step.requests)}" + (
+        f", with {case_step.elsewhere} on the other rank," if case_step.elsewhere else ""
+    )
 
 
 def _wrongly_captured(case: Case, buckets: Mapping[str, Array]) -> Iterator[Wrong]:
     """For each server the buckets that were asked for up to the most requests that it takes, and where more were asked
     for that number itself; all of them a multiple of the batches at once, up to which the number is rounded up."""
-    asked = case.setup.capture_bs
+    sizes = case.setup.capture_bs
     for server, captured in buckets.items():
         size, at_once = (int(word.split()[0]) for word in server.split(", "))
         most = -(-size // at_once) * at_once
         want = sorted(
-            {b for b in (*asked, most) if b % at_once == 0 and b <= most and (b in asked or max(asked) > most)}
+            {b for b in (*sizes, most) if b % at_once == 0 and b <= most and (b in sizes or max(sizes) > most)}
         )
         if captured.tolist() != want:
             cell = Cell(step=-1, buffer="capture_bs", row=size, column=0, got=str(captured.tolist()), want=str(want))
-            detail = f"Of buckets {list(asked)} {cell.got} are captured where {size} requests may run, expected {want}."
+            detail = f"Of buckets {list(sizes)} {cell.got} are captured where {size} requests may run, expected {want}."
             yield Wrong(where=CAPTURED, detail=detail, cell=cell)

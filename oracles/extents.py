@@ -38,8 +38,8 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     }
     wrongs = list(_out_of_proportion(captured))
     calls = _calls(case, record)
-    for (_, name), own in calls.items():
-        wrongs += _unlike(name, own, _each(name, captured, case.setup.max_bs))
+    for (_, name), of_name in calls.items():
+        wrongs += _unlike(name, of_name, _each(name, captured, case.setup.max_bs))
     wrongs += [*_otherwise_wide(case, record), *_not_told(record), *_miscounted(record)]
     wrongs += [*_ranks_captured(case, record), *_ranks_planned(case, record)]
     compared = len(captured) * (len(case.setup.capture_bs) > 1) + len(calls)
@@ -80,11 +80,13 @@ def _not_told(record: Record) -> Iterator[Wrong]:
     """Parallel layers of a captured batch know how many tokens there are, on this rank and, of several, on all."""
     captured = record.path(-1, Recorded.TOKENS_CAPTURED)
     for name, whose, ranks in (("own", "this rank's", 1), ("gathered", "all ranks'", DP_RANKS)):
-        for tokens, told in captured.get(name, np.empty((0, 2), dtype=np.int64)).tolist():
-            if told != ranks * tokens:
+        for tokens, counted in captured.get(name, np.empty((0, 2), dtype=np.int64)).tolist():
+            if counted != ranks * tokens:
                 want = str(ranks * tokens)
-                cell = Cell(step=-1, buffer=f"{whose} tokens", row=-1, column=-1, got=str(told), want=want)
-                detail = f"Parallel layers are told of {told} as {whose} tokens where a batch of {tokens} is captured."
+                cell = Cell(step=-1, buffer=f"{whose} tokens", row=-1, column=-1, got=str(counted), want=want)
+                detail = (
+                    f"Parallel layers are told of {counted} as {whose} tokens where a batch of {tokens} is captured."
+                )
                 yield Wrong(where=f"{whose} tokens, as told to parallel layers", detail=detail, cell=cell)
                 return
 
@@ -105,15 +107,15 @@ def _ranks_captured(case: Case, record: Record) -> Iterator[Wrong]:
 
 def _ranks_planned(case: Case, record: Record) -> Iterator[Wrong]:
     """When a graph is planned, it says so of the bucket, or what the caller was told: of the tokens that there are."""
-    for step, asked in enumerate(case.steps):
-        told = [len(asked.requests), asked.elsewhere]
+    for step, case_step in enumerate(case.steps):
+        real = [len(case_step.requests), case_step.elsewhere]
         for name, ranks in record.path(step, Recorded.GATHERED_ON_HOST).items():
             if (each := rank_tokens(case, record, name)) is None:
                 continue
-            bucket = [case.setup.bucket(asked.busiest)] * DP_RANKS
-            wanted = [[count * each for count in counts] for counts in (bucket, told)]
-            if ranks.tolist() not in wanted:
-                cell = Cell(step=step, buffer=name, row=0, column=0, got=str(ranks.tolist()), want=str(wanted[0]))
+            bucket = [case.setup.bucket(case_step.busiest)] * DP_RANKS
+            expected = [[count * each for count in counts] for counts in (bucket, real)]
+            if ranks.tolist() not in expected:
+                cell = Cell(step=step, buffer=name, row=0, column=0, got=str(ranks.tolist()), want=str(expected[0]))
                 detail = f"In step {step} {name} is {cell.got} where a graph is planned, expected {cell.want}."
                 yield Wrong(where=f"{name}, planned", detail=detail, cell=cell)
 
@@ -147,20 +149,20 @@ Call = tuple[int, int, tuple[int, int, int]]
 
 def _calls(case: Case, record: Record) -> dict[tuple[int, str], list[Call]]:
     """Calls by the step's plan that they were given to, and by field."""
-    found: defaultdict[tuple[int, str], list[Call]] = defaultdict(list)
-    for step, asked in enumerate(case.steps):
+    calls: defaultdict[tuple[int, str], list[Call]] = defaultdict(list)
+    for step, case_step in enumerate(case.steps):
         bs = record.scalar(step, Recorded.LAUNCH, "bs")
-        if not asked.requests or bs is None:
+        if not case_step.requests or bs is None:
             continue
-        sizes = (len(asked.requests), bs, case.setup.max_bs)
+        sizes = (len(case_step.requests), bs, case.setup.max_bs)
         for call in itertools.count():
             plan = record.path(step, Recorded.EXTENTS, call)
             if not plan:
                 break
             for name, count in plan.items():
                 if not _otherwise(name):
-                    found[call, name].append((step, int(count), sizes))
-    return found
+                    calls[call, name].append((step, int(count), sizes))
+    return calls
 
 
 def _unlike(name: str, calls: Sequence[Call], each: float | None) -> Iterator[Wrong]:

@@ -76,9 +76,9 @@ def judge(case: Case, trace: Trace) -> Verdict:
     compared = by_eager_alone = 0
     once = record.path(-1, Recorded.INPUT)
     table = None if "refilled" in once else once.get("req_to_token")
-    for number, asked in enumerate(case.steps):
-        _forget_prefixes(carried, table, asked.requests)
-        if not asked.requests or record.is_refused(number):
+    for number, case_step in enumerate(case.steps):
+        _forget_prefixes(carried, table, case_step.requests)
+        if not case_step.requests or record.is_refused(number):
             by_eager_alone += 1
             continue
         locs = record.path(number, Recorded.INPUT).get("out_cache_loc")
@@ -101,9 +101,9 @@ def judge(case: Case, trace: Trace) -> Verdict:
                 eager=eager,
                 variants=variants,
                 carried=carried,
-                references=references_of(record, number, len(asked.requests)),
+                references=references_of(record, number, len(case_step.requests)),
             )
-            wrongs += _judge_step(step, len(asked.requests), locs, doubts)
+            wrongs += _judge_step(step, len(case_step.requests), locs, doubts)
         carried.update(eager.kv)
     if doubts and not wrongs:
         where = TIE if compared + by_eager_alone == len(case.steps) else MISSING

@@ -49,11 +49,11 @@ def _passed(record: Record, step: int, rows: Mapping[str, Exemption], real: int)
 
 
 def _wrongs(record: Record, step: int, passed: Set[str]) -> Iterator[Wrong]:
-    found = record.path(step, Recorded.HISTORY)
+    differences = record.path(step, Recorded.HISTORY)
     # Every row of these is held to what it should be by kv_indices and metadata_shape.
     indexing = INDEXING & record.path(step, Recorded.METADATA).keys()
     judged_elsewhere = record.path(step, Recorded.NEUTRAL).keys()
-    for name, places in found.items():
+    for name, places in differences.items():
         if name in (COMPARED, LAUNCHES) or name.endswith(VALUES) or name in passed:
             continue
         # The buffers of later layers are named by where they are, and hold the same as the first one's.
@@ -67,7 +67,7 @@ def _wrongs(record: Record, step: int, passed: Set[str]) -> Iterator[Wrong]:
             detail = f"In step {step} KV slot {slot} holds other bits after another history."
             yield Wrong(where="KV values", detail=detail, cell=cell)
         elif places.size:
-            yield _wrong(step, name, places, found.get(name + VALUES))
+            yield _wrong(step, name, places, differences.get(name + VALUES))
     if lacking := record.scalar(step, Recorded.HISTORY, LAUNCHES):
         cell = Cell(step=step, buffer="launches", row=0, column=0, got=str(lacking), want="0")
         detail = f"In step {step} {abs(lacking)} launches more or less took place after another history."

@@ -100,10 +100,10 @@ def _judge_step(setup: Setup, step: int, read: _Read, table: Array, rows: list[R
             cell = Cell(step=step, buffer=name, row=call, column=width, got="no room", want=text(want[width]))
             detail = f"Attention call {call} of step {step} needs {want.size} entries of a {name} row that has {width}."
             wrongs.append(Wrong(where=NARROW + read.reads.whose, detail=detail, cell=cell))
-        held = min(want.size, width)
-        wrong_ones = got[call, :held] != want[:held]
+        room = min(want.size, width)
+        wrong_ones = got[call, :room] != want[:room]
         if read.paged:
-            wrong_ones &= ~_reserved(setup, blocks, real, got[call, :held])
+            wrong_ones &= ~_reserved(setup, blocks, real, got[call, :room])
         differs = np.flatnonzero(wrong_ones)
         if differs.size:
             column = int(differs[0])
@@ -112,9 +112,9 @@ def _judge_step(setup: Setup, step: int, read: _Read, table: Array, rows: list[R
     return wrongs
 
 
-def _reserved(setup: Setup, blocks: list[Array], real: int, found: Array) -> Bools:
+def _reserved(setup: Setup, blocks: list[Array], real: int, actual: Array) -> Bools:
     """Entries of padded rows that are right whatever they are: what reads whole pages reads any slots of page 0."""
-    got = found.astype(np.int64)
+    got = actual.astype(np.int64)
     padded = np.arange(got.size) >= sum(block.size for block in blocks[:real])
     return np.asarray(padded & (got >= 0) & (got < setup.page_size), dtype=np.bool_)
 

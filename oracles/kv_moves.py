@@ -83,10 +83,10 @@ class MoveCheck:
         changed = self.seen.get("kv_slots")
         if changed is None:
             return
-        held = dict(zip(self.before["kv_slots"].tolist(), self.before["kv_rows"], strict=True))
-        holds = held | dict(zip(changed.tolist(), self.seen["kv_rows"], strict=True))
+        contents = dict(zip(self.before["kv_slots"].tolist(), self.before["kv_rows"], strict=True))
+        holds = contents | dict(zip(changed.tolist(), self.seen["kv_rows"], strict=True))
         for target, source in pairs.tolist():
-            cell = first_difference(self.number, "kv", holds[target][None], held[source][None], first_row=target)
+            cell = first_difference(self.number, "kv", holds[target][None], contents[source][None], first_row=target)
             if cell:
                 detail = f"After the {self.path} move of step {self.number} slot {target} does not hold what"
                 yield self._wrong(ROW, f"{detail} slot {source} held.", cell)

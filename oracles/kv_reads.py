@@ -29,18 +29,20 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     record = Record(trace)
     wrongs: list[Wrong] = []
     compared = 0
-    for step, asked in enumerate(case.steps):
-        found, table = record.path(step, Recorded.READS), record.table(step)
-        if not found or table is None:
+    for step, case_step in enumerate(case.steps):
+        read, table = record.path(step, Recorded.READS), record.table(step)
+        if not read or table is None:
             continue
         facts = RUNNER_FACTS[case.setup.runner]
         kinds = [reads for reads in facts.reads if not (reads.prefix and facts.windowed and not case.setup.window)]
         alone = record.scalar(step, Recorded.LAUNCH, "bs") is None
-        wanted = {reads: _slots(case, reads, asked.requests, table, alone=alone) for reads in kinds}
-        compared += max((want.most.size for want in wanted.values()), default=0)
-        slots = {name: array for name, array in found.items() if not name.endswith(RESERVED)}
-        own = [*_wrongs(case, step, slots, wanted, table), *_of_padding(record, step, len(asked.requests))]
-        wrongs += (replace(wrong, where=f"{wrong.where}, window") for wrong in own) if case.setup.window else own
+        expected = {reads: _slots(case, reads, case_step.requests, table, alone=alone) for reads in kinds}
+        compared += max((want.most.size for want in expected.values()), default=0)
+        slots = {name: array for name, array in read.items() if not name.endswith(RESERVED)}
+        of_step = [*_wrongs(case, step, slots, expected, table), *_of_padding(record, step, len(case_step.requests))]
+        wrongs += (
+            (replace(wrong, where=f"{wrong.where}, window") for wrong in of_step) if case.setup.window else of_step
+        )
     return conclude_each(ORACLE, wrongs, compared, nothing="no reads noted")
 
 
@@ -61,7 +63,7 @@ def _slots(case: Case, reads: Reads, requests: tuple[Request, ...], table: Array
     least, most = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     # Where inference is deterministic, one kernel reads a prefix and the tree behind it alike, from the cache.
     besides = case.setup.num_draft_tokens if _reads_trees(case.setup, reads) else 0
-    given = case.setup.num_draft_tokens if alone and reads.of_tree and (besides or names_tree(case.setup)) else 0
+    beside = case.setup.num_draft_tokens if alone and reads.of_tree and (besides or names_tree(case.setup)) else 0
     for request in requests:
         for call in range(reads.calls(case.setup)):
             positions = reads.positions(case.setup, request, call)
@@ -69,7 +71,7 @@ def _slots(case: Case, reads: Reads, requests: tuple[Request, ...], table: Array
             positions = np.concatenate([positions, np.broadcast_to(tree, (len(positions), besides))], axis=1)
             slots = table[request.slot][positions]
             count = besides + reads.least(case.setup, request, slots.shape[1] - besides)
-            least.append(slots[:, slots.shape[1] - count : slots.shape[1] - given].reshape(-1))
+            least.append(slots[:, slots.shape[1] - count : slots.shape[1] - beside].reshape(-1))
             most.append(slots.reshape(-1))
     must, may = (np.unique(np.concatenate(parts)) for parts in (least, most))
     return _Wanted(least=must[must >= case.setup.page_size], most=may[may >= case.setup.page_size])
@@ -80,15 +82,15 @@ def _reads_trees(setup: Setup, reads: Reads) -> bool:
 
 
 def _wrongs(
-    case: Case, step: int, found: Mapping[str, Array], wanted: Mapping[Reads, _Wanted], table: Array
+    case: Case, step: int, read: Mapping[str, Array], expected: Mapping[Reads, _Wanted], table: Array
 ) -> Iterator[Wrong]:
     """A layer, of keys and values that are recorded by turns, reads as one of the kinds of attention calls does."""
-    for name, whole in found.items():
+    for name, whole in read.items():
         if name.endswith(PARTLY):
             if whole.size:
                 yield _wrong(step, int(whole[0]), "read in part", "read whole or not at all", table)
             continue
-        kinds = [want for reads, want in wanted.items() if reads.layer in (None, int(name) // 2)]
+        kinds = [want for reads, want in expected.items() if reads.layer in (None, int(name) // 2)]
         if any(want.holds(whole) for want in kinds):
             continue
         missing, more = np.setdiff1d(kinds[0].least, whole), np.setdiff1d(whole, kinds[0].most)

@@ -80,7 +80,7 @@ def _wrong_ranks(step: int, case: Case, ranks: Mapping[str, Array]) -> Iterator[
     each, requests = case.setup.num_draft_tokens, len(case.steps[step].requests)
     real = [each * requests, each * case.setup.bucket(requests)]
     tokens = [real[1]] * 2 if ranks["padded to the busiest"][0] else real
-    wanted = {
+    expected = {
         "global_num_tokens_cpu": tokens,
         "global_num_tokens_gpu": tokens,
         "global_num_tokens_for_logprob_gpu": real,
@@ -90,7 +90,7 @@ def _wrong_ranks(step: int, case: Case, ranks: Mapping[str, Array]) -> Iterator[
         "each": tokens,
         "batch padded to the busiest": ranks["padded to the busiest"].tolist(),
     }
-    for name, want in wanted.items():
+    for name, want in expected.items():
         if name in ranks and ranks[name].tolist() != want:
             cell = Cell(step=step, buffer=name, row=0, column=0, got=str(ranks[name].tolist()), want=str(want))
             detail = f"In step {step} {name} says {cell.got} of two ranks with {real} tokens, expected {cell.want}."

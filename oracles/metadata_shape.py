@@ -51,8 +51,8 @@ def judge(case: Case, trace: Trace) -> Verdict:
                 wrong = _judge_end(bs * branches, step, call, indptr[call], indices.shape[1])
             if wrong:
                 # Layers with a window have row starts of their own; those of queries are everybody's.
-                own = wrong.cell.buffer if wrong.where == QUERIES else prefix + wrong.cell.buffer
-                cell = replace(wrong.cell, buffer=own)
+                buffer = wrong.cell.buffer if wrong.where == QUERIES else prefix + wrong.cell.buffer
+                cell = replace(wrong.cell, buffer=buffer)
                 wrongs.append(replace(wrong, where=wrong.where + reads.whose, cell=cell))
     order = (SHORT, START, QUERIES, REAL, PADDED, PAST)
     return conclude(ORACLE, wrongs, compared, nothing="no kv_indptr recorded", order=order)
@@ -112,12 +112,12 @@ def _judge_row(
 def _judge_queries(indptr: Ints, each: int, step: int, call: int, bs: int) -> Wrong | None:
     """Every row of the bucket has as many queries as the graph was captured with, padded ones as well."""
     want = np.arange(bs + 1) * each
-    held = min(len(indptr), len(want))
-    differs = np.flatnonzero(indptr[:held] != want[:held])
-    if not differs.size and held == len(want):
+    common = min(len(indptr), len(want))
+    differs = np.flatnonzero(indptr[:common] != want[:common])
+    if not differs.size and common == len(want):
         return None
-    column = int(differs[0]) if differs.size else held
-    got = str(indptr[column]) if column < held else "no room"
+    column = int(differs[0]) if differs.size else common
+    got = str(indptr[column]) if column < common else "no room"
     cell = Cell(step=step, buffer="qo_indptr", row=call, column=column, got=got, want=str(want[column]))
     detail = (
         f"The qo_indptr of attention call {call} of step {step} has {got} at {column}; rows have {each} queries each."

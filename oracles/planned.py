@@ -59,19 +59,19 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
 def _other_backends(setup: Setup, record: Record) -> Iterator[Wrong]:
     """All attention backends of workers are of the kind that was asked for, used here or not."""
     for kind in record.path(-1, Recorded.BACKENDS):
-        wanted = BACKEND_FACTS[setup.backend].classes
-        if not kind.startswith(wanted):
-            cell = Cell(step=-1, buffer="backend", row=-1, column=-1, got=kind, want=f"{wanted}...")
-            yield Wrong(where="another backend", detail=f"A worker has a {kind}, and asked for {wanted}.", cell=cell)
+        classes = BACKEND_FACTS[setup.backend].classes
+        if not kind.startswith(classes):
+            cell = Cell(step=-1, buffer="backend", row=-1, column=-1, got=kind, want=f"{classes}...")
+            yield Wrong(where="another backend", detail=f"A worker has a {kind}, and asked for {classes}.", cell=cell)
 
 
 def _other_steps(record: Record) -> Iterator[Wrong]:
     """Whoever switches to another number of draft steps goes by it from then on."""
-    for row, (asked, *found) in enumerate(record.path(-1, Recorded.SWITCHES).get("steps", ())):
-        for column, steps in enumerate(found, start=1):
-            if steps != asked:
-                cell = Cell(step=-1, buffer="switches", row=row, column=column, got=str(steps), want=str(asked))
-                detail = f"After switch {row} to {asked} draft steps, {_GOES_BY[column - 1]} says {steps}."
+    for row, (expected, *actual) in enumerate(record.path(-1, Recorded.SWITCHES).get("steps", ())):
+        for column, steps in enumerate(actual, start=1):
+            if steps != expected:
+                cell = Cell(step=-1, buffer="switches", row=row, column=column, got=str(steps), want=str(expected))
+                detail = f"After switch {row} to {expected} draft steps, {_GOES_BY[column - 1]} says {steps}."
                 yield Wrong(where="another number of draft steps", detail=detail, cell=cell)
 
 
@@ -106,10 +106,10 @@ def _judge_plan(
         yield wrong("batch_size", cell)
     launched = record.buffers(step) if path == Recorded.PLANNED else {}
     fields = _fields(plan, batch, launched, rows)
-    asked = (*fields,) if first else (field for field in fields if field[0] in OF_ALL_LAYERS)
+    judged = (*fields,) if first else (field for field in fields if field[0] in OF_ALL_LAYERS)
     before = record.path(step, Recorded.BEFORE)
     is_published = not before or "seq_lens_cpu" in before
-    for name, got, want in (*asked, *_mirrors(plan, rows, is_published=is_published)):
+    for name, got, want in (*judged, *_mirrors(plan, rows, is_published=is_published)):
         differs = first_difference(step, f"planned {name}", got, want)
         if differs:
             yield wrong(name, differs)
@@ -130,11 +130,11 @@ def _fields(
         if name in plan and want is not None:
             yield name, plan[name].reshape(-1)[: rows.planned], want.reshape(-1)[: rows.planned]
     for name in BY_TOKEN:
-        own = name.removeprefix("spec_")
-        if name in plan and (wanted := batch.get(own)) is not None:
-            got, want = plan[name].reshape(-1), launched.get(own, wanted).reshape(-1)
-            padded = wanted.size // rows.real * rows.planned if rows.real and own in launched else 0
-            count = max(wanted.size, min(got.size, padded))
+        field = name.removeprefix("spec_")
+        if name in plan and (expected := batch.get(field)) is not None:
+            got, want = plan[name].reshape(-1), launched.get(field, expected).reshape(-1)
+            padded = expected.size // rows.real * rows.planned if rows.real and field in launched else 0
+            count = max(expected.size, min(got.size, padded))
             yield name, got[:count], want[:count]
 
 

@@ -17,6 +17,8 @@ def rank_tokens(case: Case, record: Record, name: str) -> int | None:
     assert tokens is not None, "a runner that is driven as one of several ranks"
     if OF_LOGITS not in name:
         return tokens(case.setup)
-    gave = [step for step, asked in enumerate(case.steps) if asked.requests and record.path(step, Recorded.GRAPH)]
+    gave = [
+        step for step, case_step in enumerate(case.steps) if case_step.requests and record.path(step, Recorded.GRAPH)
+    ]
     rows = (record.scalar(step, Recorded.LOGITS, "rows of a request") for step in gave)
     return next((each for each in rows if each is not None), tokens(case.setup) if gave else None)

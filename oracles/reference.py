@@ -23,15 +23,15 @@ def judge(case: Case, trace: Trace) -> Verdict:
     record = Record(trace)
     wrongs: list[Wrong] = []
     compared = 0
-    for number, asked in enumerate(case.steps):
-        references = references_of(record, number, len(asked.requests))
+    for number, case_step in enumerate(case.steps):
+        references = references_of(record, number, len(case_step.requests))
         if references is None:
             continue
         ran = {path: outputs_of(arrays) for path in BOTH if (arrays := record.path(number, path))}
         if not ran or not _have_one_size(ran):
             continue  # where sizes differ, graph_equals_eager says so
         compared += 1
-        wrongs += _wrongs(number, references, ran, len(asked.requests))
+        wrongs += _wrongs(number, references, ran, len(case_step.requests))
     return told_apart(case.setup, (WRONG,), conclude(ORACLE, wrongs, compared, nothing=NOT_ASKED))
 
 
@@ -45,9 +45,9 @@ def _wrongs(step: int, references: References, ran: Outputs, count: int) -> list
     what = "graph and eager are both wrong" if len(ran) > 1 else f"{next(iter(ran))}, which ran alone, is wrong"
     wrongs = []
     for row in [*range(count), _OF_NO_REQUEST]:
-        found = [_outside(references, path, outputs, row) for path, outputs in ran.items()]
-        if found[0] is not None and None not in found:
-            wrongs.append(found[0].wrong(WRONG, step, row, what))
+        outside = [_outside(references, path, outputs, row) for path, outputs in ran.items()]
+        if outside[0] is not None and None not in outside:
+            wrongs.append(outside[0].wrong(WRONG, step, row, what))
     if wrongs:
         return wrongs
     # What is off by so little that no row shows it.

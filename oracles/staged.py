@@ -19,8 +19,8 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     record = Record(trace)
     wrongs = list(_too_short(case, record.path(-1, Recorded.ROOM)))
     compared = 0
-    for step, asked in enumerate(case.steps):
-        if not asked.requests:
+    for step, case_step in enumerate(case.steps):
+        if not case_step.requests:
             continue
         # seq_lens_cpu is no input of its own but a copy that the caller's batch carries along.
         batch, carried = record.path(step, Recorded.INPUT), record.path(step, Recorded.BEFORE)

@@ -59,8 +59,8 @@ class Record:
 
     def table(self, step: int) -> Array | None:
         """req_to_token as it is in this step."""
-        found = (self.path(number, Recorded.INPUT).get("req_to_token") for number in range(step, -2, -1))
-        return next((table for table in found if table is not None), None)
+        tables = (self.path(number, Recorded.INPUT).get("req_to_token") for number in range(step, -2, -1))
+        return next((table for table in tables if table is not None), None)
 
     def is_refused(self, step: int) -> bool:
         """True if the runner was asked whether it replays a graph, and none was."""

@@ -59,17 +59,17 @@ def judge(case: Case, trace: Trace) -> Verdict:
     return conclude(ORACLE, wrongs, compared, nothing="no tree verified", order=ORDER)
 
 
-def _wrong_links(step: int, setup: Setup, batch: Mapping[str, Array], given: Mapping[str, Array]) -> Iterator[Wrong]:
+def _wrong_links(step: int, setup: Setup, batch: Mapping[str, Array], tree: Mapping[str, Array]) -> Iterator[Wrong]:
     """Wrong links from token to token, and from there to a row of the batch."""
-    if "scores_index" not in batch or "next_token" not in given:
+    if "scores_index" not in batch or "next_token" not in tree:
         return
     for row, (selected, parents) in enumerate(zip(batch["scores_index"], batch["parents"], strict=True)):
-        links = linked(given["next_token"][row], given["next_sibling"][row])
-        wanted = reached(parents_of(setup, selected, parents))
+        links = linked(tree["next_token"][row], tree["next_sibling"][row])
+        expected = reached(parents_of(setup, selected, parents))
         first = row * setup.num_draft_tokens
         for where, name, got, want in (
-            (LINKS, "parent by links", np.array(links), np.array(wanted)),
-            (INDEX, "index", given["index"][row], np.arange(first, first + setup.num_draft_tokens)),
+            (LINKS, "parent by links", np.array(links), np.array(expected)),
+            (INDEX, "index", tree["index"][row], np.arange(first, first + setup.num_draft_tokens)),
         ):
             cell = first_difference(step, name, got[None], want[None])
             if cell:
@@ -85,8 +85,8 @@ def _columns(setup: Setup, lengths: Ints, metadata: Mapping[str, Array]) -> Ints
     indptr = metadata.get("window_kv_indptr")
     if indptr is None or not names_tree(setup):
         return lengths + setup.num_draft_tokens
-    found: Ints = np.diff(indptr[0][: len(lengths) + 1].astype(np.int64))
-    return found
+    widths: Ints = np.diff(indptr[0][: len(lengths) + 1].astype(np.int64))
+    return widths
 
 
 def _judge_row(

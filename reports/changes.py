@@ -73,7 +73,7 @@ def holding(subjects: Sequence[Subject]) -> tuple[int, int]:
         for stop in subject.stops:
             if stop.role:
                 stops.setdefault((subject.anchor, stop.engine), []).append(not stop.problem)
-    return sum(all(held) for held in stops.values()), len(stops)
+    return sum(all(proof) for proof in stops.values()), len(stops)
 
 
 def not_here(subjects: Sequence[Subject]) -> list[str]:
@@ -104,11 +104,11 @@ def headline(history: History, subjects: Sequence[Subject]) -> list[str]:
         sentences.append(f"{what} still there, on {listed(_targets(subjects, 'known'))}.")
     elif not any(news.values()):
         sentences.append("No failure was measured.")
-    held, proofs = holding(subjects)
+    holds, proofs = holding(subjects)
     if proofs:
-        some = f"{held} of {counted(proofs, 'proof of a fix', 'proofs of fixes')} hold{'s' if held == 1 else ''}."
+        some = f"{holds} of {counted(proofs, 'proof of a fix', 'proofs of fixes')} hold{'s' if holds == 1 else ''}."
         every = f"All {proofs} proofs of fixes hold." if proofs > 1 else "The proof of a fix holds."
-        sentences.append(every if held == proofs else some)
+        sentences.append(every if holds == proofs else some)
     if absent := not_here(subjects):
         proofs_were = "One proof of a fix was" if len(absent) == 1 else f"{len(absent)} proofs of fixes were"
         sentences.append(f"{proofs_were} {listed(list(dict.fromkeys(absent)))}.")
@@ -132,7 +132,7 @@ def headline(history: History, subjects: Sequence[Subject]) -> list[str]:
 
 def tiles(history: History, subjects: Sequence[Subject]) -> list[Tile]:
     """The figures on top."""
-    held, proofs = holding(subjects)
+    holds, proofs = holding(subjects)
     findings = [subject for subject in subjects if subject.kind == "finding"]
     alarming = [subject for subject in subjects if subject.targets("new", "regressed")]
     everywhere = targets(history)
@@ -149,9 +149,9 @@ def tiles(history: History, subjects: Sequence[Subject]) -> list[Tile]:
         ),
         Tile(
             name="Proofs of fixes",
-            figure=f"{held} of {proofs}" if proofs else "-",
+            figure=f"{holds} of {proofs}" if proofs else "-",
             note="hold" if proofs else "not run",
-            kind="bad" if held < proofs else "",
+            kind="bad" if holds < proofs else "",
         ),
         Tile(name="Findings", figure=f"{len(findings):,}", note="kinds of failure seen by campaigns"),
         Tile(name="Cases", figure=f"{cases:,}", note=ran),

@@ -142,7 +142,9 @@ def _span(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         form = None
     whole = isinstance(form, dict) and form.keys() >= _SPAN and isinstance(form["candidates"], list)
-    if not whole or not all(isinstance(one, dict) and one.keys() >= _CANDIDATE for one in form["candidates"]):
+    if not whole or not all(
+        isinstance(candidate, dict) and candidate.keys() >= _CANDIDATE for candidate in form["candidates"]
+    ):
         raise CannotTell(f"{path}: is not what python -m repro bisect --json writes")
     return dict(form)
 
@@ -179,8 +181,8 @@ def _escaped(items: Iterator[str]) -> Iterator[str]:
 
 def title(material: Material) -> str:
     """The seed's own, if it has one; else the runner and the symptom."""
-    if own := material.said("title"):
-        return f"[Bug] {own}"
+    if stated := material.said("title"):
+        return f"[Bug] {stated}"
     runner = material.case.setup.runner
     return f"[Bug] {RUNNERS.get(runner, runner)}: {_symptom(material)}"
 

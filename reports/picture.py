@@ -150,8 +150,8 @@ def _row_text(steps: tuple[Step, ...], number: int, row: int, kind: str) -> str:
         request = steps[number].requests[row]
         return f"slot {request.slot}, length {request.seq_len}"
     what = "padding" if kind == "padded" else "not in this graph"
-    held = last_held(steps, number, row)
-    return f"{what}; was slot {held[1].slot}, step {held[0]}" if held else what
+    latest = last_held(steps, number, row)
+    return f"{what}; was slot {latest[1].slot}, step {latest[0]}" if latest else what
 
 
 class _Drawing:

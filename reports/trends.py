@@ -102,7 +102,7 @@ def _trend(
     labels: Sequence[str],
     campaigns: Sequence[Sequence[Campaign]],
     figure: Callable[[Sequence[Campaign]], float | None],
-    told: Callable[[float], str],
+    words: Callable[[float], str],
 ) -> Trend:
     values = [
         (label, value) for label, ones in zip(labels, campaigns, strict=True) if (value := figure(ones)) is not None
@@ -113,7 +113,7 @@ def _trend(
         Point(
             label=label,
             value=value,
-            text=told(value),
+            text=words(value),
             # Zero is the lower edge: a picture that begins elsewhere makes noise look like a change.
             x=round(EDGE + place * step if len(values) > 1 else WIDTH / 2, 1),
             y=round(HEIGHT - EDGE - (HEIGHT - 2 * EDGE) * (value / most if most else 0.0), 1),
@@ -121,4 +121,4 @@ def _trend(
         for place, (label, value) in enumerate(values)
     )
     least = min((value for _, value in values), default=0.0)
-    return Trend(name=name, points=points, least=told(least), most=told(most))
+    return Trend(name=name, points=points, least=words(least), most=words(most))

@@ -66,9 +66,9 @@ def digest(case: Case) -> str:
 def options(case: Case) -> list[str]:
     """The options that few cases have, by the names of the fields; "idle" where a step has no requests."""
     fields = dataclasses.fields(case.setup)
-    found = [f.name for f in fields if f.name in LATER and getattr(case.setup, f.name) != f.default]
-    found += [name for step in case.steps for name in (*_step_options(step), *([] if step.requests else ["idle"]))]
-    return list(dict.fromkeys(found))
+    names = [f.name for f in fields if f.name in LATER and getattr(case.setup, f.name) != f.default]
+    names += [name for step in case.steps for name in (*_step_options(step), *([] if step.requests else ["idle"]))]
+    return list(dict.fromkeys(names))
 
 
 def case_to_json(case: Case) -> dict[str, object]:
@@ -185,9 +185,9 @@ def _step(part: str, value: object) -> Step:
     for number, item in enumerate(items):
         place = f"{part}.requests[{number}]"
         optional = {"accepted", "greedy"}
-        held = dict(json_parts.as_fields(place, item, required={"slot", "seq_len", "data"}, optional=optional))
-        greedy = json_parts.as_truth(f"{place}.greedy", held.pop("greedy", False))
-        numbers = {name: json_parts.as_integer(f"{place}.{name}", held[name]) for name in held}
+        form = dict(json_parts.as_fields(place, item, required={"slot", "seq_len", "data"}, optional=optional))
+        greedy = json_parts.as_truth(f"{place}.greedy", form.pop("greedy", False))
+        numbers = {name: json_parts.as_integer(f"{place}.{name}", form[name]) for name in form}
         requests.append(Request(**numbers, greedy=greedy))
     mirrored = json_parts.as_truth(f"{part}.mirrored", fields.get("mirrored", True))
     layout = json_parts.as_integer(f"{part}.layout", fields.get("layout", 0))

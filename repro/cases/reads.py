@@ -135,8 +135,8 @@ def before_grown_tree(layer: int) -> Callable[[Attending, Prefixed, int], Ints]:
     """Up to 0.5.14 every layer of several goes over one token more, which the one before it had in its prefix."""
 
     def positions(setup: Attending, request: Prefixed, call: int) -> Ints:
-        own = before_tree(setup, request, call)
-        return own[:, : max(0, own.shape[1] - layer)]
+        prefix = before_tree(setup, request, call)
+        return prefix[:, : max(0, prefix.shape[1] - layer)]
 
     return positions
 

@@ -48,8 +48,8 @@ def expected(about: Mapping[str, AboutValue], release: str, engine: str = "") ->
         raise BadSeed(f"about.{NAME}: expected an object of release ranges")
     outcomes = {text: _outcome(text, outcome) for text, outcome in ranges.items()}
     meant = [text for text in outcomes if _holds(text.partition("/")[0], order)]
-    own, of_all = ([text for text in meant if engine_of(text) == each] for each in (engine, ""))
-    if len(spoken := own or of_all) > 1:
+    of_engine, of_all = ([text for text in meant if engine_of(text) == each] for each in (engine, ""))
+    if len(spoken := of_engine or of_all) > 1:
         raise BadSeed(f"about.{NAME}: {' and '.join(map(repr, spoken))} both speak of {release}")
     return outcomes[spoken[0]] if spoken else None
 

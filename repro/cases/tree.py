@@ -16,17 +16,17 @@ def parents_of(setup: Paged, selected: Ints, parents: Ints) -> list[int]:
     was."""
     place = {int(candidate): token for token, candidate in reversed(list(enumerate(selected.reshape(-1), start=1)))}
     families = [candidate // setup.topk for candidate in selected.reshape(-1).tolist()]
-    found = (place.get(int(parents.reshape(-1)[family]), NONE) if family else 0 for family in families)
-    return [NONE, *found]
+    above = (place.get(int(parents.reshape(-1)[family]), NONE) if family else 0 for family in families)
+    return [NONE, *above]
 
 
 def reached(parents: list[int]) -> list[int]:
     """The same, with NONE for what the root does not lead to: a token whose parent was not kept, and all below it."""
-    found = list(parents)
+    chain = list(parents)
     for token, parent in enumerate(parents):  # rising: parents come before their children
-        if parent > 0 and found[parent] == NONE:
-            found[token] = NONE
-    return found
+        if parent > 0 and chain[parent] == NONE:
+            chain[token] = NONE
+    return chain
 
 
 def ancestors(setup: Paged, selected: Ints, parents: Ints) -> Ints:
@@ -43,17 +43,17 @@ def ancestors(setup: Paged, selected: Ints, parents: Ints) -> Ints:
 def linked(next_token: Ints, next_sibling: Ints) -> list[int]:
     """The parent of each token, by the links from a token to its first child and from a child to its next sibling: NONE
     for a token that no link reaches, TWICE for one that two links reach, and for the root if a link leaves the tree."""
-    found = [NONE] * len(next_token)
+    parents = [NONE] * len(next_token)
     waiting = [0]
     while waiting:
         parent = waiting.pop()
         child = int(next_token[parent])
         while child != NONE:
-            place = child if 0 <= child < len(found) else 0
-            if not place or found[place] != NONE:
-                found[place] = TWICE
+            place = child if 0 <= child < len(parents) else 0
+            if not place or parents[place] != NONE:
+                parents[place] = TWICE
                 break
-            found[place] = parent
+            parents[place] = parent
             waiting.append(place)
             child = int(next_sibling[place])
-    return found
+    return parents

@@ -30,12 +30,12 @@ def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
         raise BadInput("--from and --to are releases; with --repo the range is --good and --bad")
     if options.keep and not options.repo:
         raise BadInput("--keep is for the clones of --repo")
-    wanted = wanted_of(seed)
-    located, candidates = (_commits if options.repo else _releases)(options, seed, wanted, rig)
-    for text in summary(located, wanted, "commit" if options.repo else "release"):
+    failure = wanted_of(seed)
+    located, candidates = (_commits if options.repo else _releases)(options, seed, failure, rig)
+    for text in summary(located, failure, "commit" if options.repo else "release"):
         say(text)
     if options.json:
-        write_text(options.json, json.dumps(to_json(located, wanted, candidates), indent=1) + "\n")
+        write_text(options.json, json.dumps(to_json(located, failure, candidates), indent=1) + "\n")
     return ExitCode.PASS if located.bad else ExitCode.UNKNOWN
 
 
@@ -55,7 +55,7 @@ def found_on(seed: Seed) -> str:
         return ""
 
 
-def _releases(options: argparse.Namespace, seed: Seed, wanted: Wanted, rig: Rig) -> tuple[Range, Sequence[Candidate]]:
+def _releases(options: argparse.Namespace, seed: Seed, failure: Wanted, rig: Rig) -> tuple[Range, Sequence[Candidate]]:
     chosen = _between(options, rig.releases(options.engine))
 
     @contextmanager
@@ -70,7 +70,7 @@ def _releases(options: argparse.Namespace, seed: Seed, wanted: Wanted, rig: Rig)
         raise BadInput(f"no release of the range can be used: {next(iter(lacking.values()))}")
     search = Bisection(
         case=seed.case,
-        wanted=wanted,
+        wanted=failure,
         candidates=candidates,
         rig=rig,
         opened=opened,
@@ -103,7 +103,7 @@ def _between(options: argparse.Namespace, known: Sequence[str]) -> list[str]:
     return chosen
 
 
-def _commits(options: argparse.Namespace, seed: Seed, wanted: Wanted, rig: Rig) -> tuple[Range, Sequence[Candidate]]:
+def _commits(options: argparse.Namespace, seed: Seed, failure: Wanted, rig: Rig) -> tuple[Range, Sequence[Candidate]]:
     with history(options.repo, options.good, options.bad, options.keep) as past:
         commits = dict(zip(names(past.commits), past.commits, strict=True))
 
@@ -114,7 +114,7 @@ def _commits(options: argparse.Namespace, seed: Seed, wanted: Wanted, rig: Rig) 
 
         search = Bisection(
             case=seed.case,
-            wanted=wanted,
+            wanted=failure,
             candidates=[Candidate(name=name) for name in commits],
             rig=rig,
             opened=opened,

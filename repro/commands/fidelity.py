@@ -89,7 +89,7 @@ def _record(options: argparse.Namespace) -> ExitCode:
                 codes.append(ExitCode.ERROR)
             save(path, Recording(target=target, observations=tuple(seen)))
             say(f"{path}: {len(seen)} cases on {target}, {path.stat().st_size / 1e6:.1f} MB")
-            codes.append(ExitCode.PASS if any(one.took_place for one in seen) else ExitCode.UNKNOWN)
+            codes.append(ExitCode.PASS if any(observation.took_place for observation in seen) else ExitCode.UNKNOWN)
             if ExitCode.ERROR in codes:
                 return ExitCode.ERROR
     # A runner that the release does not have leaves nothing to compare; the others do.
@@ -102,7 +102,7 @@ def _compare(options: argparse.Namespace) -> ExitCode:
     targets = [*{str(recording.target): recording.target for recording in recordings}.values(), *options.targets]
     if len(targets) != 2:
         raise BadInput(f"the recordings are of several targets: {', '.join(map(str, targets[:-1]))}")
-    cases = [one.case for one in recorded] or [case for _, cases in _parts(options) for case in cases]
+    cases = [record.case for record in recorded] or [case for _, cases in _parts(options) for case in cases]
     names = str(targets[0]), str(targets[1])
     agreement = Agreement(names=names, limit=across_engines, overall=overall, of_some=OF_SOME_ENGINES)
     codes: list[ExitCode] = []
@@ -150,13 +150,15 @@ def _pairs(options: argparse.Namespace) -> list[tuple[str, str]]:
     toy = all(target.engine == "toy" for target in options.targets)
     runner = options.runner or ("toy" if toy else "draft")
     runners = [name for name in RUNNERS if name != "toy"] if runner == ALL else [runner]
-    asked = options.backend or (ALL if runner == ALL else "")
+    requested = options.backend or (ALL if runner == ALL else "")
     pairs = []
     for name in runners:
         backends = RUNNER_FACTS[name].backends
-        pairs += [(name, backend) for backend in (backends if asked else backends[:1]) if asked in ("", ALL, backend)]
+        pairs += [
+            (name, backend) for backend in (backends if requested else backends[:1]) if requested in ("", ALL, backend)
+        ]
     if not pairs:
-        raise BadInput(f"--backend {asked}: the {runner} runner has {' and '.join(RUNNER_FACTS[runner].backends)}")
+        raise BadInput(f"--backend {requested}: the {runner} runner has {' and '.join(RUNNER_FACTS[runner].backends)}")
     return pairs
 
 

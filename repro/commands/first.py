@@ -30,13 +30,13 @@ def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
         verdicts = rig.judge(case, trace)
     status = rig.overall(verdicts)
     if status is Status.FAIL:
-        said = list(_told(case, trace, verdicts))
-        own = [verdict for verdict in verdicts if _is_own(seed, verdict)]
-        for text in said or ["it fails, and no oracle names a first wrong value"]:
+        lines = list(_told(case, trace, verdicts))
+        matching = [verdict for verdict in verdicts if _is_own(seed, verdict)]
+        for text in lines or ["it fails, and no oracle names a first wrong value"]:
             say(text)
         # An earlier one may be of another bug that the same release has.
-        of_own = list(_told(case, trace, own)) if own else []
-        if of_own and of_own[0] != said[0]:
+        of_own = list(_told(case, trace, matching)) if matching else []
+        if of_own and of_own[0] != lines[0]:
             say("of the failure that the seed was stored for:")
             for text in of_own:
                 say(text)

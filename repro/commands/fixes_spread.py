@@ -69,8 +69,8 @@ def _piece(options: argparse.Namespace, row: ProofRow, releases: Sequence[str]) 
 
 def _answered(row: ProofRow, forms: Iterable[dict[str, Any]], newest: str, there: There) -> ProofRow:
     """The row with what the node says of it."""
-    own = next(form for form in forms if (form["backend"], form["seed"]) == (row.proof.backend, row.proof.seed))
-    return prove.with_stops_from_json(row, own, newest, there)
+    of_proof = next(form for form in forms if (form["backend"], form["seed"]) == (row.proof.backend, row.proof.seed))
+    return prove.with_stops_from_json(row, of_proof, newest, there)
 
 
 def _keep(options: argparse.Namespace, done: Done) -> None:

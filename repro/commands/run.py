@@ -54,8 +54,8 @@ class Replayed:
     known: Mapping[str, object] | None
 
     def to_json(self) -> dict[str, object]:
-        own = {"notes": list(self.notes), "expectation": beside_expected(self.outcome, self.about)}
-        return to_json(self.outcome) | own | ({"known": self.known} if self.known else {})
+        extra = {"notes": list(self.notes), "expectation": beside_expected(self.outcome, self.about)}
+        return to_json(self.outcome) | extra | ({"known": self.known} if self.known else {})
 
 
 Stored = Sequence[tuple[Path, Seed]]
@@ -104,12 +104,12 @@ def _here(options: argparse.Namespace, targets: Sequence[Target], seeds: Stored)
                     pool.expect((seed.case.setup,) * options.tries)
                 outcome = outcome_of(path, seed.case, target, pool.run, judge_all, overall, options.tries)
                 notes = extra_notes(pool, outcome, judge_all, reports.fresh())
-                asked = explainer.of_outcome(outcome) if issues else None
+                explained = explainer.of_outcome(outcome) if issues else None
                 yield Replayed(
                     outcome=outcome,
                     about=seed.about,
                     notes=notes,
-                    known=explanation_to_json(asked) if asked else None,
+                    known=explanation_to_json(explained) if explained else None,
                 )
 
 

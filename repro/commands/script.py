@@ -77,9 +77,9 @@ def export(options: argparse.Namespace, rig: Rig) -> ExitCode:
 
 def checks(options: argparse.Namespace, rig: Rig, sides: Sides, text: str) -> Iterator[Checked]:
     """First where it must fail, then where it must pass; not the second if the first goes wrong."""
-    for target, wanted in ((sides.buggy, 1), (sides.clean, 0)):
+    for target, code in ((sides.buggy, 1), (sides.clean, 0)):
         if target is not None:
-            result = check(rig, text, target, wanted, options.tries, arguments(target))
+            result = check(rig, text, target, code, options.tries, arguments(target))
             yield result
             if result.right < result.tries:
                 return
@@ -125,9 +125,9 @@ def _passing(seed: Seed, target: Target, rig: Rig) -> Target | None:
     if target.is_checkout:
         return None
     newer = [r for r in rig.releases(target.engine) if release_order(r) > release_order(target.sglang)]
-    said = {release: expected(seed.about, release, target.engine) for release in newer}
-    others = [release for release in newer if said[release] not in (None, seed.about.get("oracle"))]
-    passing = [release for release in newer if said[release] == ""]
+    outcomes = {release: expected(seed.about, release, target.engine) for release in newer}
+    others = [release for release in newer if outcomes[release] not in (None, seed.about.get("oracle"))]
+    passing = [release for release in newer if outcomes[release] == ""]
     return Target((passing or others)[0], target.engine) if others else None
 
 

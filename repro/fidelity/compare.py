@@ -107,10 +107,10 @@ class Agreement:
 class _Comparison:
     """One case on both targets."""
 
-    def __init__(self, agreement: Agreement, case: str, one: Observation, other: Observation) -> None:
-        self.agreement, self.case, self.one, self.other = agreement, case, one, other
-        self.setup = one.case.setup
-        outside = any(v.oracle == _OUTSIDE and v.status is Status.FAIL for seen in (one, other) for v in seen.verdicts)
+    def __init__(self, agreement: Agreement, case: str, left: Observation, other: Observation) -> None:
+        self.agreement, self.case, self.one, self.other = agreement, case, left, other
+        self.setup = left.case.setup
+        outside = any(v.oracle == _OUTSIDE and v.status is Status.FAIL for seen in (left, other) for v in seen.verdicts)
         # What a difference counts as.
         self.apart = "undefined" if outside else "differ"
 

@@ -132,7 +132,8 @@ def _step(case: Case, arrays: Mapping[tuple[int, str], Arrays], number: int) -> 
         paths={str(path): left for path, left in ran.items()},
         given=slots_of_rows,
         turned=tuple(
-            eager is not None and (any(turned(one, eager, row) for one in variants) or _unsure(reference, eager, row))
+            eager is not None
+            and (any(turned(moved, eager, row) for moved in variants) or _unsure(reference, eager, row))
             for row in range(rows)
         ),
         noise={} if eager is None else _noise(eager, variants, slots_of_rows),
@@ -192,15 +193,15 @@ def _right(reference: Arrays, path: Outputs, rows: int) -> dict[str, tuple[bool,
 
 
 def _granted(reference: Arrays, name: str, output: Array, row: int) -> bool:
-    wanted = reference[name]
-    if wanted.dtype.kind in "iub":
-        return _same_row(wanted, output, row)
-    if not len(output) > row < len(wanted) or output[row].size != wanted[row].size:
+    right = reference[name]
+    if right.dtype.kind in "iub":
+        return _same_row(right, output, row)
+    if not len(output) > row < len(right) or output[row].size != right[row].size:
         return False
     bound, norm = (
         np.asarray(reference[name + part], dtype=np.float64)[row].reshape(-1) for part in (".bound", ".norm")
     )
-    off = np.abs(output[row].astype(np.float64).reshape(-1) - wanted[row].reshape(-1))
+    off = np.abs(output[row].astype(np.float64).reshape(-1) - right[row].reshape(-1))
     together = np.sqrt(np.square(off.reshape(norm.size, -1)).sum(axis=1))
     return bool((off <= bound).all() and (together <= norm).all())
 

@@ -140,10 +140,10 @@ class Explainer:
         """The target on which cases are run to see what known issues leave, all of those that hold there being mended
         at once, or this one alone. None where nothing is known to mend any."""
         issues = [issue] if issue else self._holding(target)
-        wanted = tuple(dict.fromkeys(name for issue in issues for name in issue.mended_by))
-        if (target, wanted) not in self._mended:
-            self._mended[target, wanted] = self.mend(target, wanted) if wanted else None
-        return self._mended[target, wanted]
+        backports = tuple(dict.fromkeys(name for issue in issues for name in issue.mended_by))
+        if (target, backports) not in self._mended:
+            self._mended[target, backports] = self.mend(target, backports) if backports else None
+        return self._mended[target, backports]
 
     def _holding(self, target: Target) -> list[Issue]:
         release = self.release_of(target)

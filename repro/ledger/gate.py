@@ -185,13 +185,13 @@ def _checks(history: History, run: str) -> list[tuple[object, ...]]:
 
 
 def _fixes(history: History, run: str) -> list[tuple[object, ...]]:
-    held: dict[tuple[object, ...], bool | None] = {}
+    proofs: dict[tuple[object, ...], bool | None] = {}
     for row in history.fixes:
         if row.run == run:
             key = (f"#{row.number} {row.title}", f"{row.runner}/{row.backend}", row.engine)
-            held[key] = None if not row.role else held.get(key, True) is True and not row.problem
+            proofs[key] = None if not row.role else proofs.get(key, True) is True and not row.problem
     words = {True: "yes", False: "no", None: "not covered"}
-    return [(*key, words[holds]) for key, holds in held.items()]
+    return [(*key, words[holds]) for key, holds in proofs.items()]
 
 
 def _campaigns(history: History, run: str) -> list[tuple[object, ...]]:

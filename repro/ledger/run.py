@@ -67,10 +67,10 @@ class LedgerRun:
         if self.ledger:
             self.ledger.campaign(CampaignRow(run=self.run, campaign=campaign))
 
-    def outcome(self, outcome: Outcome, said: Mapping[str, AboutValue]) -> CheckRow:
+    def outcome(self, outcome: Outcome, about: Mapping[str, AboutValue]) -> CheckRow:
         """A stored seed was run, which says this about itself. BadSeed if what it says of releases makes no sense."""
         self.facts(outcome.facts)
-        return self.check(check_of_outcome(self.run, outcome, *wanted(said, outcome)))
+        return self.check(check_of_outcome(self.run, outcome, *wanted(about, outcome)))
 
     def found_again(self, outcome: Outcome, fingerprint: str) -> CheckRow:
         """A known finding was run."""

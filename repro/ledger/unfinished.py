@@ -134,6 +134,8 @@ def _found(row: FindingRow) -> CampaignFinding:
         backend=row.backend,
     )
     target = Target.parse(row.target)
-    found = CampaignFinding.of(Finding(case=case, target=target, verdict=verdict, failed=row.failed, tried=row.tried))
+    recorded = CampaignFinding.of(
+        Finding(case=case, target=target, verdict=verdict, failed=row.failed, tried=row.tried)
+    )
     # By its name in the ledger, under which it is looked up.
-    return replace(found, fingerprint=row.fingerprint)
+    return replace(recorded, fingerprint=row.fingerprint)

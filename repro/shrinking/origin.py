@@ -104,17 +104,17 @@ def _row(trace: Trace, step: int, cell: Cell) -> Array | None:
     return None if array is None or not 0 <= cell.row < len(array) else np.atleast_1d(array[cell.row])
 
 
-def lines(found: Origin) -> Iterator[str]:
+def lines(origin: Origin) -> Iterator[str]:
     """For a person."""
-    yield f"first wrong: {found.cell} ({found.oracle}), a {'padded' if found.padded else 'real'} row"
-    for write in found.writes:
+    yield f"first wrong: {origin.cell} ({origin.oracle}), a {'padded' if origin.padded else 'real'} row"
+    for write in origin.writes:
         span = f"row {write.first}" if write.first == write.last else f"rows {write.first} to {write.last}"
-        yield f"in call {found.cell.step}, {span} of {found.cell.buffer} written by {write.place or 'none of sglang'}"
-    if found.writer:
-        yield f"so the value was written by {found.writer.place}"
-    elif found.left_by >= 0:
-        whose = f", of request slot {found.left_slot}" if found.left_slot >= 0 else ""
-        left = f"its value was left by call {found.left_by}{whose}, written by {found.left_at}"
+        yield f"in call {origin.cell.step}, {span} of {origin.cell.buffer} written by {write.place or 'none of sglang'}"
+    if origin.writer:
+        yield f"so the value was written by {origin.writer.place}"
+    elif origin.left_by >= 0:
+        whose = f", of request slot {origin.left_slot}" if origin.left_slot >= 0 else ""
+        left = f"its value was left by call {origin.left_by}{whose}, written by {origin.left_at}"
         yield f"no write of that call reached the row: {left}"
     else:
         yield "no write into that row was seen in any call: a compiled kernel made it, or it was never written"

@@ -111,23 +111,23 @@ def beside_expected(outcome: Outcome, about: Mapping[str, AboutValue]) -> str:
     Only of releases as they were published: what a checkout has in it a seed does not know."""
     if outcome.target.is_checkout or outcome.target.engine not in ("emulated", "cuda"):
         return ""
-    wanted = wanted_oracle(outcome, about, outcome.target.sglang)
-    if wanted is None or outcome.status not in (Status.PASS, Status.FAIL):
+    oracle = wanted_oracle(outcome, about, outcome.target.sglang)
+    if oracle is None or outcome.status not in (Status.PASS, Status.FAIL):
         return ""
     failed = {v.oracle for run in outcome.runs for v in run if v.status is Status.FAIL}
-    if wanted in failed or not (wanted or failed):
+    if oracle in failed or not (oracle or failed):
         return AS_EXPECTED
-    return f"expected to fail by {wanted}" if wanted else "expected to pass"
+    return f"expected to fail by {oracle}" if oracle else "expected to pass"
 
 
 def wanted_oracle(outcome: Outcome, about: Mapping[str, AboutValue], release: str) -> str | None:
     """The oracle that expected() names for this release and engine; None, too, for an oracle that judges nothing there:
     of a run that came to its end, the emulated engine alone records what each of them reads."""
-    wanted = expected(about, release, outcome.target.engine)
+    oracle = expected(about, release, outcome.target.engine)
     statuses = [by_oracle(run) for run in outcome.runs]
     ended = all(run.get(ENDED) is Status.PASS for run in statuses)
-    unrecorded = ended and not any(wanted in run for run in statuses)
-    return None if wanted and unrecorded and outcome.target.engine == "cuda" else wanted
+    unrecorded = ended and not any(oracle in run for run in statuses)
+    return None if oracle and unrecorded and outcome.target.engine == "cuda" else oracle
 
 
 def trouble(ended: End) -> str:

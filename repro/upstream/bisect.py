@@ -182,24 +182,24 @@ def line(candidate: Candidate) -> str:
     return f"{candidate.name}: {status}, failed {candidate.failed} of {candidate.runs} runs{more}"
 
 
-def summary(located: Range, wanted: Wanted, kind: str) -> Iterator[str]:
+def summary(located: Range, failure: Wanted, kind: str) -> Iterator[str]:
     """The result of a bisection, for a person. kind: release or commit."""
     if not located.bad:
-        yield f"{wanted} is in no {kind} of the range that can run the case"
+        yield f"{failure} is in no {kind} of the range that can run the case"
         return
     yield f"last good {kind}: {located.good or f'none, {located.before}'}"
     yield f"first bad {kind}: {located.bad}"
     yield f"last bad {kind}: {located.last_bad}"
     yield f"first fixed {kind}: {located.fixed or 'none in the range'}"
     rate = "" if located.rate > 0.9 else f"; flaky: about {located.rate:.0%} of runs fail"
-    yield f"{wanted}, posterior {located.chance:.2%}{rate}"
+    yield f"{failure}, posterior {located.chance:.2%}{rate}"
 
 
-def to_json(located: Range, wanted: Wanted, candidates: Sequence[Candidate]) -> dict[str, object]:
+def to_json(located: Range, failure: Wanted, candidates: Sequence[Candidate]) -> dict[str, object]:
     """All of it as plain dicts, lists, texts and numbers."""
     return {
-        "oracle": wanted.oracle,
-        "where": wanted.where,
+        "oracle": failure.oracle,
+        "where": failure.where,
         "last_good": located.good,
         "first_bad": located.bad,
         "last_bad": located.last_bad,

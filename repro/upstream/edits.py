@@ -76,9 +76,9 @@ Span = tuple[tuple[int, int], tuple[int, int], str]
 def _spans(text: str, tree: ast.Module, edit: Edit) -> Iterator[Span]:
     """The span of the old text (line, byte column), and the text that goes there."""
     function = _function(tree, edit)
-    wanted = _wanted(edit)
-    form = ast.dump(wanted)
-    nodes = [node for node in ast.walk(function) if type(node) is type(wanted) and ast.dump(node) == form]
+    target = _wanted(edit)
+    form = ast.dump(target)
+    nodes = [node for node in ast.walk(function) if type(node) is type(target) and ast.dump(node) == form]
     if len(nodes) != edit.times:
         what = plain(" ".join(edit.old.split()), _SHOWN)
         raise EditNotFound(f"{edit.file}: {what!r} is {len(nodes)} times in {edit.function}, expected {edit.times}")

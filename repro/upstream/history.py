@@ -50,7 +50,7 @@ class History:
 
     def _nearest(self, commit: str) -> Path:
         """The clone to which this commit changes least; a new one where that is much."""
-        apart = {clone: self._apart(held, commit) for clone, held in self.at.items()}
+        apart = {clone: self._apart(present, commit) for clone, present in self.at.items()}
         nearest = min(apart, key=lambda clone: apart[clone], default=None)
         if nearest is None or (apart[nearest] > FAR and len(apart) < CLONES):
             nearest = self.folder / f"clone{len(apart)}"
@@ -58,9 +58,9 @@ class History:
             _git(nearest, "sparse-checkout", "set", "--no-cone", f"/{self.package}/")
         return nearest
 
-    def _apart(self, held: str, commit: str) -> int:
+    def _apart(self, present: str, commit: str) -> int:
         """The number of sglang's files that differ."""
-        return len(_git(self.top, "diff", "--name-only", held, commit, "--", self.package).splitlines())
+        return len(_git(self.top, "diff", "--name-only", present, commit, "--", self.package).splitlines())
 
     def releases(self, commit: str) -> tuple[str, ...]:
         """The releases as which the files of this commit may be driven: that of the last tag before it, then that of

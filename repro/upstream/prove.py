@@ -116,8 +116,8 @@ def with_what_is_there(row: ProofRow, newest: str, there: There) -> ProofRow:
     if row.reason:
         return row
     visited = checkpoints(row.fix, newest, there)
-    wanted = {"buggy": row.fix.buggy, "fixed": row.fix.fixed}
-    missing = tuple(f"{name} {release}" for name, release in wanted.items() if not there(release))
+    releases = {"buggy": row.fix.buggy, "fixed": row.fix.fixed}
+    missing = tuple(f"{name} {release}" for name, release in releases.items() if not there(release))
     if {checkpoint.wanted for checkpoint in visited} == {Status.FAIL, Status.PASS}:
         return replace(row, missing=missing)
     return replace(row, reason=f"{NOT_HERE}: {', '.join(dict.fromkeys(missing))} not installed", missing=missing)
@@ -140,15 +140,15 @@ def prove(
     release can be run; a proof uses the checkpoints that can.
     """
     rows = [with_what_is_there(row, newest, there) for row in rows]
-    wanted: dict[Target, list[Proof]] = {}
+    proofs_on: dict[Target, list[Proof]] = {}
     targets: dict[tuple[Fix, Checkpoint], Target | str] = {}
     for row in rows:
         for checkpoint in checkpoints(row.fix, newest, there) if not row.reason else ():
             if (row.fix, checkpoint) not in targets:
                 targets[row.fix, checkpoint] = _target(row, checkpoint, without)
             target = targets[row.fix, checkpoint]
-            if isinstance(target, Target) and row.proof not in wanted.setdefault(target, []):
-                wanted[target].append(row.proof)
+            if isinstance(target, Target) and row.proof not in proofs_on.setdefault(target, []):
+                proofs_on[target].append(row.proof)
     answers: dict[tuple[Target, Proof], Result] = {}
     done: list[ProofRow] = []
 
@@ -163,7 +163,7 @@ def prove(
             on_row(done[-1])
 
     finish()
-    for target, proofs in wanted.items():
+    for target, proofs in proofs_on.items():
         answers |= {(target, proof): answer for proof, answer in zip(proofs, ask(target, proofs), strict=True)}
         finish()
     return done
@@ -281,9 +281,9 @@ def exit_code(rows: Sequence[ProofRow]) -> ExitCode:
 
 def totals(rows: Sequence[ProofRow]) -> str:
     """The number of proofs that hold, and of those that cannot be made on this host, with the reasons."""
-    held, missing = sum(row.holds for row in rows), [row for row in rows if row.reason.startswith(NOT_HERE)]
+    holding, missing = sum(row.holds for row in rows), [row for row in rows if row.reason.startswith(NOT_HERE)]
     reasons = ", ".join(dict.fromkeys(text for row in missing for text in row.missing))
-    return f"{held} of {len(rows)} proofs hold" + (
+    return f"{holding} of {len(rows)} proofs hold" + (
         f", {len(missing)} {NOT_HERE}: not installed: {reasons}" if missing else ""
     )
 

@@ -68,7 +68,7 @@ class Sighting:
     verdict: Verdict | None = None
 
 
-def sighting(trace: Trace, verdicts: Sequence[Verdict], wanted: Wanted) -> Sighting:
+def sighting(trace: Trace, verdicts: Sequence[Verdict], failure: Wanted) -> Sighting:
     """The sighting of this run: it shows the failure, shows that it is not there, or says nothing.
 
     The wanted oracle itself must have said PASS, or have failed elsewhere, for a run to count as free of the failure:
@@ -77,16 +77,16 @@ def sighting(trace: Trace, verdicts: Sequence[Verdict], wanted: Wanted) -> Sight
     if not took_place(trace):
         return Sighting(bad=None, why=trouble(trace.ended))
     failures = [verdict for verdict in verdicts if verdict.status is Status.FAIL]
-    matching = [v for v in failures if v.oracle == wanted.oracle and wanted.where in ("", v.where)]
+    matching = [v for v in failures if v.oracle == failure.oracle and failure.where in ("", v.where)]
     others = frozenset(named(verdict) for verdict in failures if verdict not in matching)
     if matching:
         return Sighting(bad=True, others=others, verdict=matching[0])
-    judged = [verdict for verdict in verdicts if verdict.oracle == wanted.oracle]
+    judged = [verdict for verdict in verdicts if verdict.oracle == failure.oracle]
     if any(verdict.status is not Status.UNKNOWN for verdict in judged):
         return Sighting(bad=False, others=others)
     doubt = (judged[0].detail or judged[0].where) if judged else "it is not among the oracles"
     more = f"; {', '.join(sorted(others))} failed" if others else ""
-    return Sighting(bad=None, why=f"{wanted.oracle} could not judge: {doubt}{more}", others=others)
+    return Sighting(bad=None, why=f"{failure.oracle} could not judge: {doubt}{more}", others=others)
 
 
 def took_place(trace: Trace) -> bool:
@@ -97,12 +97,12 @@ def named(verdict: Verdict) -> str:
     return f"{verdict.oracle} at {verdict.where}" if verdict.where else verdict.oracle
 
 
-def runs_of(rig: Rig, run: Run, case: Case, wanted: Wanted, most: int, until_bad: bool = False) -> list[Sighting]:
+def runs_of(rig: Rig, run: Run, case: Case, failure: Wanted, most: int, until_bad: bool = False) -> list[Sighting]:
     """Up to so many runs; one that says nothing ends it, as what cannot be run once cannot be run twice. until_bad:
     whether the first failure ends it too."""
     seen: list[Sighting] = []
     for attempt in attempts(run, rig.judge, case, most):
-        seen.append(sighting(attempt.trace, attempt.verdicts, wanted))
+        seen.append(sighting(attempt.trace, attempt.verdicts, failure))
         if seen[-1].bad is None or (until_bad and seen[-1].bad):
             break
     return seen

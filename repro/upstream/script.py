@@ -65,14 +65,14 @@ _PADDED = re.compile(r"padded rows of (\w+(?:, \w+)*)")
 _LENGTH = "length of a real row"
 
 
-def script(name: str, seed: Seed, wanted: Wanted, releases: Sequence[str], checked: str = "") -> str:
+def script(name: str, seed: Seed, failure: Wanted, releases: Sequence[str], checked: str = "") -> str:
     """The file's text. name: the seed's. releases: on which it is to run. checked: how often it was run before it is
     handed over, and what came of it. Refused, with the reason, for failures that such a file cannot show."""
     if _own(name):
-        return _of_one_function(name, "script_head", seed, wanted, releases, checked=checked, where=_EITHER, absent="")
+        return _of_one_function(name, "script_head", seed, failure, releases, checked=checked, where=_EITHER, absent="")
     _refuse(name)
     raw = _joined("script_head", "preamble", "standins", "imports", "setup", "batch", "report")
-    text = _filled(raw, seed, wanted, releases, checked=checked, where=_EITHER, absent="")
+    text = _filled(raw, seed, failure, releases, checked=checked, where=_EITHER, absent="")
     # One line for all modules keeps the script short.
     text = text.replace("$modules", _IN_ONE_LINE.format(", ".join(_modules(text))))
     if (length := text.count("\n")) > LINES_MAX:
@@ -80,13 +80,13 @@ def script(name: str, seed: Seed, wanted: Wanted, releases: Sequence[str], check
     return text
 
 
-def upstream_test(name: str, seed: Seed, wanted: Wanted, releases: Sequence[str], engine: str) -> str:
+def upstream_test(name: str, seed: Seed, failure: Wanted, releases: Sequence[str], engine: str) -> str:
     """A test in the form of sglang's own suite. engine: emulated: for its CPU suite, with the stand-ins in the file;
     cuda: for a GPU, without any. Refused as by script()."""
     where = 'CPU = True\nDEVICE = "cpu"' if engine == "emulated" else 'DEVICE = "cuda"'
     if _own(name):
         more = {"where": where, "absent": _NAMED_ONLY, **_REGISTERED[engine]}
-        text = _of_one_function(name, "test_head", seed, wanted, releases, **more)
+        text = _of_one_function(name, "test_head", seed, failure, releases, **more)
         return _in_their_suite(text, engine)
     _refuse(name)
     pieces = ("preamble", "standins", "imports") if engine == "emulated" else ("preamble", "imports")
@@ -94,11 +94,11 @@ def upstream_test(name: str, seed: Seed, wanted: Wanted, releases: Sequence[str]
     text = _filled(
         _joined("test_head", *pieces, "batch", "test_body"),
         seed,
-        wanted,
+        failure,
         releases,
         setup=_joined("setup").rstrip(),
         test_class=f"Test{re.sub(r'[^A-Za-z0-9]', '', driven)}",
-        test_name=re.sub(r"\W+", "_", wanted.where),
+        test_name=re.sub(r"\W+", "_", failure.where),
         where=where,
         absent=_NAMED_ONLY,
         **_REGISTERED[engine],
@@ -118,21 +118,21 @@ def _own(name: str) -> str:
     return file.read_text() if file.is_file() else ""
 
 
-def _of_one_function(name: str, head: str, seed: Seed, wanted: Wanted, releases: Sequence[str], **more: str) -> str:
+def _of_one_function(name: str, head: str, seed: Seed, failure: Wanted, releases: Sequence[str], **more: str) -> str:
     """A file that calls this one function as its caller does. Its first line names the function."""
-    title, _, own = _own(name).partition("\n")
+    title, _, body = _own(name).partition("\n")
     function = title.removeprefix("# ")
     tail = ("own_test",) if head == "test_head" else ("own_report",)
-    middle = "" if head == "test_head" else own
+    middle = "" if head == "test_head" else body
     raw = _joined(head, "own_preamble", "standins") + middle + _joined(*tail)
     texts = {
         **more,
-        "title": docstring(f"{function}: {wanted.where}"),
+        "title": docstring(f"{function}: {failure.where}"),
         "words": _words(seed),
         "releases": ", ".join(releases),
-        "own": own.rstrip(),
+        "own": body.rstrip(),
         "test_class": f"Test{re.sub(r'[^A-Za-z0-9]', '', function.rpartition('.')[2].title())}",
-        "test_name": re.sub(r"\W+", "_", wanted.where),
+        "test_name": re.sub(r"\W+", "_", failure.where),
     }
     for _ in range(2):
         raw = _PLACE.sub(lambda match: _placed(match, texts), raw)
@@ -171,18 +171,18 @@ def _joined(*names: str) -> str:
 def _parts(setup: Setup) -> Parts:
     parts = PARTS.get(setup.runner)
     if parts is None or setup.backend != "triton" or setup.algorithm != "EAGLE":
-        asked = f"{setup.runner} on {setup.backend} with {setup.algorithm}"
-        raise Refused(f"no script of {asked}: there are parts for {', '.join(PARTS)} on triton with EAGLE")
+        subject = f"{setup.runner} on {setup.backend} with {setup.algorithm}"
+        raise Refused(f"no script of {subject}: there are parts for {', '.join(PARTS)} on triton with EAGLE")
     return parts
 
 
-def _filled(raw: str, seed: Seed, wanted: Wanted, releases: Sequence[str], **more: str) -> str:
+def _filled(raw: str, seed: Seed, failure: Wanted, releases: Sequence[str], **more: str) -> str:
     """With the pieces of the seed's runner in their places, for these releases alone."""
     setup = seed.case.setup
     parts = _parts(setup)
     if more_than_plain := options(seed.case):
         raise Refused(f"no script of a case with {', '.join(more_than_plain)}: there are no parts for that")
-    look, data, expected = _looked_at(parts, wanted)
+    look, data, expected = _looked_at(parts, failure)
     orders = [release_order(release) for release in releases]
     texts = {
         **asdict(parts),
@@ -191,7 +191,7 @@ def _filled(raw: str, seed: Seed, wanted: Wanted, releases: Sequence[str], **mor
         "algorithm": setup.algorithm,
         "attention": setup.backend,
         "running": "SLOTS + (VERSION < (0, 5, 11))" if min(orders) < release_order("0.5.11") else "SLOTS",
-        "title": docstring(f"{parts.name}: {wanted.where}"),
+        "title": docstring(f"{parts.name}: {failure.where}"),
         "words": _words(seed),
         "expected": expected[0].upper() + expected[1:],
         "releases": ", ".join(releases),
@@ -218,27 +218,27 @@ def _placed(match: re.Match[str], texts: Mapping[str, str]) -> str:
     return "\n".join(line and indent + line for line in texts[name].splitlines())
 
 
-def can_show(name: str, seed: Seed, wanted: Wanted) -> bool:
+def can_show(name: str, seed: Seed, failure: Wanted) -> bool:
     """True if a file can show this failure."""
     if _own(name):
         return True
     setup = seed.case.setup
-    shows = wanted.where == _LENGTH or _PADDED.fullmatch(wanted.where)
+    shows = failure.where == _LENGTH or _PADDED.fullmatch(failure.where)
     is_plain = setup.backend == "triton" and setup.algorithm == "EAGLE" and not options(seed.case)
     return setup.runner in PARTS and is_plain and bool(shows)
 
 
-def _looked_at(parts: Parts, wanted: Wanted) -> tuple[str, list[str], str]:
+def _looked_at(parts: Parts, failure: Wanted) -> tuple[str, list[str], str]:
     """The look at a graph's launch, the data for it, and the expectation."""
-    if match := _PADDED.fullmatch(wanted.where):
+    if match := _PADDED.fullmatch(failure.where):
         names = tuple(match.group(1).split(", "))
         look = PADDING.replace("$buffers", parts.buffers)
         return look, [f"BUFFERS = {names!r}"], f"padded rows of {', '.join(names)} are 0 when the graph is launched"
-    if wanted.where == _LENGTH:
+    if failure.where == _LENGTH:
         look = PREFIXES.replace("$backend", parts.backend)
         return look, [], "attention reads of every request the tokens before the new ones, which it is given besides"
     raise Refused(
-        f"no script shows {wanted}: there are some for padded rows, lengths of real rows and what one function shows"
+        f"no script shows {failure}: there are some for padded rows, lengths of real rows and what one function shows"
     )
 
 
