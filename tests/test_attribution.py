@@ -154,7 +154,7 @@ def test_a_constructor_that_takes_other_arguments_is_the_adapters_mistake() -> N
     ("text", "names"),
     [
         ("def f():\n    batch.sampling_info", {"batch": Posing()}),
-        ("def f():\n    tape.other", {"tape": object.__new__(StagingBuffer)}),
+        ("def f():\n    buffer.other", {"buffer": object.__new__(StagingBuffer)}),
         ("def f():\n    native_imports.stand_in(other=1)", {"native_imports": native_imports}),
         ("def f():\n    import torch\n    torch.cpu.get_device_properties()", {}),
         ("def f():\n    tree.no_such_function()", {"tree": types.ModuleType("sgl_kernel.tree")}),
@@ -322,10 +322,10 @@ def test_a_buffer_that_is_too_short_is_recorded_as_it_is() -> None:
         def see_all(self, step: int, what: Any, data: bytes) -> None:
             seen.update({name: array.shape for _, name, array in what.recorded(data)})
 
-    tape = StagingBuffer(Watching(), 0)
+    buffer = StagingBuffer(Watching(), 0)
     for name, shape in {"whole": (8, 2), "flat": (16,), "short": (5, 2), "short_flat": (7,), "even": (4, 4)}.items():
-        tape.see("launch", name, torch.zeros(shape), rows=8)
-    tape.flush()
+        buffer.see("launch", name, torch.zeros(shape), rows=8)
+    buffer.flush()
     assert seen == {"whole": (8, 2), "flat": (8, 2), "short": (5, 2), "short_flat": (7,), "even": (4, 4)}
     assert np.prod(seen["short"]) == 10
 

@@ -384,8 +384,8 @@ def test_a_step_in_which_all_on_the_device_is_without_rows_is_recorded(monkeypat
     """An idle batch: what has no bytes on the device is not copied there, whichever device that is, and is told."""
     monkeypatch.setattr(staging, "waits", lambda tensor: True)
     told = Told()
-    tape = staging.StagingBuffer(told, 3)
-    tape.see("given", "tokens", torch.empty(0, 4, dtype=torch.int64, device="meta"))
-    came = tape.flush()
+    buffer = staging.StagingBuffer(told, 3)
+    buffer.see("given", "tokens", torch.empty(0, 4, dtype=torch.int64, device="meta"))
+    came = buffer.flush()
     assert told.seen[3, "given", "tokens"].shape == (0, 4)
     assert came["given", "tokens"].dtype == np.int64

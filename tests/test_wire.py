@@ -31,7 +31,7 @@ from runners.processes.wire import (
     receive,
     write_all,
 )
-from runners.recording.packed import Entry, sheet
+from runners.recording.packed import Entry, packed_layout
 
 # A busy machine is no failure.
 unhurried = settings(deadline=None)
@@ -128,10 +128,10 @@ def test_what_is_recorded_comes_in_as_it_was(recorded: list[np.ndarray]) -> None
         st.tuples(arrays_of.arrays(PLAIN, arrays_of.array_shapes(min_dims=0, max_side=4)), st.booleans()), max_size=6
     )
 )
-def test_of_a_sheet_what_is_recorded_comes_in(seen: list[tuple[np.ndarray, bool]]) -> None:
+def test_of_a_layout_what_is_recorded_comes_in(seen: list[tuple[np.ndarray, bool]]) -> None:
     """In its order; the rest can be looked at on this side only."""
     entries = [Entry("graph", str(n), one.dtype.str, one.shape, told) for n, (one, told) in enumerate(seen)]
-    what, data = sheet(tuple(entries)), b"".join(one.tobytes() for one, _ in seen)
+    what, data = packed_layout(tuple(entries)), b"".join(one.tobytes() for one, _ in seen)
     reading, writing = os.pipe()
     try:
         watch = Recorder(writing)
@@ -162,7 +162,7 @@ def test_layouts_that_never_come_again_do_not_stay_in_memory() -> None:
     def take_in(numbers: range) -> int:
         for number in numbers:
             layout = [["graph", f"{number} {field}", ["<i4", [1, number]]] for field in range(50)]
-            frame = Frame(head={"events": [["sheet", 0, json.dumps(layout)]]}, body=bytes(4 * number * 50))
+            frame = Frame(head={"events": [["packed", 0, json.dumps(layout)]]}, body=bytes(4 * number * 50))
             Intake(facts={}, step=-1, path="build").take(frame)
         return tracemalloc.get_traced_memory()[0]
 
@@ -181,13 +181,13 @@ def test_layouts_that_never_come_again_do_not_stay_in_memory() -> None:
         ["at", 0],
         ["at", "0", "graph"],
         ["see", 0, "graph", "tokens"],
-        ["sheet", 0, "graph"],
-        ["sheet", 0, []],
-        ["sheet", "0", "[]"],
-        ["sheet", 0, "5"],
-        ["sheet", 0, '[["graph", "tokens"]]'],
-        ["sheet", 0, '[["graph", 5, ["<i4", [1]]]]'],
-        ["sheet", 0, '[["graph", "tokens", ["<i4", [1]]]]'],
+        ["packed", 0, "graph"],
+        ["packed", 0, []],
+        ["packed", "0", "[]"],
+        ["packed", 0, "5"],
+        ["packed", 0, '[["graph", "tokens"]]'],
+        ["packed", 0, '[["graph", 5, ["<i4", [1]]]]'],
+        ["packed", 0, '[["graph", "tokens", ["<i4", [1]]]]'],
         ["spent", "graph", "long"],
         ["fact", "release", 5],
         ["ended", "well", 0, "graph", "", ""],

@@ -17,7 +17,7 @@ import torch
 from repro.traces.trace import Array
 from runners.engines.sending import fetched
 from runners.recording.observer import HarnessError, Watch
-from runners.recording.packed import Entry, PackedLayout, sheet
+from runners.recording.packed import Entry, PackedLayout, packed_layout
 
 # Room for what a step of a small setup shows; it grows as needed.
 _ROOM = 1 << 16
@@ -32,7 +32,7 @@ def waits(tensor: torch.Tensor) -> bool:
 
 
 def flats(tensors: Mapping[str, torch.Tensor]) -> Flats:
-    """The bytes of tensors that stay where they are, for every tape of a session."""
+    """The bytes of tensors that stay where they are, for every staging buffer of a session."""
     return {id(tensor): (tensor, _bytes(tensor)) for tensor in tensors.values() if waits(tensor)}
 
 
@@ -40,20 +40,20 @@ def flats(tensors: Mapping[str, torch.Tensor]) -> Flats:
 class HostArrays:
     """The bytes that came to the host, as arrays that are made when they are asked for."""
 
-    _sheets: list[tuple[PackedLayout, bytes]] = field(default_factory=list)
+    _layouts: list[tuple[PackedLayout, bytes]] = field(default_factory=list)
 
     def add(self, what: PackedLayout, data: bytes) -> None:
-        self._sheets.append((what, data))
+        self._layouts.append((what, data))
 
     def __getitem__(self, place: tuple[str, str]) -> Array:
         # The last of that name: what a mask was made into came after it.
-        for what, data in reversed(self._sheets):
+        for what, data in reversed(self._layouts):
             if place in what.places:
                 return what.array(data, *place)
         raise KeyError(place)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        for what, _ in self._sheets:
+        for what, _ in self._layouts:
             yield from what.places
 
 
@@ -111,12 +111,12 @@ class StagingBuffer:
         """Tell what is on the host, and copy what waits, on the device, in one launch: all of it may be overwritten
         from here on."""
         if self._host:
-            what, data = sheet(tuple(self._host)), b"".join(self._parts)
+            what, data = packed_layout(tuple(self._host)), b"".join(self._parts)
             self._host, self._parts = [], []
             self._tell(what, data)
         if not self._waiting:
             return
-        what = sheet(tuple(self._pending))
+        what = packed_layout(tuple(self._pending))
         end = self._used + what.size
         if what.size:  # nothing but arrays without rows, of an idle batch say, is nothing to copy
             if end > self._buffer.shape[0]:

@@ -28,7 +28,7 @@ class Recorder(Watch):
     """A Watch that writes frames to a descriptor.
 
     Arrays are copied at once and sent together: one write per at(). The head of each frame is a list of events in the
-    order in which they came, the body the arrays that its `see` and `sheet` events name.
+    order in which they came, the body the arrays that its `see` and `packed` events name.
     """
 
     def __init__(self, handle: int) -> None:
@@ -58,7 +58,7 @@ class Recorder(Watch):
 
     def see_all(self, step: int, what: PackedLayout, data: bytes) -> None:
         start = time.perf_counter()
-        self._events.append(f'["sheet",{step},{what.text}]')
+        self._events.append(f'["packed",{step},{what.text}]')
         self._add(what.told(data))
         self._seconds["record"] += time.perf_counter() - start
 

@@ -50,7 +50,7 @@ class Intake:
                 case ["see", int(step), str(path), str(name), form]:
                     places.append((step, path, name))
                     forms.append(form_of(form))
-                case ["sheet", int(step), str(text)]:
+                case ["packed", int(step), str(text)]:
                     for path, name, known in _fields(text):
                         places.append((step, path, name))
                         forms.append(known)

@@ -24,7 +24,7 @@ class Watch(Protocol):
         """Record a copy of an array under a path of repro/traces/paths.py."""
 
     def see_all(self, step: int, what: PackedLayout, data: bytes) -> None:
-        """The same for all that a sheet says is recorded, out of these bytes."""
+        """The same for all that a layout says is recorded, out of these bytes."""
         for path, name, array in what.recorded(data):
             self.see(step, path, name, array)
 

@@ -57,7 +57,7 @@ class PackedLayout:
 
 
 @functools.lru_cache(maxsize=4096)
-def sheet(entries: tuple[Entry, ...]) -> PackedLayout:
+def packed_layout(entries: tuple[Entry, ...]) -> PackedLayout:
     """The packed layout of these entries, whatever is in them."""
     sizes = [math.prod(entry.shape) * np.dtype(entry.dtype).itemsize for entry in entries]
     starts = [0, *itertools.accumulate(sizes)]

@@ -116,9 +116,9 @@ class History:
         self._touched.forget()
         return engine.noted_at_once(self._touched) if at_once else engine.noted(self._touched)
 
-    def launched(self, tape: StagingBuffer) -> None:
+    def launched(self, staging: StagingBuffer) -> None:
         """A graph of the call is launched: compare what stands."""
-        self._end_launch(tape)
+        self._end_launch(staging)
         number, self._seen.launches = self._seen.launches, self._seen.launches + 1
         if self._twin is None or number >= len(self._twin.launches):
             return
@@ -127,36 +127,38 @@ class History:
             if where.any():
                 self._seen.differences[name] = _Difference(where=where, now=now.clone(), then=then)
 
-    def end(self, tape: StagingBuffer, outputs: Outputs, real: int, reserved: int) -> str:
+    def end(self, staging: StagingBuffer, outputs: Outputs, real: int, reserved: int) -> str:
         """The call has ended: record what differs and what was read; the names of what differs and was not read, but
         for input buffers, whose rows of padding slot0_padding judges, and of which those of other buckets are nobody's.
         real: its requests. reserved: the first KV slots, into which padded rows write as they like."""
-        self._end_launch(tape)
-        self.see_reads(tape, reserved)
+        self._end_launch(staging)
+        self.see_reads(staging, reserved)
         twin, self._twin = self._twin, None
         if twin is None:
             return ""
-        tape.see(Recorded.HISTORY, "compared", len(self.tensors) * self._seen.launches + len(outputs) + 1)
-        tape.see(Recorded.HISTORY, "launches", len(twin.launches) - self._seen.launches)
+        staging.see(Recorded.HISTORY, "compared", len(self.tensors) * self._seen.launches + len(outputs) + 1)
+        staging.see(Recorded.HISTORY, "launches", len(twin.launches) - self._seen.launches)
         for name, tensor in outputs.items():
             own = tensor.shape[0] // real * real if real else 0  # a pass over a padded batch may give more
             now, then = tensor[:own], twin.outputs[name][:own]
             if (where := _differs(now, then)).any():
-                _see(tape, f"output {name}", _Difference(where=where, now=now, then=then), now.shape[0] // real)
+                _see(staging, f"output {name}", _Difference(where=where, now=now, then=then), now.shape[0] // real)
         changed = memory.changed_slots(self._kv, twin.kv)
         changed[:reserved] = False
         if changed.any():
-            tape.see(Recorded.HISTORY, "kv", changed, as_slots=True)
+            staging.see(Recorded.HISTORY, "kv", changed, as_slots=True)
         return ", ".join(sorted(self._seen.stale - self._named))
 
-    def _end_launch(self, tape: StagingBuffer) -> None:
+    def _end_launch(self, staging: StagingBuffer) -> None:
         for name, found in self._seen.differences.items():
             read = found.where & self._touched.stale(name)
             if read.any():
                 if name in self._seen.told:
                     continue
                 self._seen.told.add(name)
-                _see(tape, name, _Difference(where=read, now=found.now, then=found.then), self._each(name, found.now))
+                _see(
+                    staging, name, _Difference(where=read, now=found.now, then=found.then), self._each(name, found.now)
+                )
             else:
                 self._seen.stale.add(name)
         self._seen.differences = {}
@@ -167,26 +169,28 @@ class History:
         by_request = name in self._named - TOKENS_SECOND and tensor.shape[0] % self._rows == 0
         return tensor.shape[0] // self._rows if by_request else 1
 
-    def see_reads(self, tape: StagingBuffer, reserved: int) -> None:
+    def see_reads(self, staging: StagingBuffer, reserved: int) -> None:
         """Record for each tensor of the KV cache the slots that kernels read whole, those that they read in part, and
         those of the reserved ones that they read at all."""
         for number in range(len(self._kv)):
             read = self._touched.read(f"{_KV}{number}").flatten(1)
             whole, any_of = read.all(1), read.any(1)
-            tape.see(Recorded.READS, f"{number}.reserved", any_of[:reserved], as_slots=True)
+            staging.see(Recorded.READS, f"{number}.reserved", any_of[:reserved], as_slots=True)
             whole[:reserved] = any_of[:reserved] = False
-            tape.see(Recorded.READS, str(number), whole, as_slots=True)
-            tape.see(Recorded.READS, f"{number}.partly", any_of & ~whole, as_slots=True)
+            staging.see(Recorded.READS, str(number), whole, as_slots=True)
+            staging.see(Recorded.READS, f"{number}.partly", any_of & ~whole, as_slots=True)
 
 
-def _see(tape: StagingBuffer, name: str, found: _Difference, each: int) -> None:
+def _see(staging: StagingBuffer, name: str, found: _Difference, each: int) -> None:
     """The first elements, by row of the request and column, and what stood there in this history and the other."""
     parts = (found.where, found.now, found.then)
     where, now, then = (part.reshape(part.shape[0] if part.dim() else 1, -1) for part in parts)
     places = where.nonzero()[:_TOLD_MAX]
     rows, columns = places.unbind(1)
-    tape.see(Recorded.HISTORY, name, torch.stack([rows // each, columns + rows % each * where.shape[1]], dim=1))
-    tape.see(Recorded.HISTORY, f"{name}.values", torch.stack([now[rows, columns], then[rows, columns]], dim=1).double())
+    staging.see(Recorded.HISTORY, name, torch.stack([rows // each, columns + rows % each * where.shape[1]], dim=1))
+    staging.see(
+        Recorded.HISTORY, f"{name}.values", torch.stack([now[rows, columns], then[rows, columns]], dim=1).double()
+    )
 
 
 def _differs(now: torch.Tensor, then: torch.Tensor) -> torch.Tensor:

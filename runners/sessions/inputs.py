@@ -30,7 +30,7 @@ class Inputs:
         self._mirrored = (asked.mirrored and self.setup.mirrored) or captured.planner.needs_host_lengths
         if captured.lay_out(asked.layout):
             watch.see(number, Recorded.INPUT, "req_to_token", captured.table)
-        self.tape = StagingBuffer(watch, number, captured.known)
+        self.staging = StagingBuffer(watch, number, captured.known)
         self.shown: dict[str, torch.Tensor] = {}  # the batch, one row a request
         self.given = self._given()
         self.rows = self._rows()
@@ -71,7 +71,7 @@ class Inputs:
         put: dict[str, torch.Tensor | Array] = {}
         for name, array in self.given.items():
             value = torch.from_numpy(array).to(self.captured.dtype) if name in self.family.noisy else array
-            self.tape.see(Recorded.INPUT, name, value, rows=len(self.requests))
+            self.staging.see(Recorded.INPUT, name, value, rows=len(self.requests))
             self.shown[name] = torch.as_tensor(value)
             put[name] = value.reshape(-1) if name in self.family.flat else value
         return Rows.put(len(self.requests), put, self.captured.device)
@@ -81,13 +81,13 @@ class Inputs:
         captured = self.captured
         if captured.adapter.prepare is None or not self.requests:
             return
-        self.tape.hold()
+        self.staging.hold()
         self.watch.at(self.number, "prepare")
         with captured.timed("eager", self.watch):
             prepared = captured.adapter.prepare(captured.live, self.rows.copied())
         captured.wait_for("eager", self.watch)
         for name, tensor in prepared.items():
-            self.tape.see(Recorded.INPUT, name, tensor, rows=len(self.requests))
+            self.staging.see(Recorded.INPUT, name, tensor, rows=len(self.requests))
             self.shown[name] = tensor.view(len(self.requests), tensor.numel() // len(self.requests))
         self.rows = self.rows.joined(prepared)
 

@@ -46,7 +46,7 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
             try:
                 moved.run(moves, before)
             finally:
-                see_memory(moved.tape)
+                see_memory(moved.staging)
 
     return attributed(run)
 
@@ -58,7 +58,7 @@ class Moves:
         self.pools, self.table, self.number, self.requests, self.watch = pools, table, number, requests, watch
         self.setup = pools.setup
         self.kv: list[torch.Tensor] = [*pools.cache.k_buffer, *pools.cache.v_buffer]
-        self.tape = StagingBuffer(watch, number)
+        self.staging = StagingBuffer(watch, number)
         self.path = Recorded.INPUT
 
     def run(self, moves: Mapping[Recorded, Move], before: list[torch.Tensor]) -> None:
@@ -66,7 +66,7 @@ class Moves:
         slots = torch.from_numpy(self._watched()).to(engine.device)
         self._see(Recorded.BEFORE, "kv_slots", slots)
         self._see(Recorded.BEFORE, "kv_rows", memory.contents(self.kv, slots))
-        self.tape.flush()
+        self.staging.flush()
         # Of all slots that a lost target could name, one whose loss is a request's: the first token of its prefix.
         poison = Poisoned(int(self.table[self.requests[0].slot, 0]))
         for path, move in moves.items():
@@ -88,13 +88,13 @@ class Moves:
         def observed(tgt_loc: torch.Tensor, src_loc: torch.Tensor) -> None:
             self._see(self.path, "targets", tgt_loc)
             self._see(self.path, "sources", src_loc)
-            came = self.tape.flush()
+            came = self.staging.flush()
             size = len(self.kv[0])
             if all(0 <= slot < size for place in came for slot in came[place].tolist()):
                 real(self.pools.cache, tgt_loc, src_loc)
             else:  # a move out of the cache would end the process, and nothing more would be recorded
                 self._see(self.path, "outside", 1)
-                self.tape.hold()
+                self.staging.hold()
 
         self.pools.cache.move_kv_cache = observed
         return move(self.pools, batch)
@@ -125,10 +125,10 @@ class Moves:
     # Recording ---------------------------------------------------------------------------------------------------
 
     def _see(self, path: Recorded, name: str, value: object) -> None:
-        self.tape.see(path, name, value)
+        self.staging.see(path, name, value)
 
     def _see_changes(self, before: list[torch.Tensor]) -> None:
         changed = memory.changed_slots(self.kv, before).nonzero().flatten()
         self._see(self.path, "kv_slots", changed)
         self._see(self.path, "kv_rows", memory.contents(self.kv, changed))
-        self.tape.flush()
+        self.staging.flush()

@@ -41,7 +41,7 @@ def measured(passes: Passes, before: list[torch.Tensor], names: list[str]) -> li
         came = passes.came("eager")
         passes.see_rows(path, came, captured.kv)
         variants.append({name: came[path, name] for name in names})
-    passes.tape.flush()
+    passes.staging.flush()
     memory.restore(captured.kv, saved)
     return variants
 

@@ -26,7 +26,7 @@ class Passes:
 
     def __init__(self, inputs: Inputs, observers: Sequence[Observer], *, whole: bool) -> None:
         self.inputs, self.observers, self.whole = inputs, observers, whole
-        self.captured, self.tape, self.watch = inputs.captured, inputs.tape, inputs.watch
+        self.captured, self.staging, self.watch = inputs.captured, inputs.staging, inputs.watch
 
     def run_twin(self) -> bool:
         """Run the call in another history, where one is known and the call is seen whole; True if it was run."""
@@ -49,7 +49,7 @@ class Passes:
             call = self._call(Recorded.GRAPH, rows, self.inputs.batch_for_graph(rows), during)
             for observer in self.observers:
                 observer.before(call)
-            self.tape.hold()
+            self.staging.hold()
             self.watch.at(call.number, "graph")
             noting = writes.noted(captured.buffers, call.number, self.watch) if writes.ASKED else nullcontext()
             listening = during.enter_context(noting)
@@ -76,16 +76,16 @@ class Passes:
 
     def came(self, stage: str) -> HostArrays:
         """Bring what was seen to the host. stage: what the device is waited for."""
-        return self.tape.flush(partial(self.captured.wait_for, stage, self.watch))
+        return self.staging.flush(partial(self.captured.wait_for, stage, self.watch))
 
     def see_slots(self, path: Recorded, before: list[torch.Tensor]) -> None:
         changed = memory.changed_slots(self.captured.kv, before)
-        self.tape.see(path, "kv_slots", changed, as_slots=True)
+        self.staging.see(path, "kv_slots", changed, as_slots=True)
 
     def see_rows(self, path: Recorded, came: HostArrays, kv: list[torch.Tensor]) -> None:
         """Have what lies in the changed KV slots recorded, at the next flush."""
         slots = sent(torch.tensor(came[path, "kv_slots"]), self.captured.device)
-        self.tape.see(path, "kv_rows", memory.contents(kv, slots))
+        self.staging.see(path, "kv_rows", memory.contents(kv, slots))
 
     def _call(self, path: Recorded, rows: Rows, batch: Any, during: ExitStack, *, alone: bool = False) -> Call:
         return Call(
@@ -99,7 +99,7 @@ class Passes:
             count=rows.count,
             whole=self.whole,
             alone=alone,
-            tape=self.tape,
+            staging=self.staging,
             watch=self.watch,
             during=during,
         )
@@ -112,7 +112,7 @@ class Passes:
         try:
             for observer in self.observers:
                 observer.launched(call)
-            self.tape.flush()
+            self.staging.flush()
         except torch.AcceleratorError:
             raise
         except Exception as error:

@@ -33,7 +33,7 @@ def ask(
     requests: Sequence[Request],
     shown: Mapping[str, torch.Tensor],
     left: Left,
-    tape: StagingBuffer,
+    staging: StagingBuffer,
     watch: Watch,
 ) -> None:
     """Record what the call should have given, and what the paths left where it should have written. Where they made
@@ -51,8 +51,8 @@ def ask(
         parts = {name + part for name in without for part in ("", *third_opinion.PARTS)}
         opinion = {name: array for name, array in opinion.items() if name not in parts}
         for name, array in opinion.items():
-            tape.see(OPINIONS[path], name, array)
+            staging.see(OPINIONS[path], name, array)
         slots = sent(torch.from_numpy(opinion.get("kv_slots", np.empty(0, dtype=np.int64))), captured.device)
         for whose, kv in left.kv.items():
-            tape.see(OPINIONS[path], f"kv_{whose}", memory.contents(kv, slots))
-        tape.flush()
+            staging.see(OPINIONS[path], f"kv_{whose}", memory.contents(kv, slots))
+        staging.flush()

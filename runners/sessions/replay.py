@@ -56,10 +56,10 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
             learn_history(captured, watch)
         watch.see(-1, Recorded.INPUT, "req_to_token", captured.table)
         watch.see(-1, Recorded.INPUT, "refilled", np.asarray(1))
-        tape = StagingBuffer(watch, -1)
+        staging = StagingBuffer(watch, -1)
         for observer in observers:
-            observer.once(tape)
-        tape.hold()
+            observer.once(staging)
+        staging.hold()
         name_of_case = digest(case)
         for number, step in enumerate(case.steps):
             try:

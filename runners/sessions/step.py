@@ -44,14 +44,14 @@ class Step:
         self.captured, self.asked, self.referred, self.unseen = captured, asked, referred, unseen
         self.inputs = Inputs(captured, number, asked, watch)
         self.passes = Passes(self.inputs, observers, whole=twinned)
-        self.number, self.watch, self.tape = number, watch, self.inputs.tape
+        self.number, self.watch, self.staging = number, watch, self.inputs.staging
 
     def run(self) -> None:
         engine.memory_seen()  # what earlier calls and models did is not this call's
         try:
             self._run()
         finally:
-            see_memory(self.tape)
+            see_memory(self.staging)
 
     def is_replayed(self) -> bool:
         """True if a graph runs this batch. The runner is asked where that is more than a matter of course."""
@@ -62,8 +62,8 @@ class Step:
         self.watch.at(self.number, "asked")
         with self.captured.timed("graph", self.watch):
             taken = _can_run(self.captured.runner, self.inputs.batch_for_graph())
-        self.tape.see(Recorded.ASKED, "can_run", int(taken))
-        self.tape.flush()
+        self.staging.see(Recorded.ASKED, "can_run", int(taken))
+        self.staging.flush()
         return in_bucket and taken
 
     def _run(self) -> None:
@@ -80,8 +80,8 @@ class Step:
             else:
                 self._run_idle()
         except Refused:
-            self.tape.see(Recorded.ASKED, "can_run", 0)  # though it was not asked, as a matter of course
-            self.tape.flush()
+            self.staging.see(Recorded.ASKED, "can_run", 0)  # though it was not asked, as a matter of course
+            self.staging.flush()
 
     def _run_both(self) -> None:
         """Run the graph, then eager in the same memory."""
@@ -90,19 +90,19 @@ class Step:
             snapshots.put_back(snapshots.BEFORE)
         by_graph = passes.run_graph()
         behind_graph = captured.state.take() if self.unseen else None
-        self.tape.hold()
+        self.staging.hold()
         snapshots.take(snapshots.GRAPH)
         snapshots.put_back(snapshots.BEFORE)
         by_eager = passes.run_eager(Recorded.EAGER, self.inputs.rows, after="graph")
         snapshots.take(snapshots.EAGER)
         graph_slots, eager_slots, between = snapshots.compare()
-        self.tape.see(Recorded.GRAPH, "kv_slots", graph_slots, as_slots=True)
-        self.tape.see(Recorded.EAGER, "kv_slots", eager_slots, as_slots=True)
-        self.tape.see(Recorded.EAGER, noise.KV_DIFFERS, between, as_slots=True, tell=False)
+        self.staging.see(Recorded.GRAPH, "kv_slots", graph_slots, as_slots=True)
+        self.staging.see(Recorded.EAGER, "kv_slots", eager_slots, as_slots=True)
+        self.staging.see(Recorded.EAGER, noise.KV_DIFFERS, between, as_slots=True, tell=False)
         came = passes.came("eager")
-        see_bands(self.tape, captured.bands, came)
+        see_bands(self.staging, captured.bands, came)
         asks = self._compare(came, by_graph, by_eager)
-        self.tape.hold()
+        self.staging.hold()
         if asks and by_graph == by_eager:
             moments = {Recorded.EAGER: snapshots.EAGER, Recorded.GRAPH: snapshots.GRAPH}
             self._ask_reference(came, by_eager, {path: snapshots.kept(moment) for path, moment in moments.items()})
@@ -114,11 +114,11 @@ class Step:
         opinion is asked for."""
         captured, snapshots = self.captured, self.captured.snapshots
         if by_graph == by_eager and noise.gave_the_same(came, by_graph) and not WHOLE:
-            self.tape.see(Recorded.EAGER, "kv_same", 1)
+            self.staging.see(Recorded.EAGER, "kv_same", 1)
             return self.referred
         self.passes.see_rows(Recorded.GRAPH, came, snapshots.kept(snapshots.GRAPH))
         self.passes.see_rows(Recorded.EAGER, came, captured.kv)
-        self.tape.flush()
+        self.staging.flush()
         variants = noise.measured(self.passes, snapshots.kept(snapshots.BEFORE), by_eager)
         return self.referred or (by_graph == by_eager and noise.apart(captured, came, by_eager, variants))
 
@@ -127,7 +127,7 @@ class Step:
         snapshots = self.captured.snapshots
         self.passes.run_graph()
         self.passes.see_slots(Recorded.GRAPH, snapshots.kept(snapshots.BEFORE))
-        see_bands(self.tape, self.captured.bands, self.passes.came("graph"))
+        see_bands(self.staging, self.captured.bands, self.passes.came("graph"))
 
     def _run_without_graph(self) -> None:
         """Eager goes on alone, with the same memory."""
@@ -137,10 +137,10 @@ class Step:
         self.passes.see_slots(Recorded.EAGER, snapshots.kept(snapshots.BEFORE))
         came = self.passes.came("eager")
         self.passes.see_rows(Recorded.EAGER, came, captured.kv)
-        self.tape.flush()
+        self.staging.flush()
         if WHOLE:
             noise.measured(self.passes, snapshots.kept(snapshots.BEFORE), names)
-        self.tape.hold()
+        self.staging.hold()
         if self.referred:
             self._ask_reference(came, names, {Recorded.EAGER: captured.kv})
 
@@ -150,7 +150,7 @@ class Step:
         start = time.perf_counter()
         outputs = {path: {name: came[path, name] for name in names} for path in left}
         requests, shown = self.asked.requests, self.inputs.shown
-        ask(self.captured, requests, shown, Left(outputs=outputs, kv=left), self.tape, self.watch)
+        ask(self.captured, requests, shown, Left(outputs=outputs, kv=left), self.staging, self.watch)
         self.watch.spent("reference", time.perf_counter() - start)
 
 

@@ -19,9 +19,9 @@ class Attributes(Observer):
         super().__init__(captured)
         self._before: dict[str, str] = {}
 
-    def once(self, tape: StagingBuffer) -> None:
+    def once(self, staging: StagingBuffer) -> None:
         for name in ("compared", *self.captured.unmade):
-            tape.see(Recorded.UNMADE, name, 1)
+            staging.see(Recorded.UNMADE, name, 1)
 
     def before(self, call: Call) -> None:
         if self._is_compared(call):
@@ -31,11 +31,11 @@ class Attributes(Observer):
         if not self._is_compared(call):
             return
         now = attributes(self.captured.owners)
-        call.tape.see(Recorded.ATTRIBUTES, "compared", len(self._before))
+        call.staging.see(Recorded.ATTRIBUTES, "compared", len(self._before))
         # A pool that an earlier call kept is no change of this one: backends are held to what they were built with.
         lent = moved(self.captured.backends, self.captured.pools)
         for name, words in (changed(self._before, now) | lent).items():
-            call.tape.see(Recorded.ATTRIBUTES, name, np.frombuffer(words, dtype=np.uint8))
+            call.staging.see(Recorded.ATTRIBUTES, name, np.frombuffer(words, dtype=np.uint8))
 
     def _is_compared(self, call: Call) -> bool:
         return call.whole and call.by_graph and self.captured.history is not None

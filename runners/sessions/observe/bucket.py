@@ -12,13 +12,13 @@ GREEDY = "greedy"
 
 
 class Bucket(Observer):
-    def once(self, tape: StagingBuffer) -> None:
+    def once(self, staging: StagingBuffer) -> None:
         for (size, at_once), sizes in self.captured.buckets.items():
-            tape.see(Recorded.BUCKETS, f"{size}, {at_once} at once", sizes)
+            staging.see(Recorded.BUCKETS, f"{size}, {at_once} at once", sizes)
 
     def launched(self, call: Call) -> None:
         for name, value in captured_for(self.captured.runner, self.captured.launched).items():
-            call.tape.see(Recorded.LAUNCHED, name, value)
+            call.staging.see(Recorded.LAUNCHED, name, value)
 
 
 def captured_for(runner: Any, graph: object) -> dict[str, int]:

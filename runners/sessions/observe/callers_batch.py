@@ -22,4 +22,4 @@ class CallersBatch(Observer):
 
     def _see(self, call: Call, path: Recorded) -> None:
         for name, value in self.captured.adapter.family.caller(call.batch).items():
-            call.tape.see(path, name, value)
+            call.staging.see(path, name, value)

@@ -15,18 +15,18 @@ from runners.sessions.observe.observer import Observer
 class ExtentsCaptured(Observer):
     """Batches as attention met them in captures."""
 
-    def once(self, tape: StagingBuffer) -> None:
+    def once(self, staging: StagingBuffer) -> None:
         extents, has_ranks = self.captured.extents, self.captured.setup.dp_attention
         for name, pairs in extents.met.items():
-            tape.see(Recorded.EXTENTS_CAPTURED, name, pairs)
-        tape.see(Recorded.TOKENS_CAPTURED, "own", _sorted(extents.tokens).reshape(-1, 2))
+            staging.see(Recorded.EXTENTS_CAPTURED, name, pairs)
+        staging.see(Recorded.TOKENS_CAPTURED, "own", _sorted(extents.tokens).reshape(-1, 2))
         if has_ranks:
-            tape.see(Recorded.TOKENS_CAPTURED, "gathered", _sorted(extents.gathered).reshape(-1, 2))
+            staging.see(Recorded.TOKENS_CAPTURED, "gathered", _sorted(extents.gathered).reshape(-1, 2))
         for name, ranks in extents.ranks.items() if has_ranks else ():
-            tape.see(Recorded.RANKS_CAPTURED, name, _sorted(ranks))
+            staging.see(Recorded.RANKS_CAPTURED, name, _sorted(ranks))
         for name, counts in extents.counts.items():
-            tape.see(Recorded.COUNTS_CAPTURED, name, _sorted(counts))
-        tape.see_numbers(Recorded.WIDTHS_CAPTURED, extents.widths)
+            staging.see(Recorded.COUNTS_CAPTURED, name, _sorted(counts))
+        staging.see_numbers(Recorded.WIDTHS_CAPTURED, extents.widths)
 
 
 def _sorted(rows: Collection[tuple[int, ...]]) -> Array:

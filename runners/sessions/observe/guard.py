@@ -18,10 +18,10 @@ class GuardBands(Observer):
     def after(self, call: Call, outputs: Outputs) -> None:
         if call.path is Recorded.GRAPH:
             for number, bands in enumerate(self.captured.bands):
-                call.tape.see(Recorded.GUARD, str(number), bands.read(), tell=False)
+                call.staging.see(Recorded.GUARD, str(number), bands.read(), tell=False)
 
 
-def see_bands(tape: StagingBuffer, every: Sequence[Any], came: HostArrays) -> None:
+def see_bands(staging: StagingBuffer, every: Sequence[Any], came: HostArrays) -> None:
     """Record the guard bands that were broken, and how much was intact."""
     intact = 0
     for number, bands in enumerate(every):
@@ -29,8 +29,8 @@ def see_bands(tape: StagingBuffer, every: Sequence[Any], came: HostArrays) -> No
         broken = bands.broken(read)
         intact += 0 if broken else read.size
         for name, contents in broken.items():
-            tape.see(Recorded.GUARD, name, contents)
-            tape.see(Recorded.GUARD, f"{name}.want", untouched(contents.size))
+            staging.see(Recorded.GUARD, name, contents)
+            staging.see(Recorded.GUARD, f"{name}.want", untouched(contents.size))
         if broken:
             bands.mend()
-    tape.see(Recorded.GUARD, "intact", intact)
+    staging.see(Recorded.GUARD, "intact", intact)

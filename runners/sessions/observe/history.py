@@ -18,16 +18,16 @@ class OtherHistory(Observer):
 
     def launched(self, call: Call) -> None:
         if history := self._history(call):
-            history.launched(call.tape)
+            history.launched(call.staging)
 
     def after(self, call: Call, outputs: Outputs) -> None:
         history, reserved = self._history(call), self.captured.setup.page_size
         if history is None:
             return
         if call.alone:
-            history.see_reads(call.tape, reserved)
+            history.see_reads(call.staging, reserved)
             return
-        stale = history.end(call.tape, outputs, len(call.requests), reserved)
+        stale = history.end(call.staging, outputs, len(call.requests), reserved)
         call.watch.fact(STALE, stale or NOTHING)
 
     def _history(self, call: Call) -> History | None:

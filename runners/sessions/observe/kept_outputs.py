@@ -23,7 +23,7 @@ class KeptOutputs(Observer):
         super().__init__(captured)
         self._held: list[tuple[str, torch.Tensor, torch.Tensor]] = []
 
-    def once(self, tape: StagingBuffer) -> None:
+    def once(self, staging: StagingBuffer) -> None:
         self._held = []
 
     def after(self, call: Call, outputs: Outputs) -> None:
@@ -35,8 +35,8 @@ class KeptOutputs(Observer):
             named |= {name: outputs[name] for name in kept if name in outputs}
             self._held += [(f"{call.number}.{name}", t, t.clone()) for name, t in named.items() if t.numel()]
             return
-        call.tape.see(Recorded.KEPT, "compared", len(self._held))
+        call.staging.see(Recorded.KEPT, "compared", len(self._held))
         for name, tensor, then in self._held:
             changed = bits(tensor) != bits(then)
             changed = changed.flatten(1).any(1) if changed.dim() > 1 else changed
-            call.tape.see(Recorded.KEPT, name, changed, as_slots=True)
+            call.staging.see(Recorded.KEPT, name, changed, as_slots=True)

@@ -13,23 +13,23 @@ from runners.sessions.observe.observer import Call, Observer
 class Launch(Observer):
     """The first launch of a call; a runner of several graphs launches more."""
 
-    def once(self, tape: StagingBuffer) -> None:
+    def once(self, staging: StagingBuffer) -> None:
         for name in self.captured.buffers:
-            tape.see(Recorded.NEUTRAL, name, self.captured.neutral.get(name.removesuffix("_cpu"), 0))
+            staging.see(Recorded.NEUTRAL, name, self.captured.neutral.get(name.removesuffix("_cpu"), 0))
 
     def launched(self, call: Call) -> None:
         if call.launches > 1:
             return
-        captured, family, tape = self.captured, self.captured.adapter.family, call.tape
+        captured, family, staging = self.captured, self.captured.adapter.family, call.staging
         bs, raw_bs = family.sizes(captured.runner)
-        tape.see(Recorded.LAUNCH, "bs", bs)
-        tape.see(Recorded.LAUNCH, "raw_bs", raw_bs)
+        staging.see(Recorded.LAUNCH, "bs", bs)
+        staging.see(Recorded.LAUNCH, "raw_bs", raw_bs)
         for name, tensor in captured.gathered().items():
-            tape.see(Recorded.GATHERED, name, tensor)
+            staging.see(Recorded.GATHERED, name, tensor)
         buffers = family.launched(captured.runner) if family.launched else captured.buffers
         for name, tensor in buffers.items():
             rows = bs if family.launched else captured.setup.max_bs
-            tape.see(Recorded.LAUNCH, name, _by_token(name, tensor), rows=rows)
+            staging.see(Recorded.LAUNCH, name, _by_token(name, tensor), rows=rows)
 
 
 def _by_token(name: str, tensor: torch.Tensor) -> torch.Tensor:

@@ -16,13 +16,13 @@ class MemoryAccess(Observer):
         super().__init__(captured)
         self._at_capture = engine.memory_seen()
 
-    def once(self, tape: StagingBuffer) -> None:
+    def once(self, staging: StagingBuffer) -> None:
         for name, value in self._at_capture.items():
-            tape.see(Recorded.MEMORY, name, value)
+            staging.see(Recorded.MEMORY, name, value)
 
 
-def see_memory(tape: StagingBuffer) -> None:
+def see_memory(staging: StagingBuffer) -> None:
     """Record what kernels did to memory since this was last asked."""
     for name, value in engine.memory_seen().items():
-        tape.see(Recorded.MEMORY, name, value)
-    tape.hold()
+        staging.see(Recorded.MEMORY, name, value)
+    staging.hold()

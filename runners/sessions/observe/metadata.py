@@ -19,7 +19,7 @@ class Metadata(Observer):
         if call.alone:
             first = self.captured.planner.first
             for name, tensor in eager_metadata(self.captured.setup, first).items():
-                call.tape.see(Recorded.METADATA, name, tensor)
+                call.staging.see(Recorded.METADATA, name, tensor)
         elif call.launches and self._comes_after():
             self._see(call)
 
@@ -29,4 +29,4 @@ class Metadata(Observer):
     def _see(self, call: Call) -> None:
         live, runner, family = self.captured.live, self.captured.runner, self.captured.adapter.family
         for name, tensor in family.metadata(live, runner, family.sizes(runner)[0], call.given).items():
-            call.tape.see(Recorded.METADATA, name, tensor)
+            call.staging.see(Recorded.METADATA, name, tensor)

@@ -31,7 +31,7 @@ class Call:
     count: int  # how many rows the batch has: more than requests where it is padded
     whole: bool  # True for what takes as long as half a call: another history, reads, attributes
     alone: bool  # True of an eager pass that no graph stands beside
-    tape: StagingBuffer
+    staging: StagingBuffer
     watch: Watch
     during: ExitStack  # what is entered here is left when the pass has ended
     launches: int = 0
@@ -52,7 +52,7 @@ class Observer:
     def __init__(self, captured: Captured) -> None:
         self.captured = captured
 
-    def once(self, tape: StagingBuffer) -> None:
+    def once(self, staging: StagingBuffer) -> None:
         """A case begins."""
 
     def before(self, call: Call) -> None:

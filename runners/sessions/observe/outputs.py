@@ -22,9 +22,9 @@ class PassOutputs(Observer):
         for name, tensor in call.asked(outputs).items():
             each = _rows_each(name, tensor, call.count)
             if call.by_graph and name in LOGITS and self.captured.setup.dp_attention:
-                call.tape.see(Recorded.LOGITS, "rows of a request", each)
+                call.staging.see(Recorded.LOGITS, "rows of a request", each)
             real_rows = tensor if tensor.shape[0] == each * real else tensor[: each * real]
-            call.tape.see(call.path, name, real_rows, rows=real if each > 1 else 0)
+            call.staging.see(call.path, name, real_rows, rows=real if each > 1 else 0)
 
 
 def _rows_each(name: str, tensor: torch.Tensor, count: int) -> int:

@@ -20,28 +20,28 @@ _PATHS = {Recorded.GRAPH: Recorded.PLANNED, Recorded.EAGER: Recorded.PLANNED_EAG
 class Planned(Observer):
     """Each call that plans, as it is at that moment. A runner of several graphs plans more than once."""
 
-    def once(self, tape: StagingBuffer) -> None:
+    def once(self, staging: StagingBuffer) -> None:
         for kind in self.captured.planner.kinds:
-            tape.see(Recorded.BACKENDS, kind, 1)
-        tape.see(Recorded.SWITCHES, "steps", self.captured.switches)
+            staging.see(Recorded.BACKENDS, kind, 1)
+        staging.see(Recorded.SWITCHES, "steps", self.captured.switches)
 
     def before(self, call: Call) -> None:
         if call.path in _PATHS:
-            call.during.enter_context(self.captured.planner.listened(partial(_see, call.tape, _PATHS[call.path])))
+            call.during.enter_context(self.captured.planner.listened(partial(_see, call.staging, _PATHS[call.path])))
 
 
 def _see(
-    tape: StagingBuffer, path: Recorded, call: int, batch: Mapping[str, object], arguments: Mapping[str, Any]
+    staging: StagingBuffer, path: Recorded, call: int, batch: Mapping[str, object], arguments: Mapping[str, Any]
 ) -> None:
     """Record a plan: of an eager one also the width of integers, of a graph's all lengths and what the host says of
     ranks."""
     numbered = f".{call}" if call else ""
     for name, value in batch.items():
-        tape.see(path + numbered, name, value)
+        staging.see(path + numbered, name, value)
     if path is Recorded.PLANNED_EAGER:
-        tape.see_numbers(Recorded.WIDTHS + numbered, widths(arguments))
+        staging.see_numbers(Recorded.WIDTHS + numbered, widths(arguments))
     else:
-        tape.see_numbers(Recorded.EXTENTS + numbered, extents(arguments))
+        staging.see_numbers(Recorded.EXTENTS + numbered, extents(arguments))
         for name, counts in ranks_on_host(arguments).items():
-            tape.see(Recorded.GATHERED_ON_HOST, name, np.array(counts))
-    tape.hold()
+            staging.see(Recorded.GATHERED_ON_HOST, name, np.array(counts))
+    staging.hold()

@@ -19,9 +19,9 @@ class Staged(Observer):
         super().__init__(captured)
         self._filled: dict[str, tuple[slice, ...]] = {}
 
-    def once(self, tape: StagingBuffer) -> None:
+    def once(self, staging: StagingBuffer) -> None:
         for name, tensor in {**self.captured.buffers, **self.captured.further}.items():
-            tape.see(Recorded.ROOM, name, tuple(tensor.shape))
+            staging.see(Recorded.ROOM, name, tuple(tensor.shape))
 
     def before(self, call: Call) -> None:
         """A fact of the trace names those that nobody watches."""
@@ -40,7 +40,7 @@ class Staged(Observer):
                 continue
             if field is not None and field.dim() == buffer.dim():
                 self._filled[name] = tuple(slice(size) for size in field.shape)
-                call.tape.see(Recorded.FIELD, name, field.clone())
+                call.staging.see(Recorded.FIELD, name, field.clone())
             elif name not in optional:
                 unwatched.append(name)
         if unwatched:
@@ -49,4 +49,4 @@ class Staged(Observer):
     def launched(self, call: Call) -> None:
         if call.launches == 1:
             for name, part in self._filled.items():
-                call.tape.see(Recorded.STAGED, name, self.captured.further[name][part])
+                call.staging.see(Recorded.STAGED, name, self.captured.further[name][part])
