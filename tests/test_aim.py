@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.aiming import Asked, aim_of, asked, like, pairs
+from fuzz.aiming import Asked, aim_of, asked, pairs
 from fuzz.cluster.chunk import Chunk
 from fuzz.draw.aim import possible_states
 from fuzz.draw.rounds import rounds
 from fuzz.draw.states import possible
+from fuzz.like import like
 from fuzz.options import options_of
 from fuzz.stats import Plan
 from repro.cases.case import Target, problems
@@ -70,7 +71,7 @@ def test_what_an_aim_leaves_out_is_not_missed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sets", "having", "without", "said"),
+    ("sets", "having", "without", "refusal"),
     [
         (["speculative_eagle_topkk=4"], [], [], "--set speculative_eagle_topkk: no such option; did you mean"),
         (["topk=4", "topk=2"], [], [], "--set topk=2: it is set to 4, too"),
@@ -86,18 +87,18 @@ def test_what_an_aim_leaves_out_is_not_missed() -> None:
             ["topk=1", "num_steps=3", "num_draft_tokens=9"],
             [],
             [],
-            "--set speculative_num_draft_tokens=9: topk 1 needs num_draft_tokens == num_steps + 1",
+            "speculative_num_draft_tokens=9: topk 1 needs num_draft_tokens == num_steps + 1",
         ),
         (["cuda_graph_bs=64", "max_running_requests=8"], [], [], "the largest bucket 64 exceeds 8 slots"),
     ],
     ids=str,
 )
 def test_unknown_and_contradictory_options_are_refused_in_one_line(
-    sets: list[str], having: list[str], without: list[str], said: str
+    sets: list[str], having: list[str], without: list[str], refusal: str
 ) -> None:
     with pytest.raises(BadOption) as refused:
         list(pairs(asked(sets, having, without), "", ""))
-    assert said in str(refused.value) and "\n" not in str(refused.value)
+    assert refusal in str(refused.value) and "\n" not in str(refused.value)
 
 
 LAUNCH = (
@@ -115,7 +116,7 @@ def test_the_flags_of_a_server_become_an_aim_and_say_what_became_of_each() -> No
     )
     assert list(pairs(request, "", "")) == [("draft", "fa3"), ("draft_extend", "fa3")]
     assert list(pairs(request, "draft_extend", "triton")) == [("draft_extend", "triton")]
-    assert request.said == (
+    assert request.lines == (
         "--model-path meta/llama: not driven",
         "--tp 8: a rank is driven alone",
         "--cuda-graph-max-bs 160: scaled down to what is drawn; --set cuda_graph_max_bs=VALUE keeps it",
@@ -144,7 +145,7 @@ def test_saved_arguments_and_logs_mean_what_the_flags_mean(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "refusal"),
     [
         ("--page-sise 4", "--page-sise: no such argument of sglang; did you mean page_size?"),
         ("--speculative-algorithm NGRAM", "speculative_algorithm=NGRAM: not driven; known are EAGLE"),
@@ -156,10 +157,10 @@ def test_saved_arguments_and_logs_mean_what_the_flags_mean(tmp_path: Path) -> No
         ("--disable-cuda-graph", "without graphs and speculation nothing is driven"),
     ],
 )
-def test_flags_that_mean_nothing_are_refused_in_one_line(text: str, said: str) -> None:
+def test_flags_that_mean_nothing_are_refused_in_one_line(text: str, refusal: str) -> None:
     with pytest.raises(BadOption) as refused:
         like(arguments(text), {*KNOWN, "disable_cuda_graph"})
-    assert said in str(refused.value) and "\n" not in str(refused.value)
+    assert refusal in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_the_command_line_hands_its_options_over() -> None:

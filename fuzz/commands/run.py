@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from fuzz.aiming import Asked, asked, like, pairs
+from fuzz.aiming import Asked, asked, pairs, smallest_of
 from fuzz.commands.context import CommandContext
-from fuzz.draw.aim import smallest
 from fuzz.exits import exit_code
+from fuzz.like import like
 from fuzz.stats import Plan
-from repro.cases.case import Target, engine_refuses
+from repro.cases.case import Setup, Target, engine_refuses
 from repro.cases.release_list import has_runner
+from repro.cases.runner_facts import TOY
 from repro.cases.server_args import BadOption, arguments
 from repro.commands.cli import BadInput
 from repro.traces.exit_codes import ExitCode
@@ -21,32 +23,35 @@ from runners.targets.server_arguments import argument_names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aimed:
-    """aim: as of a Plan; empty: none. said: lines about a server's flags. driven: runners with their backends."""
+    """aim: as of a Plan; empty: none. lines: lines about a server's flags. driven: runners with their backends."""
 
     aim: str = ""
-    said: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
     driven: Mapping[Target, Sequence[tuple[str, str]]] = field(default_factory=dict)
 
 
 def aimed(options: argparse.Namespace, targets: Sequence[Target]) -> Aimed:
-    """The aims of --set, --with, --without and --like. BadInput if there is no such setup on a target."""
+    """The aim of --set, --with, --without and --like. BadInput if there is no such setup on a target."""
     if not (options.set or options.having or options.without or options.like):
         return Aimed()
     try:
-        server = like(arguments(options.like), argument_names(targets)) if options.like else None
+        server = None
+        if options.like:
+            refuses = partial(_refused_everywhere, targets)
+            server = like(arguments(options.like), argument_names(targets), refuses)
         request = asked(options.set, options.having, options.without, server)
         driven = {target: _driven(options, request, target) for target in targets}
     except OSError as error:
         raise BadInput(f"--like {error.filename}: {error.strerror}") from error
     except BadOption as error:
         raise BadInput(str(error)) from error
-    return Aimed(aim=str(request.aim), said=request.said, driven=driven)
+    return Aimed(aim=str(request.aim), lines=request.lines, driven=driven)
 
 
 def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:
     how: Aimed = context.options.aimed
     if how.driven:
-        context.say(*(f"--like: {line}" for line in how.said), f"drawn with: {how.aim or 'what campaigns draw'}")
+        context.say(*(f"--like: {line}" for line in how.lines), f"drawn with: {how.aim or 'what campaigns draw'}")
     for target in targets:
         for plan in _plans(context, target, how):
             if context.campaign(plan).stopped in ("interrupted", "error"):
@@ -70,13 +75,18 @@ def _plans(context: CommandContext, target: Target, how: Aimed) -> list[Plan]:
 
 def _driven(options: argparse.Namespace, request: Asked, target: Target) -> list[tuple[str, str]]:
     """The runners of this target that have the aim. BadOption if there are none."""
-    every = list(pairs(request, options.runner or "", options.backend or ""))
-    known = target.is_checkout or bool(options.runner)
+    runner = options.runner or (TOY if target.engine == TOY else "")
+    every = list(pairs(request, runner, options.backend or ""))
+    known = target.is_checkout or bool(runner)
     able = [pair for pair in every if known or has_runner(target.sglang, *pair)]
     if not able:
-        raise BadOption(f"{target}: no {' or '.join(runner for runner, _ in every)} runner there")
-    aim = request.aim
-    setup = smallest(*able[0], aim.fixed, aim.having, aim.max_bs)
-    if setup and (refusal := engine_refuses(setup, target.engine)):
+        raise BadOption(f"{target}: no {' or '.join(name for name, _ in every)} runner there")
+    if refusal := engine_refuses(smallest_of(request, *able[0]), target.engine):
         raise BadOption(f"{target}: {refusal}")
     return able
+
+
+def _refused_everywhere(targets: Sequence[Target], setup: Setup) -> str:
+    """Why the engines of all targets refuse the setup; empty if one does not."""
+    reasons = [engine_refuses(setup, target.engine) for target in targets]
+    return reasons[0] if all(reasons) else ""

@@ -23,7 +23,7 @@ from fuzz.draw.swarm import Swarm
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup, setup_problems
 from repro.cases.latent import LATENT_DTYPES, LATENT_HIDDEN_SIZES
-from repro.cases.options import CONTEXT_MAX, KV_DTYPE_ABOVE, OPTION
+from repro.cases.options import CONTEXT_MAX, KV_DTYPE_ABOVE, OPTION, SLOTS_MAX
 from repro.cases.runner_facts import LATENT, RUNNER_FACTS
 from repro.cases.server_args import ADAPTS, MAX_BS, text_of
 
@@ -125,7 +125,7 @@ def _fitted(setup: Setup, drawn: Setup, fixed: set[str], max_bs: int) -> Setup:
 def _with_largest(setup: Setup, max_bs: int) -> Setup:
     """The setup with buckets in proportion, of which the largest is this one."""
     scaled = sorted({max(1, bs * max_bs // setup.max_bs) for bs in setup.capture_bs})
-    return replace(setup, capture_bs=tuple(scaled), slots=setup.slots - setup.max_bs + max_bs)
+    return replace(setup, capture_bs=tuple(scaled), slots=min(SLOTS_MAX, setup.slots - setup.max_bs + max_bs))
 
 
 def context_of(setup: Setup) -> int:
@@ -192,7 +192,7 @@ def _completed(
         "num_steps": num_steps,
         "num_draft_tokens": tokens,
         "capture_bs": buckets,
-        "slots": max(buckets, default=1) + 1,
+        "slots": min(SLOTS_MAX, max(buckets, default=1) + 1),
         "num_heads": heads,
         "num_kv_heads": 1,
         "hidden_size": next((width for width in widths if width % max(1, heads) == 0), heads * 8),
@@ -236,7 +236,7 @@ def why_not(runner: str, backend: str, aim: Aim) -> str:
         fixed = aim.fixed[:count]
         if smallest(runner, backend, fixed, (), aim.max_bs) is None:
             field, value = fixed[-1]
-            return f"--set {text_of(OPTION[field], value)}: {_reason(runner, backend, dict(fixed), aim.max_bs)}"
+            return f"{text_of(OPTION[field], value)}: {_reason(runner, backend, dict(fixed), aim.max_bs)}"
     for count in range(1, len(aim.having) + 1):
         having = aim.having[:count]
         if smallest(runner, backend, aim.fixed, having, aim.max_bs) is None:

@@ -24,7 +24,7 @@ KV_DTYPE_ABOVE = 16
 PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 # Bounds of the domain. They keep one case small enough to replay in about a second under the
 # interpreter and to travel as a short text; sglang itself allows more.
-BATCH_MAX = 64
+BATCH_MAX = 256
 SLOTS_MAX = 256
 CONTEXT_MAX = 8192
 

@@ -44,6 +44,15 @@ class Argument:
     value: Any
     place: str
 
+    @property
+    def is_flag(self) -> bool:
+        """True if it was read from a command line by itself."""
+        return self.place == f"--{self.name.replace('_', '-')}"
+
+    def __str__(self) -> str:
+        text = self.place if self.is_flag else self.name
+        return text if self.value is True else f"{text} {self.value}"
+
 
 def option_named(name: str, others: Iterable[str] = ()) -> Option:
     """BadOption, with the names that are close, if there is none. others: names that would be right, too."""

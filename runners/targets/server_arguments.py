@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from repro.cases.case import Target
 from runners.targets.environments import sglang_path
 
-_FILES = ("server_args.py", "arg_groups/fields/*.py", "arg_groups/arg_utils.py")
+_FILES = ("server_args.py", "arg_groups/fields/*.py")
 _FIELD = re.compile(r"^    ([a-z]\w*):", re.MULTILINE)
 _FLAG = re.compile(r"[\"']--([a-z][a-z0-9-]*)[\"']")
 

@@ -1,0 +1,128 @@
+"""The aim of a campaign like a server: its flags are carried over, scaled down or not driven."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fuzz.aiming import SPECULATIVE, Asked, pairs, smallest_of
+from repro.cases.case import Setup
+from repro.cases.launch import opened
+from repro.cases.options import OPTION
+from repro.cases.server_args import MAX_BS, NAMED, Argument, BadOption, close_to, text_of, value_of
+
+# Options that are sizes: a server's are scaled down to what is drawn, as a case is to take a second.
+_SIZES = frozenset({"context_len", "slots", "capture_bs", "vocab_size", "hidden_size", "num_heads", "num_kv_heads"})
+# What a campaign like the server's cannot do without.
+_CORE = frozenset({"algorithm", "topk", "num_steps", "num_draft_tokens", "page_size"})
+# Arguments that say which runner is driven.
+_MULTI_LAYER, _EAGER, _RANKS = "enable_multi_layer_eagle", "disable_cuda_graph", "attn_dp_size"
+# What every setup has, or another option says.
+_IMPLIED = {"dp_size": "the ranks of data-parallel attention are two", "tp_size": "a rank is driven alone"}
+_SHORT = {"tp": "tp_size", "dp": "dp_size", "tensor_parallel_size": "tp_size", "data_parallel_size": "dp_size"}
+_MODELS_OWN = {("dtype", "auto"), ("kv_dtype", "auto"), ("kv_dtype", "bfloat16"), ("kv_dtype", "bf16")}
+
+
+def like(
+    arguments: Sequence[Argument], known: Collection[str], refuses: Callable[[Setup], str] = lambda setup: ""
+) -> Asked:
+    """The aim that a server's arguments mean. known: the names of all that the release has, and of its flags. refuses:
+    why no target of the campaign runs such a setup; empty: one does. BadOption if an argument is unknown, or if one
+    that the campaign cannot do without is not driven."""
+    values: dict[str, Any] = {}
+    lines: list[str] = []
+    named = {_whole(argument.name, known): argument for argument in opened(arguments)}
+    others = 0
+    for name, argument in named.items():
+        option = NAMED.get(name)
+        if option and name in (option.name, *option.older):
+            lines.append(_carried(values, option.field, argument))
+        elif name in MAX_BS:
+            lines.append(_scaled(argument))
+        elif name in _IMPLIED:
+            lines.append(f"{argument}: {_IMPLIED[name]}")
+        elif name == _RANKS:
+            values["dp_attention"] = str(argument.value) not in ("1", "None")
+        elif name.removeprefix("no_") not in known and argument.is_flag:
+            raise BadOption(f"{argument.place}: no such argument of sglang{close_to(argument.name, [*known, *NAMED])}")
+        elif name not in (_MULTI_LAYER, _EAGER):
+            others += not argument.is_flag
+            lines.append(f"{argument}: not driven" if argument.is_flag else "")
+    having = ("window",) if values.pop("window", 0) else ()
+    request = Asked(values=values, having=having, runners=_runners(values, named))
+    if request.runners[0].startswith("verify_eager"):
+        values.pop("dp_attention", None)  # they are always in a group of ranks
+    request, refused = _drivable(request, refuses)
+    lines += [*refused, *([f"{others} other arguments: not driven"] if others else [])]
+    return replace(request, lines=tuple(filter(None, lines)))
+
+
+def _whole(name: str, known: Collection[str]) -> str:
+    """The name that this short form means; as sglang's parser has it, the start of one name alone means that name."""
+    if name in known or name in NAMED or name in _SHORT:
+        return _SHORT.get(name, name)
+    begin = {other for other in (*known, *NAMED, *_IMPLIED) if other.startswith(name)}
+    return begin.pop() if len(begin) == 1 else name
+
+
+def _runners(values: Mapping[str, Any], named: Mapping[str, Argument]) -> tuple[str, ...]:
+    """The graph runners, or the eager passes, of such a server."""
+
+    def has(name: str) -> bool:
+        return name in named and str(named[name].value).lower() == "true"
+
+    if has(_EAGER) and "algorithm" not in values:
+        raise BadOption(f"{named[_EAGER].place}: without graphs and speculation nothing is driven")
+    if has(_MULTI_LAYER):
+        return ("verify_eager_multi_layer",) if has(_EAGER) else ("multi_layer",)
+    if has(_EAGER):
+        return ("verify_eager_tree",) if values.get("topk", 1) > 1 else ("verify_eager",)
+    return SPECULATIVE if "algorithm" in values else ("decode",)
+
+
+def _carried(values: dict[str, Any], field: str, argument: Argument) -> str:
+    """Put the option's value to the others; what is lines of one that is not carried over as it is."""
+    if field in _SIZES:
+        return _scaled(argument)
+    if (field, argument.value) in _MODELS_OWN:
+        return ""
+    try:
+        values[field] = value_of(OPTION[field], argument.name, argument.value)
+    except BadOption as error:
+        if field in _CORE:
+            raise
+        return f"{error}"
+    return _scaled(argument) if field == "window" and values[field] else ""
+
+
+def _scaled(argument: Argument) -> str:
+    return f"{argument}: scaled down to what is drawn; --set {argument.name}=VALUE keeps it"
+
+
+def _drivable(request: Asked, refuses: Callable[[Setup], str]) -> tuple[Asked, list[str]]:
+    """The part of the aim that can be driven, with a line for each option that is left out. BadOption if that is one of
+    the core."""
+    values: dict[str, Any] = {}
+    lines = []
+    for field in sorted(request.values, key=lambda field: (field not in _CORE, field != "backend")):
+        more = replace(request, values={**values, field: request.values[field]}, having=())
+        try:
+            reasons = [refuses(smallest_of(more, *pair)) for pair in pairs(more, "", "")]
+            if all(reasons):
+                raise BadOption(reasons[0])
+            values[field] = request.values[field]
+        except BadOption as error:
+            if field in _CORE:
+                raise
+            text = str(error).removeprefix(f"{text_of(OPTION[field], request.values[field])}: ")
+            lines.append(f"{text_of(OPTION[field], request.values[field])}: not driven ({text})")
+    having = tuple(field for field in request.having if _can(replace(request, values=values, having=(field,))))
+    return replace(request, values=values, having=having), lines
+
+
+def _can(request: Asked) -> bool:
+    try:
+        return bool(list(pairs(request, "", "")))
+    except BadOption:
+        return False
