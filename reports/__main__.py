@@ -3,6 +3,11 @@ ledger or of single campaigns."""
 
 from __future__ import annotations
 
+from repro.commands.interrupts import while_imported
+
+if __name__ == "__main__":
+    while_imported()  # first of all: the imports below take a second
+
 import argparse
 import sys
 from collections.abc import Iterable, Sequence

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from repro.commands.interrupts import while_imported
+
+if __name__ == "__main__":
+    while_imported()  # first of all: the imports below take a second
+
 import sys
 from collections.abc import Sequence
 

@@ -24,11 +24,8 @@ class _Waiting:
     came = False
 
 
-def while_imported(package: str) -> None:
-    """Have `python -m PACKAGE` end at once by a signal during its imports, which take a second: nothing has begun. Does
-    nothing where the package is a library. interruptible() takes over."""
-    if sys.argv[:1] != ["-m"] or package not in sys.orig_argv[sys.orig_argv.index("-m") :][1:2]:
-        return
+def while_imported() -> None:
+    """Have a command end at once by a signal during its imports, when nothing has begun. interruptible() takes over."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end_at_once)
