@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from repro.commands.interrupts import while_imported
+
+if __name__ == "__main__":
+    while_imported()  # first of all: the imports below take a second
+
+import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -10,12 +16,13 @@ from pathlib import Path
 
 from fuzz.commands import bench, check, hunt, run, slot
 from fuzz.commands.context import CommandContext
+from fuzz.commands.options import complete
+from fuzz.mutation import command as mutation
 from fuzz.mutation.command import Tools, mutate
-from fuzz.options import options_of
 from oracles.catalogue import judge_all
 from reports.progress import Display, Screen
 from repro.cases.case import Target
-from repro.commands.cli import BadInput, ended
+from repro.commands.cli import BadInput, Parser, ended
 from repro.ledger.known import BadIssues
 from repro.ledger.run import asked_for, new_run
 from repro.traces.exit_codes import ExitCode
@@ -24,11 +31,37 @@ from runners.processes.pool import Pool
 from runners.targets.environments import PROBES, lacks, sglang_path
 from runners.targets.hypothesis_pin import warn_of_hypothesis_version
 
+DESCRIPTION = """Draw cases, run them, judge them, keep what fails.
+Exit codes: 0 no failure, 1 a failure, 2 nothing judged, 3 an error of the harness or its input (docs/commands.md)."""
+# Commands without --target.
+OWN_TARGETS = ("slot", "check")
 CAMPAIGNS = {"run": run.command, "bench": bench.command, "hunt": hunt.command}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     return ended(partial(carry_out, arguments), BadIssues)
+
+
+def parser() -> Parser:
+    top = Parser(prog="python -m fuzz", description=DESCRIPTION)
+    commands = top.add_subparsers(dest="command", required=True, metavar="command", parser_class=Parser)
+    for command in (run, bench, hunt, mutation, check, slot):
+        command.add_parser(commands)
+    return top
+
+
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options of the command line, sys.argv's if None is given. BadInput if they contradict each other."""
+    options = parser().parse_args(arguments)
+    if options.command in OWN_TARGETS:
+        return options
+    if not options.target:
+        if options.command != "hunt":
+            raise BadInput(f"--target is missing, for example --target {hunt.HUNTED[-1]}")
+        options.target = [Target.parse(text) for text in hunt.HUNTED]
+    if options.command != "mutate":
+        complete(options)
+    return options
 
 
 def carry_out(arguments: Sequence[str] | None) -> ExitCode:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from fuzz.__main__ import options_of
 from fuzz.aiming import Asked, aim_of, asked, pairs
 from fuzz.cluster.chunk import Chunk
 from fuzz.draw.aim import possible_states
 from fuzz.draw.rounds import rounds
 from fuzz.draw.states import possible
 from fuzz.like import like
-from fuzz.options import options_of
 from fuzz.stats import Plan
 from repro.cases.case import Target, problems
 from repro.cases.codec import digest

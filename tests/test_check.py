@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from fuzz.__main__ import options_of
 from fuzz.check import command
 from fuzz.check.command import Tools, command_check, published, stored_seeds
 from fuzz.check.guard import Ways
 from fuzz.check.plan import BUDGET, Item, Plan, pairs, plan
-from fuzz.options import checkout, options_of
+from fuzz.commands.check import checkout
 from repro.cases.case import Case, Target, problems
 from repro.cases.codec import Seed, loads
 from repro.cases.runner_facts import RUNNER_FACTS

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fuzz.__main__ import options_of
 from fuzz.cluster import fan as fans
 from fuzz.cluster.dispatcher import ALONE_S
 from fuzz.cluster.fan import Fan
@@ -25,7 +26,6 @@ from fuzz.cluster.schedule import LOSSES_MAX
 from fuzz.cluster.slot import Slot
 from fuzz.mutation import equivalents
 from fuzz.mutation.command import Tools, mutate
-from fuzz.options import options_of
 from repro.__main__ import main as repro
 from repro.cases.case import Target
 from repro.cases.codec import read

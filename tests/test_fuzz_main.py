@@ -296,7 +296,7 @@ def test_a_night_in_which_something_grows_is_3(
         seen.extend(taken)
         return growth
 
-    monkeypatch.setattr("fuzz.options.NIGHT_MINUTES_MIN", 0.01)
+    monkeypatch.setattr("fuzz.commands.night.MINUTES_MIN", 0.01)
     for module in ("fuzz.commands.night", "fuzz.footprint"):
         monkeypatch.setattr(f"{module}.FIRST_S", 0.1)
     monkeypatch.setattr("fuzz.commands.night.grown", grown)

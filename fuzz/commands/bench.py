@@ -13,16 +13,39 @@ from fuzz.campaign import campaign
 from fuzz.case_source import CaseStream
 from fuzz.commands import night, openings
 from fuzz.commands.context import CommandContext
+from fuzz.commands.options import add_workers, campaign_options
 from fuzz.draw.rounds import rounds
 from fuzz.exits import exit_code
 from fuzz.stats import Plan
 from fuzz.triage import Hooks
 from repro.cases.case import Target
+from repro.commands.cli import Commands, count, positive
 from repro.traces.campaign import Campaign
 from repro.traces.exit_codes import ExitCode
 from repro.traces.trace import Termination, Trace
 from runners.processes.pool import Pool
 from runners.targets.environments import bare_loop
+
+
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser("bench", parents=[campaign_options()], help="measure cases a second and each stage")
+    parser.add_argument(
+        "--cases", type=count, default=30, metavar="N", help="cases on each of the two mixes (default: %(default)s)"
+    )
+    parser.add_argument("--seconds", type=positive, metavar="S", help="the time for random setups, instead of --cases")
+    parser.add_argument("--mix", choices=("small", "rounds"), default="", help="measure one mix (default: both)")
+    parser.add_argument(
+        "--night",
+        type=night.minutes,
+        metavar="MINUTES",
+        help="instead: run one campaign of this length, and report growth of memory, files and disk",
+    )
+    parser.add_argument("--only-together", action="store_true", help="with --workers: do not measure one worker first")
+    parser.add_argument(
+        "--openings", type=count, metavar="N", help="instead: open N sessions, and report where the seconds go"
+    )
+    add_workers(parser)
+
 
 # Runs so many further cases in the bare loop: seconds and batches of each.
 BareLoop = Callable[[int], list[tuple[float, int]]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
@@ -14,6 +15,8 @@ from fuzz.check.results import Results
 from fuzz.check.touched import PACKAGE
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case, Target
+from repro.commands import cli
+from repro.commands.cli import Commands
 from repro.ledger.known import load
 from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Verdict
@@ -23,6 +26,47 @@ from runners.processes.warm import room_for
 from runners.targets.environments import cache_directory, lacks, sglang_path
 from runners.targets.identity import identity
 from runners.targets.mended import counts_as
+
+
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser("check", help="check a change of sglang: which failures does it bring?")
+    parser.add_argument(
+        "checked", type=checkout, metavar="PATH|RELEASE", help="a checkout, its python folder, or a release"
+    )
+    parser.add_argument(
+        "--base", type=checkout, metavar="RELEASE|PATH", help="failures that this one has, too, are not the change's"
+    )
+    parser.add_argument(
+        "--unknown",
+        choices=("pass", "fail"),
+        default="",
+        help="end with 0 or 1 if not all could be judged (default: with 2)",
+    )
+    parser.add_argument(
+        "--only-changed",
+        nargs="+",
+        metavar="FILES|REV",
+        help="check only what runs these files of sglang, or those that differ from this git revision",
+    )
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    parser.add_argument(
+        "--markdown",
+        type=Path,
+        metavar="F",
+        default=summary,
+        help="write the table here (default: GITHUB_STEP_SUMMARY)",
+    )
+    cli.add_out(parser, "findings and logs", "check")
+    cli.add_timeout(parser)
+
+
+def checkout(text: str) -> Target:
+    """A release on the emulated engine, or a path: an import path of sglang, or a repository of it."""
+    path = Path(text).expanduser().absolute()
+    if "/" not in text and not path.is_dir():
+        return Target(text, "emulated")
+    inner = path / "python"
+    return Target(str(inner if (inner / "sglang" / "srt").is_dir() else path), "emulated")
 
 
 def command(options: argparse.Namespace) -> ExitCode:

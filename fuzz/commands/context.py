@@ -17,10 +17,10 @@ from fuzz.case_source import CaseStream
 from fuzz.cluster.chunk import Cutter
 from fuzz.cluster.drive import Drive
 from fuzz.commands import cluster
+from fuzz.commands.options import examples
 from fuzz.commands.session_hooks import Place, session_hooks
 from fuzz.draw.corpus import SharedCorpus
 from fuzz.draw.rounds import EVERY, part, rounds
-from fuzz.options import examples
 from fuzz.stats import Plan
 from fuzz.triage import Hooks
 from reports.campaign import summary

@@ -6,14 +6,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuzz.commands.context import CommandContext
+from fuzz.commands.options import add_known_issues, campaign_options
 from fuzz.exits import exit_code
 from fuzz.hunt import replay_on, summary
 from reports.html import render
 from reports.records import history_of
 from repro.cases.atomic_file import write_text
 from repro.cases.case import Target
+from repro.cases.release_list import USES
+from repro.commands.cli import Commands, positive
 from repro.ledger.known import load
 from repro.traces.exit_codes import ExitCode
+
+HUNTED = tuple(f"{release}/emulated" for release in USES["hunt"])
+SECONDS = 30.0  # a target
+
+
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "hunt", parents=[campaign_options()], help="find a bug on each target, compare the targets, write a report"
+    )
+    parser.add_argument(
+        "--seconds", type=positive, default=SECONDS, metavar="S", help="the time for each target (default: %(default)g)"
+    )
+    parser.set_defaults(workers=1)
+    add_known_issues(parser)
 
 
 def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:

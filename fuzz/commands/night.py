@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 from collections.abc import Sequence
 
@@ -13,8 +14,17 @@ from fuzz.exits import exit_code
 from fuzz.footprint import FIRST_S, Watch, grown, table
 from reports.campaign import summary
 from repro.cases.case import Target
-from repro.commands.cli import complain
+from repro.commands.cli import complain, positive
 from repro.traces.exit_codes import ExitCode
+
+MINUTES_MIN = 2.5
+
+
+def minutes(text: str) -> float:
+    """The length of a night: a footprint after the first minute, and one more at least."""
+    if positive(text) < MINUTES_MIN:
+        raise argparse.ArgumentTypeError(f"{text!r}: {MINUTES_MIN:g} minutes at least")
+    return positive(text)
 
 
 def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:

@@ -9,6 +9,8 @@ from functools import partial
 
 from fuzz.aiming import Asked, asked, pairs, smallest_of
 from fuzz.commands.context import CommandContext
+from fuzz.commands.options import add_known_issues, add_workers, campaign_options
+from fuzz.draw.profiles import DEFAULT, PROFILES
 from fuzz.exits import exit_code
 from fuzz.like import like
 from fuzz.stats import Plan
@@ -16,9 +18,59 @@ from repro.cases.case import Setup, Target, engine_refuses
 from repro.cases.release_list import has_runner
 from repro.cases.runner_facts import TOY
 from repro.cases.server_args import BadOption, arguments
-from repro.commands.cli import BadInput
+from repro.commands import cli
+from repro.commands.cli import BadInput, Commands, count, positive
 from repro.traces.exit_codes import ExitCode
 from runners.targets.server_arguments import argument_names
+
+# Seconds of work in a chunk of a cluster's: what a lost node costs at most, and long enough that the way there and back
+# does not count.
+CHUNK_S = 20.0
+
+
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser("run", parents=[campaign_options()], help="run one campaign for each target")
+    limit = parser.add_mutually_exclusive_group()
+    limit.add_argument(
+        "--minutes", type=positive, metavar="M", help="the time of each campaign (default: the profile's)"
+    )
+    limit.add_argument("--cases", type=count, metavar="N", help="the cases of each campaign, instead")
+    parser.add_argument(
+        "--shard", type=part, metavar="I/N", help="run only part I of N, which are disjoint and together the whole"
+    )
+    cli.add_cluster(parser)
+    parser.add_argument(
+        "--chunk-seconds",
+        type=positive,
+        default=CHUNK_S,
+        metavar="S",
+        help="with --cluster: seconds of work in a chunk, which is lost with its node (default: %(default)g)",
+    )
+    aim = parser.add_argument_group("aim", "what all setups have, by sglang's names (docs/commands.md)")
+    aim.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="repeatable")
+    aim.add_argument("--with", action="append", default=[], dest="having", metavar="OPTION", help="at a drawn value")
+    aim.add_argument("--without", action="append", default=[], metavar="OPTION", help="at its default")
+    aim.add_argument(
+        "--like", metavar="FLAGS|FILE", help="a server's command line, its server_args as JSON, or a log with them"
+    )
+    parser.add_argument("--stop-at-first", action="store_true", help="end a campaign at its first confirmed finding")
+    parser.add_argument("--profile", choices=PROFILES, default=DEFAULT, help="how much to try (default: %(default)s)")
+    parser.add_argument(
+        "--examples",
+        metavar="PLACE",
+        help="replay and keep failing cases in this folder or redis://HOST (default: only nightly and soak do, in "
+        "EAGLEEYE_EXAMPLES or .hypothesis/examples)",
+    )
+    add_known_issues(parser)
+    add_workers(parser)
+
+
+def part(text: str) -> tuple[int, int]:
+    """I of N, both from 1 on."""
+    index, slash, number = text.partition("/")
+    if not slash or count(index) > count(number):
+        raise argparse.ArgumentTypeError(f"{text!r} is no part like 2/8")
+    return count(index), count(number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

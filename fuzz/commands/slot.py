@@ -17,13 +17,18 @@ from fuzz.cluster.slot import Do, Slot
 from fuzz.commands.session_hooks import Place, session_hooks
 from fuzz.triage import Hooks
 from repro.cases.case import Target
-from repro.commands.cli import BadInput
+from repro.commands.cli import BadInput, Commands
 from repro.ledger.known import Issue, load
 from repro.ledger.run import LedgerRun
 from repro.traces.exit_codes import ExitCode
 from runners.processes.served import setups_per_session
 from runners.processes.warm import room_for
 from runners.targets.environments import lacks
+
+
+def add_parser(commands: Commands) -> None:
+    """Without a help text: only other commands start it."""
+    commands.add_parser("slot")
 
 
 def command() -> ExitCode:

@@ -23,10 +23,11 @@ from fuzz.mutation.spread import traced_there, tried_there
 from fuzz.mutation.traced import Drawn, Traced, of_part, to_text, traced
 from fuzz.mutation.trial import EQUIVALENT, KILLED, Clean, Judge, Outcome, Run, Trial
 from repro.cases.atomic_file import write_text
-from repro.cases.case import Case, Setup, Target
+from repro.cases.case import BACKENDS, RUNNERS, Case, Setup, Target
 from repro.cases.codec import read
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
-from repro.commands.cli import BadInput, say
+from repro.commands import cli
+from repro.commands.cli import BadInput, Commands, count, positive, say
 from repro.traces.exit_codes import ExitCode, severest
 from repro.traces.trace import Trace
 from repro.upstream.fixes import SEEDS
@@ -54,6 +55,51 @@ class Tools:
     judge: Judge
     sources: Callable[[Target], Path]
     processor_seconds: Callable[[], float]
+
+
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser("mutate", help="change sglang in one small place at a time: which oracle notices?")
+    cli.add_targets(parser, "RELEASE/ENGINE", required=False)
+    parser.add_argument(
+        "--runner", choices=RUNNERS, help="mutate what this runner runs, and judge by it alone (default: all runners)"
+    )
+    parser.add_argument("--backend", choices=BACKENDS, help="only with this attention backend (default: all)")
+    parser.add_argument("--sample", type=count, metavar="N", help="the number of mutants (default: all)")
+    cli.add_seed_number(parser, 0)
+    parser.add_argument(
+        "--only",
+        action="append",
+        metavar="ID|FILE[:LINE]",
+        help="only these mutants; the end of a file's name does; may be repeated",
+    )
+    parser.add_argument(
+        "--cases",
+        type=count,
+        default=40,
+        metavar="N",
+        help="most cases of a runner for a mutant (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--limit",
+        type=positive,
+        default=180.0,
+        metavar="S",
+        help="seconds after which a mutant gets no further case (default: %(default)g)",
+    )
+    cli.add_timeout(parser, 30.0)
+    parser.add_argument(
+        "--workers", type=count, default=2, metavar="N", help="processes that share the mutants (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--try-equivalent", action="store_true", help="also try mutants kept as equivalent: red if one is killed"
+    )
+    cli.add_json(parser, "the outcome of each mutant")
+    cli.add_markdown(parser, "figures, tables and survivors")
+    cli.add_out(parser, "logs", "mutate")
+    cli.add_cluster(parser)
+    # For a piece on a node: write what the runner runs to this file; try the mutants that this file has.
+    for word in ("--trace", "--part"):
+        parser.add_argument(word, type=Path, help=argparse.SUPPRESS)
 
 
 def mutate(options: argparse.Namespace, tools: Tools) -> ExitCode:

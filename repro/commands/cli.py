@@ -12,7 +12,7 @@ import tomllib
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from repro.cases.case import Target
 from repro.cases.places import log_line
@@ -42,6 +42,10 @@ class _Version(argparse.Action):
         stated = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())
         print(f"eagleeye {stated['project']['version']}")
         parser.exit()
+
+
+# A top parser's commands, to which each command's module adds its own parser.
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
 def target(text: str) -> Target:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from fuzz import options as fuzz_options
+from fuzz import __main__ as fuzz
 from reports import __main__ as reports
 from repro.commands import options as repro_options
 from runners.commands import options as runners_options
 
 PARSERS = {
-    "fuzz": fuzz_options._parser,
+    "fuzz": fuzz.parser,
     "repro": repro_options._parser,
     "reports": reports._parser,
     "runners": runners_options._parser,
