@@ -51,7 +51,6 @@ NOT_VERIFY = Sessions(words="all runners but verify_eager and its kin", hold=_of
 RANKED = Sessions(words="of one of two ranks", hold=lambda setup: setup.dp_attention)
 ADAPTIVE = Sessions(words="whose worker changes its number of draft steps", hold=lambda setup: bool(setup.adaptive))
 ON_GPU = Sessions(words="but those of CPUs", hold=lambda setup: not BACKEND_FACTS[setup.backend].on_cpu)
-TREES = Sessions(words="with branches", hold=lambda setup: setup.topk > 1)
 ONE_GRAPH = Sessions(words="with one graph a call", hold=lambda setup: setup.runner != "multi_layer")
 
 EMULATED, ON_SGLANG, EVERY = ("emulated",), ("emulated", "cuda"), ("emulated", "cuda", TOY)
