@@ -20,7 +20,7 @@ def summary(done: Campaign) -> list[str]:
         f"{done.transitions_possible}, {counted(len(done.findings), 'finding')}{_errors(done)}; stopped: {done.stopped}"
     ]
     if done.aim:
-        lines.append(f"  {done.runner} over {done.backend}, drawn with {done.aim} --seed {done.seed}")
+        lines.append(f"  drawn with --runner {done.runner} --backend {done.backend} {done.aim} --seed {done.seed}")
     if done.skipped:
         lines.append(f"  {done.skipped:,} more cases were not run, as their setup could not be built")
     if done.states_missing:

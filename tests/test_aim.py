@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,11 @@ from fuzz.draw.rounds import rounds
 from fuzz.draw.states import possible
 from fuzz.like import like
 from fuzz.stats import Plan
+from reports.campaign import summary
 from repro.cases.case import Target, problems
 from repro.cases.codec import digest
 from repro.cases.server_args import BadOption, arguments
+from tests.builders.sample_record import campaign
 
 KNOWN = {"model_path", "mem_fraction_static", "tp_size", "tp", "enable_dp_attention", "host"}
 # sets, with, without; the pair that is driven.
@@ -170,3 +173,9 @@ def test_the_command_line_hands_its_options_over() -> None:
     assert asked(options.set, options.having, options.without) == Asked(
         values={"topk": 2, "window": 0}, having=("page_size",)
     )
+
+
+def test_a_campaigns_summary_has_the_options_that_draw_its_cases_again() -> None:
+    done = replace(campaign(), runner="verify", backend="fa3", seed=7, aim="--set page_size=16")
+    assert "  drawn with --runner verify --backend fa3 --set page_size=16 --seed 7" in summary(done)
+    assert not any("drawn with" in line for line in summary(campaign()))
