@@ -194,18 +194,20 @@ class _Loop:
         for verdict in failed:
             others = tuple(other for other in failed if other != verdict)
             triaged = self._failure(ran, lead_up, verdict, others)
-            found = stats.findings[verdict.fingerprint]
-            if found.failed or verdict.fingerprint in self.others or not stats.plan.triage:
+            finding = stats.findings[verdict.fingerprint]
+            if finding.failed or verdict.fingerprint in self.others or not stats.plan.triage:
                 self.causes.put(verdict, others)
-                return bool(triaged and stats.plan.stop_at_first and found.failed)
+                return bool(triaged and stats.plan.stop_at_first and finding.failed)
         return False
 
     def _count(self, fingerprint: str, failed: Iterable[Verdict]) -> None:
         """One more case of a finding, with what failed besides."""
-        found = self.stats.findings[fingerprint]
+        finding = self.stats.findings[fingerprint]
         names = (verdict.name for verdict in failed if verdict.fingerprint != fingerprint)
-        consequences = tuple(dict.fromkeys([*found.consequences, *names]))
-        self.stats.findings[fingerprint] = dataclasses.replace(found, cases=found.cases + 1, consequences=consequences)
+        consequences = tuple(dict.fromkeys([*finding.consequences, *names]))
+        self.stats.findings[fingerprint] = dataclasses.replace(
+            finding, cases=finding.cases + 1, consequences=consequences
+        )
 
     def _is_next(self, setup: Setup) -> bool:
         """True if the last case that was drawn is of this setup."""
@@ -254,16 +256,16 @@ class _Loop:
         """Count a failure; triage it if it is new, and say whether that was done. It counts as new while it has never
         failed in a fresh process. lead_up: the case behind those that its session had run. others: its consequences."""
         stats, fingerprint = self.stats, verdict.fingerprint
-        found = stats.findings.get(fingerprint)
-        if found is not None:
+        finding = stats.findings.get(fingerprint)
+        if finding is not None:
             self._count(fingerprint, others)
             if fingerprint in self.others:
                 return False
-            if found.failed or not stats.plan.triage or self.attempts[fingerprint] >= ATTEMPTS_MAX:
+            if finding.failed or not stats.plan.triage or self.attempts[fingerprint] >= ATTEMPTS_MAX:
                 return False
         waiting = self.waited.hooks(verdict)
         triage = CampaignTriage(waiting or self.hooks, stats, verdict, ran.past, others)
-        if found is None and not self.hooks.claim(fingerprint):
+        if finding is None and not self.hooks.claim(fingerprint):
             self.others.add(fingerprint)
             triage.note(ran.case)
             return False

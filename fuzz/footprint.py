@@ -84,10 +84,10 @@ def descendants(pid: int) -> list[int]:
     for entry in PROC.iterdir():
         if entry.name.isdecimal():
             children[_parent(entry)].append(int(entry.name))
-    found = list(children[pid])
-    for one in found:
-        found += children[one]
-    return found
+    family = list(children[pid])
+    for child in family:
+        family += children[child]
+    return family
 
 
 def _parent(entry: Path) -> int:
@@ -131,8 +131,8 @@ def table(name: str, taken: Sequence[Footprint]) -> list[str]:
     """The footprints as lines, for a person."""
     head = "  minute    cases  memory MiB  workers MiB  files  processes  disk MiB"
     rows = [
-        f"  {one.seconds / 60:6.1f} {one.cases:8} {one.memory:11.1f} {one.workers:12.1f} {one.files:6} "
-        f"{one.processes:10} {one.disk:9.2f}"
-        for one in taken
+        f"  {at.seconds / 60:6.1f} {at.cases:8} {at.memory:11.1f} {at.workers:12.1f} {at.files:6} "
+        f"{at.processes:10} {at.disk:9.2f}"
+        for at in taken
     ]
     return [f"{name}: what the campaign takes of its machine", head, *rows]

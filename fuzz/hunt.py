@@ -16,13 +16,13 @@ from repro.traces.campaign import Campaign, CampaignFinding, Replay
 from repro.traces.finding import Status
 
 
-def replay_on(found: CampaignFinding, target: Target, hooks: Hooks, tries: int) -> Replay:
+def replay_on(finding: CampaignFinding, target: Target, hooks: Hooks, tries: int) -> Replay:
     """Run a found case on another target, in fresh processes, and say whether the same failure is there."""
-    outcome = outcome_of(Path(found.seed), found.case, target, hooks.run_fresh, hooks.judge, hooks.overall, tries)
-    failed = sum(failure(run, found.fingerprint) is not None for run in outcome.runs)
+    outcome = outcome_of(Path(finding.seed), finding.case, target, hooks.run_fresh, hooks.judge, hooks.overall, tries)
+    failed = sum(failure(run, finding.fingerprint) is not None for run in outcome.runs)
     return Replay(
-        seed=found.seed,
-        fingerprint=found.fingerprint,
+        seed=finding.seed,
+        fingerprint=finding.fingerprint,
         target=str(target),
         status=Status.UNKNOWN if outcome.status is None else outcome.status,
         failed=failed,
@@ -48,28 +48,30 @@ def _line(outcome: Outcome, failed: int) -> str:
 def summary(campaigns: Sequence[Campaign], replays: Sequence[Replay], issues: Sequence[Issue] = ()) -> list[str]:
     """The findings of each target, one line each, and the known issue that each may be."""
     lines = []
-    for found in (found for campaign in campaigns for found in campaign.findings):
+    for finding in (finding for campaign in campaigns for finding in campaign.findings):
         sure = (
-            f"failed {found.failed} of {found.tried} runs" if found.failed else "did not fail again in a fresh process"
+            f"failed {finding.failed} of {finding.tried} runs"
+            if finding.failed
+            else "did not fail again in a fresh process"
         )
-        place = f"{found.target} has {found.oracle} ({found.where})"
-        lines.append(f"{place}: {sure}, done {found.done_seconds:.0f} s after the start")
-        lines.append(f"  smallest case: {sentence(found.case)}; {found.seed}")
-        lines.append(f"  {found.cell or found.detail}")
-        if found.consequences:
-            lines.append(f"  consequences: {'; '.join(found.consequences)}")
-        if issue := _known(found, issues):
+        place = f"{finding.target} has {finding.oracle} ({finding.where})"
+        lines.append(f"{place}: {sure}, done {finding.done_seconds:.0f} s after the start")
+        lines.append(f"  smallest case: {sentence(finding.case)}; {finding.seed}")
+        lines.append(f"  {finding.cell or finding.detail}")
+        if finding.consequences:
+            lines.append(f"  consequences: {'; '.join(finding.consequences)}")
+        if issue := _known(finding, issues):
             lines.append(f"  known issue: {issue.title}")
         lines += [
             f"  {replay.line}"
             for replay in replays
-            if (replay.seed, replay.fingerprint) == (found.seed, found.fingerprint)
+            if (replay.seed, replay.fingerprint) == (finding.seed, finding.fingerprint)
         ]
     if not lines:
         lines.append("no oracle failed on " + ", ".join(str(campaign.target) for campaign in campaigns))
     return lines
 
 
-def _known(found: CampaignFinding, issues: Sequence[Issue]) -> Issue | None:
-    target = Target.parse(found.target)
-    return explained(issues, target.sglang, target.engine, found.case.setup, found.oracle, found.fingerprint)
+def _known(finding: CampaignFinding, issues: Sequence[Issue]) -> Issue | None:
+    target = Target.parse(finding.target)
+    return explained(issues, target.sglang, target.engine, finding.case.setup, finding.oracle, finding.fingerprint)

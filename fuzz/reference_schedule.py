@@ -89,15 +89,15 @@ class ReferenceSchedule:
 
     def _chosen(self, case: Case) -> tuple[int, ...]:
         first = case.setup not in self._setups
-        asked = self._setups.pop(case.setup, _Asked())
+        record = self._setups.pop(case.setup, _Asked())
         _keep_latest(self._setups, _SETUPS_MAX)
-        self._setups[case.setup] = asked
+        self._setups[case.setup] = record
         name, share = digest(case), share_of(self._engine, case.setup)
         return tuple(
             number
             for number, step in enumerate(case.steps)
             if step.requests
-            and (asked.is_novel(met_in(case, number), first, share.novel) or is_drawn(name, number, share.each))
+            and (record.is_novel(met_in(case, number), first, share.novel) or is_drawn(name, number, share.each))
         )
 
 
@@ -123,9 +123,9 @@ def _of_batch(setup: Setup, step: Step) -> set[str]:
         "nothing accepted": most > 0 and 0 in accepted,
         "everything accepted": most > 0 and most in accepted,
     }
-    return {name for name, held in holds.items() if held}
+    return {name for name, holds_now in holds.items() if holds_now}
 
 
-def _keep_latest(held: dict[Key, Kept], most: int) -> None:
-    while len(held) >= most:
-        del held[next(iter(held))]
+def _keep_latest(entries: dict[Key, Kept], most: int) -> None:
+    while len(entries) >= most:
+        del entries[next(iter(entries))]

@@ -151,18 +151,18 @@ class CampaignTriage:
             finding = seen_once(finding, self._past, self._lead_up)
         if trace is not None:
             self._excerpts[finding.case] = excerpts(trace, finding.verdict.cell)
-        found = self._put(finding)
+        recorded = self._put(finding)
         with self._stats.stage("store"):
             seed = self._hooks.keep(finding)
             if trace is not None:
                 self._hooks.keep_trace(seed, finding.case, trace)
-        self._stats.findings[found.fingerprint] = dataclasses.replace(found, seed=seed)
+        self._stats.findings[recorded.fingerprint] = dataclasses.replace(recorded, seed=seed)
 
     def _put(self, finding: Finding) -> CampaignFinding:
         fingerprint = finding.verdict.fingerprint
         known = self._stats.findings.get(fingerprint)
         consequences = dict.fromkeys([*(known.consequences if known else ()), *finding.consequences])
-        found = CampaignFinding.of(
+        recorded = CampaignFinding.of(
             dataclasses.replace(finding, seed=known.seed if known else "", consequences=tuple(consequences)),
             cases=known.cases if known else 1,
             at_case=known.at_case if known else self._at_case,
@@ -171,8 +171,8 @@ class CampaignTriage:
             shrink_runs=self._triage.runs,
             excerpts=self._excerpts.get(finding.case, ()),
         )
-        self._stats.findings[fingerprint] = found
-        return found
+        self._stats.findings[fingerprint] = recorded
+        return recorded
 
     def _say(self, doing: str) -> None:
         self._hooks.tell(self._stats.progress(doing))

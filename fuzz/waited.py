@@ -54,5 +54,5 @@ def _came_out_late(ended: End) -> bool:
 def _unended(attempt: Attempt) -> Verdict | None:
     """The verdict on a run that its process did not survive."""
     failures = (verdict for verdict in attempt.verdicts if verdict.status is Status.FAIL)
-    own = next((verdict for verdict in failures if verdict.oracle == ENDED), None)
-    return own if _came_out_late(attempt.trace.ended) else None
+    ended = next((verdict for verdict in failures if verdict.oracle == ENDED), None)
+    return ended if _came_out_late(attempt.trace.ended) else None

@@ -51,9 +51,9 @@ class Cause:
     @property
     def consequences(self) -> tuple[str, ...]:
         """The other failures of these cases: oracle and place, each once."""
-        own = kind(self.first)
+        cause = kind(self.first)
         every = dict.fromkeys(kind(verdict) for failing in self.cases for verdict in failing.failures)
-        return tuple(f"{oracle} at {where}" if where else oracle for oracle, where in every if (oracle, where) != own)
+        return tuple(f"{oracle} at {where}" if where else oracle for oracle, where in every if (oracle, where) != cause)
 
     @property
     def name(self) -> str:

@@ -46,8 +46,8 @@ def naming(buffer: str, lines: Sequence[Line]) -> str:
     return f"Lines that the change {'removes' if told[0].gone else 'has'} and that name it: {places}."
 
 
-def _same(one: Path, other: Path) -> bool:
-    return one.is_file() and other.is_file() and filecmp.cmp(one, other)
+def _same(left: Path, other: Path) -> bool:
+    return left.is_file() and other.is_file() and filecmp.cmp(left, other)
 
 
 def _of(file: Path, base: Path, tree: Path) -> Iterator[Line]:

@@ -110,10 +110,10 @@ def command_check(options: argparse.Namespace, tools: Tools) -> ExitCode:
 
 def _touched(named: Sequence[str], target: Target, base: Target, plan: Plan, tools: Tools, log: Path) -> Touched:
     """The runners and backends that a change touches."""
-    found = changes(named, tools.source(target), tools.source(base))
+    changed = changes(named, tools.source(target), tools.source(base))
     with tools.tracing(base, log) as ways:
         files = ran(tools.kept(base), plan.items, ways.run, say)
-    of_change = touched(found, files)
+    of_change = touched(changed, files)
     for reason in of_change.reasons:
         say(reason)
     return of_change

@@ -78,8 +78,8 @@ def _page(checked: Checked) -> Iterator[str]:
             cells = (first.runner, ", ".join(cause.backends), first.oracle, _wrong(cause), found_by)
             yield f"| {' | '.join(map(in_markdown, cells))} |"
     for cause in checked.causes:
-        said = (cause.first.detail, cause.wrote, *_consequences(cause))
-        yield from ("", f"### {in_markdown(cause.name)}", "", "\n\n".join(map(in_markdown, filter(None, said))))
+        sentences = (cause.first.detail, cause.wrote, *_consequences(cause))
+        yield from ("", f"### {in_markdown(cause.name)}", "", "\n\n".join(map(in_markdown, filter(None, sentences))))
         yield from _case(checked, cause)
     for title, texts in _doubts(checked):
         yield from ("", f"### {title}", "", *(f"- {in_markdown(text)}" for text in texts))

@@ -121,10 +121,10 @@ def _traced(items: Sequence[Item], run: Callable[[Case], Trace], tell: Callable[
     for number, item in enumerate(items):
         if number % PROGRESS == 0:
             tell(f"which files runners run is traced once: {number} of {len(items)} setups")
-        own = files.setdefault("/".join(item.pair), set())
+        names = files.setdefault("/".join(item.pair), set())
         for case in item.cases:
-            own.update(json.loads(run(case).facts.get(FILES, "[]")))
-    return {pair: sorted(own) for pair, own in files.items()}
+            names.update(json.loads(run(case).facts.get(FILES, "[]")))
+    return {pair: sorted(names) for pair, names in files.items()}
 
 
 def changes(named: Sequence[str], tree: Path, base: Path) -> list[Change]:

@@ -18,9 +18,9 @@ def wrote(
 ) -> str:
     """In a sentence or two; empty where nothing is known. here, there: run a case with writes noted, on the changed
     tree and on its base. changed: the lines in which these differ."""
-    case, wanted = finding.case, finding.verdict.fingerprint
+    case, fingerprint = finding.case, finding.verdict.fingerprint
     trace = here(case)
-    failures = [verdict for verdict in judge(case, trace) if verdict.fingerprint == wanted]
+    failures = [verdict for verdict in judge(case, trace) if verdict.fingerprint == fingerprint]
     first = of_run(trace, failures)
     source = origin(case, trace, failures)
     texts = [f"It came out at {first.place}." if first.place else ""]

@@ -62,12 +62,12 @@ class Agent:
     def run(self, chunk: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
         """Have a free slot do this chunk; its result, or `lost`, how its process died. seconds: after which no further
         case is to be begun."""
-        asked = time.monotonic()
+        started = time.monotonic()
         with self._slot_for(chunk) as slot:
             if self._stopped:
                 return {"say": "stopped"}
             now = time.monotonic()
-            waited = now - max(asked, self._begun or now)
+            waited = now - max(started, self._begun or now)
             result = slot.run(chunk, None if seconds is None else max(0.0, seconds - waited))
             self._begun = self._begun or time.monotonic()
             return result
@@ -159,18 +159,18 @@ class _Slot:
             )
         late = threading.Timer(START_S, self.process.kill)
         late.start()
-        told = self._ask(dict(self._job) | {"out": str(self._folder), "device": self._device}, "ready")
+        answer = self._ask(dict(self._job) | {"out": str(self._folder), "device": self._device}, "ready")
         late.cancel()
-        return told or {"trouble": self._died()}
+        return answer or {"trouble": self._died()}
 
     def run(self, chunk: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
         if self.process is None:
-            told = self.start()
-            if "trouble" in told:
-                return {"lost": told["trouble"]}
-        told = self._ask({"chunk": chunk, "seconds": seconds}, "result")
+            answer = self.start()
+            if "trouble" in answer:
+                return {"lost": answer["trouble"]}
+        answer = self._ask({"chunk": chunk, "seconds": seconds}, "result")
         self.doing = {}
-        return told or {"lost": self._died()}
+        return answer or {"lost": self._died()}
 
     def _ask(self, message: Mapping[str, Any], answer: str) -> dict[str, Any]:
         """The answer of this kind; nothing if it died before it could give one. As it works it is told what is next."""
@@ -199,8 +199,8 @@ class _Slot:
         process, self.process = self.process, None
         code = process.returncode if process else 0
         how = signal.Signals(-code).name if code < 0 else f"exit {code}"
-        said = (self._folder / "slot.log").read_bytes()[-LOG_END:].decode(errors="replace").strip()
-        return f"{how}: {said.splitlines()[-1]}" if said and code > 0 else how
+        printed = (self._folder / "slot.log").read_bytes()[-LOG_END:].decode(errors="replace").strip()
+        return f"{how}: {printed.splitlines()[-1]}" if printed and code > 0 else how
 
     def signal(self, number: int) -> None:
         if self.process and self.process.poll() is None:

@@ -52,15 +52,15 @@ class Board:
 
     def _wanted(self, fingerprint: str) -> bool:
         """True if this failure is to be settled: it is unconfirmed and no chunk is working on it."""
-        known = next(found for found in self.total.findings if found.fingerprint == fingerprint)
+        known = next(finding for finding in self.total.findings if finding.fingerprint == fingerprint)
         free = fingerprint not in self._at_work and not known.failed
         return self._plan.triage and free and self._attempts[fingerprint] < ATTEMPTS_MAX
 
     def _settled(self, chunk: Chunk, part: Campaign, seconds: float) -> None:
         """Take in the result of settling a failure. Its cases have been counted before."""
         self._at_work.discard(chunk.settle)
-        known = next(found for found in self.total.findings if found.fingerprint == chunk.settle)
-        form = next((found for found in part.findings if found.fingerprint == chunk.settle), None)
+        known = next(finding for finding in self.total.findings if finding.fingerprint == chunk.settle)
+        form = next((finding for finding in part.findings if finding.fingerprint == chunk.settle), None)
         if form is None:
             # The same cases in a new process, and it was not seen.
             form = dataclasses.replace(known, failed=0, tried=max(known.tried, 1))
@@ -80,17 +80,17 @@ class Board:
         """A failure's chunk was lost too often: it stays as it was seen."""
         self._at_work.discard(chunk.settle)
 
-    def _store(self, found: CampaignFinding) -> None:
-        self._replace(dataclasses.replace(found, seed=self._keep(found.finding)))
+    def _store(self, finding: CampaignFinding) -> None:
+        self._replace(dataclasses.replace(finding, seed=self._keep(finding.finding)))
 
-    def _replace(self, found: CampaignFinding) -> None:
-        others = (found if one.fingerprint == found.fingerprint else one for one in self.total.findings)
+    def _replace(self, finding: CampaignFinding) -> None:
+        others = (finding if one.fingerprint == finding.fingerprint else one for one in self.total.findings)
         self.total = dataclasses.replace(self.total, findings=tuple(others))
 
     @property
     def confirmed(self) -> bool:
         """True if a failure has come back in a fresh process."""
-        return any(found.failed for found in self.total.findings)
+        return any(finding.failed for finding in self.total.findings)
 
     @property
     def cannot_run(self) -> bool:

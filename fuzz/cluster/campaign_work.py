@@ -44,13 +44,13 @@ class CampaignWork:
         chunk = Chunk.from_json(form)
         plan = dataclasses.replace(chunk.plan, seconds=None if chunk.settle else seconds, stop_at_first=False)
         stats = CampaignStats(plan, time.monotonic)
-        told, first = time.monotonic(), 0.0
+        reported, first = time.monotonic(), 0.0
         rows: list[Sequence[Any]] = []
 
         def tell(progress: Progress) -> None:
-            nonlocal told
-            if time.monotonic() - told >= TELL_EVERY:
-                told = time.monotonic()
+            nonlocal reported
+            if time.monotonic() - reported >= TELL_EVERY:
+                reported = time.monotonic()
                 self.slot.tell(say="doing", cases=progress.cases, replays=progress.replays, doing=progress.doing)
 
         def note(case: Case, trace: Trace, verdicts: Sequence[Verdict], status: Status) -> None:

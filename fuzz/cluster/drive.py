@@ -145,14 +145,14 @@ class Drive:
             self._schedule.add(settle)
 
     def _progress(self) -> Progress:
-        total, slots = self._board.total, [one for slots in self._dispatcher.doing.values() for one in slots if one]
+        total, slots = self._board.total, [slot for slots in self._dispatcher.doing.values() for slot in slots if slot]
         losses = sum(self._schedule.lost.values())
         lost = f", {losses} chunk{'s' if losses > 1 else ''} lost and done again" if losses else ""
-        at_work = [str(one["doing"]) for one in slots if one["doing"] != "running"]
+        at_work = [str(slot["doing"]) for slot in slots if slot["doing"] != "running"]
         return Progress(
             target=total.target,
-            cases=total.cases + sum(int(one["cases"]) for one in slots),
-            replays=total.replays + sum(int(one["replays"]) for one in slots),
+            cases=total.cases + sum(int(slot["cases"]) for slot in slots),
+            replays=total.replays + sum(int(slot["replays"]) for slot in slots),
             seconds=self._seconds,
             transitions=len(total.transitions),
             transitions_possible=total.transitions_possible,

@@ -49,7 +49,7 @@ def merged(parts: Sequence[Campaign]) -> Campaign:
         transitions_missing=tuple(sorted(missing)),
         states=_added(part.states for part in parts),
         states_missing=tuple(sorted(set.intersection(*(set(part.states_missing) for part in parts)))),
-        findings=_findings(found for part in parts for found in part.findings),
+        findings=_findings(finding for part in parts for finding in part.findings),
         known=_most_first(_added(part.known for part in parts)),
         stale=_most_first(_added(part.stale for part in parts)),
         only_mended=_most_first(_added(part.only_mended for part in parts)),
@@ -77,9 +77,9 @@ def _verdicts(parts: Sequence[Campaign]) -> dict[str, dict[str, int]]:
 def _findings(findings: Iterable[CampaignFinding]) -> tuple[CampaignFinding, ...]:
     """For each fingerprint the best known form, when it was seen first, and in how many cases."""
     forms: dict[str, list[CampaignFinding]] = {}
-    for found in findings:
-        forms.setdefault(found.fingerprint, []).append(found)
-    return tuple(sorted(map(_joined, forms.values()), key=lambda found: found.at_seconds))
+    for finding in findings:
+        forms.setdefault(finding.fingerprint, []).append(finding)
+    return tuple(sorted(map(_joined, forms.values()), key=lambda finding: finding.at_seconds))
 
 
 def _joined(forms: Sequence[CampaignFinding]) -> CampaignFinding:

@@ -124,10 +124,10 @@ class RayNodes(Generic[W]):
         yield Left(node=node, why=f"node or agent lost ({type(error).__name__})")
 
     def _drop(self, node: str) -> None:
-        one = self._agents.pop(node)
+        agent = self._agents.pop(node)
         self._slots.pop(node, None)
         with contextlib.suppress(RayError):
-            ray.kill(one)
+            ray.kill(agent)
 
     def _look(self) -> None:
         """Start an agent on every node that has none, and ask the others what they do."""
@@ -136,11 +136,11 @@ class RayNodes(Generic[W]):
         if self._local:
             self._local.tend()
         busy = {self._on[node] for node in self._agents}
-        for found in ray.nodes():
-            if found["Alive"] and found["NodeID"] not in busy:
-                self._begin(found["NodeID"], found["Resources"])
-        asked = {node for node, method, _ in self._asked.values() if method in ("doing", "start")}
-        for node in self._agents.keys() - asked:
+        for entry in ray.nodes():
+            if entry["Alive"] and entry["NodeID"] not in busy:
+                self._begin(entry["NodeID"], entry["Resources"])
+        silent = {node for node, method, _ in self._asked.values() if method in ("doing", "start")}
+        for node in self._agents.keys() - silent:
             self._ask(node, "doing", None)
         self._looked = time.monotonic()
 

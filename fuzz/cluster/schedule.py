@@ -76,7 +76,7 @@ class Schedule(Generic[C]):
         chunk = self._next_chunk()
         if chunk is None:
             return None
-        node = min(free, key=lambda one: len(self._at[one]) / self._slots[one])
+        node = min(free, key=lambda candidate: len(self._at[candidate]) / self._slots[candidate])
         self._at[node].append(chunk)
         return node, chunk
 

@@ -52,13 +52,13 @@ def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:
 
 def compare(context: CommandContext, targets: Sequence[Target]) -> None:
     """Run every finding on the targets whose own campaign did not show it."""
-    findings = [found for done in context.campaigns for found in done.findings]
+    findings = [finding for done in context.campaigns for finding in done.findings]
     for target in targets:
-        seen = {found.fingerprint for found in findings if found.target == str(target)}
-        others = [found for found in findings if found.fingerprint not in seen]
+        seen = {finding.fingerprint for finding in findings if finding.target == str(target)}
+        others = [finding for finding in findings if finding.fingerprint not in seen]
         if others:
             with context.hooks(target) as hooks:
-                for found in others:
-                    replay = replay_on(found, target, hooks, context.options.confirm)
+                for finding in others:
+                    replay = replay_on(finding, target, hooks, context.options.confirm)
                     context.replays.append(replay)
-                    context.ledger.replay(replay, found.case.setup)
+                    context.ledger.replay(replay, finding.case.setup)

@@ -60,22 +60,22 @@ def _main_of(package: str) -> Callable[[Sequence[str]], int]:
 @contextmanager
 def hooks_of(job: Mapping[str, Any]) -> Iterator[Hooks]:
     """The hooks of a campaign's job, whose processes have all in their own folder, or what a person reads elsewhere."""
-    target, own = Target.parse(job["target"]), Path(job["out"])
-    log = Path(job["log"]) if "log" in job else own / "worker.log"
+    target, folder = Target.parse(job["target"]), Path(job["out"])
+    log = Path(job["log"]) if "log" in job else folder / "worker.log"
     issues: tuple[Issue, ...] = ()
     if job["known_issues"]:
-        known = own / "known_issues.toml"
+        known = folder / "known_issues.toml"
         known.write_text(job["known_issues"])
         issues = load(known)
-    asked: int | None = job["standbys"]
+    standbys: int | None = job["standbys"]
     place = Place(
         target=target,
-        out=Path(job.get("findings", own)),
-        log=log.with_stem(f"{log.stem}-{own.name}"),
+        out=Path(job.get("findings", folder)),
+        log=log.with_stem(f"{log.stem}-{folder.name}"),
         timeout_s=job["timeout"],
         # Cores and GPUs are shared out among the slots, each of which sees one GPU. With a single core nothing opens
         # ahead.
-        standbys=room_for(target.engine, job["slots"], devices=job["devices"]) if asked is None else asked,
+        standbys=room_for(target.engine, job["slots"], devices=job["devices"]) if standbys is None else standbys,
         setups_per_session=job["setups_per_session"] or setups_per_session(target.engine),
         issues=issues,
         traces=job.get("traces", False),

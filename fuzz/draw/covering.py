@@ -48,8 +48,8 @@ class Row:
     def pairs(self) -> frozenset[Pair]:
         """All pairs that it has, of features and of what says its kind."""
         kind = self.kind
-        said = f"topk {kind.topk}", f"pages of {kind.page_size}", f"{kind.num_steps} steps", kind.algorithm
-        return frozenset(itertools.combinations(sorted((*said, *self.features)), 2))
+        words = f"topk {kind.topk}", f"pages of {kind.page_size}", f"{kind.num_steps} steps", kind.algorithm
+        return frozenset(itertools.combinations(sorted((*words, *self.features)), 2))
 
     def can_be(self) -> bool:
         return can_be(with_states(self.kind, self.features))
@@ -89,17 +89,17 @@ def rows(runner: str, backend: str, name: str) -> tuple[Row, ...]:
 @lru_cache(maxsize=64)
 def _having(runner: str, backend: str) -> Mapping[Pair, Sequence[Row]]:
     """Each pair that some setup has, with the rows of no more features than it takes that have it."""
-    found: dict[Pair, list[Row]] = {}
+    having: dict[Pair, list[Row]] = {}
     for count, kind in itertools.product((0, 1, 2), smallest(runner, backend)):
         able = [name for name in FEATURES if Row(kind=kind, features=frozenset((name,))).can_be()]
         for features in itertools.combinations(able, count):
             row = Row(kind=kind, features=frozenset(features))
             if row.can_be():
                 for pair in row.pairs:
-                    same = found.setdefault(pair, [])
+                    same = having.setdefault(pair, [])
                     if not same or len(same[0].features) == count:
                         same += [row] * (TREES if kind.topk > 1 else 1)
-    return found
+    return having
 
 
 def _with_more(row: Row, features: Sequence[str], random: Random) -> Row:

@@ -170,10 +170,10 @@ def states_of(setup: Setup, before: Step | None, after: Step, among: Collection[
 def reached(case: Case, replayed: Collection[int]) -> set[str]:
     """The states of the steps in `replayed`. What came between two replays counts for the second."""
     moments = zip((None, *case.steps), case.steps, strict=False)
-    found = (
+    states = (
         states_of(case.setup, before, after) for number, (before, after) in enumerate(moments) if number in replayed
     )
-    return set().union(*found)
+    return set().union(*states)
 
 
 def is_drawn(setup: Setup) -> bool:

@@ -184,20 +184,20 @@ class _Run:
             for mutant in mutants:
                 homes.setdefault(mutant.id, []).append(runner)
         drawn = []
-        for own, mutant in sampled(groups, self.options.sample, self.options.seed):
-            others = [] if self.options.runner else [name for name in homes[mutant.id] if name != own]
-            drawn.append(Drawn(mutant=mutant, runners=(own, *others)))
+        for first, mutant in sampled(groups, self.options.sample, self.options.seed):
+            others = [] if self.options.runner else [name for name in homes[mutant.id] if name != first]
+            drawn.append(Drawn(mutant=mutant, runners=(first, *others)))
         return drawn
 
     def _try(self, drawn: Sequence[Drawn], ran: Ran) -> None:
         """Have outcomes for all of these, as they come."""
         if self.fan:
             tried = []
-            for one in drawn:
-                if self._is_tried(one):
-                    tried.append(one)
+            for entry in drawn:
+                if self._is_tried(entry):
+                    tried.append(entry)
                 else:
-                    self._add(self._as_kept(one))
+                    self._add(self._as_kept(entry))
             for outcome, cpu_seconds in tried_there(self.fan, self.options, self.target, self.plans, ran, tried):
                 self.cpu_elsewhere += cpu_seconds
                 self._add(outcome)
@@ -211,23 +211,23 @@ class _Run:
             limit_s=self.options.limit,
         )
 
-        def attempt(one: Drawn, run: Run) -> None:
-            self._add(self._outcome(trial, one, run) if self._is_tried(one) else self._as_kept(one))
+        def attempt(entry: Drawn, run: Run) -> None:
+            self._add(self._outcome(trial, entry, run) if self._is_tried(entry) else self._as_kept(entry))
 
         self._shared_out(drawn, attempt)
 
-    def _is_tried(self, one: Drawn) -> bool:
-        return bool(self.options.try_equivalent) or not self.kept.reason(one.mutant)
+    def _is_tried(self, entry: Drawn) -> bool:
+        return bool(self.options.try_equivalent) or not self.kept.reason(entry.mutant)
 
-    def _as_kept(self, one: Drawn, **more: Any) -> Outcome:
-        reason = self.kept.reason(one.mutant)
-        return Outcome(mutant=one.mutant, runner=one.runners[0], state=EQUIVALENT, reason=reason, **more)
+    def _as_kept(self, entry: Drawn, **more: Any) -> Outcome:
+        reason = self.kept.reason(entry.mutant)
+        return Outcome(mutant=entry.mutant, runner=entry.runners[0], state=EQUIVALENT, reason=reason, **more)
 
-    def _outcome(self, trial: Trial, one: Drawn, run: Run) -> Outcome:
-        outcome = trial.of(one.mutant, one.runners, run)
-        if outcome.state == KILLED or not self.kept.reason(one.mutant):
+    def _outcome(self, trial: Trial, entry: Drawn, run: Run) -> Outcome:
+        outcome = trial.of(entry.mutant, entry.runners, run)
+        if outcome.state == KILLED or not self.kept.reason(entry.mutant):
             return outcome
-        return self._as_kept(one, cases=outcome.cases, seconds=outcome.seconds)
+        return self._as_kept(entry, cases=outcome.cases, seconds=outcome.seconds)
 
     def _add(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
@@ -263,13 +263,13 @@ class _Run:
         places: defaultdict[str, frozenset[tuple[int, int, int, int]]] = defaultdict(frozenset)
         ran: dict[str, dict[Setup, Lines]] = {}
         for runner in (name for name in self.plans if name in every):
-            own = every[runner]
-            for file, more in own.places.items():
+            lines = every[runner]
+            for file, more in lines.places.items():
                 places[file] |= more
-            if own.setups:
-                ran[runner] = dict(own.setups)
+            if lines.setups:
+                ran[runner] = dict(lines.setups)
             else:
-                say(f"{runner}: left out: {own.said}")
+                say(f"{runner}: left out: {lines.said}")
         return ran, places
 
     def _source(self, file: str) -> str:
@@ -315,19 +315,21 @@ class _Run:
             raise errors[0]
 
 
-def _runners(asked: str | None) -> list[str]:
+def _runners(runner: str | None) -> list[str]:
     """The runners whose mutants are drawn: all but the toy, and, unless it is named, one that compiles its
     functions, which takes every session minutes."""
-    return [asked] if asked else [name for name, facts in RUNNER_FACTS.items() if name != TOY and not facts.compiled]
+    return [runner] if runner else [name for name, facts in RUNNER_FACTS.items() if name != TOY and not facts.compiled]
 
 
-def _chosen(groups: Mapping[str, Sequence[Mutant]], asked: Sequence[str]) -> dict[str, list[Mutant]]:
+def _chosen(groups: Mapping[str, Sequence[Mutant]], requests: Sequence[str]) -> dict[str, list[Mutant]]:
     """The mutants that were asked for. BadInput if a request names none."""
-    found = {name: [m for m in mutants if any(m.meant(one) for one in asked)] for name, mutants in groups.items()}
-    for one in asked:
-        if not any(mutant.meant(one) for mutants in found.values() for mutant in mutants):
-            raise BadInput(f"--only {one}: no mutant of what these runners run")
-    return found
+    chosen = {
+        name: [m for m in mutants if any(m.meant(request) for request in requests)] for name, mutants in groups.items()
+    }
+    for request in requests:
+        if not any(mutant.meant(request) for mutants in chosen.values() for mutant in mutants):
+            raise BadInput(f"--only {request}: no mutant of what these runners run")
+    return chosen
 
 
 def running(sessions: Sessions, errors: Sequence[BaseException] = ()) -> Run:

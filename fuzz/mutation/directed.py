@@ -35,11 +35,11 @@ LONG = 640
 def plan(runner: str, backend: str, seeds: Iterable[Case] = (), count: int = CASES_MAX) -> list[Case]:
     """So many cases at most. seeds: stored ones, of which this runner's and backend's take part."""
     every = [(list(written(setup)), setup) for setup in setups(runner, backend)]
-    own = [case for case in seeds if (case.setup.runner, case.setup.backend) == (runner, backend)]
+    stored = [case for case in seeds if (case.setup.runner, case.setup.backend) == (runner, backend)]
     # In turn: were a setup's own together, the last setups would have none among so many.
     first = (case for turn in range(FIRST) for own_cases, _ in every for case in own_cases[turn : turn + 1])
     rest = (chain(own_cases[FIRST:], drawn(setup)) for own_cases, setup in every)
-    ordered = chain(first, own, *rest)
+    ordered = chain(first, stored, *rest)
     unique = {digest(case): case for case in ordered if not problems(case)}
     return list(islice(unique.values(), count))
 
@@ -58,10 +58,10 @@ def setups(runner: str, backend: str) -> list[Setup]:
     long = replace(small, context_len=LONG, capture_bs=(2,), slots=3, vocab_size=600, kv_splits=8)
     if kernels.head_dims is None:
         long = replace(long, head_dim=24)  # less than a kernel's block
-    found = [small, paged, long]
+    chosen = [small, paged, long]
     if domain.speculative:
         branches = 2 if domain.branches else 1
-        found = [
+        chosen = [
             # So many steps that parents are named by a step behind the second.
             _drafting(small, *((2, 4, 5) if domain.branches else (1, 3, 4))),
             # Of three steps two are attended to, so that a branch's second draft on a page is read, too.
@@ -69,26 +69,26 @@ def setups(runner: str, backend: str) -> list[Setup]:
             _drafting(long, branches, 3, 4),
         ]
         if domain.branches and not domain.trees:
-            found.insert(1, _drafting(replace(small, capture_bs=(1, 4), slots=4), 1, 3, 4))
+            chosen.insert(1, _drafting(replace(small, capture_bs=(1, 4), slots=4), 1, 3, 4))
         if domain.branches and not domain.trees:
             # A chain on pages: kernels that branches have others for.
-            found.append(_drafting(replace(paged, context_len=96), 1, 2, 3))
+            chosen.append(_drafting(replace(paged, context_len=96), 1, 2, 3))
         if domain.light:
             # Trees as small as their longest chain, all of which may be accepted and end within a page.
-            found.append(_drafting(replace(paged, context_len=96), 2, 2, 3))
+            chosen.append(_drafting(replace(paged, context_len=96), 2, 2, 3))
             # So many tokens on the last page that copies of it are more than one launch moves.
-            found.append(_drafting(replace(small, page_size=64, capture_bs=(2,), slots=2, context_len=LONG), 5, 2, 7))
+            chosen.append(_drafting(replace(small, page_size=64, capture_bs=(2,), slots=2, context_len=LONG), 5, 2, 7))
         if wide := _wide(small, backend):
-            found.append(wide)
+            chosen.append(wide)
     if domain.capped and backend == "triton":
         # More heads to a key head than a block of attention's kernels has rows.
-        found.append(replace(found[0], logit_cap=5, num_heads=20, num_kv_heads=1, hidden_size=40))
-        found.append(replace(found[0], deterministic=True))
-    first = found[0]
+        chosen.append(replace(chosen[0], logit_cap=5, num_heads=20, num_kv_heads=1, hidden_size=40))
+        chosen.append(replace(chosen[0], deterministic=True))
+    first = chosen[0]
     if domain.quantises and kernels.quantises:
-        found.append(replace(first, dtype="float16", kv_dtype="fp8_e4m3", head_dim=32))
+        chosen.append(replace(first, dtype="float16", kv_dtype="fp8_e4m3", head_dim=32))
     if domain.rank_tokens is not None:
-        found.append(replace(first, dp_attention=True))
+        chosen.append(replace(first, dp_attention=True))
     if whose := domain.windowed:
         # A target's as a chain: in trees Triton's kernel measures windows by place (docs/findings), which hides more.
         reach = 2 if domain.speculative else 7  # less than a tree has tokens, where there is one
@@ -99,41 +99,41 @@ def setups(runner: str, backend: str) -> list[Setup]:
             window = _drafting(window, 1, 3, 4)
         elif not of_its_own and not kernels.drafts_in_windows:
             window = _drafting(window, 2, 1, 3)
-        found.insert(1, window)
+        chosen.insert(1, window)
         if of_its_own:
             # Over a pool that does not know of the window.
-            found.insert(4, replace(window, swa=False, returns_hidden=False))
+            chosen.insert(4, replace(window, swa=False, returns_hidden=False))
             if chain and kernels.draws_caps:
-                found.append(replace(window, swa=False, returns_hidden=False, deterministic=True))
+                chosen.append(replace(window, swa=False, returns_hidden=False, deterministic=True))
             if chain and kernels.reads_pages:
                 # Its kernels take trees in windows in a way of their own, and measure them by depth.
-                found.insert(2, _drafting(window, 2, 3, 5))
+                chosen.insert(2, _drafting(window, 2, 3, 5))
     if domain.speculative:
         for name in domain.algorithms[1:]:
             other = fitted(replace(small, capture_bs=(3,), slots=4, algorithm=name))
-            found.append(_drafting(other, branches, 3, 4))
+            chosen.append(_drafting(other, branches, 3, 4))
             if domain.mrope and name == "EAGLE3":
-                found.append(replace(found[-1], capture_bs=(1, 3), mrope=True))
+                chosen.append(replace(chosen[-1], capture_bs=(1, 3), mrope=True))
         if domain.rejects:
-            found.append(_drafting(replace(small, capture_bs=(1, 3), slots=4, rejection=True), 1, 3, 4))
+            chosen.append(_drafting(replace(small, capture_bs=(1, 3), slots=4, rejection=True), 1, 3, 4))
         if domain.adapts:
-            found.append(_drafting(replace(small, capture_bs=(1, 3), slots=4, adaptive=5), 1, 3, 4))
+            chosen.append(_drafting(replace(small, capture_bs=(1, 3), slots=4, adaptive=5), 1, 3, 4))
         if domain.num_steps_min == 1 and not domain.trees:
-            found += [_drafting(small, 2, 1, 3), small] if domain.branches else [small]
+            chosen += [_drafting(small, 2, 1, 3), small] if domain.branches else [small]
     odd = 24 if kernels.head_dims is None else first.head_dim
     behind = replace(first, num_heads=4, head_dim=odd)
     if domain.overhangs:
         # Drafts up to the end of the last row of the request table, where a row is a power of two too short for them.
         behind = replace(behind, overhang=4 + SPARE_POSITIONS, slots=behind.max_bs)
         behind = _drafting(behind, 3 if domain.branches else 1, 3, 4)
-    found += [
+    chosen += [
         # Two heads to each of two key heads; and each less than a kernel's block: what lies behind one is the next.
         replace(first, padded=not domain.falls_back, num_heads=4),
         behind,
     ]
-    found.insert(1, _alone(small))
-    found = list(dict.fromkeys(found))
-    return [setup for setup in found if not setup_problems(setup)]
+    chosen.insert(1, _alone(small))
+    chosen = list(dict.fromkeys(chosen))
+    return [setup for setup in chosen if not setup_problems(setup)]
 
 
 def _alone(small: Setup) -> Setup:

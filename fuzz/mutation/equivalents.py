@@ -75,11 +75,11 @@ def read(path: Path = FILE, families: Path = FAMILIES) -> Equivalents:
 
 
 def _family(entry: Mapping[str, str]) -> Family:
-    asked = {name: text for name, text in entry.items() if name != "reason"}
-    if not entry.get("reason") or not asked or asked.keys() - set(ASKED):
+    patterns = {name: text for name, text in entry.items() if name != "reason"}
+    if not entry.get("reason") or not patterns or patterns.keys() - set(ASKED):
         raise BadEquivalents(f"{entry}: a family needs a reason, and asks for some of {', '.join(ASKED)}")
     try:
-        return Family(asked={n: re.compile(t, re.DOTALL) for n, t in asked.items()}, reason=entry["reason"])
+        return Family(asked={n: re.compile(t, re.DOTALL) for n, t in patterns.items()}, reason=entry["reason"])
     except re.error as error:
         raise BadEquivalents(f"{entry}: {error}") from error
 

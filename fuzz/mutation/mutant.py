@@ -43,10 +43,10 @@ class Mutant:
         """12 hex digits. The line is part of it: a function may hold the same statement twice."""
         return hashlib.sha256("\n".join([*self.key, str(self.start)]).encode()).hexdigest()[:12]
 
-    def meant(self, asked: str) -> bool:
+    def meant(self, request: str) -> bool:
         """True if the text is its id, the end of its file's name, or that and its line (FILE:LINE)."""
-        file, _, line = asked.partition(":")
-        return asked == self.id or (self.file.endswith(file) and line in ("", str(self.line)))
+        file, _, line = request.partition(":")
+        return request == self.id or (self.file.endswith(file) and line in ("", str(self.line)))
 
     def change(self) -> dict[str, object]:
         """The message for a session that is opened with this mutant."""

@@ -42,7 +42,7 @@ def traced_cases(plan: Sequence[Case]) -> dict[Setup, list[Case]]:
     by_setup: dict[Setup, list[Case]] = {}
     for case in plan:
         by_setup.setdefault(case.setup, []).append(case)
-    return {setup: own[: 1 if number else TRACED] for number, (setup, own) in enumerate(by_setup.items())}
+    return {setup: of_setup[: 1 if number else TRACED] for number, (setup, of_setup) in enumerate(by_setup.items())}
 
 
 def lines_of(traces: Iterable[Trace]) -> Lines:
@@ -64,7 +64,7 @@ def places_of(traces: Iterable[Trace]) -> Places:
             for file, rows in trace.path(-1, path).items():
                 if path == "places" or file.startswith(BUILT):
                     places.setdefault(file, set()).update((a, b, c, d) for a, b, c, d in rows.tolist())
-    return {file: frozenset(own) for file, own in places.items()}
+    return {file: frozenset(spans) for file, spans in places.items()}
 
 
 def mutants_of(ran: Ran, source: Callable[[str], str], places: Places | None = None) -> dict[str, list[Mutant]]:
@@ -90,12 +90,12 @@ def ordered(mutant: Mutant, plans: Mapping[str, Sequence[Case]], ran: Ran) -> li
     groups: tuple[list[list[Tried]], ...] = ([], [], [])
     for turn, (runner, cases) in enumerate(plans.items()):
         reaching = {setup for setup, lines in ran[runner].items() if runs(mutant, lines)}
-        first = {id(own[0]) for own in traced_cases(cases).values()}
-        own: tuple[list[Tried], ...] = ([], [], [])
+        first = {id(of_setup[0]) for of_setup in traced_cases(cases).values()}
+        tiers: tuple[list[Tried], ...] = ([], [], [])
         for case in cases:
-            own[2 if case.setup not in reaching else int(id(case) not in first)].append((runner, case))
-        begin = turn % max(1, len(own[0]))
-        for group, entries in zip(groups, (own[0][begin:] + own[0][:begin], *own[1:]), strict=True):
+            tiers[2 if case.setup not in reaching else int(id(case) not in first)].append((runner, case))
+        begin = turn % max(1, len(tiers[0]))
+        for group, entries in zip(groups, (tiers[0][begin:] + tiers[0][:begin], *tiers[1:]), strict=True):
             group.append(entries)
     firsts, others, rest = (_in_turn(group) for group in groups)
     return [*_every_third(_new_ways_first(mutant, firsts, ran), others, len(plans)), *rest]

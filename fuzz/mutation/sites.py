@@ -179,14 +179,14 @@ def _texts(statement: ast.stmt) -> set[int]:
 
 def _siblings(function: Function) -> dict[str, list[str]]:
     """The attributes that are read as values, by their object, in their order."""
-    found: dict[str, list[str]] = {}
+    siblings: dict[str, list[str]] = {}
     called = {id(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)}
     for node in ast.walk(function):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and id(node) not in called:
             owner = ast.unparse(node.value)
-            if owner not in ("torch", "tl", "np") and node.attr not in found.setdefault(owner, []):
-                found[owner].append(node.attr)
-    return found
+            if owner not in ("torch", "tl", "np") and node.attr not in siblings.setdefault(owner, []):
+                siblings[owner].append(node.attr)
+    return siblings
 
 
 def _swapped(node: ast.Attribute, siblings: dict[str, list[str]]) -> Iterator[ast.expr]:

@@ -35,22 +35,31 @@ def tried_there(
     # Of one runner together: what the unchanged sglang does in its cases is found out once a piece.
     ordered = sorted(drawn, key=lambda entry: list(plans).index(entry.runners[0]))
     parts = [ordered[start : start + MUTANTS_A_PIECE] for start in range(0, len(ordered), MUTANTS_A_PIECE)]
-    work = {_piece(options, target, own, part(own, plans, ran)): own for own in parts}
+    work = {_piece(options, target, drawn_part, part(drawn_part, plans, ran)): drawn_part for drawn_part in parts}
     for done in fan.work(work):
         forms = {form["id"]: form for form in done.result["mutants"]}
         for mutant in (entry.mutant for entry in work[done.piece]):
             yield Outcome.from_json(forms[mutant.id], mutant), done.result["cpu_seconds"] / len(forms)
 
 
-def _piece(options: argparse.Namespace, target: Target, own: Sequence[Drawn], text: str) -> Piece:
+def _piece(options: argparse.Namespace, target: Target, drawn: Sequence[Drawn], text: str) -> Piece:
     words = [*_words(options, target), "--part", PART, "--json", RESULT, "--limit", str(options.limit)]
     words += ["--runner", options.runner] if options.runner else []
     words += ["--backend", options.backend] if options.backend else []
     words += ["--try-equivalent"] if options.try_equivalent else []
-    names = ", ".join(entry.mutant.id for entry in own)
+    names = ", ".join(entry.mutant.id for entry in drawn)
     return Piece(name=f"{names} on {target}", arguments=tuple(words), files={PART: text})
 
 
 def _words(options: argparse.Namespace, target: Target) -> list[str]:
-    own = ["--cases", str(options.cases), "--timeout", str(options.timeout), "--workers", "1", "--out", KEPT]
-    return ["fuzz", "mutate", "--target", str(target), *own]
+    words = [
+        "--cases",
+        str(options.cases),
+        "--timeout",
+        str(options.timeout),
+        "--workers",
+        "1",
+        "--out",
+        KEPT,
+    ]
+    return ["fuzz", "mutate", "--target", str(target), *words]

@@ -119,8 +119,8 @@ def _table(title: str, report: Report, of: Callable[[Outcome], str]) -> Iterator
     yield f"| {title} | killed | survived | equivalent |"
     yield "|---|---|---|---|"
     for name in names:
-        own = [outcome for outcome in report.outcomes if of(outcome) == name]
-        counts = " | ".join(str(sum(o.state == state for o in own)) for state in (KILLED, SURVIVED, EQUIVALENT))
+        outcomes = [outcome for outcome in report.outcomes if of(outcome) == name]
+        counts = " | ".join(str(sum(o.state == state for o in outcomes)) for state in (KILLED, SURVIVED, EQUIVALENT))
         yield f"| {name} | {counts} |"
     yield ""
 

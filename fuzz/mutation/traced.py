@@ -40,27 +40,27 @@ def traced(plan: Sequence[Case], run: Run) -> Traced:
     """The lines that these cases run, each in a sglang whose lines are noted."""
     setups: dict[Setup, Lines] = {}
     places: dict[str, frozenset[tuple[int, int, int, int]]] = {}
-    said = "no cases"
+    ending = "no cases"
     for setup, cases in traced_cases(plan).items():
         traces = [run(case, {"trace": list(PREFIXES)}) for case in cases]
-        said = traces[0].ended.what
+        ending = traces[0].ended.what
         if lines := lines_of(traces):
             setups[setup] = lines
         for file, more in places_of(traces).items():
             places[file] = places.get(file, frozenset()) | more
-    return Traced(setups=setups, places=places, said=said)
+    return Traced(setups=setups, places=places, said=ending)
 
 
 def to_text(of: Traced, plan: Sequence[Case]) -> str:
     """The JSON that from_json() takes with the same plan."""
-    places = {file: sorted(own) for file, own in of.places.items()}
+    places = {file: sorted(spans) for file, spans in of.places.items()}
     form = {"setups": _setups(of.setups, plan), "places": places, "said": of.said}
     return json.dumps(form, separators=(",", ":"))
 
 
 def from_json(form: Mapping[str, Any], plan: Sequence[Case]) -> Traced:
     """The reverse of to_text()."""
-    places = {file: frozenset((a, b, c, d) for a, b, c, d in own) for file, own in form["places"].items()}
+    places = {file: frozenset((a, b, c, d) for a, b, c, d in spans) for file, spans in form["places"].items()}
     return Traced(setups=_by_setup(form["setups"], plan), places=places, said=form["said"])
 
 
@@ -92,7 +92,7 @@ def of_part(text: str, plans: Plans, source: Callable[[str], str]) -> tuple[list
     files = dict.fromkeys(file for file, *_ in form["mutants"])
     known = {mutant.id: mutant for file in files for mutant in mutants(file, source(file))}
     drawn = [Drawn(mutant=known[name], runners=tuple(runners)) for _, name, *runners in form["mutants"]]
-    return drawn, {name: _by_setup(own, plans[name]) for name, own in form["ran"].items()}
+    return drawn, {name: _by_setup(lines, plans[name]) for name, lines in form["ran"].items()}
 
 
 def _setups(by_setup: Mapping[Setup, Lines], plan: Sequence[Case]) -> list[dict[str, list[int]] | None]:

@@ -47,16 +47,16 @@ class Outcome:
         return self.mutant.operator
 
     def to_json(self) -> dict[str, object]:
-        own = asdict(self)
-        of_mutant = {name: own["mutant"][name] for name in ("file", "function", "line", "operator", "old", "new")}
-        del own["mutant"]
-        return {"id": self.mutant.id, **of_mutant, **own}
+        form = asdict(self)
+        of_mutant = {name: form["mutant"][name] for name in ("file", "function", "line", "operator", "old", "new")}
+        del form["mutant"]
+        return {"id": self.mutant.id, **of_mutant, **form}
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any], mutant: Mutant) -> Outcome:
         """The reverse of to_json(), for this mutant."""
-        own = {field.name: form[field.name] for field in fields(cls) if field.name != "mutant"}
-        return cls(mutant=mutant, **(own | {"oracles": tuple(own["oracles"])}))
+        known = {field.name: form[field.name] for field in fields(cls) if field.name != "mutant"}
+        return cls(mutant=mutant, **(known | {"oracles": tuple(known["oracles"])}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

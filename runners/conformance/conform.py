@@ -35,7 +35,7 @@ def release(
     start = time.monotonic()
     path = sglang_path(target)
     version = checkout_release(path)
-    asked = jobs()
+    work = jobs()
 
     def known(case: Case, verdict: Verdict) -> bool:
         holding = (issue for issue in issues if issue.holds_on(version, target.engine))
@@ -43,9 +43,9 @@ def release(
 
     done = []
     with Pool(target, fresh=True, log=log, standbys=room_for(target.engine)) as pool:
-        setups = [job.case.setup for job in asked]
+        setups = [job.case.setup for job in work]
         pool.expect(setups)
-        for number, row in enumerate(rows(asked, pool.run, judge, overall, time.monotonic, known), start=1):
+        for number, row in enumerate(rows(work, pool.run, judge, overall, time.monotonic, known), start=1):
             pool.expect(setups[number:])
             tell(row)
             done.append(row)

@@ -32,8 +32,8 @@ def unsaid(how: Termination, what: str, printed: str, intake: Intake) -> End:
     """An end that the session could not tell: named by a CUDA error where what it printed speaks of one. NeverBegun if
     it had not come to the case."""
     place, fault = (intake.step, intake.path), device_fault(printed)
-    said = f"the session ended with {what}" if how is Termination.CRASHED else "the session was silent for too long"
-    text = f"{said}\n{last_words(printed)}"
+    detail = f"the session ended with {what}" if how is Termination.CRASHED else "the session was silent for too long"
+    text = f"{detail}\n{last_words(printed)}"
     if place in (WAITING, CLOSING):
         doing, path = ("waited for a case", "rest") if place == WAITING else ("closed the setup before", "close")
         failed = fault or (what if what in _ABORTS else "")

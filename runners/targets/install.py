@@ -208,13 +208,13 @@ def contents(path: Path) -> tuple[int, int]:
 def damage(path: Path) -> str:
     """The damage of a release's directory that has the marker; empty if its contents are as they were."""
     try:
-        wanted = json.loads((path / MARKER).read_text())
+        marker = json.loads((path / MARKER).read_text())
         files, size = contents(path)
     except (OSError, ValueError) as error:
         return f"cannot be read: {error}"
-    if (files, size) == (wanted.get("files"), wanted.get("bytes")):
+    if (files, size) == (marker.get("files"), marker.get("bytes")):
         return ""
-    return f"{files} files of {size} bytes, but {wanted.get('files')} of {wanted.get('bytes')} were installed"
+    return f"{files} files of {size} bytes, but {marker.get('files')} of {marker.get('bytes')} were installed"
 
 
 def reason(deed: str, place: Path, output: str, python: str = "{}.{}".format(*sys.version_info)) -> str:

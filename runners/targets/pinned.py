@@ -202,9 +202,9 @@ def _parsed(required: Iterable[str]) -> Iterator[Requirement]:
 def _least(requirement: Requirement) -> Version | None:
     """The version below which the requirement is not met."""
     lowest = [
-        Version(one.version.removesuffix(".*"))
-        for one in requirement.specifier
-        if one.operator in ("==", ">=", "~=", ">")
+        Version(specifier.version.removesuffix(".*"))
+        for specifier in requirement.specifier
+        if specifier.operator in ("==", ">=", "~=", ">")
     ]
     return max(lowest, default=None)
 

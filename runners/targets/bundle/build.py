@@ -67,14 +67,14 @@ def bundle(
     again."""
     wheels = cache_directory(cache) / "wheels"
     of_releases = {f"{RELEASE}{checked_release(release)}": (f"sglang=={release}",) for release in releases}
-    wanted = {"base": BASE, FOLDER: PARENT} | of_releases
+    archives = {"base": BASE, FOLDER: PARENT} | of_releases
     try:
         out.mkdir(parents=True, exist_ok=True)
         wheels.mkdir(parents=True, exist_ok=True)
         with only_one(wheels, say):
             _write_script(out)
             previous = listed(out) if (out / LIST).exists() else {}
-            for name, texts in wanted.items():
+            for name, texts in archives.items():
                 pins = [Pin.parse(text) for text in texts]
                 files = members(pins, fetch(pins, wheels, pip), also=(flash_ops.MEMBER,) if fa3 else ())
                 if name == "base":

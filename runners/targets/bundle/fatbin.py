@@ -48,12 +48,12 @@ class _Section:
     end: int
 
 
-def cut_down(library: bytes, wanted: Callable[[Entry], bool]) -> bytes:
+def cut_down(library: bytes, is_carried: Callable[[Entry], bool]) -> bytes:
     """The library with zeros in place of all GPU code but what is wanted: as long, and with all headers. NotALibrary,
     also if nothing of it is wanted."""
     view, parts, done, kept = memoryview(library), list[bytes | memoryview](), 0, 0
     for entry in entries(library):
-        if wanted(entry):
+        if is_carried(entry):
             kept += 1
             continue
         parts += [view[done : entry.begin], bytes(entry.end - entry.begin)]
@@ -65,7 +65,7 @@ def cut_down(library: bytes, wanted: Callable[[Entry], bool]) -> bytes:
 
 def entries(library: bytes) -> Iterator[Entry]:
     """The code for each GPU, in the order in which it lies there. NotALibrary if there is none, or in another form."""
-    section = next((found for found in _sections(library, 0, len(library)) if found.name == SECTION), None)
+    section = next((candidate for candidate in _sections(library, 0, len(library)) if candidate.name == SECTION), None)
     if section is None:
         raise NotALibrary(f"it has no section {SECTION}")
     place = section.begin
