@@ -100,7 +100,7 @@ def in_turn(lists: Iterable[Iterable[Item]]) -> Iterator[Item]:
 
 def directed(runner: str, backend: str) -> tuple[Item, list[Item], list[Item]]:
     """The small setups of a pair: the plain one; those with options that none before them has, those with most of these
-    first; those that differ in size alone. Of a runner that compiles its buckets one, with one bucket."""
+    first; then other sizes and options together. A runner that compiles its buckets has one, with one bucket."""
     plain, *waiting = setups(runner, backend)
     if RUNNER_FACTS[runner].compiled:
         return _item(replace(plain, capture_bs=plain.capture_bs[-1:]), "plain"), [], []
@@ -110,7 +110,11 @@ def directed(runner: str, backend: str) -> tuple[Item, list[Item], list[Item]]:
         waiting.remove(setup)
         kinds.append(_item(setup, ", ".join(sorted(new))))
         seen |= new
-    return _item(plain, "plain"), kinds, [_item(setup, _size(setup)) for setup in waiting]
+    return (
+        _item(plain, "plain"),
+        kinds,
+        [_item(setup, ", ".join((_size(setup), *sorted(_options(setup))))) for setup in waiting],
+    )
 
 
 def _item(setup: Setup, kind: str) -> Item:
