@@ -142,7 +142,7 @@ def test_what_makes_no_sense_is_told_in_a_line(
             [str(SEED), "--repo", str(tmp_path), "--good", "a", "--bad", "b", "--to", "0.5.13"],
             "--from and --to are releases; with --repo the range is --good and --bad",
         ),
-        ([str(bad)], "the seed does not say which oracle it fails by"),
+        ([str(bad)], "the seed lacks about.oracle"),
     ):
         assert main(["bisect", *arguments]) == 3
         said = capsys.readouterr().err

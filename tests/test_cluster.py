@@ -296,7 +296,7 @@ def test_an_interrupt_while_a_chunk_is_counted_counts_it_whole(monkeypatch: pyte
 class Unfit(SimulatedNodes):
     def wait(self, seconds: float) -> Sequence[Event[Chunk]]:
         self.now += seconds
-        return [Refused(node="abc", why="its eagleeye or Hypothesis is another one than ours")]
+        return [Refused(node="abc", why="its eagleeye or Hypothesis version differs from the driver's")]
 
 
 def test_a_cluster_without_a_usable_node_is_an_error_with_its_reason() -> None:

@@ -26,7 +26,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 START_S = 120.0
 # To end after an interrupt: the chunk under way is left, and its worker ends.
 STOP_S = 3.0
-LOG_END = 400  # bytes of a dead process's log that are told
+LOG_END = 400  # bytes of a dead process's log to report
 
 
 class Agent:

@@ -23,7 +23,7 @@ from repro.ledger.write import RUN_VARIABLE, VARIABLE
 
 # Arguments that name a place in the folder of a piece: what it writes; and a folder, whose seeds go back, too.
 RESULT, LOG, KEPT = "result.json", "piece.log", "kept"
-# Characters of what a piece complained of that are told.
+# Characters of a piece's complaint to report.
 COMPLAINT_END = 400
 
 # The command line of a package, given its name: arguments to exit code.

@@ -43,7 +43,7 @@ def wanted_of(seed: Seed) -> Wanted:
     """The failure that the seed was stored for. BadInput if it does not say."""
     oracle, where = (seed.about.get(name, "") for name in ("oracle", "where"))
     if not (isinstance(oracle, str) and oracle):
-        raise BadInput("the seed does not say which oracle it fails by; run it and add about.oracle and about.where")
+        raise BadInput("the seed lacks about.oracle; run it and add about.oracle and about.where")
     return Wanted(oracle=oracle, where=where if isinstance(where, str) else "")
 
 

@@ -122,9 +122,7 @@ def _parser() -> Parser:
     fixes.add_argument(
         "--install", action="store_true", help="the same, but fetch missing ones where there is an index"
     )
-    fixes.add_argument(
-        "--releases", nargs="+", type=release, metavar="RELEASE", help="use only these releases, not all there are"
-    )
+    fixes.add_argument("--releases", nargs="+", type=release, metavar="RELEASE", help="restrict to these releases")
     cli.add_json(fixes, "the rows")
     cli.add_out(fixes, "findings, with --fresh", "fixes")
 
