@@ -104,7 +104,8 @@ class RayNodes(Generic[W]):
     def _started(self, node: str, message: Mapping[str, Any]) -> Event[W]:
         lack = message.get("lacks", "")
         if "code" in message and message["code"] != self._job["code"]:
-            lack = f"its eagleeye or Hypothesis version differs from the driver's ({message['code']}, not {self._job['code']})"
+            codes = f"{message['code']}, not {self._job['code']}"
+            lack = f"its eagleeye or Hypothesis version differs from the driver's ({codes})"
         if "trouble" in message or lack:
             slots = self._slots[node]
             self._drop(node)
