@@ -57,7 +57,7 @@ def test_a_setup_says_so_and_others_keep_their_digests() -> None:
         ({"runner": "decode"}, "the decode runner's number of draft steps stays"),
         ({"adaptive": PLAIN.num_steps}, "is num_steps: nothing changes"),
         ({"adaptive": -1}, "adaptive -1 is outside"),
-        ({"adaptive": 1, "overhang": 7}, "overhang 7 is outside 0..6"),
+        ({"adaptive": 1, "overhang": 7}, "overhang 7 is more than sglang has room for"),
     ],
 )
 def test_where_there_are_none(changes: dict[str, Any], said: str) -> None:
