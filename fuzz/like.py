@@ -19,8 +19,20 @@ _CORE = frozenset({"algorithm", "topk", "num_steps", "num_draft_tokens", "page_s
 # Arguments that say which runner is driven.
 _MULTI_LAYER, _EAGER, _RANKS = "enable_multi_layer_eagle", "disable_cuda_graph", "attn_dp_size"
 # What every setup has, or another option says.
-_IMPLIED = {"dp_size": "the ranks of data-parallel attention are two", "tp_size": "a rank is driven alone"}
-_SHORT = {"tp": "tp_size", "dp": "dp_size", "tensor_parallel_size": "tp_size", "data_parallel_size": "dp_size"}
+_MODEL = "a tiny Llama of made weights runs in its place"
+_IMPLIED = {
+    "dp_size": "the ranks of data-parallel attention are two",
+    "tp_size": "a rank is driven alone",
+    "model_path": _MODEL,
+    "speculative_draft_model_path": _MODEL,
+}
+_SHORT = {
+    "tp": "tp_size",
+    "dp": "dp_size",
+    "tensor_parallel_size": "tp_size",
+    "data_parallel_size": "dp_size",
+    "model": "model_path",
+}
 _MODELS_OWN = {("dtype", "auto"), ("kv_dtype", "auto"), ("kv_dtype", "bfloat16"), ("kv_dtype", "bf16")}
 
 

@@ -120,7 +120,7 @@ def test_the_flags_of_a_server_become_an_aim_and_say_what_became_of_each() -> No
     assert list(pairs(request, "", "")) == [("draft", "fa3"), ("draft_extend", "fa3")]
     assert list(pairs(request, "draft_extend", "triton")) == [("draft_extend", "triton")]
     assert request.lines == (
-        "--model-path meta/llama: not driven",
+        "--model-path meta/llama: a tiny Llama of made weights runs in its place",
         "--tp 8: a rank is driven alone",
         "--cuda-graph-max-bs 160: scaled down to what is drawn; --set cuda_graph_max_bs=VALUE keeps it",
         "--context-length 32768: scaled down to what is drawn; --set context_length=VALUE keeps it",
