@@ -32,6 +32,7 @@ RUNNERS = {
     "frozen_kv_mtp": "FrozenKVMTPCudaGraphRunner",
     "cpu_decode": "CPUGraphRunner",
     "kv_move": "the KV moves after a verify",
+    "round": "the scheduler with EAGLE",
     "verify_eager": "verify without a graph",
     "verify_eager_tree": "verify of a tree without a graph",
     "verify_eager_multi_layer": "multi-layer verify without a graph",

@@ -197,6 +197,7 @@ WITNESSES = (
     setup_of("draft_extend", "triton"),
     setup_of("verify_eager", "triton"),
     setup_of("kv_move", "triton", page_size=4),
+    setup_of("round", "triton"),
 )
 # What a published release does not bring about: another token than eager's by rounding, moves that releases have lost,
 # lists that its batches do not have yet, and bugs and buffers that tests plant.

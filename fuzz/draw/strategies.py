@@ -10,6 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from fuzz.draw import arrivals
 from fuzz.draw.moves import Hand, Requests, falls_back, next_batch
 from fuzz.draw.states import is_drawn
 from fuzz.draw.swarm import BROAD, EVERYTHING, WIDE, Size, Swarm
@@ -51,12 +52,14 @@ def setups(runner: str = "draft", backend: str = "triton", swarm: Swarm = EVERYT
 
 def cases(setup: Setup, swarm: Swarm = EVERYTHING) -> st.SearchStrategy[Case]:
     """Cases on this setup: 1 to swarm.calls_max calls, each made from the one before by one of the swarm's moves."""
-    return _cases(setup, swarm)
+    return arrivals.arrivals(setup, swarm) if RUNNER_FACTS[setup.runner].serves else _cases(setup, swarm)
 
 
 def fullest(setup: Setup) -> Case:
     """The case that a setup begins with: the largest bucket full of the longest requests, twice around a short one; and
     where there are slots for it, a batch that no bucket holds, between two that one does."""
+    if RUNNER_FACTS[setup.runner].serves:
+        return arrivals.fullest(setup)
     longest, most = seq_len_max(setup), setup.max_bs
     accepted = accepted_max(setup)
 
@@ -131,6 +134,8 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         dp_attention="dp_attention" in swarm.options and domain.rank_tokens is not None,
     )
     setup = replace(setup, overhang=min(setup.overhang, overhang_max(setup)))
+    if domain.serves:
+        return draw(arrivals.served(setup))
     return setup if is_drawn(setup) else replace(setup, window=0, swa=False, rejection=False)
 
 

@@ -23,6 +23,8 @@ LAYOUTS_MAX = 1000
 # None, those of each request's last token, those of all tokens.
 HIDDEN = ("", "last", "full")
 DATA_MAX = 2**31 - 1
+# Iterations of an event loop between two groups of arrivals.
+WAIT_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +32,15 @@ class Request:
     """One row of a batch: its request slot, the tokens already in its KV cache, and `data`, the
     small integer from which its tensors are filled (see payload.py). accepted: how many drafts the verify before this
     call accepted, for runners that are told (runner_facts.py); 0 for all others. greedy: whether it samples its best
-    token always, where drafts are drawn at random."""
+    token always, where drafts are drawn at random. further: of a runner that serves, where seq_len is the length of the
+    prompt, the tokens that it asks for behind the first one."""
 
     slot: int
     seq_len: int
     data: int
     accepted: int = 0
     greedy: bool = False
+    further: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +48,17 @@ class Step:
     """One call of the runner with a batch of requests, in row order; without any it is idle, as a rank's is that has
     none under data-parallel attention. mirrored: as of a Setup, of this call alone. layout: by which layout request
     slots own KV slots; by another one all have been given up and given to others. hidden: which hidden states the batch
-    asks for besides its logits (HIDDEN). elsewhere: requests of the other rank, where there is one."""
+    asks for besides its logits (HIDDEN). elsewhere: requests of the other rank, where there is one.
+
+    Of a runner that serves, a step is no call: its requests arrive together, `wait` iterations of the event loop behind
+    those of the step before."""
 
     requests: tuple[Request, ...]
     mirrored: bool = True
     layout: int = 0
     hidden: str = ""
     elsewhere: int = 0
+    wait: int = 0
 
     @property
     def busiest(self) -> int:
@@ -133,6 +141,7 @@ def problems(case: Case) -> list[str]:
             texts.append(f"{place}: hidden {step.hidden!r} is nothing that the {setup.runner} runner is asked for")
         if not 0 <= step.layout <= layouts:
             texts.append(f"{place}: layout {step.layout} is outside 0..{layouts}")
+        texts += (f"{place}: {text}" for text in _serving_problems(setup, step))
         fewest = 0 if RUNNER_FACTS[setup.runner].idles else 1
         most_requests = requests_max(setup)
         if not 0 <= step.elsewhere <= elsewhere_max(setup):
@@ -155,6 +164,20 @@ def problems(case: Case) -> list[str]:
             if request.greedy and not setup.rejection:
                 texts.append(f"{where}: greedy means something only where drafts are drawn at random")
     return texts
+
+
+def _serving_problems(setup: Setup, step: Step) -> list[str]:
+    """Why a step is no group of arrivals, or says something of arrivals where there are none."""
+    further = [request.further for request in step.requests]
+    if not RUNNER_FACTS[setup.runner].serves:
+        return ["arrivals mean something only to a runner that serves"] if step.wait or any(further) else []
+    texts = [] if 0 <= step.wait <= WAIT_MAX else [f"wait {step.wait} is outside 0..{WAIT_MAX}"]
+    most = seq_len_max(setup)
+    return texts + [
+        f"request {row}: {request.seq_len} and {request.further} further tokens are outside 0..{most}"
+        for row, request in enumerate(step.requests)
+        if request.further < 0 or request.seq_len + request.further > most
+    ]
 
 
 def requests_max(setup: Setup) -> int:

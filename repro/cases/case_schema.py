@@ -7,7 +7,7 @@ import dataclasses
 import json
 from typing import Any
 
-from repro.cases.case import DATA_MAX, HIDDEN, LAYOUTS_MAX, STEPS_MAX
+from repro.cases.case import DATA_MAX, HIDDEN, LAYOUTS_MAX, STEPS_MAX, WAIT_MAX
 from repro.cases.codec import FORMAT, NAME_MAX, TEXT_MAX
 from repro.cases.option import HARNESS, Option
 from repro.cases.options import BATCH_MAX, CONTEXT_MAX, OPTION, SLOTS_MAX
@@ -71,6 +71,7 @@ def _step() -> dict[str, Any]:
             "layout": _number(0, LAYOUTS_MAX, "by which layout request slots own KV slots"),
             "hidden": {"enum": list(HIDDEN), "default": "", "description": "which hidden states the batch asks for"},
             "elsewhere": _number(0, SLOTS_MAX, "requests of the other rank, with dp_attention"),
+            "wait": _number(0, WAIT_MAX, "iterations of the event loop since the step before, where steps arrive"),
         },
         required=["requests"],
     )
@@ -84,6 +85,7 @@ def _request() -> dict[str, Any]:
             "data": _number(0, DATA_MAX, "seed of the contents of its tensors"),
             "accepted": _number(0, DATA_MAX, "drafts that the verify before accepted"),
             "greedy": _truth(False, "samples its best token, where drafts are drawn at random"),
+            "further": _number(0, CONTEXT_MAX, "tokens asked for behind the first one, of a request that is served"),
         },
         required=["slot", "seq_len", "data"],
     )

@@ -178,13 +178,13 @@ def _setup(value: object) -> Setup:
 
 def _step(part: str, value: object) -> Step:
     fields = json_parts.as_fields(
-        part, value, required={"requests"}, optional={"mirrored", "layout", "hidden", "elsewhere"}
+        part, value, required={"requests"}, optional={"mirrored", "layout", "hidden", "elsewhere", "wait"}
     )
     items = json_parts.as_list(f"{part}.requests", fields["requests"])
     requests = []
     for number, item in enumerate(items):
         place = f"{part}.requests[{number}]"
-        optional = {"accepted", "greedy"}
+        optional = {"accepted", "greedy", "further"}
         form = dict(json_parts.as_fields(place, item, required={"slot", "seq_len", "data"}, optional=optional))
         greedy = json_parts.as_truth(f"{place}.greedy", form.pop("greedy", False))
         numbers = {name: json_parts.as_integer(f"{place}.{name}", form[name]) for name in form}
@@ -193,7 +193,10 @@ def _step(part: str, value: object) -> Step:
     layout = json_parts.as_integer(f"{part}.layout", fields.get("layout", 0))
     hidden = json_parts.as_text(f"{part}.hidden", fields.get("hidden", ""), NAME_MAX)
     elsewhere = json_parts.as_integer(f"{part}.elsewhere", fields.get("elsewhere", 0))
-    return Step(requests=tuple(requests), mirrored=mirrored, layout=layout, hidden=hidden, elsewhere=elsewhere)
+    wait = json_parts.as_integer(f"{part}.wait", fields.get("wait", 0))
+    return Step(
+        requests=tuple(requests), mirrored=mirrored, layout=layout, hidden=hidden, elsewhere=elsewhere, wait=wait
+    )
 
 
 def _about(value: object) -> dict[str, AboutValue]:
@@ -228,6 +231,7 @@ def _request_to_json(request: Request) -> dict[str, int]:
         form
         | ({"accepted": request.accepted} if request.accepted else {})
         | ({"greedy": True} if request.greedy else {})
+        | ({"further": request.further} if request.further else {})
     )
 
 

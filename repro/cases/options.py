@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from repro.cases.backend_facts import BACKEND_FACTS, BackendFacts
 from repro.cases.option import DRAFT, HARNESS, TARGET, Need, Option
 from repro.cases.runner_facts import ALL_ALGORITHMS, LATENT, RUNNER_FACTS, RunnerFacts
+from repro.cases.serving_options import SERVING
 from repro.cases.setup import Setup, overhang_max
 
 RUNNERS = tuple(RUNNER_FACTS)
@@ -22,8 +23,7 @@ KV_DTYPES = ("fp8_e4m3", "fp8_e5m2")
 # Triton multiplies blocks of them by no less than twice as many.
 KV_DTYPE_ABOVE = 16
 PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-# Bounds of the domain. They keep one case small enough to replay in about a second under the
-# interpreter and to travel as a short text; sglang itself allows more.
+# Bounds of the domain: a case replays in about a second and travels as a short text; sglang itself allows more.
 BATCH_MAX = 256
 SLOTS_MAX = 256
 CONTEXT_MAX = 8192
@@ -395,5 +395,6 @@ OPTIONS: tuple[Option, ...] = (
         drawn=("flashinfer", "fa3"),
         resets=("backend",),
     ),
+    *SERVING,
 )
 OPTION: Mapping[str, Option] = {option.field: option for option in OPTIONS}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from repro.cases.layout import Paged, draft_positions
 
+# Positions of the context that a prompt leaves at least: six in every release, its first token and one more.
+KEPT_FREE = 8
+
 
 def draft_room(setup: Paged, seq_len: int) -> int:
     """Row positions that a request of this length uses, the drafts of all branches included."""
@@ -34,3 +37,9 @@ def moved_room(setup: Paged, seq_len: int) -> int:
     """The verified tree, and all branches up to the ends of their pages: whole pages are copied and given back."""
     pages = -(-draft_room(setup, seq_len) // setup.page_size)
     return max(seq_len + setup.num_draft_tokens, pages * setup.page_size)
+
+
+def served_room(setup: Paged, seq_len: int) -> int:
+    """Room as of moved rows, once the first token of its own is behind the prompt; and what a scheduler keeps free
+    behind each request, which is refused without it."""
+    return max(moved_room(setup, seq_len + 1), seq_len + KEPT_FREE)

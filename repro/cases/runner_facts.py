@@ -82,6 +82,8 @@ class RunnerFacts:
     trees: bool = False
     # A request says how many drafts were accepted.
     accepts: bool = False
+    # It is driven at the level of the scheduler: steps are groups of arrivals, requests prompts (Request.further).
+    serves: bool = False
     # It runs no model, so that its contexts may be long.
     light: bool = False
     # Capturing a bucket takes seconds, so that cases have few of them.
@@ -275,6 +277,18 @@ RUNNER_FACTS = {
         graph=False,
         session="kv_move",
         own_oracles=("kv_moves",),
+    ),
+    "round": RunnerFacts(
+        host_lengths=True,
+        falls_back=True,
+        serves=True,
+        what="`Scheduler` with its own event loop, and the EAGLE worker and graphs that it makes: requests arrive, are "
+        "prefilled, drafted, verified and extended until they end",
+        since="0.5.13",
+        room=room.served_room,
+        graph=False,
+        session="round",
+        own_oracles=("text", "leaks", "progress"),
     ),
     TOY: RunnerFacts(
         what="the harness's own runner in numpy, with bugs on request",

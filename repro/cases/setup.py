@@ -41,6 +41,9 @@ class Setup:
     adaptive: int = 0
     kv_dtype: str = ""
     dp_attention: bool = False
+    overlap: bool = False
+    pool: int = 0
+    disagreement: int = 0
 
     @property
     def max_bs(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from repro.cases.case import Case, Setup, Step
 from repro.cases.codec import AboutValue, Seed, digest
 from repro.cases.options import OPTIONS
+from repro.cases.runner_facts import RUNNER_FACTS
 
 
 def sentence(case: Case) -> str:
@@ -19,6 +20,7 @@ def sentence(case: Case) -> str:
 def paragraph(seed: Seed) -> Iterator[str]:
     """All that a seed says, line by line."""
     case, setup = seed.case, seed.case.setup
+    serves = RUNNER_FACTS[setup.runner].serves
     yield f"case {digest(case)}: {sentence(case)}"
     yield (
         f"setup: {setup.runner} runner of {setup.algorithm} on {setup.backend}, topk {setup.topk}, "
@@ -44,6 +46,7 @@ def paragraph(seed: Seed) -> Iterator[str]:
             tokens = _count(request.seq_len, "token")
             accepted = f", {_count(request.accepted, 'draft')} accepted" if request.accepted else ""
             greedy = ", greedy" if request.greedy else ""
+            greedy += f", {_count(request.further + 1, 'token')} asked for" if serves else ""
             yield f"  row {row}: slot {request.slot}, prefix of {tokens}{accepted}{greedy}, data {request.data}"
     for name, value in seed.about.items():
         yield from _about(name, value)
@@ -57,6 +60,8 @@ def options(setup: Setup) -> list[str]:
 
 
 def _place(setup: Setup, step: Step) -> str:
+    if RUNNER_FACTS[setup.runner].serves:
+        return f"arriving {_count(step.wait, 'iteration')} later"
     if not setup.replays(step.busiest, step.hidden):
         return "in no bucket, for eager"
     bucket = setup.bucket(step.busiest)

@@ -106,7 +106,9 @@ def refit(case: Case, **changes: Any) -> Case:
     case = dataclasses.replace(case, steps=tuple(steps))
     longest = seq_len_max(setup)
     case = each(case, lambda r: {"seq_len": min(r.seq_len, longest), "accepted": min(r.accepted, setup.num_steps)})
-    case = each(case, lambda r: {"greedy": r.greedy and setup.rejection})
+    case = each(
+        case, lambda r: {"greedy": r.greedy and setup.rejection, "further": min(r.further, longest - r.seq_len)}
+    )
     if any(request.slot > setup.slots for _, _, request in places(case)):
         rank = ranked((request.slot for _, _, request in places(case)), 1)
         case = each(case, lambda request: {"slot": rank[request.slot]})

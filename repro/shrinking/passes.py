@@ -141,6 +141,27 @@ def shorter_lengths(case: Case) -> Moves:
     )
 
 
+def fewer_tokens(case: Case) -> Moves:
+    """Fewer tokens that requests ask for: no more than a limit, then of one request after the other; and no time
+    between arrivals."""
+    further = max(request.further for _, _, request in places(case))
+    case = yield from lower(case, 0, further, lambda c, most: each(c, lambda r: {"further": min(r.further, most)}))
+    for number, row, request in places(case):
+
+        def ask(smaller: Case, count: int, number: int = number, row: int = row) -> Case:
+            return one(smaller, number, row, further=count)
+
+        case = yield from lower(case, 0, request.further, ask)
+    for number, step in enumerate(case.steps):
+
+        def put(smaller: Case, wait: int, number: int = number) -> Case:
+            changed = dataclasses.replace(smaller.steps[number], wait=wait)
+            return dataclasses.replace(smaller, steps=(*smaller.steps[:number], changed, *smaller.steps[number + 1 :]))
+
+        case = yield from lower(case, 0, step.wait, put)
+    return case
+
+
 def shorter_requests(case: Case) -> Moves:
     """One request's length after the other. Late, because it asks often: by then few requests are left."""
     for number, row, _ in places(case):
@@ -311,6 +332,7 @@ PASSES: tuple[Pass, ...] = (
     fewer_requests,
     merged_requests,
     shorter_lengths,
+    fewer_tokens,
     fewer_accepted,
     busy_steps,
     plain_steps,

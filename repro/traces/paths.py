@@ -45,6 +45,7 @@ def _of(*runners: str) -> Callable[[Setup], bool]:
 ALL = Sessions(words="all runners", hold=lambda setup: True)
 GRAPHS = Sessions(words="runners with a graph", hold=_of("graph"))
 OF_MOVES = Sessions(words="kv_move", hold=_of("kv_move"))
+OF_ROUNDS = Sessions(words="round", hold=_of("round"))
 EAGER_VERIFY = Sessions(words="verify_eager and its kin", hold=_of("verify_eager"))
 NOT_MOVES = Sessions(words="all runners but kv_move", hold=_of("graph", "verify_eager"))
 NOT_VERIFY = Sessions(words="all runners but verify_eager and its kin", hold=_of("graph", "kv_move"))
@@ -290,11 +291,11 @@ class Recorded(StrEnum):
     VERIFY_TAIL = PathRow("verify_tail", When.STEP, sessions=OF_MOVES,
         where="the release has the move",
         arrays="as verify",
-        meaning="As verify, from a list in which places that nothing was accepted for follow: the targets have a tail.")
+        meaning="As verify; places that nothing was accepted for follow: the targets have a tail.")
     ACCEPT = PathRow("accept", When.STEP, sessions=OF_MOVES,
         where="the release has the move",
         arrays="as verify",
-        meaning="As verify, of the rows that are accepted.")
+        meaning="As verify, of accepted rows.")
     BRANCHES = PathRow("branches", When.STEP, sessions=OF_MOVES,
         where="the release has the move, and branches have pages of their own",
         arrays="as verify",
@@ -309,6 +310,13 @@ class Recorded(StrEnum):
         arrays="at, tokens, requests, planned_tokens, planned_requests int64 [n]",
         meaning="Tokens and requests when attention runs; planned_*: as many as the metadata in use speaks of, -1 if "
         "it does not say.")
+    SERVED = PathRow("served", When.STEP, sessions=OF_ROUNDS,
+        arrays="tokens, best int64 [raw_bs, n]; behind float64 [raw_bs, n]; noise float64, ended int64 [raw_bs]",
+        meaning="Each request's text; the target's in float64, how far the text's tokens lie behind, rounding's "
+        "reach; ended: 2 if aborted.")
+    HOLDINGS = PathRow("holdings", When.ONCE, sessions=OF_ROUNDS,
+        arrays="NAME int64 [3]",
+        meaning="What belongs to no request: at the start, when all have ended, after a flush.")
     # fmt: on
 
 

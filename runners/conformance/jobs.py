@@ -63,10 +63,11 @@ def _case(runner: str, backend: str, algorithm: str) -> Case:
         head_dim=kernels.drawn_head_dims[0],
     )
     accepted = min(1, accepted_max(setup))
+    further = 6 if facts.serves else 0
     steps = tuple(
         Step(
             requests=tuple(
-                Request(slot=slot, seq_len=seq_len, data=10 * number + slot, accepted=accepted)
+                Request(slot=slot, seq_len=seq_len, data=10 * number + slot, accepted=accepted, further=further)
                 for slot, seq_len in batch
             )
         )

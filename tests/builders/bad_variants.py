@@ -84,6 +84,11 @@ def first_entry(case: Case, trace: Trace, seen: RecordedArray) -> Array:
     return array
 
 
+def none(case: Case, trace: Trace, seen: RecordedArray) -> Array:
+    """Nothing but zeros."""
+    return np.zeros_like(seen.array)
+
+
 def larger_bucket(case: Case, trace: Trace, seen: RecordedArray) -> Array | None:
     """The largest bucket, where a smaller one would do."""
     return None if int(seen.array) == case.setup.max_bs else np.asarray(case.setup.max_bs)
@@ -124,6 +129,9 @@ def _variants() -> Iterator[Variant]:
     yield _of("callers_batch", real_row, "after_graph", "seq_lens")
     yield _of("tree_mask", flipped, "metadata", "custom_mask")
     yield _of("kv_moves", foreign_target, "verify", "targets")
+    # How far its logit lies behind the best one is not there, by which a tie is told from a bug.
+    yield replace(_of("text", first_entry, "served", "tokens"), wanted=frozenset({Status.FAIL, Status.UNKNOWN}))
+    yield _of("progress", none, "served", "ended")
     yield _of("metadata_once", first_entry, "padding", "requests")
     yield _of("metadata_once", first_entry, "attention", "planned_tokens")
 

@@ -56,13 +56,17 @@ def setup_of(runner: str, backend: str = "", **changes: Any) -> Setup:
 def case_of(setup: Setup, *batches: Batch) -> Case:
     """These batches, or all of BATCHES. Counts of accepted drafts, where they matter, differ from row to row."""
     most = accepted_max(setup)
-    return Case(
-        setup=setup,
-        steps=tuple(
-            step(*((*row, (row[0] + place) % (most + 1)) for place, row in enumerate(batch)))
-            for batch in batches or BATCHES
-        ),
+    steps = tuple(
+        step(*((*row, (row[0] + place) % (most + 1)) for place, row in enumerate(batch)))
+        for batch in batches or BATCHES
     )
+    return Case(setup=setup, steps=tuple(map(arriving, steps)) if RUNNER_FACTS[setup.runner].serves else steps)
+
+
+def arriving(group: Step) -> Step:
+    """The requests as arrivals: each asks for a few tokens more, and they come a little after those before."""
+    requests = tuple(replace(request, further=5) for request in group.requests)
+    return replace(group, requests=requests, wait=2)
 
 
 def statuses(case: Case, trace: Trace) -> dict[str, Status]:

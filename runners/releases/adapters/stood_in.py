@@ -17,6 +17,8 @@ _VERIFIED = (
 STOOD_IN = {
     "kv_move": "real: the KV cache, the request table and the functions that move rows; by hand: allocation, the "
     "batch, and of a worker the pools alone",
+    "round": "real: ServerArgs, scheduler, event loop, workers, model runners, models, pools, tree cache, attention "
+    "backends, graphs, batches; by hand: sockets, the receiver of requests, weights",
     "verify_eager": f"{_VERIFIED}not reached: sampling",
     "verify_eager_tree": f"{_VERIFIED}not reached: sampling",
     "verify_eager_multi_layer": f"{_VERIFIED}its draft worker has one layer; not reached: sampling",

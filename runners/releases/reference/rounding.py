@@ -63,7 +63,9 @@ class Rounding:
         on_gpu: bool,
         seed: int,
         deterministic: bool = False,
+        samples: int = SAMPLES,
     ) -> None:
+        self.samples = samples
         self.format = FORMATS[dtype]
         self.kv = FORMATS[kv_dtype or dtype]
         self.tensor_cores = on_gpu and dtype == torch.float32
@@ -81,7 +83,7 @@ class Rounding:
 
     def exact(self, values: torch.Tensor) -> torch.Tensor:
         """Values that are given, and not computed: alike in all samples."""
-        return values.to(torch.float64).expand(1 + SAMPLES, *values.shape)
+        return values.to(torch.float64).expand(1 + self.samples, *values.shape)
 
     def rounded(self, values: torch.Tensor) -> torch.Tensor:
         """Stored in the model's type. What rounding can take beyond that type's values is not a number in any sample,
@@ -111,13 +113,13 @@ class Rounding:
         moved[0] = values[0]
         # Where they go: what is large is passed over twice, and nothing else of its size is asked for.
         samples = moved[1:]
-        torch.mul(self._noise((SAMPLES, *values.shape[1:])), reach, out=samples)
+        torch.mul(self._noise((self.samples, *values.shape[1:])), reach, out=samples)
         samples += values[1:]
         return moved
 
     def moved_together(self, values: torch.Tensor, relative: float) -> torch.Tensor:
         """Rows (the last dimension) whose elements share one factor that is off by as much as `relative`."""
-        factor = 1 + relative * self._noise((SAMPLES, *values.shape[1:-1], 1))
+        factor = 1 + relative * self._noise((self.samples, *values.shape[1:-1], 1))
         moved = values.clone(memory_format=torch.contiguous_format)
         moved[1:] *= factor
         return moved

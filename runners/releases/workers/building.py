@@ -53,7 +53,7 @@ def as_on_gpus(*more: str) -> None:
             vars(module)["_is_cpu"] = False
 
 
-def _as_on_hopper() -> None:
+def as_on_hopper() -> None:
     """Have Triton's attention cut into programs as on an H100."""
     for name, known in _ON_HOPPER.items():
         with contextlib.suppress(ModuleNotFoundError):
@@ -104,7 +104,7 @@ def _told(generation: Generation, setup: Setup, device: str, arguments: Mapping[
     if device == "cpu" and not BACKEND_FACTS[setup.backend].on_cpu:
         as_on_gpus()
         if setup.backend == "triton":
-            _as_on_hopper()
+            as_on_hopper()
     return args
 
 

@@ -1,0 +1,75 @@
+"""Cases of a runner that serves: groups of requests that arrive at a scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from fuzz.draw.moves import DATA_MAX, SHORT, Hand
+from fuzz.draw.swarm import Swarm
+from repro.cases.case import Case, Request, Setup, Step, seq_len_max
+from repro.cases.options import OPTION
+from repro.cases.serving_options import pool_least, pool_of
+
+# A case costs by its tokens: so many requests, and of each so many tokens besides the first.
+GROUPS_MAX, REQUESTS_MAX, FURTHER_MAX = 4, 8, 24
+WAITS = (0, 1, 1, 2, 3, 6)
+
+
+@st.composite
+def served(draw: st.DrawFn, setup: Setup) -> Setup:
+    """The setup with a pool, an agreement of draft and target, and one of the event loops."""
+    page, least = setup.page_size, pool_least(setup)
+    between = least + page * draw(st.integers(0, pool_of(setup) // page))
+    return replace(
+        setup,
+        pool=draw(st.sampled_from((0, 0, least, between))),
+        disagreement=draw(st.sampled_from((0, *OPTION["disagreement"].drawn))),
+        overlap=draw(st.booleans()),
+    )
+
+
+@st.composite
+def arrivals(draw: st.DrawFn, setup: Setup, swarm: Swarm) -> Case:
+    """One to GROUPS_MAX groups, as far apart as some rounds take."""
+    hand = Hand(draw=draw, setup=setup, swarm=swarm, limit=seq_len_max(setup))
+    steps: list[Step] = []
+    left = REQUESTS_MAX
+    for number in range(hand.number(1, GROUPS_MAX)):
+        count = hand.number(1, min(setup.slots, left))
+        left -= count
+        requests = tuple(_request(hand, slot) for slot in range(1, count + 1))
+        steps.append(Step(requests=requests, wait=hand.pick(WAITS) if number else 0))
+        if not left:
+            break
+    return Case(setup=setup, steps=tuple(steps))
+
+
+def fullest(setup: Setup) -> Case:
+    """The largest bucket full of long requests, and a short one that comes while they run."""
+    longest = seq_len_max(setup)
+    further = min(FURTHER_MAX, longest - 1)
+    slots = range(1, setup.max_bs + 1)
+    long = tuple(Request(slot=n, seq_len=longest - further, data=n, further=further) for n in slots)
+    short = Request(slot=1, seq_len=1, data=setup.max_bs + 1, further=min(SHORT, longest - 1))
+    return Case(setup=setup, steps=(Step(requests=long), Step(requests=(short,), wait=2)))
+
+
+def _request(hand: Hand, slot: int) -> Request:
+    page, limit = hand.setup.page_size, hand.limit
+    kind = hand.pick(("one", "short", "any", "any", "page", "long"))
+    match kind:
+        case "one":
+            length = 1
+        case "short":
+            length = hand.number(1, min(SHORT, limit))
+        case "page":
+            length = min(limit, max(1, page * hand.number(1, max(1, limit // page)) + hand.number(-1, 1)))
+        case "long":
+            length = hand.number(max(1, limit - FURTHER_MAX), limit)
+        case _:
+            length = hand.number(1, limit)
+    most = min(FURTHER_MAX, limit - length)
+    further = hand.pick((0, hand.number(0, most), hand.number(0, most), most))
+    return Request(slot=slot, seq_len=length, data=hand.number(0, DATA_MAX), further=further)

@@ -1,0 +1,38 @@
+"""When all requests have ended, KV slots, request slots and locks of the tree cache are as they were at the start, but
+for what that cache can give up; after a flush they are exactly so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from oracles.trace_index import Record, Wrong, conclude_each
+from repro.cases.case import Case
+from repro.traces.finding import Cell, Verdict
+from repro.traces.paths import Recorded
+from repro.traces.trace import Array, Trace
+
+ORACLE = "leaks"
+FREE, EVICTABLE = "free KV slots", "evictable KV slots"
+PAGES = "different free pages"
+ENDED, FLUSHED = 1, 2  # moments of what is recorded, behind the start
+MOMENTS = {ENDED: "when all requests have ended", FLUSHED: "after a flush"}
+
+
+def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
+    """A verdict for each thing that is not as it was."""
+    holdings = Record(trace).path(-1, Recorded.HOLDINGS)
+    wrongs = [wrong for moment in MOMENTS for wrong in _changed(holdings, moment, case.setup.page_size)]
+    return conclude_each(ORACLE, wrongs, len(holdings), nothing="requests were still running")
+
+
+def _changed(holdings: Mapping[str, Array], moment: int, page_size: int) -> Iterator[Wrong]:
+    cached = int(holdings[EVICTABLE][moment]) if holdings else 0
+    for name, counts in holdings.items():
+        start, got = int(counts[0]), int(counts[moment])
+        if moment == ENDED:
+            # What is cached is not free, and can be.
+            start -= {FREE: cached, EVICTABLE: -cached, PAGES: cached // page_size}.get(name, 0)
+        if got != start:
+            cell = Cell(step=-1, buffer=name, row=0, column=moment, got=str(got), want=str(start))
+            detail = f"There are {got} {name} {MOMENTS[moment]}, and were {start}."
+            yield Wrong(where=name, detail=detail, cell=cell)

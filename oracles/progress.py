@@ -1,0 +1,32 @@
+"""Every request ends, and not by an abort, within many times the iterations of the event loop that it needs."""
+
+from __future__ import annotations
+
+from oracles.trace_index import Record, Wrong, conclude
+from repro.cases.case import Case
+from repro.traces.finding import Cell, Verdict
+from repro.traces.paths import Recorded
+from repro.traces.trace import Trace
+
+ORACLE = "progress"
+STUCK, ABORTED = "a request never ends", "a request is aborted"
+HOW = {0: STUCK, 2: ABORTED}
+
+
+def judge(case: Case, trace: Trace) -> Verdict:
+    """UNKNOWN where the event loop did not come to its end."""
+    record = Record(trace)
+    count = trace.facts.get("iterations", "")
+    wrongs: list[Wrong] = []
+    compared = 0
+    for number in range(len(case.steps)):
+        ended = record.path(number, Recorded.SERVED).get("ended")
+        if ended is None:
+            continue
+        compared += len(ended)
+        for row, how in enumerate(ended.tolist()):
+            if how in HOW:
+                cell = Cell(step=number, buffer="ended", row=row, column=0, got=str(how), want="1")
+                detail = f"Of {count} iterations of the event loop: {HOW[how]}, request {row} of step {number}."
+                wrongs.append(Wrong(where=HOW[how], detail=detail, cell=cell))
+    return conclude(ORACLE, wrongs, compared, nothing="the event loop did not come to its end")

@@ -1,0 +1,64 @@
+"""Each token of a served text is the one that the target, in float64, gives behind the prompt and the text before it.
+
+By induction that is the text of plain greedy decoding, without speculation and without graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from oracles.trace_index import Record, Wrong, conclude
+from repro.cases.case import Case
+from repro.traces.finding import Cell, Status, Verdict
+from repro.traces.paths import Recorded
+from repro.traces.trace import Array, Trace
+
+ORACLE = "text"
+TOKEN, LENGTH = "a token is not the target's", "a text has not as many tokens as were asked for"
+# A token whose logit lies below the best one by less than so many times what rounding moves logits by is a tie.
+TIE = 10
+TIES = "ties"
+FINISHED, ABORTED = 1, 2
+
+
+def judge(case: Case, trace: Trace) -> Verdict:
+    """UNKNOWN where a text leaves the target's at a tie, behind which nothing of it counts, and nothing else is
+    wrong."""
+    record = Record(trace)
+    wrongs: list[Wrong] = []
+    compared = ties = 0
+    for number, step in enumerate(case.steps):
+        served = record.path(number, Recorded.SERVED)
+        if not served:
+            continue
+        for row, request in enumerate(step.requests):
+            if served["ended"][row] == ABORTED:  # what comes with it is no text
+                continue
+            text = served["tokens"][row]
+            text = text[text >= 0]
+            compared += len(text)
+            apart = next((at for at, token in enumerate(text) if token != served["best"][row, at]), None)
+            if apart is not None and served["behind"][row, apart] < TIE * served["noise"][row]:
+                ties += 1
+            elif apart is not None:
+                wrongs.append(_wrong_token(number, row, apart, text, served))
+            wrongs += _wrong_length(number, row, len(text), 1 + request.further, served["ended"][row] == FINISHED)
+    if ties and not wrongs:
+        detail = f"{ties} texts leave the target's where two tokens are as likely, within rounding."
+        return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=TIES, detail=detail)
+    return conclude(ORACLE, wrongs, compared, nothing="no text", order=(TOKEN, LENGTH))
+
+
+def _wrong_token(number: int, row: int, at: int, text: Array, served: Mapping[str, Array]) -> Wrong:
+    got, want, behind = int(text[at]), int(served["best"][row, at]), float(served["behind"][row, at])
+    cell = Cell(step=number, buffer="text", row=row, column=at, got=str(got), want=str(want))
+    detail = f"Token {at} of the text of request {row} of step {number} is {got}; the target gives {want}, whose logit"
+    return Wrong(where=TOKEN, detail=f"{detail} is larger by {behind:.3g}.", cell=cell)
+
+
+def _wrong_length(number: int, row: int, got: int, want: int, ended: bool) -> Iterator[Wrong]:
+    """A request that did not end may have fewer, which is not this oracle's matter."""
+    if got > want or (ended and got < want):
+        cell = Cell(step=number, buffer="text", row=row, column=min(got, want), got=str(got), want=str(want))
+        detail = f"Request {row} of step {number} asked for {want} tokens and got {got}."
+        yield Wrong(where=LENGTH, detail=detail, cell=cell)

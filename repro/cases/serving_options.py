@@ -1,0 +1,69 @@
+"""The options of a setup that is driven at the level of the scheduler: rows of OPTIONS (repro/cases/options.py)."""
+
+from __future__ import annotations
+
+from repro.cases.layout import pool_tokens, row_pages
+from repro.cases.option import HARNESS, Need, Option
+from repro.cases.setup import Setup
+
+_SERVES = Need(lambda s, r, b: r.serves, "the {s.runner} runner is driven without a scheduler")
+DISAGREEMENT_MAX = 1000
+# Rounds for which KV slots are taken ahead: of two by every release; one more is to spare.
+_AHEAD = 3
+
+
+def pool_least(setup: Setup) -> int:
+    """KV slots, in whole pages, with which a lone request of any length ends. With fewer it is aborted."""
+    page = setup.page_size
+    if setup.topk > 1 and page > 1:  # each branch on pages of its own
+        drafts = setup.topk * -(-(page - 1 + setup.num_steps) // page)
+    else:
+        drafts = -(-max(setup.topk * setup.num_steps, setup.num_draft_tokens) // page) + 1
+    return (row_pages(setup) + _AHEAD * drafts) * page
+
+
+def pool_of(setup: Setup) -> int:
+    """KV slots of the pool: those that are named, else twice what all requests need."""
+    return setup.pool or max(2 * pool_tokens(setup), pool_least(setup))
+
+
+SERVING: tuple[Option, ...] = (
+    Option(
+        field="overlap",
+        name="overlap",
+        part=HARNESS,
+        meaning="the event loop processes results one round late (the reverse of sglang's disable_overlap_schedule)",
+        if_set=(_SERVES,),
+        drawn=(True,),
+        later=True,
+        words="the overlap schedule",
+    ),
+    Option(
+        field="pool",
+        name="pool",
+        part=HARNESS,
+        meaning="KV slots of the pool (sglang's max_total_tokens); 0: twice what all requests need",
+        bounds=(0, 1 << 24),
+        if_set=(
+            _SERVES,
+            Need(
+                lambda s, r, b: s.pool >= pool_least(s) and s.pool % s.page_size == 0,
+                "a pool of {s.pool} is too small for one request, or no whole pages",
+            ),
+        ),
+        later=True,
+        words="a pool of {0} KV slots",
+    ),
+    Option(
+        field="disagreement",
+        name="disagreement",
+        part=HARNESS,
+        meaning="how much the target's hidden states keep drafts from what the target says, in hundredths; 0: most are "
+        "accepted",
+        bounds=(0, DISAGREEMENT_MAX),
+        if_set=(_SERVES,),
+        drawn=(10, 30, 100, 300),
+        later=True,
+        words="drafts that disagree by {0} hundredths",
+    ),
+)

@@ -1,0 +1,34 @@
+"""A scheduler for a setup: its arguments, and how they are published."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from repro.cases.case import Setup
+from repro.cases.serving_options import pool_of
+from runners.releases import model
+from runners.releases.adapters.round import as_on_gpus
+from runners.releases.adapters.round.family import Wire
+from runners.releases.adapters.round.scheduler import constructed
+from runners.releases.options.algorithms import configs
+from runners.releases.workers import present
+from runners.releases.workers.building import as_on_hopper
+
+published = present.GENERATION.published
+
+
+def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
+    """published: of this release, which makes server arguments of keyword arguments and no process groups."""
+    as_on_gpus.prepare()
+    if device == "cpu" and setup.backend == "triton":
+        as_on_hopper()
+    with model.folders(*configs(setup)) as folders, as_on_gpus.overlapping(setup.overlap):
+        arguments = present.server_args(setup, device, folders) | {
+            "disable_cuda_graph": False,
+            "disable_overlap_schedule": not setup.overlap,
+            "max_total_tokens": pool_of(setup),
+        }
+        args = published(arguments)
+        present.GENERATION.graphs_on(args, setup)
+        return constructed(args, wire, os.getpid())

@@ -1,0 +1,162 @@
+"""The answers by which a scheduler on the emulated engine takes the ways that it takes on a GPU.
+
+The workers of other sessions meet few of these places; a scheduler meets them all.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from runners.engines.active import engine
+from runners.engines.standins import native_imports, tree, verify
+from runners.releases.adapters.verify.adapter import stand_in as stand_in_for_trees
+from runners.releases.workers.building import as_on_gpus as launched_as_on_gpus
+
+# Packages whose modules ask on which device they are, and launch Triton kernels on a GPU.
+_ASK = (
+    "sglang.srt.speculative.",
+    "sglang.srt.managers.",
+    "sglang.srt.model_executor.",
+    "sglang.srt.mem_cache.",
+    "sglang.kernels.ops.speculative.",
+)
+# With _is_cuda this one compiles a store kernel of its own with nvcc.
+_COMPILES = "sglang.srt.mem_cache.memory_pool"
+# Callers whose tensors say that they are on a GPU; others would ask for its streams next.
+_ON_GPU = ("sglang.srt.speculative.", "sglang.kernels.ops.speculative.")
+# Methods that capture, by their classes: every worker's and every model runner's.
+_CAPTURING = ("init_cuda_graphs", "init_device_graphs")
+_CAPTURE_IN = (
+    ("sglang.srt.managers.tp_worker", "TpModelWorker"),
+    ("sglang.srt.model_executor.model_runner", "ModelRunner"),
+    ("sglang.srt.speculative.eagle_worker_v2", "EagleDraftWorker"),
+    ("sglang.srt.speculative.eagle_worker_v2", "EAGLEWorkerV2"),
+)
+# Native code that is imported where a GPU captures, and never called over Triton.
+_IMPORTED = ("sgl_kernel.flash_mla", "flash_mla", "flash_mla.flash_mla_interface")
+_GIBIBYTES = 64.0
+_HOPPER = (9, 0)
+
+
+class Device(str):
+    """The name of the CPU, which Python code that compares it or looks it up takes for "cuda"."""
+
+    __slots__ = ()
+
+    def __new__(cls) -> Device:
+        return super().__new__(cls, "cpu")
+
+    def __eq__(self, other: object) -> bool:
+        return other == "cuda"
+
+    def __ne__(self, other: object) -> bool:
+        return other != "cuda"
+
+    def __hash__(self) -> int:
+        return hash("cuda")
+
+
+def prepare() -> None:
+    """Once a process, before a scheduler is constructed. Nothing on a GPU."""
+    if engine.device != "cpu":
+        return
+    _stand_in()
+    _no_questions()
+    torch.cuda.get_device_capability = lambda *_, **__: _HOPPER
+    _tensors_on_gpu()
+    for module, kind in _CAPTURE_IN:
+        owner: Any = getattr(importlib.import_module(module), kind)
+        for name in _CAPTURING:
+            if name in vars(owner):
+                setattr(owner, name, _captured_as_on_gpu(vars(owner)[name]))
+
+
+def _stand_in() -> None:
+    """For native code on the way of a round."""
+    stand_in_for_trees()
+    if importlib.util.find_spec("sgl_kernel") is None:
+        native_imports.stand_in("sgl_kernel")
+    native_imports.stand_in(*_IMPORTED)
+    kernels: list[ModuleType] = [importlib.import_module("sgl_kernel")]
+    if _is_there("sglang.kernels.ops.speculative.tree"):
+        kernels.append(importlib.import_module("sglang.kernels.ops.speculative.tree"))
+    for module in kernels:
+        vars(module)["verify_tree_greedy"] = verify.verify_tree_greedy
+        vars(module)["build_tree_kernel_efficient"] = tree.build_tree_kernel_efficient
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _no_questions() -> None:
+    """Have all modules that are there by now answer as on a GPU."""
+    launched_as_on_gpus()
+    for name, module in list(sys.modules.items()):
+        names = vars(module)
+        if name.startswith(_ASK):
+            if names.get("_is_cpu"):
+                names["_is_cpu"] = False
+            if names.get("_is_cuda") is False and name != _COMPILES:
+                names["_is_cuda"] = True
+        if name.startswith("sglang.") and "get_available_gpu_memory" in names:
+            names["get_available_gpu_memory"] = lambda *_, **__: _GIBIBYTES
+
+
+def _tensors_on_gpu() -> None:
+    """Have tensors say that they are on a GPU where the worker asks, whose other code is for CPUs alone."""
+    real: Callable[[torch.Tensor], bool] = torch._C.TensorBase.is_cuda.__get__
+
+    def is_cuda(self: torch.Tensor) -> bool:
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        return caller.startswith(_ON_GPU) or real(self)
+
+    torch.Tensor.is_cuda = property(is_cuda)
+
+
+def _captured_as_on_gpu(captures: Callable[..., Any]) -> Callable[..., Any]:
+    """From here on the worker's or runner's device is "cuda" for Python."""
+
+    def captured(self: Any, *args: Any, **named: Any) -> Any:
+        _no_questions()
+        for owner in (self, *(getattr(self, name, None) for name in ("target_worker", "draft_runner", "model_runner"))):
+            if getattr(owner, "device", None) == "cpu" and not isinstance(owner.device, property):
+                _say_cuda(owner)
+        return captures(self, *args, **named)
+
+    return captured
+
+
+def _say_cuda(owner: Any) -> None:
+    try:
+        owner.device = Device()
+    except AttributeError:  # a property, which asks somebody whose device is told by itself
+        return
+
+
+@contextmanager
+def overlapping(overlap: bool) -> Iterator[None]:
+    """While entered, arguments of a server for a CPU keep the overlap schedule, which sglang turns off there since
+    0.5.16."""
+    place, name = "sglang.srt.arg_groups.speculative_hook", "_disable_overlap_schedule_for_cpu"
+    hook: Any = importlib.import_module(place) if overlap and _is_there(place) else None
+    if not hasattr(hook, name):
+        yield
+        return
+    kept = getattr(hook, name)
+    setattr(hook, name, lambda server_args: None)
+    try:
+        yield
+    finally:
+        setattr(hook, name, kept)

@@ -1,0 +1,138 @@
+"""sglang's Scheduler without a server: no sockets, requests that come by the iteration, outputs that stay in a list."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from sglang.srt.managers import io_struct
+from sglang.srt.managers.scheduler import Scheduler
+from sglang.srt.managers.scheduler_components import ipc_channels, request_receiver
+from sglang.srt.sampling.sampling_params import SamplingParams
+
+from runners.engines.active import engine
+from runners.releases.adapters.round.family import Arriving, EndOfLoop, Wire, nothing
+from runners.releases.workers.arguments import construct
+from runners.releases.workers.ports import own_port
+from runners.releases.workers.posing import Posing
+from runners.releases.workers.present import GENERATION
+
+# How a request ended.
+FINISHED, ABORTED = 1, 2
+
+
+def constructed(args: Any, wire: Wire, process: int) -> Any:
+    """A scheduler of these arguments, with workers, pools and graphs of its own."""
+    kind: Any = ipc_channels.SchedulerIpcChannels
+    kind.create = classmethod(lambda cls, **_: _channels(cls, wire))
+    receiver: Any = request_receiver.SchedulerRequestReceiver
+    receiver.recv_requests = lambda self, *_, **__: list(wire.arriving())
+    ports = Posing(nccl_port=own_port(process), instance_id="eagleeye", metrics_ipc_name="")
+    with engine.hosted():
+        return construct(Scheduler, args, ports, **GENERATION.ranks())
+
+
+def _channels(kind: Any, wire: Wire) -> Any:
+    names = [f.name for f in dataclasses.fields(kind)]
+    return kind(**{name: wire if name.startswith("send_to") else None for name in names})
+
+
+def request(rid: str, prompt: Sequence[int], count: int) -> Any:
+    """A greedy request for so many tokens, whatever they are."""
+    kind: Any = io_struct.TokenizedGenerateReqInput
+    sampling = SamplingParams(max_new_tokens=count, temperature=0.0, ignore_eos=True)
+    sampling.normalize(None)
+    fields: dict[str, Any] = {
+        "rid": rid,
+        "input_text": "",
+        "input_ids": array("q", prompt),
+        "sampling_params": sampling,
+        "return_logprob": False,
+        "logprob_start_len": -1,
+        "top_logprobs_num": 0,
+        "token_ids_logprob": None,
+        "stream": True,
+    }
+    required = {
+        name: None
+        for name, parameter in inspect.signature(kind).parameters.items()
+        if parameter.default is inspect.Parameter.empty
+    }
+    return kind(**(required | fields))
+
+
+def aborting() -> Any:
+    """Ends all requests."""
+    return io_struct.AbortReq(rid="", abort_all=True)
+
+
+def run(scheduler: Any, wire: Wire, arriving: Arriving) -> None:
+    """Its own event loop, until `arriving` raises EndOfLoop."""
+    wire.arriving = arriving
+    try:
+        with engine.hosted():
+            scheduler.run_event_loop()
+    except EndOfLoop:
+        return
+    finally:
+        wire.arriving = nothing
+
+
+def outputs(sent: Sequence[Any]) -> tuple[dict[str, list[int]], dict[str, int]]:
+    """The tokens of each request, by its name, joined from the pieces in which they came; and how requests ended."""
+    tokens: dict[str, list[int]] = {}
+    ended: dict[str, int] = {}
+    for message in sent:
+        if type(message).__name__ == "AbortReq":  # of a request that was given up
+            ended[message.rid] = ABORTED
+        if type(message).__name__ != "BatchTokenIDOutput":
+            continue
+        for rid, ids, why in zip(message.rids, message.output_ids, message.finished_reasons, strict=True):
+            tokens.setdefault(rid, []).extend(ids)
+            if why is not None:
+                ended[rid] = ABORTED if why["type"] == "abort" else FINISHED
+    return tokens, ended
+
+
+def models(scheduler: Any) -> tuple[Any, Any]:
+    """The networks of target and draft."""
+    draft = scheduler.draft_worker.draft_worker
+    return scheduler.tp_worker.model_runner.model, draft.draft_runner.model
+
+
+def caches(scheduler: Any) -> list[torch.Tensor]:
+    """The tensors of both models' KV caches."""
+    draft = scheduler.draft_worker.draft_worker
+    pools = [runner.token_to_kv_pool for runner in (scheduler.tp_worker.model_runner, draft.draft_runner)]
+    return [tensor for pool in pools for tensor in (*pool.k_buffer, *pool.v_buffer)]
+
+
+def graphs(scheduler: Any) -> dict[str, Any]:
+    """The graph runners by the path that they are on; those that there are not are left out."""
+    draft = scheduler.draft_worker.draft_worker
+    target = scheduler.tp_worker.model_runner
+    runners = {
+        "draft": getattr(draft, "cuda_graph_runner", None),
+        "verify": getattr(target, "decode_cuda_graph_runner", None) or getattr(target, "graph_runner", None),
+        "draft_extend": getattr(draft, "cuda_graph_runner_for_draft_extend", None),
+    }
+    return {name: runner for name, runner in runners.items() if runner is not None}
+
+
+def holdings(scheduler: Any) -> dict[str, int]:
+    """Counts of what belongs to no request: KV slots that can be given, pages that differ among them, slots that the
+    tree cache can give up, slots that it has locked, request slots, and those that differ among them."""
+    allocator, requests = scheduler.token_to_kv_pool_allocator, scheduler.req_to_token_pool
+    free = torch.cat([pages for pages in (allocator.free_pages, allocator.release_pages) if pages is not None])
+    return {
+        "free KV slots": int(allocator.available_size()),
+        "different free pages": len(torch.unique(free)),
+        "evictable KV slots": int(scheduler.tree_cache.evictable_size()),
+        "locked KV slots": int(scheduler.tree_cache.protected_size()),
+        "free request slots": len(requests.free_slots),
+        "different free request slots": len(set(requests.free_slots)),
+    }

@@ -1,0 +1,67 @@
+"""The text that a request should get: the target in float64 over prompt and text, each token from those before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from repro.cases.layout import Ints
+from runners.releases.reference import operations as op
+from runners.releases.reference.llama import Attend, Scores, Tokens, target
+from runners.releases.reference.rounding import Rounding
+
+# How many times a pass is made with other roundings. A spread over many is not asked for, only how large noise is.
+SAMPLES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """best: the token with the largest logit at each place of a text, [n]. behind: how far the text's own token's logit
+    lies below it, [n]. noise: how far rounding to the model's type moves a logit of this text."""
+
+    best: Ints
+    behind: npt.NDArray[np.float64]
+    noise: float
+
+
+class Teacher:
+    """A target whose weights are read when this is made. model: sglang's. dtype: of its values."""
+
+    def __init__(self, model: Any, vocab: int, dtype: torch.dtype, *, on_gpu: bool) -> None:
+        self._run = target(model, vocab)
+        self._dtype, self._on_gpu = dtype, on_gpu
+
+    def judge(self, prompt: Ints, text: Sequence[int]) -> Judged:
+        """text: one token or more."""
+        ids = torch.from_numpy(np.concatenate([prompt, np.asarray(text[:-1], dtype=np.int64)]))
+        by = Rounding(self._dtype, on_gpu=self._on_gpu, seed=len(ids), samples=SAMPLES)
+        logits, _ = self._run(by, Tokens(ids=ids, positions=torch.arange(len(ids))), causal(by))
+        logits = logits[:, len(prompt) - 1 :]
+        exact, chosen = logits[0], torch.tensor(list(text))
+        return Judged(
+            best=exact.argmax(dim=-1).numpy(),
+            behind=(exact.amax(dim=-1) - exact.gather(-1, chosen[:, None])[:, 0]).numpy(),
+            noise=float((logits[1:] - exact).abs().amax()),
+        )
+
+
+def causal(by: Rounding) -> Attend:
+    """Attention of each token over those before it and itself, none of which lie in a cache."""
+
+    def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scores: Scores) -> torch.Tensor:
+        count = queries.shape[1]
+        seen = op.Attended(
+            keys=keys[0, :0],
+            values=values[0, :0],
+            new_keys=keys,
+            new_values=values,
+            mask=torch.ones(count, count, dtype=torch.bool).tril(),
+        )
+        return op.attention(by, queries, seen, scores.scaling, scores.logit_cap)
+
+    return attend

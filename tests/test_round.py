@@ -1,0 +1,218 @@
+"""Rounds: the oracles on records made by hand, what cases may be, and the scheduler on the newest release, clean and
+with planted bugs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from fuzz.draw.rounds import round_cases
+from oracles import leaks, progress, text
+from oracles.catalogue import judge_all, overall
+from repro.cases.case import Case, Request, Setup, Step, Target, problems, seq_len_max
+from repro.cases.codec import Seed, digest, dumps, loads
+from repro.cases.release_list import NEWEST
+from repro.cases.words import paragraph
+from repro.shrinking.shrink import shrink
+from repro.traces.finding import Status
+from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
+from runners.processes.pool import Pool
+from tests.builders.only_verdict import only, wheres
+from tests.builders.planted import planted
+
+TARGET = Target(NEWEST, "emulated")
+CHAIN = Setup(runner="round", topk=1, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2, 4), slots=4)
+TREE = replace(CHAIN, topk=2, num_draft_tokens=6)
+STEPS = (
+    Step(
+        requests=(
+            Request(slot=1, seq_len=9, data=1, further=14),
+            Request(slot=2, seq_len=21, data=2, further=9),
+            Request(slot=3, seq_len=4, data=3, further=20),
+        )
+    ),
+    Step(requests=(Request(slot=1, seq_len=30, data=4, further=11),), wait=3),
+)
+# A request of three tokens, as a record has it.
+SMALL = Case(setup=CHAIN, steps=(Step(requests=(Request(slot=1, seq_len=2, data=1, further=2),)),))
+FIRST, SECOND, THIRD = 7, 8, 9
+
+
+def served(**changes: object) -> Trace:
+    """A record of SMALL: the text 7, 8, 9, which the target gives, too."""
+    arrays: dict[str, object] = {
+        "served.tokens": [[FIRST, SECOND, THIRD]],
+        "served.ended": [1],
+        "served.best": [[FIRST, SECOND, THIRD]],
+        "served.behind": [[0.0, 0.0, 0.0]],
+        "served.noise": [1e-6],
+        "holdings.free KV slots": [40, 40, 40],
+        "holdings.evictable KV slots": [0, 0, 0],
+        "holdings.different free pages": [10, 10, 10],
+    }
+    seen = []
+    for place, values in (arrays | changes).items():
+        path, _, name = place.partition(".")
+        array: Array = np.asarray(values)
+        seen.append(RecordedArray(step=-1 if path == "holdings" else 0, path=path, name=name, array=array))
+    return Trace(ended=End(how=Termination.DONE), seen=tuple(seen))
+
+
+def test_a_text_is_the_targets_but_at_ties() -> None:
+    assert only(text.judge, SMALL, served()).status is Status.PASS
+    other = {"served.tokens": [[FIRST, 3, 4]]}
+    wrong = only(text.judge, SMALL, served(**other, **{"served.behind": [[0.0, 0.1, 5.0]]}))
+    assert (wrong.status, wrong.where) == (Status.FAIL, text.TOKEN)
+    assert wrong.cell and (wrong.cell.column, wrong.cell.got, wrong.cell.want) == (1, "3", "8")
+    # Behind a tie nothing counts, as everything there follows from it.
+    tie = only(text.judge, SMALL, served(**other, **{"served.behind": [[0.0, 9e-6, 5.0]]}))
+    assert (tie.status, tie.where) == (Status.UNKNOWN, text.TIES)
+    beyond = only(text.judge, SMALL, served(**other, **{"served.behind": [[0.0, 1.1e-5, 5.0]]}))
+    assert beyond.status is Status.FAIL
+
+
+def test_a_text_is_as_long_as_was_asked_for() -> None:
+    short = {"served.tokens": [[FIRST, SECOND, -1]]}
+    assert only(text.judge, SMALL, served(**short)).where == text.LENGTH
+    assert only(text.judge, SMALL, served(**short, **{"served.ended": [0]})).status is Status.PASS
+    assert only(text.judge, SMALL, Trace(ended=End(how=Termination.DONE))).status is Status.UNKNOWN
+
+
+def test_a_request_that_never_ends_is_a_failure() -> None:
+    assert only(progress.judge, SMALL, served()).status is Status.PASS
+    assert only(progress.judge, SMALL, served(**{"served.ended": [0]})).where == progress.STUCK
+    assert only(progress.judge, SMALL, served(**{"served.ended": [2]})).where == progress.ABORTED
+    assert only(text.judge, SMALL, served(**{"served.ended": [2]})).status is Status.UNKNOWN
+    assert only(progress.judge, SMALL, Trace(ended=End(how=Termination.DONE))).status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("free KV slots", [40, 39, 40]),
+        ("free KV slots", [40, 41, 40]),
+        ("free KV slots", [40, 40, 39]),
+        ("different free pages", [10, 9, 10]),
+        ("evictable KV slots", [0, 0, 4]),
+    ],
+)
+def test_what_is_not_given_back_is_a_failure(name: str, counts: list[int]) -> None:
+    verdict = only(leaks.judge, SMALL, served(**{f"holdings.{name}": counts}))
+    assert (verdict.status, verdict.where) == (Status.FAIL, name)
+
+
+def test_what_is_cached_is_no_leak() -> None:
+    cached = {"holdings.free KV slots": [40, 32, 40], "holdings.evictable KV slots": [0, 8, 0]}
+    setup = replace(CHAIN, page_size=4)
+    kept = served(**cached, **{"holdings.different free pages": [10, 8, 10]})
+    assert only(leaks.judge, replace(SMALL, setup=setup), kept).status is Status.PASS
+    assert only(leaks.judge, SMALL, Trace(ended=End(how=Termination.DONE))).status is Status.UNKNOWN
+
+
+def test_arrivals_are_valid_of_runners_that_serve_alone() -> None:
+    case = Case(setup=CHAIN, steps=STEPS)
+    assert problems(case) == []
+    assert any("arrivals" in each for each in problems(replace(case, setup=replace(CHAIN, runner="draft"))))
+    longest = seq_len_max(CHAIN)
+    for further in (longest - 8, -1):
+        bad = replace(STEPS[0], requests=(replace(STEPS[0].requests[0], further=further),))
+        assert problems(Case(setup=CHAIN, steps=(bad,)))
+    assert problems(replace(case, steps=(replace(STEPS[0], wait=65),)))
+    assert problems(replace(case, setup=replace(CHAIN, pool=5)))
+    assert problems(replace(case, setup=replace(CHAIN, runner="draft", disagreement=30)))
+
+
+def test_arrivals_are_kept_in_files_and_words() -> None:
+    case = Case(setup=replace(CHAIN, disagreement=30, overlap=True), steps=STEPS)
+    assert loads(dumps(Seed(case=case))).case == case
+    sooner = replace(case, steps=(STEPS[0], replace(STEPS[1], wait=2)))
+    fewer = replace(STEPS[0], requests=(*STEPS[0].requests[:2], replace(STEPS[0].requests[2], further=1)))
+    assert len({digest(case), digest(sooner), digest(replace(case, steps=(fewer, STEPS[1])))}) == 3
+    words = "\n".join(paragraph(Seed(case=case)))
+    assert "arriving 3 iterations later" in words and "15 tokens asked for" in words
+
+
+def test_drawn_arrivals_are_valid() -> None:
+    drawn = [case for number in range(24) for case in islice(round_cases(5, number, "round", "triton", 6), 6)]
+    assert [problems(case) for case in drawn] == [[]] * len(drawn)
+    further = [request.further for case in drawn for step in case.steps for request in step.requests]
+    assert max(further) > 8 and 0 in further
+    setups = [case.setup for case in drawn]
+    for field in ("overlap", "pool", "disagreement"):
+        assert len({getattr(setup, field) for setup in setups}) > 1, field
+
+
+def test_requests_go_before_tokens_when_a_case_is_made_smaller() -> None:
+    """A case fails as long as a prompt of four tokens or more asks for five."""
+
+    def fails(case: Case) -> bool:
+        return any(r.seq_len >= 4 and r.further >= 5 for step in case.steps for r in step.requests)
+
+    start = Case(setup=replace(TREE, disagreement=30, overlap=True), steps=STEPS)
+    smallest = shrink(start, fails, runs_max=500, seconds_max=30, on_better=lambda case: None)
+    assert smallest.steps == (Step(requests=(Request(slot=1, seq_len=4, data=0, further=5),)),)
+    assert (smallest.setup.topk, smallest.setup.disagreement, smallest.setup.overlap) == (1, 0, False)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(TARGET, timeout_s=300) as opened:
+        yield opened
+
+
+def texts(trace: Trace) -> list[list[list[int]]]:
+    return [trace.path(number, "served")["tokens"].tolist() for number in range(len(STEPS))]
+
+
+@pytest.mark.emulated(NEWEST)
+def test_texts_are_the_same_for_every_way_of_drafting(pool: Pool) -> None:
+    """Chains and trees, drafts that are accepted and such that are not, pages, both event loops; graphs ran."""
+    ways = (
+        CHAIN,
+        replace(CHAIN, disagreement=300),
+        replace(TREE, disagreement=30, page_size=4),
+        replace(CHAIN, overlap=True),
+    )
+    traces = []
+    for setup in ways:
+        case = Case(setup=setup, steps=STEPS)
+        trace = pool.run(case)
+        assert overall(judge_all(case, trace)) is Status.PASS, judge_all(case, trace)
+        launched = {count.split()[2] for count in trace.facts["launches"].split(", ")}
+        assert launched == {"draft", "verify", "draft_extend"}
+        traces.append(trace)
+    assert all(texts(trace) == texts(traces[0]) for trace in traces)
+    iterations = [int(trace.facts["iterations"]) for trace in traces]
+    assert iterations[1] > iterations[0] + 8, "drafts that disagree are accepted as often"
+
+
+COMMON = "sglang/srt/speculative/eagle_worker_common.py"
+TREE_PLANTS = {
+    "the KV rows of an accepted path are not moved": (
+        COMMON,
+        "_finalize_accept_tree_path",
+        "batch, accept_index, accept_lens - 1, token_to_kv_pool_allocator\n    )",
+        "batch, accept_index, (accept_lens - 1) * 0, token_to_kv_pool_allocator\n    )",
+    ),
+    "the tokens of an accepted path are not compacted": (
+        COMMON,
+        "_compact_accept_to_front",
+        "gathered = x[safe]",
+        "gathered = x.view(bs, nd, *x.shape[1:])[:, :s1].reshape(safe.shape[0], *x.shape[1:])",
+    ),
+}
+
+
+@pytest.mark.emulated(NEWEST)
+@pytest.mark.parametrize("plant", TREE_PLANTS)
+def test_a_planted_bug_of_trees_is_seen_by_the_text(plant: str) -> None:
+    case = Case(setup=replace(TREE, disagreement=30), steps=STEPS)
+    with Pool(TARGET, timeout_s=300) as planting:
+        planting.change(planted(TARGET, *TREE_PLANTS[plant]))
+        trace = planting.run(case)
+    assert trace.ended.how is Termination.DONE, trace.ended
+    assert wheres(judge_all(case, trace)).get("text") == {text.TOKEN}
