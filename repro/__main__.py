@@ -17,8 +17,7 @@ from functools import partial
 from oracles.catalogue import judge_all, overall
 from repro.cases.codec import BadSeed
 from repro.commands import bisect, fidelity, first, fixes, judge, ledger, patch_test, repairs, run, script, show, shrink
-from repro.commands.cli import ended, say
-from repro.commands.options import options_of
+from repro.commands.cli import BadInput, Parser, ended, say
 from repro.fidelity.recording import BadRecording
 from repro.ledger.known import BadIssues
 from repro.shrinking.seed_file import InTheWay
@@ -27,6 +26,8 @@ from repro.upstream.rig import Refused, Rig
 from runners.processes.rig import rig
 from runners.targets.environments import PROBES, NotUsable
 
+DESCRIPTION = """Replay, shrink, explain and hand over failing cases.
+Exit codes: 0 pass, 1 fail, 2 unknown, 3 an error of the harness or its input (docs/commands.md)."""
 COMMANDS = {
     "run": run.go,
     "judge": judge.go,
@@ -52,6 +53,22 @@ RIGGED: dict[str, Callable[[argparse.Namespace, Rig], ExitCode]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     return ended(partial(carry_out, arguments), BadSeed, BadRecording, InTheWay, NotUsable, Refused, BadIssues)
+
+
+def parser() -> Parser:
+    top = Parser(prog="python -m repro", description=DESCRIPTION)
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+    for command in (run, judge, shrink, fixes, repairs, fidelity, bisect, first, patch_test, script, ledger, show):
+        command.add_parser(commands)
+    return top
+
+
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options of the command line, sys.argv's if None is given. BadInput if they contradict each other."""
+    options = parser().parse_args(arguments)
+    if getattr(options, "cluster", None) and options.log:
+        raise BadInput("--log: not with --cluster, whose nodes keep what workers print")
+    return options
 
 
 def carry_out(arguments: Sequence[str] | None) -> ExitCode:

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from repro.__main__ import main
+from repro.__main__ import main, options_of
 from repro.cases import codec
 from repro.cases.case import Case, Target
 from repro.commands import bisect as command
 from repro.commands.cli import BadInput
-from repro.commands.options import options_of
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import End, Termination, Trace
 from repro.upstream.bisect import Bisection, Candidate, summary

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from repro.__main__ import main
+from repro.__main__ import main, options_of
 from repro.cases import codec
 from repro.cases.codec import Seed
 from repro.commands import first
-from repro.commands.options import options_of
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.trace import End, Termination, Trace
 from tests.builders import rigs

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from repro.__main__ import main
+from repro.__main__ import main, options_of
 from repro.cases import codec
 from repro.cases.case import Case, Target
 from repro.cases.release_list import NEWEST
 from repro.commands import patch_test
-from repro.commands.options import options_of
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import End, Termination, Trace
 from repro.upstream.fixes import SEEDS

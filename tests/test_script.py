@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from repro.__main__ import main
+from repro.__main__ import main, options_of
 from repro.cases import codec
 from repro.cases.case import Target
 from repro.cases.release_list import ADAPTED
 from repro.commands import script as command
 from repro.commands.bisect import wanted_of
 from repro.commands.cli import BadInput
-from repro.commands.options import options_of
 from repro.traces.trace import End, Termination, Trace
 from repro.upstream.candidate import CandidatePatch
 from repro.upstream.edits import Edit

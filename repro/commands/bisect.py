@@ -7,18 +7,48 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 
 from repro.cases.atomic_file import write_text
 from repro.cases.case import Case, Target
 from repro.cases.codec import Seed, read
 from repro.cases.releases import release_order
-from repro.commands.cli import BadInput, say
+from repro.commands import cli
+from repro.commands.cli import BadInput, Commands, count, positive, say
+from repro.commands.options import watched
 from repro.shrinking.confirm import Run
 from repro.traces.exit_codes import ExitCode
 from repro.traces.trace import Trace
 from repro.upstream.bisect import Bisection, Candidate, Range, summary, to_json
 from repro.upstream.history import History, history, names
 from repro.upstream.rig import Refused, Rig, Wanted, took_place
+
+
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "bisect", parents=[watched()], help="the release or commit that brought a failure, and that which removed it"
+    )
+    parser.add_argument("seed", type=Path, metavar="SEED.json")
+    parser.add_argument("--from", dest="since", metavar="R", help="the oldest release (default: that is installed)")
+    parser.add_argument("--to", metavar="R", help="the newest release (default: that is installed)")
+    parser.add_argument("--repo", type=Path, metavar="PATH", help="over the commits of this checkout of sglang")
+    parser.add_argument("--good", metavar="REV", help="with --repo: a commit that passes")
+    parser.add_argument("--bad", metavar="REV", help="with --repo: a later commit that fails")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="with --repo: clones stay here for the next search")
+    cli.add_engine(parser)
+    cli.add_tries(parser, 5, "runs of the first look")
+    parser.add_argument(
+        "--runs", type=count, default=1000, metavar="N", help="the most runs to spend (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--confidence",
+        type=positive,
+        default=0.99,
+        metavar="P",
+        help="posterior that is enough (default: %(default)g)",
+    )
+    cli.add_json(parser, "the runs of each candidate")
+    parser.set_defaults(fresh=False)
 
 
 def go(options: argparse.Namespace, rig: Rig) -> ExitCode:

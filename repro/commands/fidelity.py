@@ -19,11 +19,13 @@ from oracles.catalogue import OF_SOME_ENGINES, judge_all, overall
 from oracles.tolerance import across_engines
 from reports.fidelity import show_fidelity
 from repro.cases.atomic_file import write_text
-from repro.cases.case import RUNNERS, Case
+from repro.cases.case import BACKENDS, RUNNERS, Case
 from repro.cases.codec import read
 from repro.cases.own_place import own_folder
 from repro.cases.runner_facts import RUNNER_FACTS
-from repro.commands.cli import BadInput, complain, say
+from repro.commands import cli
+from repro.commands.cli import BadInput, Commands, complain, count, say
+from repro.commands.options import watched
 from repro.fidelity.compare import Agreement, conclusion, summary, to_json
 from repro.fidelity.observation import Observation, observe
 from repro.fidelity.recording import BadRecording, Recording, load, save
@@ -40,7 +42,52 @@ _PROGRESS_EVERY = 10.0  # seconds
 Observer = Callable[[Case], Observation]
 
 
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser("fidelity", parents=[watched()], help="how far two targets agree on the same cases")
+    parser.add_argument("seeds", nargs="*", type=Path, metavar="SEED.json")
+    parser.add_argument("--drawn", type=count, metavar="N", help="so many drawn cases instead of stored ones")
+    cli.add_seed_number(parser, 1, "with --drawn: ")
+    parser.add_argument("--runner", choices=(*RUNNERS, ALL), help="with --drawn; default: draft, toy on toys")
+    parser.add_argument(
+        "--backend", choices=(*BACKENDS, ALL), help="with --drawn; default: the runner's first, all for all runners"
+    )
+    parser.add_argument(
+        "--cases-per-setup", type=count, default=8, metavar="N", help="with --drawn (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--targets", nargs="+", type=cli.target, required=True, metavar="T", help="two; one with --record or --against"
+    )
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="OUT.npz",
+        help="store what the target shows, for --against; with several runners or backends: a folder of files",
+    )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        nargs="+",
+        metavar="OUT.npz",
+        help="run the recorded cases and compare with the recordings: files, or a folder of files",
+    )
+    cli.add_json(parser, "the agreement")
+    cli.add_out(parser, "cases that disagree", "fidelity")
+
+
+def need_a_comparison(options: argparse.Namespace) -> None:
+    """BadInput unless it is clear which cases are run where and what is compared with what."""
+    hosts = [name for name in ("record", "against") if getattr(options, name)]
+    if len(hosts) > 1:
+        raise BadInput("--record and --against are for two different hosts")
+    if len(options.targets) != (1 if hosts else 2):
+        raise BadInput(f"{'one target is' if hosts else 'two targets are'} needed, not {len(options.targets)}")
+    sources = [bool(options.seeds), bool(options.drawn), bool(options.against)]
+    if sum(sources) != 1:
+        raise BadInput("cases come from seed files, or from --drawn N, or from the recording that --against names")
+
+
 def go(options: argparse.Namespace) -> ExitCode:
+    need_a_comparison(options)
     for target in options.targets:
         if lack := lacks(target):
             raise BadInput(f"{target}: {lack}")

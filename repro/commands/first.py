@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from repro.cases.case import Case
 from repro.cases.codec import Seed, read
-from repro.commands.cli import BadInput, say
+from repro.commands import cli
+from repro.commands.cli import BadInput, Commands, say
+from repro.commands.options import watched
 from repro.shrinking.first_divergence import of_run
 from repro.shrinking.origin import lines, origin
 from repro.shrinking.replay import trouble
@@ -15,6 +18,14 @@ from repro.traces.exit_codes import ExitCode, of_status
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Trace
 from repro.upstream.rig import Rig
+
+
+def add_parser(commands: Commands) -> None:
+    meaning = "the first wrong value, and the line of sglang that it comes from"
+    parser = commands.add_parser("first", parents=[watched()], help=meaning)
+    parser.add_argument("seed", type=Path, metavar="SEED.json")
+    cli.add_target(parser)
+    parser.set_defaults(fresh=False)
 
 
 def go(options: argparse.Namespace, rig: Rig) -> ExitCode:

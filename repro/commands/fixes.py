@@ -19,8 +19,10 @@ from repro.cases.atomic_file import write_text
 from repro.cases.case import RUNNERS, Target
 from repro.cases.own_place import own_folder
 from repro.cases.releases import release_order
-from repro.commands.cli import BadInput, complain, say
+from repro.commands import cli
+from repro.commands.cli import BadInput, Commands, complain, count, positive, say
 from repro.commands.fixes_spread import spread
+from repro.commands.options import watched
 from repro.ledger.run import LedgerRun, asked_for, new_run
 from repro.shrinking.store import keep
 from repro.traces.exit_codes import ExitCode, severest
@@ -31,6 +33,48 @@ from runners.processes.pool import Pool
 from runners.targets.environments import NotUsable, lacks, overlays_directory, sglang_path
 from runners.targets.overlay import CannotMake, Overlay, make_overlay
 from runners.targets.usable import fetch, usable
+
+
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "fixes", parents=[watched()], help="show what each known fix does, with and without it"
+    )
+    parser.add_argument(
+        "--fix", type=count, nargs="+", action="extend", metavar="PR", help="only these, by pull request number"
+    )
+    parser.add_argument("--runner", choices=RUNNERS, help="only what is shown on this runner")
+    cli.add_engine(parser)
+    cli.add_tries(parser, 1, "runs of each stored case on each target")
+    parser.add_argument("--fresh", action="store_true", help="search for each failure anew, without stored seeds")
+    parser.add_argument(
+        "--seconds",
+        type=positive,
+        default=30.0,
+        metavar="S",
+        help="with --fresh: of each search (default: %(default)g)",
+    )
+    cli.add_seed_number(parser, 1, "with --fresh: ")
+    parser.add_argument(
+        "--installed",
+        action="store_true",
+        help="use only releases that are installed; the proof lists the missing ones",
+    )
+    parser.add_argument(
+        "--install", action="store_true", help="the same, but fetch missing ones where there is an index"
+    )
+    parser.add_argument("--releases", nargs="+", type=release, metavar="RELEASE", help="restrict to these releases")
+    cli.add_json(parser, "the rows")
+    cli.add_out(parser, "findings, with --fresh", "fixes")
+    cli.add_ledger(parser)
+    cli.add_cluster(parser)
+
+
+def release(text: str) -> str:
+    try:
+        release_order(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def go(options: argparse.Namespace) -> ExitCode:

@@ -12,10 +12,16 @@ from oracles.catalogue import judge_all, overall
 from reports.outcome import show_outcome
 from repro.cases.codec import digest
 from repro.cases.places import printed_json
-from repro.commands.cli import complain, say
+from repro.commands.cli import Commands, complain, say
 from repro.shrinking.replay import Outcome, line
 from repro.traces.exit_codes import ExitCode, of_status, severest
 from repro.traces.trace_file import BadTrace, Kept, load
+
+
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser("judge", help="what today's oracles conclude from kept traces, without running")
+    parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE.npz")
+    parser.add_argument("--json", action="store_true", help="print all verdicts as JSON")
 
 
 def go(options: argparse.Namespace) -> ExitCode:

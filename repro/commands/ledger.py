@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from repro.cases.places import log_line
+from repro.commands.cli import Commands, Parser
 from repro.ledger.identities import FACT
 from repro.ledger.merge import check, merge
 from repro.ledger.read import History, read
@@ -17,6 +18,20 @@ from repro.traces.exit_codes import ExitCode
 
 RUNS_SHOWN = 20
 _LINE_MAX = 300
+
+
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "ledger", help="summarise a ledger, check that it is sound, merge ledgers of several hosts"
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
+    joining = verbs.add_parser(
+        "merge", help="merge the other ledgers into the first, which is created if it is missing"
+    )
+    joining.add_argument("out", type=Path, metavar="OUT.db")
+    joining.add_argument("sources", nargs="+", type=Path, metavar="A.db")
+    for verb, meaning in (("show", "its runs, and the state of every failure"), ("check", "whether it is sound")):
+        verbs.add_parser(verb, help=meaning).add_argument("ledger", type=Path, metavar="DB")
 
 
 def go(options: argparse.Namespace) -> ExitCode:

@@ -11,13 +11,31 @@ from pathlib import Path
 from repro.cases.atomic_file import write_text
 from repro.cases.case import Target
 from repro.cases.codec import read
+from repro.commands import cli
 from repro.commands.bisect import wanted_of
-from repro.commands.cli import BadInput, say
+from repro.commands.cli import TARGET, BadInput, Commands, say
+from repro.commands.options import watched
 from repro.traces.exit_codes import ExitCode
 from repro.upstream.fixes import SEEDS
 from repro.upstream.patch_file import applied
 from repro.upstream.patch_test import Question, compare, exit_code, table, to_json
 from repro.upstream.rig import Rig
+
+
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "test", parents=[watched()], help="what a patch or a pull request does to seeds, as one table in Markdown"
+    )
+    parser.add_argument("seeds", nargs="+", type=Path, metavar="SEED.json")
+    parser.add_argument("--patch", type=Path, metavar="FILE.diff", help="applied to the target, as git diff writes it")
+    cli.add_target(parser, f"with --patch: {TARGET}", required=False)
+    parser.add_argument("--pr-base", type=Path, metavar="PATH", help="import path of a checkout without the change")
+    parser.add_argument("--pr-head", type=Path, metavar="PATH", help="import path of a checkout with it")
+    cli.add_engine(parser, "with --pr-base and --pr-head")
+    cli.add_tries(parser, 3, "runs of each seed on each side")
+    parser.add_argument("--no-guards", dest="guards", action="store_false", help="without all other stored seeds")
+    cli.add_json(parser, "the runs of each seed")
+    parser.set_defaults(fresh=False)
 
 
 def go(options: argparse.Namespace, rig: Rig) -> ExitCode:

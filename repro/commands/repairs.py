@@ -6,12 +6,25 @@ import argparse
 
 from repro.cases.case import Target
 from repro.cases.places import log
-from repro.commands.cli import BadInput
+from repro.commands import cli
+from repro.commands.cli import BadInput, Commands
 from repro.commands.fixes import answers, changed
+from repro.commands.options import watched
 from repro.traces.exit_codes import ExitCode, severest
 from repro.upstream import patches, prove
 from repro.upstream.fixes import Proof
 from runners.targets.environments import NotUsable, sglang_path
+
+
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "repairs", parents=[watched()], help="show that a bug's seed passes once the place that is named is changed"
+    )
+    parser.add_argument("names", nargs="*", metavar="SEED", help="only these, by the names of their seeds")
+    cli.add_engine(parser)
+    cli.add_tries(parser, 1, "runs of each case on each target")
+    parser.add_argument("--diff", action="store_true", help="print each change as a patch")
+    parser.set_defaults(fresh=False)
 
 
 def go(options: argparse.Namespace) -> ExitCode:

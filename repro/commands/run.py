@@ -19,7 +19,9 @@ from repro.cases.case import Target
 from repro.cases.codec import AboutValue, Seed, dumps
 from repro.cases.places import printed_json
 from repro.cases.runner_facts import RUNNER_FACTS
-from repro.commands.cli import complain, say
+from repro.commands import cli
+from repro.commands.cli import Commands, complain, say
+from repro.commands.options import ran
 from repro.commands.show import stored
 from repro.ledger import known
 from repro.ledger.explain import to_json as explanation_to_json
@@ -36,6 +38,30 @@ from runners.targets.environments import lacks
 
 # Opening a worker takes longer than running a case; what is lost with a node is done again.
 SEEDS_A_PIECE = 4
+SANITIZERS = ("memcheck", "initcheck", "racecheck", "synccheck")
+
+
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser("run", parents=[ran()], help="run cases and say which oracle fails, where, and k of n")
+    parser.add_argument("seeds", nargs="+", type=Path, metavar="SEED.json")
+    cli.add_targets(parser)
+    cli.add_tries(parser, 1, "runs of each case on each target")
+    parser.add_argument("--json", action="store_true", help="print all verdicts as JSON")
+    cli.add_known_issues(
+        parser,
+        known.KNOWN_ISSUES,
+        "say whether a failing case passes where the known issues (default: repro/known_issues.toml) are mended, "
+        "and what still fails there",
+    )
+    parser.add_argument("--quiet", action="store_true", help="no table of verdicts")
+    parser.add_argument(
+        "--sanitizer",
+        choices=SANITIZERS,
+        metavar="TOOL",
+        help=f"under NVIDIA's compute-sanitizer: {', '.join(SANITIZERS)}; names the kernel of a bad access",
+    )
+    cli.add_ledger(parser)
+    cli.add_cluster(parser)
 
 
 def go(options: argparse.Namespace) -> ExitCode:

@@ -13,8 +13,10 @@ from repro.cases.atomic_file import write_text
 from repro.cases.case import Target
 from repro.cases.codec import Seed, read
 from repro.cases.releases import expected, release_order
+from repro.commands import cli
 from repro.commands.bisect import wanted_of
-from repro.commands.cli import BadInput, complain, say
+from repro.commands.cli import BadInput, Commands, Parser, complain, say
+from repro.commands.options import watched
 from repro.traces.exit_codes import ExitCode
 from repro.upstream import patches
 from repro.upstream.edits import edited
@@ -37,6 +39,31 @@ class Sides:
     buggy: Target
     clean: Target | None
     releases: tuple[str, ...]
+
+
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "script", parents=[_handed_over()], help="a file that shows the bug with sglang and torch alone"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="instead of printing it")
+    parser = commands.add_parser("export", parents=[_handed_over()], help="a test in the form of sglang's own suite")
+    parser.add_argument("--sglang-test", type=Path, required=True, metavar="FILE.py", help="where to write it")
+
+
+def _handed_over() -> Parser:
+    """The options of every file that is checked before it is handed over."""
+    parser = Parser(add_help=False, parents=[watched()])
+    parser.add_argument("seed", type=Path, metavar="SEED.json")
+    cli.add_target(parser, "has the bug: the file must fail there")
+    parser.add_argument(
+        "--fixed", type=cli.target, metavar="T", help="has not: it must pass there (default: by the seed)"
+    )
+    parser.add_argument(
+        "--patch", type=Path, metavar="FILE.diff", help="instead of --fixed: the target with this patch"
+    )
+    cli.add_tries(parser, 3, "runs on each side before it is handed over")
+    parser.set_defaults(fresh=False)
+    return parser
 
 
 def go(options: argparse.Namespace, rig: Rig) -> ExitCode:

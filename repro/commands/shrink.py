@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 from contextlib import nullcontext
+from pathlib import Path
 
 from oracles.catalogue import judge_all, overall
 from repro.cases.codec import Seed, read
 from repro.cases.own_place import own_file
 from repro.cases.words import sentence
-from repro.commands.cli import BadInput, complain, say
+from repro.commands import cli
+from repro.commands.cli import BadInput, Commands, complain, count, positive, say
+from repro.commands.options import ran
 from repro.commands.run import opened
 from repro.shrinking.confirm import failure
 from repro.shrinking.replay import Outcome, line, outcome_of
@@ -18,6 +21,26 @@ from repro.shrinking.triage import Budget, TriageHooks
 from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Verdict, fingerprint
 from runners.targets.environments import lacks
+
+
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser("shrink", parents=[ran()], help="make a failing case small, towards the same failure")
+    parser.add_argument("seed", type=Path, metavar="SEED.json")
+    cli.add_target(parser)
+    parser.add_argument(
+        "--runs", type=count, default=200, metavar="N", help="the most runs to spend (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=positive, default=300.0, metavar="S", help="the most seconds to spend (default: %(default)g)"
+    )
+    cli.add_tries(parser, 3, "runs before and after it, in fresh processes")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="where the best so far is at any moment (default: SEED.small.json; SEED-2.small.json while "
+        "another process writes that)",
+    )
 
 
 def go(options: argparse.Namespace) -> ExitCode:

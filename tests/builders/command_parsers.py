@@ -7,12 +7,12 @@ from typing import Any
 
 from fuzz import __main__ as fuzz
 from reports import __main__ as reports
-from repro.commands import options as repro_options
+from repro import __main__ as repro
 from runners.commands import options as runners_options
 
 PARSERS = {
     "fuzz": fuzz.parser,
-    "repro": repro_options._parser,
+    "repro": repro.parser,
     "reports": reports._parser,
     "runners": runners_options._parser,
 }

@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from oracles.catalogue import judge_all, overall
+from repro.__main__ import options_of
 from repro.cases.case import Case
 from repro.cases.codec import read
 from repro.commands.bisect import go, wanted_of
-from repro.commands.options import options_of
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Trace
 from repro.upstream.fixes import FIXES, SEEDS

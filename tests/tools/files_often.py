@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oracles.catalogue import judge_all, overall
+from repro.__main__ import options_of
 from repro.cases.case import Target
 from repro.commands.bisect import wanted_of
-from repro.commands.options import options_of
 from repro.commands.script import FAILED, PASSED, sides_of
 from repro.upstream.fixes import SEEDS
 from repro.upstream.rig import Rig
