@@ -10,7 +10,7 @@ from fuzz.aiming import SPECULATIVE, Asked, pairs, smallest_of
 from repro.cases.case import Setup
 from repro.cases.launch import opened
 from repro.cases.options import OPTION
-from repro.cases.server_args import MAX_BS, NAMED, Argument, BadOption, close_to, text_of, value_of
+from repro.cases.server_args import MAX_BS, NAMED, Argument, BadOption, close_to, full_name, text_of, value_of
 
 # Options that are sizes: a server's are scaled down to what is drawn, as a case is to take a second.
 _SIZES = frozenset({"context_len", "slots", "capture_bs", "vocab_size", "hidden_size", "num_heads", "num_kv_heads"})
@@ -26,13 +26,6 @@ _IMPLIED = {
     "model_path": _MODEL,
     "speculative_draft_model_path": _MODEL,
 }
-_SHORT = {
-    "tp": "tp_size",
-    "dp": "dp_size",
-    "tensor_parallel_size": "tp_size",
-    "data_parallel_size": "dp_size",
-    "model": "model_path",
-}
 _MODELS_OWN = {("dtype", "auto"), ("kv_dtype", "auto"), ("kv_dtype", "bfloat16"), ("kv_dtype", "bf16")}
 
 
@@ -44,7 +37,7 @@ def like(
     that the campaign cannot do without is not driven."""
     values: dict[str, Any] = {}
     lines: list[str] = []
-    named = {_whole(argument.name, known): argument for argument in opened(arguments)}
+    named = {full_name(argument.name, [*known, *_IMPLIED]): argument for argument in opened(arguments)}
     others = 0
     for name, argument in named.items():
         option = NAMED.get(name)
@@ -68,14 +61,6 @@ def like(
     request, refused = _drivable(request, refuses)
     lines += [*refused, *([f"{others} other arguments: not driven"] if others else [])]
     return replace(request, lines=tuple(filter(None, lines)))
-
-
-def _whole(name: str, known: Collection[str]) -> str:
-    """The name that this short form means; as sglang's parser has it, the start of one name alone means that name."""
-    if name in known or name in NAMED or name in _SHORT:
-        return _SHORT.get(name, name)
-    begin = {other for other in (*known, *NAMED, *_IMPLIED) if other.startswith(name)}
-    return begin.pop() if len(begin) == 1 else name
 
 
 def _runners(values: Mapping[str, Any], named: Mapping[str, Argument]) -> tuple[str, ...]:

@@ -16,7 +16,21 @@ from functools import partial
 
 from oracles.catalogue import judge_all, overall
 from repro.cases.codec import BadSeed
-from repro.commands import bisect, fidelity, first, fixes, judge, ledger, patch_test, repairs, run, script, show, shrink
+from repro.commands import (
+    bisect,
+    concerns,
+    fidelity,
+    first,
+    fixes,
+    judge,
+    ledger,
+    patch_test,
+    repairs,
+    run,
+    script,
+    show,
+    shrink,
+)
 from repro.commands.cli import BadInput, Parser, ended, say
 from repro.fidelity.recording import BadRecording
 from repro.ledger.known import BadIssues
@@ -30,6 +44,7 @@ DESCRIPTION = """Replay, shrink, explain and hand over failing cases.
 Exit codes: 0 pass, 1 fail, 2 unknown, 3 an error of the harness or its input (docs/commands.md)."""
 COMMANDS = {
     "run": run.go,
+    "concerns": concerns.go,
     "judge": judge.go,
     "shrink": shrink.go,
     "fidelity": fidelity.go,
@@ -58,7 +73,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> Parser:
     top = Parser(prog="python -m repro", description=DESCRIPTION)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
-    for command in (run, judge, shrink, fixes, repairs, fidelity, bisect, first, patch_test, script, ledger, show):
+    for command in (
+        run,
+        concerns,
+        judge,
+        shrink,
+        fixes,
+        repairs,
+        fidelity,
+        bisect,
+        first,
+        patch_test,
+        script,
+        ledger,
+        show,
+    ):
         command.add_parser(commands)
     return top
 

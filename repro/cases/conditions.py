@@ -47,6 +47,11 @@ def condition(text: str) -> Callable[[Setup], bool]:
     raise BadCondition(f"{text!r}: {named} cannot be compared so")
 
 
+def names(text: str) -> tuple[str, ...]:
+    """The fields of a setup that the condition reads."""
+    return tuple(word for word in re.findall(r"\w+", text) if word in _KINDS)
+
+
 def _field(name: str) -> str:
     if name not in _KINDS:
         raise BadCondition(f"{name!r} is no field of a setup with one value")

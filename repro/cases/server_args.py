@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,13 @@ NAMED: Mapping[str, Option] = {
 }
 ADAPTS = -1  # the value of `adaptive` in a server's arguments, which do not say with how many steps it starts
 FILE_MAX = 1 << 20
+_SHORT = {
+    "tp": "tp_size",
+    "dp": "dp_size",
+    "tensor_parallel_size": "tp_size",
+    "data_parallel_size": "dp_size",
+    "model": "model_path",
+}
 _CLOSE, _ALIKE = 3, 0.75
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 _LAUNCH = re.compile(r"(?:^|/)python[0-9.]*$|^-m$|^sglang(?:\.launch_server|\.cli\.main)?$|^serve$|^-$")
@@ -66,6 +73,14 @@ def close_to(name: str, names: Iterable[str]) -> str:
     """The names that are meant, it may be, as the end of a sentence."""
     close = difflib.get_close_matches(name, sorted(set(names)), _CLOSE, _ALIKE)
     return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def full_name(name: str, known: Collection[str]) -> str:
+    """The name that this short form means; as sglang's parser has it, the start of one name alone means that name."""
+    if name in known or name in NAMED or name in _SHORT:
+        return _SHORT.get(name, name)
+    begin = {other for other in (*known, *NAMED) if other.startswith(name)}
+    return begin.pop() if len(begin) == 1 else name
 
 
 def value_of(option: Option, name: str, value: Any) -> Any:
@@ -120,9 +135,10 @@ def text_of(option: Option, value: Any) -> str:
     return f"{option.name}={value or 'auto' if option.field == 'kv_dtype' else value}"
 
 
-def arguments(text: str) -> list[Argument]:
-    """The arguments in a command line, a file of one, or a server's arguments as JSON or as its log has them. BadOption
-    if it is none of these, OSError if the file cannot be read."""
+def arguments(text: str, also: Collection[str] = ()) -> list[Argument]:
+    """The arguments in a command line, a file of one, or a server's arguments as JSON or as its log has them. also:
+    names that are read from a log besides those of options. BadOption if it is none of these, OSError if the file
+    cannot be read."""
     place = "--like"
     if (
         "\n" not in text
@@ -133,7 +149,7 @@ def arguments(text: str) -> list[Argument]:
     if text.lstrip().startswith("{"):
         return _of_json(text, place)
     if (start := text.find("ServerArgs(")) >= 0:
-        return _of_log(text[start:], place)
+        return _of_log(text[start:], place, (*NAMED, *_OTHERS, *also))
     return list(_of_flags(text.replace("\\\n", " "), place))
 
 
@@ -148,11 +164,11 @@ def _of_json(text: str, place: str) -> list[Argument]:
     return [Argument(name, value, place) for name, value in inner.items() if value is not None]
 
 
-def _of_log(text: str, place: str) -> list[Argument]:
+def _of_log(text: str, place: str, names: Collection[str]) -> list[Argument]:
     try:
         call = ast.parse(text[: _closed(text)], mode="eval").body
         assert isinstance(call, ast.Call)
-        values = {word.arg: ast.literal_eval(word.value) for word in call.keywords if word.arg in (*NAMED, *_OTHERS)}
+        values = {word.arg: ast.literal_eval(word.value) for word in call.keywords if word.arg in names}
     except (SyntaxError, ValueError, AssertionError, RecursionError) as error:
         raise BadOption(f"{place}: ServerArgs(...) is cut, or not as sglang logs it") from error
     return [Argument(str(name), value, place) for name, value in values.items() if value is not None]

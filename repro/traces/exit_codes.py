@@ -49,6 +49,11 @@ MEANINGS: Mapping[str, tuple[str, str, str]] = {
         "no mutant could be tried",
     ),
     "repro run": _REPLAY,
+    "repro concerns": (
+        "listed; with `--run`: every seed passed",
+        "with `--run`: a seed failed",
+        "with `--run`: a seed could not be judged",
+    ),
     "repro judge": _REPLAY,
     "repro shrink": ("the case does not fail", "the case fails; the smallest one is stored", "it could not be judged"),
     "repro show": ("every seed can be read", "", ""),
