@@ -59,8 +59,13 @@ help:
 	@echo 'make setup-cuda  releases of sglang with their own torch, 11 GB each [CUDA_TARGETS="0.5.13 ..."]'
 	@echo 'make clean       remove what was built in this checkout; releases stay in the cache'
 
-setup: $(STAMP)
+setup: $(STAMP) .venv/bin/eagleeye
 	@:
+
+# The console commands that pyproject.toml names.
+.venv/bin/eagleeye: pyproject.toml | $(STAMP)
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
 
 $(STAMP):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def carry_out(arguments: Sequence[str] | None) -> ExitCode:
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     if options.command == "issue":
         print(log(_issue(options)), end="")
         return ExitCode.PASS
@@ -86,9 +86,9 @@ def _summary(
         terminal.show(Console(), history, issues)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m reports", description="Show what was run and found.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+def parser() -> Parser:
+    top = Parser(prog="python -m reports", description="Show what was run and found.")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     page = commands.add_parser("html", help="write one self-contained HTML file")
     page.add_argument("--out", type=Path, required=True, metavar="FILE", help="where to write the report")
     pages = commands.add_parser("site", help="write a small static site: an index, a page a finding, badges")
@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "campaigns", type=Path, nargs="*", metavar="CAMPAIGN.json", help="what python -m fuzz run --json wrote"
         )
-    return parser
+    return top
 
 
 if __name__ == "__main__":

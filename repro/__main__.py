@@ -8,7 +8,6 @@ if __name__ == "__main__":
     while_imported()  # first of all: the imports below take a second
 
 import argparse
-import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -31,7 +30,7 @@ from repro.commands import (
     show,
     shrink,
 )
-from repro.commands.cli import BadInput, Parser, ended, say
+from repro.commands.cli import BadInput, Parser, ended, print_any_name, say
 from repro.fidelity.recording import BadRecording
 from repro.ledger.known import BadIssues
 from repro.shrinking.seed_file import InTheWay
@@ -111,8 +110,5 @@ def carry_out(arguments: Sequence[str] | None) -> ExitCode:
 
 
 if __name__ == "__main__":
-    for stream in (sys.stdout, sys.stderr):
-        # A file name may hold what the terminal cannot show.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    print_any_name()
     sys.exit(main())

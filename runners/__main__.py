@@ -14,10 +14,12 @@ from repro.commands.cli import ended
 from repro.ledger.known import BadIssues
 from repro.traces.exit_codes import ExitCode
 from runners.commands import conform, install, show
-from runners.commands.options import options_of
+from runners.commands.options import options_of, parser
 from runners.targets.environments import NotUsable
 from runners.targets.install import Pip, run_command, run_pip
 from runners.targets.venv import Run
+
+__all__ = ["COMMANDS", "main", "parser"]
 
 COMMANDS = {
     "install": install.install_releases,

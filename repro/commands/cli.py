@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import math
 import os
 import re
 import sys
 import tomllib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn, TypeAlias
 
 from repro.cases.case import Target
@@ -26,14 +29,22 @@ class BadInput(Exception):
     """The command line cannot be carried out; the text, one line, says why."""
 
 
+# What else a command's parser shows, by its usual name. Only the console command eagleeye sets it.
+SHOWN: ContextVar[Mapping[str, Mapping[str, Any]]] = ContextVar("SHOWN", default=MappingProxyType({}))
+
+
 class Parser(argparse.ArgumentParser):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, **SHOWN.get().get(options.get("prog") or "", {})})
+
     def error(self, message: str) -> NoReturn:
         # argparse would exit with 2, which here means UNKNOWN.
         raise BadInput(f"{message} (see {self.prog} --help)")
 
     def add_subparsers(self, **options: Any) -> Any:
         self.add_argument("--version", action=_Version, nargs=0, help="print eagleeye's version")
-        return super().add_subparsers(**options)
+        self.commands = super().add_subparsers(**options)
+        return self.commands
 
 
 class _Version(argparse.Action):
@@ -165,6 +176,13 @@ def say(text: str) -> None:
 def complain(text: str) -> None:
     with contextlib.suppress(OSError):  # a terminal that is gone
         print(f"error: {log_line(text)}", file=sys.stderr)
+
+
+def print_any_name() -> None:
+    """Have standard output and error replace what the terminal cannot show: a file name may hold it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def ended(work: Callable[[], int], *refusals: type[Exception], reader_left: ExitCode = ExitCode.ERROR) -> int:

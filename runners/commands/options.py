@@ -12,12 +12,12 @@ from repro.commands.cli import Parser, add_cluster, add_json, add_markdown
 
 def options_of(arguments: Sequence[str] | None, **functions: object) -> argparse.Namespace:
     """The options of the command line, sys.argv's if None is given, and these functions. BadInput."""
-    parser = _parser()
-    options, rest = parser.parse_known_args(arguments, argparse.Namespace(**functions))
+    top = parser()
+    options, rest = top.parse_known_args(arguments, argparse.Namespace(**functions))
     # argparse takes all positionals at the first of them: in `unpack BUNDLE --cache DIR RELEASE` it finds no release,
     # and leaves over what stands behind the option. Its parse_intermixed_args does not work with commands.
     if any(word.startswith("-") for word in rest) or (rest and "releases" not in options):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        top.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         options.releases = [*options.releases, *rest]
     if options.command == "bundle":
@@ -25,12 +25,12 @@ def options_of(arguments: Sequence[str] | None, **functions: object) -> argparse
     return options
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="python -m runners", description="Install, list, examine and find releases of sglang.")
-    parser.add_argument(
+def parser() -> Parser:
+    top = Parser(prog="python -m runners", description="Install, list, examine and find releases of sglang.")
+    top.add_argument(
         "--cache", type=Path, help="where releases are stored (default: EAGLEEYE_CACHE, else ~/.cache/eagleeye)"
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     install = commands.add_parser("install", help="install releases of sglang into the cache")
     install.add_argument("releases", nargs="+", metavar="RELEASE", help=f"adapted are {', '.join(ADAPTED)}")
     commands.add_parser("list", help="the installed releases")
@@ -52,8 +52,6 @@ def _parser() -> Parser:
     )
     unpack.add_argument("bundle", type=Path, metavar="BUNDLE")
     unpack.add_argument("releases", nargs="*", metavar="RELEASE", help="only these, where not all were carried")
-    # Also behind the command; if it is not there, the option in front of the command holds.
-    unpack.add_argument("--cache", type=Path, default=argparse.SUPPRESS, help="put them there")
     facts = commands.add_parser("facts", help="the table of runners, or the releases that are used for something")
     facts.add_argument("--releases", choices=sorted(USES), help="the releases with this use, in one line")
     conform = commands.add_parser(
@@ -70,4 +68,7 @@ def _parser() -> Parser:
     add_cluster(conform)
     path = commands.add_parser("path", help="the import path of an installed release")
     path.add_argument("release", metavar="RELEASE")
-    return parser
+    for command in dict(commands.choices).values():
+        # Also behind the command; if it is not there, the option in front of the command holds.
+        command.add_argument("--cache", type=Path, default=argparse.SUPPRESS, help="where releases are stored")
+    return top

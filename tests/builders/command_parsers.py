@@ -8,13 +8,13 @@ from typing import Any
 from fuzz import __main__ as fuzz
 from reports import __main__ as reports
 from repro import __main__ as repro
-from runners.commands import options as runners_options
+from runners import __main__ as runners
 
 PARSERS = {
     "fuzz": fuzz.parser,
     "repro": repro.parser,
-    "reports": reports._parser,
-    "runners": runners_options._parser,
+    "reports": reports.parser,
+    "runners": runners.parser,
 }
 
 

@@ -1,0 +1,84 @@
+"""The verbs of the console command eagleeye, by group: each stands for one command of the four packages."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Verb(NamedTuple):
+    """A verb, the package and the command that it stands for, one sentence, and the words of an example."""
+
+    name: str
+    package: str
+    command: str
+    sentence: str
+    example: str
+
+
+def verb(name: str, origin: str, sentence: str, example: str = "") -> Verb:
+    package, command = origin.split()
+    return Verb(name, package, command, sentence, f"eagleeye {name} {example}".rstrip())
+
+
+SEED = "repro/seeds/pr23037-stale-padding.json"
+BUG = f"{SEED} --target 0.5.10.post1/emulated"
+TWO = "--targets 0.5.13/emulated 0.5.13/cuda"
+FLAGS = "--release 0.5.16 --like '--speculative-algorithm EAGLE --page-size 16'"
+CAMPAIGN = "--target 0.5.23/emulated"
+GROUPS: dict[str, tuple[Verb, ...]] = {
+    "Find": (
+        verb("hunt", "fuzz hunt", "Fuzz two releases until each shows its first bug.", "--no-known-issues"),
+        verb("run", "fuzz run", "Draw cases, run them, judge them, keep what fails.", f"{CAMPAIGN} --set page_size=16"),
+        verb("check", "fuzz check", "Check a change of sglang for new failures.", "/src/sglang --base 0.5.23"),
+        verb(
+            "mutate", "fuzz mutate", "Change sglang in small places: which oracle notices?", f"{CAMPAIGN} --sample 300"
+        ),
+        verb("bench", "fuzz bench", "Measure cases a second, and each stage.", CAMPAIGN),
+    ),
+    "Reproduce": (
+        verb("replay", "repro run", "Run stored cases: which oracle fails, where, how often?", BUG),
+        verb("shrink", "repro shrink", "Make a failing case small, towards the same failure.", BUG),
+        verb("show", "repro show", "Say a stored case in words.", SEED),
+        verb("validate", "repro check", "Check that these files are seeds, and their cases valid.", SEED),
+        verb("schema", "repro schema", "Print the JSON Schema of a case.", "--table"),
+    ),
+    "Understand": (
+        verb("concerns", "repro concerns", "List the known bugs that a server's flags can meet.", FLAGS),
+        verb("first", "repro first", "Name the first wrong value, and the line of sglang that wrote it.", BUG),
+        verb("bisect", "repro bisect", "Find the release or commit that brought a failure.", f"{SEED} --to 0.5.13"),
+        verb("patch", "repro test", "Show what a patch does to seeds, before and after.", f"{BUG} --patch FILE.diff"),
+        verb("fixes", "repro fixes", "Show what each known fix does, with and without it.", "--installed"),
+        verb(
+            "repairs",
+            "repro repairs",
+            "Show that unfixed bugs pass with our patches.",
+            "multi-layer-stale-padding --diff",
+        ),
+        verb("judge", "repro judge", "Let today's oracles judge kept traces, without a run.", "out/TRACE.npz"),
+        verb("fidelity", "repro fidelity", "Say how far two targets agree on the same cases.", f"--drawn 300 {TWO}"),
+        verb("trace-paths", "repro paths", "List what a session records."),
+    ),
+    "Report": (
+        verb(
+            "report", "reports html", "Write the report of a ledger as one HTML file.", "--ledger DB --out report.html"
+        ),
+        verb("site", "reports site", "Write a static site with a page for each finding.", "--ledger DB --out site"),
+        verb("summary", "reports summary", "Print what was run and found.", "--ledger DB"),
+        verb("issue", "reports issue", "Print a finding as an issue for sglang.", SEED),
+        verb("script", "repro script", "Make a file that shows a bug with sglang and torch alone.", BUG),
+        verb("export", "repro export", "Make a test of sglang's own suite.", f"{BUG} --sglang-test test_bug.py"),
+        verb("ledger", "repro ledger", "Summarise, check and merge ledgers.", "show out/report/ledger.db"),
+    ),
+    "Set up": (
+        verb("install", "runners install", "Install releases of sglang into the cache.", "0.5.10.post1 0.5.23"),
+        verb("releases", "runners list", "List the installed releases."),
+        verb("doctor", "runners doctor", "Say what is usable, what is missing, and what adds it."),
+        verb("conform", "runners conform", "Try whether a release can be driven, runner by runner.", "latest"),
+        verb("facts", "runners facts", "Print the table of runners, or the releases of one use.", "--releases adapted"),
+        verb("import-path", "runners path", "Print the import path of an installed release.", "0.5.23"),
+        verb("environment", "runners environment", "Install a release with its own torch, for GPUs.", "0.5.23"),
+        verb("bundle", "runners bundle", "Pack releases for hosts without a package index.", "out/bundle 0.5.23"),
+        verb("unpack", "runners unpack", "Unpack a bundle into the cache.", "out/bundle"),
+    ),
+}
+VERBS = {each.name: each for group in GROUPS.values() for each in group}
