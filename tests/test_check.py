@@ -3,11 +3,13 @@ depends on the time."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -96,6 +98,7 @@ class World:
         self.fresh: list[tuple[Target, Case]] = []
         self.explained: list[Case] = []
         self.identity = "1"
+        self.judge: Callable[[Case, Trace], tuple[Verdict, ...]] = judge
 
     def run(self, target: Target, case: Case) -> Trace:
         self.runs.append((target, case))
@@ -126,7 +129,7 @@ class World:
         return Tools(
             pool=self.pool,
             lacks=lambda target: "" if target in self.behaviours else "is not installed",
-            judge=judge,
+            judge=self.judge,
             overall=overall,
             explaining=self.explaining,
             version=lambda target: "0.5.23",
@@ -197,7 +200,41 @@ def test_one_mistake_is_one_row_with_its_consequences_and_a_case_to_store(tmp_pa
     stored = loads(page.partition("```json\n")[2].partition("\n```")[0])
     assert stored == loads((tmp_path / "out" / f"{name}.json").read_text())
     # Steps behind the first wrong value are left out.
-    assert len(stored.case.steps) == 1 and f"repro run {name}.json --target {BRANCH}" in page
+    assert len(stored.case.steps) == 1 and f"repro run {name}.json --target ./branch@emulated" in page
+
+
+def test_files_and_log_are_for_a_reader_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = {name: tmp_path / name for name in ("junit", "sarif", "summary")}
+    words = [word for name, path in paths.items() for word in (f"--{name}", str(path))]
+    world = World(tmp_path, branch=failing("draft"))
+    code, page = world.check("--base", "0.5.23", "--annotate", *words, "--runners", "draft", "decode")
+    assert code is ExitCode.FAIL and paths["summary"].read_text() == page
+    assert {case.setup.runner for _, case in world.runs} == {"draft", "decode"}
+    root = ElementTree.fromstring(paths["junit"].read_text())
+    assert root.get("failures") == str(len(DRAFT_BACKENDS))
+    assert len(json.loads(paths["sarif"].read_text())["runs"][0]["results"]) == 1
+    log = capsys.readouterr().out
+    assert "\n::error title=eagleeye%3A staged::draft on triton" in log
+    assert "\npython -m repro run draft-triton-staged-rows-of-seq_lens.json --target ./branch@emulated\n" in log
+    assert str(tmp_path) not in log
+    with pytest.raises(BadInput, match="there is no such folder"):
+        world.check("--junit", str(tmp_path / "none" / "junit.xml"))
+
+
+def test_two_causes_of_the_same_name_have_a_file_each(tmp_path: Path) -> None:
+    def twice(case: Case) -> tuple[Termination, tuple[Failure, ...]]:
+        buffer = "first" if case.setup.backend == "triton" else "second"
+        return (Termination.DONE, (("staged", 0, buffer),)) if case.setup.runner == "draft" else good(case)
+
+    world = World(tmp_path, branch=twice)
+    world.judge = lambda case, trace: tuple(
+        dataclasses.replace(verdict, where="a plan", backend="triton") for verdict in judge(case, trace)
+    )
+    page = world.check("--base", "0.5.23")[1]
+    name = "draft-triton-staged-a-plan"
+    assert f"Case {name}.json" in page and f"repro run {name}-2.json" in page
+    stored = [loads((tmp_path / "out" / f"{name}{end}.json").read_text()) for end in ("", "-2")]
+    assert [seed.case.setup.backend for seed in stored] == ["triton", "flashinfer"]
 
 
 def test_what_the_base_shows_in_the_same_case_is_not_red_and_is_folded_away(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from fuzz.check.changed_lines import FILES_MAX, LINES_MAX, Line, changed_lines, naming
+from fuzz.check.location import Location
 from fuzz.check.plan import directed
-from fuzz.check.written import wrote
+from fuzz.check.written import Written, wrote
 from repro.cases.case import Case, Target
 from repro.traces.finding import Cell, Finding, Status, Verdict
 from repro.traces.trace import End, RecordedArray, Termination, Trace
@@ -47,7 +48,8 @@ def said(here: Trace, there: Trace | None, verdict: Verdict = VERDICT) -> str:
     def judge(case: Case, trace: Trace) -> list[Verdict]:
         return [verdict]
 
-    return wrote(finding, judge, lambda case: here, BASE if there else None, (lambda case: there) if there else None)
+    run_there = (lambda case: there) if there else None
+    return wrote(finding, judge, lambda case: here, BASE if there else None, run_there).text
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,14 @@ def test_changed_lines_that_name_the_buffer_are_told(tmp_path: Path) -> None:
     finding = Finding(case=CASE, target=BRANCH, verdict=VERDICT, failed=1, tried=1)
     changed = changed_lines(base, gone)
     said = wrote(finding, lambda case, trace: [VERDICT], lambda case: trace(written), None, None, changed)
-    assert said == f"Here it is written at {HERE}. {REMOVED}"
+    assert said == Written(
+        text=f"Here it is written at {HERE}. {REMOVED}", location=Location(file="sglang/a.py", line=12)
+    )
+    # Without a line that writes it, the one that stands where the change removed its buffer.
+    line = wrote(finding, lambda case, trace: [VERDICT], lambda case: trace({}), None, None, changed)
+    assert line.location == Location(file="sglang/srt/a.py", line=2)
+    line = wrote(finding, lambda case, trace: [VERDICT], lambda case: trace({}), None, None)
+    assert line.location is None
 
 
 def test_of_a_change_of_many_files_no_line_is_told(tmp_path: Path) -> None:

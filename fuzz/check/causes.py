@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from fuzz.check.location import Location
 from repro.cases.case import Case
 from repro.traces.finding import Finding, Verdict
 
@@ -30,11 +31,13 @@ class Failing:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
     """cases: those that it makes fail, the one that shows it first in front. finding: the first case that fails in a
-    fresh process too, and where it is stored. wrote: which line writes the wrong value, on the base and here."""
+    fresh process too, and where it is stored. wrote: which line writes the wrong value, on the base and here;
+    location: that of them to look at."""
 
     cases: tuple[Failing, ...]
     finding: Finding | None = None
     wrote: str = ""
+    location: Location | None = None
 
     @property
     def first(self) -> Verdict:

@@ -16,12 +16,14 @@ _FOLDERS = ("sglang/srt", "sglang/kernels")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """gone: whether it is the base's, by its number there, and not here any more."""
+    """gone: whether it is the base's, by its number there, and not here any more. here: the line of the changed file
+    that it is, or that stands in its place; 0 if that file has none."""
 
     file: str
     number: int
     text: str
     gone: bool = False
+    here: int = 0
 
 
 def changed_lines(base: Path, tree: Path) -> list[Line]:
@@ -33,11 +35,17 @@ def changed_lines(base: Path, tree: Path) -> list[Line]:
     return [line for file in differing for line in _of(file, base, tree)] if len(differing) <= FILES_MAX else []
 
 
+def named(buffer: str, lines: Sequence[Line]) -> list[Line]:
+    """The lines that name this buffer: those that are here, else those that are gone; none of them if they are many."""
+    every = [line for line in lines if re.search(rf"\b{re.escape(buffer)}\b", line.text)]
+    lasting = [line for line in every if not line.gone] or every
+    return lasting if len(lasting) <= LINES_MAX else []
+
+
 def naming(buffer: str, lines: Sequence[Line]) -> str:
     """In a sentence, the lines that name this buffer; empty if there are none, or many."""
-    named = [line for line in lines if re.search(rf"\b{re.escape(buffer)}\b", line.text)]
-    told = [line for line in named if not line.gone] or named
-    if not 0 < len(told) <= LINES_MAX:
+    told = named(buffer, lines)
+    if not told:
         return ""
     numbers: dict[str, list[str]] = {}
     for line in told:
@@ -54,8 +62,11 @@ def _of(file: Path, base: Path, tree: Path) -> Iterator[Line]:
     old, new = (_lines(root / file) for root in (base, tree))
     for tag, old_first, old_end, new_first, new_end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if tag != "equal":
-            yield from (Line(file=str(file), number=n + 1, text=new[n]) for n in range(new_first, new_end))
-            yield from (Line(file=str(file), number=n + 1, text=old[n], gone=True) for n in range(old_first, old_end))
+            for n in range(new_first, new_end):
+                yield Line(file=str(file), number=n + 1, text=new[n], here=n + 1)
+            here = min(new_first + 1, len(new))
+            for n in range(old_first, old_end):
+                yield Line(file=str(file), number=n + 1, text=old[n], gone=True, here=here)
 
 
 def _lines(path: Path) -> list[str]:

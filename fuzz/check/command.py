@@ -9,17 +9,21 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from fuzz.check.annotations import github_errors
 from fuzz.check.causes import Failing
 from fuzz.check.changed_lines import changed_lines
 from fuzz.check.compare import with_base, with_known_issues
 from fuzz.check.guard import Check, Checked, Compare, Ways
-from fuzz.check.plan import Plan, plan
+from fuzz.check.junit import junit
+from fuzz.check.location import Names, repository
+from fuzz.check.plan import Plan, pairs, plan
 from fuzz.check.results import Results
-from fuzz.check.summary import exit_code, lines, markdown
+from fuzz.check.sarif import sarif
+from fuzz.check.summary import comment, exit_code, lines, markdown
 from fuzz.check.touched import Touched, changes, ran, touched
-from fuzz.check.written import wrote
+from fuzz.check.written import Written, wrote
 from repro.cases import codec
-from repro.cases.atomic_file import append_text
+from repro.cases.atomic_file import append_text, write_text
 from repro.cases.case import Case, Target
 from repro.cases.codec import Seed
 from repro.cases.own_place import own_folder
@@ -64,8 +68,13 @@ def command_check(options: argparse.Namespace, tools: Tools) -> ExitCode:
     log = out / "worker.log"
     if options.markdown:
         append_text(options.markdown, "")  # a bad path shows at once
+    for path in filter(None, (options.junit, options.sarif, options.summary)):
+        if not path.absolute().parent.is_dir():
+            raise BadInput(f"{path}: there is no such folder")
     known = "the known issues of this release"
     every = plan(stored_seeds(SEEDS))
+    if options.runners:
+        every = every.of(pair for pair in pairs() if pair[0] in options.runners)
     of_change = (
         _touched(options.only_changed, target, base or target, every, tools, log) if options.only_changed else None
     )
@@ -80,7 +89,7 @@ def command_check(options: argparse.Namespace, tools: Tools) -> ExitCode:
             ways.expect([case.case.setup for case in failing])
             yield with_base(base, ways.run_fresh, tools.judge, Results(folder=tools.kept(base)))
 
-    def lines_of(findings: Sequence[Finding]) -> list[str]:
+    def lines_of(findings: Sequence[Finding]) -> list[Written]:
         changed = changed_lines(tools.source(base), tools.source(target)) if base else []
         with tools.pool(target, log, True) as here, tools.pool(base, log, True) if base else nullcontext() as there:
             run_there = there.run_fresh if there else None
@@ -92,6 +101,7 @@ def command_check(options: argparse.Namespace, tools: Tools) -> ExitCode:
             plan=every.of(of_change.pairs) if of_change else every,
             against=str(base or known),
             changed=of_change.reasons if of_change else (),
+            names=_names(target, tools.source(target)),
         ),
         opened=lambda: tools.pool(target, log, False),
         comparing=comparing,
@@ -101,11 +111,34 @@ def command_check(options: argparse.Namespace, tools: Tools) -> ExitCode:
         out=out,
         tell=say,
     ).run()
-    for line in lines(done):
+    _report(done, options)
+    return exit_code(done, options.unknown)
+
+
+def _report(done: Checked, options: argparse.Namespace) -> None:
+    for line in lines(done, elsewhere=options.annotate):
         say(line)
+    if options.annotate:
+        for line in github_errors(done):
+            print(line, flush=True)  # a command for the runner, of which only the texts in it are others'
     if options.markdown:
         append_text(options.markdown, markdown(done))  # other steps write on that page as well
-    return exit_code(done, options.unknown)
+    if options.summary:
+        write_text(options.summary, comment(done))
+    if options.junit:
+        write_text(options.junit, junit(done, options.unknown))
+    if options.sarif:
+        write_text(options.sarif, sarif(done, options.unknown))
+
+
+def _names(target: Target, source: Path) -> Names:
+    """The names for readers elsewhere of a target and what lies in it."""
+    if not target.is_checkout:
+        return Names()
+    root = repository(source)
+    folder = source.relative_to(root)
+    elsewhere = Target(f"./{root.name / folder}", target.engine)
+    return Names(folder="" if folder == Path() else str(folder), target=str(elsewhere))
 
 
 def _touched(named: Sequence[str], target: Target, base: Target, plan: Plan, tools: Tools, log: Path) -> Touched:

@@ -6,6 +6,7 @@ does not.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -13,7 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fuzz.check.causes import Cause, Failing, causes
+from fuzz.check.location import Names
 from fuzz.check.plan import Item, Pair, Plan
+from fuzz.check.written import Written
 from repro.cases import codec
 from repro.cases.case import Case, Setup, Target, problems
 from repro.cases.codec import Seed
@@ -67,7 +70,8 @@ class Checked:
     the plan that were run. judged: cases by pair. refused: items that this release cannot have, errors: pairs that the
     harness could not run, each with the reason. doubtful: items of which no case could be judged. old: failures that
     are not the change's, with the reason. unsure: failures of which nobody knows. gone: seeds that pass where they
-    used to fail. changed: what each changed file touches, where that is asked. stopped: whether it was interrupted."""
+    used to fail. changed: what each changed file touches, where that is asked. stopped: whether it was interrupted.
+    names: those that a reader on another machine has."""
 
     target: Target
     plan: Plan
@@ -85,6 +89,12 @@ class Checked:
     gone: list[str] = field(default_factory=list)
     changed: Sequence[str] = ()
     stopped: bool = False
+    names: Names = field(default_factory=Names)
+
+    def replay(self, cause: Cause) -> str:
+        """The command that replays a cause's case, for a reader who has its file and a checkout of his own."""
+        name = Path(cause.finding.seed).name if cause.finding else f"{cause.name}.json"
+        return f"python -m repro run {name} --target {shlex.quote(self.names.target or str(self.target))}"
 
     @property
     def unjudged(self) -> list[Pair]:
@@ -107,7 +117,7 @@ class Check:
     comparing: Callable[[Sequence[Failing]], AbstractContextManager[Compare]]
     judge: Callable[[Case, Trace], Sequence[Verdict]]
     overall: Callable[[Sequence[Verdict]], Status]
-    wrote: Callable[[Sequence[Finding]], Sequence[str]]
+    wrote: Callable[[Sequence[Finding]], Sequence[Written]]
     out: Path
     tell: Callable[[str], None] = print
 
@@ -193,12 +203,13 @@ class Check:
                     settled.setdefault(identity(verdict), False)
 
     def _name_causes(self, ways: Ways, every: Sequence[Cause]) -> None:
-        confirmed = []
+        confirmed: list[Cause] = []
         for cause in every:
             self.tell(f"new: {_names([cause.first])}: is tried in a fresh process")
             finding = self._confirmed(ways, cause)
             if finding:
-                path = self.out / f"{cause.name}.json"
+                same = sum(other.name == cause.name for other in confirmed)
+                path = self.out / f"{cause.name}{f'-{same + 1}' if same else ''}.json"
                 codec.write(path, Seed(about=about(finding), case=finding.case))
                 confirmed.append(replace(cause, finding=replace(finding, seed=str(path))))
             else:
@@ -207,7 +218,10 @@ class Check:
         if confirmed:
             self.tell("looking for the lines that write the wrong values")
             wrote = self.wrote([cause.finding for cause in confirmed if cause.finding])
-            self.checked.causes = [replace(cause, wrote=text) for cause, text in zip(confirmed, wrote, strict=True)]
+            self.checked.causes = [
+                replace(cause, wrote=line.text, location=line.location)
+                for cause, line in zip(confirmed, wrote, strict=True)
+            ]
 
     def _confirmed(self, ways: Ways, cause: Cause) -> Finding | None:
         """The first case that fails so in a fresh process, without the steps behind the failure if it can do without

@@ -8,9 +8,17 @@ from pathlib import Path
 
 from fuzz.check.causes import Cause
 from fuzz.check.guard import Checked
+from repro.cases import codec
+from repro.cases.codec import Seed
 from repro.cases.places import code, fenced
 from repro.cases.places import markdown as in_markdown
+from repro.shrinking.store import about
 from repro.traces.exit_codes import ExitCode
+from repro.traces.finding import Finding
+
+# GitHub takes 65,536 characters.
+COMMENT_MAX = 60_000
+_CASE = "\n<details><summary>Case "
 
 
 def exit_code(checked: Checked, unknown: str = "") -> ExitCode:
@@ -47,62 +55,86 @@ def _extent(checked: Checked) -> str:
     return f"{checked.target} against {checked.against}: {checked.done} setups, {judged}"
 
 
-def lines(checked: Checked) -> Iterator[str]:
-    """For a terminal."""
+def lines(checked: Checked, elsewhere: bool = False) -> Iterator[str]:
+    """For a terminal. elsewhere: for a log that is read on another machine, which has neither these files nor paths."""
     yield f"eagleeye: {headline(checked)}"
     yield _extent(checked)
     for cause in checked.causes:
         first = cause.first
-        yield f"FAIL {first.runner} on {', '.join(cause.backends)}: {first.oracle}: {_wrong(cause)}"
-        yield from (f"  {text}" for text in (cause.wrote, *_consequences(cause), _replay(checked, cause)) if text)
-    for title, texts in _doubts(checked):
+        yield f"FAIL {first.runner} on {', '.join(cause.backends)}: {first.oracle}: {wrong(cause)}"
+        again = checked.replay(cause) if elsewhere else _replay(checked, cause)
+        yield from (f"  {text}" for text in (cause.wrote, *_consequences(cause), again) if text)
+    for title, texts in doubts(checked):
         yield from (f"{title}: {text}" for text in texts)
     yield from (title for title, texts in _folded(checked) if texts)
 
 
 def markdown(checked: Checked) -> str:
-    return "\n".join(_page(checked)) + "\n"
+    return "\n".join(_parts(checked)) + "\n"
 
 
-def _page(checked: Checked) -> Iterator[str]:
-    yield from (f"## eagleeye: {headline(checked)}", "", f"{in_markdown(_extent(checked))}.")
-    if checked.causes:
-        yield from (
-            "",
-            "| runner | backends | oracle | first wrong | written | found by |",
-            "|---|---|---|---|---|---|",
-        )
-        for cause in checked.causes:
-            found_by = f"{cause.cases[0].item}{f' and {len(cause.cases) - 1} more' * (len(cause.cases) > 1)}"
-            first = cause.first
-            cells = (first.runner, ", ".join(cause.backends), first.oracle, _wrong(cause), found_by)
-            yield f"| {' | '.join(map(in_markdown, cells))} |"
+def comment(checked: Checked, bytes_max: int = COMMENT_MAX) -> str:
+    """The same page as GitHub takes it as a comment: where it is too long, folded cases go first, then other parts from
+    the last one on, and it says so."""
+    head, *parts = _parts(checked)
+    page = markdown(checked)
+    while len(page.encode()) > bytes_max and parts:
+        cases = [part for part in parts if part.startswith(_CASE)]
+        parts.remove((cases or parts)[-1])
+        page = "\n".join((head, *parts, "", "Some parts are left out here: the whole page has them.")) + "\n"
+    fits = page.encode()[:bytes_max].decode(errors="ignore")
+    return page if fits == page else fits[: fits.rfind("\n") + 1]
+
+
+def _parts(checked: Checked) -> Iterator[str]:
+    """The parts of the page, each of which can be shown without those behind it."""
+    yield "\n".join(_head(checked))
     for cause in checked.causes:
-        sentences = (cause.first.detail, cause.wrote, *_consequences(cause))
-        yield from ("", f"### {in_markdown(cause.name)}", "", "\n\n".join(map(in_markdown, filter(None, sentences))))
-        yield from _case(checked, cause)
-    for title, texts in _doubts(checked):
-        yield from ("", f"### {title}", "", *(f"- {in_markdown(text)}" for text in texts))
+        paragraphs = filter(None, (cause.first.detail, cause.wrote, *_consequences(cause)))
+        text = "\n\n".join(map(in_markdown, paragraphs))
+        yield f"\n### {in_markdown(cause.name)}\n\n{text}"
+        if cause.finding:
+            yield _case(checked, cause, cause.finding)
+    for title, texts in doubts(checked):
+        yield "\n".join(("", f"### {title}", "", *(f"- {in_markdown(text)}" for text in texts)))
     for title, texts in _folded(checked):
         if texts:
-            yield from ("", f"<details><summary>{title}</summary>", "")
-            yield from (*(f"- {in_markdown(text)}" for text in texts), "", "</details>")
+            folded = "\n".join(f"- {in_markdown(text)}" for text in texts)
+            yield f"\n<details><summary>{title}</summary>\n\n{folded}\n\n</details>"
 
 
-def _case(checked: Checked, cause: Cause) -> Iterator[str]:
+def _head(checked: Checked) -> Iterator[str]:
+    yield from (f"## eagleeye: {headline(checked)}", "", f"{in_markdown(_extent(checked))}.")
+    if checked.causes:
+        yield from ("", "| runner | backends | oracle | first wrong | line | found by |", "|---|---|---|---|---|---|")
+    for cause in checked.causes:
+        found_by = f"{cause.cases[0].item}{f' and {len(cause.cases) - 1} more' * (len(cause.cases) > 1)}"
+        first = cause.first
+        line = f"{checked.names.path(cause.location)}:{cause.location.line}" if cause.location else "-"
+        cells = (first.runner, ", ".join(cause.backends), first.oracle, wrong(cause), line, found_by)
+        yield f"| {' | '.join(map(in_markdown, cells))} |"
+
+
+def _case(checked: Checked, cause: Cause, finding: Finding) -> str:
     """The case itself: the folder that it is stored in may be gone when somebody reads this."""
-    if cause.finding is None:
-        return
-    name = Path(cause.finding.seed).name
-    yield from ("", f"<details><summary>Case {name}</summary>", "")
-    again = code(f"python -m repro run {name} --target {checked.target}")
-    yield from (f"Store it as {code(name)}, then {again}:", "")
-    yield from (fenced(Path(cause.finding.seed).read_text(), "json"), "", "</details>")
+    name = Path(finding.seed).name
+    again = f"Store it as {code(name)}, or take that file from the artifact; then {code(checked.replay(cause))}"
+    where = f", with this sglang at {code(checked.names.target.rpartition('@')[0])}" if checked.names.target else ""
+    case = fenced(codec.dumps(Seed(about=about(finding), case=finding.case)), "json")
+    return f"{_CASE}{name}</summary>\n\n{again}{where}:\n\n{case}\n\n</details>"
 
 
-def _wrong(cause: Cause) -> str:
+def wrong(cause: Cause) -> str:
+    """The first wrong value, in words."""
     first = cause.first
     return str(first.cell) if first.cell else first.where or first.detail
+
+
+def sentences(cause: Cause) -> Iterator[str]:
+    """The cause for a person, a sentence or two each: what is wrong, which line writes it, what else fails."""
+    first = cause.first
+    yield f"{first.runner} on {', '.join(cause.backends)}: {first.oracle}: {wrong(cause).rstrip('.')}."
+    yield from filter(None, (first.detail, cause.wrote, *_consequences(cause)))
 
 
 def _consequences(cause: Cause) -> Iterator[str]:
@@ -114,7 +146,7 @@ def _replay(checked: Checked, cause: Cause) -> str:
     return f"python -m repro run {cause.finding.seed} --target {checked.target}" if cause.finding else ""
 
 
-def _doubts(checked: Checked) -> Iterator[tuple[str, Sequence[str]]]:
+def doubts(checked: Checked) -> Iterator[tuple[str, Sequence[str]]]:
     """The reasons for which a check is doubtful."""
     errors = [f"{_pair(pair)}: {why}" for pair, why in checked.errors.items()]
     unjudged = [_pair(pair) for pair in checked.unjudged if pair not in checked.errors]

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from fuzz.check.changed_lines import Line, naming
+from fuzz.check.changed_lines import Line, named, naming
+from fuzz.check.location import Location, location
 from repro.cases.case import Target
 from repro.shrinking.confirm import Judge, Run
-from repro.shrinking.first_divergence import of_run
+from repro.shrinking.first_divergence import FirstDivergence, of_run
 from repro.shrinking.origin import Origin, origin, writes
 from repro.traces.finding import Finding
 from repro.traces.trace import Trace
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """text: a sentence or two; empty where nothing is known. location: the line to look at in the changed tree."""
+
+    text: str = ""
+    location: Location | None = None
+
+
 def wrote(
     finding: Finding, judge: Judge, here: Run, base: Target | None, there: Run | None, changed: Sequence[Line] = ()
-) -> str:
-    """In a sentence or two; empty where nothing is known. here, there: run a case with writes noted, on the changed
-    tree and on its base. changed: the lines in which these differ."""
+) -> Written:
+    """here, there: run a case with writes noted, on the changed tree and on its base. changed: the lines in which these
+    differ."""
     case, fingerprint = finding.case, finding.verdict.fingerprint
     trace = here(case)
     failures = [verdict for verdict in judge(case, trace) if verdict.fingerprint == fingerprint]
@@ -28,7 +38,18 @@ def wrote(
         texts = [_line(source, base, _last(there(case), source) if there else None)]
     if first.cell:
         texts.append(naming(first.cell.buffer, changed))
-    return " ".join(filter(None, texts))
+    return Written(text=" ".join(filter(None, texts)), location=_location(first, source, changed))
+
+
+def _location(first: FirstDivergence, source: Origin | None, changed: Sequence[Line]) -> Location | None:
+    """The line that wrote the value; else a changed one that names its buffer, that which raised, or that which left
+    the value in an earlier call."""
+    if source and source.writer and (writer := location(source.writer.place)):
+        return writer
+    for line in named(first.cell.buffer, changed) if first.cell else ():
+        if line.here:
+            return Location(file=line.file, line=line.here)
+    return location(first.place) or (location(source.left_at) if source else None)
 
 
 def _line(source: Origin, base: Target | None, theirs: str | None) -> str:

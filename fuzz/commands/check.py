@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fuzz.check.command import Explain, Tools, command_check
 from fuzz.check.guard import Ways
+from fuzz.check.plan import pairs
 from fuzz.check.results import Results
 from fuzz.check.touched import PACKAGE
 from oracles.catalogue import judge_all, overall
@@ -48,6 +49,13 @@ def add_parser(commands: Commands) -> None:
         metavar="FILES|REV",
         help="check only what runs these files of sglang, or those that differ from this git revision",
     )
+    parser.add_argument(
+        "--runners",
+        nargs="+",
+        choices=tuple(dict.fromkeys(runner for runner, _ in pairs())),
+        metavar="RUNNER",
+        help="check only these runners",
+    )
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     parser.add_argument(
         "--markdown",
@@ -55,6 +63,15 @@ def add_parser(commands: Commands) -> None:
         metavar="F",
         default=summary,
         help="write the table here (default: GITHUB_STEP_SUMMARY)",
+    )
+    parser.add_argument("--summary", type=Path, metavar="F", help="write the table here, short enough for a comment")
+    parser.add_argument("--junit", type=Path, metavar="F", help="write JUnit's XML here: a test case for each setup")
+    parser.add_argument("--sarif", type=Path, metavar="F", help="write SARIF 2.1.0 here: a result for each cause")
+    parser.add_argument(
+        "--annotate",
+        action="store_true",
+        default=os.environ.get("GITHUB_ACTIONS") == "true",
+        help="print annotations for GitHub (default: where GITHUB_ACTIONS is true)",
     )
     cli.add_out(parser, "findings and logs", "check")
     cli.add_timeout(parser)

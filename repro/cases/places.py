@@ -34,6 +34,20 @@ def log_line(text: str, length_max: int = LINE_MAX) -> str:
     return log(plain(text, length_max))
 
 
+def annotation(text: str, **properties: str | int) -> str:
+    """An error for GitHub's runner, which reads it in the log of a job. properties: file, line, title."""
+    parts = (f"{name}={_data(str(value), ':,')}" for name, value in properties.items())
+    return f"::error {','.join(parts)}::{_data(text)}"
+
+
+def _data(text: str, more: str = "") -> str:
+    """A part of such a command. more: characters that end a part."""
+    clean = log_line(text)
+    for character in f"%{more}":
+        clean = clean.replace(character, f"%{ord(character):02X}")
+    return clean
+
+
 def printed_json(form: object) -> str:
     """A form as JSON for a log: the same form, in other characters where they would say something there."""
     return json.dumps(form, indent=1).replace("##", "#\\u0023")
