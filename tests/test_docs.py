@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from repro.commands.verbs import VERBS
 from tests.builders.command_parsers import PARSERS, commands_of
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -81,6 +82,18 @@ def options_of(package: str) -> dict[str, frozenset[str]]:
     return {verb: frozenset(p._option_string_actions) for verb, p in commands_of(PARSERS[package]()).items()}
 
 
+def missing_verbs(text: str) -> Iterator[str]:
+    """A verb that eagleeye does not have, and options that the verb does not have."""
+    if typed := re.match(r"(?:\$ )?(?:\.venv/bin/)?eagleeye ([a-z][a-z-]*)(.*)", text):
+        name, words = typed.groups()
+        if name in VERBS:
+            known = options_of(VERBS[name].package)[VERBS[name].command]
+            used = re.findall(r"(?<!\S)\[?(--[a-z][a-z0-9-]*)", words)
+            yield from (f"eagleeye {name} {option}" for option in used if option not in known)
+        else:
+            yield f"eagleeye {name}"
+
+
 def missing_commands(text: str) -> Iterator[str]:
     """Commands of ours with a verb or an option that they do not have, and modules that are not there."""
     for module, words in COMMAND.findall(text):
@@ -141,12 +154,13 @@ def test_a_page_that_is_too_large_is_noticed(text: str) -> None:
     assert not list(too_large(f"| {'b' * 200} | [a](https://example.org/{'c' * 200}) |"))
 
 
+CHECKS = (missing_paths, missing_commands, missing_verbs, missing_names)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
 def test_a_page_names_what_exists(page: Path) -> None:
     spans = in_pages(page.read_text())
-    missing = [
-        name for span in spans for check in (missing_paths, missing_commands, missing_names) for name in check(span)
-    ]
+    missing = [name for span in spans for check in CHECKS for name in check(span)]
     assert missing + list(missing_links(page, page.read_text())) + list(missing_classes(page.read_text())) == []
 
 
@@ -172,13 +186,15 @@ def test_docstrings_and_comments_name_what_exists() -> None:
         "`python -m repro run SEED.json --upside-down`",
         "`python -m tests.nowhere`",
         "```\npython -m fuzz run --target T --sideways\n```",
+        "`eagleeye fly`",
+        "`.venv/bin/eagleeye replay SEED.json --upside-down`",
         "`make nothing`",
         "`EAGLEEYE_NOTHING=1`",
     ],
 )
 def test_what_does_not_exist_is_noticed(text: str) -> None:
     spans = in_pages(text + "\n")
-    assert [name for span in spans for c in (missing_paths, missing_commands, missing_names) for name in c(span)]
+    assert [name for span in spans for check in CHECKS for name in check(span)]
 
 
 def test_a_class_of_another_file_is_noticed() -> None:

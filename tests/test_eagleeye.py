@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import subprocess
 import sys
@@ -46,6 +47,15 @@ def test_the_help_of_a_verb(verb: Verb, capsys: pytest.CaptureFixture[str]) -> N
     assert f"\n{verb.sentence}\n" in text and text.endswith(f"example: {verb.example}\n")
     # Its package shows its own words, as before.
     assert commands_of(PARSERS[verb.package]())[verb.command].prog == f"python -m {verb.package} {verb.command}"
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=list(VERBS))
+def test_every_option_has_a_help_that_names_its_default(verb: Verb) -> None:
+    for option in commands_of(PARSERS[verb.package]())[verb.command]._actions:
+        if option.option_strings:
+            assert option.help, option
+            if option.default not in (None, "", False, True, argparse.SUPPRESS) and option.default != []:
+                assert option.help == argparse.SUPPRESS or "default" in option.help, option
 
 
 def test_the_overview_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,7 +103,8 @@ def add_targets(parser: Parser, meaning: str = TARGET, *, required: bool = True)
     )
 
 
-def add_engine(parser: Parser, meaning: str | None = None) -> None:
+def add_engine(parser: Parser, meaning: str = "the engine that runs the releases") -> None:
+    meaning += " (default: %(default)s)"
     parser.add_argument("--engine", choices=ENGINES_DRIVEN, default=ENGINES_DRIVEN[0], help=meaning)
 
 

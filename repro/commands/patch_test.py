@@ -31,7 +31,7 @@ def add_parser(commands: Commands) -> None:
     cli.add_target(parser, f"with --patch: {TARGET}", required=False)
     parser.add_argument("--pr-base", type=Path, metavar="PATH", help="import path of a checkout without the change")
     parser.add_argument("--pr-head", type=Path, metavar="PATH", help="import path of a checkout with it")
-    cli.add_engine(parser, "with --pr-base and --pr-head")
+    cli.add_engine(parser, "with --pr-base and --pr-head: the engine that runs them")
     cli.add_tries(parser, 3, "runs of each seed on each side")
     parser.add_argument("--no-guards", dest="guards", action="store_false", help="without all other stored seeds")
     cli.add_json(parser, "the runs of each seed")
