@@ -24,6 +24,6 @@ def test_every_requirement_is_pinned_and_but_for_torch_has_hashes(path: Path) ->
 
 
 def test_workflows_use_actions_by_their_commits() -> None:
-    texts = [path.read_text() for path in sorted((PROJECT / ".github" / "workflows").glob("*.yml"))]
-    used = [line for text in texts for line in text.splitlines() if "uses:" in line]
-    assert used and all(re.fullmatch(r" +- uses: [\w/-]+@[0-9a-f]{40}  # v[\d.]+", line) for line in used)
+    paths = (*sorted((PROJECT / ".github" / "workflows").glob("*.yml")), PROJECT / "action.yml")
+    used = [line for path in paths for line in path.read_text().splitlines() if "uses:" in line]
+    assert used and all(re.fullmatch(r" +(?:- )?uses: [\w/-]+@[0-9a-f]{40}  # v[\d.]+", line) for line in used)
