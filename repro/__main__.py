@@ -18,6 +18,7 @@ from repro.cases.codec import BadSeed
 from repro.commands import (
     bisect,
     concerns,
+    explain,
     fidelity,
     first,
     fixes,
@@ -59,6 +60,7 @@ COMMANDS = {
 RIGGED: dict[str, Callable[[argparse.Namespace, Rig], ExitCode]] = {
     "bisect": bisect.go,
     "first": first.go,
+    "explain": explain.go,
     "test": patch_test.go,
     "script": script.go,
     "export": script.export,
@@ -82,6 +84,7 @@ def parser() -> Parser:
         fidelity,
         bisect,
         first,
+        explain,
         patch_test,
         script,
         ledger,

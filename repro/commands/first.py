@@ -41,12 +41,12 @@ def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
         verdicts = rig.judge(case, trace)
     status = rig.overall(verdicts)
     if status is Status.FAIL:
-        lines = list(_told(case, trace, verdicts))
+        lines = list(named_lines(case, trace, verdicts))
         matching = [verdict for verdict in verdicts if _is_own(seed, verdict)]
         for text in lines or ["it fails, and no oracle names a first wrong value"]:
             say(text)
         # An earlier one may be of another bug that the same release has.
-        of_own = list(_told(case, trace, matching)) if matching else []
+        of_own = list(named_lines(case, trace, matching)) if matching else []
         if of_own and of_own[0] != lines[0]:
             say("of the failure that the seed was stored for:")
             for text in of_own:
@@ -56,7 +56,7 @@ def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
     return of_status(status)
 
 
-def _told(case: Case, trace: Trace, verdicts: Sequence[Verdict]) -> Iterator[str]:
+def named_lines(case: Case, trace: Trace, verdicts: Sequence[Verdict]) -> Iterator[str]:
     """The first wrong value of these failures, and where it comes from if that is known."""
     source = origin(case, trace, verdicts)
     if source:

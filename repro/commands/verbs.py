@@ -45,6 +45,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
     "Understand": (
         verb("concerns", "repro concerns", "List the known bugs that a server's flags can meet.", FLAGS),
         verb("first", "repro first", "Name the first wrong value, and the line of sglang that wrote it.", BUG),
+        verb("explain", "repro explain", "Change one thing at a time: what does a failure need?", BUG),
         verb("bisect", "repro bisect", "Find the release or commit that brought a failure.", f"{SEED} --to 0.5.13"),
         verb("patch", "repro test", "Show what a patch does to seeds, before and after.", f"{BUG} --patch FILE.diff"),
         verb("fixes", "repro fixes", "Show what each known fix does, with and without it.", "--installed"),

@@ -27,6 +27,9 @@ class Write:
     last: int
     place: str
 
+    def reaches(self, row: int) -> bool:
+        return self.first <= row <= self.last
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
@@ -66,7 +69,7 @@ def writes(facts: Mapping[str, str], step: int) -> Iterator[Write]:
 
 
 def _last_over(writes: Sequence[Write], row: int) -> Write | None:
-    return next((write for write in reversed(writes) if write.first <= row <= write.last), None)
+    return next((write for write in reversed(writes) if write.reaches(row)), None)
 
 
 def _with_earlier_call(origin: Origin, case: Case, trace: Trace) -> Origin:

@@ -65,6 +65,7 @@ MEANINGS: Mapping[str, tuple[str, str, str]] = {
     "repro fidelity": ("the targets agree", "the targets disagree", "nothing could be compared"),
     "repro bisect": ("the range was found", "", "the case passes wherever it can be run"),
     "repro first": ("the case passes", "the case fails; the first wrong value was named", "it could not be judged"),
+    "repro explain": ("the case passes", "the case fails; the table was shown", "it could not be judged"),
     "repro test": (
         "every named seed is fixed, and nothing is worse",
         "a seed is not fixed, or something is worse",

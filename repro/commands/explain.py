@@ -1,0 +1,208 @@
+"""python -m repro explain: a failing case with one switch changed at a time, and the cause as far as that shows it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from repro.cases.atomic_file import write_text
+from repro.cases.case import Setup, Target
+from repro.cases.codec import Seed, read
+from repro.cases.places import log_line
+from repro.commands import cli
+from repro.commands.bisect import found_on, wanted_of
+from repro.commands.cli import TARGET, BadInput, Commands, complain, count, say
+from repro.commands.first import named_lines
+from repro.commands.options import watched
+from repro.ledger.known import Issue, load
+from repro.shrinking.first_divergence import of_run
+from repro.shrinking.origin import writes
+from repro.shrinking.replay import Outcome, line, outcome_of
+from repro.traces.exit_codes import ExitCode
+from repro.traces.finding import Status, Verdict
+from repro.upstream.backports import BY_NAME, edits_for
+from repro.upstream.explain import Row, Runs, State, conclusion, failure_of, summary, to_json, try_all
+from repro.upstream.patches import CANDIDATE_PATCHES
+from repro.upstream.rig import Rig, Wanted, named
+from repro.upstream.switches import BASE, Kind, Patch, Subject, Switch, patch_switch, switches
+from runners.targets.mended import counts_as
+
+# A GPU's races need several looks; without a GPU a case fails every time or never.
+TRIES = {"cuda": 5}
+
+
+def add_parser(commands: Commands) -> None:
+    meaning = "the case with one switch changed at a time, and the cause"
+    parser = commands.add_parser("explain", parents=[watched()], help=meaning)
+    parser.add_argument("seed", type=Path, metavar="SEED.json")
+    cli.add_target(parser, f"{TARGET} (default: that on which the seed was found)", required=False)
+    runs = "runs for each switch (default: 5 on cuda, else 1)"
+    parser.add_argument("--tries", type=count, metavar="K", help=runs)
+    most = "the most known patches to try, likeliest first, each on a target of its own (default: %(default)s)"
+    parser.add_argument("--patches", type=count, default=5, metavar="N", help=most)
+    parser.add_argument("--without-first", action="store_true", help="without the first wrong write")
+    cli.add_json(parser, "the runs of each switch")
+    parser.set_defaults(fresh=False)
+
+
+def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
+    """The exit code of the case as it is. BadInput, BadSeed, Refused."""
+    seed = read(options.seed)
+    target = options.target or _found_target(seed)
+    if lack := rig.lacks(target):
+        raise BadInput(f"{target}: {lack}")
+    tries = options.tries or TRIES.get(target.engine, 1)
+    with rig.opened(target) as run:
+        outcome = outcome_of(options.seed, seed.case, target, run, rig.judge, rig.overall, tries)
+        verdict = failure_of(_stored(seed), outcome.runs)
+        if verdict is None:
+            (complain if outcome.errors else say)(line(outcome))
+            return outcome.exit_code
+        subject = _subject(seed, target, verdict, outcome, rig)
+        failure = subject.failure
+        baseline = _baseline(outcome, failure)
+        say(f"{options.seed} on {target}: {failure}: {baseline.failed} of {baseline.judged} runs")
+        known = list(_patches(options.seed, subject, verdict, rig))
+        patches = known[: options.patches]
+        rows = []
+        for row in try_all(rig, subject, list(_rows(seed.case.setup, patches, rig)), run, tries):
+            rows.append(row)
+            if row.runs.judged or row.runs.state is State.ERROR:
+                rig.tell(f"{row.switch.name}: {row.runs.state}")
+    paragraph = conclusion(rows, patches, baseline, len(known) - len(patches))
+    written = [] if options.without_first else list(_first(rig, subject, _base(rows)))
+    _show(rows, [*summary(rows), *written, paragraph])
+    code = ExitCode.ERROR if any(row.runs.state is State.ERROR for row in rows) else outcome.exit_code
+    if options.json:
+        form = {
+            "exit_code": code,
+            "seed": str(options.seed),
+            "target": str(target),
+            "failure": {"oracle": failure.oracle, "where": failure.where},
+            "failed": baseline.failed,
+            "judged": baseline.judged,
+            "tries": tries,
+            "switches": to_json(rows),
+            "summary": list(summary(rows)),
+            "first": written,
+            "conclusion": paragraph,
+        }
+        write_text(options.json, json.dumps(form, indent=1) + "\n")
+    return code
+
+
+def _found_target(seed: Seed) -> Target:
+    if not found_on(seed):
+        raise BadInput("--target T: the seed does not say on which target it was found")
+    return Target.parse(str(seed.about["found"]))
+
+
+def _stored(seed: Seed) -> Wanted | None:
+    return wanted_of(seed) if seed.about.get("oracle") else None
+
+
+def _baseline(outcome: Outcome, failure: Wanted) -> Runs:
+    failed = sum(any(v.status is Status.FAIL and named(v) == str(failure) for v in run) for run in outcome.runs)
+    return Runs(state=State.FAILS, failed=failed, judged=len(outcome.runs))
+
+
+def _subject(seed: Seed, target: Target, verdict: Verdict, outcome: Outcome, rig: Rig) -> Subject:
+    """The subject, with the step that goes wrong: of the first wrong value, else in which the run ended badly, else the
+    last with requests."""
+    steps = [number for number, step in enumerate(seed.case.steps) if step.requests]
+    steps += [step for step in (outcome.ended.step, verdict.cell.step if verdict.cell else -1) if step >= 0]
+    toy = target.engine == "toy"
+    return Subject(
+        case=seed.case,
+        target=target,
+        failure=Wanted(oracle=verdict.oracle, where=verdict.where),
+        step=steps[-1],
+        besides=frozenset(named(v) for run in outcome.runs for v in run if v.status is Status.FAIL) - {named(verdict)},
+        releases=() if toy else rig.releases(target.engine),
+        counts_as="" if toy else counts_as(target),
+    )
+
+
+def _rows(setup: Setup, patches: Sequence[Patch], rig: Rig) -> Iterator[Switch]:
+    yield from switches(setup)
+    yield from (patch_switch(patch, rig) for patch in patches)
+
+
+def _patches(path: Path, subject: Subject, verdict: Verdict, rig: Rig) -> Iterator[Patch]:
+    """The known changes that have a place in these sources and concern this failure, the likeliest first: those of
+    known issues that name it, then of those that name its oracle, then of the others of its runner and backend."""
+    if subject.target.engine == "toy":
+        return
+    source, setup = rig.source(subject.target), subject.case.setup
+    issues = [
+        issue for issue in load() if issue.concerns(setup) and issue.holds_on(subject.counts_as, subject.target.engine)
+    ]
+    issues.sort(key=lambda issue: _distance(issue, setup, verdict))
+    owners: dict[str, Issue | None] = {patch.seed: None for patch in CANDIDATE_PATCHES if patch.seed == path.stem}
+    for issue in issues:
+        for name in issue.mended_by:
+            owners[name] = owners.get(name) or issue
+    for name, owner in owners.items():
+        backport = BY_NAME.get(name)
+        edits = edits_for(backport, lambda file: (source / file).read_text(encoding="utf-8")) if backport else ()
+        if backport and edits:
+            title, link = (owner.title, owner.link) if owner else ("", "")
+            yield Patch(name=name, why=backport.why, edits=edits, title=title, link=link)
+
+
+def _distance(issue: Issue, setup: Setup, verdict: Verdict) -> int:
+    oracle = f"{setup.runner}/{setup.backend} {verdict.oracle}"
+    by_oracle = oracle in {text.partition(": ")[0] for text in issue.explains}
+    return 0 if issue.names(setup, verdict) else 1 if by_oracle else 2
+
+
+def _base(rows: Sequence[Row]) -> Target | None:
+    """The release under a checkout, if the case does not fail so there."""
+    for row in rows:
+        if row.switch.name == BASE and row.runs.state in (State.PASSES, State.OTHERWISE):
+            return Target.parse(row.target)
+    return None
+
+
+def _first(rig: Rig, subject: Subject, base: Target | None) -> Iterator[str]:
+    """The first wrong write of this failure, in a run that notes writes; and the same row's in the base."""
+    with rig.noting(subject.target) as run:
+        trace = run(subject.case)
+    if not trace.ended.how.took_place:
+        yield "first wrong write: the case could not be run with writes noted"
+        return
+    verdicts = rig.judge(subject.case, trace)
+    matching = [v for v in verdicts if v.status is Status.FAIL and named(v) == str(subject.failure)]
+    if not matching:
+        yield "first wrong write: the case did not fail so with writes noted"
+        return
+    yield from list(named_lines(subject.case, trace, matching)) or ["no oracle names a first wrong value"]
+    cell = of_run(trace, matching).cell
+    if base and cell:
+        with rig.noting(base) as run:
+            trace = run(subject.case)
+        places = [w.place for w in writes(trace.facts, cell.step) if w.buffer == cell.buffer and w.reaches(cell.row)]
+        by = ", ".join(dict.fromkeys(places)) or "no line of sglang"
+        yield f"on {base}, row {cell.row} of {cell.buffer} is written in call {cell.step} by {by}"
+
+
+def _show(rows: Sequence[Row], texts: Sequence[str]) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="")
+    for heading in ("switch", "result", "fails so", "more"):
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        if row.runs.state is State.LEFT_OUT and row.switch.kind is not Kind.PATCH:
+            continue
+        count = f"{row.runs.failed} of {row.runs.judged}" if row.runs.judged else ""
+        cells = (row.switch.name, row.runs.state.value, count, row.detail)
+        # As Text, so that nothing in it is taken for markup.
+        table.add_row(*(Text(log_line(cell)) for cell in cells))
+    Console().print(table)
+    for text in texts:
+        say(text)
