@@ -17,6 +17,7 @@ from oracles.catalogue import judge_all, overall
 from repro.cases.codec import BadSeed
 from repro.commands import (
     bisect,
+    case,
     concerns,
     explain,
     fidelity,
@@ -45,6 +46,7 @@ Exit codes: 0 pass, 1 fail, 2 unknown, 3 an error of the harness or its input (d
 COMMANDS = {
     "run": run.go,
     "concerns": concerns.go,
+    "case": case.go,
     "judge": judge.go,
     "shrink": shrink.go,
     "fidelity": fidelity.go,
@@ -77,6 +79,7 @@ def parser() -> Parser:
     for command in (
         run,
         concerns,
+        case,
         judge,
         shrink,
         fixes,

@@ -1,0 +1,145 @@
+"""python -m repro case: a case of what a crashed server left, a table of its batches or its log."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fuzz.aiming import Asked, pairs, smallest_of
+from fuzz.like import like
+from repro.cases import codec
+from repro.cases.batches import BadEvidence, Batch, of_csv, of_log
+from repro.cases.bounded_file import read_text
+from repro.cases.case import RUNNERS, Target
+from repro.cases.codec import Seed
+from repro.cases.fitting import Notes, fitted, graph_sizes
+from repro.cases.launch import opened
+from repro.cases.options import CONTEXT_MAX, OPTION
+from repro.cases.release_list import NEWEST
+from repro.cases.server_args import FILE_MAX, MAX_BS, NAMED, Argument, BadOption, arguments, value_of, whole
+from repro.cases.words import sentence
+from repro.commands import cli
+from repro.commands.cli import BadInput, Commands, Parser, say
+from repro.commands.fixes import release
+from repro.traces.exit_codes import ExitCode
+from runners.targets.server_arguments import argument_names
+
+_BYTES_MAX = 1 << 24
+_LONGEST = 256
+_SIZES = ("capture_bs", "slots", "context_len")
+_PICKLED = (
+    "a crash dump is a pickle, which can run code when it is read, so it is not; take the batches from the server's "
+    "log: python -m repro case from-log FILE"
+)
+
+
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser("case", help="make a case of what a crashed server left")
+    sources = parser.add_subparsers(dest="source", required=True, metavar="SOURCE", parser_class=Parser)
+    for name, meaning in (
+        ("from-trace", "a CSV with the columns step, request, length and, where known, accepted"),
+        ("from-log", "the decode lines of sglang's log"),
+    ):
+        source = sources.add_parser(name, help=meaning)
+        source.add_argument("file", type=Path, metavar="FILE")
+        source.add_argument(
+            "--like", metavar="FLAGS|FILE", help="the server's flags (default: its ServerArgs in the log, if any)"
+        )
+        source.add_argument("--runner", choices=RUNNERS, help="default: the first one that such a server has")
+        source.add_argument(
+            "--release", type=release, default=NEWEST, metavar="R", help="whose flags they are (default: %(default)s)"
+        )
+        source.add_argument(
+            "--longest",
+            type=cli.count,
+            default=_LONGEST,
+            metavar="N",
+            help=f"make longer prefixes some N tokens, at most {CONTEXT_MAX} (default: %(default)s)",
+        )
+        source.add_argument("--out", type=Path, metavar="CASE.json", help="default: FILE.case.json")
+    refused = sources.add_parser("from-crash-dump", help="refused: such a dump can run code")
+    refused.add_argument("file", type=Path, metavar="DIR")
+
+
+def go(options: argparse.Namespace) -> ExitCode:
+    if options.source == "from-crash-dump":
+        raise BadInput(f"{options.file}: {_PICKLED}")
+    out = options.out or options.file.with_suffix(".case.json")
+    if out.exists():
+        raise BadInput(f"{out}: is there already; name another file with --out")
+    text = read_text(options.file, _BYTES_MAX)
+    try:
+        seed = _seed(options, text)
+    except BadEvidence as error:
+        raise BadInput(f"{options.file}: {error}") from error
+    except BadOption as error:
+        raise BadInput(str(error)) from error
+    codec.write(out, seed)
+    say(f"{out}: {sentence(seed.case)}")
+    for name, lines in seed.about.items():
+        for line in lines if isinstance(lines, tuple) else ():
+            print(f"  {name}: {line}")
+    return ExitCode.PASS
+
+
+def _seed(options: argparse.Namespace, text: str) -> Seed:
+    from_log = options.source == "from-log"
+    notes = Notes()
+    flags: list[Argument] = []
+    start = text.find("ServerArgs(") if from_log else -1
+    if options.like or start >= 0:
+        flags = opened(arguments(options.like or text[start : start + FILE_MAX]))
+    else:
+        notes.missing.append("the server's flags (--like): the setup is the smallest of its kind")
+    sizes = [argument for argument in flags if _is_size(argument)]
+    buckets, context = _sizes(sizes)
+    request = _asked([argument for argument in flags if argument not in sizes], options.release, notes)
+    setup = smallest_of(request, *next(pairs(request, options.runner or "", "")))
+    if not options.runner:
+        notes.guessed.append(f"runner: {setup.runner} (--runner names another)")
+    if "backend" not in request.values:
+        notes.guessed.append(f"backend: {setup.backend}, as the flags name none")
+    notes.scaled.append("the model: a tiny one with made weights")
+    batches: Sequence[Batch] = of_log(text) if from_log else of_csv(text, context)
+    if from_log:
+        notes.guessed.append("lengths: the tokens in use spread evenly; prefixes that requests share count once")
+        notes.missing.append("the batches between decode lines, of which sglang logs few (--decode-log-interval)")
+    if setup.dp_attention:
+        notes.missing.append("the batches of the other rank: it has none here")
+    longest = min(options.longest, CONTEXT_MAX)
+    case = fitted(setup, batches, notes, buckets=buckets, context=context, longest=longest)
+    return Seed(about={"from": f"{options.source} {options.file.name}", **notes.about()}, case=case)
+
+
+def _is_size(argument: Argument) -> bool:
+    return argument.name in MAX_BS or (argument.name in NAMED and NAMED[argument.name].field in _SIZES)
+
+
+def _sizes(flags: Sequence[Argument]) -> tuple[tuple[int, ...], int]:
+    """The buckets, and the context; empty and 0 where they are not said."""
+    buckets: tuple[int, ...] = ()
+    context = 0
+    for argument in flags:
+        try:
+            if argument.name in MAX_BS:
+                buckets = buckets or graph_sizes(whole(argument.value))
+            elif NAMED[argument.name].field == "capture_bs":
+                buckets = value_of(OPTION["capture_bs"], argument.name, argument.value)
+            elif NAMED[argument.name].field == "context_len":
+                context = whole(argument.value)
+        except ValueError as error:
+            raise BadOption(f"{argument}: {error}") from error
+    return buckets, context
+
+
+def _asked(flags: Sequence[Argument], version: str, notes: Notes) -> Asked:
+    """The aim of the flags that are no sizes."""
+    if not flags:
+        return Asked(runners=("draft",))
+    request = like(flags, argument_names([Target(version, "emulated")]))
+    for line in request.lines:
+        part = notes.scaled if "scaled down" in line else notes.missing
+        part.append(line.partition("; --set")[0])
+    return replace(request, lines=())
