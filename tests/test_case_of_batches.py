@@ -79,7 +79,7 @@ def test_prefixes_below_the_longest_stay(tmp_path: Path) -> None:
 def test_a_request_that_ended_leaves_its_slot(tmp_path: Path) -> None:
     seed = written(tmp_path, "step,request,length\n0,a,5\n0,b,6\n1,b,7\n1,c,8\n")
     assert batches_of(seed) == [[(1, 5, 0), (2, 6, 0)], [(2, 7, 0), (1, 8, 0)]]
-    assert "flags" in seed.about["missing"][0]
+    assert any("flags" in line for line in seed.about["missing"])
 
 
 def test_accepted_drafts_are_guessed_from_growth_where_the_runner_is_told(tmp_path: Path) -> None:
