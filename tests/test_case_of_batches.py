@@ -76,6 +76,25 @@ def test_prefixes_below_the_longest_stay(tmp_path: Path) -> None:
     assert seed.case.setup.context_len == 1004
 
 
+@pytest.mark.parametrize(
+    ("flags", "buckets"),
+    [
+        ("", (4,)),
+        ("--disable-cuda-graph-padding", (3,)),
+        ("--cuda-graph-max-bs 3", (3,)),
+        ("--cuda-graph-bs 1 8", (8,)),
+        ("--cuda-graph-max-bs 2", (2,)),
+    ],
+)
+def test_buckets_are_those_that_such_a_server_has(
+    flags: str, buckets: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = frozenset({"attention_backend", "disable_cuda_graph_padding"})
+    monkeypatch.setattr("repro.commands.case.argument_names", lambda targets: known)
+    text = "step,request,length\n0,a,5\n0,b,6\n0,c,6\n"
+    assert written(tmp_path, text, "--like", f"--attention-backend triton {flags}").case.setup.capture_bs == buckets
+
+
 def test_a_request_that_ended_leaves_its_slot(tmp_path: Path) -> None:
     seed = written(tmp_path, "step,request,length\n0,a,5\n0,b,6\n1,b,7\n1,c,8\n")
     assert batches_of(seed) == [[(1, 5, 0), (2, 6, 0)], [(2, 7, 0), (1, 8, 0)]]

@@ -115,7 +115,7 @@ def test_the_command_lists_and_hands_its_seeds_on(
     assert main(["concerns", "--like", flags, "--release", "0.5.23"]) == ExitCode.PASS
     text = capsys.readouterr().out
     assert f"  patch for 0.5.23: python -m repro repairs {PAGES} --diff" in text
-    assert "2 known bugs concern these flags, 0 may" in text
+    assert "known bugs that concern these flags: 2; that may, by what the flags do not say: 0" in text
     assert main(["concerns", "--like", flags, "--release", "0.5.23", "--run"]) == ExitCode.FAIL
     assert [path.name for path in runs[0].seeds] == [
         "draft-pages-end-at-the-context.json",

@@ -12,9 +12,19 @@ from repro.cases.options import BATCH_MAX, CONTEXT_MAX, SLOTS_MAX
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.setup import overhang_max
 
-# sglang's own batch sizes of graphs where a server speculates (0.5.23: arg_groups/cuda_graph_hook.py).
-_BUCKETS = (*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8))
+# sglang's batch sizes of graphs, with speculation and without (0.5.23: arg_groups/cuda_graph_hook.py).
+_SPECULATIVE = (*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8))
+_PLAIN = (1, 2, 4, 8, 12, *range(16, 257, 8))
 _NEAR = 64  # tokens before the end of the context within which a request keeps its distance to it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Sizes as the server's flags have them; empty and 0: not said. max_bs: the largest bucket."""
+
+    buckets: tuple[int, ...] = ()
+    max_bs: int = 0
+    context: int = 0
 
 
 @dataclass(slots=True)
@@ -31,29 +41,22 @@ class Notes:
         return {name: tuple(cut(line, 200) for line in lines) for name, lines in parts.items() if lines}
 
 
-def fitted(
-    setup: Setup, batches: Sequence[Batch], notes: Notes, *, buckets: Sequence[int], context: int, longest: int
-) -> Case:
-    """A case of these batches on a setup of this shape. buckets, context: as the server has them; empty and 0: not
-    known. longest: prefixes above so many tokens are made shorter. BadEvidence if no case can be made."""
+def fitted(setup: Setup, batches: Sequence[Batch], notes: Notes, sizes: Sizes, longest: int) -> Case:
+    """A case of these batches on a setup of this shape. longest: prefixes above so many tokens are made shorter.
+    BadEvidence if no case can be made."""
     if len(batches) > STEPS_MAX:
         notes.scaled.append(f"the last {STEPS_MAX} of {len(batches)} batches")
         batches = batches[-STEPS_MAX:]
     slots = _slots(batches)
     notes.guessed.append("request slots: the lowest free one for each new request; data: by request")
-    setup = replace(setup, capture_bs=_buckets(batches, buckets, notes))
+    setup = replace(setup, capture_bs=_buckets(setup, batches, sizes, notes))
     setup = replace(setup, slots=max(setup.max_bs, max(max(each.values()) for each in slots)))
-    batches, context = _shortened(batches, context, longest, setup.page_size, notes)
+    batches, context = _shortened(batches, sizes.context, longest, setup.page_size, notes)
     setup = _roomy(setup, max(row.length for batch in batches for row in batch.rows), context, notes)
     case = Case(setup=setup, steps=tuple(_steps(setup, batches, slots, notes)))
     if texts := problems(case):
         raise BadEvidence(f"{_place(texts[0], batches)}; leave out the batch, or change the flags")
     return case
-
-
-def graph_sizes(most: int) -> tuple[int, ...]:
-    """The buckets of a server whose largest is this one."""
-    return (*(bs for bs in _BUCKETS if bs < most), most)
 
 
 def _place(text: str, batches: Sequence[Batch]) -> str:
@@ -79,14 +82,18 @@ def _slots(batches: Sequence[Batch]) -> list[Mapping[str, int]]:
     return every
 
 
-def _buckets(batches: Sequence[Batch], buckets: Sequence[int], notes: Notes) -> tuple[int, ...]:
+def _buckets(setup: Setup, batches: Sequence[Batch], sizes: Sizes, notes: Notes) -> tuple[int, ...]:
     """The buckets that the batches use."""
-    if not buckets:
-        buckets = _BUCKETS
-        notes.guessed.append("buckets: sglang's own for speculation (--cuda-graph-bs says others)")
-    sizes = [len(batch.rows) for batch in batches if batch.graph] or [1]
-    every = [bs for bs in sorted(buckets) if bs <= BATCH_MAX]
-    used = sorted({min((bs for bs in every if bs >= size), default=max(every, default=1)) for size in sizes})
+    facts = RUNNER_FACTS[setup.runner]
+    batch_sizes = [len(batch.rows) for batch in batches if batch.graph] or [1]
+    every = sizes.buckets
+    if not every:
+        usual = _SPECULATIVE if facts.speculative else _PLAIN
+        usual = usual if setup.padded else tuple(range(1, BATCH_MAX + 1))
+        most = min(BATCH_MAX, sizes.max_bs or BATCH_MAX)
+        every = (*(bs for bs in usual if bs < most), most)
+        notes.guessed.append("buckets: sglang's usual ones; --cuda-graph-bs names others")
+    used = sorted({min((bs for bs in every if bs >= size), default=max(every)) for size in batch_sizes})
     notes.scaled.append(f"buckets: {', '.join(map(str, used))}, the ones that the batches use")
     return tuple(used)
 

@@ -14,7 +14,7 @@ from repro.cases.batches import BadEvidence, Batch, of_csv, of_log
 from repro.cases.bounded_file import read_text
 from repro.cases.case import RUNNERS, Target
 from repro.cases.codec import Seed
-from repro.cases.fitting import Notes, fitted, graph_sizes
+from repro.cases.fitting import Notes, Sizes, fitted
 from repro.cases.launch import opened
 from repro.cases.options import CONTEXT_MAX, OPTION
 from repro.cases.release_list import NEWEST
@@ -94,22 +94,22 @@ def _seed(options: argparse.Namespace, text: str) -> Seed:
     else:
         notes.missing.append("the server's flags (--like): the setup is the smallest of its kind")
     sizes = [argument for argument in flags if _is_size(argument)]
-    buckets, context = _sizes(sizes)
+    limits = _sizes(sizes)
     request = _asked([argument for argument in flags if argument not in sizes], options.release, notes)
     setup = smallest_of(request, *next(pairs(request, options.runner or "", "")))
     if not options.runner:
         notes.guessed.append(f"runner: {setup.runner} (--runner names another)")
     if "backend" not in request.values:
-        notes.guessed.append(f"backend: {setup.backend}, as the flags name none")
+        notes.guessed.append(f"backend: {setup.backend}, as the flags name none that is driven")
     notes.scaled.append("the model: a tiny one with made weights")
-    batches: Sequence[Batch] = of_log(text) if from_log else of_csv(text, context)
+    batches: Sequence[Batch] = of_log(text) if from_log else of_csv(text, limits.context)
     if from_log:
         notes.guessed.append("lengths: the tokens in use spread evenly; prefixes that requests share count once")
         notes.missing.append("the batches between decode lines, of which sglang logs few (--decode-log-interval)")
     if setup.dp_attention:
         notes.missing.append("the batches of the other rank: it has none here")
     longest = min(options.longest, CONTEXT_MAX)
-    case = fitted(setup, batches, notes, buckets=buckets, context=context, longest=longest)
+    case = fitted(setup, batches, notes, limits, longest)
     return Seed(about={"from": f"{options.source} {options.file.name}", **notes.about()}, case=case)
 
 
@@ -117,21 +117,19 @@ def _is_size(argument: Argument) -> bool:
     return argument.name in MAX_BS or (argument.name in NAMED and NAMED[argument.name].field in _SIZES)
 
 
-def _sizes(flags: Sequence[Argument]) -> tuple[tuple[int, ...], int]:
-    """The buckets, and the context; empty and 0 where they are not said."""
-    buckets: tuple[int, ...] = ()
-    context = 0
+def _sizes(flags: Sequence[Argument]) -> Sizes:
+    sizes = Sizes()
     for argument in flags:
         try:
             if argument.name in MAX_BS:
-                buckets = buckets or graph_sizes(whole(argument.value))
+                sizes = replace(sizes, max_bs=whole(argument.value))
             elif NAMED[argument.name].field == "capture_bs":
-                buckets = value_of(OPTION["capture_bs"], argument.name, argument.value)
+                sizes = replace(sizes, buckets=value_of(OPTION["capture_bs"], argument.name, argument.value))
             elif NAMED[argument.name].field == "context_len":
-                context = whole(argument.value)
+                sizes = replace(sizes, context=whole(argument.value))
         except ValueError as error:
             raise BadOption(f"{argument}: {error}") from error
-    return buckets, context
+    return sizes
 
 
 def _asked(flags: Sequence[Argument], version: str, notes: Notes) -> Asked:

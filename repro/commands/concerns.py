@@ -9,6 +9,7 @@ from pathlib import Path
 from repro.cases.case import Target
 from repro.cases.codec import Seed, read
 from repro.cases.places import log
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.server_args import BadOption, arguments
 from repro.commands import cli, run
 from repro.commands.cli import BadInput, Commands, say
@@ -46,8 +47,12 @@ def go(options: argparse.Namespace) -> ExitCode:
     for bug in bugs:
         for text in lines(bug, seeds):
             print(log(text))
-    open_ones = sum(bool(bug.depends) for bug in bugs)
-    say(f"{len(bugs) - open_ones} known bugs concern these flags, {open_ones} may, by what the flags do not say")
+    for text in dict.fromkeys(_undriven(of)):
+        say(text)
+    certain = sum(not bug.depends for bug in bugs)
+    say(
+        f"known bugs that concern these flags: {certain}; that may, by what the flags do not say: {len(bugs) - certain}"
+    )
     names = dict.fromkeys(name for bug in bugs for name in bug.seeds)
     if not options.run or not names:
         return ExitCode.PASS
@@ -75,6 +80,13 @@ def _runners(of: Server) -> Iterator[str]:
     for name, depends in of.runners.items():
         over = f" over {of.backends[name]}" if of.backends[name] else ""
         yield f"{name}{over}{f' (if {depends})' if depends else ''}"
+
+
+def _undriven(of: Server) -> Iterator[str]:
+    """Backends on which no bug can be known."""
+    for name, backend in of.backends.items():
+        if backend not in ("", *RUNNER_FACTS[name].backends):
+            yield f"{backend}: not driven, so that nothing is known of {name} and others over it"
 
 
 def lines(concern: Concern, seeds: Mapping[str, Seed]) -> Iterator[str]:
