@@ -14,13 +14,17 @@ from repro.cases import codec
 from repro.cases.case import Case, Request, Step, Target, problems
 from repro.cases.codec import Seed
 from repro.cases.release_list import NEWEST
+from repro.commands.bisect import wanted_of
+from repro.commands.explain import known_patches
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import End, Termination, Trace
 from repro.upstream.edits import Edit
 from repro.upstream.explain import Row, Runs, State, conclusion, failure_of, runs_of, summary, try_all
 from repro.upstream.fixes import SEEDS
+from repro.upstream.patches import CANDIDATE_PATCHES
 from repro.upstream.rig import Wanted
 from repro.upstream.switches import BASE, Kind, Patch, Subject, Switch, Variant, patch_switch, switches
+from runners.targets.environments import sglang_path
 from tests.builders import rigs
 from tests.test_repro_main import CASE
 
@@ -65,6 +69,7 @@ def test_without_a_graph_no_batch_is_replayed() -> None:
     every = tuple(Step(requests=tuple(Request(slot=s, seq_len=4, data=0) for s in six[:size])) for size in six)
     full = case_of("graph off", replace(SUBJECT, case=replace(CASE, steps=every))).setup
     assert (full.capture_bs, full.slots) == ((7,), 7)
+    assert "in each case" in str(switched("graph off", replace(SUBJECT, in_capture=True)))
     moves = replace(CASE, setup=replace(CASE.setup, runner="kv_move"))
     assert "replays no graph" in str(switched("graph off", replace(SUBJECT, case=moves)))
 
@@ -190,8 +195,8 @@ def test_the_cause_is_a_patch_that_mends_it_or_is_not_known() -> None:
     both = conclusion([row("patch a", State.PASSES), row("patch b", State.PASSES)], patches, once)
     assert "do not say which of them is the cause" in both
     none = conclusion([row("patch a", State.FAILS)], patches, once, untried=3)
-    assert none.startswith("The cause is not known: of the known patches a does not mend it. 3 more")
-    assert conclusion([], [], once) == "The cause is not known: no known patch concerns this failure here."
+    assert none.startswith("The cause is not known: no known patch that was tried mends it (a). Known")
+    assert conclusion([], [], once) == "The cause is not known: no known patch concerns it here."
     newer = [row("older release", State.PASSES, Kind.RELEASE)]
     assert "does not fail so on 0.5.12/emulated" in conclusion(newer, [], once)
     assert "with a chance of 33%" in conclusion([], [], replace(once, failed=1, judged=5))
@@ -218,6 +223,24 @@ def test_the_command_on_the_toy(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["explain", str(path), "--target", "clean/toy"]) == 0
     assert main(["explain", str(path)]) == 3
     assert "--target T" in capsys.readouterr().err
+
+
+@pytest.mark.emulated(NEWEST)
+def test_the_patch_of_a_seed_is_tried_whatever_the_file_is_called() -> None:
+    """Known issues lead to it: the oracle, the setup and the release say enough."""
+    used = replace(rigs.rig(lambda target, case: (DONE, [])), source=sglang_path)
+    target = Target(NEWEST, "emulated")
+    seeds = [patch.seed for patch in CANDIDATE_PATCHES if patch.release == NEWEST]
+    assert len(seeds) > 8
+    for name in seeds:
+        seed = codec.read(SEEDS / f"{name}.json")
+        setup, failure = seed.case.setup, wanted_of(seed)
+        verdict = replace(
+            FAILED, oracle=failure.oracle, where=failure.where, runner=setup.runner, backend=setup.backend
+        )
+        subject = Subject(case=seed.case, target=target, failure=failure, step=0, counts_as=NEWEST)
+        tried = [patch.name for patch in known_patches(Path("mine.json"), subject, verdict, used)]
+        assert name in tried[:5], (name, tried)
 
 
 @pytest.mark.slow

@@ -21,12 +21,14 @@ from repro.commands.cli import TARGET, BadInput, Commands, complain, count, say
 from repro.commands.first import named_lines
 from repro.commands.options import watched
 from repro.ledger.known import Issue, load
+from repro.ledger.rows import SEED
 from repro.shrinking.first_divergence import of_run
 from repro.shrinking.origin import writes
 from repro.shrinking.replay import Outcome, line, outcome_of
 from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Status, Verdict
-from repro.upstream.backports import BY_NAME, edits_for
+from repro.traces.trace import Termination
+from repro.upstream.backports import BY_NAME, Backport, edits_for
 from repro.upstream.explain import Row, Runs, State, conclusion, failure_of, summary, to_json, try_all
 from repro.upstream.patches import CANDIDATE_PATCHES
 from repro.upstream.rig import Rig, Wanted, named
@@ -68,7 +70,7 @@ def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
         failure = subject.failure
         baseline = _baseline(outcome, failure)
         say(f"{options.seed} on {target}: {failure}: {baseline.failed} of {baseline.judged} runs")
-        known = list(_patches(options.seed, subject, verdict, rig))
+        known = list(known_patches(options.seed, subject, verdict, rig))
         patches = known[: options.patches]
         rows = []
         for row in try_all(rig, subject, list(_rows(seed.case.setup, patches, rig)), run, tries):
@@ -126,6 +128,7 @@ def _subject(seed: Seed, target: Target, verdict: Verdict, outcome: Outcome, rig
         besides=frozenset(named(v) for run in outcome.runs for v in run if v.status is Status.FAIL) - {named(verdict)},
         releases=() if toy else rig.releases(target.engine),
         counts_as="" if toy else counts_as(target),
+        in_capture=outcome.ended.how is not Termination.DONE and outcome.ended.step < 0,
     )
 
 
@@ -134,7 +137,7 @@ def _rows(setup: Setup, patches: Sequence[Patch], rig: Rig) -> Iterator[Switch]:
     yield from (patch_switch(patch, rig) for patch in patches)
 
 
-def _patches(path: Path, subject: Subject, verdict: Verdict, rig: Rig) -> Iterator[Patch]:
+def known_patches(path: Path, subject: Subject, verdict: Verdict, rig: Rig) -> Iterator[Patch]:
     """The known changes that have a place in these sources and concern this failure, the likeliest first: those of
     known issues that name it, then of those that name its oracle, then of the others of its runner and backend."""
     if subject.target.engine == "toy":
@@ -144,16 +147,25 @@ def _patches(path: Path, subject: Subject, verdict: Verdict, rig: Rig) -> Iterat
         issue for issue in load() if issue.concerns(setup) and issue.holds_on(subject.counts_as, subject.target.engine)
     ]
     issues.sort(key=lambda issue: _distance(issue, setup, verdict))
-    owners: dict[str, Issue | None] = {patch.seed: None for patch in CANDIDATE_PATCHES if patch.seed == path.stem}
+    backports = {
+        patch.seed: Backport(name=patch.seed, why=patch.why, forms=(patch.edits,)) for patch in CANDIDATE_PATCHES
+    }
+    backports |= BY_NAME
+    owners: dict[str, Issue | None] = {path.stem: None}
     for issue in issues:
-        for name in issue.mended_by:
+        for name in (*issue.mended_by, *map(_seed_of, issue.probes)):
             owners[name] = owners.get(name) or issue
     for name, owner in owners.items():
-        backport = BY_NAME.get(name)
+        backport = backports.get(name)
         edits = edits_for(backport, lambda file: (source / file).read_text(encoding="utf-8")) if backport else ()
         if backport and edits:
             title, link = (owner.title, owner.link) if owner else ("", "")
             yield Patch(name=name, why=backport.why, edits=edits, title=title, link=link)
+
+
+def _seed_of(probe: str) -> str:
+    """The name of a probe's seed, which its candidate patch has, too."""
+    return probe.removeprefix(SEED).removesuffix(".json")
 
 
 def _distance(issue: Issue, setup: Setup, verdict: Verdict) -> int:

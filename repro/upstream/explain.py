@@ -156,13 +156,10 @@ def conclusion(rows: Sequence[Row], patches: Sequence[Patch], baseline: Runs, un
         texts.append("Each mends it alone, so these runs do not say which of them is the cause.")
     if not mending:
         names = ", ".join(row.switch.name.removeprefix("patch ") for row in tried)
-        texts.append(
-            f"The cause is not known: of the known patches {names} {'do' if len(tried) > 1 else 'does'} not mend it."
-            if tried
-            else "The cause is not known: no known patch concerns this failure here."
-        )
+        reason = f"no known patch that was tried mends it ({names})" if tried else "no known patch concerns it here"
+        texts.append(f"The cause is not known: {reason}.")
     if untried:
-        texts.append(f"{untried} more known patches concern this runner and were not tried (--patches).")
+        texts.append(f"Known patches of this runner that were not tried (--patches): {untried}.")
     texts += [
         f"It does not fail so on {row.target}: python -m repro bisect finds the change."
         for row in rows

@@ -43,7 +43,8 @@ class Variant:
 class Subject:
     """The failing case. failure: the one that is followed; besides: other failures of the same runs, as "oracle at
     where". step: the one in which it goes wrong. releases: those that can be used with the target's engine, oldest
-    first. counts_as: the release that known issues take the target for."""
+    first. counts_as: the release that known issues take the target for. in_capture: whether the run ends before the
+    first step."""
 
     case: Case
     target: Target
@@ -52,6 +53,7 @@ class Subject:
     besides: frozenset[str] = frozenset()
     releases: tuple[str, ...] = ()
     counts_as: str = ""
+    in_capture: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +205,8 @@ def _without_graph(subject: Subject) -> Variant | str:
     """No bucket fits a batch exactly, and none is padded: the session leaves every batch to eager."""
     if reason := _no_graph(subject):
         return reason
+    if subject.in_capture:
+        return "it fails before the first step, and graphs are captured in each case"
     setup = subject.case.setup
     if not RUNNER_FACTS[setup.runner].falls_back:
         return f"the {setup.runner} runner has no batches that it leaves to eager"
