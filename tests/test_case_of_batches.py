@@ -171,6 +171,8 @@ def test_a_bad_log_is_refused(text: str, place: str) -> None:
         ("step,request,length,accepted\n0,a,5,4\n", ["--like", FLAGS, "--runner", "draft_extend"]),
         ("step,request,length\n" + "".join(f"0,{n},5\n" for n in range(300)), []),
         (TRACE, ["--runner", "cpu_decode", "--like", f"{FLAGS}"]),
+        (TRACE, ["--runner", "round"]),
+        (TRACE, ["--out", "no/such/folder/case.json"]),
     ],
 )
 def test_bad_evidence_ends_in_a_line_and_nothing_is_written(
@@ -180,6 +182,11 @@ def test_bad_evidence_ends_in_a_line_and_nothing_is_written(
     assert main(["case", "from-trace", str(tmp_path / "server.txt"), *words]) == ExitCode.ERROR
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["server.txt"]
+
+
+def test_a_folder_is_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["case", "from-trace", str(tmp_path), "--out", str(tmp_path / "case.json")]) == ExitCode.ERROR
+    assert capsys.readouterr().err == f"error: {tmp_path}: Is a directory\n"
 
 
 def test_a_file_that_is_there_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from repro.cases.fitting import Notes, Sizes, fitted
 from repro.cases.launch import opened
 from repro.cases.options import CONTEXT_MAX, OPTION
 from repro.cases.release_list import NEWEST
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.server_args import FILE_MAX, MAX_BS, NAMED, Argument, BadOption, arguments, value_of, whole
 from repro.cases.words import sentence
 from repro.commands import cli
@@ -28,6 +29,8 @@ from runners.targets.server_arguments import argument_names
 
 _BYTES_MAX = 1 << 24
 _LONGEST = 256
+# A served runner makes its batches itself.
+_OF_BATCHES = tuple(name for name in RUNNERS if not RUNNER_FACTS[name].serves)
 _SIZES = ("capture_bs", "slots", "context_len")
 _PICKLED = (
     "a crash dump is a pickle, which can run code when it is read, so it is not; take the batches from the server's "
@@ -47,7 +50,7 @@ def add_parser(commands: Commands) -> None:
         source.add_argument(
             "--like", metavar="FLAGS|FILE", help="the server's flags (default: its ServerArgs in the log, if any)"
         )
-        source.add_argument("--runner", choices=RUNNERS, help="default: the first one that such a server has")
+        source.add_argument("--runner", choices=_OF_BATCHES, help="default: the first one that such a server has")
         source.add_argument(
             "--release", type=release, default=NEWEST, metavar="R", help="whose flags they are (default: %(default)s)"
         )
@@ -69,7 +72,12 @@ def go(options: argparse.Namespace) -> ExitCode:
     out = options.out or options.file.with_suffix(".case.json")
     if out.exists():
         raise BadInput(f"{out}: is there already; name another file with --out")
-    text = read_text(options.file, _BYTES_MAX)
+    if not out.parent.is_dir():
+        raise BadInput(f"{out.parent}: no such folder; make it, or name another file with --out")
+    try:
+        text = read_text(options.file, _BYTES_MAX)
+    except OSError as error:
+        raise BadInput(f"{options.file}: {error.strerror}") from error
     try:
         seed = _seed(options, text)
     except BadEvidence as error:
