@@ -28,7 +28,6 @@ BYTES_MAX = 1 << 20
 TEXT_MAX = 1000
 NAME_MAX = 100
 LATER = frozenset(option.field for option in OPTIONS if option.later)
-_OF_STEP = frozenset({"mirrored", "layout", "hidden", "elsewhere"})
 _PROBLEMS_SHOWN = 8
 
 AboutValue = str | tuple[str, ...] | Mapping[str, str]

@@ -83,4 +83,21 @@ BUFFER_PATCHES = (
             ),
         ),
     ),
+    CandidatePatch(
+        seed="round-tree-of-few-tokens",
+        oracle="ended",
+        release="0.5.23",
+        why="no accepted path has more nodes than the tree",
+        edits=(
+            Edit(
+                file=f"{_SPECULATIVE}eagle_worker_common.py",
+                function="_compact_accept_to_front",
+                old="s1 = accept_index.shape[1]",
+                new="""
+                    accept_index = accept_index[:, :nd]
+                    s1 = accept_index.shape[1]
+                """,
+            ),
+        ),
+    ),
 )
