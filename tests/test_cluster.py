@@ -302,7 +302,7 @@ class Unfit(SimulatedNodes):
 def test_a_cluster_without_a_usable_node_is_an_error_with_its_reason() -> None:
     nodes = Unfit(lambda most: 0, 0)
     campaign, told = run(nodes, 10)
-    assert campaign.stopped == "error" and "its eagleeye or Hypothesis is another one" in campaign.error
+    assert campaign.stopped == "error" and "its eagleeye or Hypothesis version differs" in campaign.error
     assert nodes.now >= ALONE_S and len(told.said) == 1
     assert exit_code([campaign]) == 3
 

@@ -236,7 +236,7 @@ def test_a_week_of_nightly_runs(tmp_path: Path) -> None:
     assert first.kind == "nightly" and first.ended
     summary_text = (tmp_path / "summary.md").read_text()
     assert summary_text.startswith("## eagleeye nightly: red")
-    assert f"new: finding:{STALE} on stale\\_padding/toy" in summary_text
+    assert f"new: finding:{STALE} on stale_padding/toy" in summary_text
     suite = ElementTree.parse(tmp_path / "junit.xml").getroot()[0]
     assert {part.get("name") for part in suite.iter("property")} == {"red"}
     # It is put down as known, and is measured on every target.

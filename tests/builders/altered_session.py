@@ -80,18 +80,18 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
     for module in _sources(setup.runner):
         for name in {"floats_each", "integers_each", "window"} & vars(module).keys():
             setattr(module, name, _altering(getattr(module, name), parts))
-    step_class = importlib.import_module("runners.sessions.step").Step
-    given = step_class._given
+    inputs_class = importlib.import_module("runners.sessions.inputs").Inputs
+    given = inputs_class._given
 
-    def altered(step: Any) -> dict[str, Array]:
-        arrays: dict[str, Array] = given(step)
-        for row, request in enumerate(step.requests):
+    def altered(inputs: Any) -> dict[str, Array]:
+        arrays: dict[str, Array] = given(inputs)
+        for row, request in enumerate(inputs.requests):
             name = _part(request.data, parts)
             if name in arrays:
-                arrays[name][row] = rows[name](arrays[name][row].copy(), step.captured.table)
+                arrays[name][row] = rows[name](arrays[name][row].copy(), inputs.captured.table)
         return arrays
 
-    step_class._given = altered
+    inputs_class._given = altered
     opened: RunCase = session.open_session(setup, target, watch)
     return opened
 
