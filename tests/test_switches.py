@@ -155,6 +155,23 @@ def test_another_bug_of_the_same_case_is_no_result_of_a_switch() -> None:
         assert runs_of(used, run, CASE, SUBJECT, 1).others == ("reference at outputs",)
 
 
+@pytest.mark.parametrize(
+    ("verdicts", "gone"),
+    [
+        ([PASSED, OTHER], True),
+        ([UNJUDGED, OTHER], False),
+        ([replace(FAILED, where="elsewhere")], False),
+        ([PASSED], True),
+        ([UNJUDGED], False),
+        ([FAILED], False),
+    ],
+)
+def test_a_failure_is_gone_where_its_oracle_judged_and_did_not_fail(verdicts: Sequence[Verdict], gone: bool) -> None:
+    used = rigs.rig(lambda target, case: (DONE, verdicts))
+    with used.opened(HERE) as run:
+        assert runs_of(used, run, CASE, SUBJECT, 2).gone is gone
+
+
 def test_what_must_be_on_is_what_passes_without() -> None:
     """A world with one bug: padding, an earlier step and the older release make it; topk does not matter."""
 
@@ -173,7 +190,8 @@ def test_what_must_be_on_is_what_passes_without() -> None:
     line, left_out = summary(rows)
     assert line == (
         "needs: padding, history; independent of: more than one request, topk > 1, num_steps > 2; "
-        "cannot be judged without: graph; fails so on: fa3; not on: flashinfer, 0.5.12.post1/emulated"
+        "cannot be judged without: graph; fails so on: fa3; not on: 0.5.12.post1/emulated; "
+        "fails otherwise on: flashinfer"
     )
     assert left_out.startswith("so already: page size 1, window off, ")
     assert "; not switched: newer release (no newer release is installed)" in left_out
@@ -181,9 +199,8 @@ def test_what_must_be_on_is_what_passes_without() -> None:
 
 def row(name: str, state: State, kind: Kind = Kind.PATCH) -> Row:
     switch = Switch(name=name, needed="", change=lambda subject: "", kind=kind)
-    return Row(
-        switch=switch, runs=Runs(state=state, failed=int(state is State.FAILS), judged=1), target="0.5.12/emulated"
-    )
+    runs = Runs(state=state, failed=int(state is State.FAILS), judged=1, gone=state is State.PASSES)
+    return Row(switch=switch, runs=runs, target="0.5.12/emulated")
 
 
 def test_the_cause_is_a_patch_that_mends_it_or_is_not_known() -> None:
@@ -199,6 +216,8 @@ def test_the_cause_is_a_patch_that_mends_it_or_is_not_known() -> None:
     assert conclusion([], [], once) == "The cause is not known: no known patch concerns it here."
     newer = [row("older release", State.PASSES, Kind.RELEASE)]
     assert "does not fail so on 0.5.12/emulated" in conclusion(newer, [], once)
+    base = [row(BASE, State.PASSES, Kind.RELEASE), row("patch a", State.FAILS)]
+    assert conclusion(base, patches, once) == "A change of the checkout brings it: 0.5.12/emulated does not fail so."
     assert "with a chance of 33%" in conclusion([], [], replace(once, failed=1, judged=5))
 
 

@@ -177,7 +177,7 @@ def _distance(issue: Issue, setup: Setup, verdict: Verdict) -> int:
 def _base(rows: Sequence[Row]) -> Target | None:
     """The release under a checkout, if the case does not fail so there."""
     for row in rows:
-        if row.switch.name == BASE and row.runs.state in (State.PASSES, State.OTHERWISE):
+        if row.switch.name == BASE and row.runs.gone:
             return Target.parse(row.target)
     return None
 

@@ -14,7 +14,7 @@ from repro.shrinking.replay import trouble
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Termination
 from repro.upstream.rig import Rig, Sighting, Wanted, named, sighting
-from repro.upstream.switches import Kind, Patch, Subject, Switch
+from repro.upstream.switches import BASE, Kind, Patch, Subject, Switch
 
 
 class State(StrEnum):
@@ -32,12 +32,14 @@ class State(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
     """The runs of a case on a target. failed: in how many of `judged` the failure was seen. others: the failures
-    besides, as "oracle at where". why: the reason where nothing could be judged."""
+    besides, as "oracle at where". gone: the followed oracle judged each run and did not fail. why: the reason where
+    nothing could be judged."""
 
     state: State
     failed: int = 0
     judged: int = 0
     others: tuple[str, ...] = ()
+    gone: bool = False
     why: str = ""
 
 
@@ -78,10 +80,14 @@ def runs_of(rig: Rig, run: Run, case: Case, subject: Subject, tries: int) -> Run
     doubt = next((seen.why for seen in sightings if seen.bad is None), "")
     if failed:
         return Runs(state=State.FAILS, failed=failed, judged=len(sightings))
+    judged = all(seen.bad is False for seen in sightings)
     if others:
-        return Runs(state=State.OTHERWISE, judged=len(sightings), others=others)
-    passes = all(status is Status.PASS or seen.bad is False for status, seen in zip(statuses, sightings, strict=True))
-    return Runs(state=State.PASSES if passes else State.UNKNOWN, judged=len(sightings), why=doubt.partition("; ")[0])
+        # A crash before the oracle has something to judge, or its failure elsewhere, does not show that it is gone.
+        gone = judged and not any(text.split(" at ")[0] == subject.failure.oracle for text in others)
+        return Runs(state=State.OTHERWISE, judged=len(sightings), others=others, gone=gone)
+    passes = judged or all(status is Status.PASS for status in statuses)
+    state = State.PASSES if passes else State.UNKNOWN
+    return Runs(state=state, judged=len(sightings), gone=judged, why=doubt.partition("; ")[0])
 
 
 def try_all(rig: Rig, subject: Subject, rows: Sequence[Switch], run: Run, tries: int) -> Iterator[Row]:
@@ -123,7 +129,7 @@ def summary(rows: Sequence[Row]) -> Iterator[str]:
     where else it fails."""
 
     def labels(kinds: Collection[Kind], *states: State) -> str:
-        of_kind = (row for row in rows if row.switch.kind in kinds and row.runs.state in states)
+        of_kind = [row for row in rows if row.switch.kind in kinds and row.runs.state in states]
         return ", ".join(dict.fromkeys(row.switch.needed or row.place for row in of_kind))
 
     case, elsewhere = (Kind.CASE,), (Kind.BACKEND, Kind.RELEASE)
@@ -134,7 +140,8 @@ def summary(rows: Sequence[Row]) -> Iterator[str]:
         ("cannot be judged without", labels(case, State.UNKNOWN)),
         ("not known of", labels(case, State.UNSUPPORTED, State.ERROR)),
         ("fails so on", labels(elsewhere, State.FAILS)),
-        ("not on", labels(elsewhere, State.PASSES, State.OTHERWISE)),
+        ("not on", labels(elsewhere, State.PASSES)),
+        ("fails otherwise on", labels(elsewhere, State.OTHERWISE)),
     )
     yield "; ".join(f"{head}: {text}" for head, text in clauses if text)
     left_out = [row for row in rows if row.runs.state is State.LEFT_OUT]
@@ -150,11 +157,15 @@ def conclusion(rows: Sequence[Row], patches: Sequence[Patch], baseline: Runs, un
     there was no time."""
     by_name = {f"patch {patch.name}": patch for patch in patches}
     tried = [row for row in rows if row.switch.kind is Kind.PATCH and row.runs.judged]
-    mending = [row for row in tried if row.runs.state in (State.PASSES, State.OTHERWISE)]
+    mending = [row for row in tried if row.runs.gone]
+    free = [row for row in rows if row.switch.kind is Kind.RELEASE and row.runs.gone]
+    base = next((row.target for row in free if row.switch.name == BASE), "")
     texts = [_mends(by_name[row.switch.name], row) for row in mending]
     if len(mending) > 1:
         texts.append("Each mends it alone, so these runs do not say which of them is the cause.")
-    if not mending:
+    if base:
+        texts.append(f"A change of the checkout brings it: {base} does not fail so.")
+    elif not mending:
         names = ", ".join(row.switch.name.removeprefix("patch ") for row in tried)
         reason = f"no known patch that was tried mends it ({names})" if tried else "no known patch concerns it here"
         texts.append(f"The cause is not known: {reason}.")
@@ -162,8 +173,8 @@ def conclusion(rows: Sequence[Row], patches: Sequence[Patch], baseline: Runs, un
         texts.append(f"Known patches of this runner that were not tried (--patches): {untried}.")
     texts += [
         f"It does not fail so on {row.target}: python -m repro bisect finds the change."
-        for row in rows
-        if row.switch.kind is Kind.RELEASE and row.runs.state in (State.PASSES, State.OTHERWISE)
+        for row in free
+        if row.switch.name != BASE
     ]
     if baseline.failed < baseline.judged:
         luck = (1 - baseline.failed / baseline.judged) ** baseline.judged
@@ -192,6 +203,7 @@ def to_json(rows: Sequence[Row]) -> list[dict[str, object]]:
             "failed": row.runs.failed,
             "judged": row.runs.judged,
             "others": list(row.runs.others),
+            "gone": row.runs.gone,
             "why": row.runs.why,
         }
         for row in rows
