@@ -83,10 +83,10 @@ def _runners(of: Server) -> Iterator[str]:
 
 
 def _undriven(of: Server) -> Iterator[str]:
-    """Backends on which no bug can be known."""
+    """Pairs of runner and backend that nobody can drive yet."""
     for name, backend in of.backends.items():
         if backend not in ("", *RUNNER_FACTS[name].backends):
-            yield f"{backend}: not driven, so that nothing is known of {name} and others over it"
+            yield f"{name} over {backend} is not driven: its bugs are unknown"
 
 
 def lines(concern: Concern, seeds: Mapping[str, Seed]) -> Iterator[str]:
