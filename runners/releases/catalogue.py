@@ -102,13 +102,7 @@ def parts(release: str, runner: str) -> Callable[..., Any]:
     """The functions that drive this runner in this release, by name: of the newest module of exceptions that is not
     newer, else of the runner's family, which is data, else of its adapter. NotDriven if this release does not have the
     runner."""
-    facts = RUNNER_FACTS[runner]
-    if facts.until and release_order(facts.until) < release_order(release):
-        raise NotDriven(f"sglang {release} is newer than {facts.until}, the last release that has the {runner} runner")
-    since = facts.since or OLDEST
-    if release_order(release) < release_order(since):
-        why = f"the oldest release in which the {runner} runner can be driven"
-        raise NotDriven(f"sglang {release} is older than {since}, {why}")
+    must_have(release, runner)
     folder = _folder(runner)
     exceptions = [module_of(folder, first) for first in _not_newer(release, folder)[-1:]]
     modules = [*exceptions, *(_import(f"{__package__}.{folder}.{name}") for name in ("family", "adapter"))]
@@ -119,6 +113,17 @@ def parts(release: str, runner: str) -> Callable[..., Any]:
         return getattr(owner, name, *default)
 
     return part
+
+
+def must_have(release: str, runner: str) -> None:
+    """NotDriven if this release does not have the runner, or nothing drives it there."""
+    facts = RUNNER_FACTS[runner]
+    if facts.until and release_order(facts.until) < release_order(release):
+        raise NotDriven(f"sglang {release} is newer than {facts.until}, the last release that has the {runner} runner")
+    since = facts.since or OLDEST
+    if release_order(release) < release_order(since):
+        why = f"the oldest release in which the {runner} runner can be driven"
+        raise NotDriven(f"sglang {release} is older than {since}, {why}")
 
 
 def adapter_name(release: str, runner: str) -> str:

@@ -112,6 +112,7 @@ def _opener(runner: str) -> OpenSession:
     facts = RUNNER_FACTS[runner]
     if facts.graph:
         return _replays
+    catalogue.must_have(RELEASE, runner)  # its module imports parts of sglang that other releases do not have
     opener: OpenSession = importlib.import_module(f"runners.sessions.{facts.session}").open_session
     return opener
 
