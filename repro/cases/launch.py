@@ -52,7 +52,7 @@ def flags(setup: Setup) -> list[str]:
         if option.part == TARGET and _is_of_model(option.field, setup) and (not option.later or option.is_set(setup))
     }
     printed.append(f"--json-model-override-args {shlex.quote(json.dumps(model))}")
-    ranked = setup.dp_attention or (not facts.graph and not facts.light)
+    ranked = setup.dp_attention or not (facts.graph or facts.light or facts.serves)
     return [
         *printed,
         *([_DRAFT] if drafted else []),
@@ -103,7 +103,7 @@ def _is_printed(field: str, setup: Setup, drafted: bool) -> bool:
     if field == "kv_splits":
         return setup.backend == "triton"
     if field == "capture_bs":
-        return RUNNER_FACTS[setup.runner].graph
+        return RUNNER_FACTS[setup.runner].graph or RUNNER_FACTS[setup.runner].serves
     return field in _ALWAYS or OPTION[field].is_set(setup)
 
 
