@@ -284,13 +284,15 @@ class _Working:
 
 
 def test_a_worker_that_does_not_start_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "no").mkdir()
+    # Found before an installed eagleeye, too.
+    (tmp_path / "no/fuzz").mkdir(parents=True)
+    (tmp_path / "no/fuzz/__init__.py").write_text("raise ImportError('broken here')\n")
     monkeypatch.setattr("fuzz.cluster.fan.PROJECT", tmp_path / "no")
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.chdir(tmp_path / "no")
     code, record = run(tmp_path / "out", "run", "--target", "clean/toy", "--cases", "3", "--workers", "2")
     assert (code, record.stopped, record.cases) == (3, "error", 0)
-    assert "no worker starts: exit 1: " in record.error and "No module named fuzz" in record.error
+    assert "no worker starts: exit 1: " in record.error and "broken here" in record.error
 
 
 def test_workers_keep_traces_beside_seeds(tmp_path: Path) -> None:
