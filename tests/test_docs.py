@@ -98,7 +98,7 @@ def missing_commands(text: str) -> Iterator[str]:
     """Commands of ours with a verb or an option that they do not have, and modules that are not there."""
     for module, words in COMMAND.findall(text):
         if module in PARSERS:
-            verbs, options = re.match(r" ?([a-z_|\\]*)(.*)", words).groups()  # type: ignore[union-attr]
+            verbs, options = re.match(r" ?([a-z_|\\]*)(.*)", words).groups()  # type: ignore[union-attr]  # the pattern matches any text
             for verb in filter(None, re.split(r"[\\|]+", verbs)):
                 known = options_of(module).get(verb)
                 if known is None:

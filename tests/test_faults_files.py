@@ -43,7 +43,7 @@ def test_a_device_made_for_this_is_not_replaced(tmp_path: Path) -> None:
         os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
         device.write_bytes(b"")
     except PermissionError:
-        pytest.skip("this user may make or open no devices")
+        pytest.skip("this user may make or open no devices")  # mknod needs root
     write_text(device, "text")
     assert device.is_char_device() and list(tmp_path.iterdir()) == [device]
 

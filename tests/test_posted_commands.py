@@ -83,7 +83,7 @@ def known() -> frozenset[str]:
 @pytest.mark.parametrize(("text", "expected"), POSTED, ids=[text.removeprefix(SERVER) for text, _ in POSTED])
 def test_a_posted_command_is_an_aim_or_is_refused(text: str, expected: str, known: frozenset[str]) -> None:
     def refuses(setup: object) -> str:
-        return engine_refuses(setup, "emulated")  # type: ignore[arg-type]
+        return engine_refuses(setup, "emulated")  # type: ignore[arg-type]  # any object with a setup's fields
 
     try:
         request = like(arguments(text), known, refuses)

@@ -51,7 +51,7 @@ def case_of(name: str, subject: Subject = SUBJECT) -> Case:
 
 
 def with_setup(**fields: object) -> Subject:
-    case = replace(CASE, setup=replace(CASE.setup, **fields))  # type: ignore[arg-type]
+    case = replace(CASE, setup=replace(CASE.setup, **fields))  # type: ignore[arg-type]  # fields are passed by name
     return replace(SUBJECT, case=case)
 
 

@@ -68,9 +68,9 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, bytes_max: int) -
         raise Damaged(f"{member.filename} does not have the {member.file_size} bytes that it states")
     array = io.BytesIO(content)
     # numpy has no types for its format.
-    if np.lib.format.read_magic(array) != (1, 0):  # type: ignore[no-untyped-call]
+    if np.lib.format.read_magic(array) != (1, 0):  # type: ignore[no-untyped-call]  # untyped in numpy
         raise Damaged(f"{member.filename} is no plain array")
-    shape, _, kind = np.lib.format.read_array_header_1_0(array)  # type: ignore[no-untyped-call]
+    shape, _, kind = np.lib.format.read_array_header_1_0(array)  # type: ignore[no-untyped-call]  # untyped in numpy
     if (shape, kind) != ((len(content) - array.tell(),), np.dtype(np.uint8)):
         raise Damaged(f"{member.filename} is no array of its bytes")
     return content[array.tell() :]

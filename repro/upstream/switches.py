@@ -185,7 +185,7 @@ def _changed(case: Case, **fields: object) -> Case:
 
 
 def _with_setup(case: Case, **fields: object) -> Case:
-    return dataclasses.replace(case, setup=dataclasses.replace(case.setup, **fields))  # type: ignore[arg-type]
+    return dataclasses.replace(case, setup=dataclasses.replace(case.setup, **fields))  # type: ignore[arg-type]  # by name
 
 
 def _sizes(case: Case) -> set[int]:
@@ -272,7 +272,7 @@ def _mirrored(subject: Subject) -> Variant | str:
 
 
 def _plain_steps(plain: Mapping[str, object], subject: Subject) -> Variant | str:
-    steps = tuple(dataclasses.replace(step, **plain) for step in subject.case.steps)  # type: ignore[arg-type]
+    steps = tuple(dataclasses.replace(step, **plain) for step in subject.case.steps)  # type: ignore[arg-type]  # by name
     return _valid(subject, dataclasses.replace(subject.case, steps=steps), f"{_shown(plain)} in each step already")
 
 

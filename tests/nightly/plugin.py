@@ -157,9 +157,9 @@ class Nightly:
                 item.user_properties += [(Color.RED.value, line) for line in text.splitlines()]
                 pytest.fail(text, pytrace=False)
             case Color.KNOWN:
-                pytest.xfail(text)
+                pytest.xfail(text)  # text names the known issue
             case Color.SKIPPED:
-                pytest.skip(text)
+                pytest.skip(text)  # text says why nothing was judged
 
     def release(self, target: Target) -> str:
         return release_under(target)

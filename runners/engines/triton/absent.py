@@ -243,7 +243,7 @@ class _Walk:
             return
         positional = values[: len(node.args)]
         named = dict(zip(keywords, values[len(node.args) :], strict=True))
-        bound = signature.bind_partial(*positional, **named)  # type: ignore[arg-type]
+        bound = signature.bind_partial(*positional, **named)  # type: ignore[arg-type]  # values of any type
         bound.apply_defaults()
         names = {name: _plain(value) for name, value in bound.arguments.items()}
         self.used = _translated(function, names, self.depth + 1)
