@@ -71,7 +71,7 @@ def carry_out(arguments: Sequence[str] | None) -> ExitCode:
     if options.command == "check":
         return check.command(options)
     if getattr(options, "probes", False):
-        os.environ[PROBES] = "1"  # for every worker, also those of other processes of ours
+        os.environ[PROBES] = "1"  # inherited by every worker process
     targets = tuple(dict.fromkeys(options.target))
     for target in targets:
         if lack := lacks(target):

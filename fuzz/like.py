@@ -14,11 +14,11 @@ from repro.cases.server_args import MAX_BS, NAMED, Argument, BadOption, close_to
 
 # Options that are sizes: a server's are scaled down to what is drawn, as a case is to take a second.
 _SIZES = frozenset({"context_len", "slots", "capture_bs", "vocab_size", "hidden_size", "num_heads", "num_kv_heads"})
-# What a campaign like the server's cannot do without.
+# Options without which a campaign is not like the server.
 _CORE = frozenset({"algorithm", "topk", "num_steps", "num_draft_tokens", "page_size"})
 # Arguments that say which runner is driven.
 _MULTI_LAYER, _EAGER, _RANKS = "enable_multi_layer_eagle", "disable_cuda_graph", "attn_dp_size"
-# What every setup has, or another option says.
+# Arguments that every setup has, or that another option covers.
 _MODEL = "a tiny Llama of made weights runs in its place"
 _IMPLIED = {
     "dp_size": "the ranks of data-parallel attention are two",

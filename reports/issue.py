@@ -37,10 +37,10 @@ RUNNERS = {
     "verify_eager_tree": "verify of a tree without a graph",
     "verify_eager_multi_layer": "multi-layer verify without a graph",
 }
-# What python -m repro bisect --json writes, as far as it is used here.
+# The fields of python -m repro bisect --json that are used here.
 _SPAN = {"first_bad", "last_good", "as_old_as", "last_bad", "first_fixed", "candidates"}
 _CANDIDATE = {"name", "failed", "runs", "skipped"}
-# Of each file that goes into the text.
+# Limit of each file that goes into the text.
 BYTES_MAX = 16 << 20
 # So many runs in fresh processes, all of which failed, rule out chance.
 FRESH_MIN = 2

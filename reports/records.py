@@ -16,7 +16,7 @@ from repro.ledger.run import check_of_replay
 from repro.traces.campaign import Campaign, CampaignFinding, Replay, loads
 from repro.traces.typed import BadRecord
 
-# Of a campaign's record: what it counted and its findings, with their cases.
+# A campaign's record: its counts and its findings, with their cases.
 _BYTES_MAX = 256 << 20
 
 

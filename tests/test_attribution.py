@@ -269,7 +269,7 @@ def test_a_refusal_is_where_its_row_says(refusal: Refusal) -> None:
     release, place = refusal.source.split()
     file, line = place.split(":")
     source = (sglang_path(Target(release, "emulated")) / "sglang" / file).read_text().splitlines()
-    # Of an older distribution's own words, the call that it refuses.
+    # The call that an older distribution refuses, in its own words.
     beginnings = [words[:20].replace("\\", "") for words in refusal.words.pattern.split("|")]
     beginnings = ["_cached_module.plan("] if refusal.older else beginnings
     assert any(words in source[int(line) - 1] for words in beginnings), source[int(line) - 1]

@@ -152,7 +152,7 @@ def test_which_files_runners_run_is_asked_once(tmp_path: Path) -> None:
     assert ran(folder, items(), run, print) == RAN
     assert len(asked) == cases
     assert ran(folder, items(), run, print) == RAN and len(asked) == cases
-    # Of another plan they may be others.
+    # Another plan may have others.
     assert set(ran(folder, items()[:1], run, print)) == {("draft", "triton")} and len(asked) > cases
 
 

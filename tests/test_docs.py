@@ -95,7 +95,7 @@ def missing_verbs(text: str) -> Iterator[str]:
 
 
 def missing_commands(text: str) -> Iterator[str]:
-    """Commands of ours with a verb or an option that they do not have, and modules that are not there."""
+    """Our commands with a verb or an option that they do not have, and modules that are not there."""
     for module, words in COMMAND.findall(text):
         if module in PARSERS:
             verbs, options = re.match(r" ?([a-z_|\\]*)(.*)", words).groups()  # type: ignore[union-attr]  # the pattern matches any text

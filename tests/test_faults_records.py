@@ -33,7 +33,7 @@ from tests.test_repro_main import CASE
 
 PROJECT = Path(__file__).resolve().parent.parent
 TRACE = toy_trace(CASE)
-# What a small file may cost a command that refuses it, beside what Python and numpy take.
+# The memory that a command may take to refuse a small file, beside Python's and numpy's.
 MEMORY_MAX = 3 << 30
 
 

@@ -26,7 +26,7 @@ Results = dict[str, list[str]]
 
 
 def both(folder: Path, environment: dict[str, str], *words: str) -> tuple[Results, Results]:
-    """The results of Triton's interpreter and of ours, by name."""
+    """The results of Triton's interpreter and of our own, by name."""
     command = [sys.executable, str(SCRIPT), str(folder), *words]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]

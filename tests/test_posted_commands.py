@@ -13,7 +13,7 @@ from runners.targets.server_arguments import argument_names
 
 SERVER = "python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B-Instruct "
 EAGLE = "--speculative-algorithm EAGLE --speculative-draft-model-path draft "
-# What is driven, and what the aim holds; or the refusal.
+# The runners driven and the aim's values; or the refusal.
 POSTED = [
     (
         SERVER + EAGLE + "--speculative-num-steps 5 --speculative-eagle-topk 8 --speculative-num-draft-tokens 64",

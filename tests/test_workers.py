@@ -69,7 +69,7 @@ def test_the_same_cases_and_findings_whatever_the_number_of_workers(tmp_path: Pa
     for finding in together.findings:
         assert (finding.failed, finding.tried) == (5, 5)
         assert Path(finding.seed).is_file()
-    # One form of each bug, and the one in which it was first seen: nobody else kept it too.
+    # One form of each bug, and the one in which it was first seen: no other worker kept it too.
     kept = [path.name for path in (tmp_path / "together" / "stale-padding-toy").iterdir()]
     assert len(kept) == 2 * len(together.findings)
 
@@ -88,7 +88,7 @@ def test_interrupted_workers_keep_and_tell_what_they_have(tmp_path: Path) -> Non
     arguments = ("--target", "stale_req_pool/toy", "--minutes", "5", "--workers", "2", "--out", "here")
     command = process(tmp_path, "run", *arguments)
     comes(lambda: any(tmp_path.glob("here/*/*.json")))
-    command.send_signal(signal.SIGTERM)  # which reaches nobody but the one that was started
+    command.send_signal(signal.SIGTERM)  # it reaches only the process that was started
     out, err = command.communicate(timeout=30)
     assert (command.returncode, err) == (1, ""), (out, err)
     (campaign,), _ = loads((tmp_path / "here" / "record.json").read_text())

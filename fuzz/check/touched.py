@@ -22,7 +22,7 @@ from repro.upstream.rig import Refused
 # What a traced session has among its facts (runners/sessions/mutation.py): the files of which it ran a function.
 FILES = "files"
 PACKAGE = "sglang"
-# How often it is said how far tracing is, in setups.
+# Setups between two progress lines.
 PROGRESS = 10
 
 # The files that each pair runs, by their path below the import path (sglang/srt/...).
@@ -66,7 +66,7 @@ def touched(changes: Sequence[Change], ran: Ran) -> Touched:
         else:
             why = "no runner runs it"
         if change.path:
-            mine |= {pair for pair, files in ran.items() if not files}  # nobody knows what those run
+            mine |= {pair for pair, files in ran.items() if not files}  # the files that those run are unknown
         pairs |= mine
         reasons.append(f"{change.name}: {why}")
     return Touched(pairs=frozenset(pairs), reasons=tuple(reasons))

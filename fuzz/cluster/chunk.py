@@ -112,7 +112,7 @@ class Cutter:
         self.ended = False
 
     def next(self) -> Chunk | None:
-        """The next chunk, which nobody else gets; None if there is nothing left, or nothing for now."""
+        """The next chunk, handed out once; None if there is nothing left, or nothing for now."""
         numbers, limit = self._ahead[: max(1, round(self._rounds))], self._whole.limit
         sizes = [room(limit, self._whole.cases_per_setup, number) for number in numbers]
         if self._left is not None:

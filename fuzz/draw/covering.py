@@ -110,7 +110,7 @@ def _with_more(row: Row, features: Sequence[str], random: Random) -> Row:
     return row
 
 
-# Of a generator only random() is the same in all versions of Python.
+# Only a generator's random() is the same in all versions of Python.
 def _one(choices: Sequence[T], random: Random) -> T:
     return choices[int(random.random() * len(choices))]
 

@@ -18,7 +18,7 @@ from repro.cases.runner_facts import RUNNER_FACTS
 _KEPT = 256
 DATA_MAX = 9999  # contents depend on every digit, and four of them are easy to read
 SHORT = 8  # tokens
-# Of new requests on pages, so many are drawn for one whose drafts meet the end of a page.
+# New requests on pages for each request whose drafts meet the end of a page.
 NEAR_ONE_IN = 3
 
 T = TypeVar("T")

@@ -78,7 +78,7 @@ def _beyond(setup: Setup, before: Step, after: Step) -> Moment:
     return replace(before, requests=_batch(setup.max_bs + 1, 1)), after
 
 
-# Of a setup, in the order in which a campaign's end says what is missing.
+# States of a setup, in the order in which a campaign reports the missing ones.
 OF_SETUPS = {
     "a tree": _of_setups(lambda setup: setup.topk > 1),
     "pages of several tokens": _of_setups(lambda setup: setup.page_size > 1),
@@ -87,7 +87,7 @@ OF_SETUPS = {
     "NEXTN": _of_setups(lambda setup: setup.algorithm == "NEXTN"),
     **{option.state: _of_option(option) for option in OPTIONS if option.state and not option.by_step},
 }
-# Of a step, or of what came before it.
+# States of a step, or of the steps before it.
 OF_STEPS = {
     "the largest bucket full of the longest requests": State(
         holds=_is_full,

@@ -40,7 +40,7 @@ SPARE_SLOTS_MAX = 4
 # A split has 32 tokens or more: requests longer than two of them are divided as sglang does by itself, since what a sum
 # over splits drops shows from the third on.
 TWO_SPLITS, SPLITS_OF_LONG = 2 * 32, (1, 8)
-# How often pages that a request can fill are drawn for once that any fitting ones are.
+# Draws of pages that a request can fill for each draw of any fitting page.
 FILLED = 3
 LIGHT_CONTEXT = 9 * 256  # a page of prefix and one for each of eight branches, of the largest size
 

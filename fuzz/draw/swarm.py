@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-# How one call differs from the call before it; fuzz/draw/moves.py says what each does.
+# Differences of one call from the call before it; fuzz/draw/moves.py says what each does.
 MOVES = ("grow", "shrink", "finish_and_reuse", "same", "alike", "one", "full")
 # How the length of a new request is chosen.
 LENGTHS = ("one", "short", "any", "page", "long", "limit")

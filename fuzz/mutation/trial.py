@@ -175,7 +175,7 @@ def _not_swapped(trace: Trace) -> bool:
 
 
 def _in_sglang(detail: str) -> bool:
-    """True if an exception came out of sglang: its code was called after the last frame of ours that builds."""
+    """True if an exception came out of sglang: its code was called after our last frame that builds."""
     frames = [line for line in detail.splitlines() if line.lstrip().startswith('File "')]
     ours = max((n for n, line in enumerate(frames) if "/runners/sessions/" in line), default=-1)
     return any("/sglang/" in line for line in frames[ours + 1 :])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 PUBLISHED = frozenset(Path(__file__).with_name("attribute_names.txt").read_text().split())
 
-# What a call may leave changed, by the attribute's name, or the last two of its path; and why.
+# Attributes that a call may leave changed, by name or by the last two names of the path, and why.
 LAST_CALL = {
     "forward_metadata": "attention's metadata of the last call",
     "forward_metadata_spec_decode_expand": "and that of its branches, on FlashAttention 3",

@@ -14,7 +14,7 @@ from repro.cases.options import OPTION, OPTIONS
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.server_args import ADAPTS, NAMED, Argument, BadOption, value_of
 
-# What makes a server have a runner that others have not.
+# Flags with which a server has a runner that others lack.
 OF_RUNNERS = {
     "multi_layer": "--enable-multi-layer-eagle",
     "cpu_decode": "--device cpu --enable-torch-compile",
@@ -27,7 +27,7 @@ _DRAFT = "--speculative-draft-model-path DRAFT_MODEL"
 _RANKS = "--tp-size 2 --dp-size 2"
 # The model's configuration, as a server can be told to change it.
 OVERRIDES = "json_model_override_args"
-# Of these the default is said, too.
+# Options that are printed at their default, too.
 _ALWAYS = frozenset({"backend", "dtype", "page_size", "context_len"})
 
 

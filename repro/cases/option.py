@@ -32,13 +32,13 @@ class Option:
     # Its name in sglang's ServerArgs, or in the model's configuration, in the newest release; and in older ones.
     name: str
     older: tuple[str, ...] = ()
-    # What it is an argument of: SERVER, TARGET, DRAFT or HARNESS.
+    # The owner of the argument: SERVER, TARGET, DRAFT or HARNESS.
     part: str = SERVER
     meaning: str
     # The values that a number, or a text, may have.
     bounds: tuple[int, int] | None = None
     choices: tuple[Any, ...] = ()
-    # What every setup needs, and what one needs where the option is not at its default.
+    # Needs of every setup, and needs of a setup whose option is not at its default.
     needs: tuple[Need, ...] = ()
     if_set: tuple[Need, ...] = ()
     # The values that are drawn; of options that came later, where they are set.
@@ -47,7 +47,7 @@ class Option:
     reversed: bool = False
     # Came after the first seeds: written, and part of a case's digest, only where it is not at its default.
     later: bool = False
-    # How people read it where it is set; {0} is the value.
+    # Words for people where it is set; {0} is the value.
     words: str = ""
     # The state of replays that it brings (fuzz/draw/states.py), and the fields of the smallest setup with it; empty:
     # the first value drawn. by_step: not every step of such a setup is in the state.

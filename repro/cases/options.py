@@ -18,7 +18,7 @@ from repro.cases.setup import Setup, overhang_max
 RUNNERS = tuple(RUNNER_FACTS)
 BACKENDS = tuple(BACKEND_FACTS)
 DTYPES = ("float32", "float16", "bfloat16")
-# Of a KV cache whose values are kept in fewer bits than the model's, as sglang names them.
+# Types of a KV cache with fewer bits than the model's, as sglang names them.
 KV_DTYPES = ("fp8_e4m3", "fp8_e5m2")
 # Triton multiplies blocks of them by no less than twice as many.
 KV_DTYPE_ABOVE = 16

@@ -184,7 +184,7 @@ def _closed(text: str) -> int:
     return len(text)
 
 
-# What else of a saved server chooses what is driven (fuzz/draw/aim.py).
+# Other settings of a saved server that choose what is driven (fuzz/draw/aim.py).
 _OTHERS = (*MAX_BS, "enable_multi_layer_eagle", "disable_cuda_graph")
 
 

@@ -6,7 +6,7 @@ from repro.cases.option import Need, refusals
 from repro.cases.options import KV_DTYPE_ABOVE, OPTIONS
 from repro.cases.setup import Setup
 
-# What options need of each other; asked once each is valid by itself.
+# Needs between options, checked once each is valid by itself.
 TOGETHER = (
     Need(lambda s, r, b: s.num_heads % s.num_kv_heads == 0, "num_heads is not a multiple of num_kv_heads"),
     # transformers refuses such a Llama configuration.

@@ -20,7 +20,7 @@ from repro.cases.atomic_file import written
 from repro.cases.bounded_file import read_bytes
 
 PLAIN = "biuf"
-# What a head may raise that is not what was expected.
+# Errors of a malformed head.
 MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError)
 _NAMES = ["body.npy", "head.npy"]
 _KINDS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)

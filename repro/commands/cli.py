@@ -29,7 +29,7 @@ class BadInput(Exception):
     """The command line cannot be carried out; the text, one line, says why."""
 
 
-# What else a command's parser shows, by its usual name. Only the console command eagleeye sets it.
+# Further texts of a command's parser, by its usual name. Only the console command eagleeye sets it.
 SHOWN: ContextVar[Mapping[str, Mapping[str, Any]]] = ContextVar("SHOWN", default=MappingProxyType({}))
 
 

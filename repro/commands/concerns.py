@@ -83,7 +83,7 @@ def _runners(of: Server) -> Iterator[str]:
 
 
 def _undriven(of: Server) -> Iterator[str]:
-    """Pairs of runner and backend that nobody can drive yet."""
+    """Pairs of runner and backend that are not driven."""
     for name, backend in of.backends.items():
         if backend not in ("", *RUNNER_FACTS[name].backends):
             yield f"{name} over {backend} is not driven: its bugs are unknown"

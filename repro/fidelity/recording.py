@@ -29,7 +29,7 @@ FORMAT = 3
 KV_ROWS_KEPT = 64
 KV_COLUMNS_KEPT = 32
 COLUMNS_KEPT = 64
-# Of all arrays of a file, and of its head: some thousand cases.
+# Limits of all arrays of a file and of its head: some thousand cases.
 BYTES_MAX = 512 << 20
 _HEAD_MAX = 64 << 20
 

@@ -86,7 +86,7 @@ _ODD = """
     UNION ALL SELECT s.name, 'computed column' FROM sqlite_master m JOIN pragma_table_xinfo(m.name) s
         WHERE m.type = 'table' AND m.rootpage > 0 AND s.hidden > 0
 """
-# Of a text of a row: a campaign's record, or a seed.
+# Limit of a text of a row: a campaign's record, or a seed.
 _TEXT_MAX = 256 << 20
 
 

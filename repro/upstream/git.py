@@ -37,7 +37,7 @@ _ENVIRONMENT = {
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_TERMINAL_PROMPT": "0",
 }
-# What these would run to show a difference.
+# Settings that run a command to show a difference.
 _NO_DRIVERS = dict.fromkeys(("diff", "log", "show"), ("--no-ext-diff", "--no-textconv"))
 # Filters of files have no such switch, and a repository may have any number, under names of its own.
 _FILTERS = r"^filter\."

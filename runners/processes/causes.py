@@ -7,7 +7,7 @@ import traceback
 
 from repro.traces.device_errors import cuda_error
 
-# Of what is told of an end, and in it of the stacks of a process that died.
+# Limits of an end's text, and of the stacks in it.
 _DETAIL_MAX, _STACK_MAX = 8000, 6000
 
 

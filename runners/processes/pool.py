@@ -96,7 +96,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         self.past: tuple[Setup, ...] = ()  # what the process of the last run had served before
         self.history: tuple[Case, ...] = ()  # the latest cases that its session had run before
         self.late: list[RunWithPast] = []  # of cases that had ended; whoever asks takes them out
-        # Whether the run under way must be the first of its process; whether fresh runs close their sessions.
+        # True if the run under way must be the first of its process; true if fresh runs close their sessions.
         self._pastless, self._closes = False, False
         self._crashed: set[Setup] = set()  # setups on which a run has ended badly
         self._upcoming: tuple[Case, ...] = ()

@@ -63,7 +63,7 @@ class Access:
 
 
 def program(environment: Mapping[str, str] = os.environ) -> Path:
-    """The path of compute-sanitizer. NotUsable if there is none."""
+    """The path of compute-sanitizer. NotUsable if it is missing."""
     on_path = shutil.which(PROGRAM, path=environment.get("PATH"))
     if on_path:
         return Path(on_path)

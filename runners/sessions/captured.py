@@ -109,7 +109,7 @@ class Captured:
 
     @property
     def every_tensor(self) -> list[torch.Tensor]:
-        """The tensors that must be gone when nobody needs this any more: weights, and all that outlives a call."""
+        """The tensors that must be freed with this object: weights, and all that outlives a call."""
         return [*self.model_runner.model.parameters(), *self._static, *self.every_kv]
 
     def _static_tensors(self) -> dict[str, torch.Tensor]:

@@ -16,7 +16,7 @@ from runners.sessions import memory, third_opinion
 from runners.sessions.captured import Captured
 from runners.sessions.passes import Passes
 
-# How far inputs are moved to see whether an output hangs on rounding: a few units in the last place.
+# The size by which inputs are moved to see whether an output hangs on rounding: a few units in the last place.
 NUDGE = {torch.float32: 2.0**-21, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
 # The slots in which graph and eager left different bits; asked for, and not recorded.
 KV_DIFFERS = "kv_differs"

@@ -17,6 +17,6 @@ def comes(what: Callable[[], bool], within_s: float = 30.0) -> bool:
 
 
 def has_said(session: Open, text: bytes) -> bool:
-    """True if a session has sent this and nobody has read it."""
+    """True if a session has sent this and it is unread."""
     session.inbox.wait(time.monotonic() + 30)
     return session.inbox.holds(text)

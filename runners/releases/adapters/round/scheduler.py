@@ -21,7 +21,7 @@ from runners.releases.workers.ports import own_port
 from runners.releases.workers.posing import Posing
 from runners.releases.workers.present import GENERATION
 
-# How a request ended.
+# Ends of a request.
 FINISHED, ABORTED = 1, 2
 
 
