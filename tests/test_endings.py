@@ -133,10 +133,27 @@ def test_a_command_says_that_it_was_interrupted(
     assert reason.startswith("error: interrupted")
 
 
-def test_nobody_outlives_a_killed_command(tmp_path: Path, commands: list[Command]) -> None:
+@pytest.mark.parametrize("processes", [3, 9], ids=["while its workers import", "at work"])
+def test_nobody_outlives_a_killed_command(processes: int, tmp_path: Path, commands: list[Command]) -> None:
     commands.append(command := Command(tmp_path, f"fuzz run {HANGS} --minutes 5 --out o --workers 2"))
-    command.begins(9)
+    command.begins(processes)
     command.ends(signal.SIGKILL)
+
+
+def test_a_worker_whose_command_is_gone_ends_while_it_imports(tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text(
+        "import sys, time; print('imports', file=sys.stderr, flush=True); time.sleep(60)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fuzz", "slot"],
+        env={**os.environ, "PYTHONPATH": in_front(tmp_path, PROJECT)},
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin and process.stderr and process.stderr.readline() == b"imports\n"
+    process.stdin.write(b"{}\n")  # its job, which it has not read yet
+    process.stdin.close()
+    assert process.wait(5) == 3
 
 
 def test_a_terminal_that_is_closed_ends_its_command(tmp_path: Path, commands: list[Command]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import stat
 import sys
@@ -29,6 +30,20 @@ def while_imported() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end_at_once)
+
+
+def end_with(channel: int) -> None:
+    """Have an interrupt come once the other side of this pipe is closed: for a process whose first read from it comes
+    behind its imports, which take long on a busy machine."""
+    poll = select.poll()
+    poll.register(channel, 0)  # POLLHUP is reported without being asked for
+
+    def watch() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))  # whatever starts this process may hold it back
+        poll.poll()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _end_at_once(number: int, frame: FrameType | None) -> None:
