@@ -1,4 +1,4 @@
-"""The parts of a row of OPTIONS (repro/cases/options.py)."""
+"""The parts of a row of OPTIONS (repro/cases/options)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.cases.backend_facts import BACKEND_FACTS, BackendFacts
-from repro.cases.runner_facts import RUNNER_FACTS, RunnerFacts
+from repro.cases.runner_facts import LATENT, RUNNER_FACTS, RunnerFacts
 from repro.cases.setup import Setup
 
 # The parts of a server that options are arguments of.
@@ -21,6 +21,11 @@ class Need:
 
     holds: Callable[[Setup, RunnerFacts, BackendFacts], bool]
     text: str
+
+
+def without_latent(text: str) -> Need:
+    """The need of attention that is not latent. text: the refusal, after the algorithm's name."""
+    return Need(lambda s, r, b: s.algorithm not in LATENT, "the {s.algorithm} algorithm" + text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The options of a setup that is driven at the level of the scheduler: rows of OPTIONS (repro/cases/options.py)."""
+"""The options of a setup that is driven at the level of the scheduler: rows of OPTIONS (repro/cases/options)."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ SPARE_POSITIONS = 4  # of a row of req_to_token, behind context and draft tokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Everything that is fixed before the graphs are captured. repro/cases/options.py says what each field means."""
+    """Everything that is fixed before the graphs are captured. A field's row in repro/cases/options says
+    what it means; a new field comes last, since drawn cases depend on the order."""
 
     runner: str
-    backend: str = "triton"
     topk: int
     num_steps: int
     num_draft_tokens: int
@@ -20,27 +20,28 @@ class Setup:
     slots: int
     page_size: int = 1
     context_len: int = 64
+    kv_splits: int = 1
+    window: int = 0
+    swa: bool = False
+    logit_cap: int = 0
+    padded: bool = True
+    mrope: bool = False
+    deterministic: bool = False
+    adaptive: int = 0
+    kv_dtype: str = ""
+    dp_attention: bool = False
+    rejection: bool = False
+    overhang: int = 0
+    returns_hidden: bool = False
+    mirrored: bool = True
+    algorithm: str = "EAGLE"
     vocab_size: int = 128
     hidden_size: int = 32
     num_heads: int = 2
     num_kv_heads: int = 2
     head_dim: int = 16
     dtype: str = "float32"
-    kv_splits: int = 1
-    algorithm: str = "EAGLE"
-    window: int = 0
-    swa: bool = False
-    logit_cap: int = 0
-    deterministic: bool = False
-    returns_hidden: bool = False
-    overhang: int = 0
-    padded: bool = True
-    mirrored: bool = True
-    mrope: bool = False
-    rejection: bool = False
-    adaptive: int = 0
-    kv_dtype: str = ""
-    dp_attention: bool = False
+    backend: str = "triton"
     overlap: bool = False
     pool: int = 0
     disagreement: int = 0

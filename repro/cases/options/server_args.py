@@ -1,55 +1,22 @@
-"""The options of a setup: one row an option, read by validity, files, the order on cases, drawing and words.
-
-A new option is a field of Setup, a row here, what runners and backends say of it (runner_facts.py, backend_facts.py),
-and what an adapter does differently.
-"""
+"""The options that are arguments of a server, by sglang's names in ServerArgs."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 
-from repro.cases.backend_facts import BACKEND_FACTS, BackendFacts
-from repro.cases.option import DRAFT, HARNESS, TARGET, Need, Option
-from repro.cases.runner_facts import ALL_ALGORITHMS, LATENT, RUNNER_FACTS, RunnerFacts
-from repro.cases.serving_options import SERVING
-from repro.cases.setup import Setup, overhang_max
+from repro.cases.option import Need, Option, without_latent
+from repro.cases.options.bounds import (
+    BACKENDS,
+    BATCH_MAX,
+    CONTEXT_MAX,
+    DTYPES,
+    KV_DTYPES,
+    PAGE_SIZES,
+    SLOTS_MAX,
+)
+from repro.cases.runner_facts import ALL_ALGORITHMS, LATENT
 
-RUNNERS = tuple(RUNNER_FACTS)
-BACKENDS = tuple(BACKEND_FACTS)
-DTYPES = ("float32", "float16", "bfloat16")
-# Types of a KV cache with fewer bits than the model's, as sglang names them.
-KV_DTYPES = ("fp8_e4m3", "fp8_e5m2")
-# Triton multiplies blocks of them by no less than twice as many.
-KV_DTYPE_ABOVE = 16
-PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-# Bounds of the domain: a case replays in about a second and travels as a short text; sglang itself allows more.
-BATCH_MAX = 256
-SLOTS_MAX = 256
-CONTEXT_MAX = 8192
-
-
-def _plain(text: str) -> Need:
-    """No latent attention."""
-    return Need(lambda s, r, b: s.algorithm not in LATENT, "the {s.algorithm} algorithm" + text)
-
-
-def _drafts_in_window(s: Setup, r: RunnerFacts, b: BackendFacts) -> bool:
-    # A worker that starts with several draft steps has the backend for them, whatever the runner's own number is.
-    several = s.num_steps > 1 and not b.drafts_in_windows
-    starts = s.adaptive > 1 and not b.starts_in_windows
-    return r.windowed != "draft" or not (several or starts)
-
-
-OPTIONS: tuple[Option, ...] = (
-    Option(
-        field="runner",
-        name="runner",
-        part=HARNESS,
-        meaning="the graph runner that is driven",
-        choices=RUNNERS,
-        needs=(Need(lambda s, r, b: s.backend in r.backends, "the {s.runner} runner has no {s.backend} backend"),),
-    ),
+ROWS: tuple[Option, ...] = (
     Option(
         field="topk",
         name="speculative_eagle_topk",
@@ -127,59 +94,6 @@ OPTIONS: tuple[Option, ...] = (
         drawn=(1, 1, 1, 2),
     ),
     Option(
-        field="window",
-        name="sliding_window",
-        part=TARGET,
-        meaning="tokens before its own that a token of the target, or of a draft runner's model, attends to; 0: all",
-        bounds=(0, CONTEXT_MAX),
-        if_set=(
-            Need(lambda s, r, b: bool(r.windowed), "the {s.runner} runner has no window"),
-            _plain(" has no window"),
-            Need(_drafts_in_window, "{s.backend} drafts in no window"),
-        ),
-        # Shorter than most prefixes, about as long, longer than some.
-        drawn=(1, 7, 7, 16, 31),
-        later=True,
-        words="a window of {0} tokens",
-        state="a window",
-        example={"window": 7},
-        resets=("window", "swa"),
-    ),
-    Option(
-        field="swa",
-        name="layer_types",
-        part=TARGET,
-        meaning="sliding layers have KV slots of their own, and the target a full layer after the sliding one",
-        if_set=(
-            Need(
-                lambda s, r, b: r.windowed == "target" and s.window > 0,
-                "sliding layers have KV slots of their own in a target with a window",
-            ),
-        ),
-        drawn=(True,),
-        later=True,
-        words="KV slots of their own for sliding layers",
-        state="a pool with sliding layers",
-        example={"window": 7, "swa": True},
-    ),
-    Option(
-        field="logit_cap",
-        name="attn_logit_softcapping",
-        part=TARGET,
-        meaning="where attention's scores level off; 0: nowhere",
-        bounds=(0, 100),
-        if_set=(
-            Need(lambda s, r, b: r.capped, "the {s.runner} runner has no logit cap"),
-            _plain(" has no logit cap"),
-        ),
-        # Below, about and above the size of most scores.
-        drawn=(1, 5, 30),
-        later=True,
-        words="a logit cap of {0}",
-        state="a logit cap",
-        example={"logit_cap": 5},
-    ),
-    Option(
         field="padded",
         name="disable_cuda_graph_padding",
         reversed=True,
@@ -189,20 +103,6 @@ OPTIONS: tuple[Option, ...] = (
         later=True,
         words="no batch padded",
         state="no padding",
-    ),
-    Option(
-        field="mrope",
-        name="mrope_section",
-        part=DRAFT,
-        meaning="the draft model rotates by positions in three dimensions, as models that see images do",
-        if_set=(
-            Need(lambda s, r, b: r.mrope, "the {s.runner} runner's positions have one dimension"),
-            Need(lambda s, r, b: s.algorithm == "EAGLE3", "the {s.algorithm} algorithm's positions have one dimension"),
-        ),
-        drawn=(True,),
-        later=True,
-        words="positions in three dimensions",
-        state="positions in three dimensions",
     ),
     Option(
         field="deterministic",
@@ -228,7 +128,7 @@ OPTIONS: tuple[Option, ...] = (
         if_set=(
             Need(lambda s, r, b: r.adapts, "the {s.runner} runner's number of draft steps stays"),
             Need(lambda s, r, b: s.topk == 1, "the number of draft steps changes in chains, with topk 1"),
-            _plain("'s number of draft steps stays"),
+            without_latent("'s number of draft steps stays"),
         ),
         drawn=(1, 2, 3, 4, 5),
         later=True,
@@ -244,7 +144,7 @@ OPTIONS: tuple[Option, ...] = (
         if_set=(
             Need(lambda s, r, b: b.quantises, "keys and values of fewer bits are not driven over {s.backend}"),
             Need(lambda s, r, b: r.quantises, "the {s.runner} runner's keys and values are the model's"),
-            _plain("'s keys and values are the model's"),
+            without_latent("'s keys and values are the model's"),
         ),
         drawn=KV_DTYPES,
         later=True,
@@ -282,24 +182,6 @@ OPTIONS: tuple[Option, ...] = (
         state="random drafts",
     ),
     Option(
-        field="overhang",
-        name="overhang",
-        part=HARNESS,
-        meaning="positions after context_len that drafts and trees may take, for which sglang leaves room",
-        bounds=(0, CONTEXT_MAX),
-        if_set=(
-            Need(lambda s, r, b: r.overhangs, "the {s.runner} runner has nothing behind its context"),
-            Need(
-                lambda s, r, b: s.overhang <= overhang_max(s), "overhang {s.overhang} is more than sglang has room for"
-            ),
-        ),
-        drawn=(1, 4, 8),
-        later=True,
-        words="positions behind the context: {0}",
-        state="drafts behind the context",
-        by_step=True,
-    ),
-    Option(
         field="returns_hidden",
         name="enable_return_hidden_states",
         meaning="graphs are captured with hidden states",
@@ -309,16 +191,6 @@ OPTIONS: tuple[Option, ...] = (
         words="graphs with hidden states",
         state="hidden states",
         by_step=True,
-    ),
-    Option(
-        field="mirrored",
-        name="seq_lens_cpu",
-        part=HARNESS,
-        meaning="a batch's lengths and their sum are on the host, too",
-        if_set=(Need(lambda s, r, b: not r.host_lengths, "the {s.runner} runner's batches have lengths on the host"),),
-        drawn=(False,),
-        later=True,
-        words="lengths on the device alone",
     ),
     Option(
         field="algorithm",
@@ -336,50 +208,6 @@ OPTIONS: tuple[Option, ...] = (
         resets=("algorithm",),
     ),
     Option(
-        field="vocab_size",
-        name="vocab_size",
-        part=TARGET,
-        meaning="tokens of the vocabulary",
-        bounds=(16, 1 << 17),
-        drawn=(64, 96, 128, 200, 256, 512),
-        resets=("vocab_size",),
-    ),
-    Option(
-        field="hidden_size",
-        name="hidden_size",
-        part=TARGET,
-        meaning="width of the hidden states",
-        bounds=(8, 4096),
-        drawn=(16, 32, 48, 64),
-        resets=("hidden_size",),
-    ),
-    Option(
-        field="num_heads",
-        name="num_attention_heads",
-        part=TARGET,
-        meaning="query heads of a layer",
-        bounds=(1, 64),
-        drawn=(1, 3, 4),
-        resets=("num_heads", "num_kv_heads"),
-    ),
-    Option(
-        field="num_kv_heads",
-        name="num_key_value_heads",
-        part=TARGET,
-        meaning="key and value heads of a layer",
-        bounds=(1, 64),
-        drawn=(1, 3, 4),
-    ),
-    Option(
-        field="head_dim",
-        name="head_dim",
-        part=TARGET,
-        meaning="numbers of a head",
-        bounds=(8, 256),
-        drawn=(24, 32, 64),
-        resets=("head_dim",),
-    ),
-    Option(
         field="dtype",
         name="dtype",
         meaning="the type of weights and activations",
@@ -395,6 +223,4 @@ OPTIONS: tuple[Option, ...] = (
         drawn=("flashinfer", "fa3"),
         resets=("backend",),
     ),
-    *SERVING,
 )
-OPTION: Mapping[str, Option] = {option.field: option for option in OPTIONS}

@@ -1,0 +1,22 @@
+"""The options of the draft model's configuration, in which it differs from the target's."""
+
+from __future__ import annotations
+
+from repro.cases.option import DRAFT, Need, Option
+
+ROWS: tuple[Option, ...] = (
+    Option(
+        field="mrope",
+        name="mrope_section",
+        part=DRAFT,
+        meaning="the draft model rotates by positions in three dimensions, as models that see images do",
+        if_set=(
+            Need(lambda s, r, b: r.mrope, "the {s.runner} runner's positions have one dimension"),
+            Need(lambda s, r, b: s.algorithm == "EAGLE3", "the {s.algorithm} algorithm's positions have one dimension"),
+        ),
+        drawn=(True,),
+        later=True,
+        words="positions in three dimensions",
+        state="positions in three dimensions",
+    ),
+)

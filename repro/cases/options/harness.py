@@ -1,0 +1,46 @@
+"""The options that are neither a server's nor a model's."""
+
+from __future__ import annotations
+
+from repro.cases.option import HARNESS, Need, Option
+from repro.cases.options.bounds import CONTEXT_MAX, RUNNERS
+from repro.cases.setup import overhang_max
+
+ROWS: tuple[Option, ...] = (
+    Option(
+        field="runner",
+        name="runner",
+        part=HARNESS,
+        meaning="the graph runner that is driven",
+        choices=RUNNERS,
+        needs=(Need(lambda s, r, b: s.backend in r.backends, "the {s.runner} runner has no {s.backend} backend"),),
+    ),
+    Option(
+        field="overhang",
+        name="overhang",
+        part=HARNESS,
+        meaning="positions after context_len that drafts and trees may take, for which sglang leaves room",
+        bounds=(0, CONTEXT_MAX),
+        if_set=(
+            Need(lambda s, r, b: r.overhangs, "the {s.runner} runner has nothing behind its context"),
+            Need(
+                lambda s, r, b: s.overhang <= overhang_max(s), "overhang {s.overhang} is more than sglang has room for"
+            ),
+        ),
+        drawn=(1, 4, 8),
+        later=True,
+        words="positions behind the context: {0}",
+        state="drafts behind the context",
+        by_step=True,
+    ),
+    Option(
+        field="mirrored",
+        name="seq_lens_cpu",
+        part=HARNESS,
+        meaning="a batch's lengths and their sum are on the host, too",
+        if_set=(Need(lambda s, r, b: not r.host_lengths, "the {s.runner} runner's batches have lengths on the host"),),
+        drawn=(False,),
+        later=True,
+        words="lengths on the device alone",
+    ),
+)

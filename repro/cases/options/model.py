@@ -1,0 +1,117 @@
+"""The options of the target's configuration, by the names of its config.json."""
+
+from __future__ import annotations
+
+from repro.cases.backend_facts import BackendFacts
+from repro.cases.option import TARGET, Need, Option, without_latent
+from repro.cases.options.bounds import CONTEXT_MAX
+from repro.cases.runner_facts import RunnerFacts
+from repro.cases.setup import Setup
+
+
+def _drafts_in_window(s: Setup, r: RunnerFacts, b: BackendFacts) -> bool:
+    # A worker that starts with several draft steps has the backend for them, whatever the runner's own number is.
+    several = s.num_steps > 1 and not b.drafts_in_windows
+    starts = s.adaptive > 1 and not b.starts_in_windows
+    return r.windowed != "draft" or not (several or starts)
+
+
+ROWS: tuple[Option, ...] = (
+    Option(
+        field="window",
+        name="sliding_window",
+        part=TARGET,
+        meaning="tokens before its own that a token of the target, or of a draft runner's model, attends to; 0: all",
+        bounds=(0, CONTEXT_MAX),
+        if_set=(
+            Need(lambda s, r, b: bool(r.windowed), "the {s.runner} runner has no window"),
+            without_latent(" has no window"),
+            Need(_drafts_in_window, "{s.backend} drafts in no window"),
+        ),
+        # Shorter than most prefixes, about as long, longer than some.
+        drawn=(1, 7, 7, 16, 31),
+        later=True,
+        words="a window of {0} tokens",
+        state="a window",
+        example={"window": 7},
+        resets=("window", "swa"),
+    ),
+    Option(
+        field="swa",
+        name="layer_types",
+        part=TARGET,
+        meaning="sliding layers have KV slots of their own, and the target a full layer after the sliding one",
+        if_set=(
+            Need(
+                lambda s, r, b: r.windowed == "target" and s.window > 0,
+                "sliding layers have KV slots of their own in a target with a window",
+            ),
+        ),
+        drawn=(True,),
+        later=True,
+        words="KV slots of their own for sliding layers",
+        state="a pool with sliding layers",
+        example={"window": 7, "swa": True},
+    ),
+    Option(
+        field="logit_cap",
+        name="attn_logit_softcapping",
+        part=TARGET,
+        meaning="where attention's scores level off; 0: nowhere",
+        bounds=(0, 100),
+        if_set=(
+            Need(lambda s, r, b: r.capped, "the {s.runner} runner has no logit cap"),
+            without_latent(" has no logit cap"),
+        ),
+        # Below, about and above the size of most scores.
+        drawn=(1, 5, 30),
+        later=True,
+        words="a logit cap of {0}",
+        state="a logit cap",
+        example={"logit_cap": 5},
+    ),
+    Option(
+        field="vocab_size",
+        name="vocab_size",
+        part=TARGET,
+        meaning="tokens of the vocabulary",
+        bounds=(16, 1 << 17),
+        drawn=(64, 96, 128, 200, 256, 512),
+        resets=("vocab_size",),
+    ),
+    Option(
+        field="hidden_size",
+        name="hidden_size",
+        part=TARGET,
+        meaning="width of the hidden states",
+        bounds=(8, 4096),
+        drawn=(16, 32, 48, 64),
+        resets=("hidden_size",),
+    ),
+    Option(
+        field="num_heads",
+        name="num_attention_heads",
+        part=TARGET,
+        meaning="query heads of a layer",
+        bounds=(1, 64),
+        drawn=(1, 3, 4),
+        resets=("num_heads", "num_kv_heads"),
+    ),
+    Option(
+        field="num_kv_heads",
+        name="num_key_value_heads",
+        part=TARGET,
+        meaning="key and value heads of a layer",
+        bounds=(1, 64),
+        drawn=(1, 3, 4),
+    ),
+    Option(
+        field="head_dim",
+        name="head_dim",
+        part=TARGET,
+        meaning="numbers of a head",
+        bounds=(8, 256),
+        drawn=(24, 32, 64),
+        resets=("head_dim",),
+    ),
+)
