@@ -163,6 +163,25 @@ def _is_eagles_first(name: str, parameter: torch.Tensor) -> bool:
     return name.endswith("fc.weight") and parameter.shape[1] == 2 * parameter.shape[0]
 
 
+@contextmanager
+def norms_without_kernels() -> Iterator[None]:
+    """While entered, models are loaded with norms that run in float32 on a GPU, too: their own session cannot reach
+    them before graphs are captured."""
+    kind: Any = importlib.import_module("sglang.srt.model_executor.model_runner").ModelRunner
+    loads = kind.load_model
+
+    def load_model(self: Any, *args: Any, **kwargs: Any) -> Any:
+        loaded = loads(self, *args, **kwargs)
+        _norms_without_kernels(self.model)
+        return loaded
+
+    kind.load_model = load_model
+    try:
+        yield
+    finally:
+        kind.load_model = loads
+
+
 def _norms_without_kernels(model: torch.nn.Module) -> None:
     """sgl_kernel's norms refuse float32, which cases use because it rounds least: let sglang's own PyTorch form of
     them run there, by graph and by eager alike. Half precision, as in production, keeps the kernels."""

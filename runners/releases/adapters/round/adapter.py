@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from typing import Any
+
+from sglang.srt.server_args import ServerArgs
 
 from repro.cases.case import Setup
 from repro.cases.serving_options import pool_of
@@ -15,6 +18,7 @@ from runners.releases.options.algorithms import configs
 from runners.releases.workers import present
 from runners.releases.workers.building import as_on_hopper
 
+_NO_PREFILL = "disable_prefill_cuda_graph"
 published = present.GENERATION.published
 
 
@@ -23,12 +27,18 @@ def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
     as_on_gpus.prepare()
     if device == "cpu" and setup.backend == "triton":
         as_on_hopper()
-    with model.folders(*configs(setup)) as folders, as_on_gpus.overlapping(setup.overlap):
+    with (
+        model.norms_without_kernels(),
+        model.folders(*configs(setup)) as folders,
+        as_on_gpus.overlapping(setup.overlap),
+    ):
         arguments = present.server_args(setup, device, folders) | {
             "disable_cuda_graph": False,
             "disable_overlap_schedule": not setup.overlap,
             "max_total_tokens": pool_of(setup),
         }
+        if _NO_PREFILL in inspect.signature(ServerArgs).parameters:  # on by default on a GPU, and no runner of drafts
+            arguments[_NO_PREFILL] = True
         args = published(arguments)
         present.GENERATION.graphs_on(args, setup)
         return constructed(args, wire, os.getpid())

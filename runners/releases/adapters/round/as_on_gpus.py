@@ -42,6 +42,8 @@ _CAPTURE_IN = (
 )
 # Native code that is imported where a GPU captures, and never called over Triton.
 _IMPORTED = ("sgl_kernel.flash_mla", "flash_mla", "flash_mla.flash_mla_interface")
+# The same of a GPU host that has a bundle's packages alone.
+_NOT_BUNDLED = (*_IMPORTED, "sgl_kernel.flashmla_ops", "deep_gemm")
 _GIBIBYTES = 64.0
 _HOPPER = (9, 0)
 
@@ -65,8 +67,9 @@ class Device(str):
 
 
 def prepare() -> None:
-    """Once a process, before a scheduler is constructed. Nothing on a GPU."""
+    """Once a process, before a scheduler is constructed. On a GPU only what is not there is stood in for."""
     if engine.device != "cpu":
+        native_imports.stand_in_if_absent(*_NOT_BUNDLED)
         return
     _stand_in()
     _no_questions()

@@ -71,13 +71,14 @@ def aborting() -> Any:
 
 
 def run(scheduler: Any, wire: Wire, arriving: Arriving) -> None:
-    """Its own event loop, until `arriving` raises EndOfLoop."""
+    """Its own event loop, on a stream of its own, until `arriving` raises EndOfLoop."""
     wire.arriving = arriving
+    engine.synchronize()
     try:
         with engine.hosted():
             scheduler.run_event_loop()
     except EndOfLoop:
-        return
+        engine.synchronize()
     finally:
         wire.arriving = nothing
 
