@@ -19,9 +19,10 @@ from repro.ledger.known import Issue, load
 from repro.shrinking.replay import Outcome
 from repro.traces.finding import Cell, Status, Verdict
 from repro.traces.trace import End, Termination
-from repro.upstream.backports import BACKPORTS, BY_NAME, edits_for, mends
+from repro.upstream.backports import edits_for, mends
 from repro.upstream.edits import Edit, EditNotFound, edited
 from repro.upstream.fixes import SEEDS
+from repro.upstream.patch_table import BACKPORTS, BY_NAME
 from runners.processes.experiments import experiments
 from runners.processes.pool import Pool
 from runners.targets.environments import NotUsable, sglang_path

@@ -14,7 +14,7 @@ from repro.cases.layout import req_to_token
 from repro.cases.release_list import has_runner
 from repro.cases.releases import release_order
 from repro.traces.trace import Trace
-from repro.upstream.patches import CANDIDATE_PATCHES
+from repro.upstream.patch_table import CANDIDATE_PATCHES
 from runners.processes.pool import Pool
 from runners.targets.environments import sglang_path
 from runners.targets.overlay import Overlay, make_overlay

@@ -12,10 +12,10 @@ from repro.cases.release_list import ADAPTED
 from repro.cases.releases import expected, release_order
 from repro.commands import repairs
 from repro.traces.finding import Status, Verdict
-from repro.upstream.candidate import CandidatePatch
 from repro.upstream.edits import Edit, EditNotFound
 from repro.upstream.fixes import SEEDS
-from repro.upstream.patches import CANDIDATE_PATCHES, exit_code, lines, patch, problem
+from repro.upstream.patch_table import CANDIDATE_PATCHES, CandidatePatch
+from repro.upstream.patches import exit_code, lines, patch, problem
 from repro.upstream.prove import Result
 
 each_repair = pytest.mark.parametrize("repair", CANDIDATE_PATCHES, ids=lambda repair: repair.seed)
@@ -107,7 +107,7 @@ def test_bad_names_and_absent_releases_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["repairs", "no-such"]) == 3
-    assert "no-such: no such repair; there are multi-layer-stale-padding, " in capsys.readouterr().err
+    assert "no-such: no such repair; there are decode-last-hidden-refused, " in capsys.readouterr().err
     monkeypatch.setenv("EAGLEEYE_CACHE", str(tmp_path))
     assert main(["repairs", CANDIDATE_PATCHES[0].seed]) == 3
     assert "NOT SHOWN" in (said := capsys.readouterr().out) and "is not installed; to install it: " in said
@@ -115,6 +115,6 @@ def test_bad_names_and_absent_releases_are_told(
 
 def test_an_edit_without_a_place_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(repairs, "answers", lambda options, target, proofs: [PUBLISHED])
-    monkeypatch.setattr("repro.upstream.patches.CANDIDATE_PATCHES", (ONE,))
+    monkeypatch.setattr("repro.upstream.patch_table.CANDIDATE_PATCHES", (ONE,))
     assert main(["repairs"]) == 3
     assert "NOT SHOWN" in capsys.readouterr().out

@@ -10,7 +10,7 @@ import pytest
 from repro.__main__ import main
 from repro.cases.release_list import ADAPTED, NEWEST
 from repro.upstream.findings import load
-from repro.upstream.patches import CANDIDATE_PATCHES
+from repro.upstream.patch_table import CANDIDATE_PATCHES
 from tests.tools.finding_pages import row
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text()

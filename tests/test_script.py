@@ -18,10 +18,10 @@ from repro.commands import script as command
 from repro.commands.bisect import wanted_of
 from repro.commands.cli import BadInput
 from repro.traces.trace import End, Termination, Trace
-from repro.upstream.candidate import CandidatePatch
 from repro.upstream.edits import Edit
 from repro.upstream.file_check import check, ending
 from repro.upstream.fixes import SEEDS
+from repro.upstream.patch_table import CandidatePatch
 from repro.upstream.rig import Refused, Rig, Wanted
 from repro.upstream.script import LINES_MAX, can_show, script, upstream_test
 from tests.builders import rigs
@@ -213,7 +213,7 @@ def test_where_a_file_must_pass_is_what_the_command_line_says(tmp_path: Path) ->
 
 def test_a_candidate_patch_gives_the_files_that_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "runner.py").write_text("def replay(rows):\n    rows.append(0)\n    rows.sort()\n")
-    monkeypatch.setattr("repro.upstream.patches.CANDIDATE_PATCHES", (replace(ONE, edits=tuple(EDITS)),))
+    monkeypatch.setattr("repro.upstream.patch_table.CANDIDATE_PATCHES", (replace(ONE, edits=tuple(EDITS)),))
     world = rigs.rig(lambda target, case: (Trace(ended=End(how=Termination.DONE)), []), source=tmp_path)
     assert command.candidate("a-seed", Target("0.9", "emulated"), world) == {
         "runner.py": "def replay(rows):\n    rows.append(1)\n    pass\n"

@@ -21,7 +21,7 @@ from repro.traces.trace import End, Termination, Trace
 from repro.upstream.edits import Edit
 from repro.upstream.explain import Row, Runs, State, conclusion, failure_of, runs_of, summary, try_all
 from repro.upstream.fixes import SEEDS
-from repro.upstream.patches import CANDIDATE_PATCHES
+from repro.upstream.patch_table import CANDIDATE_PATCHES
 from repro.upstream.rig import Wanted
 from repro.upstream.switches import BASE, Kind, Patch, Subject, Switch, Variant, patch_switch, switches
 from runners.targets.environments import sglang_path

@@ -19,7 +19,7 @@ from repro.ledger import known
 from repro.ledger.concerns import ALSO, Concern, Server, concerns, server
 from repro.traces.exit_codes import ExitCode
 from repro.upstream import findings
-from repro.upstream.patches import CANDIDATE_PATCHES
+from repro.upstream.patch_table import CANDIDATE_PATCHES
 from runners.targets.environments import NotUsable
 from runners.targets.server_arguments import argument_names
 

@@ -28,9 +28,9 @@ from repro.shrinking.replay import Outcome, line, outcome_of
 from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Termination
-from repro.upstream.backports import BY_NAME, Backport, edits_for
+from repro.upstream.backports import edits_for
 from repro.upstream.explain import Row, Runs, State, conclusion, failure_of, summary, to_json, try_all
-from repro.upstream.patches import CANDIDATE_PATCHES
+from repro.upstream.patch_table import BY_NAME, CANDIDATE_PATCHES, Backport
 from repro.upstream.rig import Rig, Wanted, named
 from repro.upstream.switches import BASE, Kind, Patch, Subject, Switch, patch_switch, switches
 from runners.targets.mended import counts_as

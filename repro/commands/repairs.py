@@ -11,7 +11,7 @@ from repro.commands.cli import BadInput, Commands
 from repro.commands.fixes import answers, changed
 from repro.commands.options import watched
 from repro.traces.exit_codes import ExitCode, severest
-from repro.upstream import patches, prove
+from repro.upstream import patch_table, patches, prove
 from repro.upstream.fixes import Proof
 from runners.targets.environments import NotUsable, sglang_path
 
@@ -28,7 +28,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def go(options: argparse.Namespace) -> ExitCode:
-    known = {repair.seed: repair for repair in patches.CANDIDATE_PATCHES}
+    known = {repair.seed: repair for repair in patch_table.CANDIDATE_PATCHES}
     for name in options.names:
         if name not in known:
             raise BadInput(f"{name}: no such repair; there are {', '.join(known)}")

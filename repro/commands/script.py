@@ -18,7 +18,7 @@ from repro.commands.bisect import wanted_of
 from repro.commands.cli import BadInput, Commands, Parser, complain, say
 from repro.commands.options import watched
 from repro.traces.exit_codes import ExitCode
-from repro.upstream import patches
+from repro.upstream import patch_table
 from repro.upstream.edits import edited
 from repro.upstream.file_check import Checked, check
 from repro.upstream.patch_file import applied
@@ -168,7 +168,7 @@ def candidate(name: str, target: Target, rig: Rig) -> Contents:
     """The files that the candidate patch changes, as it leaves them; empty if this release has no candidate patch."""
     patch = [
         candidate_patch
-        for candidate_patch in patches.CANDIDATE_PATCHES
+        for candidate_patch in patch_table.CANDIDATE_PATCHES
         if candidate_patch.seed == name and candidate_patch.release == target.sglang
     ]
     changed: dict[str, str | None] = {}

@@ -16,7 +16,7 @@ from repro.cases.conditions import BadCondition, condition
 from repro.cases.releases import engine_of, in_range
 from repro.ledger.rows import FINDING, SEED
 from repro.traces.finding import Verdict
-from repro.upstream.backports import BY_NAME
+from repro.upstream.patch_table import BY_NAME
 
 KNOWN_ISSUES = Path(__file__).resolve().parents[1] / "known_issues.toml"
 _TEXT_MAX = 300

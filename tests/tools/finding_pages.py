@@ -10,7 +10,7 @@ from repro.cases.codec import AboutValue, read
 from repro.cases.release_list import ADAPTED, NEWEST, OLDEST
 from repro.upstream.findings import THREADS, PublishedBug, load
 from repro.upstream.fixes import FIXES, SEEDS
-from repro.upstream.patches import CANDIDATE_PATCHES
+from repro.upstream.patch_table import CANDIDATE_PATCHES
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "findings"
 PATCHED = {patch.seed for patch in CANDIDATE_PATCHES}

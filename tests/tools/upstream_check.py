@@ -24,7 +24,7 @@ from repro.cases.release_list import ADAPTED, has_runner
 from repro.cases.releases import expected, release_order
 from repro.commands.bisect import wanted_of
 from repro.upstream.fixes import FIXES, SEEDS
-from repro.upstream.patches import CANDIDATE_PATCHES
+from repro.upstream.patch_table import CANDIDATE_PATCHES
 from repro.upstream.script import can_show
 
 PARTS = ("script", "export", "bisect", "repairs", "first", "seeds")
