@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
@@ -29,10 +30,10 @@ from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Termination
 from repro.upstream.backports import edits_for
-from repro.upstream.explain import Row, Runs, State, conclusion, failure_of, summary, to_json, try_all
+from repro.upstream.explain import Row, Runs, State, conclusion, failure_of, summary, to_json, try_all, try_patches
 from repro.upstream.patch_table import BY_NAME, CANDIDATE_PATCHES, Backport
 from repro.upstream.rig import Rig, Wanted, named
-from repro.upstream.switches import BASE, Kind, Patch, Subject, Switch, patch_switch, switches
+from repro.upstream.switches import BASE, Kind, Patch, Subject, switches
 from runners.targets.mended import counts_as
 
 # A GPU's races need several looks; without a GPU a case fails every time or never.
@@ -46,8 +47,6 @@ def add_parser(commands: Commands) -> None:
     cli.add_target(parser, f"{TARGET} (default: that on which the seed was found)", required=False)
     runs = "runs for each switch (default: 5 on cuda, else 1)"
     parser.add_argument("--tries", type=count, metavar="K", help=runs)
-    most = "the most known patches to try, likeliest first, each on a target of its own (default: %(default)s)"
-    parser.add_argument("--patches", type=count, default=5, metavar="N", help=most)
     parser.add_argument("--without-first", action="store_true", help="without the first wrong write")
     cli.add_json(parser, "the runs of each switch")
     parser.set_defaults(fresh=False)
@@ -70,14 +69,17 @@ def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
         failure = subject.failure
         baseline = _baseline(outcome, failure)
         say(f"{options.seed} on {target}: {failure}: {baseline.failed} of {baseline.judged} runs")
-        known = list(known_patches(options.seed, subject, verdict, rig))
-        patches = known[: options.patches]
+        patches = list(known_patches(options.seed, subject, verdict, rig))
         rows = []
-        for row in try_all(rig, subject, list(_rows(seed.case.setup, patches, rig)), run, tries):
+        likeliest, others = patches[:1], patches[1:]
+        for row in chain(
+            try_all(rig, subject, list(switches(seed.case.setup)), run, tries),
+            *(try_patches(rig, subject, part, run, tries) for part in (likeliest, others)),
+        ):
             rows.append(row)
             if row.runs.judged or row.runs.state is State.ERROR:
                 rig.tell(f"{row.switch.name}: {row.runs.state}")
-    paragraph = conclusion(rows, patches, baseline, len(known) - len(patches))
+    paragraph = conclusion(rows, patches, baseline)
     written = [] if options.without_first else list(_first(rig, subject, _base(rows)))
     _show(rows, [*summary(rows), *written, paragraph])
     code = ExitCode.ERROR if any(row.runs.state is State.ERROR for row in rows) else outcome.exit_code
@@ -130,11 +132,6 @@ def _subject(seed: Seed, target: Target, verdict: Verdict, outcome: Outcome, rig
         counts_as="" if toy else counts_as(target),
         in_capture=outcome.ended.how is not Termination.DONE and outcome.ended.step < 0,
     )
-
-
-def _rows(setup: Setup, patches: Sequence[Patch], rig: Rig) -> Iterator[Switch]:
-    yield from switches(setup)
-    yield from (patch_switch(patch, rig) for patch in patches)
 
 
 def known_patches(path: Path, subject: Subject, verdict: Verdict, rig: Rig) -> Iterator[Patch]:

@@ -14,7 +14,7 @@ from repro.shrinking.replay import trouble
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Termination
 from repro.upstream.rig import Rig, Sighting, Wanted, named, sighting
-from repro.upstream.switches import BASE, Kind, Patch, Subject, Switch
+from repro.upstream.switches import BASE, Kind, Patch, Subject, Switch, patch_switch, together
 
 
 class State(StrEnum):
@@ -107,6 +107,20 @@ def try_all(rig: Rig, subject: Subject, rows: Sequence[Switch], run: Run, tries:
         yield Row(switch=switch, runs=runs, target=str(target), note=_note(variant.note, subject, target, switch))
 
 
+def try_patches(rig: Rig, subject: Subject, patches: Sequence[Patch], run: Run, tries: int) -> Iterator[Row]:
+    """The patches with their runs: several at once as long as the failure stays with all of them, so that none mends
+    it; else by halves, down to each alone. A target with a patch is imported anew, which is what explaining costs."""
+    if not patches:
+        return
+    (row,) = try_all(rig, subject, [patch_switch(together(patches), rig)], run, tries)
+    if len(patches) == 1 or row.runs.state is State.FAILS:
+        yield row
+        return
+    half = len(patches) // 2
+    yield from try_patches(rig, subject, patches[:half], run, tries)
+    yield from try_patches(rig, subject, patches[half:], run, tries)
+
+
 def _note(note: str, subject: Subject, target: Target, switch: Switch) -> str:
     """A release is named; the place of an overlay says nothing to a person."""
     other = str(target) if target != subject.target and switch.kind is Kind.RELEASE else ""
@@ -152,9 +166,8 @@ def summary(rows: Sequence[Row]) -> Iterator[str]:
     yield "; ".join(f"{head}: {text}" for head, text in (("so already", so_already), ("not switched", reasons)) if text)
 
 
-def conclusion(rows: Sequence[Row], patches: Sequence[Patch], baseline: Runs, untried: int = 0) -> str:
-    """A paragraph: the cause if a patch mends the failure, else what is not known. untried: known patches for which
-    there was no time."""
+def conclusion(rows: Sequence[Row], patches: Sequence[Patch], baseline: Runs) -> str:
+    """A paragraph: the cause if a patch mends the failure, else what is not known."""
     by_name = {f"patch {patch.name}": patch for patch in patches}
     tried = [row for row in rows if row.switch.kind is Kind.PATCH and row.runs.judged]
     mending = [row for row in tried if row.runs.gone]
@@ -169,8 +182,6 @@ def conclusion(rows: Sequence[Row], patches: Sequence[Patch], baseline: Runs, un
         names = ", ".join(row.switch.name.removeprefix("patch ") for row in tried)
         reason = f"no known patch that was tried mends it ({names})" if tried else "no known patch concerns it here"
         texts.append(f"The cause is not known: {reason}.")
-    if untried:
-        texts.append(f"Known patches of this runner that were not tried (--patches): {untried}.")
     texts += [
         f"It does not fail so on {row.target}: python -m repro bisect finds the change."
         for row in free

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,6 +84,13 @@ class Patch:
         return tuple(dict.fromkeys(f"{edit.file}, {edit.function}" for edit in self.edits))
 
 
+def together(patches: Sequence[Patch]) -> Patch:
+    """All of them as one; an edit that several make is made once."""
+    edits = dict.fromkeys(edit for patch in patches for edit in patch.edits)
+    why = "; ".join(patch.why for patch in patches)
+    return Patch(name=" + ".join(patch.name for patch in patches), why=why, edits=tuple(edits))
+
+
 def switches(setup: Setup) -> Iterator[Switch]:
     """All switches of a case with this setup, those of its releases last."""
     yield Switch(name="graph off", needed="graph", change=_without_graph)
@@ -150,7 +158,8 @@ def patch_switch(patch: Patch, rig: Rig) -> Switch:
                 )
                 for file in dict.fromkeys(edit.file for edit in patch.edits)
             }
-            target = rig.overlay(subject.target, f"explained with {patch.name.removeprefix('#')}", contents)
+            which = hashlib.sha256(repr(patch.edits).encode()).hexdigest()[:8]
+            target = rig.overlay(subject.target, f"explained with {which}", contents)
         except (EditNotFound, OSError, Refused) as error:
             return f"refused: {error}"
         return Variant(case=subject.case, target=target)
