@@ -1,40 +1,43 @@
-"""The aim of a campaign, from what a person gives: --set, --with, --without; fuzz/like.py reads a server's flags."""
+"""The aim of a campaign, from what a person gives: --set, --with, --without, --near; fuzz/like.py reads a server's
+flags."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from fuzz.draw.aim import Aim, aim_of_values, smallest, why_not
-from repro.cases.case import Setup
+from fuzz.draw.aim import Aim, aim_of_values, plain, smallest, why_not
+from fuzz.draw.near import based
+from repro.cases.case import Setup, problems
 from repro.cases.options import BATCH_MAX, OPTION
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
 from repro.cases.server_args import MAX_BS, BadOption, option_named, value_of, whole
 
 # The graph runners of a server that speculates.
 SPECULATIVE = ("draft", "verify", "draft_extend")
-_WORDS = ("--set", "--with", "--without")
+_WORDS = ("--set", "--with", "--without", "--near")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """values: of fields of Setup. having: fields away from their defaults. max_bs: as of Aim. runners: those that a
-    server with such flags has; empty: any. lines: what became of each flag, line by line."""
+    server with such flags has; empty: any. lines: what became of each flag, line by line. near: as of Aim."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     having: tuple[str, ...] = ()
     max_bs: int = 0
     runners: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
+    near: str = ""
 
     @property
     def aim(self) -> Aim:
         fixed = {name: value for name, value in self.values.items() if name not in ("runner", "backend")}
-        return aim_of_values(fixed, self.having, self.max_bs)
+        return aim_of_values(fixed, self.having, self.max_bs, self.near)
 
 
 @lru_cache(maxsize=64)
@@ -42,8 +45,8 @@ def aim_of(text: str) -> Aim:
     """The aim that str() of one means. BadOption."""
     words = shlex.split(text)
     pairs = list(zip(words[::2], words[1::2], strict=True))
-    sets, having, without = ([item for word, item in pairs if word == name] for name in _WORDS)
-    return asked(sets, having, without).aim
+    sets, having, without, near = ([item for word, item in pairs if word == name] for name in _WORDS)
+    return replace(asked(sets, having, without), near="".join(near)).aim
 
 
 def asked(sets: Iterable[str], having: Iterable[str], without: Iterable[str], like: Asked | None = None) -> Asked:
@@ -116,6 +119,8 @@ def pairs(request: Asked, runner: str, backend: str) -> Iterator[tuple[str, str]
     BadOption if there are none."""
     aim, backend = request.aim, backend or request.values.get("backend", "")
     runner = runner or request.values.get("runner", "")
+    if request.near:
+        return iter([_pair_of_seed(aim, runner, backend)])
     able: list[tuple[str, str]] = []
     names = (runner,) if runner else request.runners or tuple(name for name in RUNNER_FACTS if name != TOY)
     for name in names:
@@ -130,9 +135,26 @@ def pairs(request: Asked, runner: str, backend: str) -> Iterator[tuple[str, str]
     return iter(able if request.runners or runner else able[:1])
 
 
+def _pair_of_seed(aim: Aim, runner: str, backend: str) -> tuple[str, str]:
+    """The runner and the backend of a seed. BadOption if others are named, or if it cannot have the rest of the aim."""
+    case = based(aim)
+    pair = (case.setup.runner, case.setup.backend)
+    for name, word in ((runner, pair[0]), (backend, pair[1])):
+        if name not in ("", word):
+            raise BadOption(f"--near {aim.near}: it drives {' over '.join(pair)}, not {name}")
+    if reasons := problems(case):
+        raise BadOption(f"--near {aim.near}: {reasons[0].removeprefix('setup: ')}")
+    for name in aim.having:
+        if getattr(case.setup, name) == plain(name):
+            raise BadOption(f"--near {aim.near}: --with {OPTION[name].name}: no value of it fits the seed")
+    return pair
+
+
 def smallest_of(request: Asked, runner: str, backend: str) -> Setup:
     """The smallest setup with the aim, of a pair that can have it."""
     aim = request.aim
+    if aim.near:
+        return based(aim).setup
     setup = smallest(runner, backend, aim.fixed, aim.having, aim.max_bs)
     if setup is None:
         raise BadOption(f"{why_not(runner, backend, aim)} (the {runner} runner over {backend})")

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from fuzz.aiming import aim_of
 from fuzz.draw import states
 from fuzz.draw.aim import possible_states
+from fuzz.draw.near import possible_near
 from fuzz.draw.transitions import exercised, possible
 from fuzz.reasons import Reasons
 from repro.cases.case import Case, Setup, Target
@@ -177,7 +178,10 @@ class CampaignStats:
         """The states that replays may be in, under the aim."""
         plan = self.plan
         possible = states.possible(plan.runner, plan.backend)
-        return possible_states(plan.runner, plan.backend, aim_of(plan.aim), possible) if plan.aim else possible
+        aim = aim_of(plan.aim)
+        if aim.near:
+            return possible_near(aim, possible)
+        return possible_states(plan.runner, plan.backend, aim, possible) if plan.aim else possible
 
 
 def stale_values(trace: Trace, verdicts: Sequence[Verdict]) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,9 @@ from fuzz.like import like
 from fuzz.stats import Plan
 from reports.campaign import summary
 from repro.cases.case import Target, problems
-from repro.cases.codec import digest
+from repro.cases.codec import digest, read
 from repro.cases.server_args import BadOption, arguments
+from repro.upstream.fixes import SEEDS
 from tests.builders.sample_record import campaign
 
 KNOWN = {"model_path", "mem_fraction_static", "tp_size", "tp", "enable_dp_attention", "host"}
@@ -102,6 +103,33 @@ def test_unknown_and_contradictory_options_are_refused_in_one_line(
     with pytest.raises(BadOption) as refused:
         list(pairs(asked(sets, having, without), "", ""))
     assert refusal in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("path", sorted(SEEDS.glob("*.json")), ids=lambda path: path.stem)
+def test_around_a_seed_its_setup_changes_a_little_and_its_steps_do(path: Path) -> None:
+    request = replace(asked([], [], []), near=str(path))
+    aim, seed = aim_of(str(request.aim)), read(path).case
+    ((runner, backend),) = pairs(request, "", "")
+    drawn = list(itertools.islice(rounds(3, runner, backend, 8, aim=aim), 80))
+    assert drawn[0] == seed and len({digest(case) for case in drawn}) > 50
+    assert all(problems(case) == [] for case in drawn)
+    setups = {case.setup for case in drawn}
+    away = [sum(value != old for value, old in zip(astuple(each), astuple(seed.setup), strict=True)) for each in setups]
+    assert 3 <= len(setups) <= 14 and min(away) == 0 and sorted(away)[len(away) // 2] <= 4
+
+
+def test_an_aim_holds_around_a_seed_and_what_its_seed_cannot_have_is_refused() -> None:
+    seed = str(SEEDS / "draft-sum-of-raw-batch.json")
+    near = replace(asked(["page_size=4"], ["enable_dp_attention"], []), near=seed)
+    drawn = list(itertools.islice(rounds(3, *next(pairs(near, "", "")), 8, aim=near.aim), 200))
+    assert all(problems(case) == [] and near.aim.fits(case.setup) for case in drawn)
+    for request, runner, refusal in (
+        (near, "decode", "it drives draft over flashinfer, not decode"),
+        (replace(near, values={"num_steps": 40}), "", "num_steps 40 is outside"),
+        (replace(near, having=("swa",)), "", "--with layer_types: no value of it fits the seed"),
+    ):
+        with pytest.raises(BadOption, match=refusal):
+            pairs(request, runner, "")
 
 
 LAUNCH = (

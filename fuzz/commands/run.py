@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 from fuzz.aiming import Asked, asked, pairs, smallest_of
 from fuzz.commands.context import CommandContext
@@ -15,6 +16,7 @@ from fuzz.exits import exit_code
 from fuzz.like import like
 from fuzz.stats import Plan
 from repro.cases.case import Setup, Target, engine_refuses
+from repro.cases.codec import BadSeed
 from repro.cases.release_list import has_runner
 from repro.cases.runner_facts import TOY
 from repro.cases.server_args import BadOption, arguments
@@ -53,6 +55,7 @@ def add_parser(commands: Commands) -> None:
     aim.add_argument(
         "--like", metavar="FLAGS|FILE", help="a server's command line, its server_args as JSON, or a log with them"
     )
+    aim.add_argument("--near", type=Path, metavar="SEED.json", help="around a seed: few options changed, and its steps")
     parser.add_argument("--stop-at-first", action="store_true", help="end a campaign at its first confirmed finding")
     parser.add_argument("--profile", choices=PROFILES, default=DEFAULT, help="how much to try (default: %(default)s)")
     parser.add_argument(
@@ -84,18 +87,21 @@ class Aimed:
 
 def aimed(options: argparse.Namespace, targets: Sequence[Target]) -> Aimed:
     """The aim of --set, --with, --without and --like. BadInput if there is no such setup on a target."""
-    if not (options.set or options.having or options.without or options.like):
+    if not (options.set or options.having or options.without or options.like or options.near):
         return Aimed()
+    if options.near and (options.like or options.cluster):
+        raise BadInput(f"--near: not with {'--like' if options.like else '--cluster'}")
     try:
         server = None
         if options.like:
             refuses = partial(_refused_everywhere, targets)
             server = like(arguments(options.like), argument_names(targets), refuses)
         request = asked(options.set, options.having, options.without, server)
+        request = replace(request, near=str(options.near)) if options.near else request
         driven = {target: _driven(options, request, target) for target in targets}
     except OSError as error:
-        raise BadInput(f"--like {error.filename}: {error.strerror}") from error
-    except BadOption as error:
+        raise BadInput(f"{error.filename}: {error.strerror}") from error
+    except (BadOption, BadSeed) as error:
         raise BadInput(str(error)) from error
     return Aimed(aim=str(request.aim), lines=request.lines, driven=driven)
 

@@ -39,28 +39,30 @@ _TOGETHER = (
     ("window", "swa"),
 )
 # The least value of options that have no default.
-_LEAST = {"topk": 1, "num_steps": 1, "num_draft_tokens": 2}
+_LEAST: dict[str, Any] = {"topk": 1, "num_steps": 1, "num_draft_tokens": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aim:
     """fixed: fields of Setup with their values. having: fields that are not at their defaults. max_bs: the largest
-    bucket; 0: any."""
+    bucket; 0: any. near: the file of a seed around which cases are drawn (fuzz/draw/near.py); empty: anywhere."""
 
     fixed: Fixed = ()
     having: tuple[str, ...] = ()
     max_bs: int = 0
+    near: str = ""
 
     def __str__(self) -> str:
         """The options of a command line that mean this aim; empty for none."""
-        words = [f"--set {shlex.quote(text_of(OPTION[field], value))}" for field, value in self.fixed]
+        words = [f"--near {shlex.quote(self.near)}"] * bool(self.near)
+        words += [f"--set {shlex.quote(text_of(OPTION[field], value))}" for field, value in self.fixed]
         words += [f"--set {MAX_BS[-1]}={self.max_bs}"] * bool(self.max_bs)
         return " ".join([*words, *(f"--with {OPTION[field].name}" for field in self.having)])
 
     def fits(self, setup: Setup) -> bool:
         """True if the setup has what is asked for."""
         fixed = all(getattr(setup, field) == value for field, value in self.fixed)
-        having = all(getattr(setup, field) != _plain(field) for field in self.having)
+        having = all(getattr(setup, field) != plain(field) for field in self.having)
         return fixed and having and self.max_bs in (0, setup.max_bs)
 
     def swarm(self, swarm: Swarm) -> Swarm:
@@ -80,7 +82,8 @@ class Aim:
 ANY = Aim()
 
 
-def _plain(field: str) -> Any:
+def plain(field: str) -> Any:
+    """The value of a field that is not set."""
     return _LEAST.get(field, OPTION[field].default)
 
 
@@ -103,7 +106,7 @@ def aimed_setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm, aim: 
 
 
 def _values(field: str) -> Iterator[Any]:
-    return (value for value in OPTION[field].drawn if value != _plain(field))
+    return (value for value in OPTION[field].drawn if value != plain(field))
 
 
 def _fitted(setup: Setup, drawn: Setup, fixed: set[str], max_bs: int) -> Setup:
@@ -253,8 +256,8 @@ def _reason(runner: str, backend: str, fixed: dict[str, Any], max_bs: int) -> st
     return problems[0].removeprefix("setup: ")
 
 
-def aim_of_values(values: dict[str, Any], having: Sequence[str] = (), max_bs: int = 0) -> Aim:
+def aim_of_values(values: dict[str, Any], having: Sequence[str] = (), max_bs: int = 0, near: str = "") -> Aim:
     """The aim with these values of fields; an adaptive worker's first number of steps is drawn if none is named."""
     drawn = [field for field, value in values.items() if field == "adaptive" and value == ADAPTS]
     fixed = tuple((field, value) for field, value in values.items() if field not in drawn)
-    return Aim(fixed=fixed, having=tuple(dict.fromkeys((*having, *drawn))), max_bs=max_bs)
+    return Aim(fixed=fixed, having=tuple(dict.fromkeys((*having, *drawn))), max_bs=max_bs, near=near)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from fuzz.draw.aim import ANY, Aim, aimed_setups
 from fuzz.draw.covering import ROWS, rows
 from fuzz.draw.meetings import Meetings
+from fuzz.draw.near import based, near_cases, near_setups
 from fuzz.draw.strategies import cases, fullest, setups
 from fuzz.draw.swarm import BROAD, LONG, SMALL, WIDE, Swarm, swarms
 from repro.cases.case import Case, Setup
@@ -188,8 +189,15 @@ def round_cases(
     seed: int, number: int, runner: str, backend: str, cases_per_setup: int, aim: Aim = ANY
 ) -> Iterator[Case]:
     """One round: a swarm, a setup under it, then so many different cases on that setup, fewer in the first rounds."""
+    name = f"eagleeye {seed} {runner} {backend} {number}"
+    if aim.near:
+        # The first round is on the stored case's own setup, and begins with that case.
+        case = examples(near_setups(aim))(f"{name} setup") if number else based(aim)
+        yield case
+        yield from different(name, near_cases(case), room(None, cases_per_setup, number) - 1, {digest(case)})
+        return
     swarm, setup = round_setup(seed, number, runner, backend, aim)
-    first, name = fullest(setup), f"eagleeye {seed} {runner} {backend} {number}"
+    first = fullest(setup)
     meetings = Meetings(setup, name)
     yield meetings.met(first)
     count = room(None, cases_per_setup, number) - 1
