@@ -178,7 +178,7 @@ def _fewer(hand: Hand, steps: Steps) -> Steps:
 
 
 def _asked(hand: Hand, steps: Steps) -> Steps:
-    """What a step asks for besides its requests."""
+    """A step asks for something else besides its requests."""
     number = hand.number(0, len(steps) - 1)
     match hand.number(0, 3):
         case 0:
