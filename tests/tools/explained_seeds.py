@@ -1,4 +1,4 @@
-"""The causes that `repro explain` names, held against those that are known: python -m tests.tools.explained_seeds OUT [SEED ...], then --page.
+"""Known causes against those that `repro explain` names: python -m tests.tools.explained_seeds OUT [SEED ...] [--page].
 
 Each stored seed is explained on a release that it fails in, emulated, from a copy that does not have its name: the
 patch of that name would be tried first. OUT keeps what each gave; those that are there are not run again. --page writes
