@@ -195,11 +195,6 @@ def test_a_file_that_is_there_is_not_replaced(tmp_path: Path, capsys: pytest.Cap
     assert "is there already" in capsys.readouterr().err
 
 
-def test_a_crash_dump_is_not_unpickled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["case", "from-crash-dump", str(tmp_path)]) == ExitCode.ERROR
-    assert "a crash dump is a pickle" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_a_case_of_a_trace_replays(tmp_path: Path) -> None:
     written(tmp_path, TRACE, "--runner", "toy")

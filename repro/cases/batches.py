@@ -28,20 +28,23 @@ class BadEvidence(ValueError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """A request of a batch. length: its tokens in the KV cache. accepted: drafts that the verify before accepted; None:
-    unsaid."""
+    unsaid. slot: its request slot; 0: unsaid."""
 
     request: str
     length: int
     accepted: int | None = None
+    slot: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A batch in row order. line: of the text, from 1. graph: False if the server ran it without a graph."""
+    """A batch in row order. place: in the evidence, for a person. graph: False if the server ran it without a graph.
+    elsewhere: requests of the busiest rank, where there are others."""
 
     rows: tuple[Row, ...]
-    line: int
+    place: str
     graph: bool = True
+    elsewhere: int = 0
 
 
 def of_csv(text: str, context: int = 0) -> tuple[Batch, ...]:
@@ -64,11 +67,11 @@ def of_csv(text: str, context: int = 0) -> tuple[Batch, ...]:
         if step is not None and now not in (step, step + 1):
             raise BadEvidence(f"line {number}: step {now} after step {step}: number steps without gaps, in their order")
         if now != step:
-            batches.append(Batch(rows=(), line=number))
+            batches.append(Batch(rows=(), place=f"line {number}"))
         rows = batches[-1].rows
         if row.request in {earlier.request for earlier in rows}:
             raise BadEvidence(f"line {number}: request {row.request} is twice in step {now}; leave a row out")
-        batches[-1] = Batch(rows=(*rows, row), line=batches[-1].line)
+        batches[-1] = Batch(rows=(*rows, row), place=batches[-1].place)
         step = now
     if not batches:
         raise BadEvidence("line 2: no rows; a row is a request of a batch, such as 0,a,120,2")
@@ -122,7 +125,7 @@ def of_log(text: str) -> tuple[Batch, ...]:
         if requests and names == rank:
             graph = _GRAPH.search(match["rest"])
             rows = tuple(_spread(requests, tokens, _ACCEPTED.search(match["rest"])))
-            batches.append(Batch(rows=rows, line=number, graph=not graph or graph[1] == "True"))
+            batches.append(Batch(rows=rows, place=f"line {number}", graph=not graph or graph[1] == "True"))
     if not batches:
         raise BadEvidence("no line with 'Decode batch, #running-req: ...'; sglang logs them at --log-level info")
     return tuple(batches)

@@ -60,10 +60,10 @@ def fitted(setup: Setup, batches: Sequence[Batch], notes: Notes, sizes: Sizes, l
 
 
 def _place(text: str, batches: Sequence[Batch]) -> str:
-    """The problem, with the line of its batch."""
+    """The problem, with the place of its batch."""
     words = text.split(maxsplit=2)
     number = words[1].rstrip(":") if words[0] == "step" else ""
-    return f"line {batches[int(number)].line}: {text}" if number.isdecimal() else text
+    return f"{batches[int(number)].place}: {text}" if number.isdecimal() else text
 
 
 def _slots(batches: Sequence[Batch]) -> list[Mapping[str, int]]:
@@ -77,7 +77,7 @@ def _slots(batches: Sequence[Batch]) -> list[Mapping[str, int]]:
             if row.request not in owned:
                 owned[row.request] = min({*range(1, len(owned) + 2)} - {*owned.values()})
         if max(owned.values()) > SLOTS_MAX:
-            raise BadEvidence(f"line {batch.line}: more than {SLOTS_MAX} requests at a time; leave some out")
+            raise BadEvidence(f"{batch.place}: more than {SLOTS_MAX} requests at a time; leave some out")
         every.append(dict(owned))
     return every
 
@@ -149,7 +149,7 @@ def _steps(setup: Setup, batches: Sequence[Batch], slots: Sequence[Mapping[str, 
     for batch, slot in zip(batches, slots, strict=True):
         requests = []
         for row in batch.rows:
-            accepted = _accepted(row, lengths.get(row.request), most, batch.line)
+            accepted = _accepted(row, lengths.get(row.request), most, batch.place)
             data = 1 + names[row.request]
             requests.append(Request(slot=slot[row.request], seq_len=row.length, data=data, accepted=accepted))
             lengths[row.request] = row.length
@@ -157,12 +157,12 @@ def _steps(setup: Setup, batches: Sequence[Batch], slots: Sequence[Mapping[str, 
     return steps
 
 
-def _accepted(row: Row, before: int | None, most: int, line: int) -> int:
+def _accepted(row: Row, before: int | None, most: int, place: str) -> int:
     """The drafts that were accepted; 0 where the runner is not told of any."""
     if not most:
         return 0
     if row.accepted is None:
         return min(most, max(0, row.length - before - 1)) if before is not None else 0
     if row.accepted > most:
-        raise BadEvidence(f"line {line}: accepted {row.accepted} is above {most}, the drafts of a chain; correct it")
+        raise BadEvidence(f"{place}: accepted {row.accepted} is above {most}, the drafts of a chain; correct it")
     return row.accepted

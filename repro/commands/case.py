@@ -10,8 +10,7 @@ from pathlib import Path
 from fuzz.aiming import Asked, pairs, smallest_of
 from fuzz.like import like
 from repro.cases import codec
-from repro.cases.batches import BadEvidence, Batch, of_csv, of_log
-from repro.cases.bounded_file import read_text
+from repro.cases.batches import BadEvidence
 from repro.cases.case import RUNNERS, Target
 from repro.cases.codec import Seed
 from repro.cases.fitting import Notes, Sizes, fitted
@@ -19,36 +18,29 @@ from repro.cases.launch import opened
 from repro.cases.options import CONTEXT_MAX, OPTION
 from repro.cases.release_list import NEWEST
 from repro.cases.runner_facts import RUNNER_FACTS
-from repro.cases.server_args import FILE_MAX, MAX_BS, NAMED, Argument, BadOption, arguments, value_of, whole
+from repro.cases.server_args import MAX_BS, NAMED, Argument, BadOption, arguments, value_of, whole
 from repro.cases.words import sentence
 from repro.commands import cli
 from repro.commands.cli import BadInput, Commands, Parser, say
+from repro.commands.evidence import SOURCES, Evidence
 from repro.commands.fixes import release
 from repro.traces.exit_codes import ExitCode
 from runners.targets.server_arguments import argument_names
 
-_BYTES_MAX = 1 << 24
 _LONGEST = 256
 # A served runner makes its batches itself.
 _OF_BATCHES = tuple(name for name in RUNNERS if not RUNNER_FACTS[name].serves)
 _SIZES = ("capture_bs", "slots", "context_len")
-_PICKLED = (
-    "a crash dump is a pickle, which can run code when it is read, so it is not; take the batches from the server's "
-    "log: python -m repro case from-log FILE"
-)
 
 
 def add_parser(commands: Commands) -> None:
     parser = commands.add_parser("case", help="make a case of what a crashed server left")
     sources = parser.add_subparsers(dest="source", required=True, metavar="SOURCE", parser_class=Parser)
-    for name, meaning in (
-        ("from-trace", "a CSV with the columns step, request, length and, where known, accepted"),
-        ("from-log", "the decode lines of sglang's log"),
-    ):
+    for name, (file, meaning, _) in SOURCES.items():
         source = sources.add_parser(name, help=meaning)
-        source.add_argument("file", type=Path, metavar="FILE")
+        source.add_argument("file", type=Path, metavar=file)
         source.add_argument(
-            "--like", metavar="FLAGS|FILE", help="the server's flags (default: its ServerArgs in the log, if any)"
+            "--like", metavar="FLAGS|FILE", help="the server's flags (default: its own in the evidence, if any)"
         )
         source.add_argument("--runner", choices=_OF_BATCHES, help="default: the first one that such a server has")
         source.add_argument(
@@ -62,24 +54,18 @@ def add_parser(commands: Commands) -> None:
             help=f"make longer prefixes some N tokens, at most {CONTEXT_MAX} (default: %(default)s)",
         )
         source.add_argument("--out", type=Path, metavar="CASE.json", help="default: FILE.case.json")
-    refused = sources.add_parser("from-crash-dump", help="refused: such a dump can run code")
-    refused.add_argument("file", type=Path, metavar="DIR")
 
 
 def go(options: argparse.Namespace) -> ExitCode:
-    if options.source == "from-crash-dump":
-        raise BadInput(f"{options.file}: {_PICKLED}")
     out = options.out or options.file.with_suffix(".case.json")
     if out.exists():
         raise BadInput(f"{out}: is there already; name another file with --out")
     if not out.parent.is_dir():
         raise BadInput(f"{out.parent}: no such folder; make it, or name another file with --out")
     try:
-        text = read_text(options.file, _BYTES_MAX)
+        seed = _seed(options, SOURCES[options.source][2](options.file))
     except OSError as error:
-        raise BadInput(f"{options.file}: {error.strerror}") from error
-    try:
-        seed = _seed(options, text)
+        raise BadInput(f"{error.filename or options.file}: {error.strerror}") from error
     except BadEvidence as error:
         raise BadInput(f"{options.file}: {error}") from error
     except BadOption as error:
@@ -92,32 +78,26 @@ def go(options: argparse.Namespace) -> ExitCode:
     return ExitCode.PASS
 
 
-def _seed(options: argparse.Namespace, text: str) -> Seed:
-    from_log = options.source == "from-log"
+def _seed(options: argparse.Namespace, evidence: Evidence) -> Seed:
     notes = Notes()
-    flags: list[Argument] = []
-    start = text.find("ServerArgs(") if from_log else -1
-    if options.like or start >= 0:
-        flags = opened(arguments(options.like or text[start : start + FILE_MAX]))
-    else:
+    flags = opened(arguments(options.like)) if options.like else list(evidence.flags)
+    if not flags:
         notes.missing.append("the server's flags (--like): the setup is the smallest of its kind")
     sizes = [argument for argument in flags if _is_size(argument)]
     limits = _sizes(sizes)
     request = _asked([argument for argument in flags if argument not in sizes], options.release, notes)
-    setup = smallest_of(request, *next(pairs(request, options.runner or "", "")))
-    if not options.runner:
+    setup = smallest_of(request, *next(pairs(request, options.runner or evidence.runner, "")))
+    if not (options.runner or evidence.runner):
         notes.guessed.append(f"runner: {setup.runner} (--runner names another)")
     if "backend" not in request.values:
         notes.guessed.append(f"backend: {setup.backend}, as the flags name none that is driven")
     notes.scaled.append("the model: a tiny one with made weights")
-    batches: Sequence[Batch] = of_log(text) if from_log else of_csv(text, limits.context)
-    if from_log:
-        notes.guessed.append("lengths: the tokens in use spread evenly; prefixes that requests share count once")
-        notes.missing.append("the batches between decode lines, of which sglang logs few (--decode-log-interval)")
+    batches = evidence.batches(limits)
+    notes.guessed += evidence.guessed
+    notes.missing += evidence.missing
     if setup.dp_attention:
         notes.missing.append("the batches of the other rank: it has none here")
-    longest = min(options.longest, CONTEXT_MAX)
-    case = fitted(setup, batches, notes, limits, longest)
+    case = fitted(setup, batches, notes, limits, min(options.longest, CONTEXT_MAX))
     return Seed(about={"from": f"{options.source} {options.file.name}", **notes.about()}, case=case)
 
 
