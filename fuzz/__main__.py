@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from fuzz.commands import bench, check, hunt, run, slot
+from fuzz.commands import bench, check, hunt, recall, run, slot
 from fuzz.commands.context import CommandContext
 from fuzz.commands.options import complete
 from fuzz.mutation import command as mutation
@@ -37,7 +37,7 @@ from runners.targets.hypothesis_pin import warn_of_hypothesis_version
 DESCRIPTION = """Draw cases, run them, judge them, keep what fails.
 Exit codes: 0 no failure, 1 a failure, 2 nothing judged, 3 an error of the harness or its input (docs/commands.md)."""
 # Commands without --target.
-OWN_TARGETS = ("slot", "check")
+OWN_TARGETS = ("slot", "check", "recall")
 CAMPAIGNS = {"run": run.command, "bench": bench.command, "hunt": hunt.command}
 
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> Parser:
     top = Parser(prog="python -m fuzz", description=DESCRIPTION)
     commands = top.add_subparsers(dest="command", required=True, metavar="command", parser_class=Parser)
-    for command in (run, bench, hunt, mutation, check, slot):
+    for command in (run, bench, hunt, mutation, check, recall, slot):
         command.add_parser(commands)
     return top
 
@@ -73,6 +73,8 @@ def carry_out(arguments: Sequence[str] | None) -> ExitCode:
         return slot.command()
     if options.command == "check":
         return check.command(options)
+    if options.command == "recall":
+        return recall.command(options)
     if getattr(options, "probes", False):
         os.environ[PROBES] = "1"  # inherited by every worker process
     targets = tuple(dict.fromkeys(options.target))

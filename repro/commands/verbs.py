@@ -33,6 +33,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         verb(
             "mutate", "fuzz mutate", "Change sglang in small places: which oracle notices?", f"{CAMPAIGN} --sample 300"
         ),
+        verb("recall", "fuzz recall", "Put real bugs of sglang back on a release: which are found?", "--row 23037"),
         verb("bench", "fuzz bench", "Measure cases a second, and each stage.", CAMPAIGN),
     ),
     "Reproduce": (

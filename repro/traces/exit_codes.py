@@ -48,6 +48,7 @@ MEANINGS: Mapping[str, tuple[str, str, str]] = {
         "a mutant survived, or one kept as equivalent was killed",
         "no mutant could be tried",
     ),
+    "fuzz recall": ("every bug in reach was found", "a bug was missed", "no bug is in reach"),
     "repro run": _REPLAY,
     "repro concerns": (
         "listed; with `--run`: every seed passed",

@@ -1,0 +1,231 @@
+"""python -m fuzz recall: real bugs of sglang's history, each put back on a release and searched for by a campaign."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from fuzz.campaign import campaign
+from fuzz.case_source import CaseStream
+from fuzz.commands.session_hooks import Place, session_hooks
+from fuzz.draw.profiles import DEFAULT, PROFILES
+from fuzz.draw.rounds import rounds
+from fuzz.stats import Plan
+from fuzz.triage import Hooks
+from oracles.catalogue import judge_all, overall
+from repro.cases.atomic_file import write_text
+from repro.cases.case import Case, Target
+from repro.cases.own_place import own_folder
+from repro.commands import cli
+from repro.commands.cli import BadInput, Commands, count, say
+from repro.ledger.explain import Explained
+from repro.ledger.run import LedgerRun
+from repro.recall.diagnosis import guesses
+from repro.recall.results import ERROR, FOUND, GUESSES, MISSED, OUT, Result, exit_code, markdown, totals
+from repro.recall.rows import BadRows, Row, chosen, load
+from repro.shrinking.confirm import Run
+from repro.shrinking.first_divergence import of_run
+from repro.shrinking.origin import lines, origin
+from repro.traces.campaign import Campaign, CampaignFinding
+from repro.traces.exit_codes import ExitCode
+from repro.traces.finding import Status, Verdict
+from repro.upstream.edits import EditNotFound, edited
+from runners.processes.pool import Pool
+from runners.processes.rig import rig
+from runners.processes.served import setups_per_session
+from runners.processes.warm import room_for
+from runners.targets.environments import NotUsable, lacks, sglang_path
+from runners.targets.overlay import Overlay, make_overlay
+
+
+def add_parser(commands: Commands) -> None:
+    parser = commands.add_parser("recall", help="put real bugs of sglang back on a release: which are found?")
+    parser.add_argument("--row", action="append", default=[], metavar="ID", help="only this bug; may be repeated")
+    parser.add_argument(
+        "--cases", type=count, default=150, metavar="N", help="most cases for a bug (default: %(default)s)"
+    )
+    cli.add_seed_number(parser, 1)
+    cli.add_engine(parser)
+    parser.add_argument(
+        "--jobs", type=count, default=1, metavar="N", help="bugs at a time, each in a process (default: %(default)s)"
+    )
+    cli.add_json(parser, "the outcome of each bug")
+    cli.add_markdown(parser, "figures and table")
+    cli.add_out(parser, "findings and logs", "recall")
+    cli.add_timeout(parser)
+
+
+def command(options: argparse.Namespace) -> ExitCode:
+    """BadInput, on one line, if a row cannot be put back on its release."""
+    try:
+        rows = chosen(load(), options.row)
+    except BadRows as error:
+        raise BadInput(str(error)) from error
+    for row in rows:
+        _check(row, Target(row.base, options.engine))
+    options.out = options.out or own_folder(Path("out"), "recall")
+    options.out.mkdir(parents=True, exist_ok=True)
+    results: list[Result] = []
+    for result in _each(rows, options):
+        results.append(result)
+        say(str(result))
+        _write(options, rows, results)
+    for text in totals(results):
+        say(text)
+    return exit_code(results)
+
+
+def _check(row: Row, target: Target) -> None:
+    """BadInput if the row's edits have no place there."""
+    if not row.is_in_reach:
+        return
+    if lack := lacks(target):
+        raise BadInput(f"{row.id}: {target}: {lack}")
+    try:
+        source = sglang_path(target)
+        for file in {edit.file for edit in row.edits}:
+            edited((source / file).read_text(), [edit for edit in row.edits if edit.file == file])
+    except (EditNotFound, NotUsable) as error:
+        raise BadInput(f"{row.id} on {row.base}: {error}") from error
+    except OSError as error:
+        raise BadInput(f"{row.id} on {row.base}: {error.filename}: {error.strerror}") from error
+
+
+def _each(rows: Sequence[Row], options: argparse.Namespace) -> Iterator[Result]:
+    """The outcomes in the rows' order, each as soon as it and those before it are there."""
+    run = partial(_in_process if options.jobs > 1 else _tried, options)
+    with ThreadPoolExecutor(options.jobs) as workers:
+        yield from workers.map(run, rows) if options.jobs > 1 else map(run, rows)
+
+
+def _write(options: argparse.Namespace, rows: Sequence[Row], results: Sequence[Result]) -> None:
+    how = f"{options.cases} cases each, seed {options.seed}, {options.engine} engine."
+    form = {"cases": options.cases, "seed": options.seed, "rows": [result.to_json() for result in results]}
+    texts = {"json": json.dumps(form, indent=1) + "\n", "markdown": markdown(rows, results, how)}
+    for name, default in (("json", "recall.json"), ("markdown", "recall.md")):
+        path: Path = getattr(options, name) or options.out / default
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, texts[name])
+
+
+def _in_process(options: argparse.Namespace, row: Row) -> Result:
+    """The same command for this row alone."""
+    if not row.is_in_reach:
+        return Result(row=row.id, state=OUT)
+    place = options.out / row.id
+    place.mkdir(parents=True, exist_ok=True)
+    words = ["--row", row.id, "--out", str(place), "--json", str(place / "recall.json"), "--engine", options.engine]
+    words += ["--cases", str(options.cases), "--seed", str(options.seed), "--timeout", str(options.timeout)]
+    (place / "recall.json").unlink(missing_ok=True)
+    with (place / "recall.log").open("w") as log:
+        subprocess.run([sys.executable, "-m", "fuzz", "recall", *words], stdout=log, stderr=log, check=False)
+    try:
+        (form,) = json.loads((place / "recall.json").read_text())["rows"]
+        return Result.from_json(form)
+    except (OSError, ValueError):
+        last = (place / "recall.log").read_text().splitlines()[-1:]
+        return Result(row=row.id, state=ERROR, error=last[0] if last else "no outcome")
+
+
+def _tried(options: argparse.Namespace, row: Row) -> Result:
+    """The outcome of a row, by a campaign on its release with the bug, beside the release as it is."""
+    if not row.is_in_reach:
+        return Result(row=row.id, state=OUT)
+    control = Target(row.base, options.engine)
+    out: Path = options.out.absolute() / row.id
+    out.mkdir(parents=True, exist_ok=True)
+    what = Overlay(release=row.base, change=f"with the bug of {row.id}")
+    target = Target(str(make_overlay(sglang_path(control), what, row.edits, out / "checkouts")), options.engine)
+    log = out / "control.log"
+    with _hooks(options, target, out) as hooks, Pool(control, timeout_s=options.timeout, log=log) as pool:
+        beside = _Control(pool.run)
+        done = _campaign(options, row, target, replace(hooks, explain=beside.explain))
+    result = Result(row=row.id, state=MISSED, cases=done.cases, control=tuple(sorted(beside.seen)))
+    findings = [finding for finding in done.findings if finding.failed]
+    if findings:
+        return _with_diagnosis(options, row, result, min(findings, key=lambda finding: finding.at_case))
+    return replace(result, state=ERROR, error=_why_not(done)) if _why_not(done) else result
+
+
+def _campaign(options: argparse.Namespace, row: Row, target: Target, hooks: Hooks) -> Campaign:
+    drawn = rounds(options.seed, row.runner, row.backend, PROFILES[DEFAULT].cases_per_setup)
+    plan = Plan(
+        target=target,
+        runner=row.runner,
+        backend=row.backend,
+        seed=options.seed,
+        cases=options.cases,
+        stop_at_first=True,
+        confirm_tries=1,
+        shrink_runs=1,
+    )
+    return campaign(plan, CaseStream(drawn, drawn.coming, drawn.leave), hooks)
+
+
+def _why_not(done: Campaign) -> str:
+    """Why a campaign says nothing of a bug; empty if it does."""
+    if done.stopped in ("interrupted", "error", "cannot run") or not done.judged:
+        return f"{done.stopped}: {done.judged} of {done.cases} cases judged"
+    return ""
+
+
+@contextmanager
+def _hooks(options: argparse.Namespace, target: Target, out: Path) -> Iterator[Hooks]:
+    place = Place(
+        target=target,
+        out=out,
+        log=out / "worker.log",
+        timeout_s=options.timeout,
+        standbys=room_for(target.engine) if options.jobs == 1 else 0,
+        setups_per_session=setups_per_session(target.engine),
+    )
+    with session_hooks(place, LedgerRun(), lambda progress: None) as hooks:
+        yield hooks
+
+
+class _Control:
+    """The release as it is. Mutable. seen: failures that it has, too. run: a case on it."""
+
+    def __init__(self, run: Run) -> None:
+        self._run, self.seen = run, set[str]()
+
+    def explain(self, case: Case, failures: Sequence[Verdict]) -> Explained:
+        """The failures that the control does not have in this case."""
+        if not failures:
+            return Explained()
+        usual = {v.fingerprint for v in judge_all(case, self._run(case)) if v.status is Status.FAIL}
+        self.seen |= {f"{v.oracle} at {v.where}" for v in failures if v.fingerprint in usual}
+        return Explained(left=tuple(v for v in failures if v.fingerprint not in usual))
+
+
+def _with_diagnosis(options: argparse.Namespace, row: Row, result: Result, finding: CampaignFinding) -> Result:
+    """The outcome of a row that was found, with the line and the functions that its case points at."""
+    target = Target.parse(finding.target)
+    tools = rig(judge_all, overall, say, timeout_s=options.timeout, log=options.out / row.id / "worker.log")
+    with tools.noting(target) as run:
+        trace = run(finding.case)
+    failed = [v for v in judge_all(finding.case, trace) if v.fingerprint == finding.fingerprint]
+    source = origin(finding.case, trace, failed)
+    named = guesses(finding.case, trace, failed, Path(target.sglang))
+    text = list(lines(source))[-1] if source else str(of_run(trace, failed))
+    rank = next((n for n, guess in enumerate(named, start=1) if guess in row.places), 0)
+    return replace(
+        result,
+        state=FOUND,
+        oracle=finding.oracle,
+        where=finding.where,
+        case=finding.at_case,
+        seconds=finding.at_seconds,
+        first=" ".join(text.split()),
+        guesses=tuple(f"{file}: {name}" for file, name in named[:GUESSES]),
+        rank=rank,
+        seed=finding.seed,
+    )

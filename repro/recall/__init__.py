@@ -1,0 +1,1 @@
+"""Real bugs of sglang's history, put before the harness again: which does it find?"""
