@@ -22,9 +22,9 @@ from fuzz.draw.strategies import CONTEXT_MIN, DRAFT_TOKENS_MAX, ROOM, setups
 from fuzz.draw.swarm import Swarm
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup, setup_problems
-from repro.cases.latent import LATENT_DTYPES, LATENT_HIDDEN_SIZES
+from repro.cases.families import facts_of
 from repro.cases.options import CONTEXT_MAX, KV_DTYPE_ABOVE, OPTION, SLOTS_MAX
-from repro.cases.runner_facts import LATENT, RUNNER_FACTS
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.server_args import ADAPTS, MAX_BS, text_of
 
 Fixed = tuple[tuple[str, Any], ...]
@@ -184,8 +184,8 @@ def _completed(
     kernels = BACKEND_FACTS[backend]
     heads = fixed.get("num_heads", fixed.get("num_kv_heads", 1))
     above = KV_DTYPE_ABOVE if fixed.get("kv_dtype") else 0
-    latent = algorithm in LATENT
-    widths = LATENT_HIDDEN_SIZES if latent else OPTION["hidden_size"].drawn
+    family = facts_of(fixed.get("family", ""), algorithm)
+    widths = family.hidden_sizes or OPTION["hidden_size"].drawn
     buckets = fixed.get("capture_bs") or ((max_bs,) if max_bs else (min(2, fixed.get("slots", 2)),))
     values = {
         "runner": runner,
@@ -199,7 +199,7 @@ def _completed(
         "num_heads": heads,
         "num_kv_heads": 1,
         "hidden_size": next((width for width in widths if width % max(1, heads) == 0), heads * 8),
-        "dtype": LATENT_DTYPES[0] if latent else kernels.drawn_dtypes[0],
+        "dtype": (family.dtypes or kernels.drawn_dtypes)[0],
         "head_dim": min(dim for dim in kernels.drawn_head_dims if dim > above),
         "window": OPTION["window"].smallest["window"] if fixed.get("swa") else 0,
     }

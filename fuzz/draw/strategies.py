@@ -24,8 +24,8 @@ from repro.cases.case import (
     accepted_max,
     seq_len_max,
 )
-from repro.cases.latent import LATENT_DTYPES, LATENT_HIDDEN_SIZES
-from repro.cases.options import KV_DTYPE_ABOVE, OPTION, PAGE_SIZES
+from repro.cases.families import FamilyFacts, facts_of, families
+from repro.cases.options import DTYPES, KV_DTYPE_ABOVE, OPTION, PAGE_SIZES
 from repro.cases.runner_facts import LATENT, RUNNER_FACTS, RunnerFacts
 from repro.cases.setup import SPARE_POSITIONS, overhang_max
 
@@ -90,9 +90,12 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     heads = draw(st.integers(1, size.num_heads))
     algorithm = swarm.algorithm or draw(st.sampled_from(_algorithms(domain, backend)))
     capped = domain.capped and BACKEND_FACTS[backend].draws_caps
-    plain = algorithm not in LATENT  # neither windows nor caps are known for latent attention
-    hidden_sizes = _hidden_sizes(size, plain)
-    dtypes = [name for name in BACKEND_FACTS[backend].drawn_dtypes if plain or name in LATENT_DTYPES]
+    family = draw(st.sampled_from(families(runner, backend) or ("",))) if "family" in swarm.options else ""
+    facts = facts_of(family, algorithm)
+    algorithm = algorithm if algorithm in facts.algorithms else facts.algorithms[0]
+    plain = not facts.latent  # neither windows nor caps are known for latent attention
+    hidden_sizes = _hidden_sizes(size, facts)
+    dtypes = [name for name in BACKEND_FACTS[backend].drawn_dtypes if name in (facts.dtypes or DTYPES)]
     windows = domain.windowed == "target" or BACKEND_FACTS[backend].drafts_in_windows or num_steps == 1
     window = draw(_values("window")) if domain.windowed and windows and "window" in swarm.options and plain else 0
     adapting &= plain and not (window and domain.windowed == "draft" and not BACKEND_FACTS[backend].starts_in_windows)
@@ -132,6 +135,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         adaptive=draw(st.sampled_from(others)) if adapting else 0,
         kv_dtype=kv_dtype,
         dp_attention="dp_attention" in swarm.options and domain.rank_tokens is not None,
+        family=family,
     )
     setup = replace(setup, overhang=min(setup.overhang, overhang_max(setup)))
     if domain.serves:
@@ -155,10 +159,10 @@ def _steps(swarm: Swarm, fewest: int, most: int) -> tuple[int, int]:
             return fewest, most
 
 
-def _hidden_sizes(size: Size, plain: bool) -> tuple[int, ...]:
+def _hidden_sizes(size: Size, facts: FamilyFacts) -> tuple[int, ...]:
     if size is BROAD:
         return BROAD_HIDDEN_SIZES
-    return tuple(n for n in OPTION["hidden_size"].drawn if n <= size.hidden_size) if plain else LATENT_HIDDEN_SIZES
+    return facts.hidden_sizes or tuple(n for n in OPTION["hidden_size"].drawn if n <= size.hidden_size)
 
 
 def _algorithms(domain: RunnerFacts, backend: str) -> tuple[str, ...]:

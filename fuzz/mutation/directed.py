@@ -21,7 +21,7 @@ from repro.cases.case import (
     setup_problems,
 )
 from repro.cases.codec import digest
-from repro.cases.latent import fitted
+from repro.cases.families import fitted
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.setup import SPARE_POSITIONS
 

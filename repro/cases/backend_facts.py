@@ -17,8 +17,10 @@ class BackendFacts:
     head_dims: tuple[int, ...] | None = None
     # Dtypes that it has no kernels for.
     without_dtypes: tuple[str, ...] = ()
-    # Whether it has kernels for latent attention, which the NEXTN models use.
+    # Whether the NEXTN algorithm is drawn over it, whose models have latent attention.
     latent: bool = False
+    # The width of a token's latent vector, and of the rotary part beside it: those that kernels are compiled for.
+    latent_dims: tuple[int, int] = (512, 64)
     # Whether its kv_indices name the query tokens' own KV slots besides those of the prefix.
     indexes_queries: bool = False
     # Whether it reads whole pages by their numbers: each branch of a draft reads its own copy of the prefix's last
@@ -50,6 +52,8 @@ BACKEND_FACTS = {
         drawn_head_dims=(16, 32, 24),
         drawn_dtypes=("float32", "float32", "float32", "float16"),
         latent=True,
+        # Of the two pairs of sizes for which Triton's kernel keeps them apart, the smaller.
+        latent_dims=(256, 32),
         quantises=True,
         draws_caps=True,
         classes="Triton",

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.cases.backend_facts import BACKEND_FACTS, BackendFacts
-from repro.cases.runner_facts import LATENT, RUNNER_FACTS, RunnerFacts
+from repro.cases.families import is_latent
+from repro.cases.runner_facts import RUNNER_FACTS, RunnerFacts
 from repro.cases.setup import Setup
 
 # The parts of a server that options are arguments of.
@@ -24,8 +25,8 @@ class Need:
 
 
 def without_latent(text: str) -> Need:
-    """The need of attention that is not latent. text: the refusal, after the algorithm's name."""
-    return Need(lambda s, r, b: s.algorithm not in LATENT, "the {s.algorithm} algorithm" + text)
+    """The need of attention that is not latent. text: the end of the refusal."""
+    return Need(lambda s, r, b: not is_latent(s), "latent attention" + text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

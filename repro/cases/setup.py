@@ -45,6 +45,7 @@ class Setup:
     overlap: bool = False
     pool: int = 0
     disagreement: int = 0
+    family: str = ""
 
     @property
     def max_bs(self) -> int:

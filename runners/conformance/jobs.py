@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Request, Setup, Step, accepted_max
-from repro.cases.latent import fitted
+from repro.cases.families import fitted
 from repro.cases.runner_facts import LATENT, RUNNER_FACTS, TOY
 
 # Two requests, then one in the same bucket: every buffer is filled, staged and padded, and stale state would show.

@@ -128,22 +128,19 @@ class Touched:
             marks.note(writes=writes)
 
     def rows(self, table: torch.Tensor, rows: torch.Tensor) -> None:
-        """A call reads these rows of a contiguous table."""
-        first, size = table.data_ptr(), table.stride(0)
-        last = first + (table.numel() - 1) * table.element_size()
+        """A call reads these rows of a table, which is contiguous or the same columns of one that is."""
+        first, size, width = table.data_ptr(), table.stride(0), table[0].numel()
+        last = first + (_reach(table) - 1) * table.element_size()
         between = self._between(first, last)
         if len(between) == 1 and between[0].holds(table, first, last):
             region = between[0]
             start = (first - region.first) // region.size
-            own = region.marks.at(slice(start, start + table.numel()))
-            Marks(*(marks.reshape(-1, size) for marks in (own.read, own.stale, own.written))).note_at(
-                rows.reshape(-1).numpy(), writes=False
-            )
+            region.marks.at((start, (len(table), width), (size, 1))).note_at(rows.reshape(-1).numpy(), writes=False)
         elif between:
             starts = np.uint64(first) + rows.reshape(-1, 1).numpy().astype(np.uint64) * np.uint64(
                 size * table.element_size()
             )
-            inside = np.arange(0, size * table.element_size(), table.element_size(), dtype=np.uint64)
+            inside = np.arange(0, width * table.element_size(), table.element_size(), dtype=np.uint64)
             self.addressed(starts + inside, np.True_, writes=False)
 
     def called(self, function: Any, arguments: Any) -> None:
@@ -251,6 +248,6 @@ def reads(*tensors: torch.Tensor | None) -> None:
 
 
 def reads_rows(table: torch.Tensor, rows: torch.Tensor) -> None:
-    """A stand-in's operator reads these rows of a contiguous table."""
+    """A stand-in's operator reads these rows of a table, as Touched.rows has it."""
     if noting is not None and rows.numel():
         noting.rows(table, rows)

@@ -4,6 +4,7 @@ process is forked for the next setup."""
 from __future__ import annotations
 
 from repro.cases.case import Setup
+from repro.cases.families import family_facts
 from runners.processes.warm import Open
 
 # Runners and backends whose traces were compared, bit by bit, with those of fresh processes (tests/test_served.py).
@@ -68,5 +69,4 @@ class Idle:
 
 
 def kind(setup: Setup) -> tuple[object, ...]:
-    latent = setup.algorithm == "NEXTN"
-    return setup.runner, setup.backend, latent, setup.swa, setup.dp_attention, setup.deterministic
+    return setup.runner, setup.backend, family_facts(setup), setup.swa, setup.dp_attention, setup.deterministic

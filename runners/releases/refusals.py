@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from repro.cases.case import Setup
+from repro.cases.families import is_latent
 from runners.targets import pinned
 
 
@@ -57,12 +58,12 @@ REFUSALS = (
     Refusal(
         words=re.compile(r"fused_eh_norm: unsupported dtype torch\.float32"),
         source="0.5.23 kernels/ops/layernorm/fused_eh_norm.py:43",
-        of=lambda setup: setup.algorithm == "NEXTN" and setup.dtype == "float32",
+        of=lambda setup: is_latent(setup) and setup.dtype == "float32",
     ),
     Refusal(
         words=re.compile(r"fused_eh_norm: unsupported hidden_size="),
         source="0.5.23 kernels/ops/layernorm/fused_eh_norm.py:53",
-        of=lambda setup: setup.algorithm == "NEXTN" and not (setup.hidden_size > 256 and setup.hidden_size % 256 == 0),
+        of=lambda setup: is_latent(setup) and not (setup.hidden_size > 256 and setup.hidden_size % 256 == 0),
     ),
     # What that kernel is compiled with; bundles for hosts without a package index leave it out. sglang's registry of
     # models goes over what cannot be imported, and does not find it then.
@@ -71,7 +72,7 @@ REFUSALS = (
             r"No module named 'cutlass'|a stand-in for CUTLASS|Cannot find model module. 'DeepseekV3ForCausalLMNextN'"
         ),
         source="0.5.23 srt/model_loader/utils.py:156",
-        of=lambda setup: setup.algorithm == "NEXTN",
+        of=lambda setup: is_latent(setup),
         absent="cutlass",
     ),
     # What draft_extend and the opt-in host plan of verify call: since 0.5.18 with the arguments of a newer flashinfer

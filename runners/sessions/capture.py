@@ -7,8 +7,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup
 from repro.cases.layout import Ints, req_to_token
@@ -17,9 +15,10 @@ from runners.engines.active import engine
 from runners.engines.guards import Guards
 from runners.recording.observer import Watch
 from runners.releases import attention_calls, model
-from runners.releases.live import Adapter, Live, mha_cache
+from runners.releases.live import Adapter, Live
 from runners.releases.options import dp_ranks
-from runners.releases.workers import buckets
+from runners.releases.options.sliding import any_cache
+from runners.releases.workers import buckets, checkpoint
 from runners.sessions import attributes, memory
 from runners.sessions.extents import Extents
 from runners.sessions.planner import attention_backends
@@ -50,10 +49,11 @@ def capture_of(adapter: Adapter, setup: Setup, watch: Watch) -> Capture:
         live: Live = adapter.build(setup, engine.device, folders)
         first = family.model_runner(live)
         model.fill_weights(first.model)
+        checkpoint.complete(live, first.model)
         memory.fill_table(first.req_to_token_pool.req_to_token, table)
         memory.fill_cache(family.kv(first), table)
         for other in family.others(live):
-            _fill(other, table)
+            _fill(live, other, table)
         workers = [worker for worker in (live.target, live.draft) if worker is not None]
         lacking = [name for worker in workers for name in absent(worker)]
         watch.at(-1, "capture")
@@ -81,7 +81,7 @@ def capture_of(adapter: Adapter, setup: Setup, watch: Watch) -> Capture:
     )
 
 
-def _fill(other: Any, table: Ints) -> None:
+def _fill(live: Live, other: Any, table: Ints) -> None:
     model.fill_weights(other.model)
-    kv: list[torch.Tensor] = mha_cache(other)
-    memory.fill_cache(kv, table)
+    checkpoint.complete(live, other.model)
+    memory.fill_cache(any_cache(other), table)

@@ -18,8 +18,9 @@ from runners.engines.active import engine
 from runners.engines.guards import Guards
 from runners.engines.staging import flats
 from runners.recording.observer import Watch
-from runners.releases.live import Adapter, mha_cache
+from runners.releases.live import Adapter
 from runners.releases.options import adaptive, dp_ranks
+from runners.releases.options.sliding import any_cache
 from runners.sessions import memory
 from runners.sessions.capture import Capture
 from runners.sessions.errors import sglang_errors
@@ -50,7 +51,7 @@ class Captured:
         self.model_runner = family.model_runner(self.live)
         self.dtype: torch.dtype = self.model_runner.dtype
         self.kv = family.kv(self.model_runner)
-        self.other_kv = [mha_cache(other) for other in family.others(self.live)]
+        self.other_kv = [any_cache(other) for other in family.others(self.live)]
         caches = [self.kv, *self.other_kv]
         widest = max(tensor[0].numel() for kv in caches for tensor in kv)
         values = memory.filled_from(widest, self.device, self.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from repro.cases.backend_facts import BackendFacts
+from repro.cases.families import FAMILY_FACTS, families
 from repro.cases.option import TARGET, Need, Option, without_latent
 from repro.cases.options.bounds import CONTEXT_MAX
 from repro.cases.runner_facts import RunnerFacts
@@ -113,5 +114,25 @@ ROWS: tuple[Option, ...] = (
         bounds=(8, 256),
         drawn=(24, 32, 64),
         resets=("head_dim",),
+    ),
+    Option(
+        field="family",
+        name="model_type",
+        part=TARGET,
+        meaning="the family of target and draft model; empty: Llama, and DeepSeek-V3 with NEXTN",
+        choices=("", *FAMILY_FACTS),
+        if_set=(
+            Need(
+                lambda s, r, b: s.family not in FAMILY_FACTS or s.family in families(s.runner, s.backend),
+                "the {s.runner} runner over {s.backend} has no {s.family} models",
+            ),
+            Need(
+                lambda s, r, b: s.family not in FAMILY_FACTS or s.algorithm in FAMILY_FACTS[s.family].algorithms,
+                "the {s.algorithm} algorithm has no {s.family} models",
+            ),
+        ),
+        drawn=tuple(FAMILY_FACTS),
+        later=True,
+        words="{0} models",
     ),
 )

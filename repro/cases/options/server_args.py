@@ -200,7 +200,7 @@ ROWS: tuple[Option, ...] = (
         needs=(
             Need(lambda s, r, b: s.algorithm in r.algorithms, "the {s.runner} runner has no {s.algorithm} algorithm"),
             Need(
-                lambda s, r, b: s.algorithm not in LATENT or b.latent,
+                lambda s, r, b: s.algorithm not in LATENT or b.latent or bool(s.family),
                 "the {s.algorithm} algorithm has no {s.backend} backend",
             ),
         ),

@@ -1,8 +1,7 @@
 """Stands in for FlashAttention 3 as sgl_kernel publishes it: its functions and their checks, on CPU tensors.
 
 Not modelled: how a call is divided among programs (splits, packed heads, the largest count of queries, which a captured
-launch keeps). New keys and values, rotation, sinks, scales and latent queries are refused: no runner that is driven has
-them.
+launch keeps). New keys and values, rotation, sinks and scales are refused: no runner that is driven has them.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from runners.engines.standins import fa3_kernels
 MODULE = "sgl_kernel.flash_attn"
 _DTYPES = (torch.float16, torch.bfloat16)
 _HEAD_DIM_MAX = 256
+_LATENT_ROTARY_MAX = 64
 
 
 def flash_attn_with_kvcache(
@@ -66,7 +66,6 @@ def flash_attn_with_kvcache(
     _refuse(
         k=k,
         v=v,
-        qv=qv,
         rotary_cos=rotary_cos,
         rotary_sin=rotary_sin,
         rotary_seqlens=rotary_seqlens,
@@ -84,13 +83,14 @@ def flash_attn_with_kvcache(
     if cache_seqlens is None or page_table is None or cu_seqlens_q is None:
         raise NotImplementedError("flash_attn_with_kvcache without lengths, page table or query starts has no stand-in")
     table = page_table if page_table.stride(-1) == 1 else page_table.contiguous()
-    _check(q, k_cache, v_cache, cache_seqlens, table, cu_seqlens_q)
+    _check(q, k_cache, v_cache, qv, cache_seqlens, table, cu_seqlens_q)
     if scheduler_metadata is not None and scheduler_metadata.dtype != torch.int32:
         raise RuntimeError(f"scheduler_metadata must have dtype int32, not {scheduler_metadata.dtype}")
-    scale = softmax_scale if softmax_scale is not None else q.shape[-1] ** -0.5
+    scale = softmax_scale if softmax_scale is not None else (q.shape[-1] + (0 if qv is None else qv.shape[-1])) ** -0.5
     left, right = window_size
     found, logs = fa3_kernels.paged_attention(
-        q, k_cache, v_cache, cache_seqlens, table, cu_seqlens_q, scheduler_metadata, causal, left, right, softcap, scale
+        *(q, k_cache, v_cache, qv, cache_seqlens, table, cu_seqlens_q, scheduler_metadata),
+        *(causal, left, right, softcap, scale),
     )
     found = found if out is None else out.copy_(found)
     return (found, logs) if return_softmax_lse else found
@@ -103,7 +103,13 @@ def _refuse(**given: object) -> None:
 
 
 def _check(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, page_table: Tensor, query_starts: Tensor
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    qv: Tensor | None,
+    lengths: Tensor,
+    page_table: Tensor,
+    query_starts: Tensor,
 ) -> None:
     """Check arguments as FlashAttention 3 does before anything runs. RuntimeError, as of its library."""
 
@@ -126,6 +132,11 @@ def _check(
     head_dim, heads, groups = q.shape[-1], q.shape[-2], k_cache.shape[-2]
     need(head_dim % 8 == 0 and head_dim <= _HEAD_DIM_MAX, f"head_size {head_dim} is no multiple of 8 up to 256")
     need(k_cache.shape[-1] == head_dim, "query and key must have the same head_size")
+    if qv is not None:
+        need(head_dim <= _LATENT_ROTARY_MAX, "q_v is only supported for head_size <= 64")
+        need(qv.shape == (*q.shape[:2], v_cache.shape[-1]), f"q_v must have the values' size, not {tuple(qv.shape)}")
+        need(qv.dtype == q.dtype, "query and q_v must have the same dtype")
+        need(qv.stride(-1) == 1, "q_v tensor must have contiguous last dimension")
     need(heads % groups == 0, "Number of heads in key/value must divide number of heads in query")
 
 

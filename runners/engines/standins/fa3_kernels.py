@@ -23,6 +23,7 @@ def _paged(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
+    latent_query: torch.Tensor | None,
     lengths: torch.Tensor,
     page_table: torch.Tensor,
     query_starts: torch.Tensor,
@@ -36,7 +37,8 @@ def _paged(
     """query: [tokens, heads, dim]; key, value: [pages, page size, key heads, dim]; lengths: tokens of each sequence;
     page_table: the pages of each; query_starts: where its queries begin, and where the last one's end. Gives
     [tokens, heads, dim] in the query's dtype and natural logarithms, float32 [heads, tokens]; NaN for queries of no
-    sequence."""
+    sequence. latent_query: [tokens, heads, the values' dim]: queries of values, which count as the first part of each
+    key."""
     launch_memory.watched()
     touched.reads(lengths, query_starts)
     shape = shape_of(query.shape[1], key.shape[2], query.shape[2], key.shape[1], left, right)
@@ -57,7 +59,10 @@ def _paged(
         for cache in caches:
             touched.reads_rows(cache, slots)
         held, weights = (cache[slots] for cache in caches)
-        out[rows], logs[rows] = attention(query[rows], held, weights, seen, scale=scale, soft_cap=soft_cap)
+        queries = query[rows]
+        if latent_query is not None:
+            queries, held = torch.cat((latent_query[rows], queries), -1), torch.cat((weights, held), -1)
+        out[rows], logs[rows] = attention(queries, held, weights, seen, scale=scale, soft_cap=soft_cap)
     return out, logs.T.contiguous()
 
 
@@ -124,8 +129,9 @@ def _merged(value: torch.Tensor, logs: torch.Tensor, other: torch.Tensor, other_
 
 _library = torch.library.Library("eagleeye", "FRAGMENT")
 _library.define(
-    f"{KERNEL}(Tensor query, Tensor key, Tensor value, Tensor lengths, Tensor page_table, Tensor query_starts, "
-    "Tensor? schedule, bool causal, int left, int right, float soft_cap, float scale) -> (Tensor, Tensor)"
+    f"{KERNEL}(Tensor query, Tensor key, Tensor value, Tensor? latent_query, Tensor lengths, Tensor page_table, "
+    "Tensor query_starts, Tensor? schedule, bool causal, int left, int right, float soft_cap, float scale) "
+    "-> (Tensor, Tensor)"
 )
 _library.define("fa3_merge(Tensor value, Tensor logs, Tensor other, Tensor other_logs) -> (Tensor, Tensor)")
 _library.define("fa3_schedule(Tensor lengths) -> Tensor")

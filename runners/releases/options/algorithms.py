@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 
 from repro.cases.case import Setup
+from repro.cases.families import is_latent
 from repro.cases.layout import Ints
 from runners.releases import model
-from runners.releases.live import mha_cache
 from runners.releases.options import mrope
-from runners.releases.options.deepseek import deepseek, latent_cache
+from runners.releases.options.deepseek import deepseek
 
 AUXILIARY = 3  # layers of the target whose hidden states EAGLE3's draft model is given
 
@@ -23,7 +22,7 @@ def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     if setup.algorithm == "EAGLE3":
         draft_only = {"draft_vocab_size": draft_vocab(setup), **mrope.config(setup)}
         return model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle3") | draft_only
-    if setup.algorithm == "NEXTN":
+    if is_latent(setup):
         return deepseek(setup), deepseek(setup)
     return model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle")
 
@@ -41,8 +40,3 @@ def draft_vocab(setup: Setup) -> int:
 def verified_size(setup: Setup) -> int:
     """The width of the hidden states that the target hands to the draft model after a verify."""
     return setup.hidden_size * (AUXILIARY if setup.algorithm == "EAGLE3" else 1)
-
-
-def kv(model_runner: Any) -> list[torch.Tensor]:
-    """The KV cache of the draft model."""
-    return (latent_cache if hasattr(model_runner.token_to_kv_pool, "kv_buffer") else mha_cache)(model_runner)

@@ -6,16 +6,15 @@ from typing import Any
 
 import torch
 
+from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup
 
-# What the keys and values of a token are kept as, and the rotary part beside it: of the two pairs of sizes for which
-# sglang's Triton kernel keeps them apart (the other is 512 and 64), the smaller.
-LATENT, ROTARY = 256, 32
 QUERY_LATENT = 32
 
 
 def deepseek(setup: Setup) -> dict[str, Any]:
     """The configuration of target and draft model alike: sglang takes the draft's architecture from its role."""
+    latent, rotary = BACKEND_FACTS[setup.backend].latent_dims
     return {
         "architectures": ["DeepseekV3ForCausalLM"],
         "model_type": "deepseek_v3",
@@ -39,8 +38,8 @@ def deepseek(setup: Setup) -> dict[str, Any]:
         "num_attention_heads": setup.num_heads,
         "num_key_value_heads": setup.num_heads,
         "q_lora_rank": QUERY_LATENT,
-        "kv_lora_rank": LATENT,
-        "qk_rope_head_dim": ROTARY,
+        "kv_lora_rank": latent,
+        "qk_rope_head_dim": rotary,
         "qk_nope_head_dim": setup.head_dim,
         "v_head_dim": setup.head_dim,
         "vocab_size": setup.vocab_size,
@@ -67,6 +66,10 @@ def deepseek(setup: Setup) -> dict[str, Any]:
     }
 
 
-def latent_cache(model_runner: Any) -> list[torch.Tensor]:
+def is_latent(pool: Any) -> bool:
+    return hasattr(pool, "kv_buffer")
+
+
+def latent_cache(pool: Any) -> list[torch.Tensor]:
     """The KV cache of a model with latent attention: one tensor a layer, [kv slots, 1, latent and rotary part]."""
-    return list(model_runner.token_to_kv_pool.kv_buffer)
+    return list(pool.kv_buffer)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from runners.releases.live import keys_and_values, mha_cache
+from runners.releases.options.deepseek import is_latent, latent_cache
 
 
 def shift(pool: Any, slots: int) -> None:
@@ -27,8 +28,10 @@ def cache(pool: Any) -> list[torch.Tensor]:
 
 
 def any_cache(model_runner: Any) -> list[torch.Tensor]:
-    """The cache of either kind of pool."""
+    """The cache of any kind of pool."""
     pool = model_runner.token_to_kv_pool
+    if is_latent(pool):
+        return latent_cache(pool)
     return cache(pool) if is_hybrid(pool) else mha_cache(model_runner)
 
 

@@ -1,4 +1,4 @@
-"""DeepSeek-V3's next-token layer: latent attention, and a feed-forward network of experts."""
+"""DeepSeek-V3 of one layer, and its next-token layer: latent attention, in the latter with a network of experts."""
 
 from __future__ import annotations
 
@@ -122,6 +122,22 @@ class Experts:
         if not by.tensor_cores:
             return sums
         return op.on_tensor_cores(by, sums, op.products_norm(x, weights))
+
+
+def target(model: Any, vocab: int) -> Model:
+    """DeepseekV3ForCausalLM of one layer, which has no experts: its hidden states are those behind the last norm."""
+    (layer,) = model.model.layers
+    ends, attention, feed = Ends.of(model, vocab), Latent.of(layer.self_attn), Gated.of(layer.mlp)
+    before, between = Norm.of(layer.input_layernorm), Norm.of(layer.post_attention_layernorm)
+    norm = Norm.of(model.model.norm)
+
+    def run(by: Rounding, tokens: Tokens, attend: Attend) -> Result:
+        x = ends.embedded(by, tokens)
+        x = op.added(by, attention.run(by, before.run(by, x), tokens.positions, attend), x)
+        hidden = norm.run(by, op.added(by, feed.run(by, between.run(by, x)), x))
+        return op.linear(by, hidden, ends.head), hidden
+
+    return run
 
 
 def next_token(model: Any, vocab: int) -> Model | None:

@@ -12,6 +12,7 @@ MODELS = {
     "LlamaForCausalLMEagle": llama.eagle,
     "LlamaForCausalLMEagle3": llama.eagle3,
     "MiMoV2MTP": llama.mimo,
+    "DeepseekV3ForCausalLM": deepseek.target,
     "DeepseekV3ForCausalLMNextN": deepseek.next_token,
 }
 

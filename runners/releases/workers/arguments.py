@@ -9,10 +9,11 @@ from typing import Any
 from sglang.srt.server_args import ServerArgs
 
 from repro.cases.case import Setup
+from repro.cases.families import is_latent
 from repro.cases.layout import pool_tokens
 from runners.recording.observer import Unsupported
 from runners.releases.model import Folders
-from runners.releases.options import adaptive, deterministic, quantised
+from runners.releases.options import adaptive, deterministic, latent, quantised
 from runners.releases.workers.ports import own_port
 
 # How the buckets of graphs are given up to 0.5.13; since then they are in cuda_graph_config.
@@ -59,6 +60,8 @@ def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) 
     known = inspect.signature(ServerArgs).parameters
     if setup.deterministic:
         deterministic.prepare(device)
+    if is_latent(setup):
+        latent.prepare(device)
     if setup.kv_dtype:
         quantised.prepare(device)
     if setup.rejection:

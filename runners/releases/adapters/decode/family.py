@@ -11,9 +11,9 @@ import torch
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
 from repro.cases.payload import integers_each
-from runners.releases import model
 from runners.releases.backends import fa3, fa3_metadata
 from runners.releases.live import Family, Given, Live
+from runners.releases.options import algorithms
 from runners.releases.options.sliding import any_cache, as_full
 from runners.releases.reference import target
 
@@ -127,7 +127,7 @@ FAMILY = Family(
     buffers=("input_ids", "seq_lens", "seq_lens_cpu", "req_pool_indices", "out_cache_loc", "positions"),
     caller=caller,
     model_runner=lambda live: live.target.model_runner,
-    configs=lambda setup: (model.llama(setup), model.llama(setup)),
+    configs=algorithms.configs,
     static=static,
     metadata=metadata,
     prefix=lambda setup, request: request.seq_len - 1,

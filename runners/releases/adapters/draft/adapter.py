@@ -28,7 +28,7 @@ def capture(live: Live) -> Any:
 
 def _capture(live: Live) -> Any:
     with rejection.drawing(live) as draws:
-        runner = EAGLEDraftCudaGraphRunner(loaded(live, FAMILY.model_runner(live).model))
+        runner = EAGLEDraftCudaGraphRunner(loaded(live))
     rejection.keep(runner, draws)
     return runner
 

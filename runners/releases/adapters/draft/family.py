@@ -15,6 +15,7 @@ from repro.cases.payload import floats_each, integers_each
 from runners.releases.backends import fa3, fa3_metadata
 from runners.releases.live import Family, Given, Live
 from runners.releases.options import algorithms, mrope, rejection
+from runners.releases.options.sliding import any_cache
 from runners.releases.reference import drafting
 
 SPEC = ("topk_p", "topk_index", "hidden_states")
@@ -100,7 +101,7 @@ FAMILY = Family(
     static=static,
     metadata=metadata,
     prefix=lambda setup, request: request.seq_len,
-    kv=algorithms.kv,
+    kv=any_cache,
     drafts=True,
     reference=drafting.draft,
 )

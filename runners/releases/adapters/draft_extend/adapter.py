@@ -43,7 +43,7 @@ def build(setup: Setup, device: str, models: Folders) -> Live:
 
 def capture(live: Live) -> Any:
     def made() -> Any:
-        return EAGLEDraftExtendCudaGraphRunner(loaded(live, family.FAMILY.model_runner(live).model))
+        return EAGLEDraftExtendCudaGraphRunner(loaded(live))
 
     return adaptive.captured(live, adaptive.DRAFT_EXTEND, made, verifier)
 

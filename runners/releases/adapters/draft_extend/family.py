@@ -17,6 +17,7 @@ from runners.releases.adapters.decode.family import only, sliding_of
 from runners.releases.backends import fa3, fa3_metadata
 from runners.releases.live import Family, Given, Live, Outputs
 from runners.releases.options import algorithms, mrope
+from runners.releases.options.sliding import any_cache
 from runners.releases.reference import extending
 
 # What the worker's callers may still look at. Not the accepted counts on spec_info: a padded replay leaves them at the
@@ -164,7 +165,7 @@ FAMILY = Family(
     caller=caller,
     model_runner=lambda live: live.draft.draft_runner,
     configs=algorithms.configs,
-    kv=algorithms.kv,
+    kv=any_cache,
     static=static,
     metadata=metadata,
     prefix=lambda setup, request: request.seq_len,

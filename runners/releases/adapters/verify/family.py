@@ -12,12 +12,12 @@ import torch
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
 from repro.cases.payload import integers_each
-from runners.releases import model
 from runners.releases.adapters.decode import family as decode
 from runners.releases.adapters.draft import family as draft
 from runners.releases.backends import fa3, fa3_metadata
 from runners.releases.forward_pass import verify_spelling
 from runners.releases.live import Family, Given, Live
+from runners.releases.options import algorithms
 from runners.releases.options.sliding import any_cache
 from runners.releases.reference import target
 
@@ -120,7 +120,7 @@ FAMILY = Family(
     buffers=decode.FAMILY.buffers,
     caller=caller,
     model_runner=lambda live: live.target.model_runner,
-    configs=lambda setup: (model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle")),
+    configs=algorithms.configs,
     static=static,
     metadata=metadata,
     prefix=lambda setup, request: request.seq_len,

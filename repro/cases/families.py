@@ -1,0 +1,80 @@
+"""The families of models that are run: one row a family, under the name that sglang's configurations have for it.
+
+A setup's family says what attention keeps of a token and how layers are made; its algorithm says how drafts are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from repro.cases.backend_facts import BACKEND_FACTS
+from repro.cases.runner_facts import ALL_ALGORITHMS, LATENT, RUNNER_FACTS
+from repro.cases.setup import Setup
+
+DEEPSEEK = "deepseek_v3"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyFacts:
+    """One row of FAMILY_FACTS. what: in words. runners, backends, algorithms: those that a setup may name it with.
+    latent: whether a token's keys and values are one latent vector. hidden_sizes, dtypes: those that are drawn; where
+    empty, all that other models draw."""
+
+    what: str
+    runners: tuple[str, ...]
+    backends: tuple[str, ...]
+    algorithms: tuple[str, ...]
+    latent: bool = False
+    hidden_sizes: tuple[int, ...] = ()
+    dtypes: tuple[str, ...] = ()
+
+
+_LLAMA = FamilyFacts(
+    what="Llama", runners=tuple(RUNNER_FACTS), backends=tuple(BACKEND_FACTS), algorithms=ALL_ALGORITHMS
+)
+# The families that a setup may name.
+FAMILY_FACTS: Mapping[str, FamilyFacts] = {
+    DEEPSEEK: FamilyFacts(
+        what="DeepSeek-V3, Kimi-K2: latent attention (MLA), and their next-token layer as the draft model",
+        runners=("decode", "verify", "draft", "draft_extend"),
+        backends=("triton", "fa3"),
+        algorithms=("EAGLE", "NEXTN"),
+        latent=True,
+        # Sizes that sglang's kernel in front of the draft's layer takes on a GPU (fused_eh_norm, since 0.5.15.post1:
+        # half precision and multiples of 256 in (256, 8192]): the smaller, and one that three heads divide.
+        hidden_sizes=(512, 768),
+        dtypes=("float16", "bfloat16"),
+    ),
+}
+
+
+def facts_of(family: str, algorithm: str) -> FamilyFacts:
+    """The facts of the family that a setup names; where it names none, of the one that its algorithm implies."""
+    return FAMILY_FACTS.get(family or (DEEPSEEK if algorithm in LATENT else ""), _LLAMA)
+
+
+def family_facts(setup: Setup) -> FamilyFacts:
+    return facts_of(setup.family, setup.algorithm)
+
+
+def is_latent(setup: Setup) -> bool:
+    """True if its attention is latent."""
+    return family_facts(setup).latent
+
+
+def families(runner: str, backend: str) -> tuple[str, ...]:
+    """The families that a setup of this runner and backend may name."""
+    return tuple(name for name, facts in FAMILY_FACTS.items() if runner in facts.runners and backend in facts.backends)
+
+
+def fitted(setup: Setup) -> Setup:
+    """A setup that was drawn for other models, with a hidden size and a dtype for its own."""
+    facts = family_facts(setup)
+    sizes = [size for size in facts.hidden_sizes if size % setup.num_heads == 0]
+    dtypes = facts.dtypes or (setup.dtype,)
+    return replace(
+        setup,
+        hidden_size=sizes[0] if sizes else setup.hidden_size,
+        dtype=setup.dtype if setup.dtype in dtypes else dtypes[0],
+    )

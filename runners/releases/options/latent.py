@@ -1,0 +1,25 @@
+"""Latent attention: without a GPU, that sglang stores a token's row by its Triton kernel.
+
+Where the platform says that it has no Triton (0.5.23), rows are stored by torch with a mask, which no capture can hold.
+A GPU of SM90 has a compiled kernel for it that takes the same arguments; Triton's is sglang's own fallback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+_PLATFORMS = "sglang.srt.platforms"
+
+
+def prepare(device: str) -> None:
+    """To be called before the workers of such a setup are built."""
+    if device != "cpu" or not importlib.util.find_spec(_PLATFORMS):
+        return
+    kind: Any = type(importlib.import_module(_PLATFORMS).current_platform)
+    abilities = getattr(kind, "capabilities", None)
+    if abilities is None or getattr(abilities, "supports_triton", True):
+        return
+    fields = {name: getattr(abilities, name) for name in abilities.__struct_fields__}
+    kind.capabilities = type(abilities)(**{**fields, "supports_triton": True})
