@@ -25,7 +25,7 @@ LOGS = 2.0**-9
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """counts: queries of each sequence; lengths: its keys."""
+    """counts: queries of each sequence; lengths: its keys. latent: the width of latent vectors, 0 without any."""
 
     page_size: int = 4
     counts: tuple[int, ...] = (1, 3, 2, 1)
@@ -36,6 +36,7 @@ class Problem:
     heads: tuple[int, int] = (4, 2)
     dtype: torch.dtype = torch.float16
     spare_columns: int = 1
+    latent: int = 0
 
     def arguments(self) -> dict[str, Any]:
         made = np.random.default_rng(7)
@@ -47,10 +48,17 @@ class Problem:
         def values(*shape: int) -> torch.Tensor:
             return torch.from_numpy(made.standard_normal(shape)).to(self.dtype)
 
-        return {
-            "q": values(sum(self.counts), heads, 64),
+        caches = {
             "k_cache": values(pages, self.page_size, groups, 64),
             "v_cache": values(pages, self.page_size, groups, 64),
+        }
+        if self.latent:
+            rows = values(pages, self.page_size, 1, self.latent + 64)
+            caches = {"k_cache": rows[..., self.latent :], "v_cache": rows[..., : self.latent], "softmax_scale": 1 / 8}
+            caches["qv"] = values(sum(self.counts), heads, self.latent) / 4
+        return {
+            **caches,
+            "q": values(sum(self.counts), heads, 64),
             "page_table": torch.from_numpy(table).to(torch.int32),
             "cache_seqlens": torch.tensor(self.lengths, dtype=torch.int32),
             "cu_seqlens_q": torch.tensor([0, *np.cumsum(self.counts)], dtype=torch.int32),
@@ -67,7 +75,10 @@ def by_definition(problem: Problem, given: dict[str, Any]) -> tuple[torch.Tensor
     query, table = given["q"].double(), given["page_table"].tolist()
     keys, values = (given[name].double().flatten(0, 1) for name in ("k_cache", "v_cache"))
     heads, groups = problem.heads
-    out, logs = torch.zeros_like(query), torch.full((heads, len(query)), -math.inf, dtype=torch.float64)
+    if problem.latent:
+        query, keys = torch.cat((given["qv"].double(), query), -1), torch.cat((values, keys), -1)
+    out = query.new_zeros((len(query), heads, values.shape[-1]))
+    logs = torch.full((heads, len(query)), -math.inf, dtype=torch.float64)
     row = 0
     for sequence, (count, length) in enumerate(zip(problem.counts, problem.lengths, strict=True)):
         size = problem.page_size
@@ -104,6 +115,10 @@ PROBLEMS = [
     replace(PLAIN, dtype=torch.bfloat16),
     replace(PLAIN, lengths=(0, 37, 1, 64)),
     replace(PLAIN, counts=(1, 0, 5, 1)),
+    *(
+        replace(PLAIN, heads=(4, 1), latent=512, page_size=size, causal=causal)
+        for size, causal in ((1, True), (4, False))
+    ),
 ]
 
 
@@ -243,7 +258,7 @@ def test_what_the_kernels_refuse_is_refused(name: str, change: Callable[[Any], A
         fa3.flash_attn_with_kvcache(**given | {name: change(given[name])})
 
 
-@pytest.mark.parametrize("name", ["k", "qv", "sinks", "k_descale", "cache_batch_idx"])
+@pytest.mark.parametrize("name", ["k", "sinks", "k_descale", "cache_batch_idx"])
 def test_what_is_not_modelled_is_an_error(name: str) -> None:
     with pytest.raises(NotImplementedError, match=f"with {name} has no stand-in"):
         fa3.flash_attn_with_kvcache(**PLAIN.arguments() | {name: torch.zeros(1)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -66,9 +67,9 @@ def test_a_family_is_drawn_where_it_is_asked_for(name: str, runner: str, backend
 
 def test_a_family_is_refused_where_it_is_not_driven() -> None:
     assert families("draft", "fa3") == (DEEPSEEK,)
-    over_fa3 = fitted(replace(DRAFT, backend="fa3", family=DEEPSEEK, head_dim=64))
+    over_fa3 = fitted(replace(DRAFT, backend="fa3", family=DEEPSEEK, head_dim=64, num_kv_heads=3))
     assert not setup_problems(over_fa3)
-    refused = {
+    refused: dict[str, dict[str, Any]] = {
         "the kv_move runner over triton has no deepseek_v3 models": {"runner": "kv_move"},
         "the EAGLE3 algorithm has no deepseek_v3 models": {"algorithm": "EAGLE3"},
         "latent attention has no logit cap": {"logit_cap": 5},

@@ -47,3 +47,11 @@ def test_addresses_are_split_among_tensors() -> None:
         reads_rows(whole.view(6, 2), torch.tensor([2, 4]))
     assert touched.read("left").tolist() == [[False, False], [True, True]]
     assert touched.read("right").tolist() == [True, True, False, False]
+
+
+def test_a_column_of_a_table_is_read_by_its_rows() -> None:
+    whole = torch.zeros(3, 4, dtype=torch.int64)
+    touched = Touched({"whole": whole})
+    with noted(touched), replayed():
+        reads_rows(whole[:, 1:3], torch.tensor([0, 2]))
+    assert touched.read("whole").tolist() == [[False, True, True, False], [False] * 4, [False, True, True, False]]

@@ -25,7 +25,7 @@ from repro.cases.case import (
     seq_len_max,
 )
 from repro.cases.families import FamilyFacts, facts_of, families
-from repro.cases.options import DTYPES, KV_DTYPE_ABOVE, OPTION, PAGE_SIZES
+from repro.cases.options import KV_DTYPE_ABOVE, OPTION, PAGE_SIZES
 from repro.cases.runner_facts import LATENT, RUNNER_FACTS, RunnerFacts
 from repro.cases.setup import SPARE_POSITIONS, overhang_max
 
@@ -95,7 +95,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     algorithm = algorithm if algorithm in facts.algorithms else facts.algorithms[0]
     plain = not facts.latent  # neither windows nor caps are known for latent attention
     hidden_sizes = _hidden_sizes(size, facts)
-    dtypes = [name for name in BACKEND_FACTS[backend].drawn_dtypes if name in (facts.dtypes or DTYPES)]
+    dtypes = [name for name in BACKEND_FACTS[backend].drawn_dtypes if name in facts.dtypes or not facts.dtypes]
     windows = domain.windowed == "target" or BACKEND_FACTS[backend].drafts_in_windows or num_steps == 1
     window = draw(_values("window")) if domain.windowed and windows and "window" in swarm.options and plain else 0
     adapting &= plain and not (window and domain.windowed == "draft" and not BACKEND_FACTS[backend].starts_in_windows)

@@ -54,7 +54,7 @@ REFUSALS = (
         of=lambda setup: setup.rejection and setup.deterministic,
     ),
     # A kernel that DeepSeek's NEXTN runs through on a GPU, since 0.5.15.post1. Cases are drawn around both
-    # (repro/cases/latent.py); older seeds are not.
+    # (repro/cases/families.py); older seeds are not.
     Refusal(
         words=re.compile(r"fused_eh_norm: unsupported dtype torch\.float32"),
         source="0.5.23 kernels/ops/layernorm/fused_eh_norm.py:43",

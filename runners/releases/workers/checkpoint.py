@@ -22,7 +22,7 @@ def loaded(live: Live) -> Any:
 
 
 def complete(live: Live, network: Any) -> None:
-    """What is made of a model's weights once they are filled."""
+    """Make of a model's filled weights what loading a checkpoint makes of them."""
     if is_latent(live.setup):
         # Latent attention multiplies by what this makes of its weights.
         network.post_load_weights(is_nextn=type(network).__name__.endswith("NextN"))
