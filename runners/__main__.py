@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from repro.commands.cli import ended
 from repro.ledger.known import BadIssues
 from repro.traces.exit_codes import ExitCode
-from runners.commands import conform, install, show
+from runners.commands import conform, install, record, show
 from runners.commands.options import options_of, parser
 from runners.targets.environments import NotUsable
 from runners.targets.install import Pip, run_command, run_pip
@@ -31,6 +31,7 @@ COMMANDS = {
     "facts": show.facts,
     "conform": conform.go,
     "path": show.path,
+    "record": record.go,
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from repro.cases.batches import BadEvidence, Batch, Row
-from repro.cases.case import STEPS_MAX, Case, Request, Setup, Step, accepted_max, problems, seq_len_max
+from repro.cases.case import STEPS_MAX, Case, Request, Setup, Step, accepted_max, elsewhere_max, problems, seq_len_max
 from repro.cases.json_parts import cut
 from repro.cases.options import BATCH_MAX, CONTEXT_MAX, SLOTS_MAX
 from repro.cases.runner_facts import RUNNER_FACTS
@@ -47,10 +47,13 @@ def fitted(setup: Setup, batches: Sequence[Batch], notes: Notes, sizes: Sizes, l
     if len(batches) > STEPS_MAX:
         notes.scaled.append(f"the last {STEPS_MAX} of {len(batches)} batches")
         batches = batches[-STEPS_MAX:]
-    slots = _slots(batches)
-    notes.guessed.append("request slots: the lowest free one for each new request; data: by request")
+    slots = _own_slots(batches)
+    if not slots:
+        slots = _slots(batches)
+        notes.guessed.append("request slots: the lowest free one for each new request")
+    notes.guessed.append("data: by request")
     setup = replace(setup, capture_bs=_buckets(setup, batches, sizes, notes))
-    setup = replace(setup, slots=max(setup.max_bs, max(max(each.values()) for each in slots)))
+    setup = replace(setup, slots=max(setup.max_bs, max((slot for each in slots for slot in each.values()), default=1)))
     batches, context = _shortened(batches, sizes.context, longest, setup.page_size, notes)
     setup = _roomy(setup, max(row.length for batch in batches for row in batch.rows), context, notes)
     case = Case(setup=setup, steps=tuple(_steps(setup, batches, slots, notes)))
@@ -66,6 +69,14 @@ def _place(text: str, batches: Sequence[Batch]) -> str:
     return f"{batches[int(number)].place}: {text}" if number.isdecimal() else text
 
 
+def _own_slots(batches: Sequence[Batch]) -> list[Mapping[str, int]]:
+    """The slots of requests as the server had them; empty where they are not known, or more than a case has."""
+    rows = [row for batch in batches for row in batch.rows]
+    if not all(0 < row.slot <= SLOTS_MAX for row in rows):
+        return []
+    return [{row.request: row.slot for row in batch.rows} for batch in batches]
+
+
 def _slots(batches: Sequence[Batch]) -> list[Mapping[str, int]]:
     """The slot of each request, batch by batch; a request keeps its own until it is seen no more."""
     last = {row.request: number for number, batch in enumerate(batches) for row in batch.rows}
@@ -76,7 +87,7 @@ def _slots(batches: Sequence[Batch]) -> list[Mapping[str, int]]:
         for row in batch.rows:
             if row.request not in owned:
                 owned[row.request] = min({*range(1, len(owned) + 2)} - {*owned.values()})
-        if max(owned.values()) > SLOTS_MAX:
+        if len(owned) > SLOTS_MAX:
             raise BadEvidence(f"{batch.place}: more than {SLOTS_MAX} requests at a time; leave some out")
         every.append(dict(owned))
     return every
@@ -153,7 +164,8 @@ def _steps(setup: Setup, batches: Sequence[Batch], slots: Sequence[Mapping[str, 
             data = 1 + names[row.request]
             requests.append(Request(slot=slot[row.request], seq_len=row.length, data=data, accepted=accepted))
             lengths[row.request] = row.length
-        steps.append(Step(requests=tuple(requests)))
+        elsewhere = min(batch.elsewhere, elsewhere_max(setup))
+        steps.append(Step(requests=tuple(requests), elsewhere=elsewhere))
     return steps
 
 

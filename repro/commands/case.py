@@ -92,13 +92,14 @@ def _seed(options: argparse.Namespace, evidence: Evidence) -> Seed:
     if "backend" not in request.values:
         notes.guessed.append(f"backend: {setup.backend}, as the flags name none that is driven")
     notes.scaled.append("the model: a tiny one with made weights")
-    batches = evidence.batches(limits)
+    batches = evidence.batches(limits, setup.runner)
     notes.guessed += evidence.guessed
     notes.missing += evidence.missing
     if setup.dp_attention:
         notes.missing.append("the batches of the other rank: it has none here")
     case = fitted(setup, batches, notes, limits, min(options.longest, CONTEXT_MAX))
-    return Seed(about={"from": f"{options.source} {options.file.name}", **notes.about()}, case=case)
+    ended = {"ended": evidence.ended} if evidence.ended else {}
+    return Seed(about={"from": f"{options.source} {options.file.name}", **ended, **notes.about()}, case=case)
 
 
 def _is_size(argument: Argument) -> bool:

@@ -39,6 +39,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
     "Reproduce": (
         verb("replay", "repro run", "Run stored cases: which oracle fails, where, how often?", BUG),
         verb("case", "repro case", "Make a case of what a crashed server left.", "from-log server.log"),
+        verb("record", "runners record", "Run a server, and keep its last calls.", "-- python -m sglang.launch_server"),
         verb("shrink", "repro shrink", "Make a failing case small, towards the same failure.", BUG),
         verb("show", "repro show", "Say a stored case in words.", SEED),
         verb("validate", "repro check", "Check that these files are seeds, and their cases valid.", SEED),

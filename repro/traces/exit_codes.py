@@ -85,6 +85,7 @@ MEANINGS: Mapping[str, tuple[str, str, str]] = {
     "runners facts": _DONE,
     "runners conform": ("every runner can be driven or is unsupported", "a runner is red", ""),
     "runners path": _DONE,
+    "runners record": ("the server ended with 0, and was recorded", "it ended otherwise; its last calls are kept", ""),
     "reports html": _DONE,
     "reports site": _DONE,
     "reports issue": _DONE,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from repro.cases.release_list import ADAPTED, USES
 from repro.commands.cli import Parser, add_cluster, add_json, add_markdown
+from runners.commands import record
 
 
 def options_of(arguments: Sequence[str] | None, **functions: object) -> argparse.Namespace:
@@ -68,6 +69,7 @@ def parser() -> Parser:
     add_cluster(conform)
     path = commands.add_parser("path", help="the import path of an installed release")
     path.add_argument("release", metavar="RELEASE")
+    record.add_parser(commands)
     for command in dict(commands.choices).values():
         # Also behind the command; if it is not there, the option in front of the command holds.
         command.add_argument("--cache", type=Path, default=argparse.SUPPRESS, help="where releases are stored")
