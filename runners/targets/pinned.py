@@ -52,8 +52,8 @@ DIFFERENCES = (
         engine="emulated",
         releases=">=0.5.18",
         oldest={"torch": "2.11.0"},
-        why="on CPU tensors: every runner is driven and judged with 2.13 (docs/conformance.md) and with 2.11, which the "
-        "host of a GPU has",
+        why="on CPU tensors: every runner is driven and judged with 2.13 (docs/conformance.md) and with 2.11, which "
+        "the host of a GPU has",
     ),
     # On the host of a GPU a bundle's base lies behind the emulated engine's releases as well.
     Difference(
