@@ -161,8 +161,8 @@ class _Loop:
         ran = RunWithPast(case=case, trace=trace, past=self.hooks.past(), history=self.hooks.history())
         in_use.count(trace)
         late = [(late, self.hooks.judge(late.case, late.trace)) for late in self.hooks.late()]
-        for failed, said in (*late, (ran, verdicts)):
-            if self._failures(failed, said):
+        for failed, judged in (*late, (ran, verdicts)):
+            if self._failures(failed, judged):
                 return True
         if plan.seconds is not None and in_use.is_exhausted and self._is_next(case.setup):
             self.source.leave()

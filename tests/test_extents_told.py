@@ -29,7 +29,7 @@ def test_of_each_size_the_first_batch_is_noted() -> None:
     noted = Extents()
     for size, entries in ((2, 2), (2, 5), (4, 4)):
         batch = SimpleNamespace(batch_size=size, seq_lens=torch.zeros(entries), extend_num_tokens=entries)
-        noted.note(batch, tokens=size, told=(size, 2 * size))
+        noted.note(batch, tokens=size, counts=(size, 2 * size))
     assert (noted.tokens, noted.gathered) == ({(2, 2), (4, 4)}, {(2, 4), (4, 8)})
     assert noted.met["seq_lens"].tolist() == [[2, 2], [4, 4]]
     assert noted.counts == {"extend_num_tokens": {(2, 2), (4, 4)}}

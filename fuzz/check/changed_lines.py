@@ -44,14 +44,14 @@ def named(buffer: str, lines: Sequence[Line]) -> list[Line]:
 
 def naming(buffer: str, lines: Sequence[Line]) -> str:
     """In a sentence, the lines that name this buffer; empty if there are none, or many."""
-    told = named(buffer, lines)
-    if not told:
+    naming_lines = named(buffer, lines)
+    if not naming_lines:
         return ""
     numbers: dict[str, list[str]] = {}
-    for line in told:
+    for line in naming_lines:
         numbers.setdefault(line.file, []).append(str(line.number))
     places = "; ".join(f"{file}:{', '.join(of_file)}" for file, of_file in numbers.items())
-    return f"Lines that the change {'removes' if told[0].gone else 'has'} and that name it: {places}."
+    return f"Lines that the change {'removes' if naming_lines[0].gone else 'has'} and that name it: {places}."
 
 
 def _same(left: Path, other: Path) -> bool:

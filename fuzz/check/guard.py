@@ -182,8 +182,8 @@ class Check:
                 if number and number % PROGRESS == 0:
                     self.tell(f"{number} of {len(self.checked.failing)} cases compared")
                 if all(identity(verdict) in settled for verdict in failing.failures):
-                    own = tuple(verdict for verdict in failing.failures if settled[identity(verdict)])
-                    compared = Compared(brought=own)
+                    of_change = tuple(verdict for verdict in failing.failures if settled[identity(verdict)])
+                    compared = Compared(brought=of_change)
                 else:
                     compared = compare(failing.case, failing.failures)
                     self._settle(failing, compared, settled)

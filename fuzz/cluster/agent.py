@@ -175,16 +175,16 @@ class _Slot:
     def _ask(self, message: Mapping[str, Any], answer: str) -> dict[str, Any]:
         """The answer of this kind; nothing if it died before it could give one. As it works it is told what is next."""
         assert self.process and self.process.stdout
-        said = None
+        announced = None
         with contextlib.suppress(OSError, ValueError):
             self._say(message)
             for text in self.process.stdout:
-                told: dict[str, Any] = json.loads(text)
-                if told["say"] == answer:
-                    return told
-                self.doing = told
-                if (following := self.next) is not said:
-                    said = following
+                report: dict[str, Any] = json.loads(text)
+                if report["say"] == answer:
+                    return report
+                self.doing = report
+                if (following := self.next) is not announced:
+                    announced = following
                     self._say({"next": following})
         return {}
 

@@ -35,20 +35,20 @@ class Board:
         began = max(0.0, seconds - part.seconds)
         before = self.total.cases
         parts = tuple(
-            dataclasses.replace(found, seed="", at_case=before + found.at_case, at_seconds=began + found.at_seconds)
-            for found in part.findings
+            dataclasses.replace(new, seed="", at_case=before + new.at_case, at_seconds=began + new.at_seconds)
+            for new in part.findings
         )
-        known = {found.fingerprint: found for found in self.total.findings}
+        known = {finding.fingerprint: finding for finding in self.total.findings}
         self.total = merged([self.total, dataclasses.replace(part, findings=parts, stopped=self.total.stopped)])
-        asked = []
-        for found in parts:
-            if found.fingerprint not in known:
-                self._store(found)
-            if self._wanted(found.fingerprint):
-                self._attempts[found.fingerprint] += 1
-                self._at_work.add(found.fingerprint)
-                asked.append(settling(chunk, found.fingerprint, found.case))
-        return asked
+        chunks = []
+        for finding in parts:
+            if finding.fingerprint not in known:
+                self._store(finding)
+            if self._wanted(finding.fingerprint):
+                self._attempts[finding.fingerprint] += 1
+                self._at_work.add(finding.fingerprint)
+                chunks.append(settling(chunk, finding.fingerprint, finding.case))
+        return chunks
 
     def _wanted(self, fingerprint: str) -> bool:
         """True if this failure is to be settled: it is unconfirmed and no chunk is working on it."""
@@ -84,7 +84,7 @@ class Board:
         self._replace(dataclasses.replace(finding, seed=self._keep(finding.finding)))
 
     def _replace(self, finding: CampaignFinding) -> None:
-        others = (finding if one.fingerprint == finding.fingerprint else one for one in self.total.findings)
+        others = (finding if known.fingerprint == finding.fingerprint else known for known in self.total.findings)
         self.total = dataclasses.replace(self.total, findings=tuple(others))
 
     @property

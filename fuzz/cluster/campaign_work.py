@@ -62,10 +62,10 @@ class CampaignWork:
                 rows.append(stored(dataclasses.replace(row, at=now())))
 
         # A failure is only told of, unless this chunk is there for it.
-        own = dataclasses.replace(
+        options = dataclasses.replace(
             self.hooks, claim=lambda fingerprint: fingerprint == chunk.settle, tell=tell, note=note
         )
-        done = self._done(chunk, own, stats)
+        done = self._done(chunk, options, stats)
         return {"id": chunk.id, "campaign": done.to_json(), "rows": rows, "seconds": done.seconds - first}
 
     def _done(self, chunk: Chunk, hooks: Hooks, stats: CampaignStats) -> Campaign:

@@ -73,14 +73,14 @@ class RayNodes(Generic[W]):
     def close(self) -> None:
         """End all agents and their processes, within a moment."""
         references = []
-        for one in self._agents.values():
+        for actor in self._agents.values():
             with contextlib.suppress(RayError):
-                references.append(one.close.remote())
+                references.append(actor.close.remote())
         if references:
             ray.wait(references, num_returns=len(references), timeout=2 * agent.STOP_S)
-        for one in self._agents.values():
+        for actor in self._agents.values():
             with contextlib.suppress(RayError):
-                ray.kill(one)
+                ray.kill(actor)
 
     def _ask(self, node: str, method: str, chunk: W | None, *arguments: Any) -> None:
         # One that is gone answers by an error; its reference says so.
@@ -119,7 +119,7 @@ class RayNodes(Generic[W]):
         """An agent that does not answer. Whatever else was asked of it will not be answered either."""
         if node not in self._agents:
             return
-        self._asked = {reference: asked for reference, asked in self._asked.items() if asked[0] != node}
+        self._asked = {reference: request for reference, request in self._asked.items() if request[0] != node}
         self._drop(node)
         self._looked = float("-inf")
         yield Left(node=node, why=f"node or agent lost ({type(error).__name__})")

@@ -23,16 +23,16 @@ _SESSION = "runners.sessions.opening"
 def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:
     """So many openings on each target, one after the other; openings.json beside the logs has what was timed so far.
     UNKNOWN if none of a target ran its case."""
-    told: list[tuple[str, list[Opening]]] = []
+    timings: list[tuple[str, list[Opening]]] = []
     worst = ExitCode.PASS
     for target in targets:
         plan = context.plan(target)
         name = f"{target} {plan.runner} {plan.backend}"
         openings: list[Opening] = []
-        told.append((name, openings))
+        timings.append((name, openings))
         for opening in _timed(context, plan):
             openings.append(opening)
-            rows = [{"name": of, "openings": [each.to_json() for each in timed]} for of, timed in told]
+            rows = [{"name": of, "openings": [each.to_json() for each in timed]} for of, timed in timings]
             write_text(context.out / "openings.json", json.dumps(rows, indent=1))
         context.say(*table(name, openings))
         if not any(opening.ran for opening in openings):

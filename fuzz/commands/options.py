@@ -93,7 +93,7 @@ def complete(options: argparse.Namespace) -> None:
 def examples(options: argparse.Namespace) -> ExampleDatabase | None:
     """The example database of --examples, or of the profile; None if neither has one."""
     try:
-        wanted = options.command == "run" and (options.examples or PROFILES[options.profile].remembers)
-        return database(options.examples) if wanted and options.workers == 1 and not options.cluster else None
+        remembers = options.command == "run" and (options.examples or PROFILES[options.profile].remembers)
+        return database(options.examples) if remembers and options.workers == 1 and not options.cluster else None
     except BadExamples as error:
         raise BadInput(str(error)) from error

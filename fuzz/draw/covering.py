@@ -77,8 +77,8 @@ def rows(runner: str, backend: str, name: str) -> tuple[Row, ...]:
     chosen: list[Row] = []
     for number in range(ROWS):
         rare = [feature for feature in FEATURES if used[feature] * ONE_IN < number]
-        wanted, count = (tuple(missing), CANDIDATES) if missing else (plain, 1)
-        candidates = [_with_more(_one(having[_one(wanted, random)], random), rare, random) for _ in range(count)]
+        features, count = (tuple(missing), CANDIDATES) if missing else (plain, 1)
+        candidates = [_with_more(_one(having[_one(features, random)], random), rare, random) for _ in range(count)]
         row = max(candidates, key=lambda row: len(row.pairs & missing.keys()))
         missing = {pair: None for pair in missing if pair not in row.pairs}
         used.update(row.features)

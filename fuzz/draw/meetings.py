@@ -43,8 +43,8 @@ class Meetings:
         replayed = [n for n, step in enumerate(case.steps) if self._setup.replays(step.busiest, step.hidden)]
         self._left -= set(exercised(case, replayed))
         moments = ((case.steps[n - 1] if n else None, case.steps[n]) for n in replayed)
-        found = [states_of(self._setup, *moment, self._states) for moment in moments]
-        left = tuple(pair for pair in self._pairs_left if not any(states.issuperset(pair) for states in found))
+        states_met = [states_of(self._setup, *moment, self._states) for moment in moments]
+        left = tuple(pair for pair in self._pairs_left if not any(states.issuperset(pair) for states in states_met))
         self._pairs_left = left or self._pairs
         return case
 

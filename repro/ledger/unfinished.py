@@ -54,7 +54,7 @@ class Alike:
 def unfinished(groups: Sequence[Alike], findings: Iterable[FindingRow]) -> Campaign:
     """The campaign that these cases, of which there is at least one, and findings of its run and target belong to.
     ValueError if a row makes no sense."""
-    one = groups[0]
+    first = groups[0]
     started, ended = min(group.first for group in groups), max(group.last for group in groups)
     verdicts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     transitions: Counter[Transition] = Counter()
@@ -66,11 +66,11 @@ def unfinished(groups: Sequence[Alike], findings: Iterable[FindingRow]) -> Campa
         for transition in _transitions(group):
             transitions[transition] += group.cases
     refused, errors = statuses[UNSUPPORTED], statuses[ERROR]
-    rows_of_setup = (row for row in findings if (row.runner, row.backend) == (one.runner, one.backend))
+    rows_of_setup = (row for row in findings if (row.runner, row.backend) == (first.runner, first.backend))
     return Campaign(
-        target=Target.parse(one.target),
-        runner=one.runner,
-        backend=one.backend,
+        target=Target.parse(first.target),
+        runner=first.runner,
+        backend=first.backend,
         seed=0,
         started=started,
         ended=ended,
@@ -87,7 +87,7 @@ def unfinished(groups: Sequence[Alike], findings: Iterable[FindingRow]) -> Campa
             if count
         },
         errors={"no reason stored": errors} if errors else {},
-        transitions=tuple(Covered(transition=one, count=count) for one, count in sorted(transitions.items())),
+        transitions=tuple(Covered(transition=move, count=count) for move, count in sorted(transitions.items())),
         transitions_possible=len(transitions),
         findings=tuple(map(_found, rows_of_setup)),
     )

@@ -54,7 +54,7 @@ def _spread(options: argparse.Namespace, names: Sequence[str], codes: list[ExitC
     cache = {"EAGLEEYE_CACHE": str(options.cache)} if options.cache else {}
     with fan_out(options.cluster, options.slots, targets, cache) as fan:
         words = [("runners", "conform", name, "--json", RESULT, "--log", LOG) for name in names]
-        for done in fan.work(Piece(name=own[2], arguments=own) for own in words):
+        for done in fan.work(Piece(name=words_of_piece[2], arguments=words_of_piece) for words_of_piece in words):
             (release,) = map(report.from_json, done.result["releases"])
             for row in release.rows:
                 _show(row)

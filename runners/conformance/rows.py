@@ -61,7 +61,7 @@ def none_known(case: Case, verdict: Verdict) -> bool:
 
 
 def rows(
-    asked: Sequence[Job],
+    jobs: Sequence[Job],
     run: Run,
     judge: Judge,
     overall: Overall,
@@ -69,7 +69,7 @@ def rows(
     known: Known = none_known,
 ) -> Iterator[Row]:
     """One row a job, as it is run."""
-    for job in asked:
+    for job in jobs:
         start = clock()
         trace = run(job.case)
         yield row(job, trace, tuple(judge(job.case, trace)), overall, clock() - start, known)

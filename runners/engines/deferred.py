@@ -60,14 +60,14 @@ class _Deferred:
         """The compiled graph; None where it cannot be had, or takes more than sizes for granted."""
         fake_mode = self._context.fake_mode
         assert fake_mode is not None and fake_mode.shape_env is not None  # of whatever Dynamo has traced
-        environment, asked = fake_mode.shape_env, self._context.guards_context.aotautograd_guards
-        known, known_asked = len(environment.guards), len(asked)
+        environment, guards = fake_mode.shape_env, self._context.guards_context.aotautograd_guards
+        known, known_asked = len(environment.guards), len(guards)
         try:
             with tracing(self._context):
                 compiled = self._compile(self._graph, self._inputs)
         except Exception:  # whether it is the compiler's own shows where nothing was traced ahead
             return None
-        if len(asked) > known_asked:
+        if len(guards) > known_asked:
             return None
         places = [n for n, value in enumerate(self._inputs) if isinstance(value, torch.SymInt)]
         sizes = [self._inputs[n] for n in places]

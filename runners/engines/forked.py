@@ -18,7 +18,7 @@ def answer(say: Callable[[], str]) -> str:
         finally:
             os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as told:
-        text = told.read()
+    with os.fdopen(reader) as pipe:
+        text = pipe.read()
     os.waitpid(child, 0)
     return text

@@ -99,7 +99,7 @@ def check(kernel: str, arguments: Mapping[str, object], programs: int) -> None:
 def reaches(argument: str | None, span: Span, memory: Sequence[Span]) -> bool:
     """True if a pointer made from this argument may touch this memory: its own, or another argument's in the same
     storage. If nobody knows what it was made from, it may touch all of it."""
-    return argument in (None, span.name) or any(own.name == argument and own.first == span.first for own in memory)
+    return argument in (None, span.name) or any(s.name == argument and s.first == span.first for s in memory)
 
 
 # By what is wrong, the kernel and its argument: index and length, in elements of that argument, of the first place.
@@ -245,7 +245,7 @@ def _wrong_starts(arguments: Mapping[str, object]) -> str:
         for column, (before, start) in enumerate(itertools.pairwise(starts), start=1):
             if start < before:
                 return f"{name} {column} {start} {before}"
-        queries = next((given for other, given in arguments.items() if other[:1] == "Q"), None)
+        queries = next((queries_of for other, queries_of in arguments.items() if other[:1] == "Q"), None)
         if name == "qo_indptr" and isinstance(queries, torch.Tensor) and starts[-1] > len(queries):
             return f"{name} {len(starts) - 1} {starts[-1]} {len(queries)}"
     return ""

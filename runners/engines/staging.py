@@ -166,13 +166,13 @@ class StagingBuffer:
 
 
 @functools.lru_cache(maxsize=4096)
-def _entry(path: str, name: str, dtype: str, shape: tuple[int, ...], rows: int, told: bool) -> Entry:
+def _entry(path: str, name: str, dtype: str, shape: tuple[int, ...], rows: int, announced: bool) -> Entry:
     """The entry for an array of this shape: as so many rows, if any are asked for; one that is too short for
     them, or does not come out even, as it is."""
     size = math.prod(shape)
     if rows and rows <= size and size % rows == 0 and (not shape or shape[0] >= rows):
         shape = (rows,) if size == rows else (rows, size // rows)
-    return Entry(path, name, dtype, tuple(shape), told)
+    return Entry(path, name, dtype, tuple(shape), announced)
 
 
 @functools.lru_cache(maxsize=1024)

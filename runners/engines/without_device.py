@@ -39,8 +39,8 @@ def remember_cores() -> None:
     """Have sglang ask for the host's cores once: whenever it asks how much memory is free, which is some twenty times
     until a session is open, it starts a process for them."""
     common: Any = sys.modules.get("sglang.srt.utils.common")
-    asked = getattr(common, "parse_lscpu_topology", None)
-    if asked is not None:
-        common.parse_lscpu_topology = remembered = functools.cache(asked)
+    topology = getattr(common, "parse_lscpu_topology", None)
+    if topology is not None:
+        common.parse_lscpu_topology = remembered = functools.cache(topology)
         with suppress(Exception):  # whoever asks next will meet it
             remembered()

@@ -177,8 +177,8 @@ class WarmSessions:
         if self.held or not self.room:
             return
         spare, missing, more = list(self._open), [], [Coming(setup=setup) for setup in useful]
-        wanted = [*(Coming(setup=setup) for setup in urgent), *self._expected][: self.room] + more
-        for coming in wanted:
+        comings = [*(Coming(setup=setup) for setup in urgent), *self._expected][: self.room] + more
+        for coming in comings:
             session = next((open_session for open_session in spare if open_session.begins_with(coming)), None)
             if session:
                 spare.remove(session)

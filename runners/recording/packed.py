@@ -61,12 +61,12 @@ def packed_layout(entries: tuple[Entry, ...]) -> PackedLayout:
     """The packed layout of these entries, whatever is in them."""
     sizes = [math.prod(entry.shape) * np.dtype(entry.dtype).itemsize for entry in entries]
     starts = [0, *itertools.accumulate(sizes)]
-    told = [[entry.path, entry.name, [entry.dtype, entry.shape]] for entry in entries if entry.told]
+    announced = [[entry.path, entry.name, [entry.dtype, entry.shape]] for entry in entries if entry.told]
     return PackedLayout(
         places={(entry.path, entry.name): (start, entry) for start, entry in zip(starts, entries, strict=False)},
         size=starts[-1],
         runs=tuple(_runs(entries, starts)),
-        text=json.dumps(json.dumps(told, separators=(",", ":"))),
+        text=json.dumps(json.dumps(announced, separators=(",", ":"))),
     )
 
 

@@ -12,8 +12,8 @@ _own = True
 
 
 @contextmanager
-def heard(told: Callable[[Any, int, tuple[int, int]], None]) -> Iterator[None]:
-    """While entered, `told` is given the batch, the number of queries and ranks_tokens() of each call, before it is
+def heard(listener: Callable[[Any, int, tuple[int, int]], None]) -> Iterator[None]:
+    """While entered, `listener` is given the batch, the number of queries and ranks_tokens() of each call, before it is
     made."""
     from sglang.srt.layers.radix_attention import RadixAttention
 
@@ -21,7 +21,7 @@ def heard(told: Callable[[Any, int, tuple[int, int]], None]) -> Iterator[None]:
 
     def telling(layer: Any, q: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if _own:
-            told(kwargs["forward_batch"] if "forward_batch" in kwargs else args[2], len(q), ranks_tokens())
+            listener(kwargs["forward_batch"] if "forward_batch" in kwargs else args[2], len(q), ranks_tokens())
         return forward(layer, q, *args, **kwargs)
 
     RadixAttention.forward = telling
@@ -32,10 +32,10 @@ def heard(told: Callable[[Any, int, tuple[int, int]], None]) -> Iterator[None]:
 
 
 @contextmanager
-def of_the_runner(own: bool) -> Iterator[None]:
+def of_the_runner(is_of_runner: bool) -> Iterator[None]:
     """While entered, calls are those of the runner that is driven, or of others, which nobody is told of."""
     global _own
-    before, _own = _own, own
+    before, _own = _own, is_of_runner
     try:
         yield
     finally:
@@ -52,9 +52,9 @@ def ranks_tokens() -> tuple[int, int]:
     them."""
     from sglang.srt.layers import dp_attention
 
-    def told(asked: Callable[[], int | None]) -> int:
+    def told(counter: Callable[[], int | None]) -> int:
         try:
-            count = asked()
+            count = counter()
         except AttributeError:
             return -1
         return -1 if count is None else count

@@ -101,11 +101,11 @@ def windowed(window: int, whose: str) -> Iterator[None]:
     try:
         yield
     finally:
-        for kind, own in kept.items():
-            if own is None:
+        for kind, window_of in kept.items():
+            if window_of is None:
                 delattr(kind, _ASKED)
             else:
-                setattr(kind, _ASKED, own)
+                setattr(kind, _ASKED, window_of)
 
 
 def attentions(model: Any) -> Iterator[Any]:
@@ -123,8 +123,8 @@ def capped(cap: int) -> Iterator[None]:
     kind: Any = importlib.import_module("sglang.srt.layers.radix_attention").RadixAttention
     built = kind.__init__
 
-    def build(self: Any, *given: Any, **more: Any) -> None:
-        built(self, *given, **more)
+    def build(self: Any, *args: Any, **more: Any) -> None:
+        built(self, *args, **more)
         self.logit_cap = float(cap)
 
     kind.__init__ = build

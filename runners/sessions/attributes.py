@@ -37,7 +37,9 @@ def changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, by
     """The attributes that differ, and in words what they were and are, without addresses: these differ from run to
     run."""
     names = (name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-    words = {name: [_ADDRESS.sub("", held.get(name, "absent")) for held in (before, after)] for name in sorted(names)}
+    words = {
+        name: [_ADDRESS.sub("", states.get(name, "absent")) for states in (before, after)] for name in sorted(names)
+    }
     return {
         name: (f"{was} -> {now}" if was != now else f"another {now}").encode() for name, (was, now) in words.items()
     }
@@ -69,15 +71,15 @@ def _tell(texts: dict[str, str], value: Any, path: str, depth: int, seen: set[in
         texts[path] = f"{type(value).__name__} of {len(value)}"
         if depth and not isinstance(value, set) and id(value) not in seen:
             seen.add(id(value))
-            for name, held in value.items() if isinstance(value, dict) else enumerate(value):
-                _tell(texts, held, f"{path}[{str(name)[:40]}]", depth - 1, seen)
+            for name, entry in value.items() if isinstance(value, dict) else enumerate(value):
+                _tell(texts, entry, f"{path}[{str(name)[:40]}]", depth - 1, seen)
     elif kind is _Kind.LOOKED_INTO:
         texts[path] = f"{type(value).__name__} @{id(value):x}"
         if depth and id(value) not in seen:
             seen.add(id(value))
-            for name, held in sorted(vars(value).items()):
+            for name, entry in sorted(vars(value).items()):
                 # What outlives the last call has a path of its own, which what is about that call would take over.
-                _tell(texts, held, f"{path}.{name}", 0 if name in LAST_CALL else depth - 1, seen)
+                _tell(texts, entry, f"{path}.{name}", 0 if name in LAST_CALL else depth - 1, seen)
     else:
         name = type(value).__name__
         texts[path] = f"{name} @{id(value):x}" if name.endswith(_POOL) else name

@@ -96,10 +96,10 @@ def _reads_an_absent_argument(error: BaseException) -> bool:
 def _names_a_stand_in(error: BaseException) -> bool:
     """True if sglang asked a stand-in for what it does not have."""
     if isinstance(error, AttributeError):
-        asked = error.obj
-        if isinstance(asked, types.ModuleType):
-            return engine.device == "cpu" and asked.__name__.startswith(_STOOD_IN)
-        kind = asked if isinstance(asked, type) else type(asked)
+        owner = error.obj
+        if isinstance(owner, types.ModuleType):
+            return engine.device == "cpu" and owner.__name__.startswith(_STOOD_IN)
+        kind = owner if isinstance(owner, type) else type(owner)
         return kind.__module__.startswith("runners.")
     if isinstance(error, ImportError):
         return engine.device == "cpu" and (error.name or "").startswith(_STOOD_IN)

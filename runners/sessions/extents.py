@@ -31,8 +31,8 @@ class Extents:
         self.counts: dict[str, set[tuple[int, int]]] = {}
         self.ranks: dict[str, set[tuple[int, ...]]] = {}  # behind the batch's size what is said of each rank
 
-    def note(self, batch: Any, tokens: int, told: tuple[int, int]) -> None:
-        """Look at the batch of a call of attention, if it is the first of its batch size and width. told: how many
+    def note(self, batch: Any, tokens: int, counts: tuple[int, int]) -> None:
+        """Look at the batch of a call of attention, if it is the first of its batch size and width. counts: how many
         tokens parallel layers are told that this rank has, and all."""
         size = int(batch.batch_size)
         if (size, tokens) not in self._sizes:
@@ -40,13 +40,13 @@ class Extents:
             for name, count in extents(vars(batch)).items():
                 self._met.setdefault(name, set()).add((size, count))
             self.widths |= widths(vars(batch))
-            for ranks, count in zip((self.tokens, self.gathered), told, strict=True):
+            for ranks, count in zip((self.tokens, self.gathered), counts, strict=True):
                 ranks.add((tokens, count))
             for name, each in ranks_on_host(vars(batch)).items():
                 self.ranks.setdefault(name, set()).add((size, *each))
             for name in (*COUNTS, *TOKENS_SECOND):
-                said = getattr(batch, name, None)
-                counted = said if isinstance(said, int) else _entries(name, said)
+                value = getattr(batch, name, None)
+                counted = value if isinstance(value, int) else _entries(name, value)
                 if counted is not None:
                     self.counts.setdefault(name, set()).add((tokens, counted))
 

@@ -66,10 +66,10 @@ class History:
     ) -> None:
         names = {tensor.data_ptr(): name for name, tensor in named.items()}
         caches = {tensor.untyped_storage().data_ptr() for tensor in kv}
-        found = standing(dict(owners)).items()
+        tensors = standing(dict(owners)).items()
         self.tensors = {
             names.get(tensor.data_ptr(), name): tensor
-            for name, tensor in found
+            for name, tensor in tensors
             if tensor.untyped_storage().data_ptr() not in caches
         }
         self.other: Moment | None = None
@@ -82,12 +82,12 @@ class History:
     def input_buffers(self) -> dict[str, torch.Tensor]:
         """The input buffers of a graph runner that no family names, under the names that sglang gives them; of several
         layers with buffers of their own, the first one's."""
-        found: dict[str, torch.Tensor] = {}
+        buffers: dict[str, torch.Tensor] = {}
         for path, tensor in self.tensors.items():
             name = path.rpartition(_BUFFERS)[2]
             if _BUFFERS in path and name not in self._named:
-                found.setdefault(name, tensor)
-        return found
+                buffers.setdefault(name, tensor)
+        return buffers
 
     def learn(self) -> None:
         """Take what stands now for the other history."""
@@ -97,11 +97,11 @@ class History:
         """Run the call in the other history, before it is run in its own. run: runs it, and calls its argument at each
         launch. What stands is put back; the KV cache is as the call leaves it."""
         assert self.other is not None, "no other history is known"
-        held = list(self.tensors.values())
+        tensors = list(self.tensors.values())
         now, launches = self._state.take(), []
         self.other.put_back()
         try:
-            outputs = run(lambda: launches.append(memory.copied(held)))
+            outputs = run(lambda: launches.append(memory.copied(tensors)))
             self._twin = _Twin(
                 launches=launches,
                 outputs={name: tensor.clone() for name, tensor in outputs.items()},
@@ -139,8 +139,8 @@ class History:
         staging.see(Recorded.HISTORY, "compared", len(self.tensors) * self._seen.launches + len(outputs) + 1)
         staging.see(Recorded.HISTORY, "launches", len(twin.launches) - self._seen.launches)
         for name, tensor in outputs.items():
-            own = tensor.shape[0] // real * real if real else 0  # a pass over a padded batch may give more
-            now, then = tensor[:own], twin.outputs[name][:own]
+            rows = tensor.shape[0] // real * real if real else 0  # a pass over a padded batch may give more
+            now, then = tensor[:rows], twin.outputs[name][:rows]
             if (where := _differs(now, then)).any():
                 _see(staging, f"output {name}", _Difference(where=where, now=now, then=then), now.shape[0] // real)
         changed = memory.changed_slots(self._kv, twin.kv)
@@ -150,14 +150,17 @@ class History:
         return ", ".join(sorted(self._seen.stale - self._named))
 
     def _end_launch(self, staging: StagingBuffer) -> None:
-        for name, found in self._seen.differences.items():
-            read = found.where & self._touched.stale(name)
+        for name, difference in self._seen.differences.items():
+            read = difference.where & self._touched.stale(name)
             if read.any():
                 if name in self._seen.told:
                     continue
                 self._seen.told.add(name)
                 _see(
-                    staging, name, _Difference(where=read, now=found.now, then=found.then), self._each(name, found.now)
+                    staging,
+                    name,
+                    _Difference(where=read, now=difference.now, then=difference.then),
+                    self._each(name, difference.now),
                 )
             else:
                 self._seen.stale.add(name)
@@ -181,9 +184,9 @@ class History:
             staging.see(Recorded.READS, f"{number}.partly", any_of & ~whole, as_slots=True)
 
 
-def _see(staging: StagingBuffer, name: str, found: _Difference, each: int) -> None:
+def _see(staging: StagingBuffer, name: str, difference: _Difference, each: int) -> None:
     """The first elements, by row of the request and column, and what stood there in this history and the other."""
-    parts = (found.where, found.now, found.then)
+    parts = (difference.where, difference.now, difference.then)
     where, now, then = (part.reshape(part.shape[0] if part.dim() else 1, -1) for part in parts)
     places = where.nonzero()[:_TOLD_MAX]
     rows, columns = places.unbind(1)

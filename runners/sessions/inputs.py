@@ -23,12 +23,12 @@ from runners.sessions.errors import sglang_errors
 class Inputs:
     """The inputs of one step. Mutable: other models may add to the batch before the call."""
 
-    def __init__(self, captured: Captured, number: int, asked: case.Step, watch: Watch) -> None:
-        self.captured, self.number, self.asked, self.watch = captured, number, asked, watch
-        self.setup, self.family, self.requests = captured.setup, captured.adapter.family, asked.requests
-        self.hidden = captured.asks(asked.hidden, number, watch)
-        self._mirrored = (asked.mirrored and self.setup.mirrored) or captured.planner.needs_host_lengths
-        if captured.lay_out(asked.layout):
+    def __init__(self, captured: Captured, number: int, step: case.Step, watch: Watch) -> None:
+        self.captured, self.number, self.asked, self.watch = captured, number, step, watch
+        self.setup, self.family, self.requests = captured.setup, captured.adapter.family, step.requests
+        self.hidden = captured.asks(step.hidden, number, watch)
+        self._mirrored = (step.mirrored and self.setup.mirrored) or captured.planner.needs_host_lengths
+        if captured.lay_out(step.layout):
             watch.see(number, Recorded.INPUT, "req_to_token", captured.table)
         self.staging = StagingBuffer(watch, number, captured.known)
         self.shown: dict[str, torch.Tensor] = {}  # the batch, one row a request

@@ -94,8 +94,8 @@ def keeping(names: Collection[str], tree: ast.Module, function: str, first_line:
     """The tree, in which the function that begins here speaks of these names from outside, in a line that never runs: a
     change may leave one out (`super()` is the last to speak of `__class__`), and code is swapped for code that speaks
     of as many."""
-    found = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == function)
-    for node in found if names else ():
+    definitions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == function)
+    for node in definitions if names else ():
         if first_line in (node.lineno, *(decorator.lineno for decorator in node.decorator_list)):
             spoken: list[ast.stmt] = [ast.Expr(ast.Name(name, ast.Load())) for name in sorted(names)]
             never = ast.If(test=ast.Constant(value=False), body=spoken, orelse=[])
@@ -234,15 +234,15 @@ class _Lines:
         calls.known = count
         if calls.quiet > _QUIET:
             return None
-        seen, own, offsets = self.seen[self.phase].setdefault(name, set()), calls.lines, calls.offsets
+        seen, lines, offsets = self.seen[self.phase].setdefault(name, set()), calls.lines, calls.offsets
         seen.add(frame.f_lineno)
         frame.f_trace_opcodes = _KERNELS not in frame.f_code.co_names
 
         def line(frame: FrameType, event: str, argument: object) -> Any:
             if event == "opcode":
                 offsets.add(frame.f_lasti)
-            elif frame.f_lineno not in own:
-                own.add(frame.f_lineno)
+            elif frame.f_lineno not in lines:
+                lines.add(frame.f_lineno)
                 seen.add(frame.f_lineno)
             return line
 
@@ -250,15 +250,15 @@ class _Lines:
 
     def places(self) -> dict[str, dict[str, set[tuple[int, int, int, int]]]]:
         """The places of the instructions that ran in the text, by phase and file."""
-        found: dict[str, dict[str, set[tuple[int, int, int, int]]]] = {"built_places": {}, "places": {}}
+        places: dict[str, dict[str, set[tuple[int, int, int, int]]]] = {"built_places": {}, "places": {}}
         for (phase, code), calls in self._calls.items():
-            of_phase = found["places" if phase == "lines" else "built_places"]
-            own = of_phase.setdefault(self._names[code.co_filename], set()) if calls.offsets else set()
+            of_phase = places["places" if phase == "lines" else "built_places"]
+            places_of = of_phase.setdefault(self._names[code.co_filename], set()) if calls.offsets else set()
             for number, (first, last, begin, end) in enumerate(code.co_positions()):
                 at = (first, begin, last, end)
                 if 2 * number in calls.offsets and None not in at:
-                    own.add(at)  # type: ignore[arg-type]  # none of them is None, as was asked
-        return found
+                    places_of.add(at)  # type: ignore[arg-type]  # none of them is None, as was asked
+        return places
 
     def _name(self, path: str) -> str:
         """The file relative to its import root; empty if it was not asked for."""

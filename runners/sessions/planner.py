@@ -57,10 +57,10 @@ class Planner:
                     setattr(backend, name, self._listening(backend, getattr(backend, name)))
 
     @contextmanager
-    def listened(self, told: Told) -> Iterator[None]:
-        """While entered, `told` is given the number of each call that plans, what the call is given under today's
+    def listened(self, listener: Told) -> Iterator[None]:
+        """While entered, `listener` is given the number of each call that plans, what the call is given under today's
         names, and all of it as it is."""
-        self.told, self.calls, self.first = told, 0, None
+        self.told, self.calls, self.first = listener, 0, None
         try:
             yield
         finally:
@@ -118,8 +118,8 @@ def attention_backends(roots: list[Any]) -> list[Any]:
     """The attention backends of these workers and of the model runners that they hold, in lists as well."""
     backends: dict[int, Any] = {}
     for root in roots:
-        for held in [root, *(entry for entry in _held(root) if hasattr(entry, "attn_backend"))]:
-            backends |= {id(entry): entry for entry in _held(held) if hasattr(type(entry), "init_forward_metadata")}
+        for entry_of in [root, *(entry for entry in _held(root) if hasattr(entry, "attn_backend"))]:
+            backends |= {id(entry): entry for entry in _held(entry_of) if hasattr(type(entry), "init_forward_metadata")}
     return list(backends.values())
 
 

@@ -63,11 +63,11 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
         name_of_case = digest(case)
         for number, step in enumerate(case.steps):
             try:
-                asked = is_asked(watch, name_of_case, number)
+                is_referred = is_asked(watch, name_of_case, number)
                 # Of the last step, so that a case stays the same case when those before it are taken away.
                 last, unseen = number == len(case.steps) - 1 and bool(step.requests), _is_unseen(case, number)
                 made = partial(Step, captured, observers, number, step, watch)
-                _run_step(partial(made, referred=asked, twinned=last, unseen=unseen))
+                _run_step(partial(made, referred=is_referred, twinned=last, unseen=unseen))
             except SglangError as raised:
                 if words := refused(setup, raised.error):
                     raise Unsupported(words) from raised.error

@@ -33,12 +33,12 @@ def is_scratch(name: object) -> bool:
 def standing(roots: dict[str, Any]) -> dict[str, torch.Tensor]:
     """The tensors by the path of attributes that leads there, without the root's own name; of those in one place the
     largest."""
-    found: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, root in roots.items():
         for path, tensor in _held(root, name, DEPTH, seen):
-            found.setdefault(path, tensor)
-    return without_views(found)
+            tensors.setdefault(path, tensor)
+    return without_views(tensors)
 
 
 def _held(owner: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -43,10 +43,10 @@ class Moment:
 
     def put_back(self) -> None:
         """Have all of it hold this again."""
-        for mapping, held in self.mappings:
-            if not _is_same(mapping, held):
+        for mapping, contents in self.mappings:
+            if not _is_same(mapping, contents):
                 mapping.clear()
-                mapping.update(held)
+                mapping.update(contents)
         for sequence, entries in self.sequences:
             if len(sequence) != len(entries) or not all(map(is_, sequence, entries)):
                 sequence.clear()
@@ -115,9 +115,9 @@ class State:
         first = self._first.get(id(mapping))
         if first and _is_same(mapping, first.held):
             return first
-        held = dict(mapping)
-        kept = [value for name, value in held.items() if not is_scratch(name) and name != _WEIGHTS]
-        return _Mapping(held, _looked_into(kept))
+        contents = dict(mapping)
+        kept = [value for name, value in contents.items() if not is_scratch(name) and name != _WEIGHTS]
+        return _Mapping(contents, _looked_into(kept))
 
     def _keeps(self, tensor: torch.Tensor) -> bool:
         if not tensor.numel() or tensor.layout is not torch.strided or tensor.is_meta or tensor.requires_grad:
@@ -125,9 +125,13 @@ class State:
         return tensor.untyped_storage().data_ptr() not in self._apart
 
 
-def _is_same(mapping: dict[Any, Any], held: dict[Any, Any]) -> bool:
+def _is_same(mapping: dict[Any, Any], contents: dict[Any, Any]) -> bool:
     """True if these are the same objects under the same names, in the same order."""
-    return len(mapping) == len(held) and all(map(is_, mapping.values(), held.values())) and all(map(is_, mapping, held))
+    return (
+        len(mapping) == len(contents)
+        and all(map(is_, mapping.values(), contents.values()))
+        and all(map(is_, mapping, contents))
+    )
 
 
 def _looked_into(values: Iterable[Any]) -> list[Any]:
@@ -140,5 +144,7 @@ def _is_looked_into(kind: type) -> bool:
     """True of objects of this class."""
     if issubclass(kind, _CONTAINERS):
         return True
-    own = kind is SimpleNamespace or issubclass(kind, torch.nn.Module) or kind.__module__.startswith(_OWN)
-    return own and not issubclass(kind, type) and not kind.__name__.endswith(_OF_OTHERS) and kind.__dictoffset__ != 0
+    is_plain = kind is SimpleNamespace or issubclass(kind, torch.nn.Module) or kind.__module__.startswith(_OWN)
+    return (
+        is_plain and not issubclass(kind, type) and not kind.__name__.endswith(_OF_OTHERS) and kind.__dictoffset__ != 0
+    )

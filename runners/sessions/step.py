@@ -34,15 +34,15 @@ class Step:
         captured: Captured,
         observers: Sequence[Observer],
         number: int,
-        asked: case.Step,
+        step: case.Step,
         watch: Watch,
         *,
         referred: bool = False,
         twinned: bool = False,
         unseen: bool = False,
     ) -> None:
-        self.captured, self.asked, self.referred, self.unseen = captured, asked, referred, unseen
-        self.inputs = Inputs(captured, number, asked, watch)
+        self.captured, self.asked, self.referred, self.unseen = captured, step, referred, unseen
+        self.inputs = Inputs(captured, number, step, watch)
         self.passes = Passes(self.inputs, observers, whole=twinned)
         self.number, self.watch, self.staging = number, watch, self.inputs.staging
 

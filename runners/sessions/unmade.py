@@ -41,9 +41,9 @@ _POP = dis.opmap["POP_TOP"]
 def unmade(roots: Mapping[str, Any]) -> list[str]:
     """The unmade attributes, as Class.attribute, of all objects of sglang's that these lead to."""
     names = set()
-    for held in _objects(list(roots.values())):
-        read, made = _attributes(type(held))
-        names |= {f"{type(held).__name__}.{name}" for name in read - made if not _has(held, name)}
+    for instance in _objects(list(roots.values())):
+        read, made = _attributes(type(instance))
+        names |= {f"{type(instance).__name__}.{name}" for name in read - made if not _has(instance, name)}
     return sorted(names)
 
 
@@ -131,6 +131,6 @@ def _note(code: CodeType, read: set[str], made: set[str]) -> None:
         argument = 0
 
 
-def _has(held: Any, name: str) -> bool:
+def _has(instance: Any, name: str) -> bool:
     """Without running a property."""
-    return inspect.getattr_static(held, name, _has) is not _has
+    return inspect.getattr_static(instance, name, _has) is not _has

@@ -68,8 +68,8 @@ class _Cache:
 
     def own(self, request: Request) -> Ints:
         """The KV slots of a request's tree."""
-        own: Ints = self.table[request.slot, request.seq_len : request.seq_len + self.setup.num_draft_tokens]
-        return own
+        slots: Ints = self.table[request.slot, request.seq_len : request.seq_len + self.setup.num_draft_tokens]
+        return slots
 
     def fill(self, step: int, requests: tuple[Request, ...]) -> list[torch.Tensor]:
         """Put the requests' prefixes there, and elsewhere what differs from step to step. What is there then."""
@@ -131,8 +131,8 @@ class Verify:
         staging.see(Recorded.EAGER, "kv_slots", memory.changed_slots(cache.kv, before), as_slots=True)
         staging.flush()
         self.watch.at(self.number, "reference")
-        given = {"tokens": self.batch.tokens.view(len(self.requests), -1)}
-        opinion = cache.opinion.on(self.requests, given, cache.table, before, {}) or {}
+        batch = {"tokens": self.batch.tokens.view(len(self.requests), -1)}
+        opinion = cache.opinion.on(self.requests, batch, cache.table, before, {}) or {}
         for name, array in opinion.items():
             staging.see(Recorded.REFERENCE, name, array)
         if opinion:
@@ -148,8 +148,8 @@ class Verify:
     def _sampling(self, output: Any) -> None:
         """Keep what would be sampled from."""
         names = {"logits": "next_token_logits", "hidden_states": "hidden_states"}
-        found = {name: getattr(output, attribute, None) for name, attribute in names.items()}
-        self.outputs = {name: tensor.clone() for name, tensor in found.items() if isinstance(tensor, torch.Tensor)}
+        outputs = {name: getattr(output, attribute, None) for name, attribute in names.items()}
+        self.outputs = {name: tensor.clone() for name, tensor in outputs.items() if isinstance(tensor, torch.Tensor)}
 
     def _tell(self, path: str, forward_batch: Any, query: torch.Tensor | None = None) -> None:
         if path == "sampling":

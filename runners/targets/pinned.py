@@ -167,13 +167,13 @@ def complaint(release: str, engine: str, differences: Iterable[Older], python: P
     )
 
 
-def _remedy(release: str, engine: str, wanted: str, python: Path | None) -> str:
+def _remedy(release: str, engine: str, requirement_text: str, python: Path | None) -> str:
     """A bundle that was unpacked is no remedy for what it does not bring."""
     if python:
-        return f"{shlex.quote(str(python))} -m pip install {shlex.quote(wanted)}"
+        return f"{shlex.quote(str(python))} -m pip install {shlex.quote(requirement_text)}"
     if engine == "emulated":
         return f"make setup, and python -m runners install {release}, where there is a package index"
-    requirement = Requirement(wanted)
+    requirement = Requirement(requirement_text)
     for text in (*BASE, *IN_FRONT):
         name, _, version = text.partition("==")
         if name == requirement.name and requirement.specifier.contains(version):

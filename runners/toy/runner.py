@@ -286,10 +286,10 @@ def _launch(session: Session, rows: Mapping[str, Array]) -> Tree:
     if session.bug == "graph_differs":
         inputs["topk_index"] = (rows["topk_index"].astype(np.int64) + 1) % session.setup.vocab_size
     last = rows["out_cache_loc"].reshape(bs, topk, steps)[:, :, steps - 2].astype(np.int64)
-    held = session.kv[last]
+    rows_of_last = session.kv[last]
     tree = _draft(session, inputs, segments)
     if session.bug == "write_missed":
-        session.kv[last] = held
+        session.kv[last] = rows_of_last
     if session.bug == "kv_values_differ":
         session.kv[last] += 1
     if session.bug == "kv_write_astray":

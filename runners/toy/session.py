@@ -50,8 +50,8 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
             _bare_loop(session, case, watch)
             return
         watch.see(-1, Recorded.INPUT, "req_to_token", session.table)
-        for step, asked in enumerate(case.steps):
-            _run_step(session, watch, step, asked.requests)
+        for step, planned in enumerate(case.steps):
+            _run_step(session, watch, step, planned.requests)
 
     return run_case
 

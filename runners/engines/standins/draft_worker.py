@@ -12,8 +12,8 @@ def constructor(kind: type, worker: Any, ranks: Mapping[str, Any]) -> Callable[.
     them in another's place is refused, as a group of several ranks would not come together."""
 
     def construct(*args: Any, **kwargs: Any) -> Any:
-        given = inspect.signature(kind).bind(*args, **kwargs).arguments
-        wrong = {name: value for name, value in given.items() if value != ranks.get(name, value)}
+        arguments = inspect.signature(kind).bind(*args, **kwargs).arguments
+        wrong = {name: value for name, value in arguments.items() if value != ranks.get(name, value)}
         if wrong:
             raise ValueError(f"{kind.__name__} is handed {wrong}, and this process has {dict(ranks)}")
         return worker

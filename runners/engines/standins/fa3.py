@@ -88,16 +88,16 @@ def flash_attn_with_kvcache(
         raise RuntimeError(f"scheduler_metadata must have dtype int32, not {scheduler_metadata.dtype}")
     scale = softmax_scale if softmax_scale is not None else (q.shape[-1] + (0 if qv is None else qv.shape[-1])) ** -0.5
     left, right = window_size
-    found, logs = fa3_kernels.paged_attention(
+    output, logs = fa3_kernels.paged_attention(
         *(q, k_cache, v_cache, qv, cache_seqlens, table, cu_seqlens_q, scheduler_metadata),
         *(causal, left, right, softcap, scale),
     )
-    found = found if out is None else out.copy_(found)
-    return (found, logs) if return_softmax_lse else found
+    output = output if out is None else out.copy_(output)
+    return (output, logs) if return_softmax_lse else output
 
 
-def _refuse(**given: object) -> None:
-    for name, value in given.items():
+def _refuse(**options: object) -> None:
+    for name, value in options.items():
         if value is not None:
             raise NotImplementedError(f"flash_attn_with_kvcache with {name} has no stand-in")
 
@@ -149,7 +149,7 @@ def get_scheduler_metadata(
     headdim: int,
     page_size: int,
     window_size: tuple[int, int] = (-1, -1),
-    **given: Any,
+    **options: Any,
 ) -> Tensor:
     """A schedule for one query of each sequence, made for these lengths, heads, pages and window."""
     if len(cache_seqlens) != batch_size:

@@ -58,11 +58,11 @@ def _paged(
         seen = seen_keys(count, slots.numel(), causal=causal, left=left, right=right)
         for cache in caches:
             touched.reads_rows(cache, slots)
-        held, weights = (cache[slots] for cache in caches)
+        keys, weights = (cache[slots] for cache in caches)
         queries = query[rows]
         if latent_query is not None:
-            queries, held = torch.cat((latent_query[rows], queries), -1), torch.cat((weights, held), -1)
-        out[rows], logs[rows] = attention(queries, held, weights, seen, scale=scale, soft_cap=soft_cap)
+            queries, keys = torch.cat((latent_query[rows], queries), -1), torch.cat((weights, keys), -1)
+        out[rows], logs[rows] = attention(queries, keys, weights, seen, scale=scale, soft_cap=soft_cap)
     return out, logs.T.contiguous()
 
 
@@ -75,12 +75,12 @@ def _slots(page_table: torch.Tensor, row: int, length: int, pages: int, size: in
         launch_memory.report(f"load outside page_table in {KERNEL}", max(first, memory.numel() - band), memory.numel())
         return None
     touched.reads(memory[first : first + count])
-    held = memory[first : first + count].long()
-    outside = (held < 0) | (held >= pages)
+    entries = memory[first : first + count].long()
+    outside = (entries < 0) | (entries >= pages)
     if outside.any():
-        launch_memory.report(f"load outside k_cache in {KERNEL}", int(held[outside][0]) * size, pages * size)
+        launch_memory.report(f"load outside k_cache in {KERNEL}", int(entries[outside][0]) * size, pages * size)
         return None
-    return (held[:, None] * size + torch.arange(size)).view(-1)[:length]
+    return (entries[:, None] * size + torch.arange(size)).view(-1)[:length]
 
 
 def schedule_of(lengths: torch.Tensor) -> torch.Tensor:

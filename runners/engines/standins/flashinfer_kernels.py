@@ -135,11 +135,11 @@ def _paged(
         if first < 0 or end > numbers.size:
             return None
         touched.reads(memory[first:end])
-        held = numbers[first:end].astype(np.int64)
-        if held.min() < 0 or held.max() >= key.shape[0]:
+        pages = numbers[first:end].astype(np.int64)
+        if pages.min() < 0 or pages.max() >= key.shape[0]:
             return None
         full = (end - first - 1) * size
-        slots = torch.from_numpy((held[:, None] * size + within).reshape(-1)[: full + max(0, int(last[sequence]))])
+        slots = torch.from_numpy((pages[:, None] * size + within).reshape(-1)[: full + max(0, int(last[sequence]))])
         for cache in caches:
             touched.reads_rows(cache, slots)
         return slots

@@ -59,18 +59,18 @@ def build_tree_kernel_efficient(
 
 def _row(name: str, table: torch.Tensor, row: int, width: int) -> list[int]:
     """A row as the kernel finds it, which knows how wide rows have to be and not how wide they are."""
-    found: list[int] = table.reshape(-1)[row * width : (row + 1) * width].tolist()
-    if len(found) < width and table.numel():  # no rows at all: nothing but roots, whose parents nobody looks up
+    entries: list[int] = table.reshape(-1)[row * width : (row + 1) * width].tolist()
+    if len(entries) < width and table.numel():  # no rows at all: nothing but roots, whose parents nobody looks up
         report(f"load outside {name} in build_tree_kernel_efficient", table.numel(), table.numel())
-    return found + [-1] * (width - len(found))
+    return entries + [-1] * (width - len(entries))
 
 
 def _block(tree_mask: torch.Tensor, start: int, size: int) -> torch.Tensor:
     """A copy of one request's part of the mask. What lies behind the mask is somebody else's memory on a GPU."""
-    held = tree_mask[start : start + size]
-    if len(held) < size:
+    block = tree_mask[start : start + size]
+    if len(block) < size:
         report("store outside tree_mask in build_tree_kernel_efficient", len(tree_mask), len(tree_mask))
-    return torch.cat((held, tree_mask.new_zeros(size - len(held))))
+    return torch.cat((block, tree_mask.new_zeros(size - len(block))))
 
 
 def _parents(selected: list[int], parent_list: list[int], topk: int) -> list[int]:

@@ -248,10 +248,10 @@ class _Walk:
         names = {name: _plain(value) for name, value in bound.arguments.items()}
         self.used = _translated(function, names, self.depth + 1)
 
-    def _address(self, node: ast.expr, said: str) -> None:
+    def _address(self, node: ast.expr, sentence: str) -> None:
         """node: what may be nothing but a pointer."""
         if isinstance(node, ast.Name) and not self.used and self.names.get(node.id, _UNKNOWN) is None:
-            self.used = said.format(node.id)
+            self.used = sentence.format(node.id)
 
 
 def _loaded(target: ast.expr) -> ast.expr:

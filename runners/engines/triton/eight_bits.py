@@ -37,20 +37,20 @@ def converting(slow: Callable[..., Any]) -> Callable[..., Any]:
     """Numbers of eight bits as GPUs convert them. Triton's interpreter drops what is below a normal number and takes
     what is none for a large one."""
 
-    def convert(data: Any, given: Any, wanted: Any, rounding: Any) -> Any:
-        narrow, wide = EIGHT_BITS.get(wanted.name), EIGHT_BITS.get(given.name)
+    def convert(data: Any, source: Any, target: Any, rounding: Any) -> Any:
+        narrow, wide = EIGHT_BITS.get(target.name), EIGHT_BITS.get(source.name)
         if narrow is wide is None:
-            return slow(data, given, wanted, rounding)
-        numbers = wide.values[data] if wide else data if given.name != "bf16" else _widened(slow, data, given)
+            return slow(data, source, target, rounding)
+        numbers = wide.values[data] if wide else data if source.name != "bf16" else _widened(slow, data, source)
         if narrow:
             return narrow.nearest(numbers)
-        if wanted.name == "bf16":
-            return slow(numbers, tl.float32, wanted, rounding)
-        made = numbers.astype(triton_interpreter._get_np_dtype(wanted))
+        if target.name == "bf16":
+            return slow(numbers, tl.float32, target, rounding)
+        made = numbers.astype(triton_interpreter._get_np_dtype(target))
         return made.view(f"u{made.itemsize}")
 
     return convert
 
 
-def _widened(slow: Callable[..., Any], data: Any, given: Any) -> Any:
-    return slow(data, given, tl.float32, None).view(np.float32)
+def _widened(slow: Callable[..., Any], data: Any, dtype: Any) -> Any:
+    return slow(data, dtype, tl.float32, None).view(np.float32)

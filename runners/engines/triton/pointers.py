@@ -33,8 +33,8 @@ def argument_of(typed: Any) -> str | None:
 
 def converted(name: str, value: Any) -> Any:
     """The value that a kernel is given for this argument."""
-    given = triton_interpreter._implicit_cvt(value)
-    return _typed(given, PointerOf(given.dtype, name)) if _is_pointer(given) else given
+    handle = triton_interpreter._implicit_cvt(value)
+    return _typed(handle, PointerOf(handle.dtype, name)) if _is_pointer(handle) else handle
 
 
 def _is_pointer(value: Any) -> bool:

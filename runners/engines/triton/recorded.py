@@ -89,11 +89,11 @@ def run(
         return False
     recording = kernel.recording
     places, memory = every_place(grid), lanes.Lanes(spans)
-    given = [np.array([value], dtype=dtype) for dtype, value in described.given]
+    numbers = [np.array([value], dtype=dtype) for dtype, value in described.given]
     sizes = [np.array([size], dtype=np.int32) for size in grid]
 
     def inputs(programs: Any) -> list[Any]:
-        return [memory, programs, *places[:, programs], *sizes, *given]
+        return [memory, programs, *places[:, programs], *sizes, *numbers]
 
     def run_group(programs: Any) -> None:
         kept = _kept(kernel, described, grid, programs)
@@ -153,21 +153,21 @@ def described(
 ) -> Described:
     """The keys of recordings of this launch, and of results: those depend on numbers, or on addresses, too."""
     kinds: list[object] = [function]
-    given: list[tuple[Any, int]] = []
+    numbers: list[tuple[Any, int]] = []
     for name, value in arguments.items():
         kind = type(value)
         if kind is int and name not in constexprs:
             dtype = next((dtype for dtype, low, high in _INTEGERS if low <= value < high), None)
             kinds.append(dtype)
-            given.append((dtype, value))
+            numbers.append((dtype, value))
         elif kind in _PLAIN:
             kinds.append((kind, repr(value)))
         elif isinstance(value, torch.Tensor) and name not in constexprs:
             kinds.append(value.dtype)
-            given.append((np.uint64, value.data_ptr()))
+            numbers.append((np.uint64, value.data_ptr()))
         else:
             return Described(None, (), by)
-    return Described(None if None in kinds else tuple(kinds), tuple(given), by)
+    return Described(None if None in kinds else tuple(kinds), tuple(numbers), by)
 
 
 _PLAIN = {bool, int, float, str, type(None), tl.dtype}

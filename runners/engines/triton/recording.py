@@ -199,14 +199,14 @@ def record(
     """Run the kernel as it is written, for one group of programs."""
     builder = triton_interpreter.interpreter_builder
     recorder = _Recorder(recording)
-    given = [recorder.value(data, slot, _by(data, slot)) for slot, data in enumerate(inputs)]
+    inputs_of_group = [recorder.value(data, slot, _by(data, slot)) for slot, data in enumerate(inputs)]
     bound = {}
-    places = iter(given[ARGUMENTS:])
+    places = iter(inputs_of_group[ARGUMENTS:])
     for name, value in arguments.items():
         bound[name] = value if name in constexprs else pointers.converted(name, value)
         if name not in constexprs and (type(value) is int or isinstance(value, torch.Tensor)):
             bound[name].handle.data = next(places)
-    builder.__class__, builder.given = _Builder, given
+    builder.__class__, builder.given = _Builder, inputs_of_group
     try:
         function(**bound)
     except Diverged:

@@ -22,10 +22,10 @@ def eager_metadata(setup: Setup, backend: Any) -> Mapping[str, torch.Tensor]:
     if setup.backend != "triton" or backend is None:
         return {}
     steps = getattr(backend, "attn_backends", None)
-    held = [one.forward_metadata for one in (steps[: setup.num_steps - 1] if steps else [backend])]
+    metadata = [step.forward_metadata for step in (steps[: setup.num_steps - 1] if steps else [backend])]
     names = (*_FULL, *(_SLIDING if setup.window and not steps else ()))
-    found = {name: [getattr(each, name, None) for each in held] for name in names}
-    held_by_name = {name: rows for name, rows in found.items() if all(isinstance(r, torch.Tensor) for r in rows)}
+    by_name = {name: [getattr(each, name, None) for each in metadata] for name in names}
+    held_by_name = {name: rows for name, rows in by_name.items() if all(isinstance(r, torch.Tensor) for r in rows)}
     for indptr, indices in (_FULL[:2], _SLIDING):
         if indices in held_by_name:
             held_by_name[indices] = list(map(_planned, held_by_name[indptr], held_by_name[indices]))

@@ -85,9 +85,9 @@ class Calls:
         """The kernel, whose captured calls are noted. Before each capture sglang runs what is to be captured."""
         signature = inspect.signature(kernel)
 
-        def flash_attn_with_kvcache(*args: Any, **given: Any) -> Any:
+        def flash_attn_with_kvcache(*args: Any, **named: Any) -> Any:
             # A release names what its own library has since; where nothing is asked of it, an older one serves.
-            kwargs = {name: value for name, value in given.items() if name in signature.parameters or value}
+            kwargs = {name: value for name, value in named.items() if name in signature.parameters or value}
             if engine.capturing() and attention_calls.are_own():
                 self._note(signature.bind(*args, **kwargs))
             else:
@@ -98,19 +98,19 @@ class Calls:
 
     def _note(self, bound: inspect.BoundArguments) -> None:
         bound.apply_defaults()
-        given = bound.arguments
-        queries = len(given["q"])
+        arguments = bound.arguments
+        queries = len(arguments["q"])
         if self._open is None or self._open[0] != queries:
             self._open = (queries, [])
             self._graphs.setdefault(queries, []).append(self._open[1])
         call = Call(
-            page_table=given["page_table"],
-            lengths=given["cache_seqlens"],
-            query_starts=given["cu_seqlens_q"],
-            page_size=given["k_cache"].shape[1],
-            causal=given["causal"],
-            window=tuple(given["window_size"]),
-            is_part=given["return_softmax_lse"],
+            page_table=arguments["page_table"],
+            lengths=arguments["cache_seqlens"],
+            query_starts=arguments["cu_seqlens_q"],
+            page_size=arguments["k_cache"].shape[1],
+            causal=arguments["causal"],
+            window=tuple(arguments["window_size"]),
+            is_part=arguments["return_softmax_lse"],
         )
         self._open[1].append(call)
 

@@ -29,13 +29,13 @@ _PLACES = 1 << 32
 
 def static(backends: Iterable[Any]) -> Mapping[str, torch.Tensor]:
     """The tensors that outlive a call, by backend: those of its dictionaries, and the schedule's buffer."""
-    found: dict[str, object] = {}
+    buffers: dict[str, object] = {}
     for number, backend in enumerate(backends):
-        for name, held in vars(backend).items():
-            parts = held.items() if isinstance(held, dict) and "metadata" in name else ()
-            found |= {f"{name}.{part}.{number}": tensor for part, tensor in parts if isinstance(part, str)}
-        found[f"schedule.{number}"] = getattr(backend, "_sched_meta_buf", None)
-    return {name: tensor for name, tensor in found.items() if isinstance(tensor, torch.Tensor)}
+        for name, value in vars(backend).items():
+            parts = value.items() if isinstance(value, dict) and "metadata" in name else ()
+            buffers |= {f"{name}.{part}.{number}": tensor for part, tensor in parts if isinstance(part, str)}
+        buffers[f"schedule.{number}"] = getattr(backend, "_sched_meta_buf", None)
+    return {name: tensor for name, tensor in buffers.items() if isinstance(tensor, torch.Tensor)}
 
 
 def metadata(
@@ -49,12 +49,12 @@ def metadata(
     4], the number of the table, the row, its length and how many tokens it has room for. Of calls with a window all but
     page_rows begin with "window_", and where their layers have KV slots of their own, those are the full layers' slots
     of the same tokens: page_size is given then."""
-    found: dict[str, Array] = {"page_rows": _page_rows(calls)}
+    arrays: dict[str, Array] = {"page_rows": _page_rows(calls)}
     for is_windowed, prefix in ((True, "window_"), (False, "")):
-        own = [parts for parts in _merged(calls) if (max(parts[0].window) >= 0) is is_windowed]
-        if own:
-            found |= {f"{prefix}{name}": array for name, array in _of_kind(own, queries, each, used).items()}
-    tensors = {name: torch.from_numpy(array) for name, array in found.items()}
+        of_kind = [parts for parts in _merged(calls) if (max(parts[0].window) >= 0) is is_windowed]
+        if of_kind:
+            arrays |= {f"{prefix}{name}": array for name, array in _of_kind(of_kind, queries, each, used).items()}
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     if page_size:
         slots = tensors["window_kv_indices"]  # those of the reserved page are the same in both, and FOREIGN is nobody's
         tensors["window_kv_indices"] = torch.where(slots < page_size, slots, as_full(slots, page_size))
@@ -94,14 +94,14 @@ def _page_rows(calls: Sequence[Call]) -> Ints:
 
 def _of(queries: int) -> Any:
     def read(parts: tuple[Call, ...]) -> Slots:
-        found: Slots = [[] for _ in range(queries)]
+        slots_of: Slots = [[] for _ in range(queries)]
         for number, call in enumerate(parts):
             for query, slots, places in _read(call):
                 if 0 <= query < queries:
-                    found[query] += zip(
+                    slots_of[query] += zip(
                         slots, (p if p == SINGLE else p + number * _PLACES for p in places), strict=True
                     )
-        return found
+        return slots_of
 
     return read
 
@@ -112,17 +112,17 @@ def _read(call: Call) -> Iterator[tuple[int, list[int], list[int]]]:
     starts = call.query_starts.tolist()
     for sequence, length in enumerate(call.lengths.tolist()):
         first, count = sequence * call.page_table.stride(0), -(-max(0, length) // size)
-        held = memory[first : first + count]
-        held = torch.cat((held, held.new_full((count - held.numel(),), FOREIGN)))
-        slots = torch.where(held < 0, FOREIGN, held * size)[:, None] + torch.arange(size) * (held >= 0)[:, None]
+        pages = memory[first : first + count]
+        pages = torch.cat((pages, pages.new_full((count - pages.numel(),), FOREIGN)))
+        slots = torch.where(pages < 0, FOREIGN, pages * size)[:, None] + torch.arange(size) * (pages >= 0)[:, None]
         slots = slots.view(-1)[: max(0, length)]
         begin, end = starts[sequence : sequence + 2]
         places = torch.arange(slots.numel()) if end - begin > 1 else torch.full((slots.numel(),), SINGLE)
         left, right = call.window
         seen = seen_keys(end - begin, slots.numel(), causal=call.causal, left=left, right=right)
         for query in range(begin, end):
-            own = ... if seen is None else seen[query - begin]
-            yield query, slots[own].tolist(), places[own].tolist()
+            visible = ... if seen is None else seen[query - begin]
+            yield query, slots[visible].tolist(), places[visible].tolist()
 
 
 def _of_sequence(queries: Slots) -> tuple[list[int], Ints]:
@@ -132,16 +132,16 @@ def _of_sequence(queries: Slots) -> tuple[list[int], Ints]:
     read = []
     for slots in queries:
         twice: Counter[int] = Counter()
-        own = []
+        columns = []
         for slot, place in slots:
             if place == SINGLE:
                 twice[slot] += 1
                 place = -twice[slot]
-            own.append(keys.setdefault((slot, place), len(keys)))
-        read.append(own)
+            columns.append(keys.setdefault((slot, place), len(keys)))
+        read.append(columns)
     mask = np.zeros((len(queries), len(keys)), dtype=np.int64)
-    for row, own in zip(mask, read, strict=True):
-        row[own] = 1
+    for row, columns in zip(mask, read, strict=True):
+        row[columns] = 1
     return [slot for slot, _ in keys], mask
 
 
@@ -150,8 +150,8 @@ def _starts(sizes: Iterable[int]) -> Ints:
 
 
 def _row(slots: Iterable[int], width: int) -> Ints:
-    held = np.fromiter(slots, dtype=np.int64)
-    return np.concatenate((held, np.full(width - held.size, FOREIGN)))
+    row = np.fromiter(slots, dtype=np.int64)
+    return np.concatenate((row, np.full(width - row.size, FOREIGN)))
 
 
 def _query_starts(call: Call, sequences: int) -> Ints:

@@ -16,7 +16,7 @@ def load_backend() -> None:
     """Import the module as if flashinfer were there, again where it came with others (since 0.5.23). The rest of
     sglang sees no flashinfer: it would ask for more."""
     utils: Any = importlib.import_module("sglang.srt.utils")
-    asked = utils.is_flashinfer_available
+    is_available = utils.is_flashinfer_available
     utils.is_flashinfer_available = lambda: True
     loaded = sys.modules.get(BACKEND)
     try:
@@ -26,7 +26,7 @@ def load_backend() -> None:
             else:
                 _again(loaded)
     finally:
-        utils.is_flashinfer_available = asked
+        utils.is_flashinfer_available = is_available
 
 
 def _again(module: ModuleType) -> None:

@@ -49,9 +49,9 @@ def arguments(setup: Setup, folder: Path, known: Container[str]) -> dict[str, An
     }
 
 
-def captured(live: Live, held: str, capture: Callable[[], Any], verifier: Callable[[Live, Any], Any]) -> Any:
+def captured(live: Live, field: str, capture: Callable[[], Any], verifier: Callable[[Live, Any], Any]) -> Any:
     """The graph runner of the setup's number of steps; of a worker that adapts once it has switched to that, back, and
-    to it again. held: the field of a state that holds it. capture: makes one of the present number of steps. verifier:
+    to it again. field: the field of a state that holds it. capture: makes one of the present number of steps. verifier:
     makes a worker of this class around the live ones."""
     setup, draft, target = live.setup, live.draft, live.target.model_runner
     if not setup.adaptive:
@@ -65,9 +65,9 @@ def captured(live: Live, held: str, capture: Callable[[], Any], verifier: Callab
     def capture_draft(*_: object, **__: object) -> None:
         draft.cuda_graph_runner = draft.cuda_graph_runner_for_draft_extend = None
         steps = draft.speculative_num_steps
-        if held == DRAFT_EXTEND or (held == DRAFT and steps > 1):  # as sglang has it: a single step only samples
+        if field == DRAFT_EXTEND or (field == DRAFT and steps > 1):  # as sglang has it: a single step only samples
             with attention_calls.of_the_runner(steps == setup.num_steps):
-                setattr(draft, held, capture())
+                setattr(draft, field, capture())
 
     for name in _CAPTURING:
         if hasattr(draft, name):
@@ -75,22 +75,22 @@ def captured(live: Live, held: str, capture: Callable[[], Any], verifier: Callab
     of_target = next(name for name in _OF_TARGET if hasattr(target, name))
     with attention_calls.of_the_runner(False):
         capture_draft()
-        setattr(target, of_target, capture() if held == TARGET else None)
+        setattr(target, of_target, capture() if field == TARGET else None)
     # The target's are captured where they are what is driven.
-    spared = () if held == TARGET else set(_CLASSES) & vars(module).keys()
+    spared = () if field == TARGET else set(_CLASSES) & vars(module).keys()
     without = patch.dict(vars(module), dict.fromkeys(spared, _no_runner))
-    with without, attention_calls.of_the_runner(held == TARGET):
+    with without, attention_calls.of_the_runner(field == TARGET):
         worker = verifier(live, module.EAGLEWorkerV2)
         if not worker.adaptive_controller._states:  # up to 0.5.13 it makes them as it is constructed
             worker.init_cuda_graphs()
-    found = []
+    switches = []
     for steps in (setup.num_steps, setup.adaptive, setup.num_steps):
         worker.adaptive_controller._activate(steps)
         tokens = [each.speculative_num_draft_tokens - 1 for each in (worker, draft)]
-        found.append([steps, worker.speculative_num_steps, draft.speculative_num_steps, *tokens])
-    runner = getattr(target, of_target) if held == TARGET else getattr(draft, held)
+        switches.append([steps, worker.speculative_num_steps, draft.speculative_num_steps, *tokens])
+    runner = getattr(target, of_target) if field == TARGET else getattr(draft, field)
     setattr(target, of_target, None)  # an eager pass asks it for its graphs
-    _switches[runner] = np.array(found)
+    _switches[runner] = np.array(switches)
     return runner
 
 

@@ -35,10 +35,10 @@ _TOKENS, _REQUESTS = "global_num_tokens_cpu", "original_global_num_tokens_cpu"
 def one_of_two(model_runners: Sequence[Any]) -> Iterator[None]:
     """While entered, graph runners of these model runners are constructed as one of two ranks has them."""
     with ExitStack() as stack:
-        held = [(module, vars(module)) for name, module in sys.modules.items() if name.startswith(_PACKAGES)]
-        for module, names in held:
-            for asked in _ANSWERS.keys() & names.keys():
-                stack.enter_context(patch.object(module, asked, partial(_answer, _ANSWERS[asked])))
+        modules = [(module, vars(module)) for name, module in sys.modules.items() if name.startswith(_PACKAGES)]
+        for module, names in modules:
+            for name_of in _ANSWERS.keys() & names.keys():
+                stack.enter_context(patch.object(module, name_of, partial(_answer, _ANSWERS[name_of])))
             if _CONTEXT in names:
                 stack.enter_context(patch.object(module, _CONTEXT, partial(_with_two, names[_CONTEXT])))
         for runner in model_runners:
@@ -54,30 +54,30 @@ def one_of_two(model_runners: Sequence[Any]) -> Iterator[None]:
 
 def tell(batch: Any, requests: Sequence[int], each: int) -> None:
     """Tell a batch how many requests each rank has, of so many tokens each, and that all may replay a graph."""
-    said: dict[str, Any] = dict.fromkeys(_MAY_REPLAY, True)
-    said |= {_TOKENS: [each * count for count in requests], _REQUESTS: list(requests)}
-    for name in said.keys() & type(batch).__dataclass_fields__.keys():
-        setattr(batch, name, said[name])
+    fields: dict[str, Any] = dict.fromkeys(_MAY_REPLAY, True)
+    fields |= {_TOKENS: [each * count for count in requests], _REQUESTS: list(requests)}
+    for name in fields.keys() & type(batch).__dataclass_fields__.keys():
+        setattr(batch, name, fields[name])
 
 
 def gathered(runner: Any) -> dict[str, torch.Tensor]:
     """The buffers of a graph runner that say how many tokens each rank has."""
-    found = {name: getattr(runner.buffers, name, None) for name in GATHERED}
-    return {name: tensor for name, tensor in found.items() if tensor is not None}
+    buffers = {name: getattr(runner.buffers, name, None) for name in GATHERED}
+    return {name: tensor for name, tensor in buffers.items() if tensor is not None}
 
 
 class _Two:
     """A source of ranks, with two of them."""
 
-    def __init__(self, one: Any) -> None:
-        self._one = one
+    def __init__(self, rank: Any) -> None:
+        self._one = rank
 
     def __getattr__(self, name: str) -> Any:
         return _OF_CONTEXT[name] if name in _OF_CONTEXT else getattr(self._one, name)
 
 
-def _with_two(asked: Callable[[], Any]) -> _Two:
-    return _Two(asked())
+def _with_two(size_of: Callable[[], Any]) -> _Two:
+    return _Two(size_of())
 
 
 def _is_writable(server_args: Any) -> bool:

@@ -98,8 +98,8 @@ def input_buffers(runner: Any) -> Mapping[str, Any]:
     """The input buffers of a draft runner; nothing where its drafts are not drawn at random."""
     if getattr(runner.buffers, PROBABILITIES, None) is None:
         return {}
-    held = {name: getattr(runner, name, None) for name in (TEMPERATURES, TOP_KS)}
-    return {PROBABILITIES: runner.buffers.draft_probs, **held}
+    buffers = {name: getattr(runner, name, None) for name in (TEMPERATURES, TOP_KS)}
+    return {PROBABILITIES: runner.buffers.draft_probs, **buffers}
 
 
 @functools.lru_cache(maxsize=8)

@@ -147,13 +147,13 @@ def next_token(model: Any, vocab: int) -> Model | None:
     if not hasattr(decoder.mlp, "shared_experts"):
         return None
     ends, attention, experts = Ends.of(model, vocab), Latent.of(decoder.self_attn), Experts.of(decoder.mlp)
-    joined, own, given = weight(model.model.eh_proj), Norm.of(model.model.enorm), Norm.of(model.model.hnorm)
+    joined, enorm, hnorm = weight(model.model.eh_proj), Norm.of(model.model.enorm), Norm.of(model.model.hnorm)
     before, between = Norm.of(decoder.input_layernorm), Norm.of(decoder.post_attention_layernorm)
     norm = Norm.of(model.model.shared_head.norm)
 
     def run(by: Rounding, tokens: Tokens, attend: Attend) -> Result:
         assert tokens.hidden is not None
-        parts = (own.run(by, ends.embedded(by, tokens)), given.run(by, tokens.hidden))
+        parts = (enorm.run(by, ends.embedded(by, tokens)), hnorm.run(by, tokens.hidden))
         x = op.linear(by, torch.cat(parts, dim=-1), joined)
         x = op.added(by, attention.run(by, before.run(by, x), tokens.positions, attend), x)
         hidden = norm.run(by, op.added(by, experts.run(by, between.run(by, x)), x))

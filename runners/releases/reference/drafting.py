@@ -198,7 +198,7 @@ def draft(live: Live) -> Reference | None:
     named = torch.from_numpy(algorithms.hot_tokens(setup)) if setup.algorithm == "EAGLE3" else vocabulary
 
     def run(question: Question) -> Answer:
-        answer, by, given = Answer(), question.by, question.given
+        answer, by, batch = Answer(), question.by, question.given
         branches = Branches(question, answer)
         lengths = torch.tensor([request.seq_len for request in question.requests]).repeat_interleave(setup.topk)
 
@@ -209,8 +209,8 @@ def draft(live: Live) -> Reference | None:
             return model(by, tokens, branches.attending(step, sure))
 
         start = Seedling(
-            scores=by.exact(given["topk_p"]),
-            tokens=named[given["topk_index"]],
+            scores=by.exact(batch["topk_p"]),
+            tokens=named[batch["topk_index"]],
             hidden=question.exact("hidden_states"),
             named=named,
         )

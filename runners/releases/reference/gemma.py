@@ -104,12 +104,12 @@ def draft(live: Live, *, seeded: bool) -> Reference:
         return op.capped(by, op.linear(by, x, head), cap), op.linear(by, x, behind)
 
     def run(question: Question) -> Answer:
-        answer, by, given = Answer(), question.by, question.given
+        answer, by, batch = Answer(), question.by, question.given
         claims = Claims(question.claimed, setup.topk, setup.num_steps, named)
         hidden, known = question.exact("hidden_states"), torch.ones(len(question.requests), dtype=torch.bool)
-        scores, tokens = by.exact(given["topk_p"]), given["topk_index"]
+        scores, tokens = by.exact(batch["topk_p"]), batch["topk_index"]
         if seeded:
-            ids = given["bonus_tokens"].repeat_interleave(setup.topk)
+            ids = batch["bonus_tokens"].repeat_interleave(setup.topk)
             logits, states = passed(question, ids, hidden.repeat_interleave(setup.topk, dim=1))
             logits, hidden = logits[:, :: setup.topk], states[:, :: setup.topk]
             tokens, sure = largest(logits, setup.topk, claims.roots())

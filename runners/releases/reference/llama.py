@@ -189,8 +189,8 @@ def target(model: Any, vocab: int) -> Model:
     """LlamaForCausalLM: its hidden states are those behind the last norm."""
     ends, norm = Ends.of(model, vocab), Norm.of(model.model.norm)
     stack = [
-        (Norm.of(layer.input_layernorm), Layer.of(layer, held))
-        for layer, held in zip(layers(model), cached(model), strict=True)
+        (Norm.of(layer.input_layernorm), Layer.of(layer, kv))
+        for layer, kv in zip(layers(model), cached(model), strict=True)
     ]
 
     def run(by: Rounding, tokens: Tokens, attend: Attend) -> Result:
@@ -223,14 +223,14 @@ def eagle3(model: Any, vocab: int) -> Model:
     several layers of the target, or already its own."""
     (only,) = layers(model)
     ends, layer, fused = Ends.of(model, vocab), Layer.of(only), weight(model.model.fc)
-    before, own, norm = (Norm.of(part) for part in (only.input_layernorm, only.hidden_norm, model.model.norm))
+    before, hidden_norm, norm = (Norm.of(part) for part in (only.input_layernorm, only.hidden_norm, model.model.norm))
 
     def run(by: Rounding, tokens: Tokens, attend: Attend) -> Result:
         assert tokens.hidden is not None
         embedded, hidden = ends.embedded(by, tokens), tokens.hidden
         if hidden.shape[-1] != embedded.shape[-1]:
             hidden = op.linear(by, hidden, fused)
-        x = torch.cat((before.run(by, embedded), own.run(by, hidden)), dim=-1)
+        x = torch.cat((before.run(by, embedded), hidden_norm.run(by, hidden)), dim=-1)
         output = layer.run(by, x, tokens, attend, hidden)
         return op.linear(by, norm.run(by, output), ends.head), output
 
@@ -245,11 +245,11 @@ def mimo(model: Any, vocab: int) -> Model:
     assert block.self_attn.attention_sink_bias is None
     ends, layer = Ends.of(model, vocab), Layer.of(block)
     joined, before = weight(model.model.eh_proj), Norm.of(block.input_layernorm)
-    own, given, norm = (Norm.of(getattr(model.model, name)) for name in ("enorm", "hnorm", "final_layernorm"))
+    enorm, hnorm, norm = (Norm.of(getattr(model.model, name)) for name in ("enorm", "hnorm", "final_layernorm"))
 
     def run(by: Rounding, tokens: Tokens, attend: Attend) -> Result:
         assert tokens.hidden is not None
-        parts = (own.run(by, ends.embedded(by, tokens)), given.run(by, tokens.hidden))
+        parts = (enorm.run(by, ends.embedded(by, tokens)), hnorm.run(by, tokens.hidden))
         x = op.linear(by, torch.cat(parts, dim=-1), joined)
         output = layer.run(by, before.run(by, x), tokens, attend, x)
         return op.linear(by, norm.run(by, output), ends.head), output

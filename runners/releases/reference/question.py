@@ -42,8 +42,8 @@ class Question:
 def given_positions(question: Question, counted: torch.Tensor) -> torch.Tensor:
     """The positions of a call's first tokens, [tokens, axes], where the batch says them in three dimensions; else
     counted by the tokens before them, [tokens]."""
-    given = question.given.get("mrope_positions")
-    return counted if given is None else given.reshape(len(counted), -1)
+    positions = question.given.get("mrope_positions")
+    return counted if positions is None else positions.reshape(len(counted), -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,15 +105,15 @@ class Answer:
         values [samples, slots, width] over all tensors of the cache; and whether it is known, bool [slots]."""
         slots = np.unique(np.concatenate([write.slots for write in self.writes]))
         slots = slots[slots >= question.setup.page_size]
-        held = [question.rows(tensor, slots).flatten(1) for tensor in range(len(question.kv))]
-        ends = np.cumsum([rows.shape[1] for rows in held])
-        values = question.by.exact(torch.cat(held, dim=1)).clone()
+        rows_by_tensor = [question.rows(tensor, slots).flatten(1) for tensor in range(len(question.kv))]
+        ends = np.cumsum([rows.shape[1] for rows in rows_by_tensor])
+        values = question.by.exact(torch.cat(rows_by_tensor, dim=1)).clone()
         known = torch.ones(len(slots), dtype=torch.bool)
         for write in self.writes:
             unreserved = np.flatnonzero(write.slots >= question.setup.page_size)
             places = torch.from_numpy(np.searchsorted(slots, write.slots[unreserved]))
             for tensor, rows in write.rows.items():
-                columns = slice(int(ends[tensor]) - held[tensor].shape[1], int(ends[tensor]))
+                columns = slice(int(ends[tensor]) - rows_by_tensor[tensor].shape[1], int(ends[tensor]))
                 values[:, places, columns] = rows[:, unreserved].flatten(2)
             known[places] &= write.known[unreserved]
         return slots, values, known

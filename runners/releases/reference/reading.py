@@ -53,18 +53,18 @@ def attending(
         cached = scores.cached.behind(tensors_before)
         outputs, start = [], 0
         for row, read in enumerate(reads):
-            own = slice(start, start + len(read.own))
-            start = own.stop
+            span = slice(start, start + len(read.own))
+            start = span.stop
             old_keys, old_values = cached.rows(question, read.old, values.shape[-1])
             seen = op.Attended(
                 keys=old_keys,
                 values=old_values,
-                new_keys=keys[:, own],
-                new_values=values[:, own],
+                new_keys=keys[:, span],
+                new_values=values[:, span],
                 mask=visible(len(read.old), read.positions, read.positions, read.sees, scores.window),
             )
-            outputs.append(op.attention(question.by, queries[:, own], seen, scores.scaling, scores.logit_cap))
-            rows = cached.written(keys[:, own], values[:, own])
+            outputs.append(op.attention(question.by, queries[:, span], seen, scores.scaling, scores.logit_cap))
+            rows = cached.written(keys[:, span], values[:, span])
             answer.wrote(read.own, rows, None if known is None else known[row].expand(len(read.own)))
         return torch.cat(outputs, dim=1)
 

@@ -44,8 +44,8 @@ def verify(live: Live) -> Reference | None:
     """logits, hidden_states: of all tokens of the trees, their roots first."""
 
     def ids(question: Question) -> torch.Tensor:
-        given = question.given
-        return torch.cat((given["bonus_tokens"][:, None], given["tokens"]), dim=1).flatten()
+        batch = question.given
+        return torch.cat((batch["bonus_tokens"][:, None], batch["tokens"]), dim=1).flatten()
 
     return _verified(live, ids, tree)
 

@@ -86,10 +86,10 @@ def ranks() -> dict[str, Any]:
     }
 
 
-def construct(kind: Any, *args: Any, **given: Any) -> Any:
+def construct(kind: Any, *args: Any, **fields: Any) -> Any:
     """Call a constructor with those keyword arguments that it knows."""
     known = inspect.signature(kind.__init__).parameters
-    return kind(*args, **{name: value for name, value in given.items() if name in known})
+    return kind(*args, **{name: value for name, value in fields.items() if name in known})
 
 
 def without_speculation(arguments: dict[str, Any]) -> dict[str, Any]:

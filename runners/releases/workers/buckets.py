@@ -26,7 +26,7 @@ class _With:
 def asked(server_args: Any, buckets: Sequence[int]) -> Iterator[tuple[tuple[int, int], list[int]]]:
     """Rows of the request pool and how many batches there are at once, and the sizes that are captured. Nothing where
     this release has no such function."""
-    module = next((found for name in _MODULES if (found := _module(name))), None)
+    module = next((module_of for name in _MODULES if (module_of := _module(name))), None)
     if module is None:
         return
     question: Callable[..., tuple[list[int], list[int]]] = module.get_batch_sizes_to_capture
@@ -36,12 +36,12 @@ def asked(server_args: Any, buckets: Sequence[int]) -> Iterator[tuple[tuple[int,
         for size in range(1, max(buckets) + 3):
             most = -(-size // at_once) * at_once
             if max(buckets) > most or any(bucket % at_once == 0 and bucket <= most for bucket in buckets):
-                own: dict[str, Any] = {"enable_two_batch_overlap": at_once == 2}
+                options: dict[str, Any] = {"enable_two_batch_overlap": at_once == 2}
                 if hasattr(server_args, "cuda_graph_bs"):
-                    own["cuda_graph_bs"] = list(buckets)  # which it may add to
-                given = _With(server_args, **own)
+                    options["cuda_graph_bs"] = list(buckets)  # which it may add to
+                arguments = _With(server_args, **options)
                 pool = Posing(size=size)
-                runner = Posing(server_args=given, req_to_token_pool=pool)
+                runner = Posing(server_args=arguments, req_to_token_pool=pool)
                 yield (size, at_once), question(runner)[0]
 
 

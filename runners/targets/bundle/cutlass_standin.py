@@ -24,10 +24,10 @@ class _Named(type):
             raise AttributeError(name)
         return _named(name)
 
-    def __call__(cls, *args: Any, **given: Any) -> Any:
+    def __call__(cls, *args: Any, **named: Any) -> Any:
         if cls.__name__ in ("compile", "from_dlpack"):
             raise NotImplementedError("this host has a stand-in for CUTLASS, which compiles no kernels")
-        is_decorated = len(args) == 1 and not given and isinstance(args[0], types.FunctionType | type)
+        is_decorated = len(args) == 1 and not named and isinstance(args[0], types.FunctionType | type)
         return args[0] if is_decorated else cls
 
     def __getitem__(cls, _: Any) -> Any:

@@ -47,7 +47,7 @@ def nothing(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
     return {}
 
 
-def no_metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
+def no_metadata(live: Live, runner: Any, bs: int, batch: Given) -> Mapping[str, torch.Tensor]:
     """The attention operator takes req_to_token and req_pool_indices."""
     return {}
 

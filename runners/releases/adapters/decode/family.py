@@ -58,10 +58,10 @@ def sliding(live: Live) -> Mapping[str, torch.Tensor]:
     setup = live.setup
     if setup.backend == "fa3":
         return {}
-    found = sliding_of(backend(live)) if setup.window else {}
+    indices = sliding_of(backend(live)) if setup.window else {}
     if setup.swa:
-        found = {**found, "window_kv_indices": as_full(found["window_kv_indices"], setup.page_size)}
-    return found
+        indices = {**indices, "window_kv_indices": as_full(indices["window_kv_indices"], setup.page_size)}
+    return indices
 
 
 def own_pages(setup: Setup) -> int:
@@ -106,9 +106,9 @@ def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
     return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
 
 
-def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
+def metadata(live: Live, runner: Any, bs: int, batch: Given) -> Mapping[str, torch.Tensor]:
     """The metadata: of kv_indices, which is as long as the context allows, as much as this batch can use."""
-    used = int(given["seq_lens"].sum()) + live.setup.max_bs
+    used = int(batch["seq_lens"].sum()) + live.setup.max_bs
     if live.setup.backend == "fa3":
         return fa3_metadata.metadata(
             fa3.calls.of(bs, bs), queries=bs, each=1, used=used, page_size=own_pages(live.setup)

@@ -71,11 +71,11 @@ def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
     return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
 
 
-def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
+def metadata(live: Live, runner: Any, bs: int, batch: Given) -> Mapping[str, torch.Tensor]:
     """The metadata: of kv_indices, which is as long as the context allows, as much as any draft step of this batch can
     use."""
     setup = live.setup
-    used = setup.topk * (int(given["seq_lens"].sum()) + setup.max_bs * (setup.num_steps + 1))
+    used = setup.topk * (int(batch["seq_lens"].sum()) + setup.max_bs * (setup.num_steps + 1))
     if setup.backend == "fa3":
         queries = bs * setup.topk
         return fa3_metadata.metadata(fa3.calls.of(queries, bs), queries=queries, each=1, used=used)

@@ -111,9 +111,9 @@ def indexing(live: Live) -> Mapping[str, Any]:
     fills another qo_indptr for graphs."""
     has = backend(live)
     queries = has.cuda_graph_qo_indptr if live.setup.backend == "flashinfer" else has.qo_indptr
-    found = {"kv_indptr": has.kv_indptr, "kv_indices": has.cuda_graph_kv_indices, "qo_indptr": queries}
+    buffers = {"kv_indptr": has.kv_indptr, "kv_indices": has.cuda_graph_kv_indices, "qo_indptr": queries}
     window = sliding_of(has) if live.setup.window else {}
-    return {**{name: only(buffer) for name, buffer in found.items()}, **window}
+    return {**{name: only(buffer) for name, buffer in buffers.items()}, **window}
 
 
 def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
@@ -123,10 +123,10 @@ def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
     return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
 
 
-def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
+def metadata(live: Live, runner: Any, bs: int, batch: Given) -> Mapping[str, torch.Tensor]:
     """One attention call. Of kv_indices as much as a batch can use whose new tokens count as prefix, as they did up to
     0.5.12."""
-    used = int(given["seq_lens"].sum()) + live.setup.max_bs
+    used = int(batch["seq_lens"].sum()) + live.setup.max_bs
     if live.setup.backend == "fa3":
         return paged_metadata(live, bs, used)
     indices = {name: buffer[None] for name, buffer in indexing(live).items()}

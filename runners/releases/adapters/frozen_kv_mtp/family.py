@@ -33,12 +33,12 @@ def given(setup: Setup, table: Ints, requests: Sequence[Request]) -> Given:
     topk = setup.topk
     data = [r.data for r in requests]
     lengths = np.array([r.seq_len for r in requests], dtype=np.int64)
-    own = {
+    per_request = {
         "req_pool_indices": np.array([r.slot for r in requests], dtype=np.int64),
         "seq_lens": lengths,
         "positions": lengths - 1,  # of the last token in the cache: drafts do not move on
     }
-    return {name: np.repeat(array[:, None], topk, axis=1) for name, array in own.items()} | {
+    return {name: np.repeat(array[:, None], topk, axis=1) for name, array in per_request.items()} | {
         "bonus_tokens": integers_each(data, "bonus_tokens", (), setup.vocab_size),
         "topk_p": np.sort(np.abs(floats_each(data, "topk_p", (topk,))), axis=1)[:, ::-1].copy(),
         "topk_index": integers_each(data, "topk_index", (topk,), setup.vocab_size),
@@ -75,11 +75,11 @@ def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
     return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
 
 
-def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
+def metadata(live: Live, runner: Any, bs: int, batch: Given) -> Mapping[str, torch.Tensor]:
     """One set for all draft steps, and one for its sliding layers, whose KV slots are recorded as the full layers'
     slots of the same tokens. Of kv_indices, as much as this batch can use."""
     setup = live.setup
-    used = int(given["seq_lens"].sum()) + setup.topk * setup.max_bs
+    used = int(batch["seq_lens"].sum()) + setup.topk * setup.max_bs
     full = sliding.as_full(backend(live).cuda_graph_window_kv_indices, setup.page_size)
     indices = {
         "kv_indptr": backend(live).kv_indptr,

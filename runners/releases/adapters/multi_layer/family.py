@@ -59,9 +59,9 @@ def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
     }
 
 
-def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
+def metadata(live: Live, runner: Any, bs: int, batch: Given) -> Mapping[str, torch.Tensor]:
     """The metadata of the first layer: at the first launch there is no other yet."""
-    used = int(given["seq_lens"].sum()) + live.setup.max_bs
+    used = int(batch["seq_lens"].sum()) + live.setup.max_bs
     if live.setup.backend == "fa3":
         return one_layer.paged_metadata(live, bs, used)
     first = backend(live, 0)

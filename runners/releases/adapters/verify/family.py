@@ -60,20 +60,20 @@ def static(live: Live, runner: Any) -> Mapping[str, torch.Tensor]:
     return {**decode.static(live, runner), **({} if mask is None else {"custom_mask": mask.buffer})}
 
 
-def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, torch.Tensor]:
+def metadata(live: Live, runner: Any, bs: int, batch: Given) -> Mapping[str, torch.Tensor]:
     """The metadata: of kv_indices and custom_mask, which are as long as the context allows, as much as this batch can
     use."""
     setup, backend = live.setup, decode.backend(live)
     if setup.backend == "flashinfer":
-        return flashinfer_metadata(live, given)
-    lengths = int(given["seq_lens"].sum())
+        return flashinfer_metadata(live, batch)
+    lengths = int(batch["seq_lens"].sum())
     if setup.backend == "fa3":
         each = setup.num_draft_tokens
         used = lengths + setup.max_bs * (1 + each)
         pages = decode.own_pages(setup)
         calls = fa3.calls.of(bs * each, bs)
         return fa3_metadata.metadata(calls, queries=bs * each, each=each, used=used, page_size=pages)
-    bits = setup.num_draft_tokens * (lengths + len(given["seq_lens"]) * setup.num_draft_tokens)
+    bits = setup.num_draft_tokens * (lengths + len(batch["seq_lens"]) * setup.num_draft_tokens)
     return {
         "kv_indptr": backend.kv_indptr[None],
         "kv_indices": backend.cuda_graph_kv_indices[None, : lengths + setup.max_bs],
@@ -84,14 +84,14 @@ def metadata(live: Live, runner: Any, bs: int, given: Given) -> Mapping[str, tor
     }
 
 
-def flashinfer_metadata(live: Live, given: Given) -> Mapping[str, torch.Tensor]:
+def flashinfer_metadata(live: Live, batch: Given) -> Mapping[str, torch.Tensor]:
     """flashinfer attends to the tokens of the tree in the KV cache as well, and packs its mask: eight entries a byte,
     every row from a byte of its own on. Recorded as if it were not packed; a row that starts at a wrong byte starts
     at a wrong entry."""
     setup, backend = live.setup, decode.backend(live)
     # Of sliding layers, if there are any, which may be planned with the ends of the sequences alone.
-    sliding, count = 0, len(given["seq_lens"])
-    lengths = given["seq_lens"].astype(np.int64) + setup.num_draft_tokens
+    sliding, count = 0, len(batch["seq_lens"])
+    lengths = batch["seq_lens"].astype(np.int64) + setup.num_draft_tokens
     if setup.window:
         lengths = np.diff(backend.kv_indptr[sliding][: count + 1].cpu().numpy()).astype(np.int64)
     entries = setup.num_draft_tokens * lengths
@@ -101,14 +101,14 @@ def flashinfer_metadata(live: Live, given: Given) -> Mapping[str, torch.Tensor]:
     )
     packed, starts = backend.cuda_graph_custom_mask, backend.cuda_graph_qk_indptr[sliding][: len(first)]
     place = torch.from_numpy(places).to(packed.device)
-    wanted = torch.from_numpy(np.stack([first, np.append(0, np.cumsum(entries))])).to(packed.device)
-    used = int(given["seq_lens"].sum()) + (count + setup.max_bs) * (1 + setup.num_draft_tokens)
+    expected = torch.from_numpy(np.stack([first, np.append(0, np.cumsum(entries))])).to(packed.device)
+    used = int(batch["seq_lens"].sum()) + (count + setup.max_bs) * (1 + setup.num_draft_tokens)
     return {
         "kv_indptr": backend.kv_indptr[-1][None],
         "kv_indices": backend.cuda_graph_kv_indices[-1][None, :used],
         "qo_indptr": backend.cuda_graph_qo_indptr[-1][None],
         **decode.sliding_used(live, used),
-        "mask_indptr": wanted[1] + 8 * starts - wanted[0],
+        "mask_indptr": expected[1] + 8 * starts - expected[0],
         "custom_mask": (packed[place // 8] >> (place % 8)).to(torch.uint8) & 1,
     }
 

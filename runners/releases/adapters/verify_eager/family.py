@@ -39,7 +39,7 @@ def _not_stood_in(what: str, name: str) -> NotStoodIn:
     return NotStoodIn(f"the stand-in for sglang's {what} has no {name}")
 
 
-def of_class(kind: Any, **given: Any) -> Any:
+def of_class(kind: Any, **attributes: Any) -> Any:
     """An object of sglang's own class, never constructed: the defaults of the class, None where it says that there may
     be nothing, and what is given. Whatever else it is asked for is an error of the harness."""
 
@@ -56,7 +56,7 @@ def of_class(kind: Any, **given: Any) -> Any:
             vars(instance)[entry.name] = entry.default_factory()
         elif "Optional" in str(entry.type) or "None" in str(entry.type):
             vars(instance)[entry.name] = None
-    vars(instance).update(given)
+    vars(instance).update(attributes)
     return instance
 
 
@@ -134,9 +134,9 @@ class Forwarded(BaseException):
         self.output = output
 
 
-def end(*given: Any, **named: Any) -> Any:
+def end(*values: Any, **named: Any) -> Any:
     """Stands where a verify samples."""
-    raise Forwarded(next((value for value in (*given, *named.values()) if hasattr(value, "next_token_logits")), None))
+    raise Forwarded(next((value for value in (*values, *named.values()) if hasattr(value, "next_token_logits")), None))
 
 
 # Called with what happens: "metadata" or "padding" with the ForwardBatch, "attention" with it and the query, and

@@ -21,14 +21,14 @@ _ASKED = {
 
 def ranks_told(batch: Any) -> dict[str, list[int]]:
     """The numbers by name; what this release does not have, or nobody was told, is left out."""
-    told = {name: getattr(batch, name, None) for name in _OF_THE_BATCH}
-    told["global_dp_buffer_len"] = getattr(batch, "global_dp_buffer_len", None)
+    numbers = {name: getattr(batch, name, None) for name in _OF_THE_BATCH}
+    numbers["global_dp_buffer_len"] = getattr(batch, "global_dp_buffer_len", None)
     if hasattr(batch, "dp_padding_mode"):
         # As the batch itself says it, by which layers gather; of one that says nothing, what is no answer.
         mode = batch.dp_padding_mode
-        told["batch padded to the busiest"] = -1 if mode is None else mode.is_max_len()
-    told |= {name: getattr(dp_attention, asked)() for name, asked in _ASKED.items() if hasattr(dp_attention, asked)}
-    return {name: _numbers(value) for name, value in told.items() if value is not None}
+        numbers["batch padded to the busiest"] = -1 if mode is None else mode.is_max_len()
+    numbers |= {name: getattr(dp_attention, rank)() for name, rank in _ASKED.items() if hasattr(dp_attention, rank)}
+    return {name: _numbers(value) for name, value in numbers.items() if value is not None}
 
 
 def _numbers(value: Any) -> list[int]:
