@@ -85,16 +85,18 @@ def first_of_slot(pointer, K_Buffer, kv_indices, stride):
     tl.store(pointer, tl.load(K_Buffer + tl.load(kv_indices) * stride))
 
 
-def main() -> None:
-    memory = np.zeros(32, dtype=np.int32)
-    middle = torch.from_numpy(memory[8:24])  # whose storage begins and ends with it
-    told: dict[str, object] = {}
+memory = np.zeros(32, dtype=np.int32)
+middle = torch.from_numpy(memory[8:24])  # whose storage begins and ends with it
+notes: dict[str, object] = {}
 
-    def note(name: str) -> None:
-        told[name] = memory.tolist()
-        told["seen of " + name] = {what: numbers.tolist() for what, numbers in launch_memory.taken().items()}
-        memory[:] = 0
 
+def note(name: str) -> None:
+    notes[name] = memory.tolist()
+    notes["seen of " + name] = {what: numbers.tolist() for what, numbers in launch_memory.taken().items()}
+    memory[:] = 0
+
+
+def views() -> None:
     fill[(1,)](middle, -8, -100, 32)
     note("past both ends")
     fill[(1,)](middle[4:8], -8, -100, 16)
@@ -103,6 +105,9 @@ def main() -> None:
     note("beside a view, of the same storage")
     fill_both[(1,)](middle[4:8], middle, 8)
     note("beside a view, in another one")
+
+
+def indices_of_rows() -> None:
     starts, indices = torch.tensor([0, 3, 6, 6], dtype=torch.int32), torch.arange(8, dtype=torch.int32)
     for name, rows in (("one short", starts[:2]), ("right", starts[:3]), ("one too many", starts)):
         sum_of_row[(2,)](middle, rows, indices, 4)
@@ -116,8 +121,11 @@ def main() -> None:
         try:
             fill[(1,)](middle, 0, 0, 1, **{option: 2})
         except KeyError as error:
-            told[f"option {option}"] = str(error)
+            notes[f"option {option}"] = str(error)
         launch_memory.taken()
+
+
+def tables() -> None:
     fill[(1,)](middle, 0, 12, 32)
     note("masked")
     fill_both[(1,)](middle, torch.from_numpy(memory[:4]), 8)
@@ -132,6 +140,9 @@ def main() -> None:
             note(f"by address, {below} places of a {name}")
     fill[(1,)](middle, -8, -100, 32)
     note("past both ends again")
+
+
+def loads() -> None:
     table = torch.arange(8, dtype=torch.int32) + 100
     gather[(1,)](middle, table, 4, 8, 8)
     note("a load that its mask keeps inside")
@@ -159,6 +170,9 @@ def main() -> None:
     table[:], behind[:] = True, True
     gather[(1,)](behind, table, 4, 99, 8)
     note("a load of booleans")
+
+
+def races(table: torch.Tensor) -> None:
     fill_by_program[(4,)](middle, 1, 0)
     note("each its own")
     fill_by_program[(4,)](middle, 2, 7)
@@ -177,7 +191,15 @@ def main() -> None:
     launch_memory.set_dumps([middle[:2]])
     fill_by_program[(4,)](middle, 2, 0)
     note("other values where anything may be written")
-    print(json.dumps(told))
+
+
+def main() -> None:
+    views()
+    indices_of_rows()
+    tables()
+    loads()
+    races(torch.from_numpy(memory.view(np.bool_)[:8]))
+    print(json.dumps(notes))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from fuzz.reference_schedule import ReferenceSchedule
 from fuzz.triage import Hooks, unexplained
 from oracles.catalogue import judge_all, overall, oversteps
 from repro.cases.case import Case, Target
-from repro.ledger.explain import Explained
+from repro.ledger.explain import Explained, Explainer
 from repro.ledger.known import Issue
 from repro.ledger.run import LedgerRun
 from repro.shrinking.first_divergence import locate
@@ -59,96 +59,112 @@ def session_hooks(
     remember: Callable[[Finding], None] = lambda finding: None,
 ) -> Iterator[Hooks]:
     """The hooks of a campaign at this place, and the pool that they need, which ends with this."""
-    target, log = place.target, place.log
+    log, timeout_s, device = place.log, place.timeout_s, place.device
+    schedule = ReferenceSchedule(place.target.engine)
+    in_flight = InFlight(place.out, f"{log.stem}-{os.getpid()}")
+    with (
+        Pool(
+            place.target,
+            timeout_s=timeout_s,
+            log=log,
+            device=device,
+            standbys=place.standbys,
+            setups_per_session=place.setups_per_session,
+            asks=schedule.steps,
+        ) as pool,
+        experiments(place.issues, judge_all, overall, timeout_s=timeout_s, log=log, device=device) as explainer,
+        closing(Pools(lambda _: pool.waiting())) as waiter,
+    ):
+        binding = _Binding(place, ledger, pool, schedule, in_flight, waiter, explainer, remember)
+        yield binding.hooks(tell, claim)
+    in_flight.clear()
 
-    def store(finding: Finding) -> str:
-        remember(finding)
-        ledger.finding(finding)
-        return str(keep(place.out, finding))
 
-    def note(case: Case, trace: Trace, verdicts: Sequence[Verdict], status: Status) -> None:
+@dataclass(frozen=True, slots=True)
+class _Binding:
+    """The hooks' functions, over what they share."""
+
+    place: Place
+    ledger: LedgerRun
+    pool: Pool
+    schedule: ReferenceSchedule
+    in_flight: InFlight
+    waiter: Pools
+    explainer: Explainer
+    remember: Callable[[Finding], None]
+
+    def hooks(self, tell: Callable[[Progress], None], claim: Callable[[str], bool]) -> Hooks:
+        pool, before = self.pool, self.in_flight.before
+        hooks = Hooks(
+            run=before(pool.run),
+            run_drawn=self._run_drawn,
+            # In the same worker: another one would have to import everything again.
+            run_fresh=before(pool.run_fresh),
+            send=self._send,
+            expect=pool.expect,
+            foresee=self._foresee if self.place.standbys else None,
+            past=lambda: pool.past,
+            history=lambda: pool.history,
+            late=self._late,
+            locate=partial(locate_first, pool, judge=judge_all),
+            judge=judge_all,
+            overall=overall,
+            keep=self._store,
+            tell=tell,
+            clock=time.monotonic,
+            claim=claim,
+            note=self._note,
+        )
+        if self.place.target.engine == "cuda":  # elsewhere nothing is asynchronous
+            hooks = dataclasses.replace(hooks, waiting=lambda: self._waiting(hooks))
+        if self.place.traces:
+            hooks = dataclasses.replace(hooks, keep_trace=partial(keep_trace, self.place.target))
+        if self.place.issues:
+            located = partial(locate_first, pool, judge=unexplained(judge_all, self._explain))
+            hooks = dataclasses.replace(hooks, explain=self._explain, locate=located)
+        return hooks
+
+    def _store(self, finding: Finding) -> str:
+        self.remember(finding)
+        self.ledger.finding(finding)
+        return str(keep(self.place.out, finding))
+
+    def _note(self, case: Case, trace: Trace, verdicts: Sequence[Verdict], status: Status) -> None:
         if any(map(oversteps, verdicts)):
-            pool.renew()
-        ledger.case(target, case, trace, verdicts, status, exercised(case, trace.replayed))
+            self.pool.renew()
+        self.ledger.case(self.place.target, case, trace, verdicts, status, exercised(case, trace.replayed))
 
-    def run_drawn(case: Case) -> Trace:
-        schedule.draw([case])
-        trace = in_flight.before(pool.run)(case)
-        schedule.end(case)
+    def _run_drawn(self, case: Case) -> Trace:
+        self.schedule.draw([case])
+        trace = self.in_flight.before(self.pool.run)(case)
+        self.schedule.end(case)
         return trace
 
-    def send(upcoming: Sequence[Case]) -> None:
-        in_flight.put(upcoming)
-        schedule.draw(upcoming)
-        pool.send(upcoming)
+    def _send(self, upcoming: Sequence[Case]) -> None:
+        self.in_flight.put(upcoming)
+        self.schedule.draw(upcoming)
+        self.pool.send(upcoming)
 
-    def foresee(rounds: Sequence[Sequence[Case]]) -> None:
-        in_flight.put(chain.from_iterable(rounds))
-        schedule.draw(chain.from_iterable(rounds))
-        pool.foresee(rounds)
+    def _foresee(self, rounds: Sequence[Sequence[Case]]) -> None:
+        self.in_flight.put(chain.from_iterable(rounds))
+        self.schedule.draw(chain.from_iterable(rounds))
+        self.pool.foresee(rounds)
 
-    def late() -> list[RunWithPast]:
-        late, pool.late = pool.late, []
+    def _late(self) -> list[RunWithPast]:
+        late, self.pool.late = self.pool.late, []
         return late
 
-    def waiting() -> Hooks:
-        waited = waiter.on(target)
+    def _waiting(self, hooks: Hooks) -> Hooks:
+        """The hooks over a pool that waits for the device behind each call."""
+        waited, before = self.waiter.on(self.place.target), self.in_flight.before
         return dataclasses.replace(
             hooks,
-            run=in_flight.before(waited.run),
-            run_fresh=in_flight.before(waited.run_fresh),
+            run=before(waited.run),
+            run_fresh=before(waited.run_fresh),
             send=lambda cases: None,
             expect=waited.expect,
             locate=partial(locate, run=waited.run_fresh, judge=judge_all, run_waiting=waited.run_fresh),
         )
 
-    schedule = ReferenceSchedule(target.engine)
-    in_flight = InFlight(place.out, f"{log.stem}-{os.getpid()}")
-    with (
-        Pool(
-            target,
-            timeout_s=place.timeout_s,
-            log=log,
-            device=place.device,
-            standbys=place.standbys,
-            setups_per_session=place.setups_per_session,
-            asks=schedule.steps,
-        ) as pool,
-        experiments(
-            place.issues, judge_all, overall, timeout_s=place.timeout_s, log=log, device=place.device
-        ) as explainer,
-        closing(Pools(lambda _: pool.waiting())) as waiter,
-    ):
-        hooks = Hooks(
-            run=in_flight.before(pool.run),
-            run_drawn=run_drawn,
-            # In the same worker: another one would have to import everything again.
-            run_fresh=in_flight.before(pool.run_fresh),
-            send=send,
-            expect=pool.expect,
-            foresee=foresee if place.standbys else None,
-            past=lambda: pool.past,
-            history=lambda: pool.history,
-            late=late,
-            locate=partial(locate_first, pool, judge=judge_all),
-            judge=judge_all,
-            overall=overall,
-            keep=store,
-            tell=tell,
-            clock=time.monotonic,
-            claim=claim,
-            note=note,
-        )
-        if target.engine == "cuda":  # elsewhere nothing is asynchronous
-            hooks = dataclasses.replace(hooks, waiting=waiting)
-        if place.traces:
-            hooks = dataclasses.replace(hooks, keep_trace=partial(keep_trace, target))
-        if place.issues:
-
-            def explain(case: Case, failures: Sequence[Verdict]) -> Explained:
-                return explainer.explain(case, target, failures)
-
-            located = partial(locate_first, pool, judge=unexplained(judge_all, explain))
-            hooks = dataclasses.replace(hooks, explain=explain, locate=located)
-        yield hooks
-    in_flight.clear()
+    def _explain(self, case: Case, failures: Sequence[Verdict]) -> Explained:
+        return self.explainer.explain(case, self.place.target, failures)

@@ -78,14 +78,9 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     rejecting = "rejection" in swarm.options and domain.rejects
     adapting = "adaptive" in swarm.options and domain.adapts
     in_chains = rejecting or adapting or not (swarm.branching and domain.speculative and domain.branches)
-    branching = domain.trees or not in_chains
-    topk = draw(st.integers(2, size.topk)) if branching else 1
     steps_max = min(size.num_steps, domain.num_steps_max) if domain.speculative else 1
-    num_steps = draw(st.integers(*_steps(swarm, domain.num_steps_min, steps_max)))
-    # The tree holds this many candidates besides its root.
-    candidates = topk + (num_steps - 1) * topk**2
-    tokens_max = min(candidates + 1, WIDE_TOKENS_MAX if size is WIDE else DRAFT_TOKENS_MAX)
-    draft_tokens = num_steps + 1 if topk == 1 else draw(st.integers(2, tokens_max))
+    topk = draw(st.integers(2, size.topk)) if domain.trees or not in_chains else 1
+    num_steps, draft_tokens = _tree(draw, topk, _steps(swarm, domain.num_steps_min, steps_max), size)
     capture_bs = draw(_buckets(size.max_bs, swarm.sparse, BUCKETS_COMPILED_MAX if domain.compiled else BUCKETS_MAX))
     heads = draw(st.integers(1, size.num_heads))
     algorithm = swarm.algorithm or draw(st.sampled_from(_algorithms(domain, backend)))
@@ -141,6 +136,15 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     if domain.serves:
         return draw(arrivals.served(setup))
     return setup if is_drawn(setup) else replace(setup, window=0, swa=False, rejection=False)
+
+
+def _tree(draw: st.DrawFn, topk: int, steps: tuple[int, int], size: Size) -> tuple[int, int]:
+    """The number of draft steps, of at least and at most so many, and that of tokens to verify."""
+    num_steps = draw(st.integers(*steps))
+    if topk == 1:
+        return num_steps, num_steps + 1
+    candidates = topk + (num_steps - 1) * topk**2  # besides the root
+    return num_steps, draw(st.integers(2, min(candidates + 1, WIDE_TOKENS_MAX if size is WIDE else DRAFT_TOKENS_MAX)))
 
 
 def _values(name: str) -> st.SearchStrategy[Any]:

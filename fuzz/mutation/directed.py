@@ -46,80 +46,24 @@ def plan(runner: str, backend: str, seeds: Iterable[Case] = (), count: int = CAS
 
 def setups(runner: str, backend: str) -> list[Setup]:
     """Small ones that differ from each other in everything that a runner of this kind may differ in."""
-    domain = RUNNER_FACTS[runner]
-    kernels = BACKEND_FACTS[backend]
+    domain, kernels = RUNNER_FACTS[runner], BACKEND_FACTS[backend]
     # With as many slots as the largest bucket has rows, what is sized by one must do for the other.
     small = Setup(runner=runner, backend=backend, topk=1, num_steps=1, num_draft_tokens=2, capture_bs=(2, 4), slots=6)
     small = replace(small, dtype=kernels.drawn_dtypes[0], head_dim=kernels.drawn_head_dims[0])
-    paged = replace(small, page_size=4, capture_bs=(1, 3), num_heads=4, hidden_size=48, kv_splits=2, slots=3)
-    if backend == "triton":
-        # A KV row of 32 bytes: less than one tile of the kernel that copies rows.
-        paged = replace(paged, dtype="float16", num_kv_heads=1)
-    long = replace(small, context_len=LONG, capture_bs=(2,), slots=3, vocab_size=600, kv_splits=8)
-    if kernels.head_dims is None:
-        long = replace(long, head_dim=24)  # less than a kernel's block
-    chosen = [small, paged, long]
-    if domain.speculative:
-        branches = 2 if domain.branches else 1
-        chosen = [
-            # So many steps that parents are named by a step behind the second.
-            _drafting(small, *((2, 4, 5) if domain.branches else (1, 3, 4))),
-            # Of three steps two are attended to, so that a branch's second draft on a page is read, too.
-            _drafting(replace(paged, context_len=96), *((3, 3, 7) if domain.branches else (1, 2, 3))),
-            _drafting(long, branches, 3, 4),
-        ]
-        if domain.branches and not domain.trees:
-            chosen.insert(1, _drafting(replace(small, capture_bs=(1, 4), slots=4), 1, 3, 4))
-        if domain.branches and not domain.trees:
-            # A chain on pages: kernels that branches have others for.
-            chosen.append(_drafting(replace(paged, context_len=96), 1, 2, 3))
-        if domain.light:
-            # Trees as small as their longest chain, all of which may be accepted and end within a page.
-            chosen.append(_drafting(replace(paged, context_len=96), 2, 2, 3))
-            # So many tokens on the last page that copies of it are more than one launch moves.
-            chosen.append(_drafting(replace(small, page_size=64, capture_bs=(2,), slots=2, context_len=LONG), 5, 2, 7))
-        if wide := _wide(small, backend):
-            chosen.append(wide)
+    chosen = _sizes(small)
+    first = chosen[0]
     if domain.capped and backend == "triton":
         # More heads to a key head than a block of attention's kernels has rows.
-        chosen.append(replace(chosen[0], logit_cap=5, num_heads=20, num_kv_heads=1, hidden_size=40))
-        chosen.append(replace(chosen[0], deterministic=True))
-    first = chosen[0]
+        chosen.append(replace(first, logit_cap=5, num_heads=20, num_kv_heads=1, hidden_size=40))
+        chosen.append(replace(first, deterministic=True))
     if domain.quantises and kernels.quantises:
         chosen.append(replace(first, dtype="float16", kv_dtype="fp8_e4m3", head_dim=32))
     if domain.rank_tokens is not None:
         chosen.append(replace(first, dp_attention=True))
-    if whose := domain.windowed:
-        # A target's as a chain: in trees Triton's kernel measures windows by place (docs/findings), which hides more.
-        reach = 2 if domain.speculative else 7  # less than a tree has tokens, where there is one
-        of_its_own = whose == "target"
-        window = replace(first, slots=4, window=reach, swa=of_its_own, returns_hidden=domain.asks_hidden)
-        chain = whose == "target" and domain.speculative
-        if chain:
-            window = _drafting(window, 1, 3, 4)
-        elif not of_its_own and not kernels.drafts_in_windows:
-            window = _drafting(window, 2, 1, 3)
-        chosen.insert(1, window)
-        if of_its_own:
-            # Over a pool that does not know of the window.
-            chosen.insert(4, replace(window, swa=False, returns_hidden=False))
-            if chain and kernels.draws_caps:
-                chosen.append(replace(window, swa=False, returns_hidden=False, deterministic=True))
-            if chain and kernels.reads_pages:
-                # Its kernels take trees in windows in a way of their own, and measure them by depth.
-                chosen.insert(2, _drafting(window, 2, 3, 5))
+    if domain.windowed:
+        _insert_windows(chosen)
     if domain.speculative:
-        for name in domain.algorithms[1:]:
-            other = fitted(replace(small, capture_bs=(3,), slots=4, algorithm=name))
-            chosen.append(_drafting(other, branches, 3, 4))
-            if domain.mrope and name == "EAGLE3":
-                chosen.append(replace(chosen[-1], capture_bs=(1, 3), mrope=True))
-        if domain.rejects:
-            chosen.append(_drafting(replace(small, capture_bs=(1, 3), slots=4, rejection=True), 1, 3, 4))
-        if domain.adapts:
-            chosen.append(_drafting(replace(small, capture_bs=(1, 3), slots=4, adaptive=5), 1, 3, 4))
-        if domain.num_steps_min == 1 and not domain.trees:
-            chosen += [_drafting(small, 2, 1, 3), small] if domain.branches else [small]
+        chosen += _options_of_drafting(small)
     odd = 24 if kernels.head_dims is None else first.head_dim
     behind = replace(first, num_heads=4, head_dim=odd)
     if domain.overhangs:
@@ -134,6 +78,80 @@ def setups(runner: str, backend: str) -> list[Setup]:
     chosen.insert(1, _alone(small))
     chosen = list(dict.fromkeys(chosen))
     return [setup for setup in chosen if not setup_problems(setup)]
+
+
+def _sizes(small: Setup) -> list[Setup]:
+    """The small one, pages, a long context, and the trees that differ in their kernels."""
+    domain, kernels = RUNNER_FACTS[small.runner], BACKEND_FACTS[small.backend]
+    paged = replace(small, page_size=4, capture_bs=(1, 3), num_heads=4, hidden_size=48, kv_splits=2, slots=3)
+    if small.backend == "triton":
+        # A KV row of 32 bytes: less than one tile of the kernel that copies rows.
+        paged = replace(paged, dtype="float16", num_kv_heads=1)
+    long = replace(small, context_len=LONG, capture_bs=(2,), slots=3, vocab_size=600, kv_splits=8)
+    if kernels.head_dims is None:
+        long = replace(long, head_dim=24)  # less than a kernel's block
+    if not domain.speculative:
+        return [small, paged, long]
+    paged_short = replace(paged, context_len=96)
+    chosen = [
+        # So many steps that parents are named by a step behind the second.
+        _drafting(small, *((2, 4, 5) if domain.branches else (1, 3, 4))),
+        # Of three steps two are attended to, so that a branch's second draft on a page is read, too.
+        _drafting(paged_short, *((3, 3, 7) if domain.branches else (1, 2, 3))),
+        _drafting(long, 2 if domain.branches else 1, 3, 4),
+    ]
+    if domain.branches and not domain.trees:
+        chosen.insert(1, _drafting(replace(small, capture_bs=(1, 4), slots=4), 1, 3, 4))
+        # A chain on pages: kernels that branches have others for.
+        chosen.append(_drafting(paged_short, 1, 2, 3))
+    if domain.light:
+        # Trees as small as their longest chain, all of which may be accepted and end within a page.
+        chosen.append(_drafting(paged_short, 2, 2, 3))
+        # So many tokens on the last page that copies of it are more than one launch moves.
+        chosen.append(_drafting(replace(small, page_size=64, capture_bs=(2,), slots=2, context_len=LONG), 5, 2, 7))
+    if wide := _wide(small, small.backend):
+        chosen.append(wide)
+    return chosen
+
+
+def _insert_windows(chosen: list[Setup]) -> None:
+    """A target's window as a chain: in trees Triton's kernel measures windows by place (docs/findings), which hides
+    more."""
+    first = chosen[0]
+    domain, kernels = RUNNER_FACTS[first.runner], BACKEND_FACTS[first.backend]
+    of_target = domain.windowed == "target"
+    chain = of_target and domain.speculative
+    width = 2 if domain.speculative else 7  # less than a tree has tokens, where there is one
+    window = replace(first, slots=4, window=width, swa=of_target, returns_hidden=domain.asks_hidden)
+    if chain:
+        window = _drafting(window, 1, 3, 4)
+    elif not of_target and not kernels.drafts_in_windows:
+        window = _drafting(window, 2, 1, 3)
+    chosen.insert(1, window)
+    if of_target:
+        # Over a pool that does not know of the window.
+        chosen.insert(4, replace(window, swa=False, returns_hidden=False))
+    if chain and kernels.draws_caps:
+        chosen.append(replace(window, swa=False, returns_hidden=False, deterministic=True))
+    if chain and kernels.reads_pages:
+        # Its kernels take trees in windows in a way of their own, and measure them by depth.
+        chosen.insert(2, _drafting(window, 2, 3, 5))
+
+
+def _options_of_drafting(small: Setup) -> Iterator[Setup]:
+    """The other algorithms, and the options that only draft models have."""
+    domain = RUNNER_FACTS[small.runner]
+    for name in domain.algorithms[1:]:
+        other = fitted(replace(small, capture_bs=(3,), slots=4, algorithm=name))
+        yield (drafts := _drafting(other, 2 if domain.branches else 1, 3, 4))
+        if domain.mrope and name == "EAGLE3":
+            yield replace(drafts, capture_bs=(1, 3), mrope=True)
+    if domain.rejects:
+        yield _drafting(replace(small, capture_bs=(1, 3), slots=4, rejection=True), 1, 3, 4)
+    if domain.adapts:
+        yield _drafting(replace(small, capture_bs=(1, 3), slots=4, adaptive=5), 1, 3, 4)
+    if domain.num_steps_min == 1 and not domain.trees:
+        yield from [_drafting(small, 2, 1, 3), small] if domain.branches else [small]
 
 
 def _alone(small: Setup) -> Setup:

@@ -10,7 +10,7 @@ import importlib.machinery
 import importlib.util
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,10 @@ from runners.engines.standins import fa3_kernels
 MODULE = "sgl_kernel.flash_attn"
 _DTYPES = (torch.float16, torch.bfloat16)
 _HEAD_DIM_MAX = 256
+_WITHOUT_STAND_IN = (
+    *("k", "v", "rotary_cos", "rotary_sin", "rotary_seqlens", "cache_batch_idx", "cache_leftpad"),
+    *("q_descale", "k_descale", "v_descale", "attention_chunk", "sinks", "only_qv"),
+)
 _LATENT_ROTARY_MAX = 64
 
 
@@ -63,21 +67,8 @@ def flash_attn_with_kvcache(
 ) -> Any:
     """The attention of each sequence's queries to the tokens that its row of the page table holds; with
     return_softmax_lse also natural logarithms [heads, tokens]. cu_seqlens_k_new says nothing where no keys are new."""
-    _refuse(
-        k=k,
-        v=v,
-        rotary_cos=rotary_cos,
-        rotary_sin=rotary_sin,
-        rotary_seqlens=rotary_seqlens,
-        cache_batch_idx=cache_batch_idx,
-        cache_leftpad=cache_leftpad,
-        q_descale=q_descale,
-        k_descale=k_descale,
-        v_descale=v_descale,
-        attention_chunk=attention_chunk or None,
-        sinks=sinks,
-        only_qv=only_qv or None,
-    )
+    arguments = locals()
+    _refuse({name: arguments[name] for name in _WITHOUT_STAND_IN})
     if page_table is None and cu_seqlens_q is not None and len(k_cache) != len(cu_seqlens_q) - 1:
         raise ValueError(f"k_cache without a page table has {len(k_cache)} rows, not one for each sequence")
     if cache_seqlens is None or page_table is None or cu_seqlens_q is None:
@@ -96,9 +87,10 @@ def flash_attn_with_kvcache(
     return (output, logs) if return_softmax_lse else output
 
 
-def _refuse(**options: object) -> None:
+def _refuse(options: Mapping[str, object]) -> None:
     for name, value in options.items():
-        if value is not None:
+        is_off = value is None or (isinstance(value, int) and not value)
+        if not is_off:
             raise NotImplementedError(f"flash_attn_with_kvcache with {name} has no stand-in")
 
 
