@@ -83,13 +83,9 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     num_steps, draft_tokens = _tree(draw, topk, _steps(swarm, domain.num_steps_min, steps_max), size)
     capture_bs = draw(_buckets(size.max_bs, swarm.sparse, BUCKETS_COMPILED_MAX if domain.compiled else BUCKETS_MAX))
     heads = draw(st.integers(1, size.num_heads))
-    algorithm = swarm.algorithm or draw(st.sampled_from(_algorithms(domain, backend)))
+    algorithm, family, facts = _drafter(draw, runner, backend, swarm)
     capped = domain.capped and BACKEND_FACTS[backend].draws_caps
-    family = draw(st.sampled_from(families(runner, backend) or ("",))) if "family" in swarm.options else ""
-    facts = facts_of(family, algorithm)
-    algorithm = algorithm if algorithm in facts.algorithms else facts.algorithms[0]
     plain = not facts.latent  # neither windows nor caps are known for latent attention
-    hidden_sizes = _hidden_sizes(size, facts)
     dtypes = [name for name in BACKEND_FACTS[backend].drawn_dtypes if name in facts.dtypes or not facts.dtypes]
     windows = domain.windowed == "target" or BACKEND_FACTS[backend].drafts_in_windows or num_steps == 1
     window = draw(_values("window")) if domain.windowed and windows and "window" in swarm.options and plain else 0
@@ -110,7 +106,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         context_len=context_len,
         vocab_size=draw(_values("vocab_size")),
         # A Llama configuration wants the hidden size to be a multiple of the number of heads.
-        hidden_size=draw(st.sampled_from([n for n in hidden_sizes if n % heads == 0])),
+        hidden_size=draw(st.sampled_from([n for n in _hidden_sizes(size, facts) if n % heads == 0])),
         num_heads=heads,
         num_kv_heads=draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0])),
         head_dim=draw(st.sampled_from([n for n in BACKEND_FACTS[backend].drawn_head_dims if n > above])),
@@ -145,6 +141,14 @@ def _tree(draw: st.DrawFn, topk: int, steps: tuple[int, int], size: Size) -> tup
         return num_steps, num_steps + 1
     candidates = topk + (num_steps - 1) * topk**2  # besides the root
     return num_steps, draw(st.integers(2, min(candidates + 1, WIDE_TOKENS_MAX if size is WIDE else DRAFT_TOKENS_MAX)))
+
+
+def _drafter(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> tuple[str, str, FamilyFacts]:
+    """The algorithm, the family of models, and the facts of both."""
+    algorithm = swarm.algorithm or draw(st.sampled_from(_algorithms(RUNNER_FACTS[runner], backend)))
+    family = draw(st.sampled_from(families(runner, backend) or ("",))) if "family" in swarm.options else ""
+    facts = facts_of(family, algorithm)
+    return algorithm if algorithm in facts.algorithms else facts.algorithms[0], family, facts
 
 
 def _values(name: str) -> st.SearchStrategy[Any]:
