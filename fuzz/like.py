@@ -8,9 +8,10 @@ from typing import Any
 
 from fuzz.aiming import SPECULATIVE, Asked, pairs, smallest_of
 from repro.cases.case import Setup
+from repro.cases.close_names import close_to
 from repro.cases.launch import opened
 from repro.cases.options import OPTION
-from repro.cases.server_args import MAX_BS, NAMED, Argument, BadOption, close_to, full_name, text_of, value_of
+from repro.cases.server_args import MAX_BS, NAMED, Argument, BadOption, full_name, text_of, value_of
 
 # Options that are sizes: a server's are scaled down to what is drawn, as a case is to take a second.
 _SIZES = frozenset({"context_len", "slots", "capture_bs", "vocab_size", "hidden_size", "num_heads", "num_kv_heads"})

@@ -199,3 +199,14 @@ def test_a_file_that_is_there_is_not_replaced(tmp_path: Path, capsys: pytest.Cap
 def test_a_case_of_a_trace_replays(tmp_path: Path) -> None:
     written(tmp_path, TRACE, "--runner", "toy")
     assert main(["run", str(tmp_path / "server.case.json"), "--target", "clean/toy"]) == ExitCode.PASS
+
+
+def test_migrated_files_keep_their_cases_and_one_bad_file_leaves_all_as_they_are(tmp_path: Path) -> None:
+    old, bad = tmp_path / "old.json", tmp_path / "bad.json"
+    text = (Path(__file__).parent / "data" / "seed-format-1.json").read_text()
+    old.write_text(text)
+    bad.write_text(text.replace("topk", "top_k"))
+    seed = read(old)
+    assert main(["case", "migrate", str(old), str(bad)]) == ExitCode.ERROR and old.read_text() == text
+    assert main(["case", "migrate", str(old)]) == ExitCode.PASS
+    assert '"format": 2,' in old.read_text() and read(old) == seed

@@ -15,10 +15,12 @@ from fuzz.draw.rounds import rounds
 from oracles.catalogue import judge_all, overall
 from repro.__main__ import main
 from repro.cases import case_schema, codec
-from repro.cases.case import Request, Step, Target
+from repro.cases.case import Request, Setup, Step, Target
 from repro.cases.codec import Seed
+from repro.cases.options import OPTIONS
 from repro.cases.release_list import NEWEST
 from repro.cases.runner_facts import RUNNER_FACTS
+from repro.cases.step_keys import REQUEST, STEP
 from repro.traces.finding import Status
 from repro.upstream.fixes import SEEDS
 from runners.processes.pool import Pool
@@ -35,15 +37,12 @@ def test_the_files_are_as_the_command_prints_them(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out in PAGE
 
 
-def test_steps_and_requests_have_the_fields_of_their_classes() -> None:
-    step = case_schema.schema()["properties"]["steps"]["items"]
-    assert sorted(step["properties"]) == sorted(f.name for f in dataclasses.fields(Step))
-    request = step["properties"]["requests"]["items"]
-    assert sorted(request["properties"]) == sorted(f.name for f in dataclasses.fields(Request))
-    for form, kind in ((step, Step), (request, Request)):
-        for f in dataclasses.fields(kind):
-            assert f.default == form["properties"][f.name].get("default", f.default)
-            assert f"`{f.name}`" in PAGE
+def test_every_field_has_a_key_and_every_key_a_line_of_the_page() -> None:
+    for kind, keys in ((Setup, OPTIONS), (Step, STEP), (Request, REQUEST)):
+        fields = {f.name for f in dataclasses.fields(kind)} - {"requests"}
+        assert sorted(key.field for key in keys) == sorted(fields)
+        for key in keys:
+            assert key.owner is kind and f"| `{key.name}` |" in PAGE
 
 
 def validator() -> Any:
@@ -64,12 +63,16 @@ def test_every_seed_and_every_drawn_case_fits() -> None:
 @pytest.mark.parametrize(
     ("part", "changes"),
     [
-        ("setup", {"topk": 11}),
-        ("setup", {"page_sise": 4}),
-        ("setup", {"backend": "fa4"}),
-        ("setup", {"capture_bs": []}),
-        ("setup", {"padded": 1}),
-        ("step", {"hidden": "some"}),
+        ("setup", {"page_size": 4}),
+        ("server_args", {"speculative_eagle_topk": 11}),
+        ("server_args", {"page_sise": 4}),
+        ("server_args", {"attention_backend": "fa4"}),
+        ("server_args", {"cuda_graph_bs_decode": []}),
+        ("server_args", {"disable_cuda_graph_padding": 1}),
+        ("model", {"page_size": 4}),
+        ("model", {"layer_types": ["full_attention"]}),
+        ("draft_model", {"mrope_section": 1}),
+        ("step", {"capture_hidden_mode": "last"}),
         ("step", {"layout": -1}),
         ("request", {"seq_len": 0}),
         ("request", {"token": 1}),
@@ -78,8 +81,10 @@ def test_every_seed_and_every_drawn_case_fits() -> None:
 )
 def test_what_a_file_cannot_have_is_no_case(part: str, changes: dict[str, Any]) -> None:
     form = json.loads(EXAMPLE)
-    places = {"setup": form["setup"], "step": form["steps"][0], "request": form["steps"][0]["requests"][0]}
+    setup: dict[str, Any] = {"draft_model": {}} | form["setup"]
+    places = setup | {"setup": setup, "step": form["steps"][0], "request": form["steps"][0]["requests"][0]}
     places[part].update(changes)
+    form["setup"] = setup
     assert list(validator().iter_errors(form))
 
 

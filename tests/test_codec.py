@@ -8,7 +8,6 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,13 @@ from hypothesis import strategies as st
 from repro.cases import codec
 from repro.cases.case import DATA_MAX, Case, Request, Setup, Step, problems, seq_len_max
 from repro.cases.codec import BadSeed, Seed
+from repro.cases.option import SERVER, TARGET
+from repro.cases.options import OPTIONS
+from tests.builders.seed_files import NEW, OLD, Change, drop, need_refused, put
 
 # A busy machine is no failure.
 unhurried = settings(deadline=None)
 
-OLD = Path(__file__).parent / "data" / "seed-format-1.json"
 SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 4), slots=8)
 CASE = Case(
     setup=SETUP,
@@ -94,16 +95,18 @@ def test_a_digest_is_the_same_for_the_same_case_only(first: Case, second: Case) 
 
 def test_one_request_a_line_in_a_fixed_order_of_keys() -> None:
     lines = codec.dumps(Seed(about={"found": "here"}, case=CASE)).splitlines()
-    assert lines[1:5] == [' "format": 1,', ' "about": {', '  "found": "here"', " },"]
-    assert '   {"slot": 1, "seq_len": 7, "data": 11},' in lines
-    assert sum("slot" in line and "data" in line for line in lines) == 3
-    names = [line.split('"')[1] for line in lines if line.startswith('  "') and "found" not in line]
-    # What came later is written only where it says something, so that older seeds keep their digests.
-    assert names == [f.name for f in dataclasses.fields(Setup) if f.name not in codec.LATER]
+    assert lines[1:5] == [' "format": 2,', ' "about": {', '  "found": "here"', " },"]
+    assert '   {"req_pool_idx": 1, "seq_len": 7, "data": 11},' in lines
+    assert sum("req_pool_idx" in line and "data" in line for line in lines) == 3
+    names = [line.split('"')[1] for line in lines if line.startswith('   "')]
+    # Options that came later are written only where they are set.
+    plain = [option for option in OPTIONS if not option.later]
+    assert names == [option.name for part in (SERVER, TARGET) for option in plain if option.part == part]
 
 
-def test_the_old_file_still_means_the_same() -> None:
-    seed = codec.read(OLD)
+@pytest.mark.parametrize("path", [OLD, NEW], ids=lambda path: path.stem)
+def test_a_file_of_each_format_still_means_the_same(path: Path) -> None:
+    seed = codec.read(path)
     assert seed.case == Case(
         setup=Setup(
             runner="draft",
@@ -149,24 +152,6 @@ def test_the_digest_leaves_about_and_written_defaults_out() -> None:
     assert codec.digest(codec.loads(json.dumps(value)).case) != codec.digest(codec.read(OLD).case)
 
 
-def put(*path: str | int, to: object) -> Callable[[Any], None]:
-    def change(value: Any) -> None:
-        for key in path[:-1]:
-            value = value[key]
-        value[path[-1]] = to
-
-    return change
-
-
-def drop(*path: str | int) -> Callable[[Any], None]:
-    def change(value: Any) -> None:
-        for key in path[:-1]:
-            value = value[key]
-        del value[path[-1]]
-
-    return change
-
-
 REFUSED = [
     (put("steps", 0, "requests", 1, "slot", to="2"), 'steps[0].requests[1].slot: expected an integer, not "2"'),
     (put("steps", 0, "requests", 1, "slot", to=True), "steps[0].requests[1].slot: expected an integer, not true"),
@@ -182,12 +167,15 @@ REFUSED = [
     (put("steps", to="all"), 'steps: expected a list, not "all"'),
     (drop("steps"), "seed: steps is missing"),
     (drop("format"), "seed: format is missing"),
-    (put("format", to=2), "format 2 is unknown: this version reads format 1"),
+    (put("format", to=7), "format 7 is unknown: this version reads formats 1 and 2"),
+    (put("format", to=2), "topk is a key of format 1; in format 2 it is speculative_eagle_topk in setup.server_args"),
+    (put("setup", "server_args", to={}), "setup: server_args is a key of format 2, and this is format 1"),
+    (put("steps", 0, "requests", 0, "req_pool_idx", to=1), "req_pool_idx is a key of format 2; here it is slot"),
     (put("format", to="1"), 'format: expected an integer, not "1"'),
     (put("format", to=True), "format: expected an integer, not true"),
     (put("comment", to="hello"), 'seed: unknown key "comment"; known are about, format, setup, steps'),
     (drop("setup", "topk"), "setup: topk is missing"),
-    (put("setup", "top_k", to=4), 'setup: unknown key "top_k"'),
+    (put("setup", "top_k", to=4), 'setup: unknown key "top_k"; did you mean topk?'),
     (put("setup", "capture_bs", to=4), "setup.capture_bs: expected a list, not 4"),
     (put("setup", "capture_bs", 1, to=[4]), "setup.capture_bs[1]: expected an integer, not a list of 1"),
     (put("setup", "runner", to=7), "setup.runner: expected a text, not 7"),
@@ -207,14 +195,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("change", "message"), REFUSED, ids=[message[:60] for _, message in REFUSED])
-def test_a_wrong_part_is_refused_by_name_and_value(change: Callable[[Any], None], message: str) -> None:
-    value = json.loads(OLD.read_text())
-    change(value)
-    with pytest.raises(BadSeed) as refusal:
-        codec.loads(json.dumps(value))
-    assert message in str(refusal.value)
-    assert "\n" not in str(refusal.value)
-    assert len(str(refusal.value)) < 2000
+def test_a_wrong_part_is_refused_by_name_and_value(change: Change, message: str) -> None:
+    need_refused(OLD, change, message)
 
 
 def test_a_key_written_twice_is_refused() -> None:

@@ -53,7 +53,7 @@ def test_a_setup_says_so_and_others_keep_their_digests() -> None:
     alone = Case(setup=replace(CASE.setup, dp_attention=False), steps=steps)
     assert problems(CASE) == problems(alone) == []
     assert codec.loads(codec.dumps(codec.Seed(about={}, case=CASE))).case == CASE
-    assert "elsewhere" not in codec.dumps(codec.Seed(about={}, case=alone))
+    assert "other_rank_num_reqs" not in codec.dumps(codec.Seed(about={}, case=alone))
     said = list(paragraph(codec.Seed(about={}, case=CASE)))
     assert "options: one of two ranks under data-parallel attention" in said
     assert "step 1: 1 request in bucket 4, 3 padded rows, 3 on the other rank" in said

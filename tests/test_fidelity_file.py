@@ -137,7 +137,10 @@ def harmed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda path: harmed(path, lambda head: head.update(target="nowhere")), "not a recording"),
         (lambda path: harmed(path, lambda head: head["cases"][0].update(case={"setup": 1})), "not a recording"),
         (lambda path: harmed(path, lambda head: head["cases"][0]["verdicts"][0].update(status="GOOD")), "not a rec"),
-        (lambda path: harmed(path, lambda head: head["cases"][0]["case"]["setup"].update(topk=99)), "not a recording"),
+        (
+            lambda path: harmed(path, lambda head: head["cases"][0]["case"]["setup"].update(server_args={})),
+            "not a recording",
+        ),
     ],
 )
 def test_what_is_no_recording_is_refused_by_name(

@@ -16,8 +16,8 @@ from oracles.catalogue import judge_all, overall
 from repro.cases import codec
 from repro.cases.case import Case, Target, problems
 from repro.cases.launch import flags
-from repro.cases.options.bounds import KV_DTYPES
 from repro.cases.release_list import NEWEST
+from repro.cases.rows.bounds import KV_DTYPES
 from repro.cases.sort_key import MODEL, sort_key
 from repro.cases.words import paragraph
 from repro.traces.finding import Status

@@ -301,5 +301,5 @@ def test_page_tells_the_callers_buffers_from_the_runners() -> None:
 
 
 def test_seed_text_on_the_page_is_the_case() -> None:
-    [text] = [text for text in page_of("stale").texts if '"capture_bs"' in text]
+    [text] = [text for text in page_of("stale").texts if '"cuda_graph_bs_decode"' in text]
     assert codec.loads(text).case == STALE.case

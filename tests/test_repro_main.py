@@ -133,9 +133,25 @@ def test_json_is_all_that_is_printed(seed: Path, capsys: pytest.CaptureFixture[s
 
 
 BAD = {
-    "wrong type": ('"slot": 1', '"slot": "1"', 'steps[0].requests[0].slot: expected an integer, not "1"'),
-    "unknown format": ('"format": 1', '"format": 7', "format 7 is unknown: this version reads format 1"),
-    "impossible batch": ('"slot": 2', '"slot": 1', "not a valid case: step 0: a slot is used twice in [1, 1]"),
+    "wrong type": (
+        '"req_pool_idx": 1',
+        '"req_pool_idx": "1"',
+        'steps[0].requests[0].req_pool_idx: expected an integer, not "1"',
+    ),
+    "unknown format": ('"format": 2', '"format": 7', "format 7 is unknown: this version reads formats 1 and 2"),
+    "impossible batch": (
+        '"req_pool_idx": 2',
+        '"req_pool_idx": 1',
+        "not a valid case: step 0: a slot is used twice in [1, 1]",
+    ),
+    "misspelt key": (
+        '"page_size"',
+        '"page_sise"',
+        'setup.server_args: unknown key "page_sise"; did you mean page_size?',
+    ),
+    "key of format 1": ('"runner"', '"topk": 2, "runner"', "setup: topk is a key of format 1; in format 2 it is"),
+    "key of another part": ('"runner"', '"page_size": 2, "runner"', "setup: page_size belongs in setup.server_args"),
+    "format 1 with a part": ('"format": 2', '"format": 1', "setup: server_args is a key of format 2, and this"),
     "not a number": ('"data": 1', '"data": NaN', "steps[0].requests[0].data: expected an integer, not NaN"),
     "no JSON": ('"format"', "format", "not JSON: Expecting property name"),
 }

@@ -11,9 +11,9 @@ from oracles.catalogue import ALL, COMPARED, name_of
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import ENGINES, Setup, engine_refuses, setup_problems
 from repro.cases.facts_table import table
-from repro.cases.options.bounds import DTYPES
 from repro.cases.release_list import ADAPTED, NEWEST, USES, has_runner
 from repro.cases.releases import release_order
+from repro.cases.rows.bounds import DTYPES
 from repro.cases.runner_facts import ALL_ALGORITHMS, RUNNER_FACTS, TOY, RunnerFacts
 
 PROJECT = Path(__file__).resolve().parent.parent

@@ -107,7 +107,10 @@ def harmed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda path: harmed(path, lambda head: head["seen"].insert(0, [0, "a", 7, "<i8", [0]])), "not a trace"),
         (lambda path: harmed(path, lambda head: head["ended"].update(how="well")), "not a trace"),
         (lambda path: harmed(path, lambda head: head.update(target="nowhere")), "not a trace"),
-        (lambda path: harmed(path, lambda head: head["case"]["setup"].update(topk=99)), "not a trace"),
+        (
+            lambda path: harmed(path, lambda head: head["case"]["setup"].update(server_args={})),
+            "not a trace",
+        ),
         (lambda path: harmed(path, lambda head: head.update(case={"setup": 1})), "not a trace"),
     ],
 )

@@ -10,7 +10,7 @@ from fuzz.draw.moves import DATA_MAX, SHORT, Hand
 from fuzz.draw.swarm import Swarm
 from repro.cases.case import Case, Request, Setup, Step, seq_len_max
 from repro.cases.options import OPTION
-from repro.cases.serving_options import pool_least, pool_of
+from repro.cases.rows.serving import pool_least, pool_of
 
 # A case costs by its tokens: so many requests, and of each so many tokens besides the first.
 GROUPS_MAX, REQUESTS_MAX, FURTHER_MAX = 4, 8, 24

@@ -41,7 +41,7 @@ class Swarm:
     request may also stay or leap in length.
     Where the runner, its backend and the features before it allow: branching: topk is above 1. paged: page sizes are.
     single: whether there is one draft step; None: either. algorithm: its name; empty: any.
-    options: fields of Setup that are not at their defaults (repro/cases/options); batches ask for hidden states if
+    options: fields of Setup that are not at their defaults (repro/cases/options.py); batches ask for hidden states if
     graphs return them. unmirrored: there are no lengths on the host. crowded: some batches have more requests than the
     largest bucket; idle: some have none. halfway: some calls have no lengths on the host. relocating: request slots own
     other KV slots from one call to the next."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from repro.cases.server_args import close_to
+from repro.cases.close_names import close_to
 
 COLUMNS = ("step", "request", "length", "accepted")
 _NEEDED = COLUMNS[:3]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.layout import row_pages, row_tokens
-from repro.cases.options.bounds import BACKENDS as BACKENDS
-from repro.cases.options.bounds import RUNNERS as RUNNERS
+from repro.cases.rows.bounds import BACKENDS as BACKENDS
+from repro.cases.rows.bounds import RUNNERS as RUNNERS
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.setup import Setup as Setup
 from repro.cases.setup_problems import setup_problems as setup_problems

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from repro.cases.case import DATA_MAX, HIDDEN, LAYOUTS_MAX, STEPS_MAX, WAIT_MAX
+from repro.cases.case import STEPS_MAX
+from repro.cases.case_form import SECTIONS
 from repro.cases.codec import FORMAT, NAME_MAX, TEXT_MAX
-from repro.cases.option import HARNESS, Option
-from repro.cases.options import BATCH_MAX, CONTEXT_MAX, OPTION, SLOTS_MAX
-from repro.cases.setup import Setup
+from repro.cases.key import Key
+from repro.cases.option import DRAFT, HARNESS, Option
+from repro.cases.options import BATCH_MAX, CONTEXT_MAX, OPTIONS, SLOTS_MAX
+from repro.cases.runner_facts import RUNNER_FACTS
+from repro.cases.step_keys import REQUEST, STEP
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _TEXT = {"type": "string", "maxLength": TEXT_MAX}
@@ -19,7 +23,6 @@ _TEXT = {"type": "string", "maxLength": TEXT_MAX}
 
 def schema() -> dict[str, Any]:
     """The schema, in the file's key order."""
-    fields = [f.name for f in dataclasses.fields(Setup)]
     return {
         "$schema": DIALECT,
         "title": "eagleeye case",
@@ -29,12 +32,7 @@ def schema() -> dict[str, Any]:
         "properties": {
             "format": {"const": FORMAT},
             "about": {"type": "object", "additionalProperties": _about(), "propertyNames": {"maxLength": NAME_MAX}},
-            "setup": {
-                "type": "object",
-                "required": [name for name in fields if OPTION[name].default is dataclasses.MISSING],
-                "additionalProperties": False,
-                "properties": {name: _option(OPTION[name]) for name in fields},
-            },
+            "setup": _setup(),
             "steps": {"type": "array", "minItems": 1, "maxItems": STEPS_MAX, "items": _step()},
         },
     }
@@ -45,62 +43,61 @@ def _about() -> dict[str, Any]:
     return {"oneOf": [_TEXT, {"type": "array", "items": _TEXT}, named]}
 
 
-def _option(option: Option) -> dict[str, Any]:
-    name = "" if option.part == HARNESS else f" ({option.part}: {option.name})"
-    form: dict[str, Any] = {"description": option.meaning + name}
-    if option.default is not dataclasses.MISSING:
-        form["default"] = option.default
-    if option.choices:
-        form["enum"] = list(option.choices)
-    elif isinstance(option.default, bool):
-        form["type"] = "boolean"
-    elif option.field == "capture_bs":
-        numbers = {"type": "integer", "minimum": 1, "maximum": BATCH_MAX}
-        form |= {"type": "array", "minItems": 1, "uniqueItems": True, "items": numbers}
-    else:
-        low, high = option.bounds or (2, CONTEXT_MAX)
-        form |= {"type": "integer", "minimum": low, "maximum": high}
-    return form
+def _setup() -> dict[str, Any]:
+    sections = {part: _object(_options_of(part)) for part in SECTIONS}
+    form = _object(_options_of(HARNESS))
+    required = [*form["required"], *(part for part in SECTIONS if sections[part]["required"])]
+    return form | {"required": required, "properties": form["properties"] | sections}
+
+
+def _options_of(part: str) -> list[Option]:
+    """The rows whose key may stand in this part, of one runner or another."""
+    drafted = [option for option in OPTIONS if any(map(option.drafted, RUNNER_FACTS.values()))]
+    return [option for option in OPTIONS if option.part == part or (part == DRAFT and option in drafted)]
 
 
 def _step() -> dict[str, Any]:
-    return _object(
-        {
-            "requests": {"type": "array", "maxItems": SLOTS_MAX, "items": _request()},
-            "mirrored": _truth(True, "lengths and their sum come along on the host"),
-            "layout": _number(0, LAYOUTS_MAX, "by which layout request slots own KV slots"),
-            "hidden": {"enum": list(HIDDEN), "default": "", "description": "which hidden states the batch asks for"},
-            "elsewhere": _number(0, SLOTS_MAX, "requests of the other rank, with dp_attention"),
-            "wait": _number(0, WAIT_MAX, "iterations of the event loop since the step before, where steps arrive"),
-        },
-        required=["requests"],
-    )
+    form = _object(STEP)
+    requests = {"type": "array", "maxItems": SLOTS_MAX, "items": _object(REQUEST)}
+    return form | {"required": ["requests"], "properties": {"requests": requests} | form["properties"]}
 
 
-def _request() -> dict[str, Any]:
-    return _object(
-        {
-            "slot": _number(1, SLOTS_MAX, "row of req_to_token"),
-            "seq_len": _number(1, CONTEXT_MAX, "tokens already in its KV cache"),
-            "data": _number(0, DATA_MAX, "seed of the contents of its tensors"),
-            "accepted": _number(0, DATA_MAX, "drafts that the verify before accepted"),
-            "greedy": _truth(False, "samples its best token, where drafts are drawn at random"),
-            "further": _number(0, CONTEXT_MAX, "tokens asked for behind the first one, of a request that is served"),
-        },
-        required=["slot", "seq_len", "data"],
-    )
+def _object(keys: Iterable[Key]) -> dict[str, Any]:
+    keys = list(keys)
+    return {
+        "type": "object",
+        "required": [key.name for key in keys if key.default is dataclasses.MISSING],
+        "additionalProperties": False,
+        "properties": {key.name: _value(key) for key in keys},
+    }
 
 
-def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
-    return {"type": "object", "required": required, "additionalProperties": False, "properties": properties}
+def _value(key: Key) -> dict[str, Any]:
+    form: dict[str, Any] = {"description": key.meaning}
+    if _has_default(key):
+        form["default"] = key.form(key.default)
+    if key.choices:
+        return form | {"enum": _choices(key)}
+    if key.kind is bool:
+        return form | ({"const": key.form(True)} if key.forms else {"type": "boolean"})
+    if key.kind is int:
+        low, high = _bounds(key) or (2, CONTEXT_MAX)
+        return form | {"type": "integer", "minimum": low, "maximum": high}
+    numbers = {"type": "integer", "minimum": 1, "maximum": BATCH_MAX}
+    return form | {"type": "array", "minItems": 1, "uniqueItems": True, "items": numbers}
 
 
-def _number(low: int, high: int, meaning: str) -> dict[str, Any]:
-    return {"type": "integer", "minimum": low, "maximum": high, "description": meaning}
+def _has_default(key: Key) -> bool:
+    """False too for a truth that sglang has another form of, and none for its absence."""
+    return key.default is not dataclasses.MISSING and not (key.forms and key.kind is bool)
 
 
-def _truth(default: bool, meaning: str) -> dict[str, Any]:
-    return {"type": "boolean", "default": default, "description": meaning}
+def _choices(key: Key) -> list[Any]:
+    return [key.form(choice) for choice in key.choices]
+
+
+def _bounds(key: Key) -> tuple[int, int] | None:
+    return key.bounds and (key.bounds[0] + key.offset, key.bounds[1] + key.offset)
 
 
 def text() -> str:
@@ -109,21 +106,26 @@ def text() -> str:
 
 
 def table() -> str:
-    """The fields of a setup in Markdown, as docs/cases.md has them."""
-    rows = (OPTION[f.name] for f in dataclasses.fields(Setup))
-    lines = [f"| `{row.field}` | {_origin(row)} | {_default(row)} | {row.meaning} | {_values(row)} |" for row in rows]
-    return "\n".join(["| field | sglang | default | meaning | values |", "|---|---|---|---|---|", *lines]) + "\n"
+    """The keys in Markdown, as docs/cases.md has them."""
+    titles = {HARNESS: "Keys of `setup` itself"} | {part: f"Keys of `{part}`" for part in SECTIONS}
+    groups: dict[str, Sequence[Key]] = {title: _options_of(part) for part, title in titles.items()}
+    groups |= {"Keys of a step, besides `requests`": STEP, "Keys of a request": REQUEST}
+    return "\n".join("\n".join([f"### {title}", "", *_rows(keys), ""]) for title, keys in groups.items())
 
 
-def _origin(option: Option) -> str:
-    return "" if option.part == HARNESS else f"{option.part}: `{option.name}`"
+def _rows(keys: Iterable[Key]) -> Iterator[str]:
+    yield "| key | format 1 | default | meaning | values |"
+    yield "|---|---|---|---|---|"
+    for key in keys:
+        default = f"`{json.dumps(key.form(key.default))}`" if _has_default(key) else ""
+        old = "" if key.field == key.name else f"`{key.field}`"
+        yield f"| `{key.name}` | {old} | {default} | {key.meaning} | {_values(key)} |"
 
 
-def _default(option: Option) -> str:
-    return "" if option.default is dataclasses.MISSING else f"`{json.dumps(option.default)}`"
-
-
-def _values(option: Option) -> str:
-    if option.choices:
-        return ", ".join(str(choice) for choice in option.choices if choice != "")
-    return f"{option.bounds[0]} to {option.bounds[1]}" if option.bounds else ""
+def _values(key: Key) -> str:
+    if key.choices:
+        return ", ".join(map(str, filter(None, _choices(key))))
+    if key.forms:
+        return f"`{json.dumps(key.form(True))}`"
+    bounds = _bounds(key)
+    return f"{bounds[0]} to {bounds[1]}" if bounds else ""

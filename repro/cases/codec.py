@@ -16,17 +16,21 @@ from pathlib import Path
 from repro.cases import json_parts
 from repro.cases.atomic_file import write_text
 from repro.cases.bounded_file import read_text
-from repro.cases.case import Case, Request, Setup, Step, problems
+from repro.cases.case import Case, Request, Step, problems
+from repro.cases.case_form import FLAT, NESTED, case_of, case_of_form
+from repro.cases.case_form import case_to_json as case_to_json
+from repro.cases.key import NAME_MAX as NAME_MAX
 from repro.cases.options import OPTIONS
 
 # Adding a field with a default keeps the number. Any other change of meaning, a changed default too, raises it.
-FORMAT = 1
-FORMATS_KNOWN = (1,)
+FORMAT = NESTED
+FORMATS_KNOWN = (FLAT, NESTED)
+# The number that digests have begun with since the first seed.
+_DIGESTED = 1
 
 # A thousand requests take 60 kB; a larger file is not a seed, and refusing it must cost nothing.
 BYTES_MAX = 1 << 20
 TEXT_MAX = 1000
-NAME_MAX = 100
 LATER = frozenset(option.field for option in OPTIONS if option.later)
 _PROBLEMS_SHOWN = 8
 
@@ -55,10 +59,10 @@ def digest(case: Case) -> str:
         if getattr(case.setup, f.name) != f.default
     }
     steps = [
-        [*(tuple(_request_to_json(r).values()) for r in step.requests), *filter(None, [_step_options(step)])]
+        [*(tuple(_request_values(r).values()) for r in step.requests), *filter(None, [_step_options(step)])]
         for step in case.steps
     ]
-    text = json.dumps([FORMAT, setup, steps], sort_keys=True)
+    text = json.dumps([_DIGESTED, setup, steps], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -70,22 +74,11 @@ def options(case: Case) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def case_to_json(case: Case) -> dict[str, object]:
-    """The case as plain dicts and lists, in the file's key order."""
-    setup = {f.name: getattr(case.setup, f.name) for f in dataclasses.fields(case.setup) if _is_written(f, case.setup)}
-    setup["capture_bs"] = list(case.setup.capture_bs)
-    steps = [
-        {"requests": [_request_to_json(request) for request in step.requests], **_step_options(step)}
-        for step in case.steps
-    ]
-    return {"setup": setup, "steps": steps}
-
-
 def case_from_json(value: object) -> Case:
-    """The case that case_to_json wrote. BadSeed if a part or type is wrong; whether the case is valid is left to
-    problems()."""
+    """The case that case_to_json of this version or an older one wrote. BadSeed if a part or type is wrong; whether the
+    case is valid is left to problems()."""
     try:
-        return _case(json_parts.as_fields("case", value, required={"setup", "steps"}))
+        return case_of_form(json_parts.as_fields("case", value, required={"setup", "steps"}))
     except json_parts.Refused as error:
         raise BadSeed(str(error)) from error
 
@@ -107,13 +100,12 @@ def loads(text: str) -> Seed:
     _need_size(len(text.encode(errors="surrogatepass")))
     try:
         value = json_parts.as_object("seed", json_parts.parse(text))
-        if "format" in value:
-            number = json_parts.as_integer("format", value["format"])
-            if number not in FORMATS_KNOWN:
-                known = ", ".join(map(str, FORMATS_KNOWN))
-                raise BadSeed(f"format {number} is unknown: this version reads format {known}")
+        number = json_parts.as_integer("format", value.get("format", FORMAT))
+        if number not in FORMATS_KNOWN:
+            known = " and ".join(map(str, FORMATS_KNOWN))
+            raise BadSeed(f"format {number} is unknown: this version reads formats {known}")
         fields = json_parts.as_fields("seed", value, required={"format", "setup", "steps"}, optional={"about"})
-        seed = Seed(about=_about(fields.get("about", {})), case=_case(fields))
+        seed = Seed(about=_about(fields.get("about", {})), case=case_of(fields, number))
     except json_parts.Refused as error:
         raise BadSeed(str(error)) from error
     _need_valid(seed.case)
@@ -152,52 +144,6 @@ def _need_valid(case: Case) -> None:
 # Reading
 
 
-def _case(fields: Mapping[str, object]) -> Case:
-    steps = json_parts.as_list("steps", fields["steps"])
-    return Case(setup=_setup(fields["setup"]), steps=tuple(_step(f"steps[{n}]", step) for n, step in enumerate(steps)))
-
-
-def _setup(value: object) -> Setup:
-    types = typing.get_type_hints(Setup)
-    required = {f.name for f in dataclasses.fields(Setup) if f.default is dataclasses.MISSING}
-    fields = json_parts.as_fields("setup", value, required=required, optional=types.keys() - required)
-    read: dict[str, typing.Any] = {}
-    for name, part in fields.items():
-        if types[name] is str:
-            read[name] = json_parts.as_text(f"setup.{name}", part, NAME_MAX)
-        elif types[name] is bool:
-            read[name] = json_parts.as_truth(f"setup.{name}", part)
-        elif types[name] is int:
-            read[name] = json_parts.as_integer(f"setup.{name}", part)
-        else:  # tuple[int, ...], the only other kind of field
-            items = json_parts.as_list(f"setup.{name}", part)
-            read[name] = tuple(json_parts.as_integer(f"setup.{name}[{n}]", item) for n, item in enumerate(items))
-    return Setup(**read)
-
-
-def _step(part: str, value: object) -> Step:
-    fields = json_parts.as_fields(
-        part, value, required={"requests"}, optional={"mirrored", "layout", "hidden", "elsewhere", "wait"}
-    )
-    items = json_parts.as_list(f"{part}.requests", fields["requests"])
-    requests = []
-    for number, item in enumerate(items):
-        place = f"{part}.requests[{number}]"
-        optional = {"accepted", "greedy", "further"}
-        form = dict(json_parts.as_fields(place, item, required={"slot", "seq_len", "data"}, optional=optional))
-        greedy = json_parts.as_truth(f"{place}.greedy", form.pop("greedy", False))
-        numbers = {name: json_parts.as_integer(f"{place}.{name}", form[name]) for name in form}
-        requests.append(Request(**numbers, greedy=greedy))
-    mirrored = json_parts.as_truth(f"{part}.mirrored", fields.get("mirrored", True))
-    layout = json_parts.as_integer(f"{part}.layout", fields.get("layout", 0))
-    hidden = json_parts.as_text(f"{part}.hidden", fields.get("hidden", ""), NAME_MAX)
-    elsewhere = json_parts.as_integer(f"{part}.elsewhere", fields.get("elsewhere", 0))
-    wait = json_parts.as_integer(f"{part}.wait", fields.get("wait", 0))
-    return Step(
-        requests=tuple(requests), mirrored=mirrored, layout=layout, hidden=hidden, elsewhere=elsewhere, wait=wait
-    )
-
-
 def _about(value: object) -> dict[str, AboutValue]:
     fields = json_parts.as_object("about", value)
     return {
@@ -219,12 +165,7 @@ def _about_value(part: str, value: object) -> AboutValue:
 # Writing
 
 
-def _is_written(field: dataclasses.Field[object], setup: Setup) -> bool:
-    """Fields that came later are written only where they say something, so that older seeds keep their digests."""
-    return field.name not in LATER or getattr(setup, field.name) != field.default
-
-
-def _request_to_json(request: Request) -> dict[str, int]:
+def _request_values(request: Request) -> dict[str, int]:
     form = {"slot": request.slot, "seq_len": request.seq_len, "data": request.data}
     return (
         form
@@ -240,23 +181,31 @@ def _step_options(step: Step) -> dict[str, bool | int | str]:
     return {f.name: getattr(step, f.name) for f in fields if getattr(step, f.name) != f.default}
 
 
-def _lines(about: Mapping[str, AboutValue], case: Mapping[str, typing.Any]) -> Iterator[str]:
-    def text(value: object) -> str:
-        return json.dumps(value, ensure_ascii=False)
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
+
+def _member(value: object) -> str:
+    """A value of the setup: one key a line in the parts of a server."""
+    if not isinstance(value, Mapping):
+        return _text(value)
+    return "{\n" + ",\n".join(f"   {_text(key)}: {_text(item)}" for key, item in value.items()) + "\n  }"
+
+
+def _lines(about: Mapping[str, AboutValue], case: Mapping[str, typing.Any]) -> Iterator[str]:
     yield "{"
     yield f' "format": {FORMAT},'
     yield ' "about": {'
-    yield from _separated(f"  {text(key)}: {text(value)}" for key, value in about.items())
+    yield from _separated(f"  {_text(key)}: {_text(value)}" for key, value in about.items())
     yield " },"
     yield ' "setup": {'
-    yield from _separated(f"  {text(key)}: {text(value)}" for key, value in case["setup"].items())
+    yield from _separated(f"  {_text(key)}: {_member(value)}" for key, value in case["setup"].items())
     yield " },"
     yield ' "steps": ['
     for number, step in enumerate(case["steps"]):
         yield '  {"requests": ['
-        yield from _separated(f"   {text(request)}" for request in step["requests"])
-        options = "".join(f", {text(name)}: {text(value)}" for name, value in step.items() if name != "requests")
+        yield from _separated(f"   {_text(request)}" for request in step["requests"])
+        options = "".join(f", {_text(name)}: {_text(value)}" for name, value in step.items() if name != "requests")
         yield f"  ]{options}}}" + ("" if number + 1 == len(case["steps"]) else ",")
     yield " ]"
     yield "}"

@@ -6,6 +6,8 @@ import json
 from collections.abc import Set
 from dataclasses import dataclass
 
+from repro.cases.close_names import close_to
+
 INTEGER_MAX = 2**63 - 1
 _SHOWN_MAX = 80
 
@@ -50,7 +52,8 @@ def as_fields(part: str, value: object, *, required: Set[str], optional: Set[str
     known = required | optional
     for key in fields:
         if key not in known:
-            raise Refused(f"{part}: unknown key {shown(key)}; known are {', '.join(sorted(known))}")
+            close = close_to(key, known)
+            raise Refused(f"{part}: unknown key {shown(key)}{close or '; known are ' + ', '.join(sorted(known))}")
     for key in sorted(required - fields.keys()):
         raise Refused(f"{part}: {key} is missing")
     return fields

@@ -47,9 +47,9 @@ def flags(setup: Setup) -> list[str]:
         if option.part == SERVER and _is_printed(option.field, setup, drafted)
     ]
     model = {
-        option.name: getattr(setup, option.field)
+        option.name: option.form(getattr(setup, option.field))
         for option in OPTIONS
-        if option.part == TARGET and _is_of_model(option.field, setup) and (not option.later or option.is_set(setup))
+        if option.part_of(setup.runner) == TARGET and (not option.later or option.is_set(setup))
     }
     printed.append(f"--json-model-override-args {shlex.quote(json.dumps(model))}")
     ranked = setup.dp_attention or not (facts.graph or facts.light or facts.serves)
@@ -72,6 +72,8 @@ def setup_of(runner: str, text: str) -> Setup:
             values[option.field] = value_of(option, argument.name, argument.value)
     if values.get("adaptive") == ADAPTS:
         values["adaptive"] = values["num_steps"] + 1
+    if RUNNER_FACTS[runner].serves:
+        values.setdefault("overlap", True)
     if not RUNNER_FACTS[runner].graph:
         values.pop("dp_attention", None)  # such a runner is always in a group of ranks
     return Setup(runner=runner, **values)
@@ -92,16 +94,13 @@ def opened(arguments: Iterable[Argument]) -> list[Argument]:
     return every
 
 
-def _is_of_model(field: str, setup: Setup) -> bool:
-    """False for layers' kinds, which no value alone says, and for the window of a draft model."""
-    return field != "swa" and (field != "window" or RUNNER_FACTS[setup.runner].windowed == "target")
-
-
 def _is_printed(field: str, setup: Setup, drafted: bool) -> bool:
     if field in ("topk", "num_steps", "num_draft_tokens", "algorithm"):
         return drafted
     if field == "kv_splits":
         return setup.backend == "triton"
+    if field == "overlap":
+        return RUNNER_FACTS[setup.runner].serves and not setup.overlap
     if field == "capture_bs":
         return RUNNER_FACTS[setup.runner].graph or RUNNER_FACTS[setup.runner].serves
     return field in _ALWAYS or OPTION[field].is_set(setup)

@@ -1,4 +1,4 @@
-"""The parts of a row of OPTIONS (repro/cases/options)."""
+"""The parts of a row of OPTIONS (repro/cases/options.py)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from repro.cases.backend_facts import BACKEND_FACTS, BackendFacts
 from repro.cases.families import is_latent
+from repro.cases.key import Key
 from repro.cases.runner_facts import RUNNER_FACTS, RunnerFacts
 from repro.cases.setup import Setup
 
@@ -30,27 +31,20 @@ def without_latent(text: str) -> Need:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """One row of OPTIONS."""
+class Option(Key):
+    """One row of OPTIONS: a key of the setup in a file, named as in sglang's ServerArgs or in the model's
+    configuration."""
 
-    # The field of Setup, which holds the default.
-    field: str
-    # Its name in sglang's ServerArgs, or in the model's configuration, in the newest release; and in older ones.
-    name: str
-    older: tuple[str, ...] = ()
+    owner: type = Setup
     # The owner of the argument: SERVER, TARGET, DRAFT or HARNESS.
     part: str = SERVER
-    meaning: str
-    # The values that a number, or a text, may have.
-    bounds: tuple[int, int] | None = None
-    choices: tuple[Any, ...] = ()
+    # True for runners whose draft model has the option, and not the target.
+    drafted: Callable[[RunnerFacts], bool] = lambda runner: False
     # Needs of every setup, and needs of a setup whose option is not at its default.
     needs: tuple[Need, ...] = ()
     if_set: tuple[Need, ...] = ()
     # The values that are drawn; of options that came later, where they are set.
     drawn: tuple[Any, ...] = ()
-    # sglang names the reverse of the field, which is a truth.
-    reversed: bool = False
     # Came after the first seeds: written, and part of a case's digest, only where it is not at its default.
     later: bool = False
     # Words for people where it is set; {0} is the value.
@@ -65,11 +59,6 @@ class Option:
     resets: tuple[str, ...] = ()
 
     @property
-    def default(self) -> Any:
-        """dataclasses.MISSING where every setup says it."""
-        return _DEFAULTS[self.field]
-
-    @property
     def smallest(self) -> Mapping[str, Any]:
         """The fields of the smallest setup that has it."""
         return self.example or {self.field: self.drawn[0]}
@@ -78,6 +67,10 @@ class Option:
     def reset(self) -> tuple[str, ...]:
         """The fields that are set back: those of `resets`, else its own if it came later."""
         return self.resets or ((self.field,) if self.later else ())
+
+    def part_of(self, runner: str) -> str:
+        """The owner of the argument on a server with this runner."""
+        return DRAFT if self.drafted(RUNNER_FACTS.get(runner, RUNNER_FACTS["draft"])) else self.part
 
     def is_set(self, setup: Setup) -> bool:
         """True if the setup has another value than the default."""
@@ -102,6 +95,3 @@ def refusals(needs: Iterable[Need], setup: Setup) -> Iterator[str]:
     for need in needs:
         if not need.holds(setup, runner, backend):
             yield need.text.format(s=setup, r=runner, b=backend)
-
-
-_DEFAULTS = {f.name: f.default for f in dataclasses.fields(Setup)}

@@ -6,7 +6,6 @@ A name is sglang's in the newest release or an older one, or the field of Setup.
 from __future__ import annotations
 
 import ast
-import difflib
 import json
 import re
 import shlex
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.cases.bounded_file import read_text
+from repro.cases.close_names import close_to
 from repro.cases.option import Option
 from repro.cases.options import OPTIONS
 
@@ -33,7 +33,6 @@ _SHORT = {
     "data_parallel_size": "dp_size",
     "model": "model_path",
 }
-_CLOSE, _ALIKE = 3, 0.75
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 _LAUNCH = re.compile(r"(?:^|/)python[0-9.]*$|^-m$|^sglang(?:\.launch_server|\.cli\.main)?$|^serve$|^-$")
 _SETTING = re.compile(r"[A-Z][A-Z0-9_]*=")
@@ -69,12 +68,6 @@ def option_named(name: str, others: Iterable[str] = ()) -> Option:
     return NAMED[name]
 
 
-def close_to(name: str, names: Iterable[str]) -> str:
-    """The names that are meant, it may be, as the end of a sentence."""
-    close = difflib.get_close_matches(name, sorted(set(names)), _CLOSE, _ALIKE)
-    return f"; did you mean {' or '.join(close)}?" if close else ""
-
-
 def full_name(name: str, known: Collection[str]) -> str:
     """The name that this short form means; as sglang's parser has it, the start of one name alone means that name."""
     if name in known or name in NAMED or name in _SHORT:
@@ -102,6 +95,9 @@ def value_of(option: Option, name: str, value: Any) -> Any:
 
 
 def _typed(option: Option, value: Any) -> Any:
+    for plain, form in option.forms:
+        if form == value:
+            return plain
     if option.field == "adaptive" and str(value).lower() in ("true", "false"):
         return ADAPTS if str(value).lower() == "true" else 0
     if isinstance(option.default, bool):
@@ -112,7 +108,7 @@ def _typed(option: Option, value: Any) -> Any:
         texts = re.split(r"[\s,]+", value.strip("[] ")) if isinstance(value, str) else value
         return tuple(sorted({whole(text) for text in texts}))
     if isinstance(option.default, str) or option.field == "runner":
-        return "" if option.field == "kv_dtype" and value == "auto" else str(value)
+        return str(value)
     return whole(value)
 
 
@@ -126,13 +122,12 @@ def whole(value: Any) -> int:
 
 def text_of(option: Option, value: Any) -> str:
     """NAME=VALUE, as value_of reads it."""
-    if option.reversed:
-        value = not value
-    if isinstance(value, tuple):
-        return f"{option.name}={','.join(map(str, value))}"
-    if isinstance(value, bool) or (option.field == "adaptive" and value == ADAPTS):
-        return f"{option.name}={'true' if value else 'false'}"
-    return f"{option.name}={value or 'auto' if option.field == 'kv_dtype' else value}"
+    form = option.form(value)
+    if isinstance(form, list):
+        return f"{option.name}={','.join(map(str, form))}"
+    if isinstance(form, bool) or (option.field == "adaptive" and value == ADAPTS):
+        return f"{option.name}={'true' if form else 'false'}"
+    return f"{option.name}={form}"
 
 
 def arguments(text: str, also: Collection[str] = ()) -> list[Argument]:

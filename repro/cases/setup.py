@@ -9,7 +9,7 @@ SPARE_POSITIONS = 4  # of a row of req_to_token, behind context and draft tokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Everything that is fixed before the graphs are captured. A field's row in repro/cases/options says
+    """Everything that is fixed before the graphs are captured. A field's row in repro/cases/rows says
     what it means; a new field comes last, since drawn cases depend on the order."""
 
     runner: str

@@ -1,4 +1,5 @@
-"""python -m repro case: a case of what a crashed server left, a table of its batches or its log."""
+"""python -m repro case: a case of what a crashed server left, a table of its batches or its log; cases in the format of
+today."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ _SIZES = ("capture_bs", "slots", "context_len")
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("case", help="make a case of what a crashed server left")
+    parser = commands.add_parser(
+        "case", help="make a case of what a crashed server left, or migrate cases to the format of today"
+    )
     sources = parser.add_subparsers(dest="source", required=True, metavar="SOURCE", parser_class=Parser)
     for name, (file, meaning, _) in SOURCES.items():
         source = sources.add_parser(name, help=meaning)
@@ -54,9 +57,13 @@ def add_parser(commands: Commands) -> None:
             help=f"make longer prefixes some N tokens, at most {CONTEXT_MAX} (default: %(default)s)",
         )
         source.add_argument("--out", type=Path, metavar="CASE.json", help="default: FILE.case.json")
+    migrated = sources.add_parser("migrate", help="write cases again, in place, in this version's format")
+    migrated.add_argument("files", type=Path, nargs="+", metavar="CASE.json")
 
 
 def go(options: argparse.Namespace) -> ExitCode:
+    if options.source == "migrate":
+        return _migrate(options.files)
     out = options.out or options.file.with_suffix(".case.json")
     if out.exists():
         raise BadInput(f"{out}: is there already; name another file with --out")
@@ -75,6 +82,15 @@ def go(options: argparse.Namespace) -> ExitCode:
     for name, lines in seed.about.items():
         for line in lines if isinstance(lines, tuple) else ():
             print(f"  {name}: {line}")
+    return ExitCode.PASS
+
+
+def _migrate(files: Sequence[Path]) -> ExitCode:
+    """All of them, or, if any is no case, none. Their digests stay."""
+    seeds = {path: codec.read(path) for path in files}
+    for path, seed in seeds.items():
+        codec.write(path, seed)
+        say(f"{path}: format {codec.FORMAT}")
     return ExitCode.PASS
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from repro.cases.case import Setup
+from repro.cases.close_names import close_to
 from repro.cases.codec import Seed
 from repro.cases.conditions import condition, names
 from repro.cases.launch import opened
@@ -15,7 +16,7 @@ from repro.cases.options import OPTION, OPTIONS
 from repro.cases.release_list import has_runner
 from repro.cases.releases import expected, in_range
 from repro.cases.runner_facts import RUNNER_FACTS
-from repro.cases.server_args import ADAPTS, NAMED, Argument, BadOption, close_to, full_name, text_of, value_of
+from repro.cases.server_args import ADAPTS, NAMED, Argument, BadOption, full_name, text_of, value_of
 from repro.ledger.known import Issue
 from repro.ledger.rows import SEED
 from repro.upstream.findings import SYMPTOMS, PublishedBug, of_seed

@@ -9,7 +9,7 @@ from typing import Any
 from sglang.srt.server_args import ServerArgs
 
 from repro.cases.case import Setup
-from repro.cases.serving_options import pool_of
+from repro.cases.rows.serving import pool_of
 from runners.releases import model
 from runners.releases.adapters.round import as_on_gpus
 from runners.releases.adapters.round.family import Wire

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from repro.cases.option import HARNESS, Need, Option
-from repro.cases.options.bounds import CONTEXT_MAX, RUNNERS
+from repro.cases.rows.bounds import CONTEXT_MAX, RUNNERS
 from repro.cases.setup import overhang_max
 
 ROWS: tuple[Option, ...] = (
@@ -17,9 +17,9 @@ ROWS: tuple[Option, ...] = (
     ),
     Option(
         field="overhang",
-        name="overhang",
+        name="extra_context_len",
         part=HARNESS,
-        meaning="positions after context_len that drafts and trees may take, for which sglang leaves room",
+        meaning="positions after context_length that drafts and trees may take, for which sglang leaves room",
         bounds=(0, CONTEXT_MAX),
         if_set=(
             Need(lambda s, r, b: r.overhangs, "the {s.runner} runner has nothing behind its context"),

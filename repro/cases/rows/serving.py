@@ -1,4 +1,4 @@
-"""The options of a setup that is driven at the level of the scheduler: rows of OPTIONS (repro/cases/options)."""
+"""The options of a setup that is driven at the level of the scheduler: rows of OPTIONS (repro/cases/options.py)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def pool_of(setup: Setup) -> int:
     return setup.pool or max(2 * pool_tokens(setup), pool_least(setup))
 
 
-SERVING: tuple[Option, ...] = (
+ROWS: tuple[Option, ...] = (
     Option(
         field="overlap",
-        name="overlap",
-        part=HARNESS,
-        meaning="the event loop processes results one round late (the reverse of sglang's disable_overlap_schedule)",
+        name="disable_overlap_schedule",
+        reversed=True,
+        meaning="the event loop processes each round's results before the next round",
         if_set=(_SERVES,),
         drawn=(True,),
         later=True,
@@ -40,9 +40,8 @@ SERVING: tuple[Option, ...] = (
     ),
     Option(
         field="pool",
-        name="pool",
-        part=HARNESS,
-        meaning="KV slots of the pool (sglang's max_total_tokens); 0: twice what all requests need",
+        name="max_total_tokens",
+        meaning="KV slots of the pool; 0: twice what all requests need",
         bounds=(0, 1 << 24),
         if_set=(
             _SERVES,

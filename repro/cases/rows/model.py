@@ -5,7 +5,7 @@ from __future__ import annotations
 from repro.cases.backend_facts import BackendFacts
 from repro.cases.families import FAMILY_FACTS, families
 from repro.cases.option import TARGET, Need, Option, without_latent
-from repro.cases.options.bounds import CONTEXT_MAX
+from repro.cases.rows.bounds import CONTEXT_MAX
 from repro.cases.runner_facts import RunnerFacts
 from repro.cases.setup import Setup
 
@@ -22,6 +22,7 @@ ROWS: tuple[Option, ...] = (
         field="window",
         name="sliding_window",
         part=TARGET,
+        drafted=lambda r: r.windowed == "draft",
         meaning="tokens before its own that a token of the target, or of a draft runner's model, attends to; 0: all",
         bounds=(0, CONTEXT_MAX),
         if_set=(
@@ -41,6 +42,7 @@ ROWS: tuple[Option, ...] = (
         field="swa",
         name="layer_types",
         part=TARGET,
+        forms=((True, ["sliding_attention", "full_attention"]),),
         meaning="sliding layers have KV slots of their own, and the target a full layer after the sliding one",
         if_set=(
             Need(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from repro.cases.option import Need, Option, without_latent
-from repro.cases.options.bounds import (
+from repro.cases.rows.bounds import (
     BACKENDS,
     BATCH_MAX,
     CONTEXT_MAX,
@@ -97,7 +97,7 @@ ROWS: tuple[Option, ...] = (
         field="padded",
         name="disable_cuda_graph_padding",
         reversed=True,
-        meaning="a graph also runs batches smaller than its bucket (the reverse of sglang's flag)",
+        meaning="no graph runs a batch that is smaller than its bucket",
         if_set=(Need(lambda s, r, b: r.falls_back, "the {s.runner} runner has no batches that it leaves to eager"),),
         drawn=(False,),
         later=True,
@@ -117,7 +117,7 @@ ROWS: tuple[Option, ...] = (
     Option(
         field="adaptive",
         name="speculative_adaptive",
-        meaning="draft steps that an adaptive worker starts with, before it changes to num_steps; 0: it never changes",
+        meaning="draft steps that an adaptive worker begins with, before speculative_num_steps; 0: it never changes",
         bounds=(0, 20),
         needs=(
             Need(
@@ -139,8 +139,9 @@ ROWS: tuple[Option, ...] = (
     Option(
         field="kv_dtype",
         name="kv_cache_dtype",
-        meaning="the type of cached keys and values; empty: the model's",
+        meaning="the type of cached keys and values; auto: the model's",
         choices=("", *KV_DTYPES),
+        forms=(("", "auto"),),
         if_set=(
             Need(lambda s, r, b: b.quantises, "keys and values of fewer bits are not driven over {s.backend}"),
             Need(lambda s, r, b: r.quantises, "the {s.runner} runner's keys and values are the model's"),

@@ -1,0 +1,1 @@
+"""The rows of options, a module for each part of a setup."""
