@@ -20,6 +20,7 @@ from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.words import sentence
 from repro.upstream import findings
 from repro.upstream.findings import Upstream, of_seed
+from repro.upstream.script import HELPER, helper
 
 # Runners in sglang's own words.
 RUNNERS = {
@@ -162,10 +163,7 @@ def issue(material: Material) -> str:
         ("Known upstream", _known_upstream(material)),
         ("Reproducer", _file(material.script, "python", "needs sglang and torch alone")),
         ("Candidate patch", _file(material.patch, "diff", "")),
-        (
-            "Test",
-            _file(material.test, "python", "in the form of test/registered: fails as published, passes with the patch"),
-        ),
+        ("Test", _test(material.test)),
         ("Ruled out", _escaped(_ruled_out(material))),
     )
     parts = []
@@ -327,6 +325,12 @@ def _file(text: str, language: str, summary: str) -> Iterator[str]:
         yield fenced(text, language)
         if summary:
             yield "</details>"
+
+
+def _test(text: str) -> Iterator[str]:
+    yield from _file(text, "python", "in the form of test/registered: fails as published, passes with the patch")
+    if Path(HELPER).stem in text:
+        yield from _file(helper(), "python", f"python/{HELPER}: stand-ins that such tests share")
 
 
 def _ruled_out(material: Material) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import sys
 from dataclasses import replace
 from functools import partial
@@ -23,8 +24,10 @@ from repro.upstream.file_check import check, ending
 from repro.upstream.fixes import SEEDS
 from repro.upstream.patch_table import CandidatePatch
 from repro.upstream.rig import Refused, Rig, Wanted
-from repro.upstream.script import LINES_MAX, can_show, script, upstream_test
+from repro.upstream.script import LINES_MAX, can_show, helper, script, upstream_test
+from repro.upstream.sglang_style import in_style
 from tests.builders import rigs
+from tests.tools.sglang_hooks import complaints
 
 SHOWN = {
     "pr23037-stale-padding": ("0.5.10.post1", "0.5.11"),
@@ -155,7 +158,7 @@ def test_where_the_bug_is_not(name: str, buggy: str, clean: str) -> None:
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_test_has_the_form_of_sglangs_own(name: str, engine: str) -> None:
     text = upstream_test(name, seed(name), wanted_of(seed(name)), SHOWN[name], engine)
-    assert imported(text) == {"sglang", "torch"}
+    assert imported(text) - {"torch"} == {"sglang"}
     tree = ast.parse(text)
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     (test,) = (node for node in classes if any("CustomTestCase" in ast.unparse(base) for base in node.bases))
@@ -164,7 +167,8 @@ def test_a_test_has_the_form_of_sglangs_own(name: str, engine: str) -> None:
     (call,) = (n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func).startswith("register_"))
     assert ast.unparse(call.func) == {"emulated": "register_cpu_ci", "cuda": "register_cuda_ci"}[engine]
     assert all(isinstance(keyword.value, ast.Constant) for keyword in call.keywords)
-    assert ("stand-ins" in text) == ("TRITON_INTERPRET" in text) == (engine == "emulated")
+    assert ("import without_gpu" in text) == ("TRITON_INTERPRET" in text) == (engine == "emulated")
+    assert not any(len(line) > 88 for line in (ast.get_docstring(tree) or "").splitlines())
     assert "if CPU" not in text or engine == "emulated"
 
 
@@ -175,6 +179,47 @@ def test_a_file_is_run_by_itself() -> None:
     assert str(found) == "shows the bug in 3 of 3 runs on here/emulated"
     assert check(NOTHING, text, Target("here", "emulated"), 1, 2, ["--cpu"]).right == 0
     assert check(NOTHING, text, Target("here", "emulated"), 1, 2, says="no such words").right == 0
+
+
+def test_what_a_host_lacks_is_put_in_first() -> None:
+    text = "import os, sys\nprint(os.environ['LACKING'])\n"
+    host = "import os\nos.environ['LACKING'] = 'put in'\n"
+    seen = check(NOTHING, text, Target("here", "emulated"), 0, 1, host=host)
+    assert (seen.right, seen.said) == (1, "put in")
+    assert 0 < seen.seconds < 20
+
+
+def test_comments_that_make_a_line_too_long_stand_above_it() -> None:
+    why = "w" * 80
+    text = f"x = 1  # {why}\nimport os  # noqa: F401 - {why}\n\n\ndef f():\n    return x  # short\n"
+    styled = in_style(text)
+    assert f"# {why}\nx = 1\n# {why}\nimport os  # noqa: F401\n" in styled
+    assert "    return x  # short\n" in styled
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("try:\n    pass\nexcept* ValueError:\n    pass\n", "no Python 3.10: line 4: Exception groups"),
+        ("print(absent)\n", "ruff check: F821"),
+    ],
+)
+def test_what_their_hooks_refuse_is_not_written(text: str, reason: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        in_style(text)
+    assert str(refusal.value).startswith(reason)
+
+
+TREE = os.environ.get("EAGLEEYE_SGLANG_TREE", "")
+
+
+@pytest.mark.skipif(not TREE, reason="EAGLEEYE_SGLANG_TREE names no checkout of sglang, whose hooks are to be run")
+def test_the_hooks_of_sglang_take_every_exported_test(tmp_path: Path) -> None:
+    for name, releases in SHOWN.items():
+        for engine in ("emulated", "cuda"):
+            text = upstream_test(name, seed(name), wanted_of(seed(name)), releases, engine)
+            (tmp_path / f"test_{name.replace('-', '_')}_{engine}.py").write_text(text)
+    assert list(complaints(Path(TREE), sorted(tmp_path.iterdir()))) == []
 
 
 @pytest.mark.slow
@@ -224,7 +269,8 @@ def test_a_candidate_patch_gives_the_files_that_it_changes(tmp_path: Path, monke
 
 def handed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, *more: str) -> int:
     monkeypatch.setattr(command, "script", lambda name, seed, wanted, releases, checked="": f"{text}\n# {checked}\n")
-    monkeypatch.setattr(command, "upstream_test", lambda *arguments: text)
+    monkeypatch.setattr(command, "upstream_test", lambda *arguments, **more: text)
+    monkeypatch.setattr(command, "with_helper", lambda rig, target: target)
     arguments = [*more, str(SEEDS / "pr26292-decode.json"), "--target", "0.5.12.post1/emulated", "--tries", "2"]
     used = rigs.rig(
         lambda target, case: (Trace(ended=End(how=Termination.DONE)), []),
@@ -286,6 +332,7 @@ def test_an_exported_test_must_fail_by_its_assertion(
     out = tmp_path / "test_it.py"
     assert handed_over(monkeypatch, tmp_path, UNITTEST, "export", "--sglang-test", str(out)) == 0, capsys.readouterr()
     assert out.read_text() == UNITTEST
+    assert out.with_name("graph_standins.py").read_text() == helper()
     out.unlink()
     # It ends with the same exit code, but by an error of its own.
     broken = UNITTEST.replace("self.assertEqual(", "self.absent(")

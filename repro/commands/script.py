@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from repro.cases.atomic_file import write_text
@@ -21,11 +22,13 @@ from repro.traces.exit_codes import ExitCode
 from repro.upstream import patch_table
 from repro.upstream.edits import edited
 from repro.upstream.file_check import Checked, check
+from repro.upstream.findings import load, of_seed
 from repro.upstream.patch_file import applied
 from repro.upstream.rig import Contents, Rig, Wanted
-from repro.upstream.script import script, upstream_test
+from repro.upstream.script import HELPER, helper, host, script, upstream_test
 
 _WIDTH = 130
+EST_TIME_MAX = 10.0  # seconds of a CPU test
 # An exception ends with the same exit code as a failed assertion; unittest and pytest tell them apart.
 FAILED, PASSED = r"AssertionError: Lists differ", r"^OK$|\b1 passed"
 
@@ -86,20 +89,51 @@ def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
 
 def export(options: argparse.Namespace, rig: Rig) -> ExitCode:
     """The same as go(), for a test in the form of sglang's own suite: run by Python and by pytest."""
+    if not options.sglang_test.parent.is_dir():
+        raise BadInput(f"--sglang-test {options.sglang_test}: no folder {options.sglang_test.parent}")
     sides = sides_of(options, rig)
-    text = upstream_test(options.seed.stem, sides.seed, sides.wanted, sides.releases, options.target.engine)
-    results = []
+    text = _test_of(options, sides)
+    ends = [(side, code, says) for side, code, says in _ends(sides) if side is not None]
+    targets = {side: with_helper(rig, side) for side, _, _ in ends}
+    seconds, emulated = 0.0, options.target.engine == "emulated"
     for way in ([], ["-m", "pytest", "-q", "-p", "no:cacheprovider"]):
-        for side, code, says in ((sides.buggy, 1, FAILED), (sides.clean, 0, PASSED)):
-            if side is not None:
-                results.append(check(rig, text, side, code, options.tries, before=way, says=says))
-                print(f"{'pytest' if way else 'python'}: {results[-1]}", file=sys.stderr, flush=True)
-                if results[-1].right < results[-1].tries:
-                    complain(f"not handed over: {wrong(results)}")
-                    return ExitCode.FAIL
-    write_text(options.sglang_test, text)
+        for side, code, says in ends:
+            more = host() if emulated else ""
+            result = check(rig, text, targets[side], code, options.tries, before=way, says=says, host=more)
+            result = replace(result, name=rig.named(side))
+            seconds = max(seconds, result.seconds)
+            print(f"{'pytest' if way else 'python'}: {result}", file=sys.stderr, flush=True)
+            if result.right < result.tries:
+                complain(f"not handed over: {wrong([result])}")
+                return ExitCode.FAIL
+    write_text(options.sglang_test, _test_of(options, sides, math.ceil(seconds)))
     say(str(options.sglang_test))
+    if emulated:
+        write_text(options.sglang_test.with_name(Path(HELPER).name), helper())
+        say(f"{options.sglang_test.with_name(Path(HELPER).name)}: python/{HELPER}, which such tests share")
+    if seconds > EST_TIME_MAX:
+        say(f"est_time {seconds:.0f}: above {EST_TIME_MAX:.0f} s, the custom of sglang's CPU suite")
     return ExitCode.PASS
+
+
+def _test_of(options: argparse.Namespace, sides: Sides, seconds: int = 10) -> str:
+    bug = of_seed(load(), options.seed.stem)
+    cause = f"{bug.impact} {bug.cause}" if bug else ""
+    engine = options.target.engine
+    return upstream_test(
+        options.seed.stem, sides.seed, sides.wanted, sides.releases, engine, cause=cause, seconds=seconds
+    )
+
+
+def _ends(sides: Sides) -> tuple[tuple[Target | None, int, str], ...]:
+    """The targets, with the exit code and the words that are right there."""
+    return (sides.buggy, 1, FAILED), (sides.clean, 0, PASSED)
+
+
+def with_helper(rig: Rig, target: Target) -> Target:
+    """The target with the file that its tests share."""
+    name = f"{Path(target.sglang).name} " if target.is_checkout else ""
+    return rig.overlay(target, f"{name}with stand-ins for tests", {HELPER: helper()})
 
 
 def checks(options: argparse.Namespace, rig: Rig, sides: Sides, text: str) -> Iterator[Checked]:

@@ -3,7 +3,9 @@ on the import path, on a target that has the bug and on one that does not."""
 
 from __future__ import annotations
 
+import os
 import re
+import resource
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +17,14 @@ from repro.upstream.rig import Rig
 
 _RAISED = re.compile(r"(\w+\.)*\w*(Error|Exception): ")
 _SAID_LINES = 4
+HOST = "sitecustomize.py"  # Python runs it first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
     """The runs of the file on the target of this name, and how many ended as is right there. wanted: the exit
-    code that is. code, said: the last run's own, and the end of what it printed."""
+    code that is. code, said: the last run's own, and the end of what it printed. seconds: of the processor that a
+    run took."""
 
     name: str
     wanted: int
@@ -28,6 +32,7 @@ class Checked:
     tries: int
     code: int
     said: str
+    seconds: float = 0.0
 
     def __str__(self) -> str:
         what = "shows the bug" if self.wanted else "passes"
@@ -44,18 +49,31 @@ def check(
     *,
     before: Sequence[str] = (),
     says: str = "",
+    host: str = "",
 ) -> Checked:
     """Run the file that often, each time in a folder of its own. wanted: the exit code that is right there. before:
-    arguments of Python before the file. says: what must stand in its output for a run to be right."""
-    right, code, output = 0, 0, ""
+    arguments of Python before the file. says: what must stand in its output for a run to be right. host: Python that
+    is run first, which puts in what the reader's host has and this one may not."""
+    right, code, output, before_s = 0, 0, "", _processor_seconds()
     for _ in range(tries):
         with temporary_folder("eagleeye-file-") as folder:
             path = folder / "test_repro.py"
             path.write_text(text)
+            if host:
+                (folder / HOST).write_text(host)
             code, printed = run(rig, [*before, str(path), *arguments], target, folder)
             right += code == wanted and re.search(says, printed, re.MULTILINE) is not None
             output = ending(printed)
-    return Checked(name=rig.named(target), wanted=wanted, right=right, tries=tries, code=code, said=output)
+    seconds = (_processor_seconds() - before_s) / tries
+    return Checked(
+        name=rig.named(target), wanted=wanted, right=right, tries=tries, code=code, said=output, seconds=seconds
+    )
+
+
+def _processor_seconds() -> float:
+    """Those of all processes that have been waited for: other work on the host does not count."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def ending(printed: str) -> str:
@@ -67,12 +85,15 @@ def ending(printed: str) -> str:
 
 def run(rig: Rig, command: Sequence[str], target: Target, folder: Path) -> tuple[int, str]:
     """The exit code of Python with these arguments, and what it printed."""
-    interpreter, environment = rig.alone(target)
+    interpreter, variables = rig.alone(target)
+    environment = dict(variables)
+    if (folder / HOST).exists():
+        environment["PYTHONPATH"] = os.pathsep.join([str(folder), variables["PYTHONPATH"]])
     try:
         done = subprocess.run(
             [str(interpreter), *command],
             cwd=folder,
-            env=dict(environment),
+            env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             timeout=rig.patience,

@@ -4,6 +4,7 @@ through the calls of a seed and looks at what its graph is launched with."""
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +18,7 @@ from repro.cases.releases import release_order
 from repro.cases.words import sentence
 from repro.upstream.rig import Refused, Wanted
 from repro.upstream.script_parts import PADDING, PARTS, PREFIXES, Parts
+from repro.upstream.sglang_style import in_style
 
 LINES_MAX = 150
 _WIDTH = 130
@@ -29,9 +31,11 @@ sys.excepthook = lambda *error: (os.write(2, "".join(traceback.format_exception(
 CPU = "--cpu" in sys.argv or shutil.which("nvidia-smi") is None
 DEVICE = "cpu" if CPU else "cuda\""""
 _STANDINS = r"(?s)class Graph:.*# -+ end of the stand-ins -+\n"
+_BLOCK = r"(?s)# -+ stand-ins: .*# -+ end of the stand-ins -+\n"
 _IN_ONE_LINE = "import {}  # noqa: E401 - a script for reports is short"
-# What sglang's own suite has installed, and what is only named here.
-_NAMED_ONLY = ', *["datasets"] * (importlib.util.find_spec("datasets") is None)'
+# The stand-ins of all its tests, in one file of sglang.
+HELPER = "sglang/test/graph_standins.py"
+_WITHOUT_GPU = "from sglang.test.graph_standins import without_gpu\n\nwithout_gpu(Graph)\n"
 _STANDARD = (
     "contextlib",
     "importlib.machinery",
@@ -51,8 +55,11 @@ _STANDARD = (
 _PLACE = re.compile(r"((?<=\n)[ ]*(?=\$\w+\n))?\$([a-z_]+)")
 # As sglang's own tests of these suites are registered.
 _REGISTERED = {
-    "emulated": {"register": "register_cpu_ci", "registered": 'est_time=60, suite="base-a-test-cpu"'},
-    "cuda": {"register": "register_cuda_ci", "registered": 'est_time=60, stage="base-b", runner_config="1-gpu-small"'},
+    "emulated": {"register": "register_cpu_ci", "registered": 'est_time=$seconds, suite="base-a-test-cpu"'},
+    "cuda": {
+        "register": "register_cuda_ci",
+        "registered": 'est_time=$seconds, stage="base-b", runner_config="1-gpu-small"',
+    },
 }
 _FOLDER = Path(__file__).with_name("parts")
 _ERA = re.compile(r"@era (\S+) (\S+)")
@@ -80,31 +87,43 @@ def script(name: str, seed: Seed, failure: Wanted, releases: Sequence[str], chec
     return text
 
 
-def upstream_test(name: str, seed: Seed, failure: Wanted, releases: Sequence[str], engine: str) -> str:
-    """A test in the form of sglang's own suite. engine: emulated: for its CPU suite, with the stand-ins in the file;
-    cuda: for a GPU, without any. Refused as by script()."""
-    where = 'CPU = True\nDEVICE = "cpu"' if engine == "emulated" else 'DEVICE = "cuda"'
+def upstream_test(
+    name: str, seed: Seed, failure: Wanted, releases: Sequence[str], engine: str, *, cause: str = "", seconds: int = 10
+) -> str:
+    """A test in the form and style of sglang's own suite. engine: emulated: for its CPU suite, with the stand-ins of
+    helper(); cuda: for a GPU, without any. cause: the bug's, for the docstring. seconds: that the test takes. Refused
+    as by script(), and where its style cannot be had."""
+    more = {"absent": "", "where": 'CPU = True\nDEVICE = "cpu"' if engine == "emulated" else 'DEVICE = "cuda"'}
+    more |= {"seconds": str(seconds), "cause": docstring(cause), **_REGISTERED[engine]}
     if _own(name):
-        more = {"where": where, "absent": _NAMED_ONLY, **_REGISTERED[engine]}
         text = _of_one_function(name, "test_head", seed, failure, releases, **more)
-        return _in_their_suite(text, engine)
-    _refuse(name)
-    pieces = ("preamble", "standins", "imports") if engine == "emulated" else ("preamble", "imports")
-    driven = _parts(seed.case.setup).name.split()[0]
-    text = _filled(
-        _joined("test_head", *pieces, "batch", "test_body"),
-        seed,
-        failure,
-        releases,
-        setup=_joined("setup").rstrip(),
-        test_class=f"Test{re.sub(r'[^A-Za-z0-9]', '', driven)}",
-        test_name=re.sub(r"\W+", "_", failure.where),
-        where=where,
-        absent=_NAMED_ONLY,
-        **_REGISTERED[engine],
-    )
-    text = _in_their_suite(text, engine)
-    return text.replace("$modules", "\n".join(f"import {module}" for module in _modules(text)))
+    else:
+        _refuse(name)
+        pieces = ("preamble", "standins", "imports") if engine == "emulated" else ("preamble", "imports")
+        text = _filled(
+            _joined("test_head", *pieces, "batch", "test_body"),
+            seed,
+            failure,
+            releases,
+            setup=_joined("setup").rstrip(),
+            test_class=f"Test{re.sub(r'[^A-Za-z0-9]', '', _parts(seed.case.setup).name.split()[0])}",
+            test_name=re.sub(r"\W+", "_", failure.where),
+            **more,
+        )
+    text = _in_their_suite(re.sub(_BLOCK, _WITHOUT_GPU, text), engine)
+    head, quotes, rest = text[3:].partition('"""')
+    text = '"""' + "\n".join(textwrap.fill(line, 88) for line in head.strip().splitlines()) + "\n" + quotes + rest
+    return in_style(text.replace("$modules", "\n".join(f"import {module}" for module in _modules(text))))
+
+
+def helper() -> str:
+    """The file of sglang, HELPER, that tests for its CPU suite share."""
+    return in_style(_joined("helper"))
+
+
+def host() -> str:
+    """A sitecustomize with which a host is as sglang's CPU runners are."""
+    return _joined("host")
 
 
 def _refuse(name: str) -> None:
@@ -139,10 +158,9 @@ def _of_one_function(name: str, head: str, seed: Seed, failure: Wanted, releases
     text = raw if "CPU" in more["where"] else re.sub(_STANDINS, "", raw)
     text = re.sub(r"\n{3,}", "\n\n", text)
     compile(text.replace("$modules", ""), "repro.py", "exec")
-    lines = _IN_ONE_LINE.format(", ".join(_modules(text)))
     if head == "test_head":
-        lines = "\n".join(f"import {module}" for module in _modules(text))
-    return text.replace("$modules", lines)
+        return text
+    return text.replace("$modules", _IN_ONE_LINE.format(", ".join(_modules(text))))
 
 
 def _modules(text: str) -> list[str]:
@@ -160,7 +178,7 @@ def _without_cpu(text: str) -> str:
     """For a GPU alone."""
     text = re.sub(r"if CPU:  # read when.*\n.*\n", "", text)
     text = re.sub(r"( *)mine = .*\n.*_is_cpu.*\n", "", text)
-    text = text.replace("object if CPU else torch.cuda.CUDAGraph", "torch.cuda.CUDAGraph")
+    text = text.replace(" and not CPU]", "]").replace("object if CPU else torch.cuda.CUDAGraph", "torch.cuda.CUDAGraph")
     return text.replace("None if CPU else super", "super")
 
 

@@ -24,10 +24,10 @@ from oracles.catalogue import judge_all, overall
 from repro.__main__ import options_of
 from repro.cases.case import Target
 from repro.commands.bisect import wanted_of
-from repro.commands.script import FAILED, PASSED, sides_of
+from repro.commands.script import FAILED, PASSED, sides_of, with_helper
 from repro.upstream.fixes import SEEDS
 from repro.upstream.rig import Rig
-from repro.upstream.script import can_show, script, upstream_test
+from repro.upstream.script import can_show, host, script, upstream_test
 from runners.processes.rig import rig
 from tests.tools.upstream_check import failing, stored
 
@@ -148,7 +148,8 @@ def often(name: str, hosts: Hosts, used: Rig, tries: int, exported: bool) -> boo
         for side, code, says in ((sides.buggy, 1, way.shows), (sides.clean, 0, way.passes)):
             if side is None:
                 continue
-            ends = [hosts.code(text, side, way) for _ in range(tries)]
+            there = with_helper(used, side) if exported else side
+            ends = [hosts.code(f"{host()}\n{text}" if exported else text, there, way) for _ in range(tries)]
             wrong = [end for end in ends if end[0] != code or not re.search(says, end[1], re.MULTILINE)]
             is_right = is_right and not wrong
             does = "shows the bug" if code else "passes"

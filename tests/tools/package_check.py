@@ -8,6 +8,7 @@ may.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Target
+from repro.upstream.script import HELPER, host
 from runners.processes.rig import rig
 from runners.targets.environments import sglang_path
 
@@ -27,26 +29,33 @@ _FILES = {"Reproducer": "repro.py", "Candidate patch": "candidate.diff", "Test":
 
 
 def files_of(issue: str) -> Mapping[str, str]:
-    """The files that the text holds, by their names in _FILES. KeyError if a section is missing."""
+    """The files that the text holds, by their names in _FILES, and that which a test shares with others. KeyError if a
+    section is missing."""
     sections = dict(_BLOCK.findall(issue))
-    found = {}
+    texts: dict[str, str] = {}
     for heading, name in _FILES.items():
-        match = _CODE.search(sections[heading])
-        if match is None:
+        codes = _CODE.findall(sections[heading])
+        if not codes:
             raise KeyError(heading)
-        found[name] = match.group(1)
-    return found
+        texts |= dict(zip((name, HELPER), codes, strict=False))
+    return texts
 
 
-def patched(source: Path, patch: Path, folder: Path) -> Path:
-    """An import path with this patch: a copy of sglang's Python files in the folder, laid out as its repository."""
+def copied(source: Path, folder: Path) -> Path:
+    """An import path with a copy of sglang's Python files, laid out as its repository."""
     copy = folder / "python" / "sglang"
     shutil.copytree(source / "sglang", copy, ignore=shutil.ignore_patterns("__pycache__"))
-    subprocess.run(["git", "apply", "--unsafe-paths", "--directory", str(folder), str(patch)], check=True, cwd=folder)
     for other in source.iterdir():
         if other.name != "sglang":
             (folder / "python" / other.name).symlink_to(other)
     return folder / "python"
+
+
+def patched(source: Path, patch: Path, folder: Path) -> Path:
+    """The same with this patch."""
+    path = copied(source, folder)
+    subprocess.run(["git", "apply", "--unsafe-paths", "--directory", str(folder), str(patch)], check=True, cwd=folder)
+    return path
 
 
 def runs(issue: Path, target: Target) -> Iterator[tuple[str, str, int, int]]:
@@ -55,12 +64,17 @@ def runs(issue: Path, target: Target) -> Iterator[tuple[str, str, int, int]]:
     interpreter, environment = alone(target)
     with tempfile.TemporaryDirectory(prefix="package-") as name:
         folder = Path(name)
-        for file, text in files_of(issue.read_text()).items():
+        texts = dict(files_of(issue.read_text()))
+        shared = texts.pop(HELPER, "")
+        for file, text in {**texts, **({"sitecustomize.py": host()} if shared else {})}.items():
             (folder / file).write_text(text)
         source = sglang_path(target)
+        published = copied(source, folder / "published")
         changed = patched(source, folder / "candidate.diff", folder / "patched")
-        for side, path, wanted in (("as published", source, 1), ("with the patch", changed, 0)):
-            there = environment["PYTHONPATH"].replace(str(source), str(path))
+        for path in (published, changed):
+            (path / HELPER).write_text(shared)
+        for side, path, wanted in (("as published", published, 1), ("with the patch", changed, 0)):
+            there = os.pathsep.join([str(folder), environment["PYTHONPATH"].replace(str(source), str(path))])
             for what, command in (
                 ("reproducer", ["repro.py", *(["--cpu"] if target.engine == "emulated" else [])]),
                 ("test by Python", ["test_it.py"]),
