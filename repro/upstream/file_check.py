@@ -71,7 +71,7 @@ def check(
 
 
 def _processor_seconds() -> float:
-    """Those of all processes that have been waited for: other work on the host does not count."""
+    """The seconds of all processes that have been waited for: other work on the host does not count."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

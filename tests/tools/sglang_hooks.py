@@ -30,7 +30,7 @@ _FORMATTERS = {
 
 
 def complaints(tree: Path, tests: Sequence[Path]) -> Iterator[str]:
-    """What the hooks say, by name. OSError if the tree lacks the scripts."""
+    """The complaints of the hooks, by name. OSError if the tree lacks the scripts."""
     with temporary_folder("eagleeye-hooks-") as folder:
         for part in _NEEDED:
             shutil.copytree(tree / part, folder / part)
