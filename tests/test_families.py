@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +23,8 @@ LATENT = FAMILY_FACTS[DEEPSEEK]
 PAIRS = [
     (name, runner, backend)
     for name, facts in FAMILY_FACTS.items()
-    for runner, backend in itertools.product(facts.runners, facts.backends)
+    for runner, backends in facts.backends.items()
+    for backend in backends
 ]
 
 

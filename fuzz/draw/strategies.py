@@ -24,7 +24,7 @@ from repro.cases.case import (
     accepted_max,
     seq_len_max,
 )
-from repro.cases.families import FamilyFacts, facts_of, families
+from repro.cases.families import FAMILY_FACTS, FamilyFacts, facts_of, families
 from repro.cases.options import KV_DTYPE_ABOVE, OPTION, PAGE_SIZES
 from repro.cases.runner_facts import LATENT, RUNNER_FACTS, RunnerFacts
 from repro.cases.setup import SPARE_POSITIONS, overhang_max
@@ -78,6 +78,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     rejecting = "rejection" in swarm.options and domain.rejects
     adapting = "adaptive" in swarm.options and domain.adapts
     in_chains = rejecting or adapting or not (swarm.branching and domain.speculative and domain.branches)
+    in_chains |= any(backend in FAMILY_FACTS[name].chains for name in _families(runner, backend, swarm))
     steps_max = min(size.num_steps, domain.num_steps_max) if domain.speculative else 1
     topk = draw(st.integers(2, size.topk)) if domain.trees or not in_chains else 1
     num_steps, draft_tokens = _tree(draw, topk, _steps(swarm, domain.num_steps_min, steps_max), size)
@@ -146,9 +147,15 @@ def _tree(draw: st.DrawFn, topk: int, steps: tuple[int, int], size: Size) -> tup
 def _drafter(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> tuple[str, str, FamilyFacts]:
     """The algorithm, the family of models, and the facts of both."""
     algorithm = swarm.algorithm or draw(st.sampled_from(_algorithms(RUNNER_FACTS[runner], backend)))
-    family = draw(st.sampled_from(families(runner, backend) or ("",))) if "family" in swarm.options else ""
+    names = _families(runner, backend, swarm)
+    family = draw(st.sampled_from(names)) if names else ""
     facts = facts_of(family, algorithm)
     return algorithm if algorithm in facts.algorithms else facts.algorithms[0], family, facts
+
+
+def _families(runner: str, backend: str, swarm: Swarm) -> tuple[str, ...]:
+    """The families that the swarm's setups may name."""
+    return families(runner, backend) if "family" in swarm.options else ()
 
 
 def _values(name: str) -> st.SearchStrategy[Any]:

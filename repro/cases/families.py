@@ -6,10 +6,9 @@ A setup's family says what attention keeps of a token and how layers are made; i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from repro.cases.backend_facts import BACKEND_FACTS
-from repro.cases.runner_facts import ALL_ALGORITHMS, LATENT, RUNNER_FACTS
+from repro.cases.runner_facts import ALL_ALGORITHMS, LATENT
 from repro.cases.setup import Setup
 
 DEEPSEEK = "deepseek_v3"
@@ -17,28 +16,34 @@ DEEPSEEK = "deepseek_v3"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyFacts:
-    """One row of FAMILY_FACTS. what: in words. runners, backends, algorithms: those that a setup may name it with.
-    latent: whether a token's keys and values are one latent vector. hidden_sizes, dtypes: those that are drawn; where
-    empty, all that other models draw."""
+    """One row of FAMILY_FACTS. what: in words. backends: those with which each runner is driven; of all runners and
+    backends where empty. chains: backends over which it drafts with topk 1 only. algorithms: those that a setup may
+    name it with. latent: whether a token's keys and values are one latent vector. hidden_sizes, dtypes: those that are
+    drawn; where empty, all that other models draw."""
 
     what: str
-    runners: tuple[str, ...]
-    backends: tuple[str, ...]
-    algorithms: tuple[str, ...]
+    backends: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    chains: frozenset[str] = frozenset()
+    algorithms: tuple[str, ...] = ALL_ALGORITHMS
     latent: bool = False
     hidden_sizes: tuple[int, ...] = ()
     dtypes: tuple[str, ...] = ()
 
 
-_LLAMA = FamilyFacts(
-    what="Llama", runners=tuple(RUNNER_FACTS), backends=tuple(BACKEND_FACTS), algorithms=ALL_ALGORITHMS
-)
+_LLAMA = FamilyFacts(what="Llama")
 # The families that a setup may name.
 FAMILY_FACTS: Mapping[str, FamilyFacts] = {
     DEEPSEEK: FamilyFacts(
         what="DeepSeek-V3, Kimi-K2: latent attention (MLA), and their next-token layer as the draft model",
-        runners=("decode", "verify", "draft", "draft_extend"),
-        backends=("triton", "fa3"),
+        backends={
+            "decode": ("triton", "flashinfer", "fa3"),
+            "verify": ("triton", "flashinfer", "fa3"),
+            "draft": ("triton", "flashinfer", "fa3"),
+            # sglang's flashinfer backend for latent attention makes no graph of that mode.
+            "draft_extend": ("triton", "fa3"),
+        },
+        # It refuses more than one branch, and so does every server that verifies over it.
+        chains=frozenset({"flashinfer"}),
         algorithms=("EAGLE", "NEXTN"),
         latent=True,
         # Sizes that sglang's kernel in front of the draft's layer takes on a GPU (fused_eh_norm, since 0.5.15.post1:
@@ -65,7 +70,7 @@ def is_latent(setup: Setup) -> bool:
 
 def families(runner: str, backend: str) -> tuple[str, ...]:
     """The families that a setup of this runner and backend may name."""
-    return tuple(name for name, facts in FAMILY_FACTS.items() if runner in facts.runners and backend in facts.backends)
+    return tuple(name for name, facts in FAMILY_FACTS.items() if backend in facts.backends.get(runner, ()))
 
 
 def fitted(setup: Setup) -> Setup:

@@ -53,6 +53,7 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
         device = kwargs.get("device")
         if device is not None and _is_cuda(device):
             kwargs["device"] = "cpu"
+        kwargs.pop("pin_memory", None)  # for copies to a device
         return function(*args, **kwargs)
 
     return made

@@ -76,7 +76,7 @@ def prepare(release: str, device: str) -> None:
     importlib.import_module("sglang.srt.managers.tp_worker")
     importlib.import_module("sglang.srt.models.registry")
     if device == "cpu":
-        flashinfer.load_backend()
+        flashinfer.load_backends()
         fa3.load_backend()
     else:
         machine.remember(importlib.import_module("sglang.srt.utils.common"))

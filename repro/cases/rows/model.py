@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from repro.cases.backend_facts import BackendFacts
-from repro.cases.families import FAMILY_FACTS, families
+from repro.cases.families import FAMILY_FACTS, families, family_facts
 from repro.cases.option import TARGET, Need, Option, without_latent
 from repro.cases.rows.bounds import CONTEXT_MAX
 from repro.cases.runner_facts import RunnerFacts
@@ -129,8 +129,12 @@ ROWS: tuple[Option, ...] = (
                 "the {s.runner} runner over {s.backend} has no {s.family} models",
             ),
             Need(
-                lambda s, r, b: s.family not in FAMILY_FACTS or s.algorithm in FAMILY_FACTS[s.family].algorithms,
+                lambda s, r, b: s.algorithm in family_facts(s).algorithms,
                 "the {s.algorithm} algorithm has no {s.family} models",
+            ),
+            Need(
+                lambda s, r, b: s.topk == 1 or s.backend not in family_facts(s).chains,
+                "{s.family} models over {s.backend} have topk 1 only",
             ),
         ),
         drawn=tuple(FAMILY_FACTS),

@@ -1,4 +1,4 @@
-"""Stands in for the part of flashinfer that sglang's backend of that name uses: the same wrappers, on CPU tensors.
+"""Stands in for the part of flashinfer that sglang's two backends of that name use: the same wrappers, on CPU tensors.
 
 Signatures and buffers are those of flashinfer 0.6.12. A plan checks and copies what flashinfer's does, but makes no
 schedule: one that is out of date does not show.
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 from runners.engines.standins.flashinfer_decode import BatchDecodeWithPagedKVCacheWrapper, fast_decode_plan
 from runners.engines.standins.flashinfer_kernels import merge_state
+from runners.engines.standins.flashinfer_mla import BatchMLAPagedAttentionWrapper
 from runners.engines.standins.flashinfer_prefill import (
     BatchPrefillWithPagedKVCacheWrapper,
     BatchPrefillWithRaggedKVCacheWrapper,
@@ -23,6 +24,7 @@ from runners.engines.standins.flashinfer_prefill import (
 EXPORTS = {
     "flashinfer": {
         "BatchDecodeWithPagedKVCacheWrapper": BatchDecodeWithPagedKVCacheWrapper,
+        "BatchMLAPagedAttentionWrapper": BatchMLAPagedAttentionWrapper,
         "BatchPrefillWithPagedKVCacheWrapper": BatchPrefillWithPagedKVCacheWrapper,
         "BatchPrefillWithRaggedKVCacheWrapper": BatchPrefillWithRaggedKVCacheWrapper,
         "fast_decode_plan": fast_decode_plan,

@@ -1,4 +1,4 @@
-"""sglang's flashinfer backend on a machine without flashinfer: its module, imported over the stand-in wrappers."""
+"""sglang's flashinfer backends on a machine without flashinfer: their modules, imported over the stand-in wrappers."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from typing import Any
 
 from runners.engines.standins import flashinfer
 
-BACKEND = "sglang.srt.layers.attention.flashinfer_backend"
+BACKENDS = tuple(f"sglang.srt.layers.attention.{name}_backend" for name in ("flashinfer", "flashinfer_mla"))
 
 
-def load_backend() -> None:
-    """Import the module as if flashinfer were there, again where it came with others (since 0.5.23). The rest of
+def load_backends() -> None:
+    """Import the modules as if flashinfer were there, again where they came with others (since 0.5.23). The rest of
     sglang sees no flashinfer: it would ask for more."""
     utils: Any = importlib.import_module("sglang.srt.utils")
     is_available = utils.is_flashinfer_available
     utils.is_flashinfer_available = lambda: True
-    loaded = sys.modules.get(BACKEND)
     try:
         with flashinfer.importable():
-            if loaded is None:
-                importlib.import_module(BACKEND)
-            else:
-                _again(loaded)
+            for name in BACKENDS:
+                if name in sys.modules:
+                    _again(sys.modules[name])
+                else:
+                    importlib.import_module(name)
     finally:
         utils.is_flashinfer_available = is_available
 
 
 def _again(module: ModuleType) -> None:
     """Import it anew, and give those who have taken its classes the new ones."""
-    before = {name: value for name, value in vars(module).items() if getattr(value, "__module__", "") == BACKEND}
+    own_name = module.__name__
+    before = {name: value for name, value in vars(module).items() if getattr(value, "__module__", "") == own_name}
     importlib.reload(module)
     for name, other in list(sys.modules.items()):
         if name.startswith("sglang."):

@@ -11,7 +11,7 @@ import torch
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints
 from repro.cases.payload import integers_each
-from runners.releases.backends import fa3, fa3_metadata
+from runners.releases.backends import fa3, fa3_metadata, flashinfer_mla
 from runners.releases.live import Family, Given, Live
 from runners.releases.options import algorithms
 from runners.releases.options.sliding import any_cache, as_full
@@ -113,6 +113,8 @@ def metadata(live: Live, runner: Any, bs: int, batch: Given) -> Mapping[str, tor
         return fa3_metadata.metadata(
             fa3.calls.of(bs, bs), queries=bs, each=1, used=used, page_size=own_pages(live.setup)
         )
+    if flashinfer_mla.is_used(live.setup):
+        return flashinfer_mla.metadata([backend(live).decode_cuda_graph_metadata[bs]], used)
     return {
         "kv_indptr": only(backend(live).kv_indptr)[None],
         "kv_indices": only(backend(live).cuda_graph_kv_indices)[None, :used],

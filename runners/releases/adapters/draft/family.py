@@ -12,7 +12,7 @@ import torch
 from repro.cases.case import Request, Setup
 from repro.cases.layout import Ints, draft_positions
 from repro.cases.payload import floats_each, integers_each
-from runners.releases.backends import fa3, fa3_metadata
+from runners.releases.backends import fa3, fa3_metadata, flashinfer_mla
 from runners.releases.live import Family, Given, Live
 from runners.releases.options import algorithms, mrope, rejection
 from runners.releases.options.sliding import any_cache
@@ -79,6 +79,9 @@ def metadata(live: Live, runner: Any, bs: int, batch: Given) -> Mapping[str, tor
     if setup.backend == "fa3":
         queries = bs * setup.topk
         return fa3_metadata.metadata(fa3.calls.of(queries, bs), queries=queries, each=1, used=used)
+    if flashinfer_mla.is_used(setup):
+        wrappers = [each.decode_cuda_graph_metadata[bs] for each in backend(live).attn_backends[: setup.num_steps - 1]]
+        return flashinfer_mla.metadata(wrappers, used)
     return {"kv_indptr": backend(live).kv_indptr, "kv_indices": backend(live).cuda_graph_kv_indices[:, :used]}
 
 

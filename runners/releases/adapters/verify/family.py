@@ -14,7 +14,7 @@ from repro.cases.layout import Ints
 from repro.cases.payload import integers_each
 from runners.releases.adapters.decode import family as decode
 from runners.releases.adapters.draft import family as draft
-from runners.releases.backends import fa3, fa3_metadata
+from runners.releases.backends import fa3, fa3_metadata, flashinfer_mla
 from runners.releases.forward_pass import verify_spelling
 from runners.releases.live import Family, Given, Live
 from runners.releases.options import algorithms
@@ -64,9 +64,12 @@ def metadata(live: Live, runner: Any, bs: int, batch: Given) -> Mapping[str, tor
     """The metadata: of kv_indices and custom_mask, which are as long as the context allows, as much as this batch can
     use."""
     setup, backend = live.setup, decode.backend(live)
+    lengths = int(batch["seq_lens"].sum())
+    if flashinfer_mla.is_used(setup):
+        used = lengths + (len(batch["seq_lens"]) + setup.max_bs) * (1 + setup.num_draft_tokens)
+        return flashinfer_mla.metadata([backend.prefill_cuda_graph_metadata[bs]], used)
     if setup.backend == "flashinfer":
         return flashinfer_metadata(live, batch)
-    lengths = int(batch["seq_lens"].sum())
     if setup.backend == "fa3":
         each = setup.num_draft_tokens
         used = lengths + setup.max_bs * (1 + each)
