@@ -20,6 +20,8 @@ PROJECT = Path(__file__).resolve().parent.parent
 
 def test_the_page_is_what_the_command_prints() -> None:
     assert (PROJECT / "docs/traces.md").read_text() == page(), "python -m repro paths > docs/traces.md"
+    of_rounds = (PROJECT / "docs/traces-of-rounds.md").read_text()
+    assert of_rounds == page(rounds=True), "python -m repro paths --rounds > docs/traces-of-rounds.md"
 
 
 def test_each_path_has_one_row() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fuzz.draw.rounds import round_cases
-from oracles import leaks, progress, text
+from oracles import leaks, logits, progress, rounds, text
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case, Request, Setup, Step, Target, problems, seq_len_max
 from repro.cases.codec import Seed, digest, dumps, loads
@@ -21,8 +21,7 @@ from repro.shrinking.shrink import shrink
 from repro.traces.finding import Status
 from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
 from runners.processes.pool import Pool
-from tests.builders.only_verdict import only, wheres
-from tests.builders.planted import planted
+from tests.builders.only_verdict import only
 
 TARGET = Target(NEWEST, "emulated")
 CHAIN = Setup(runner="round", topk=1, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2, 4), slots=4)
@@ -50,6 +49,7 @@ def served(**changes: object) -> Trace:
         "served.best": [[FIRST, SECOND, THIRD]],
         "served.behind": [[0.0, 0.0, 0.0]],
         "served.noise": [1e-6],
+        "served.off": [[np.nan, 1e-6, 2e-6]],
         "holdings.free KV slots": [40, 40, 40],
         "holdings.evictable KV slots": [0, 0, 0],
         "holdings.different free pages": [10, 10, 10],
@@ -88,6 +88,68 @@ def test_a_request_that_never_ends_is_a_failure() -> None:
     assert only(progress.judge, SMALL, served(**{"served.ended": [2]})).where == progress.ABORTED
     assert only(text.judge, SMALL, served(**{"served.ended": [2]})).status is Status.UNKNOWN
     assert only(progress.judge, SMALL, Trace(ended=End(how=Termination.DONE))).status is Status.UNKNOWN
+
+
+def test_logits_are_the_targets_within_rounding() -> None:
+    assert only(logits.judge, SMALL, served()).status is Status.PASS
+    wrong = only(logits.judge, SMALL, served(**{"served.off": [[np.nan, 1e-6, 1.1e-5]]}))
+    assert (wrong.status, wrong.where) == (Status.FAIL, logits.OFF)
+    assert wrong.cell and wrong.cell.column == THIRD - FIRST
+    unseen = {"served.off": [[np.nan, np.nan, np.nan]]}
+    assert only(logits.judge, SMALL, served(**unseen)).status is Status.UNKNOWN
+
+
+def rounds_of(path: str, **changes: object) -> tuple[RecordedArray, ...]:
+    """Two rounds of one request."""
+    arrays: dict[str, object] = {
+        "requests": [0],
+        "drafted": [[5, 6, 7, 8]],
+        "logits": [[0.5, 1.5, 2.5, 3.5]],
+        "accepted": [2],
+        "hidden_states": [[1.0, 2.0]],
+        "draft_k0": [[1.0, 0.0]],
+    }
+    return tuple(
+        RecordedArray(step=number, path=path, name=name, array=np.asarray(values))
+        for number, altered in enumerate(({}, changes))
+        for name, values in (arrays | altered).items()
+    )
+
+
+def by_both(*nudged: tuple[RecordedArray, ...], **changes: object) -> Trace:
+    """changes: of what the second round by graph gave."""
+    seen = (rounds_of("round_graph", **changes), rounds_of("round_eager"), *nudged)
+    return Trace(ended=End(how=Termination.DONE), seen=tuple(array for each in seen for array in each))
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"drafted": [[5, 6, 7, 9]], "accepted": [1]}, "draft drafted"),
+        ({"accepted": [1], "hidden_states": [[1.0, 9.0]]}, "verify accepted"),
+        ({"hidden_states": [[1.0, 2.001]]}, "draft_extend hidden_states"),
+        ({"hidden_states": [[1.0, np.nan]]}, "draft_extend hidden_states"),
+        ({"draft_k0": [[1.1, 0.0]]}, "KV rows of the draft"),
+        ({"requests": [0, 1]}, "schedule requests"),
+    ],
+)
+def test_the_first_difference_without_graphs_is_named(changes: dict[str, object], where: str) -> None:
+    verdict = only(rounds.judge, SMALL, by_both(**changes))
+    assert (verdict.status, verdict.where) == (Status.FAIL, where)
+    assert verdict.cell and verdict.cell.step == 1
+
+
+def test_rounding_is_no_difference() -> None:
+    assert only(rounds.judge, SMALL, by_both()).status is Status.PASS
+    assert only(rounds.judge, SMALL, by_both(hidden_states=[[1.0, 2.00001]])).status is Status.PASS
+    drafted = {"drafted": [[5, 6, 7, 9]]}
+    turned = rounds_of("round_nudged_up", **drafted)
+    verdict = only(rounds.judge, SMALL, by_both(turned, rounds_of("round_nudged_down"), **drafted))
+    assert (verdict.status, verdict.where) == (Status.UNKNOWN, rounds.TIES)
+    sure = only(rounds.judge, SMALL, by_both(rounds_of("round_nudged_up"), rounds_of("round_nudged_down"), **drafted))
+    assert sure.status is Status.FAIL
+    alone = Trace(ended=End(how=Termination.DONE), seen=rounds_of("round_graph"))
+    assert only(rounds.judge, SMALL, alone).status is Status.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -188,31 +250,3 @@ def test_texts_are_the_same_for_every_way_of_drafting(pool: Pool) -> None:
     assert all(texts(trace) == texts(traces[0]) for trace in traces)
     iterations = [int(trace.facts["iterations"]) for trace in traces]
     assert iterations[1] > iterations[0] + 8, "drafts that disagree are accepted as often"
-
-
-COMMON = "sglang/srt/speculative/eagle_worker_common.py"
-TREE_PLANTS = {
-    "the KV rows of an accepted path are not moved": (
-        COMMON,
-        "_finalize_accept_tree_path",
-        "batch, accept_index, accept_lens - 1, token_to_kv_pool_allocator\n    )",
-        "batch, accept_index, (accept_lens - 1) * 0, token_to_kv_pool_allocator\n    )",
-    ),
-    "the tokens of an accepted path are not compacted": (
-        COMMON,
-        "_compact_accept_to_front",
-        "gathered = x[safe]",
-        "gathered = x.view(bs, nd, *x.shape[1:])[:, :s1].reshape(safe.shape[0], *x.shape[1:])",
-    ),
-}
-
-
-@pytest.mark.emulated(NEWEST)
-@pytest.mark.parametrize("plant", TREE_PLANTS)
-def test_a_planted_bug_of_trees_is_seen_by_the_text(plant: str) -> None:
-    case = Case(setup=replace(TREE, disagreement=30), steps=STEPS)
-    with Pool(TARGET, timeout_s=300) as planting:
-        planting.change(planted(TARGET, *TREE_PLANTS[plant]))
-        trace = planting.run(case)
-    assert trace.ended.how is Termination.DONE, trace.ended
-    assert wheres(judge_all(case, trace)).get("text") == {text.TOKEN}

@@ -16,7 +16,8 @@ from repro.traces.paths_page import page
 
 
 def add_parser(commands: Commands) -> None:
-    commands.add_parser("paths", help="what a session records, as docs/traces.md has it")
+    recorded = commands.add_parser("paths", help="what a session records, as docs/traces.md has it")
+    recorded.add_argument("--rounds", action="store_true", help="what the round runner alone records")
     form = commands.add_parser("schema", help="the JSON Schema of a case, as docs/case.schema.json has it")
     form.add_argument("--table", action="store_true", help="the fields of a setup, as docs/cases.md has them")
     for verb, meaning in (("show", "a case in words"), ("check", "whether these are seeds, and their cases valid")):
@@ -41,7 +42,7 @@ def check(options: argparse.Namespace) -> ExitCode:
 
 
 def paths(options: argparse.Namespace) -> ExitCode:
-    print(page(), end="")
+    print(page(rounds=options.rounds), end="")
     return ExitCode.PASS
 
 

@@ -24,6 +24,7 @@ class When(StrEnum):
     LAST = "in the last step that has requests, if a graph ran it"
     LAUNCH = "in each step, at its first launch of a graph"
     LAUNCHES = "in each step, at each launch of a graph"
+    ROUND = "in each decode round, whose number is the step's"
     PLAN = "in each step, at each call that plans attention's metadata"
 
 
@@ -311,12 +312,30 @@ class Recorded(StrEnum):
         meaning="Tokens and requests when attention runs; planned_*: as many as the metadata in use speaks of, -1 if "
         "it does not say.")
     SERVED = PathRow("served", When.STEP, sessions=OF_ROUNDS,
-        arrays="tokens, best int64 [raw_bs, n]; behind float64 [raw_bs, n]; noise float64, ended int64 [raw_bs]",
-        meaning="Each request's text; the target's in float64, how far the text's tokens lie behind, rounding's "
-        "reach; ended: 2 if aborted.")
+        arrays="tokens, best int64 [raw_bs, n]; behind, off float64 [raw_bs, n]; noise float64, ended int64 [raw_bs]",
+        meaning="Each request's text; the target's in float64, how far the text's tokens lie behind, how far logits "
+        "lie off, rounding's reach; ended: 2 if aborted.")
     HOLDINGS = PathRow("holdings", When.ONCE, sessions=OF_ROUNDS,
         arrays="NAME int64 [3]",
         meaning="What belongs to no request: at the start, when all have ended, after a flush.")
+    ROUND_GRAPH = PathRow("round_graph", When.ROUND, sessions=OF_ROUNDS,
+        arrays="requests, slots, seq_lens, accepted, bonus, new_seq_lens int64 [n]; drafted, retrieve_next_token, "
+        "retrieve_next_sibling, tokens int64 [n, num_draft_tokens]; logits float32 [n, num_draft_tokens]; topk_p, "
+        "topk_index [n, topk]; hidden_states [n, hidden]; WHOSE_KIND float32 [n, context]",
+        meaning="A decode round as the worker hands it on: of what it is, what was drafted, which tokens were "
+        "accepted, what the next draft is given, and of logits and KV rows of each token one number.")
+    ROUND_EAGER = PathRow("round_eager", When.ROUND, sessions=OF_ROUNDS,
+        where="all requests have ended",
+        arrays="as round_graph",
+        meaning="The same rounds on the same workers without graphs.")
+    ROUND_NUDGED_UP = PathRow("round_nudged_up", When.ROUND, sessions=OF_ROUNDS,
+        where="a whole number differs without graphs",
+        arrays="as round_graph",
+        meaning="Once more without graphs, with token embeddings moved up by rounding noise.")
+    ROUND_NUDGED_DOWN = PathRow("round_nudged_down", When.ROUND, sessions=OF_ROUNDS,
+        where="a whole number differs without graphs",
+        arrays="as round_graph",
+        meaning="The same, moved down.")
     # fmt: on
 
 

@@ -1,18 +1,20 @@
-"""Rounds: sglang's scheduler serves the requests of a case by graph; texts, ends and what is left are recorded."""
+"""Rounds: sglang's scheduler serves the requests of a case by graph, and once more without; texts, ends, what is left
+and what each round hands on are recorded."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from repro.cases.case import Case, Setup, Target
 from repro.cases.layout import Ints
-from repro.cases.payload import integers
 from repro.traces.paths import Recorded
 from runners.engines.active import engine
 from runners.engines.staging import StagingBuffer
@@ -20,18 +22,17 @@ from runners.recording.observer import HarnessError, RunCase, Watch
 from runners.releases import catalogue
 from runners.releases.adapters.round import scheduler as serving
 from runners.releases.adapters.round import weights
-from runners.releases.adapters.round.family import EndOfLoop, Wire
+from runners.releases.adapters.round.family import Wire
 from runners.releases.adapters.stood_in import stood_in
-from runners.releases.reference.served import Teacher
+from runners.releases.reference.served import Judged, Teacher
+from runners.sessions.arrivals import Aborting, Clock, name_of, prompt, rows
 from runners.sessions.errors import attributed, sglang_errors
+from runners.sessions.noise import NUDGE
 from runners.sessions.observe.bucket import captured_for
 from runners.sessions.observe.memory import see_memory
+from runners.sessions.rounds import Rounds, apart, off
 
-# Idle iterations behind the last end: the overlap loop is one late, and an idle scheduler checks itself.
-IDLE = 3
-# Iterations that a request may take for each of its tokens, and besides: far more than it needs in a full pool.
-EACH, BESIDES = 4, 64
-NO_TOKEN = -1
+Prompts = Sequence[Sequence[Ints]]
 
 
 def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
@@ -47,7 +48,7 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
         raise HarnessError(f"asked for overlap {setup.overlap}, the scheduler has {scheduler.enable_overlap}")
     engine.Graph.runner_is_captured = True
     weights.fill(*serving.models(scheduler), setup.disagreement / 100)
-    pages = (tensor[: setup.page_size] for tensor in serving.caches(scheduler))
+    pages = (tensor[: setup.page_size] for tensor in serving.caches(scheduler).values())
     engine.pad_into([*pages, scheduler.req_to_token_pool.req_to_token[0]])
     served = Served(scheduler, wire, setup)
 
@@ -55,6 +56,15 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
         served.run(case, watch)
 
     return attributed(run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way through a case. clock: where it ended. launches: of graphs, by runner and bucket."""
+
+    clock: Clock
+    rounds: Rounds
+    launches: Counter[tuple[str, int]]
 
 
 class Served:
@@ -67,52 +77,85 @@ class Served:
         self.at_start = serving.holdings(scheduler)
 
     def run(self, case: Case, watch: Watch) -> None:
-        self._clear()
         prompts = [[prompt(self.setup, r.data, r.seq_len) for r in step.requests] for step in case.steps]
         for number, texts in enumerate(prompts):
             watch.see(number, Recorded.INPUT, "seq_lens", np.array([len(text) for text in texts]))
             watch.see(number, Recorded.INPUT, "prompts", rows(texts))
+        by_graph = self._go(case, prompts, watch, Recorded.ROUND_GRAPH, "graph")
+        self._record(case, prompts, watch, by_graph)
+        left = by_graph.clock.left()
+        if left:
+            self._end_all()
+        self._see_holdings(watch)
+        if not left:
+            self._go_without_graphs(case, prompts, watch, by_graph)
+        tape = StagingBuffer(watch, len(case.steps) - 1)
+        see_memory(tape)
+
+    def _go_without_graphs(self, case: Case, prompts: Prompts, watch: Watch, by_graph: Way) -> None:
+        """Serve the same again, and where a whole number differs as often as it takes to see whether rounding does it:
+        token embeddings are moved by a few units in the last place."""
+        nudge = NUDGE[self.scheduler.tp_worker.model_runner.dtype]
+        for path, factor in (
+            (Recorded.ROUND_EAGER, 1.0),
+            (Recorded.ROUND_NUDGED_UP, 1 + nudge),
+            (Recorded.ROUND_NUDGED_DOWN, 1 - nudge),
+        ):
+            with serving.without_graphs(self.scheduler), self._embeddings_moved(factor):
+                way = self._go(case, prompts, watch, path, "eager")
+            if way.launches:
+                raise HarnessError(f"graphs were launched without any: {dict(way.launches)}")
+            if way.clock.left():
+                self._end_all()
+            with sglang_errors():
+                self.scheduler.flush_cache()
+            if path is Recorded.ROUND_EAGER and not apart(by_graph.rounds.arrays, way.rounds.arrays):
+                return
+
+    def _go(self, case: Case, prompts: Prompts, watch: Watch, path: Recorded, stage: str) -> Way:
+        self._clear()
         clock = Clock(case, prompts, self.wire, watch)
         launches: Counter[tuple[str, int]] = Counter()
         start = time.perf_counter()
-        with sglang_errors(), launching(serving.graphs(self.scheduler), launches):
+        rounds = Rounds(self.scheduler, path, watch)
+        with sglang_errors(), launching(serving.graphs(self.scheduler), launches), rounds:
             serving.run(self.scheduler, self.wire, clock)
-        watch.spent("graph", time.perf_counter() - start)
-        self._record(case, prompts, watch, clock, launches)
-        if clock.left():
-            self._end_all()
-        self._see_holdings(watch)
-        tape = StagingBuffer(watch, len(case.steps) - 1)
-        see_memory(tape)
+        watch.spent(stage, time.perf_counter() - start)
+        return Way(clock=clock, rounds=rounds, launches=launches)
 
     def _clear(self) -> None:
         self.wire.sent.clear()
         engine.memory_seen()
-        for tensor in serving.caches(self.scheduler):
+        for tensor in serving.caches(self.scheduler).values():
             tensor.zero_()
 
-    def _record(
-        self, case: Case, prompts: Sequence[Sequence[Ints]], watch: Watch, clock: Clock, launches: Counter[Any]
-    ) -> None:
+    def _embeddings_moved(self, factor: float) -> AbstractContextManager[None]:
+        """The same in both models, of which the draft may have the target's own."""
+        parameters = (p for model in serving.models(self.scheduler) for p in model.named_parameters())
+        moved = {values.data_ptr(): values.data for name, values in parameters if "embed" in name}
+        return scaled(list(moved.values()), factor) if factor != 1.0 else nullcontext()
+
+    def _record(self, case: Case, prompts: Prompts, watch: Watch, way: Way) -> None:
         start = time.perf_counter()
         tokens, ended = serving.outputs(self.wire.sent)
+        judged = {
+            (number, row): self.teacher.judge(prompts[number][row], text)
+            for number, step in enumerate(case.steps)
+            for row in range(len(step.requests))
+            if (text := tokens.get(name_of(number, row)))
+        }
+        lengths = {name_of(*place): len(prompts[place[0]][place[1]]) for place in judged}
+        distances = off(way.rounds, lengths, {name_of(*place): each.logits for place, each in judged.items()})
         for number, step in enumerate(case.steps):
-            names = [name_of(number, row) for row in range(len(step.requests))]
-            texts = [tokens.get(name, []) for name in names]
-            watch.see(number, Recorded.SERVED, "tokens", rows(texts))
+            places = [(number, row) for row in range(len(step.requests))]
+            names = [name_of(*place) for place in places]
+            watch.see(number, Recorded.SERVED, "tokens", rows([tokens.get(name, []) for name in names]))
             watch.see(number, Recorded.SERVED, "ended", np.array([ended.get(name, 0) for name in names]))
-            judged = [
-                self.teacher.judge(ids, text) if text else None
-                for ids, text in zip(prompts[number], texts, strict=True)
-            ]
-            watch.see(number, Recorded.SERVED, "best", rows([each.best if each else () for each in judged]))
-            behind = rows([each.behind if each else () for each in judged], np.float64)
-            watch.see(number, Recorded.SERVED, "behind", behind)
-            noise = np.array([each.noise if each else 0.0 for each in judged])
-            watch.see(number, Recorded.SERVED, "noise", noise)
-        counts = [f"{count} of {name} for {size}" for (name, size), count in sorted(launches.items())]
+            watch.see(number, Recorded.SERVED, "off", rows([distances.get(name, ()) for name in names], np.float64))
+            _see_judged(watch, number, [judged.get(place) for place in places])
+        counts = [f"{count} of {name} for {size}" for (name, size), count in sorted(way.launches.items())]
         watch.fact("launches", ", ".join(counts) or "none")
-        watch.fact("iterations", str(clock.iteration))
+        watch.fact("iterations", str(way.clock.iteration))
         watch.spent("record", time.perf_counter() - start)
 
     def _end_all(self) -> None:
@@ -130,89 +173,29 @@ class Served:
             watch.see(-1, Recorded.HOLDINGS, name, np.array([count, ended[name], flushed[name]]))
 
 
-def name_of(number: int, row: int) -> str:
-    """A request's, by its place in the case."""
-    return f"{number}.{row}"
+def _see_judged(watch: Watch, number: int, judged: Sequence[Judged | None]) -> None:
+    watch.see(number, Recorded.SERVED, "best", rows([each.best if each else () for each in judged]))
+    watch.see(number, Recorded.SERVED, "behind", rows([each.behind if each else () for each in judged], np.float64))
+    watch.see(number, Recorded.SERVED, "noise", np.array([each.noise if each else 0.0 for each in judged]))
 
 
-def prompt(setup: Setup, data: int, length: int) -> Ints:
-    """Token ids, by the request's data."""
-    return integers(data, "prompt", (length,), setup.vocab_size)
-
-
-def rows(lists: Sequence[Any], dtype: Any = np.int64) -> Any:
-    """One row a list, [n, longest], filled up with NO_TOKEN."""
-    table = np.full((len(lists), max(map(len, lists), default=0)), NO_TOKEN, dtype=dtype)
-    for row, values in enumerate(lists):
-        table[row, : len(values)] = values
-    return table
-
-
-@dataclass(slots=True)
-class Clock:
-    """Called at the beginning of each iteration of the event loop. Mutable: it counts them."""
-
-    case: Case
-    prompts: Sequence[Sequence[Ints]]
-    wire: Wire
-    watch: Watch
-    iteration: int = 0
-    idle: int = 0
-    arrived: int = 0  # steps
-    due: int = field(init=False)
-    limit: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        steps = self.case.steps
-        self.due = steps[0].wait
-        tokens = sum(1 + request.further for step in steps for request in step.requests)
-        count = sum(len(step.requests) for step in steps)
-        self.limit = sum(step.wait for step in steps) + EACH * (tokens + count) + BESIDES
-
-    def __call__(self) -> list[Any]:
-        self.idle = self.idle + 1 if not self.left() else 0
-        if self.idle > IDLE or self.iteration >= self.limit:
-            raise EndOfLoop
-        arriving: list[Any] = []
-        while self.arrived < len(self.case.steps) and self.iteration >= self.due:
-            arriving += self._arriving(self.arrived)
-            self.arrived += 1
-            if self.arrived < len(self.case.steps):
-                self.due = self.iteration + self.case.steps[self.arrived].wait
-        self.iteration += 1
-        return arriving
-
-    def left(self) -> int:
-        """The number of requests that have not ended, those that are still to come included."""
-        _, ended = serving.outputs(self.wire.sent)
-        return sum(len(step.requests) for step in self.case.steps) - len(ended)
-
-    def _arriving(self, number: int) -> list[Any]:
-        self.watch.at(number, Recorded.SERVED)
-        requests = enumerate(self.case.steps[number].requests)
-        return [
-            serving.request(name_of(number, row), self.prompts[number][row].tolist(), 1 + request.further)
-            for row, request in requests
-        ]
-
-
-@dataclass(slots=True)
-class Aborting:
-    """The same, to abort all. Mutable."""
-
-    iteration: int = 0
-
-    def __call__(self) -> list[Any]:
-        self.iteration += 1
-        if self.iteration > BESIDES:
-            raise EndOfLoop
-        return [serving.aborting()] if self.iteration == 1 else []
+@contextmanager
+def scaled(tensors: Sequence[torch.Tensor], factor: float) -> Iterator[None]:
+    """While entered, these are so many times what they were."""
+    unmoved = [tensor.clone() for tensor in tensors]
+    for tensor in tensors:
+        tensor.mul_(factor)
+    try:
+        yield
+    finally:
+        for tensor, values in zip(tensors, unmoved, strict=True):
+            tensor.copy_(values)
 
 
 class launching:
     """While entered, launches of these runners' graphs are counted, by runner and bucket."""
 
-    def __init__(self, runners: dict[str, Any], launches: Counter[tuple[str, int]]) -> None:
+    def __init__(self, runners: Mapping[str, Any], launches: Counter[tuple[str, int]]) -> None:
         self._runners, self._launches = runners, launches
 
     def __enter__(self) -> None:

@@ -21,9 +21,11 @@ SAMPLES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """best: the token with the largest logit at each place of a text, [n]. behind: how far the text's own token's logit
-    lies below it, [n]. noise: how far rounding to the model's type moves a logit of this text."""
+    """logits: of the target, float64, [n, vocabulary]. best: the token with the largest one at each place of a text,
+    [n]. behind: how far the text's own token's logit lies below it, [n]. noise: how far rounding to the model's type
+    moves a logit of this text."""
 
+    logits: torch.Tensor
     best: Ints
     behind: npt.NDArray[np.float64]
     noise: float
@@ -44,6 +46,7 @@ class Teacher:
         logits = logits[:, len(prompt) - 1 :]
         exact, chosen = logits[0], torch.tensor(list(text))
         return Judged(
+            logits=exact,
             best=exact.argmax(dim=-1).numpy(),
             behind=(exact.amax(dim=-1) - exact.gather(-1, chosen[:, None])[:, 0]).numpy(),
             noise=float((logits[1:] - exact).abs().amax()),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -105,23 +106,45 @@ def models(scheduler: Any) -> tuple[Any, Any]:
     return scheduler.tp_worker.model_runner.model, draft.draft_runner.model
 
 
-def caches(scheduler: Any) -> list[torch.Tensor]:
-    """The tensors of both models' KV caches."""
+def caches(scheduler: Any) -> dict[str, torch.Tensor]:
+    """The tensors of both models' KV caches, by whose they are."""
     draft = scheduler.draft_worker.draft_worker
-    pools = [runner.token_to_kv_pool for runner in (scheduler.tp_worker.model_runner, draft.draft_runner)]
-    return [tensor for pool in pools for tensor in (*pool.k_buffer, *pool.v_buffer)]
+    named: dict[str, torch.Tensor] = {}
+    for whose, runner in (("target", scheduler.tp_worker.model_runner), ("draft", draft.draft_runner)):
+        for kind in ("k", "v"):
+            buffers = getattr(runner.token_to_kv_pool, f"{kind}_buffer")
+            named |= {f"{whose}_{kind}{layer}": tensor for layer, tensor in enumerate(buffers)}
+    return named
+
+
+def _graph_places(scheduler: Any) -> dict[str, tuple[Any, str]]:
+    """The attributes that hold graph runners, by the path that these are on."""
+    draft, target = scheduler.draft_worker.draft_worker, scheduler.tp_worker.model_runner
+    verifies = next(name for name in ("decode_cuda_graph_runner", "graph_runner") if hasattr(target, name))
+    return {
+        "draft": (draft, "cuda_graph_runner"),
+        "verify": (target, verifies),
+        "draft_extend": (draft, "cuda_graph_runner_for_draft_extend"),
+    }
 
 
 def graphs(scheduler: Any) -> dict[str, Any]:
     """The graph runners by the path that they are on; those that there are not are left out."""
-    draft = scheduler.draft_worker.draft_worker
-    target = scheduler.tp_worker.model_runner
-    runners = {
-        "draft": getattr(draft, "cuda_graph_runner", None),
-        "verify": getattr(target, "decode_cuda_graph_runner", None) or getattr(target, "graph_runner", None),
-        "draft_extend": getattr(draft, "cuda_graph_runner_for_draft_extend", None),
-    }
+    runners = {name: getattr(*place, None) for name, place in _graph_places(scheduler).items()}
     return {name: runner for name, runner in runners.items() if runner is not None}
+
+
+@contextmanager
+def without_graphs(scheduler: Any) -> Iterator[None]:
+    """While entered, the workers run everything as it is, as if they had captured nothing."""
+    runners = [(*place, getattr(*place, None)) for place in _graph_places(scheduler).values()]
+    for owner, name, _ in runners:
+        setattr(owner, name, None)
+    try:
+        yield
+    finally:
+        for owner, name, runner in runners:
+            setattr(owner, name, runner)
 
 
 def holdings(scheduler: Any) -> dict[str, int]:

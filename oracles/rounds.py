@@ -1,0 +1,119 @@
+"""Each round by graph hands on what the same round does without graphs, on the same workers. The first difference is
+named by stage and value: whatever comes behind it is its consequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from oracles.tolerance import NOISE_ULPS_MAX, ulp
+from oracles.trace_index import Record, text
+from repro.cases.case import Case
+from repro.traces.finding import Cell, Status, Verdict
+from repro.traces.paths import Recorded
+from repro.traces.trace import Array, Trace
+
+ORACLE = "rounds"
+TIES, NOTHING = "ties", "no round without graphs"
+COUNT = "number of rounds"
+# The values of a round by the stage that makes them, in the order in which they come about.
+STAGES: Mapping[str, tuple[str, ...]] = {
+    "schedule": ("requests", "slots", "seq_lens"),
+    "draft": ("drafted", "retrieve_next_token", "retrieve_next_sibling"),
+    "verify": ("logits", "accepted", "tokens", "bonus", "new_seq_lens"),
+    "draft_extend": ("topk_p", "topk_index", "hidden_states"),
+}
+KV = "KV rows of the"
+NUDGED = (Recorded.ROUND_NUDGED_UP, Recorded.ROUND_NUDGED_DOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first difference of two ways through the rounds of a case. chosen: it is of whole numbers."""
+
+    where: str
+    cell: Cell
+    chosen: bool = False
+
+
+def judge(case: Case, trace: Trace) -> Verdict:
+    """UNKNOWN where the difference is one of whole numbers, and rounding noise makes as early a one."""
+    record = Record(trace)
+    counts = {path: _count(record, path) for path in (Recorded.ROUND_GRAPH, Recorded.ROUND_EAGER, *NUDGED)}
+    graph, eager = (counts[path] for path in (Recorded.ROUND_GRAPH, Recorded.ROUND_EAGER))
+    if not graph or not eager:
+        detail = f"Nothing was compared: {NOTHING}."
+        return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=NOTHING, detail=detail)
+    first = _first(case, record, Recorded.ROUND_GRAPH, Recorded.ROUND_EAGER)
+    if first is None:
+        return Verdict(oracle=ORACLE, status=Status.PASS)
+    turned = [_first(case, record, path, Recorded.ROUND_EAGER) for path in NUDGED if counts[path]]
+    if first.chosen and any(turn and turn.cell.step <= first.cell.step and turn.chosen for turn in turned):
+        detail = f"From round {first.cell.step} on {first.where} differs; rounding noise turns it over as well."
+        return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=TIES, detail=detail)
+    means = [_accepted(record, path) for path in (Recorded.ROUND_GRAPH, Recorded.ROUND_EAGER)]
+    detail = (
+        f"In round {first.cell.step} {first.where} is {first.cell.got} by graph and {first.cell.want} without, in row "
+        f"{first.cell.row}. {means[0]:.3g} tokens were accepted a round by graph, {means[1]:.3g} without."
+    )
+    return Verdict(oracle=ORACLE, status=Status.FAIL, where=first.where, detail=detail, cell=first.cell)
+
+
+def _count(record: Record, path: Recorded) -> int:
+    """The number of rounds of a way."""
+    return next(number for number in range(1 << 30) if not record.path(number, path))
+
+
+def _accepted(record: Record, path: Recorded) -> float:
+    """Tokens that a request is given in a round, on average."""
+    rounds = [record.path(number, path).get("accepted", np.empty(0)) for number in range(_count(record, path))]
+    return float(np.concatenate(rounds).mean())
+
+
+def _first(case: Case, record: Record, path: Recorded, against: Recorded) -> Difference | None:
+    ends = _count(record, path), _count(record, against)
+    for number in range(min(ends)):
+        values, expected = record.path(number, path), record.path(number, against)
+        for where, name in _ordered(expected):
+            got = values.get(name)
+            differs = None if got is None else _differs(number, name, got, expected[name], case)
+            if differs:
+                return Difference(where, differs, chosen=expected[name].dtype.kind != "f")
+    if ends[0] != ends[1]:
+        cell = Cell(step=min(ends), buffer=COUNT, row=0, column=0, got=str(ends[0]), want=str(ends[1]))
+        return Difference(COUNT, cell, chosen=True)
+    return None
+
+
+def _ordered(values: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
+    """Each value's place in words, and its name."""
+    staged = [name for names in STAGES.values() for name in names]
+    yield from ((f"{stage} {name}", name) for stage, names in STAGES.items() for name in names if name in values)
+    yield from ((f"{KV} {name.partition('_')[0]}", name) for name in sorted(values) if name not in staged)
+
+
+def _differs(number: int, name: str, got: Array, want: Array, case: Case) -> Cell | None:
+    """The first cell in which they differ by more than rounding can make of the largest value."""
+    if got.shape != want.shape:
+        shapes = f"shape {got.shape}", f"shape {want.shape}"
+        return Cell(step=number, buffer=name, row=-1, column=-1, got=shapes[0], want=shapes[1])
+    if want.dtype.kind == "f":
+        scale = float(np.nanmax(np.abs(want), initial=0.0))
+        allowed = NOISE_ULPS_MAX * ulp(scale, case.setup.dtype)
+        apart = ~np.isclose(got, want, rtol=0.0, atol=allowed, equal_nan=True)
+    else:
+        apart = got != want
+    if not apart.any():
+        return None
+    flat = int(np.argmax(apart.reshape(-1)))
+    columns = got.size // got.shape[0]
+    return Cell(
+        step=number,
+        buffer=name,
+        row=flat // columns,
+        column=flat % columns,
+        got=text(got.reshape(-1)[flat]),
+        want=text(want.reshape(-1)[flat]),
+    )

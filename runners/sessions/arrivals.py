@@ -1,0 +1,102 @@
+"""The requests of a case as they arrive: its clock, which an event loop asks at the beginning of each iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from repro.cases.case import Case, Setup
+from repro.cases.layout import Ints
+from repro.cases.payload import integers
+from repro.traces.paths import Recorded
+from runners.recording.observer import Watch
+from runners.releases.adapters.round import scheduler as serving
+from runners.releases.adapters.round.family import EndOfLoop, Wire
+
+# Idle iterations behind the last end: the overlap loop is one late, and an idle scheduler checks itself.
+IDLE = 3
+# Iterations that a request may take for each of its tokens, and besides: far more than it needs in a full pool.
+EACH, BESIDES = 4, 64
+NO_TOKEN = -1
+
+
+def name_of(number: int, row: int) -> str:
+    """A request's, by its place in the case."""
+    return f"{number}.{row}"
+
+
+def prompt(setup: Setup, data: int, length: int) -> Ints:
+    """Token ids, by the request's data."""
+    return integers(data, "prompt", (length,), setup.vocab_size)
+
+
+def rows(lists: Sequence[Any], dtype: Any = np.int64) -> Any:
+    """One row a list, [n, longest], filled up with NO_TOKEN."""
+    table = np.full((len(lists), max(map(len, lists), default=0)), NO_TOKEN, dtype=dtype)
+    for row, values in enumerate(lists):
+        table[row, : len(values)] = values
+    return table
+
+
+@dataclass(slots=True)
+class Clock:
+    """Called at the beginning of each iteration of the event loop. Mutable: it counts them."""
+
+    case: Case
+    prompts: Sequence[Sequence[Ints]]
+    wire: Wire
+    watch: Watch
+    iteration: int = 0
+    idle: int = 0
+    arrived: int = 0  # steps
+    due: int = field(init=False)
+    limit: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        steps = self.case.steps
+        self.due = steps[0].wait
+        tokens = sum(1 + request.further for step in steps for request in step.requests)
+        count = sum(len(step.requests) for step in steps)
+        self.limit = sum(step.wait for step in steps) + EACH * (tokens + count) + BESIDES
+
+    def __call__(self) -> list[Any]:
+        self.idle = self.idle + 1 if not self.left() else 0
+        if self.idle > IDLE or self.iteration >= self.limit:
+            raise EndOfLoop
+        arriving: list[Any] = []
+        while self.arrived < len(self.case.steps) and self.iteration >= self.due:
+            arriving += self._arriving(self.arrived)
+            self.arrived += 1
+            if self.arrived < len(self.case.steps):
+                self.due = self.iteration + self.case.steps[self.arrived].wait
+        self.iteration += 1
+        return arriving
+
+    def left(self) -> int:
+        """The number of requests that have not ended, those that are still to come included."""
+        _, ended = serving.outputs(self.wire.sent)
+        return sum(len(step.requests) for step in self.case.steps) - len(ended)
+
+    def _arriving(self, number: int) -> list[Any]:
+        self.watch.at(number, Recorded.SERVED)
+        requests = enumerate(self.case.steps[number].requests)
+        return [
+            serving.request(name_of(number, row), self.prompts[number][row].tolist(), 1 + request.further)
+            for row, request in requests
+        ]
+
+
+@dataclass(slots=True)
+class Aborting:
+    """The same, to abort all. Mutable."""
+
+    iteration: int = 0
+
+    def __call__(self) -> list[Any]:
+        self.iteration += 1
+        if self.iteration > BESIDES:
+            raise EndOfLoop
+        return [serving.aborting()] if self.iteration == 1 else []

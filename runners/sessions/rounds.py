@@ -1,0 +1,186 @@
+"""The rounds of a scheduler's worker, recorded as it hands them on: what was drafted, accepted and given to the next
+draft, and what the KV caches hold for its requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+
+from repro.cases.payload import floats
+from repro.traces.paths import Recorded
+from repro.traces.trace import Array
+from runners.engines.staging import StagingBuffer
+from runners.recording.observer import Watch
+from runners.releases.adapters.round import scheduler as serving
+
+_DATA = 37  # any constant: one direction onto which all rows are projected
+ROWS = 1000  # more than requests that arrive together
+# The inputs of the next draft, and the tree's links from a node to its first child and to the next one of its parent.
+NEXT = ("topk_p", "topk_index", "hidden_states")
+LINKS = ("retrieve_next_token", "retrieve_next_sibling")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """The target's logits for the tokens of a round's trees, [requests, tokens, vocabulary], and whose they are."""
+
+    number: int
+    rids: tuple[str, ...]
+    logits: torch.Tensor
+
+
+@dataclass(slots=True)
+class Rounds:
+    """Records decode rounds under a path while entered. Mutable: it counts them, and holds what they verified."""
+
+    scheduler: Any
+    path: Recorded
+    watch: Watch
+    count: int = 0
+    verified: list[Verified] = field(default_factory=list)
+    arrays: dict[tuple[int, str], Array] = field(default_factory=dict)  # by round and name, once they have come
+    seen: list[StagingBuffer] = field(default_factory=list)
+    _directions: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def __enter__(self) -> Rounds:
+        worker = self.scheduler.draft_worker
+        generates, verifies = worker.forward_batch_generation, worker.verify
+
+        def generate(batch: Any, *args: Any, **kwargs: Any) -> Any:
+            if batch.forward_mode.is_extend() or batch.forward_mode.is_idle():
+                return generates(batch, *args, **kwargs)
+            slots = self._begin(batch)
+            result = generates(batch, *args, **kwargs)
+            self._end(slots, result)
+            return result
+
+        def verify(batch: Any, *args: Any, **kwargs: Any) -> Any:
+            drafted, rids = batch.spec_info, _names(batch)
+            if rids:
+                self._see_drafted(drafted, len(rids))
+            result = verifies(batch, *args, **kwargs)
+            if rids:
+                self._see_verified(rids, result)
+            return result
+
+        worker.forward_batch_generation, worker.verify = generate, verify
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del self.scheduler.draft_worker.forward_batch_generation, self.scheduler.draft_worker.verify
+        if error is None:
+            for number, staging in enumerate(self.seen):
+                came = staging.flush()
+                self.arrays |= {(number, name): came[path, name] for path, name in came}
+
+    def _begin(self, batch: Any) -> torch.Tensor:
+        self.seen.append(StagingBuffer(self.watch, self.count))
+        self.watch.at(self.count, self.path)
+        self.count += 1
+        self._see("requests", np.array([_number(rid) for rid in _names(batch)]))
+        self._see("slots", batch.req_pool_indices)
+        self._see("seq_lens", batch.seq_lens)
+        self.seen[-1].hold()
+        slots: torch.Tensor = batch.req_pool_indices.clone()
+        return slots
+
+    def _see(self, name: str, value: torch.Tensor | Array, rows: int = 0) -> None:
+        self.seen[-1].see(self.path, name, value, rows=rows)
+
+    def _see_drafted(self, drafted: Any, count: int) -> None:
+        self._see("drafted", drafted.draft_token, rows=count)
+        for name in LINKS:
+            self._see(name, getattr(drafted, name), rows=count)
+        self.seen[-1].hold()
+
+    def _see_verified(self, rids: tuple[str, ...], result: Any) -> None:
+        """Here, as behind draft-extend the memory of the logits is another graph's."""
+        count, logits = len(rids), result.logits_output.next_token_logits
+        accepted = result.accept_lens
+        place = torch.arange(result.next_token_ids.numel() // count, device=accepted.device)
+        tokens = result.next_token_ids.view(count, -1).masked_fill(place >= accepted[:, None], -1)
+        self._see("accepted", accepted)
+        self._see("tokens", tokens)
+        self._see("bonus", result.next_draft_input.bonus_tokens)
+        self._see("logits", self._projected(logits), rows=count)
+        self.seen[-1].hold()
+        self.verified.append(
+            Verified(number=self.count - 1, rids=rids, logits=logits.view(count, -1, logits.shape[1]).clone())
+        )
+
+    def _end(self, slots: torch.Tensor, result: Any) -> None:
+        count = len(slots)
+        self._see("new_seq_lens", result.new_seq_lens)
+        for name in NEXT:
+            value = getattr(result.next_draft_input, name, None)
+            if value is not None:
+                self._see(name, value, rows=count)
+        table = self.scheduler.req_to_token_pool.req_to_token[slots.long()].long()
+        behind = torch.arange(table.shape[1], device=table.device) >= result.new_seq_lens[:, None]
+        for name, cache in serving.caches(self.scheduler).items():
+            rows = self._projected(cache.flatten(1))
+            self._see(name, rows[table].masked_fill(behind, 0.0))
+        self.seen[-1].hold()
+
+    def _projected(self, rows: torch.Tensor) -> torch.Tensor:
+        """One number a row, in which a change of any entry shows."""
+        width = rows.shape[1]
+        if width not in self._directions:
+            self._directions[width] = torch.from_numpy(floats(_DATA, "direction", (width,))).float().to(rows.device)
+        return rows.float() @ self._directions[width]
+
+
+def _names(batch: Any) -> tuple[str, ...]:
+    return tuple(request.rid for request in batch.reqs)
+
+
+def _number(rid: str) -> int:
+    """A request's name as a number."""
+    step, _, row = rid.partition(".")
+    return int(step) * ROWS + int(row)
+
+
+def apart(ones: Mapping[tuple[int, str], Array], others: Mapping[tuple[int, str], Array]) -> bool:
+    """True if two ways through the same rounds differ in a whole number, or in which rounds there were."""
+    if ones.keys() != others.keys():
+        return True
+    return any(value.dtype.kind != "f" and not np.array_equal(value, others[place]) for place, value in ones.items())
+
+
+def off(rounds: Rounds, prompts: Mapping[str, int], exact: Mapping[str, torch.Tensor]) -> dict[str, Array]:
+    """The largest distance of a text's token's logits from those in float64, by request and token; NaN where they were
+    not seen. prompts: their lengths. exact: [tokens, vocabulary]."""
+    distances = {rid: np.full(len(rows), np.nan) for rid, rows in exact.items()}
+    for seen in rounds.verified:
+        values = {name: rounds.arrays[seen.number, name] for name in ("drafted", *LINKS, "tokens", "seq_lens")}
+        for row, rid in enumerate(seen.rids):
+            if rid not in exact:
+                continue
+            first = int(values["seq_lens"][row]) - prompts[rid] + 1
+            nodes = _path({name: values[name][row] for name in ("drafted", *LINKS, "tokens")})
+            nodes = nodes[: max(0, len(exact[rid]) - first)]
+            apart = seen.logits[row, nodes].double().cpu() - exact[rid][first : first + len(nodes)]
+            distances[rid][first : first + len(nodes)] = apart.abs().amax(1).numpy()
+    return distances
+
+
+def _path(tree: Mapping[str, Array]) -> list[int]:
+    """The accepted tokens' places in a tree: from its root on to the child that has the next token of the text."""
+    children, siblings = (tree[name].tolist() for name in LINKS)
+    tokens = [token for token in tree["tokens"].tolist() if token >= 0]
+    nodes = [0]
+    for token in tokens[:-1]:
+        child = children[nodes[-1]]
+        while child >= 0 and tree["drafted"][child] != token:
+            child = siblings[child]
+        if child < 0:
+            break
+        nodes.append(child)
+    return nodes
