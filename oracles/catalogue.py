@@ -18,6 +18,7 @@ from oracles import (
     kv_moves,
     kv_reads,
     kv_writes,
+    launches,
     leaks,
     logits,
     memory,
@@ -65,6 +66,7 @@ ALL: tuple[Judge, ...] = (
     text.judge,
     logits.judge,
     rounds.judge,
+    launches.judge,
     progress.judge,
     leaks.judge,
     probes.judge,
@@ -128,7 +130,7 @@ def judge_all(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     """At least one verdict per oracle that is asked. An exception in an oracle becomes UNKNOWN with where RAISED."""
     setup = case.setup
     verdicts = (verdict for judge in asked(case, trace) for verdict in _ask(judge, case, trace))
-    return tuple(replace(verdict, runner=setup.runner, backend=setup.backend) for verdict in verdicts)
+    return tuple(replace(v, runner=v.runner or setup.runner, backend=setup.backend) for v in verdicts)
 
 
 def _ask(judge: Judge, case: Case, trace: Trace) -> tuple[Verdict, ...]:

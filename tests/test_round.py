@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fuzz.draw.rounds import round_cases
-from oracles import leaks, logits, progress, rounds, text
+from oracles import launches, leaks, logits, progress, rounds, text
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case, Request, Setup, Step, Target, problems, seq_len_max
 from repro.cases.codec import Seed, digest, dumps, loads
@@ -150,6 +150,36 @@ def test_rounding_is_no_difference() -> None:
     assert sure.status is Status.FAIL
     alone = Trace(ended=End(how=Termination.DONE), seen=rounds_of("round_graph"))
     assert only(rounds.judge, SMALL, alone).status is Status.UNKNOWN
+
+
+def launched(**changes: object) -> Trace:
+    """A launch of the draft graph of two for one request of nine tokens."""
+    arrays: dict[str, object] = {
+        "input/req_pool_indices": [1],
+        "input/seq_lens": [9],
+        "input/req_to_token": np.arange(2 * 64).reshape(2, 64),
+        "launch/bs": 2,
+        "launch/raw_bs": 1,
+        "launch/seq_lens": [9, 1, 1, 1],
+        "launch/req_pool_indices": [1, 0, 0, 0],
+        "neutral/seq_lens": 1,
+        "neutral/req_pool_indices": 0,
+    }
+    seen = tuple(
+        RecordedArray(step=0, path="round_launch", name=f"draft/{name}", array=np.asarray(values))
+        for name, values in (arrays | changes).items()
+    )
+    return Trace(ended=End(how=Termination.DONE), seen=seen)
+
+
+def test_a_launch_is_judged_as_its_runners() -> None:
+    case = replace(SMALL, setup=replace(CHAIN, capture_bs=(2, 4)))
+    assert only(launches.judge, case, launched()).status is Status.PASS
+    padded = only(launches.judge, case, launched(**{"launch/req_pool_indices": [1, 3, 0, 0]}))
+    assert (padded.status, padded.oracle, padded.runner) == (Status.FAIL, "slot0_padding", "draft")
+    assert only(launches.judge, case, launched(**{"launch/seq_lens": [8, 1, 1, 1]})).oracle == "staged"
+    assert only(launches.judge, case, launched(**{"launch/bs": 4})).oracle == "bucket"
+    assert only(launches.judge, SMALL, served()).status is Status.UNKNOWN
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from oracles import logits, rounds, text
+from oracles import kv_indices, logits, rounds, slot0_padding, text
 from oracles.catalogue import judge_all
 from repro.cases.case import Case, Setup, Target
 from repro.cases.release_list import NEWEST
@@ -60,6 +60,14 @@ PLANTS = {
         new="pass",
         setup=replace(CHAIN, disagreement=30),
         seen_by=DRAFTED,
+    ),
+    "padding of the draft graph keeps a request's row": Plant(
+        file=DRAFT,
+        function=EXECUTE,
+        old="            buffers.req_pool_indices.zero_()\n",
+        new="            pass\n",
+        setup=CHAIN,
+        seen_by=((slot0_padding.ORACLE, "padded rows of req_pool_indices"), (kv_indices.ORACLE, kv_indices.PADDED)),
     ),
     "the draft graph keeps old lengths": Plant(
         file=DRAFT,

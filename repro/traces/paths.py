@@ -25,6 +25,7 @@ class When(StrEnum):
     LAUNCH = "in each step, at its first launch of a graph"
     LAUNCHES = "in each step, at each launch of a graph"
     ROUND = "in each decode round, whose number is the step's"
+    ROUND_LAUNCH = "at each launch of a graph, whose number among all is the step's"
     PLAN = "in each step, at each call that plans attention's metadata"
 
 
@@ -324,6 +325,10 @@ class Recorded(StrEnum):
         "topk_index [n, topk]; hidden_states [n, hidden]; WHOSE_KIND float32 [n, context]",
         meaning="A decode round as the worker hands it on: of what it is, what was drafted, which tokens were "
         "accepted, what the next draft is given, and of logits and KV rows of each token one number.")
+    ROUND_LAUNCH = PathRow("round_launch", When.ROUND_LAUNCH, sessions=OF_ROUNDS, oracle="launches",
+        arrays="RUNNER/PATH/NAME",
+        meaning="What a session of that runner records of a launch, and as req_to_token row 0 and the rows of the "
+        "batch's requests. What padding must hold comes with the first launch of a runner.")
     ROUND_EAGER = PathRow("round_eager", When.ROUND, sessions=OF_ROUNDS,
         where="all requests have ended",
         arrays="as round_graph",

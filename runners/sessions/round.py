@@ -4,8 +4,7 @@ and what each round hands on are recorded."""
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -27,9 +26,10 @@ from runners.releases.adapters.stood_in import stood_in
 from runners.releases.reference.served import Judged, Teacher
 from runners.sessions.arrivals import Aborting, Clock, name_of, prompt, rows
 from runners.sessions.errors import attributed, sglang_errors
+from runners.sessions.launches import Launches, stages
 from runners.sessions.noise import NUDGE
-from runners.sessions.observe.bucket import captured_for
 from runners.sessions.observe.memory import see_memory
+from runners.sessions.planner import Planner
 from runners.sessions.rounds import Rounds, apart, off
 
 Prompts = Sequence[Sequence[Ints]]
@@ -60,11 +60,11 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One way through a case. clock: where it ended. launches: of graphs, by runner and bucket."""
+    """One way through a case. clock: where it ended. launches: of graphs, in words."""
 
     clock: Clock
     rounds: Rounds
-    launches: Counter[tuple[str, int]]
+    launches: str
 
 
 class Served:
@@ -75,6 +75,12 @@ class Served:
         model = scheduler.tp_worker.model_runner
         self.teacher = Teacher(model.model, setup.vocab_size, model.dtype, on_gpu=engine.device != "cpu")
         self.at_start = serving.holdings(scheduler)
+        self.launches = Launches(
+            scheduler=scheduler,
+            setup=setup,
+            stages=stages(scheduler, setup),
+            planner=Planner([scheduler.tp_worker, scheduler.draft_worker.draft_worker]),
+        )
 
     def run(self, case: Case, watch: Watch) -> None:
         prompts = [[prompt(self.setup, r.data, r.seq_len) for r in step.requests] for step in case.steps]
@@ -104,7 +110,7 @@ class Served:
             with serving.without_graphs(self.scheduler), self._embeddings_moved(factor):
                 way = self._go(case, prompts, watch, path, "eager")
             if way.launches:
-                raise HarnessError(f"graphs were launched without any: {dict(way.launches)}")
+                raise HarnessError(f"graphs were launched without any: {way.launches}")
             if way.clock.left():
                 self._end_all()
             with sglang_errors():
@@ -115,12 +121,13 @@ class Served:
     def _go(self, case: Case, prompts: Prompts, watch: Watch, path: Recorded, stage: str) -> Way:
         self._clear()
         clock = Clock(case, prompts, self.wire, watch)
-        launches: Counter[tuple[str, int]] = Counter()
         start = time.perf_counter()
         rounds = Rounds(self.scheduler, path, watch)
-        with sglang_errors(), launching(serving.graphs(self.scheduler), launches), rounds:
+        with sglang_errors(), self.launches.recorded(watch), rounds:
             serving.run(self.scheduler, self.wire, clock)
         watch.spent(stage, time.perf_counter() - start)
+        counts = sorted(self.launches.counts.items())
+        launches = ", ".join(f"{count} of {name} for {size}" for (name, size), count in counts)
         return Way(clock=clock, rounds=rounds, launches=launches)
 
     def _clear(self) -> None:
@@ -153,8 +160,7 @@ class Served:
             watch.see(number, Recorded.SERVED, "ended", np.array([ended.get(name, 0) for name in names]))
             watch.see(number, Recorded.SERVED, "off", rows([distances.get(name, ()) for name in names], np.float64))
             _see_judged(watch, number, [judged.get(place) for place in places])
-        counts = [f"{count} of {name} for {size}" for (name, size), count in sorted(way.launches.items())]
-        watch.fact("launches", ", ".join(counts) or "none")
+        watch.fact("launches", way.launches or "none")
         watch.fact("iterations", str(way.clock.iteration))
         watch.spent("record", time.perf_counter() - start)
 
@@ -190,21 +196,3 @@ def scaled(tensors: Sequence[torch.Tensor], factor: float) -> Iterator[None]:
     finally:
         for tensor, values in zip(tensors, unmoved, strict=True):
             tensor.copy_(values)
-
-
-class launching:
-    """While entered, launches of these runners' graphs are counted, by runner and bucket."""
-
-    def __init__(self, runners: Mapping[str, Any], launches: Counter[tuple[str, int]]) -> None:
-        self._runners, self._launches = runners, launches
-
-    def __enter__(self) -> None:
-        engine.Graph.before_replay = self._count
-
-    def __exit__(self, *_: object) -> None:
-        engine.Graph.before_replay = None
-
-    def _count(self, graph: object) -> None:
-        for name, runner in self._runners.items():
-            if size := captured_for(runner, graph).get("size"):
-                self._launches[name, size] += 1

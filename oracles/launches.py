@@ -1,0 +1,105 @@
+"""Each launch of a graph inside rounds is right by the oracles that judge the same runner alone, on the worker's own
+batches: the launches of a runner are judged as the steps of one case of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from oracles import bucket, extents, kv_indices, metadata_shape, planned, row_width, slot0_padding, staged, tree_mask
+from oracles.trace_index import Judge, Record
+from repro.cases.case import Case, Request, Setup, Step
+from repro.traces.finding import Status, Verdict
+from repro.traces.paths import Recorded
+from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
+
+ORACLE = "launches"
+NOTHING = "no graph launched"
+JUDGES: tuple[Judge, ...] = (
+    bucket.judge,
+    staged.judge,
+    slot0_padding.judge,
+    planned.judge,
+    extents.judge,
+    metadata_shape.judge,
+    row_width.judge,
+    kv_indices.judge,
+    tree_mask.judge,
+)
+# Options of a scheduler, which no case of a runner alone has.
+_SERVING: dict[str, Any] = {"overlap": False, "pool": 0, "disagreement": 0}
+
+
+@dataclass(slots=True)
+class _Launches:
+    """The launches of one runner. Mutable: it gathers them."""
+
+    steps: list[Step] = field(default_factory=list)
+    seen: list[RecordedArray] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)  # each launch's among all
+
+
+def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
+    """A failure is that of the oracle that says so, of the runner that was launched."""
+    runners = _by_runner(case.setup, Record(trace))
+    if not runners:
+        detail = f"Nothing was compared: {NOTHING}."
+        return (Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=NOTHING, detail=detail),)
+    wrongs = tuple(
+        verdict for runner, launches in runners.items() for verdict in _judged(case, trace, runner, launches)
+    )
+    return wrongs or (Verdict(oracle=ORACLE, status=Status.PASS),)
+
+
+def _judged(case: Case, trace: Trace, runner: str, launches: _Launches) -> Iterator[Verdict]:
+    setup = replace(case.setup, runner=runner, **_SERVING)
+    alone = Case(setup=setup, steps=tuple(launches.steps))
+    record = Trace(ended=End(how=Termination.DONE), seen=tuple(launches.seen), facts=trace.facts)
+    for each in JUDGES:
+        verdicts = each(alone, record)
+        for verdict in (verdicts,) if isinstance(verdicts, Verdict) else verdicts:
+            if verdict.status is Status.FAIL:
+                yield _told(verdict, runner, launches)
+
+
+def _told(verdict: Verdict, runner: str, launches: _Launches) -> Verdict:
+    cell, step = verdict.cell, verdict.cell.step if verdict.cell else -1
+    if cell is None or step < 0:  # wrong of all
+        return replace(verdict, runner=runner)
+    number = launches.numbers[step]
+    detail = f"Launch {number} of these rounds, step {step} of those of {runner}: {verdict.detail}"
+    return replace(verdict, cell=replace(cell, step=number), detail=detail, runner=runner)
+
+
+def _by_runner(setup: Setup, record: Record) -> Mapping[str, _Launches]:
+    runners: dict[str, _Launches] = defaultdict(_Launches)
+    number = 0
+    while arrays := record.path(number, Recorded.ROUND_LAUNCH):
+        runner = next(iter(arrays)).partition("/")[0]
+        launches, step = runners[runner], len(runners[runner].steps)
+        batch: dict[str, Array] = {}
+        for whole_name, array in arrays.items():
+            _, path, name = whole_name.split("/")
+            at = -1 if path == Recorded.NEUTRAL else step  # what padding must hold is the same in all steps
+            launches.seen.append(RecordedArray(step=at, path=path, name=name, array=array))
+            if path == Recorded.INPUT:
+                batch[name] = array
+        launches.steps.append(Step(requests=tuple(_requests(setup, batch))))
+        launches.numbers.append(number)
+        number += 1
+    return runners
+
+
+def _requests(setup: Setup, batch: Mapping[str, Array]) -> Iterator[Request]:
+    """Their rows of the request table come behind row 0, in the order of the batch. Where tokens are extended, lengths
+    count them."""
+    lengths = batch["seq_lens"].reshape(-1).astype(np.int64)
+    accepted = batch.get("num_accept_tokens")
+    more = 0 if accepted is None else setup.num_draft_tokens
+    for row, length in enumerate(lengths.tolist()):
+        drafts = 0 if accepted is None else int(accepted.reshape(-1)[row]) - 1
+        yield Request(slot=row + 1, seq_len=length - more, data=0, accepted=drafts)

@@ -1,0 +1,237 @@
+"""The launches of the graphs of a scheduler's workers, each recorded as a session of that graph's runner records its
+own: the batch, the buffers, attention's metadata and plans. So the same oracles judge them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from repro.cases.buffer_facts import TOKENS_SECOND
+from repro.cases.case import Request, Setup
+from repro.cases.layout import req_to_token
+from repro.traces.paths import Recorded
+from runners.engines.active import engine
+from runners.engines.staging import StagingBuffer
+from runners.recording.observer import Watch
+from runners.releases import catalogue
+from runners.releases.adapters.round import scheduler as serving
+from runners.releases.live import Family, Given, Live
+from runners.sessions.extents import extents
+from runners.sessions.observe.bucket import captured_for
+from runners.sessions.planner import Planner
+
+# What loads a batch into a runner's buffers ahead of its replay, and what replays; newest first.
+_LOADS, _REPLAYS = ("load_batch", "replay_prepare"), ("execute", "replay")
+# What the draft gives, by which the tree of the verify behind it is judged.
+_DRAFTS = ("parents", "scores_index", "tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A graph runner of the workers, and what is known of its kind. named: what a session gives its batches."""
+
+    name: str
+    runner: Any
+    live: Live
+    family: Family
+    neutral: Mapping[str, int]
+    buffers: Mapping[str, torch.Tensor]
+    named: frozenset[str]
+
+
+def stages(scheduler: Any, setup: Setup) -> list[Stage]:
+    """One for each graph runner that there is."""
+    return [_stage(scheduler, setup, name, runner) for name, runner in serving.graphs(scheduler).items()]
+
+
+def _stage(scheduler: Any, setup: Setup, name: str, runner: Any) -> Stage:
+    part = catalogue.parts(catalogue.present_release(), name)
+    family: Family = part("FAMILY")
+    alone = replace(setup, runner=name)
+    live = Live(
+        setup=alone,
+        device=engine.device,
+        args=scheduler.server_args,
+        target=scheduler.tp_worker,
+        draft=scheduler.draft_worker.draft_worker,
+    )
+    buffers = family.input_buffers(runner)
+    tensors = {each: getattr(buffers, each, None) for each in family.buffers}
+    return Stage(
+        name=name,
+        runner=runner,
+        live=live,
+        family=family,
+        neutral=part("neutral")(live),
+        buffers={each: tensor for each, tensor in tensors.items() if tensor is not None},
+        named=frozenset(family.given(alone, req_to_token(alone), [Request(slot=1, seq_len=1, data=0)])),
+    )
+
+
+@dataclass(slots=True)
+class Launches:
+    """Records launches while entered. Mutable: it counts them, and knows the one that is being made."""
+
+    scheduler: Any
+    setup: Setup
+    stages: list[Stage]
+    planner: Planner
+    counts: Counter[tuple[str, int]] = field(default_factory=Counter)
+    made: list[StagingBuffer] = field(default_factory=list)
+    watch: Watch | None = None
+    _open: Stage | None = None
+    _given: Given = field(default_factory=dict)
+    _drafted: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    _neutral: set[str] = field(default_factory=set)
+
+    @contextmanager
+    def recorded(self, watch: Watch) -> Iterator[None]:
+        """While entered, all launches are recorded and counted."""
+        self.watch, self._open, self._drafted = watch, None, {}
+        self.counts, self.made, self._neutral = Counter(), [], set()
+        engine.Graph.before_replay = self._launched
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(self.planner.listened(self._planned))
+                for stage in self.stages:
+                    stack.enter_context(_wrapped(stage.runner, _LOADS, self._loading(stage)))
+                    stack.enter_context(_wrapped(stage.runner, _REPLAYS, self._replaying(stage)))
+                yield
+                for staging in self.made:
+                    staging.flush()
+        finally:
+            engine.Graph.before_replay = None
+
+    def _loading(self, stage: Stage) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def wrapped(loads: Callable[..., Any]) -> Callable[..., Any]:
+            def load(batch: Any, *args: Any, **kwargs: Any) -> Any:
+                self._begin(stage, batch)
+                return loads(batch, *args, **kwargs)
+
+            return load
+
+        return wrapped
+
+    def _replaying(self, stage: Stage) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def wrapped(replays: Callable[..., Any]) -> Callable[..., Any]:
+            def replay(batch: Any, *args: Any, **kwargs: Any) -> Any:
+                self._begin(stage, batch)
+                returned = replays(batch, *args, **kwargs)
+                self._open = None
+                if stage.name == "draft":
+                    self._drafted = {name: each.clone() for name, each in zip(_DRAFTS, returned, strict=False)}
+                return returned
+
+            return replay
+
+        return wrapped
+
+    def _begin(self, stage: Stage, batch: Any) -> None:
+        """A batch is handed to a runner: once before it is loaded, or before it is replayed."""
+        if self._open is stage or not batch.batch_size:
+            return
+        assert self.watch is not None
+        self._open = stage
+        self.made.append(StagingBuffer(self.watch, len(self.made)))
+        count = int(batch.batch_size)
+        fields = {name: value for name, value in stage.family.caller(batch).items() if value is not None}
+        fields |= _counts(batch)
+        for name, value in fields.items():
+            self._see(Recorded.BEFORE, name, value)
+            if name in stage.named:
+                self._see(Recorded.INPUT, name, value, rows=count)
+        for name, value in self._drafted.items() if stage.name == "verify" else ():
+            self._see(Recorded.INPUT, name, value, rows=count)
+        table = self.scheduler.req_to_token_pool.req_to_token
+        self._see(Recorded.INPUT, "req_to_token", torch.cat((table[:1], table[batch.req_pool_indices.long()])))
+        self._given = _lengths(stage, batch)
+        self.made[-1].hold()
+
+    def _launched(self, graph: object) -> None:
+        stage = self._open
+        if stage is None:
+            return
+        size = captured_for(stage.runner, graph)
+        if "size" in size:
+            self.counts[stage.name, size["size"]] += 1
+        for name, number in size.items():
+            self._see(Recorded.LAUNCHED, name, number)
+        bs, raw_bs = stage.family.sizes(stage.runner)
+        self._see(Recorded.LAUNCH, "bs", bs)
+        self._see(Recorded.LAUNCH, "raw_bs", raw_bs)
+        for name, tensor in stage.buffers.items():
+            by_token = tensor.T if name in TOKENS_SECOND else tensor
+            self._see(Recorded.LAUNCH, name, by_token, rows=self.setup.max_bs)
+        if not stage.family.metadata_after(stage.live.setup):
+            for name, tensor in stage.family.metadata(stage.live, stage.runner, bs, self._given).items():
+                self._see(Recorded.METADATA, name, tensor)
+        self._see_neutral(stage)
+        self.made[-1].hold()
+
+    def _planned(self, call: int, batch: Mapping[str, object], arguments: Mapping[str, Any]) -> None:
+        if self._open is None:
+            return
+        for name, value in batch.items():
+            self._see(Recorded.PLANNED, name, value)
+        self.made[-1].see_numbers(
+            Recorded.ROUND_LAUNCH,
+            {self._name(Recorded.EXTENTS, name): count for name, count in extents(arguments).items()},
+        )
+        self.made[-1].hold()
+
+    def _see_neutral(self, stage: Stage) -> None:
+        """The values of padding, with the first launch of each runner."""
+        if stage.name not in self._neutral:
+            self._neutral.add(stage.name)
+            for name in stage.buffers:
+                self._see(Recorded.NEUTRAL, name, np.asarray(stage.neutral.get(name.removesuffix("_cpu"), 0)))
+
+    def _see(self, path: Recorded, name: str, value: object, rows: int = 0) -> None:
+        self.made[-1].see(Recorded.ROUND_LAUNCH, self._name(path, name), value, rows=rows)
+
+    def _name(self, path: Recorded, name: str) -> str:
+        assert self._open is not None
+        return f"{self._open.name}/{path}/{name}"
+
+
+def _counts(batch: Any) -> Mapping[str, object]:
+    """The counts of a draft-extend batch, under today's names."""
+    spec = batch.spec_info
+    names = {
+        "num_accept_tokens": ("num_accept_tokens", "num_accepted_tokens", "accept_length"),
+        "num_correct_drafts": ("num_correct_drafts", "num_accepted_drafts"),
+    }
+    fields = {
+        today: next((getattr(spec, old) for old in older if getattr(spec, old, None) is not None), None)
+        for today, older in names.items()
+    }
+    return {name: value for name, value in fields.items() if isinstance(value, torch.Tensor)}
+
+
+def _lengths(stage: Stage, batch: Any) -> Given:
+    """The lengths by which is known how much of the metadata a batch can use: on a GPU, which is not waited for, the
+    most that there may be."""
+    if engine.device == "cpu":
+        return {"seq_lens": batch.seq_lens.numpy().astype(np.int64)}
+    return {"seq_lens": np.full(int(batch.batch_size), stage.live.setup.context_len, dtype=np.int64)}
+
+
+@contextmanager
+def _wrapped(
+    runner: Any, names: tuple[str, ...], wrapping: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[None]:
+    """While entered, the first of these methods that a runner has is called through another."""
+    name = next((name for name in names if hasattr(runner, name)), None)
+    if name is not None:
+        setattr(runner, name, wrapping(getattr(runner, name)))
+    try:
+        yield
+    finally:
+        if name is not None:
+            delattr(runner, name)
