@@ -55,6 +55,7 @@ def like(
         elif name not in (_MULTI_LAYER, _EAGER):
             others += not argument.is_flag
             lines.append(f"{argument}: not driven" if argument.is_flag else "")
+    lines.append(_adjusted(values))
     having = ("window",) if values.pop("window", 0) else ()
     request = Asked(values=values, having=having, runners=_runners(values, named))
     if request.runners[0].startswith("verify_eager"):
@@ -62,6 +63,15 @@ def like(
     request, refused = _drivable(request, refuses)
     lines += [*refused, *([f"{others} other arguments: not driven"] if others else [])]
     return replace(request, lines=tuple(filter(None, lines)))
+
+
+def _adjusted(values: dict[str, Any]) -> str:
+    """Have as many draft tokens as a chain of these steps has, as sglang does; the line that says so."""
+    tokens = values.get("num_draft_tokens")
+    if values.get("topk") != 1 or "num_steps" not in values or tokens in (None, values["num_steps"] + 1):
+        return ""
+    values["num_draft_tokens"] = values["num_steps"] + 1
+    return f"num_draft_tokens {tokens}: {values['num_draft_tokens']} with topk 1, as sglang adjusts it"
 
 
 def _runners(values: Mapping[str, Any], named: Mapping[str, Argument]) -> tuple[str, ...]:

@@ -32,6 +32,8 @@ _SHORT = {
     "tensor_parallel_size": "tp_size",
     "data_parallel_size": "dp_size",
     "model": "model_path",
+    "speculative_draft": "speculative_draft_model_path",
+    "speculative_draft_model": "speculative_draft_model_path",
 }
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 _LAUNCH = re.compile(r"(?:^|/)python[0-9.]*$|^-m$|^sglang(?:\.launch_server|\.cli\.main)?$|^serve$|^-$")
@@ -135,17 +137,20 @@ def arguments(text: str, also: Collection[str] = ()) -> list[Argument]:
     names that are read from a log besides those of options. BadOption if it is none of these, OSError if the file
     cannot be read."""
     place = "--like"
-    if (
-        "\n" not in text
-        and len(text) < 4096
-        and (text.endswith((".json", ".sh", ".txt", ".log")) or Path(text).is_file())
-    ):
+    if "\n" not in text and (text.endswith((".json", ".sh", ".txt", ".log")) or _is_file(text)):
         place, text = text, read_text(Path(text), FILE_MAX)
     if text.lstrip().startswith("{"):
         return _of_json(text, place)
     if (start := text.find("ServerArgs(")) >= 0:
         return _of_log(text[start:], place, (*NAMED, *_OTHERS, *also))
     return list(_of_flags(text.replace("\\\n", " "), place))
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # a command line longer than a file's name may be, or with a null
+        return False
 
 
 def _of_json(text: str, place: str) -> list[Argument]:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from repro.cases.batches import BadEvidence, Batch, Row
 from repro.cases.bounded_file import read_bytes
-from repro.cases.case import STEPS_MAX
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.server_args import Argument
 from runners.recorder import ring
@@ -98,7 +97,7 @@ def batches(recorded: Recorded, name: str) -> tuple[Batch, ...]:
     if not calls:
         known = ", ".join(dict.fromkeys(recorded.runners[call.runner].name for call in recorded.calls))
         raise BadEvidence(f"no call of the {name} runner; there are calls of {known} (--runner)")
-    return tuple(_batches(calls[-STEPS_MAX - 1 :], recorded.runners))
+    return tuple(_batches(calls, recorded.runners))
 
 
 def _batches(calls: Sequence[ring.Call], runners: Mapping[int, Runner]) -> Iterator[Batch]:
