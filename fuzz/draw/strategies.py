@@ -77,8 +77,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     size = replace(swarm.size, context_len=LIGHT_CONTEXT) if domain.light and swarm.paged else swarm.size
     rejecting = "rejection" in swarm.options and domain.rejects
     adapting = "adaptive" in swarm.options and domain.adapts
-    in_chains = rejecting or adapting or not (swarm.branching and domain.speculative and domain.branches)
-    in_chains |= any(backend in FAMILY_FACTS[name].chains for name in _families(runner, backend, swarm))
+    in_chains = rejecting or adapting or _only_chains(runner, backend, swarm)
     steps_max = min(size.num_steps, domain.num_steps_max) if domain.speculative else 1
     topk = draw(st.integers(2, size.topk)) if domain.trees or not in_chains else 1
     num_steps, draft_tokens = _tree(draw, topk, _steps(swarm, domain.num_steps_min, steps_max), size)
@@ -156,6 +155,14 @@ def _drafter(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> tuple[
 def _families(runner: str, backend: str, swarm: Swarm) -> tuple[str, ...]:
     """The families that the swarm's setups may name."""
     return families(runner, backend) if "family" in swarm.options else ()
+
+
+def _only_chains(runner: str, backend: str, swarm: Swarm) -> bool:
+    """True if the swarm's setups have topk 1, as its runner or one of its families does."""
+    domain = RUNNER_FACTS[runner]
+    if not (swarm.branching and domain.speculative and domain.branches):
+        return True
+    return any(backend in FAMILY_FACTS[name].chains for name in _families(runner, backend, swarm))
 
 
 def _values(name: str) -> st.SearchStrategy[Any]:
