@@ -8,6 +8,7 @@ import re
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from repro.upstream.bisect import Bisection, Candidate, summary
 from repro.upstream.changepoint import look, next_look, posterior
 from repro.upstream.fixes import SEEDS
 from repro.upstream.history import history
-from repro.upstream.rig import Refused, Rig, Wanted, sighting
+from repro.upstream.rig import Refused, Rig, Sighting, Wanted, runs_of, sighting
 from tests.builders import rigs
 
 SEED = SEEDS / "pr23037-stale-padding.json"
@@ -318,16 +319,19 @@ def test_without_git_it_says_so(repository: Path, tmp_path: Path, monkeypatch: p
         pass
 
 
+def seen_on(used: Rig, name: str, most: int, until_bad: bool) -> list[Sighting]:
+    with used.opened(Target(name, "emulated")) as run:
+        return runs_of(used, run, CASE, WANTED, most, until_bad)
+
+
 def test_a_search_may_run_out_of_runs() -> None:
     said: list[str] = []
     candidates = [Candidate(name=release) for release in RELEASES]
     used = rig(lambda target: number(target) > 12, said, RELEASES)
     search = Bisection(
-        case=CASE,
-        wanted=WANTED,
         candidates=candidates,
-        rig=used,
-        opened=lambda name: used.opened(Target(name, "emulated")),
+        see=partial(seen_on, used),
+        tell=said.append,
         runs=6,
     )
     found = search.go("0.5.23")
@@ -340,11 +344,9 @@ def test_both_edges_are_looked_at_however_little_is_asked_for(bad: int) -> None:
     candidates = [Candidate(name=release) for release in RELEASES]
     used = rig(lambda target: number(target) >= bad, [], RELEASES)
     search = Bisection(
-        case=CASE,
-        wanted=WANTED,
         candidates=candidates,
-        rig=used,
-        opened=lambda name: used.opened(Target(name, "emulated")),
+        see=partial(seen_on, used),
+        tell=lambda text: None,
         confidence=0.01,
     )
     found = search.go("0.5.23")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -21,14 +22,20 @@ from repro.traces.exit_codes import ExitCode
 from repro.traces.trace import Trace
 from repro.upstream.bisect import Bisection, Candidate, Range, summary, to_json
 from repro.upstream.history import History, history, names
-from repro.upstream.rig import Refused, Rig, Wanted, took_place
+from repro.upstream.rig import Refused, Rig, Sighting, Wanted, runs_of, took_place
+from repro.upstream.script_runs import Command
 
 
 def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "bisect", parents=[watched()], help="the release or commit that brought a failure, and that which removed it"
     )
-    parser.add_argument("seed", type=Path, metavar="SEED.json")
+    parser.add_argument("seed", type=Path, nargs="?", metavar="SEED.json")
+    parser.add_argument(
+        "--cmd",
+        metavar="COMMAND",
+        help="instead of a seed: 0 is good, 125 cannot be judged, any other exit code is bad",
+    )
     parser.add_argument("--from", dest="since", metavar="R", help="the oldest release (default: that is installed)")
     parser.add_argument("--to", metavar="R", help="the newest release (default: that is installed)")
     parser.add_argument("--repo", type=Path, metavar="PATH", help="over the commits of this checkout of sglang")
@@ -51,22 +58,65 @@ def add_parser(commands: Commands) -> None:
     parser.set_defaults(fresh=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The failure that is followed. words: for a person; form: for JSON. found: the release on which it was seen, empty
+    if that is not known. release, commit: up to so many runs there, which the first failure may end."""
+
+    words: str
+    form: Mapping[str, str]
+    found: str
+    release: Callable[[Target, int, bool], Sequence[Sighting]]
+    commit: Callable[[History, str, int, bool], Sequence[Sighting]]
+
+
 def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
     """PASS if the range was found, UNKNOWN if there is nothing to be found; BadInput, Refused, BadSeed."""
-    seed = read(options.seed)
+    if bool(options.seed) == bool(options.cmd):
+        raise BadInput("a seed or --cmd COMMAND, one of the two")
     if bool(options.repo) != bool(options.good and options.bad):
         raise BadInput("over commits, --repo, --good and --bad go together")
     if options.repo and (options.since or options.to):
         raise BadInput("--from and --to are releases; with --repo the range is --good and --bad")
     if options.keep and not options.repo:
         raise BadInput("--keep is for the clones of --repo")
-    failure = wanted_of(seed)
-    located, candidates = (_commits if options.repo else _releases)(options, seed, failure, rig)
-    for text in summary(located, failure, "commit" if options.repo else "release"):
+    subject = _of_command(options, rig) if options.cmd else _of_seed(options, rig)
+    located, candidates = (_commits if options.repo else _releases)(options, subject, rig)
+    for text in summary(located, subject.words, "commit" if options.repo else "release"):
         say(text)
     if options.json:
-        write_text(options.json, json.dumps(to_json(located, failure, candidates), indent=1) + "\n")
+        write_text(options.json, json.dumps(to_json(located, subject.form, candidates), indent=1) + "\n")
     return ExitCode.PASS if located.bad else ExitCode.UNKNOWN
+
+
+def _of_seed(options: argparse.Namespace, rig: Rig) -> Subject:
+    seed = read(options.seed)
+    failure = wanted_of(seed)
+
+    def on_release(target: Target, most: int, until_bad: bool) -> Sequence[Sighting]:
+        with rig.opened(target) as run:
+            return runs_of(rig, run, seed.case, failure, most, until_bad)
+
+    def on_commit(past: History, commit: str, most: int, until_bad: bool) -> Sequence[Sighting]:
+        with ExitStack() as stack:
+            run = partial(_run_as_any, stack, past, commit, options.engine, rig, {})
+            return runs_of(rig, run, seed.case, failure, most, until_bad)
+
+    form = {"oracle": failure.oracle, "where": failure.where}
+    return Subject(words=str(failure), form=form, found=found_on(seed), release=on_release, commit=on_commit)
+
+
+def _of_command(options: argparse.Namespace, rig: Rig) -> Subject:
+    command = Command.of(options.cmd)
+
+    def on_release(target: Target, most: int, until_bad: bool) -> Sequence[Sighting]:
+        return list(command.sightings(rig, target, most, until_bad))
+
+    def on_commit(past: History, commit: str, most: int, until_bad: bool) -> Sequence[Sighting]:
+        target = Target(str(past.go_to(commit, past.releases(commit)[0])), options.engine)
+        return on_release(target, most, until_bad)
+
+    return Subject(words=str(command), form={"cmd": str(command)}, found="", release=on_release, commit=on_commit)
 
 
 def wanted_of(seed: Seed) -> Wanted:
@@ -85,31 +135,22 @@ def found_on(seed: Seed) -> str:
         return ""
 
 
-def _releases(options: argparse.Namespace, seed: Seed, failure: Wanted, rig: Rig) -> tuple[Range, Sequence[Candidate]]:
+def _releases(options: argparse.Namespace, subject: Subject, rig: Rig) -> tuple[Range, Sequence[Candidate]]:
     chosen = _between(options, rig.releases(options.engine))
-
-    @contextmanager
-    def opened(name: str) -> Iterator[Run]:
-        with rig.opened(Target(name, options.engine)) as run:
-            yield run
-
     lacking: Mapping[str, str] = {name: rig.lacks(Target(name, options.engine)) for name in chosen}
     candidates = [Candidate(name=name, skipped=lacking[name]) for name in chosen]
     usable = [name for name in chosen if not lacking[name]]
     if not usable:
         raise BadInput(f"no release of the range can be used: {next(iter(lacking.values()))}")
     search = Bisection(
-        case=seed.case,
-        wanted=failure,
         candidates=candidates,
-        rig=rig,
-        opened=opened,
+        see=lambda name, most, until_bad: subject.release(Target(name, options.engine), most, until_bad),
+        tell=rig.tell,
         confidence=options.confidence,
         runs=options.runs,
         tries=options.tries,
     )
-    first = found_on(seed)
-    return search.go(first if first in usable else usable[-1]), candidates
+    return search.go(subject.found if subject.found in usable else usable[-1]), candidates
 
 
 def _between(options: argparse.Namespace, known: Sequence[str]) -> list[str]:
@@ -133,21 +174,13 @@ def _between(options: argparse.Namespace, known: Sequence[str]) -> list[str]:
     return chosen
 
 
-def _commits(options: argparse.Namespace, seed: Seed, failure: Wanted, rig: Rig) -> tuple[Range, Sequence[Candidate]]:
+def _commits(options: argparse.Namespace, subject: Subject, rig: Rig) -> tuple[Range, Sequence[Candidate]]:
     with history(options.repo, options.good, options.bad, options.keep) as past:
         commits = dict(zip(names(past.commits), past.commits, strict=True))
-
-        @contextmanager
-        def opened(name: str) -> Iterator[Run]:
-            with ExitStack() as stack:
-                yield partial(_run_as_any, stack, past, commits[name], options.engine, rig, {})
-
         search = Bisection(
-            case=seed.case,
-            wanted=failure,
             candidates=[Candidate(name=name) for name in commits],
-            rig=rig,
-            opened=opened,
+            see=lambda name, most, until_bad: subject.commit(past, commits[name], most, until_bad),
+            tell=rig.tell,
             to_the_end=True,
             confidence=options.confidence,
             runs=options.runs,

@@ -4,14 +4,11 @@ until the posterior of changepoint.py leaves no doubt."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from repro.cases.case import Case
-from repro.shrinking.confirm import Run
 from repro.upstream.changepoint import Place, next_look, posterior
-from repro.upstream.rig import Refused, Rig, Sighting, Wanted, runs_of
+from repro.upstream.rig import Refused, Sighting
 
 _PLACES_SHOWN = 3
 _BITS_MIN = 1e-3  # a look that is expected to tell less than this tells nothing
@@ -60,15 +57,13 @@ class Range:
 
 @dataclass(slots=True, kw_only=True)
 class Bisection:
-    """The search over these candidates, oldest first. opened: runs cases on the candidate of that name. to_the_end:
-    whether the last candidate is known to fail. runs: the most to spend; tries: on the first look at a candidate that
-    is to fail. Mutable: it fills in the candidates."""
+    """The search over these candidates, oldest first. see: what up to so many runs on the candidate of that name show,
+    and whether the first failure ends them. to_the_end: whether the last candidate is known to fail. runs: the most to
+    spend; tries: on the first look at a candidate that is to fail. Mutable: it fills in the candidates."""
 
-    case: Case
-    wanted: Wanted
     candidates: list[Candidate]
-    rig: Rig
-    opened: Callable[[str], AbstractContextManager[Run]]
+    see: Callable[[str, int, bool], Sequence[Sighting]]
+    tell: Callable[[str], None]
     to_the_end: bool = False
     confidence: float = 0.99
     runs: int = 1000
@@ -87,10 +82,9 @@ class Bisection:
             self.look(*todo, until_bad=True)
 
     def look(self, candidate: Candidate, most: int, *, until_bad: bool = False) -> None:
-        """Run the case there up to so many times, and tell what came of it."""
-        with self.opened(candidate.name) as run:
-            candidate.count(runs_of(self.rig, run, self.case, self.wanted, most, until_bad))
-        self.rig.tell("; ".join(filter(None, (line(candidate), self._told()))))
+        """Run it there up to so many times, and tell what came of it."""
+        candidate.count(self.see(candidate.name, most, until_bad))
+        self.tell("; ".join(filter(None, (line(candidate), self._told()))))
 
     def ends(self) -> None:
         """Look at both ends of a range that is said to go from good to bad. Refused if it does not."""
@@ -182,8 +176,8 @@ def line(candidate: Candidate) -> str:
     return f"{candidate.name}: {status}, failed {candidate.failed} of {candidate.runs} runs{more}"
 
 
-def summary(located: Range, failure: Wanted, kind: str) -> Iterator[str]:
-    """The result of a bisection, for a person. kind: release or commit."""
+def summary(located: Range, failure: object, kind: str) -> Iterator[str]:
+    """The result of a bisection, for a person. failure: what was followed, in words. kind: release or commit."""
     if not located.bad:
         yield f"{failure} is in no {kind} of the range that can run the case"
         return
@@ -195,11 +189,10 @@ def summary(located: Range, failure: Wanted, kind: str) -> Iterator[str]:
     yield f"{failure}, posterior {located.chance:.2%}{rate}"
 
 
-def to_json(located: Range, failure: Wanted, candidates: Sequence[Candidate]) -> dict[str, object]:
-    """All of it as plain dicts, lists, texts and numbers."""
+def to_json(located: Range, failure: Mapping[str, str], candidates: Sequence[Candidate]) -> dict[str, object]:
+    """All of it as plain dicts, lists, texts and numbers. failure: what was followed."""
     return {
-        "oracle": failure.oracle,
-        "where": failure.where,
+        **failure,
         "last_good": located.good,
         "first_bad": located.bad,
         "last_bad": located.last_bad,
