@@ -92,8 +92,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if nightly.asked(config):
         config.pluginmanager.register(nightly.Nightly(config, targets(config)), nightly.NAME)
     else:
-        # Commands under test keep no books on the developer's ledger.
+        # Commands under test keep no books on the developer's ledger, and draw the same cases every time.
         os.environ.pop(VARIABLE, None)
+        os.environ["CI"] = "1"
     if config.getoption("--workers-per-gpu") < 1:
         raise pytest.UsageError("--workers-per-gpu: expected a whole number from 1 on")
     if getattr(config.option, "maxworkerrestart", "absent") is None:

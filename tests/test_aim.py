@@ -203,6 +203,17 @@ def test_the_command_line_hands_its_options_over() -> None:
     )
 
 
+def test_a_seed_is_drawn_unless_it_is_given_or_ci_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["run", "--target", "clean/toy"]
+    assert options_of(words).seed == 0 and options_of([*words, "--seed", "7"]).seed == 7
+    monkeypatch.delenv("CI")
+    drawn = [options_of(words) for _ in range(5)]
+    assert len({options.seed for options in drawn}) > 1 and all(options.seed_was_drawn for options in drawn)
+    given = options_of([*words, "--seed", "7"])
+    assert given.seed == 7 and not given.seed_was_drawn
+    assert options_of(["hunt"]).seed == options_of(["bench", "--target", "clean/toy"]).seed == 0
+
+
 def test_a_campaigns_summary_has_the_options_that_draw_its_cases_again() -> None:
     done = replace(campaign(), runner="verify", backend="fa3", seed=7, aim="--set page_size=16")
     assert "  drawn with --runner verify --backend fa3 --set page_size=16 --seed 7" in summary(done)

@@ -18,7 +18,7 @@ SESSION, CASE, COMPILED = 6, 1, 180
 BUDGET = 2000
 CASES_EACH = 3
 # Options in which setups of a pair differ in kind, and not in size alone.
-_KINDS = (
+KINDS = (
     *("algorithm", "topk", "page_size", "window", "swa", "dp_attention", "adaptive", "rejection", "mrope", "kv_dtype"),
     *("overhang", "padded", "deterministic", "logit_cap", "returns_hidden"),
 )
@@ -127,7 +127,7 @@ def _item(setup: Setup, kind: str) -> Item:
 def _options(setup: Setup) -> frozenset[str]:
     """The options in which this setup differs from sglang's defaults, in its words."""
     defaults = {field.name: field.default for field in fields(setup)}
-    chosen = {name: getattr(setup, name) for name in _KINDS if getattr(setup, name) != defaults[name]}
+    chosen = {name: getattr(setup, name) for name in KINDS if getattr(setup, name) != defaults[name]}
     return frozenset(name if value is True else f"{name}={value}" for name, value in chosen.items())
 
 

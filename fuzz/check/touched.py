@@ -174,7 +174,7 @@ def _git(folder: Path, *words: str) -> str:
     try:
         return git(folder, *words)
     except Refused as error:
-        raise BadInput(f"--only-changed: {error}") from error
+        raise BadInput(str(error)) from error
 
 
 def _text(path: Path) -> str | None:

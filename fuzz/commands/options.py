@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import secrets
 
 from hypothesis.database import ExampleDatabase
 
@@ -12,14 +14,22 @@ from repro.commands import cli
 from repro.commands.cli import BadInput, Parser, count, positive, whole
 from repro.ledger.known import KNOWN_ISSUES
 
+# Seeds that are drawn have so few digits that they are easily typed again.
+DRAWN_SEEDS = 1_000_000
 
-def campaign_options() -> Parser:
-    """The options of every campaign, as a parent of a command's parser."""
+
+def campaign_options(*, draws_seed: bool = False) -> Parser:
+    """The options of every campaign, as a parent of a command's parser. draws_seed: whether a seed that is not given is
+    drawn, as that of a search is; what is compared or shown begins with the same."""
     parser = Parser(add_help=False)
     cli.add_targets(parser, required=False)
     parser.add_argument("--runner", choices=RUNNERS, help="the runner to drive (default: draft; toy on the toy engine)")
     parser.add_argument("--backend", choices=BACKENDS, help="the attention backend (default: the runner's first)")
-    cli.add_seed_number(parser, 0)
+    if draws_seed:
+        meaning = "the number from which all cases are drawn (default: drawn and printed; 0 where CI is set)"
+        parser.add_argument("--seed", type=whole, metavar="N", help=meaning)
+    else:
+        cli.add_seed_number(parser, 0)
     cli.add_out(parser, "findings and logs", "COMMAND")
     cli.add_json(parser, "the record of the campaigns")
     parser.add_argument("--keep-traces", action="store_true", help="keep each finding's trace beside its seed")
@@ -76,6 +86,9 @@ def add_known_issues(parser: Parser) -> None:
 def complete(options: argparse.Namespace) -> None:
     """Put in what the profile says. BadInput if options contradict each other."""
     profile = PROFILES[getattr(options, "profile", DEFAULT)]
+    options.seed_was_drawn = options.seed is None and not os.environ.get("CI")
+    if options.seed is None:
+        options.seed = secrets.randbelow(DRAWN_SEEDS) if options.seed_was_drawn else 0
     options.cases_per_setup = options.cases_per_setup or profile.cases_per_setup
     if options.command == "bench" and options.only_together and options.workers == 1:
         raise BadInput("--only-together goes with --workers: there are no others to measure")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -11,12 +11,14 @@ from pathlib import Path
 from fuzz.aiming import Asked, asked, pairs, smallest_of
 from fuzz.commands.context import CommandContext
 from fuzz.commands.options import add_known_issues, add_workers, campaign_options
+from fuzz.commands.touching import narrowed, touching
 from fuzz.draw.profiles import DEFAULT, PROFILES
 from fuzz.exits import exit_code
 from fuzz.like import like
 from fuzz.stats import Plan
 from repro.cases.case import Setup, Target, engine_refuses
 from repro.cases.codec import BadSeed
+from repro.cases.own_place import own_folder
 from repro.cases.release_list import has_runner
 from repro.cases.runner_facts import TOY
 from repro.cases.server_args import BadOption, arguments
@@ -31,7 +33,9 @@ CHUNK_S = 20.0
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("run", parents=[campaign_options()], help="run one campaign for each target")
+    parser = commands.add_parser(
+        "run", parents=[campaign_options(draws_seed=True)], help="run one campaign for each target"
+    )
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument(
         "--minutes", type=positive, metavar="M", help="the time of each campaign (default: the profile's)"
@@ -56,6 +60,12 @@ def add_parser(commands: Commands) -> None:
         "--like", metavar="FLAGS|FILE", help="a server's command line, its server_args as JSON, or a log with them"
     )
     aim.add_argument("--near", type=Path, metavar="SEED.json", help="around a seed: few options changed, and its steps")
+    aim.add_argument(
+        "--touching",
+        nargs="+",
+        metavar="REV|FILE",
+        help="what these files, or those that differ from this git revision, can reach",
+    )
     parser.add_argument("--stop-at-first", action="store_true", help="end a campaign at its first confirmed finding")
     parser.add_argument("--profile", choices=PROFILES, default=DEFAULT, help="how much to try (default: %(default)s)")
     parser.add_argument(
@@ -78,19 +88,19 @@ def part(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aimed:
-    """aim: as of a Plan; empty: none. lines: lines about a server's flags. driven: runners with their backends."""
+    """lines: lines about a server's flags. driven: runners with their backends, and for each the aim of a Plan."""
 
-    aim: str = ""
     lines: tuple[str, ...] = ()
-    driven: Mapping[Target, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    driven: Mapping[Target, Sequence[tuple[str, str, str]]] = field(default_factory=dict)
 
 
 def aimed(options: argparse.Namespace, targets: Sequence[Target]) -> Aimed:
-    """The aim of --set, --with, --without and --like. BadInput if there is no such setup on a target."""
-    if not (options.set or options.having or options.without or options.like or options.near):
+    """The aim of --set, --with, --without, --like, --near and --touching. BadInput if there is no such setup on a
+    target."""
+    if not (options.set or options.having or options.without or options.like or options.near or options.touching):
         return Aimed()
-    if options.near and (options.like or options.cluster):
-        raise BadInput(f"--near: not with {'--like' if options.like else '--cluster'}")
+    if options.near and (options.like or options.cluster or options.touching):
+        raise BadInput("--near: not with --like, --touching or --cluster")
     try:
         server = None
         if options.like:
@@ -98,19 +108,22 @@ def aimed(options: argparse.Namespace, targets: Sequence[Target]) -> Aimed:
             server = like(arguments(options.like), argument_names(targets), refuses)
         request = asked(options.set, options.having, options.without, server)
         request = replace(request, near=str(options.near)) if options.near else request
-        driven = {target: _driven(options, request, target) for target in targets}
+        driven = {target: list(_driven(options, request, target)) for target in targets}
+        return Aimed(lines=request.lines, driven=driven)
     except OSError as error:
         raise BadInput(f"{error.filename}: {error.strerror}") from error
     except (BadOption, BadSeed) as error:
         raise BadInput(str(error)) from error
-    return Aimed(aim=str(request.aim), lines=request.lines, driven=driven)
 
 
 def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:
     how: Aimed = context.options.aimed
-    if how.driven:
-        context.say(*(f"--like: {line}" for line in how.lines), f"drawn with: {how.aim or 'what campaigns draw'}")
+    if context.options.seed_was_drawn:
+        context.say(f"drawn: --seed {context.options.seed}, which draws the same cases again")
+    context.say(*(f"--like: {line}" for line in how.lines))
     for target in targets:
+        for runner, backend, aim in how.driven.get(target, ()):
+            context.say(f"{target}, {runner}/{backend}: drawn with {aim or 'what campaigns draw'}")
         for plan in _plans(context, target, how):
             if context.campaign(plan).stopped in ("interrupted", "error"):
                 return exit_code(context.campaigns)
@@ -126,15 +139,28 @@ def _plans(context: CommandContext, target: Target, how: Aimed) -> list[Plan]:
         return [context.plan(target, cases=options.cases, seconds=seconds, stop_at_first=first)]
     limits = {"cases": options.cases and -(-options.cases // len(driven)), "seconds": seconds and seconds / len(driven)}
     return [
-        context.plan(target, **limits, stop_at_first=first, runner=runner, backend=backend, aim=how.aim)
-        for runner, backend in driven
+        context.plan(target, **limits, stop_at_first=first, runner=runner, backend=backend, aim=aim)
+        for runner, backend, aim in driven
     ]
 
 
-def _driven(options: argparse.Namespace, request: Asked, target: Target) -> list[tuple[str, str]]:
-    """The runners of this target that have the aim. BadOption if there are none."""
+def _driven(options: argparse.Namespace, request: Asked, target: Target) -> Iterator[tuple[str, str, str]]:
+    """The runners of this target that have the aim. BadOption, BadInput if there are none."""
+    if not options.touching:
+        yield from ((*pair, str(request.aim)) for pair in _able(options, request, target))
+        return
+    log = own_folder(Path("out"), "touching") / "worker.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    every = touching(options.touching, target, options.runner or "", options.backend or "", options.timeout, log)
+    for way in every:
+        narrower = narrowed(request, way)
+        for pair in _able(options, narrower, target, way.pair[1]):
+            yield (*pair, str(narrower.aim))
+
+
+def _able(options: argparse.Namespace, request: Asked, target: Target, backend: str = "") -> list[tuple[str, str]]:
     runner = options.runner or (TOY if target.engine == TOY else "")
-    every = list(pairs(request, runner, options.backend or ""))
+    every = list(pairs(request, runner, backend or options.backend or ""))
     known = target.is_checkout or bool(runner)
     able = [pair for pair in every if known or has_runner(target.sglang, *pair)]
     if not able:
