@@ -55,11 +55,11 @@ def sample(runner: str, backend: str, count: int) -> Iterator[dict[str, Any]]:
 PAIRS = [(name, backend) for name, facts in RUNNER_FACTS.items() if name != TOY for backend in facts.backends]
 
 
-def draws(asked: Asked, runner: str, backend: str, count: int) -> None:
-    drawn = list(itertools.islice(rounds(5, *next(pairs(asked, runner, backend)), 16, aim=asked.aim), count))
+def draws(request: Asked, runner: str, backend: str, count: int) -> None:
+    drawn = list(itertools.islice(rounds(5, *next(pairs(request, runner, backend)), 16, aim=request.aim), count))
     assert len(drawn) == count
     for case in drawn:
-        assert problems(case) == [] and asked.aim.fits(case.setup)
+        assert problems(case) == [] and request.aim.fits(case.setup)
 
 
 @pytest.mark.parametrize(("runner", "backend"), PAIRS, ids="/".join)
@@ -80,5 +80,5 @@ def test_any_valid_combination_draws_a_thousand_cases(runner: str, backend: str)
 def test_a_servers_real_sizes_are_drawn(values: dict[str, Any], runner: str, backend: str) -> None:
     drafts = () if RUNNER_FACTS[runner].speculative else ("topk", "num_steps", "num_draft_tokens")
     fixed = {name: value for name, value in values.items() if name not in ("max_bs", *drafts)}
-    asked = Asked(values=fixed, max_bs=values.get("max_bs", 0))
-    draws(asked, runner, backend, 40)
+    request = Asked(values=fixed, max_bs=values.get("max_bs", 0))
+    draws(request, runner, backend, 40)
