@@ -59,7 +59,7 @@ class HarnessError(Exception):
     """A run that says nothing of sglang: the target cannot be used, or eagleeye itself failed. The text says why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Run:
     """One run of a case on a target. trace: what was recorded. verdicts: what each oracle concluded of it, empty where
     the target does not support the case."""
@@ -83,8 +83,8 @@ class Run:
     def failures(self) -> tuple[Verdict, ...]:
         return tuple(verdict for verdict in self.verdicts if verdict.status is Status.FAIL)
 
-    def __str__(self) -> str:
-        """The status, and a line for each failure."""
+    def __repr__(self) -> str:
+        """The status, and a line for each failure: what pytest shows of `assert run.passed, run`."""
         texts = [f"{verdict.oracle} at {verdict.where}: {verdict.detail}" for verdict in self.failures]
         ending = trouble(self.trace.ended)
         return "\n".join([f"{self.target}: {self.status.name}{ending and f' ({ending})'}", *texts])
