@@ -10,6 +10,7 @@ from itertools import chain, zip_longest
 from fuzz.mutation.directed import setups, written
 from repro.cases.case import Case, Setup, problems
 from repro.cases.codec import Seed
+from repro.cases.options import OPTIONS
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
 
 # What a check costs, in tenths of a processor second as measured on 0.5.23: a session, a case in it, and a bucket that
@@ -18,10 +19,7 @@ SESSION, CASE, COMPILED = 6, 1, 180
 BUDGET = 2000
 CASES_EACH = 3
 # Options in which setups of a pair differ in kind, and not in size alone.
-KINDS = (
-    *("algorithm", "topk", "page_size", "window", "swa", "dp_attention", "adaptive", "rejection", "mrope", "kv_dtype"),
-    *("overhang", "padded", "deterministic", "logit_cap", "returns_hidden"),
-)
+KINDS = ("algorithm", "topk", "page_size", *(option.field for option in OPTIONS if option.state))
 
 # A runner and its backend.
 Pair = tuple[str, str]

@@ -25,7 +25,7 @@ from repro.cases.case import (
     seq_len_max,
 )
 from repro.cases.families import FAMILY_FACTS, FamilyFacts, facts_of, families
-from repro.cases.options import KV_DTYPE_ABOVE, OPTION, PAGE_SIZES
+from repro.cases.options import KV_DTYPE_ABOVE, OPTION, OPTIONS, PAGE_SIZES
 from repro.cases.runner_facts import LATENT, RUNNER_FACTS, RunnerFacts
 from repro.cases.setup import SPARE_POSITIONS, overhang_max
 
@@ -40,6 +40,8 @@ SPARE_SLOTS_MAX = 4
 # A split has 32 tokens or more: requests longer than two of them are divided as sglang does by itself, since what a sum
 # over splits drops shows from the third on.
 TWO_SPLITS, SPLITS_OF_LONG = 2 * 32, (1, 8)
+# On or off by themselves; the others decide on what else is drawn.
+_SWITCHES = tuple(o for o in OPTIONS if o.is_switch and o.field not in ("deterministic", "rejection"))
 # Draws of pages that a request can fill for each draw of any fitting page.
 FILLED = 3
 LIGHT_CONTEXT = 9 * 256  # a page of prefix and one for each of eight branches, of the largest size
@@ -116,22 +118,27 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         window=window,
         swa=bool(window) and domain.windowed == "target" and "swa" in swarm.options,
         logit_cap=draw(_values("logit_cap")) if capped and "logit_cap" in swarm.options and plain else 0,
-        returns_hidden="returns_hidden" in swarm.options and domain.asks_hidden,
         overhang=draft_tokens + SPARE_POSITIONS if "overhang" in swarm.options and domain.overhangs else 0,
-        padded=not ("padded" in swarm.options and domain.falls_back),
         mirrored=domain.host_lengths or not swarm.unmirrored,
-        mrope="mrope" in swarm.options and domain.mrope and algorithm == "EAGLE3",
         rejection=rejecting and algorithm != "EAGLE3",
         deterministic="deterministic" in swarm.options and capped and plain,
         adaptive=draw(st.sampled_from(others)) if adapting else 0,
         kv_dtype=kv_dtype,
-        dp_attention="dp_attention" in swarm.options and domain.rank_tokens is not None,
         family=family,
     )
-    setup = replace(setup, overhang=min(setup.overhang, overhang_max(setup)))
+    setup = _switched(replace(setup, overhang=min(setup.overhang, overhang_max(setup))), swarm)
     if domain.serves:
         return draw(arrivals.served(setup))
     return setup if is_drawn(setup) else replace(setup, window=0, swa=False, rejection=False)
+
+
+def _switched(setup: Setup, swarm: Swarm) -> Setup:
+    """The setup with those options of the swarm that nothing is drawn for: on where they may be."""
+    for option in _SWITCHES:
+        if option.field in swarm.options:
+            switched = replace(setup, **option.smallest)
+            setup = setup if any(option.problems(switched)) else switched
+    return setup
 
 
 def _tree(draw: st.DrawFn, topk: int, steps: tuple[int, int], size: Size) -> tuple[int, int]:

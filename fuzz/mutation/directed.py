@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import chain, islice
 
 from fuzz.draw.rounds import different
+from fuzz.draw.states import is_drawn
 from fuzz.draw.strategies import cases
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import (
@@ -22,6 +23,7 @@ from repro.cases.case import (
 )
 from repro.cases.codec import digest
 from repro.cases.families import fitted
+from repro.cases.options import OPTIONS
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.setup import SPARE_POSITIONS
 
@@ -76,8 +78,9 @@ def setups(runner: str, backend: str) -> list[Setup]:
         behind,
     ]
     chosen.insert(1, _alone(small))
-    chosen = list(dict.fromkeys(chosen))
-    return [setup for setup in chosen if not setup_problems(setup)]
+    # An option that nothing above has.
+    chosen += [replace(first, **o.smallest) for o in OPTIONS if o.state and not any(map(o.is_set, chosen))]
+    return [setup for setup in dict.fromkeys(chosen) if not setup_problems(setup) and is_drawn(setup)]
 
 
 def _sizes(small: Setup) -> list[Setup]:

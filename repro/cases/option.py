@@ -64,6 +64,11 @@ class Option(Key):
         return self.example or {self.field: self.drawn[0]}
 
     @property
+    def is_switch(self) -> bool:
+        """True of an option that is on or off by itself: no value is drawn for it, and no other option goes with it."""
+        return len(self.drawn) == 1 and not self.example
+
+    @property
     def reset(self) -> tuple[str, ...]:
         """The fields that are set back: those of `resets`, else its own if it came later."""
         return self.resets or ((self.field,) if self.later else ())

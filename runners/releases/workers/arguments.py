@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Container
 from typing import Any
 
 from sglang.srt.server_args import ServerArgs
@@ -11,6 +12,8 @@ from sglang.srt.server_args import ServerArgs
 from repro.cases.case import Setup
 from repro.cases.families import is_latent
 from repro.cases.layout import pool_tokens
+from repro.cases.option import SERVER
+from repro.cases.options import OPTIONS
 from runners.recording.observer import Unsupported
 from runners.releases.model import Folders
 from runners.releases.options import adaptive, deterministic, latent, quantised
@@ -18,7 +21,8 @@ from runners.releases.workers.ports import own_port
 
 # How the buckets of graphs are given up to 0.5.13; since then they are in cuda_graph_config.
 _GONE = {"cuda_graph_bs", "cuda_graph_max_bs", "disable_piecewise_cuda_graph"}
-_REJECTION = "speculative_use_rejection_sampling"
+# Options that a worker is not given by their values: what it is given instead is told here, or where it is built.
+_BY_OTHER_MEANS = {"capture_bs", "slots", "adaptive", "dp_attention", "overlap", "pool"}
 
 
 def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) -> dict[str, Any]:
@@ -30,27 +34,14 @@ def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) 
         "load_format": "dummy",
         "skip_tokenizer_init": True,
         "device": device,
-        "dtype": setup.dtype,
-        "kv_cache_dtype": setup.kv_dtype or "auto",
-        "attention_backend": setup.backend,
         "sampling_backend": "pytorch",
-        "speculative_algorithm": setup.algorithm,
-        "speculative_num_steps": setup.num_steps,
-        "speculative_eagle_topk": setup.topk,
-        "speculative_num_draft_tokens": setup.num_draft_tokens,
-        "page_size": setup.page_size,
-        "context_length": setup.context_len,
         "max_total_tokens": pool_tokens(setup),
         "max_running_requests": setup.slots + spare_rows,
         "mem_fraction_static": 0.5,
-        "triton_attention_num_kv_splits": setup.kv_splits,
         "disable_radix_cache": True,
         "disable_cuda_graph": True,
         "disable_piecewise_cuda_graph": True,
         "random_seed": 1,
-        "disable_cuda_graph_padding": not setup.padded,
-        "enable_return_hidden_states": setup.returns_hidden,
-        "enable_deterministic_inference": setup.deterministic,
         "cuda_graph_bs": list(setup.capture_bs),
         "cuda_graph_max_bs": setup.max_bs,
     }
@@ -58,18 +49,27 @@ def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) 
         # As many KV slots for sliding layers as for full ones, and a page more than requests own.
         arguments |= {"swa_full_tokens_ratio": 1.0, "max_total_tokens": pool_tokens(setup) + setup.page_size}
     known = inspect.signature(ServerArgs).parameters
+    arguments |= _options(setup, known)
     if setup.deterministic:
         deterministic.prepare(device)
     if is_latent(setup):
         latent.prepare(device)
     if setup.kv_dtype:
         quantised.prepare(device)
-    if setup.rejection:
-        if _REJECTION not in known:
-            raise Unsupported("this release has no rejection sampling of its own")
-        arguments[_REJECTION] = True
     arguments |= adaptive.arguments(setup, models.target, known)
     return {name: value for name, value in arguments.items() if name in known or name not in _GONE}
+
+
+def _options(setup: Setup, known: Container[str]) -> dict[str, Any]:
+    """The options that ServerArgs knows by their names. Unsupported if one is set that it does not know."""
+    arguments = {}
+    for option in OPTIONS:
+        if option.part == SERVER and option.field not in _BY_OTHER_MEANS:
+            if option.name in known:
+                arguments[option.name] = option.form(getattr(setup, option.field))
+            elif option.is_set(setup):
+                raise Unsupported(f"this release has no {option.name}")
+    return arguments
 
 
 def ranks() -> dict[str, Any]:
