@@ -12,18 +12,22 @@ import pytest
 
 from repro.__main__ import main as repro
 from repro.cases.batches import BadEvidence
-from repro.cases.case import Target
+from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.cases.codec import read
 from repro.cases.option import SERVER
 from repro.cases.options import OPTIONS
-from repro.cases.release_list import ADAPTED
+from repro.cases.release_list import ADAPTED, NEWEST
 from repro.cases.releases import release_order
 from repro.commands import recorded
 from repro.traces.exit_codes import ExitCode
+from repro.upstream.edits import Edit
 from runners.__main__ import main as runners
+from runners.processes.pool import Pool
 from runners.recorder import hooks, ring, rows
 from runners.recorder.ring import BadRing, Ring
-from tests.builders.served_sglang import server, sglang
+from runners.targets.environments import import_path, sglang_path
+from runners.targets.overlay import Overlay, make_overlay
+from tests.builders.served_sglang import DEVICE, server, sglang
 
 NAMES = frozenset(rows.SETTINGS)
 LOOP = """
@@ -266,6 +270,43 @@ loop.event_loop_normal([batch(0, *((slot, 9) for slot in range(1, 7))), batch(1,
     assert [batch.graph for batch in recorded.batches(content, "draft")] == [False, True]
 
 
+def test_lengths_on_a_device_are_copied_without_a_wait(tmp_path: Path) -> None:
+    body = f"""{DEVICE}
+for number in range(40):
+    call(number, 100 + number, 90)
+    if number < 30:
+        reach()
+"""
+    code, out = recording(tmp_path, body)
+    assert code == ExitCode.PASS
+    calls = ring.read(only_ring(out).read_bytes()).calls
+    # Those that were left alone for long enough, and had come.
+    assert [call.lengths for call in calls[:23]] == [(100 + number,) for number in range(23)]
+    assert {call.flags & (ring.LENGTHS | ring.COUNTED) for call in calls[:23]} == {ring.LENGTHS}
+    assert [call.lengths for call in calls[24:]] == [(90,)] * 16
+    assert {call.flags & (ring.LENGTHS | ring.COUNTED) for call in calls[24:]} == {ring.COUNTED}
+    assert {call.slots for call in calls} == {(3,)}
+
+
+def test_a_snapshot_has_the_lengths_that_have_come(tmp_path: Path) -> None:
+    body = f"""{DEVICE}
+for number in range(5):
+    call(number, 100 + number, 90)
+reach()
+call(5, 105, 90)
+try:
+    Scheduler.event_loop_normal(loop, [None])
+except AttributeError:
+    pass
+"""
+    _, out = recording(tmp_path, body)
+    content = recorded.read(only_ring(out))
+    assert [call.lengths for call in content.calls] == [*((100 + number,) for number in range(5)), (90,)]
+    (*_, last) = recorded.batches(content, "draft")
+    assert last.rows[0].length == 89
+    assert "a round late under overlap" in next(recorded.guessed(content))
+
+
 def test_a_sitecustomize_of_the_servers_own_still_runs(tmp_path: Path) -> None:
     (tmp_path / "path").mkdir()
     (tmp_path / "path" / "sitecustomize.py").write_text("import builtins\nbuiltins.OWN = True\n")
@@ -361,8 +402,6 @@ def test_the_settings_are_those_that_options_are_named_by() -> None:
     "release", [release for release in ADAPTED if release_order(release) >= release_order(rows.SINCE)]
 )
 def test_a_release_has_one_class_for_each_runner(release: str) -> None:
-    from runners.targets.environments import import_path
-
     folders = import_path(Target(release, "emulated"))
     kinds: dict[str, int] = {}
     for hook in rows.HOOKS:
@@ -397,3 +436,41 @@ def test_cases_are_of_the_last_call_of_a_request(tmp_path: Path) -> None:
         [("1.0", 13, None), ("2.0", 21, 3)],
         [("1.1", 5, None), ("2.0", 25, None)],
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.emulated(NEWEST)
+def test_a_crash_in_rounds_becomes_a_case_that_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two requests run well; the third one makes padding, whose line is planted to fail."""
+    file, line = "sglang/srt/speculative/eagle_draft_cuda_graph_runner.py", "self.seq_len_fill_value"
+    edit = Edit(
+        file=file,
+        function="EAGLEDraftCudaGraphRunner.execute",
+        old=f"buffers.seq_lens.fill_({line})",
+        new=f"buffers.seq_lens.fill_(self.capture_bs[self.capture_bs.index(bs) + 1] and {line})",
+    )
+    release = sglang_path(Target(NEWEST, "emulated"))
+    target = Target(str(make_overlay(release, Overlay(release=NEWEST, change="planted"), [edit], tmp_path)), "emulated")
+    setup = Setup(runner="round", topk=1, num_steps=3, num_draft_tokens=4, capture_bs=(1, 2, 4), slots=4)
+    first = Step(requests=tuple(Request(slot=slot, seq_len=9 + slot, data=slot, further=30) for slot in (1, 2)))
+    case = Case(setup=setup, steps=(first, Step(requests=(Request(slot=3, seq_len=5, data=3, further=9),), wait=8)))
+    with Pool(
+        target,
+        timeout_s=600,
+        session="tests.builders.recorded_session",
+        variables={"EAGLEEYE_X": str(tmp_path / "live")},
+    ) as pool:
+        assert pool.run(case).ended.what == "IndexError"
+    path = only_ring(tmp_path / "live")
+    content = recorded.read(path)
+    names_of = [content.runners[call.runner].name for call in content.calls]
+    assert set(names_of) == {"draft", "verify", "draft_extend"} and names_of[-1] == "draft"
+    place = content.facts["failure"]["place"]
+    assert place.startswith(f"{file}:") and place.endswith(" in execute")
+    seed = tmp_path / "server.case.json"
+    assert repro(["case", "from-recording", str(path), "--out", str(seed)]) == ExitCode.PASS
+    capsys.readouterr()
+    assert repro(["run", str(seed), "--target", str(target)]) == ExitCode.FAIL
+    assert (
+        f"IndexError came out in graph of step {len(read(seed).case.steps) - 1}, at {place}" in capsys.readouterr().out
+    )

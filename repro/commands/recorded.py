@@ -128,6 +128,8 @@ def _rows(calls: Sequence[ring.Call], runners: Mapping[int, Runner]) -> Iterator
     for call in calls:
         runner = runners[call.runner]
         added = runner.width if runner.name in _ADDED else 0
+        # Of what the scheduler counts the last token is not in the cache yet.
+        added = 1 if call.flags & ring.COUNTED else added
         lengths = [max(1, length - added) for length in call.lengths]
         yield map(row, range(len(lengths)), lengths, call.slots)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from . import ring
+from .copies import Copies
 from .rows import MODES, release, settings
 
 
@@ -29,6 +30,7 @@ class Recorder:
         self._slots: tuple[int, ...] | None = None
         self._refused = 0
         self._failure = 0
+        self._copies = Copies()
 
     def enter(self, runner: Any, name: str, batch: Any, graph: bool) -> int:
         """Write a call that begins. Its number; 0 if it could not be written."""
@@ -49,13 +51,12 @@ class Recorder:
         assert self._ring
         count = int(batch.batch_size)
         flags = ring.GRAPH if graph else 0
-        lengths = getattr(batch, "seq_lens_cpu", None)
-        if lengths is not None and getattr(lengths, "is_cpu", True):
-            flags |= ring.LENGTHS
-            lengths = lengths.tolist()[:count]
-        else:
+        self._copies.settle(self._ring)
+        lengths = _on_host(batch, count)
+        copied = lengths is None
+        if lengths is None:
             lengths = self._counted(count)
-            flags |= ring.COUNTED if lengths else 0
+        flags |= (ring.COUNTED if copied else ring.LENGTHS) if lengths else 0
         slots = self._request_slots()
         if len(slots) == count == len(lengths):
             flags |= ring.SLOTS
@@ -65,7 +66,10 @@ class Recorder:
         busiest = max(everywhere) // width if everywhere else 0
         place = bisect.bisect_left(buckets, max(count, busiest))
         bucket = buckets[place] if graph and place < len(buckets) else 0
-        return self._ring.enter(now, number, flags, count, bucket, busiest, lengths, slots)
+        call = self._ring.enter(now, number, flags, count, bucket, busiest, lengths, slots)
+        if copied and lengths:
+            self._copies.begin(call, batch.seq_lens, count)
+        return call
 
     def leave(self, number: int) -> None:
         if number and self._ring:
@@ -86,6 +90,7 @@ class Recorder:
         if self._broken or not self._ring:
             return None
         try:
+            self._copies.settle(self._ring, all_of_them=True)
             if failure:
                 self._say(failure=failure)
             taken = len(list(self.folder.glob(f"{self._ring.path.stem}-*{ring.ENDING}")))
@@ -110,7 +115,7 @@ class Recorder:
 
     def forked(self) -> None:
         """Begin anew in a child of this process."""
-        self._ring, self._batch, self._numbers = None, None, {}
+        self._ring, self._batch, self._numbers, self._copies = None, None, {}, Copies()
         self.facts.update(pid=os.getpid(), runners={})
 
     def _request_slots(self) -> tuple[int, ...]:
@@ -150,6 +155,15 @@ class Recorder:
         self.facts.update(facts)
         assert self._ring
         self._ring.say(self.facts)
+
+
+def _on_host(batch: Any, count: int) -> list[int] | None:
+    """The runner's own lengths; None if they are on a device alone."""
+    for lengths in (getattr(batch, "seq_lens_cpu", None), getattr(batch, "seq_lens", None)):
+        if lengths is not None and getattr(lengths, "is_cpu", True):
+            values: list[int] = lengths.tolist()
+            return values[:count]
+    return None
 
 
 def innermost(error: BaseException) -> str:

@@ -11,6 +11,7 @@ import mmap
 import os
 import struct
 import zlib
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ _FACTS = struct.Struct("<QII")  # number, length, checksum; behind it JSON
 _FACTS_AT, _FACTS_SIZE = 4096, 1 << 16
 _CALLS_AT = _FACTS_AT + 2 * _FACTS_SIZE
 _CALL = struct.Struct("<QIB3xqHHiiiI")  # number, checksum, state; behind the state all that the checksum is of
-_SUMMED = 16
+_NUMBER, _SUMMED = struct.Struct("<QI"), 16
 # States of a call: under way, ended, ended by an exception.
 ENTERED, LEFT, RAISED = 0, 1, 2
 # Flags: a graph ran it, the runner's own lengths, lengths of requests so far, request slots, not all rows.
@@ -77,7 +78,6 @@ class Ring:
     def __init__(self, path: Path, calls: int = CALLS, rows: int = ROWS) -> None:
         self.path, self.calls, self.rows = path, calls, rows
         self._size = slot_size(rows)
-        self._packs = [struct.Struct(f"<{2 * count}i") for count in range(rows + 1)]
         self._written = self._facts_written = 0
         length = _CALLS_AT + calls * self._size
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -114,20 +114,36 @@ class Ring:
         if count > self.rows:
             lengths, slots, count, flags = lengths[: self.rows], slots[: self.rows], self.rows, flags | CUT
         self._written += 1
-        place = _CALLS_AT + self._written % self.calls * self._size
-        buffer, end = self._map, place + _CALL.size + 8 * count
-        # Without a number a slot is none, and no older call seems to be newer than it is.
-        _CALL.pack_into(buffer, place, 0, 0, ENTERED, time, runner, flags, requests, bucket, elsewhere, count)
-        self._packs[count].pack_into(buffer, place + _CALL.size, *lengths, *slots)
-        checksum = zlib.crc32(buffer[place + _SUMMED : end], self._written)
-        struct.pack_into("<I", buffer, place + 8, checksum)
-        struct.pack_into("<Q", buffer, place, self._written)
+        fields = (ENTERED, time, runner, flags, requests, bucket, elsewhere, count)
+        self._put(self._written, fields, array("i", lengths).tobytes() + array("i", slots).tobytes())
         return self._written
+
+    def amend(self, number: int, lengths: Sequence[int]) -> None:
+        """Put a call's own lengths, which came later, in the place of those that were counted, unless it was
+        overwritten."""
+        place = self._place(number)
+        if place and len(lengths) == _CALL.unpack_from(self._map, place)[-1]:
+            _, _, state, time, runner, flags, *rest, count = _CALL.unpack_from(self._map, place)
+            begin = place + _CALL.size + 4 * count
+            fields = (state, time, runner, flags & ~COUNTED | LENGTHS, *rest, count)
+            self._put(number, fields, array("i", lengths).tobytes() + self._map[begin : begin + 4 * count])
+
+    def _put(self, number: int, fields: tuple[int, ...], values: bytes) -> None:
+        place = _CALLS_AT + number % self.calls * self._size
+        header = _CALL.pack(0, 0, *fields)
+        checksum = zlib.crc32(values, zlib.crc32(header[_SUMMED:], number & 0xFFFFFFFF))
+        # Without a number a slot is none, and no older call seems to be newer than it is.
+        self._map[place : place + _CALL.size + len(values)] = header + values
+        _NUMBER.pack_into(self._map, place, number, checksum)
+
+    def _place(self, number: int) -> int:
+        """The slot of a call; 0 if it was overwritten."""
+        return _CALLS_AT + number % self.calls * self._size if self._written - number < self.calls else 0
 
     def leave(self, number: int, state: int) -> None:
         """Say how a call ended, unless it was overwritten."""
-        if self._written - number < self.calls:
-            self._map[_CALLS_AT + number % self.calls * self._size + 12] = state
+        if place := self._place(number):
+            self._map[place + 12] = state
 
     def copy(self, path: Path) -> None:
         """Write the ring as it is into another file, whole or not at all. OSError."""

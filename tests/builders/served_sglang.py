@@ -53,6 +53,17 @@ class Lengths(list):
         return list(self)
 
 
+class OnDevice(Lengths):
+    # They may not be read from the host, but copied.
+    is_cpu, dtype = False, "int64"
+
+    def tolist(self):
+        raise AssertionError("a wait for the device")
+
+    def __getitem__(self, part):
+        return OnDevice(list.__getitem__(self, part))
+
+
 def batch(number, *pairs):
     reqs = [Thing(req_pool_idx=slot, length=length, origin_input_ids=[424242], rid="SECRET") for slot, length in pairs]
     return Thing(number=number, reqs=reqs)
@@ -70,6 +81,61 @@ BATCHES = """
 def batches(count):
     for n in range(count):
         yield batch(n, (3, 10 + 2 * (n % 40)), (7, 20 + 2 * (n % 40)), *([(1, 5 + n % 3)] if n % 3 == 0 else []))
+"""
+
+# Calls whose lengths are on a device, as that of a GPU: a copy arrives when it is said to.
+DEVICE = """
+import types
+from sglang.srt.managers import scheduler
+from sglang.srt.managers.scheduler import OnDevice, Thing
+
+class Pinned:
+    # A row of pinned memory, into which what is copied comes when the device gets there.
+    def __init__(self, size):
+        self.values = [-1] * size
+
+    def __getitem__(self, part):
+        return Part(self, part)
+
+class Part:
+    def __init__(self, row, part):
+        self.row, self.part = row, part
+
+    def fill_(self, value):
+        self.row.values[self.part] = [value] * len(self.row.values[self.part])
+
+    def copy_(self, lengths, non_blocking):
+        assert non_blocking
+        waiting.append((self, list(lengths)))
+
+    def tolist(self):
+        return self.row.values[self.part]
+
+def reach():
+    while waiting:
+        part, values = waiting.pop()
+        part.row.values[part.part] = values
+
+waiting = []
+sys.modules["torch"] = types.ModuleType("torch")
+sys.modules["torch"].full = lambda shape, value, dtype, pin_memory: [Pinned(shape[1]) for _ in range(shape[0])]
+loop = Scheduler(ARGUMENTS, -1)
+
+def call(number, length, counted):
+    req = Thing(req_pool_idx=3, origin_input_ids=[1] * counted, output_ids=[])
+    forward = Thing(batch_size=1, seq_lens_cpu=None, seq_lens=OnDevice([length]), fails=False, forward_mode=None)
+    runner = loop.runner
+
+    class Running:
+        def can_run_graph(self, forward_batch):
+            return True
+
+        def execute(self, forward_batch):
+            return runner.execute(forward)
+
+    loop.runner = Running()
+    loop.run_batch(Thing(number=number, reqs=[Thing(**vars(req), length=0)]))
+    loop.runner = runner
 """
 
 
