@@ -22,22 +22,6 @@ from repro.upstream import findings
 from repro.upstream.findings import Upstream, of_seed
 from repro.upstream.script import HELPER, helper
 
-# Runners in sglang's own words.
-RUNNERS = {
-    "draft": "EAGLEDraftCudaGraphRunner",
-    "draft_v1": "EAGLEDraftCudaGraphRunner of the v1 worker",
-    "draft_extend": "EAGLEDraftExtendCudaGraphRunner",
-    "decode": "the target's CUDA-graph runner",
-    "verify": "the target's CUDA-graph runner in target-verify mode",
-    "multi_layer": "MultiLayerEagleDraftExtendCudaGraphRunner",
-    "frozen_kv_mtp": "FrozenKVMTPCudaGraphRunner",
-    "cpu_decode": "CPUGraphRunner",
-    "kv_move": "the KV moves after a verify",
-    "round": "the scheduler with EAGLE",
-    "verify_eager": "verify without a graph",
-    "verify_eager_tree": "verify of a tree without a graph",
-    "verify_eager_multi_layer": "multi-layer verify without a graph",
-}
 # The fields of python -m repro bisect --json that are used here.
 _SPAN = {"first_bad", "last_good", "as_old_as", "last_bad", "first_fixed", "candidates"}
 _CANDIDATE = {"name", "failed", "runs", "skipped"}
@@ -183,7 +167,7 @@ def title(material: Material) -> str:
     if stated := material.said("title"):
         return f"[Bug] {stated}"
     runner = material.case.setup.runner
-    return f"[Bug] {RUNNERS.get(runner, runner)}: {_symptom(material)}"
+    return f"[Bug] {RUNNER_FACTS[runner].title or runner}: {_symptom(material)}"
 
 
 def _symptom(material: Material) -> str:

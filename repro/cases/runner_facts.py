@@ -35,6 +35,8 @@ class RunnerFacts:
 
     # What of sglang is driven, in words.
     what: str
+    # A name in sglang's words, for the title of an issue.
+    title: str = ""
     # The attention backends and speculative algorithms with which there is such a runner; the simplest first.
     backends: tuple[str, ...] = ("triton",)
     algorithms: tuple[str, ...] = ("EAGLE",)
@@ -121,6 +123,7 @@ _VERIFIED_IN_WINDOW = Reads(
     calls=reads.one_call, positions=reads.verified_in_window, prefix="window_", fewest=reads.in_reach, of_tree=True
 )
 _VERIFIED_EAGERLY = RunnerFacts(
+    title="verify without a graph",
     what="`EAGLEWorkerV2.verify` without a graph up to sampling, in a group whose other rank is busier, so that MLP "
     "synchronisation pads the batch",
     backends=("triton", "fa3"),
@@ -135,6 +138,7 @@ _VERIFIED_EAGERLY = RunnerFacts(
 
 RUNNER_FACTS = {
     "draft": RunnerFacts(
+        title="EAGLEDraftCudaGraphRunner",
         rank_tokens=lambda setup: setup.topk,
         falls_back=True,
         adapts=True,
@@ -156,6 +160,7 @@ RUNNER_FACTS = {
         row_buffers=_DRAFT,
     ),
     "draft_v1": RunnerFacts(
+        title="EAGLEDraftCudaGraphRunner of the v1 worker",
         falls_back=True,
         relocates=True,
         what="the same on `EAGLEWorker`, the first of sglang's workers",
@@ -166,6 +171,7 @@ RUNNER_FACTS = {
         row_buffers=_DRAFT,
     ),
     "decode": RunnerFacts(
+        title="the target's CUDA-graph runner",
         rank_tokens=lambda setup: 1,
         falls_back=True,
         relocates=True,
@@ -182,6 +188,7 @@ RUNNER_FACTS = {
         row_buffers=_DECODE,
     ),
     "cpu_decode": RunnerFacts(
+        title="CPUGraphRunner",
         what="`CPUGraphRunner`, compiled by TorchInductor and g++",
         backends=("intel_amx",),
         speculative=False,
@@ -190,6 +197,7 @@ RUNNER_FACTS = {
         row_buffers=_DECODE,
     ),
     "verify": RunnerFacts(
+        title="the target's CUDA-graph runner in target-verify mode",
         rank_tokens=lambda setup: setup.num_draft_tokens,
         falls_back=True,
         adapts=True,
@@ -209,6 +217,7 @@ RUNNER_FACTS = {
         row_buffers=_DECODE,
     ),
     "frozen_kv_mtp": RunnerFacts(
+        title="FrozenKVMTPCudaGraphRunner",
         host_lengths=True,
         falls_back=True,
         relocates=True,
@@ -224,6 +233,7 @@ RUNNER_FACTS = {
         row_buffers=_FROZEN,
     ),
     "draft_extend": RunnerFacts(
+        title="EAGLEDraftExtendCudaGraphRunner",
         rank_tokens=lambda setup: setup.num_draft_tokens,
         falls_back=True,
         adapts=True,
@@ -246,6 +256,7 @@ RUNNER_FACTS = {
         row_buffers=_EXTEND,
     ),
     "multi_layer": RunnerFacts(
+        title="MultiLayerEagleDraftExtendCudaGraphRunner",
         falls_back=True,
         relocates=True,
         idles=True,
@@ -264,11 +275,21 @@ RUNNER_FACTS = {
     ),
     "verify_eager": _VERIFIED_EAGERLY,
     # Trees apart, as their batches are padded wrongly in every release.
-    "verify_eager_tree": replace(_VERIFIED_EAGERLY, what="the same with topk > 1", branches=True, trees=True),
+    "verify_eager_tree": replace(
+        _VERIFIED_EAGERLY,
+        title="verify of a tree without a graph",
+        what="the same with topk > 1",
+        branches=True,
+        trees=True,
+    ),
     "verify_eager_multi_layer": replace(
-        _VERIFIED_EAGERLY, what="the same by `MultiLayerEagleWorkerV2`", worker="MultiLayerEagleWorkerV2"
+        _VERIFIED_EAGERLY,
+        title="multi-layer verify without a graph",
+        what="the same by `MultiLayerEagleWorkerV2`",
+        worker="MultiLayerEagleWorkerV2",
     ),
     "kv_move": RunnerFacts(
+        title="the KV moves after a verify",
         what="moves of KV rows over poisoned memory: `get_src_tgt_cache_loc` and the kernels around it, what took its "
         "place, `move_kv_cache`, the copies of a prefix's last page for each branch",
         accepts=True,
@@ -279,6 +300,7 @@ RUNNER_FACTS = {
         own_oracles=("kv_moves",),
     ),
     "round": RunnerFacts(
+        title="the scheduler with EAGLE",
         host_lengths=True,
         falls_back=True,
         serves=True,
