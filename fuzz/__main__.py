@@ -26,6 +26,7 @@ from oracles.catalogue import judge_all
 from reports.progress import Display, Screen
 from repro.cases.case import Target
 from repro.commands.cli import BadInput, Parser, ended
+from repro.commands.settings import settings
 from repro.ledger.known import BadIssues
 from repro.ledger.run import asked_for, new_run
 from repro.traces.exit_codes import ExitCode
@@ -58,10 +59,11 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser().parse_args(arguments)
     if options.command in OWN_TARGETS:
         return options
-    if not options.target:
-        if options.command != "hunt":
-            raise BadInput(f"--target is missing, for example --target {hunt.HUNTED[-1]}")
+    if not options.target and options.command == "hunt":
         options.target = [Target.parse(text) for text in hunt.HUNTED]
+    options.target = options.target or list(settings().target)
+    if not options.target:
+        raise BadInput(f"--target is missing, for example --target {hunt.HUNTED[-1]}")
     if options.command != "mutate":
         complete(options)
     return options

@@ -55,6 +55,7 @@ COMMANDS = {
     "check": show.check,
     "paths": show.paths,
     "schema": show.schema,
+    "settings": show.in_force,
     "fixes": fixes.go,
     "repairs": repairs.go,
 }

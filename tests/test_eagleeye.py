@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import resource
 import shlex
 import subprocess
 import sys
@@ -15,12 +16,18 @@ import pytest
 from repro import __main__ as repro
 from repro.commands import eagleeye
 from repro.commands.eagleeye import SHELLS, main
-from repro.commands.verbs import GROUPS, VERBS, Verb
+from repro.commands.verbs import GROUPS, NESTED, VERBS, Verb
 from tests.builders.command_parsers import PARSERS, commands_of
 
 PROJECT = Path(__file__).resolve().parent.parent
 SEED = "repro/seeds/pr23037-stale-padding.json"
 HIDDEN = {("fuzz", "slot")}  # only other commands start them
+
+
+def nested(verb: Verb) -> dict[str, argparse.ArgumentParser]:
+    """The commands of a verb that has some."""
+    inner = getattr(commands_of(PARSERS[verb.package]())[verb.command], "commands", None)
+    return dict(inner.choices) if inner else {}
 
 
 def test_the_table_has_every_command_once() -> None:
@@ -49,9 +56,24 @@ def test_the_help_of_a_verb(verb: Verb, capsys: pytest.CaptureFixture[str]) -> N
     assert commands_of(PARSERS[verb.package]())[verb.command].prog == f"python -m {verb.package} {verb.command}"
 
 
+@pytest.mark.parametrize("name", [verb.name for verb in VERBS.values() if nested(verb)])
+def test_the_help_of_a_verb_of_a_verb(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    verb = VERBS[name]
+    assert NESTED[name].keys() == nested(verb).keys()
+    for inner, (sentence, example) in NESTED[name].items():
+        with pytest.raises(SystemExit) as ended:
+            main([name, inner, "--help"])
+        text = capsys.readouterr().out
+        assert ended.value.code == 0 and text.startswith(f"usage: eagleeye {name} {inner} [-h]")
+        assert f"\n{sentence}\n" in text and text.endswith(f"example: eagleeye {name} {inner} {example}\n")
+        words = [verb.command, inner, *shlex.split(example)]
+        assert PARSERS[verb.package]().parse_args(words).command == verb.command
+
+
 @pytest.mark.parametrize("verb", VERBS.values(), ids=list(VERBS))
 def test_every_option_has_a_help_that_names_its_default(verb: Verb) -> None:
-    for option in commands_of(PARSERS[verb.package]())[verb.command]._actions:
+    command = commands_of(PARSERS[verb.package]())[verb.command]
+    for option in (action for parser in (command, *nested(verb).values()) for action in parser._actions):
         if option.option_strings:
             assert option.help, option
             if option.default not in (None, "", False, True, argparse.SUPPRESS) and option.default != []:
@@ -122,6 +144,18 @@ def test_help_imports_next_to_nothing() -> None:
     parts = {"repro", "repro.commands", *(f"repro.commands.{name}" for name in ("eagleeye", "interrupts", "verbs"))}
     assert {name for name in modules if name.split(".")[0] not in sys.stdlib_module_names} == parts
     assert len(modules) < 60
+
+
+def test_help_starts_in_less_than_three_tenths_of_a_processor_second() -> None:
+    """The least of a few runs: others use the machine, too."""
+    script = "import sys; from repro.commands.eagleeye import main; sys.exit(main(['--help']))"
+    spent = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-c", script], capture_output=True, cwd=PROJECT, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(spent) < 0.3, spent
 
 
 def test_a_verb_imports_its_own_package_alone() -> None:

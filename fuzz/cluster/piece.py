@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.cluster.slot import Slot
+from repro.commands.settings import VARIABLE as SETTINGS
 from repro.ledger.write import RUN_VARIABLE, VARIABLE
 
 # Arguments that name a place in the folder of a piece: what it writes; and a folder, whose seeds go back, too.
@@ -79,6 +80,7 @@ class PieceWork:
         # The driver writes the ledger.
         for variable in (VARIABLE, RUN_VARIABLE):
             os.environ.pop(variable, None)
+        os.environ[SETTINGS] = ""  # its words say all
         printed, complained = io.StringIO(), io.StringIO()
         code = -1
         # An interrupt is the command's, which ends as it does on one host.

@@ -18,6 +18,7 @@ from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case, Target
 from repro.commands import cli
 from repro.commands.cli import Commands
+from repro.commands.settings import NAME, settings
 from repro.ledger.known import load
 from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Verdict
@@ -49,12 +50,14 @@ def add_parser(commands: Commands) -> None:
         metavar="FILES|REV",
         help="check only what runs these files of sglang, or those that differ from this git revision",
     )
+    known = tuple(dict.fromkeys(runner for runner, _ in pairs()))
     parser.add_argument(
         "--runners",
         nargs="+",
-        choices=tuple(dict.fromkeys(runner for runner, _ in pairs())),
+        choices=known,
         metavar="RUNNER",
-        help="check only these runners",
+        default=[runner for runner in settings().runners if runner in known],
+        help=f"check only these runners (default: those of {NAME}, else all)",
     )
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     parser.add_argument(

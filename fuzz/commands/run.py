@@ -20,10 +20,11 @@ from repro.cases.case import Setup, Target, engine_refuses
 from repro.cases.codec import BadSeed
 from repro.cases.own_place import own_folder
 from repro.cases.release_list import has_runner
-from repro.cases.runner_facts import TOY
+from repro.cases.runner_facts import RUNNER_FACTS, TOY
 from repro.cases.server_args import BadOption, arguments
 from repro.commands import cli
 from repro.commands.cli import BadInput, Commands, count, positive
+from repro.commands.settings import settings
 from repro.traces.exit_codes import ExitCode
 from runners.targets.server_arguments import argument_names
 
@@ -98,7 +99,7 @@ def aimed(options: argparse.Namespace, targets: Sequence[Target]) -> Aimed:
     """The aim of --set, --with, --without, --like, --near and --touching. BadInput if there is no such setup on a
     target."""
     if not (options.set or options.having or options.without or options.like or options.near or options.touching):
-        return Aimed()
+        return Aimed(driven=dict.fromkeys(targets, () if options.runner else _of_settings(options.backend)))
     if options.near and (options.like or options.cluster or options.touching):
         raise BadInput("--near: not with --like, --touching or --cluster")
     try:
@@ -114,6 +115,12 @@ def aimed(options: argparse.Namespace, targets: Sequence[Target]) -> Aimed:
         raise BadInput(f"{error.filename}: {error.strerror}") from error
     except (BadOption, BadSeed) as error:
         raise BadInput(str(error)) from error
+
+
+def _of_settings(backend: str | None) -> Sequence[tuple[str, str, str]]:
+    """The runners that the settings name, over this backend or the first of theirs."""
+    backends = {runner: RUNNER_FACTS[runner].backends for runner in settings().runners}
+    return [(runner, backend or every[0], "") for runner, every in backends.items() if backend in (None, *every)]
 
 
 def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:

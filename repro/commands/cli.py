@@ -20,6 +20,8 @@ from typing import Any, NoReturn, TypeAlias
 from repro.cases.case import Target
 from repro.cases.places import log_line
 from repro.commands.interrupts import interruptible
+from repro.commands.settings import NAME, BadSettings, Replacing, settings
+from repro.ledger.write import VARIABLE
 from repro.traces.exit_codes import ExitCode
 
 PLACE = re.compile(r"auto|local:[1-9][0-9]?|(?!local:)[^:/\s]+:[0-9]+")
@@ -93,13 +95,25 @@ TARGET = "RELEASE/ENGINE or PATH@ENGINE"
 
 
 def add_target(parser: Parser, meaning: str = TARGET, *, required: bool = True) -> None:
-    parser.add_argument("--target", type=target, required=required, metavar="T", help=meaning)
+    """--target. Where one is required the settings may have it."""
+    default = next(iter(settings().target if required else ()), None)
+    meaning += f" (default: {default}, by {NAME})" if default else ""
+    parser.add_argument(
+        "--target", type=target, required=required and default is None, default=default, metavar="T", help=meaning
+    )
 
 
 def add_targets(parser: Parser, meaning: str = TARGET, *, required: bool = True) -> None:
-    meaning += "; may be repeated"
+    default = list(settings().target if required else ())
+    meaning += "; may be repeated" + (f" (default: {', '.join(map(str, default))}, by {NAME})" if default else "")
     parser.add_argument(
-        "--target", type=target, action="append", default=[], required=required, metavar="T", help=meaning
+        "--target",
+        type=target,
+        action=Replacing,
+        default=default,
+        required=required and not default,
+        metavar="T",
+        help=meaning,
     )
 
 
@@ -114,8 +128,9 @@ def add_timeout(parser: Parser, default: float = 120.0) -> None:
 
 
 def add_ledger(parser: Parser) -> None:
-    meaning = "add to this ledger (default: EAGLEEYE_LEDGER)"
-    parser.add_argument("--ledger", type=Path, metavar="DB", help=meaning)
+    meaning = f"add to this ledger (default: EAGLEEYE_LEDGER, or that of {NAME})"
+    default = None if os.environ.get(VARIABLE) else settings().ledger
+    parser.add_argument("--ledger", type=Path, default=default, metavar="DB", help=meaning)
 
 
 def add_probes(parser: Parser) -> None:
@@ -124,7 +139,10 @@ def add_probes(parser: Parser) -> None:
 
 
 def add_known_issues(parser: Parser, known: Path, meaning: str, default: Path | None = None) -> None:
-    """--known-issues [FILE]; without FILE: `known`; without the option: `default`."""
+    """--known-issues [FILE]; without FILE: that of the settings, else `known`; without the option: `default`, in whose
+    place the settings may name another."""
+    stated = settings().known_issues
+    known, default = stated or known, default and (stated or default)
     parser.add_argument(
         "--known-issues", type=Path, nargs="?", const=known, default=default, metavar="FILE", help=meaning
     )
@@ -192,7 +210,7 @@ def ended(work: Callable[[], int], *refusals: type[Exception], reader_left: Exit
     refusals: exceptions besides BadInput that the user can put right; the text says how. reader_left: the exit code
     where standard output was closed by its reader.
     """
-    refused: tuple[type[Exception], ...] = (BadInput, *refusals)
+    refused: tuple[type[Exception], ...] = (BadInput, BadSettings, *refusals)
     try:
         with interruptible():
             return work()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.commands.interrupts import while_imported
-from repro.commands.verbs import GROUPS, VERBS, Verb
+from repro.commands.verbs import GROUPS, NESTED, VERBS, Verb
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 CLOSING = (
@@ -33,7 +33,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = VERBS.get(words[0]) if words else None
     if chosen is None:
         return ended(lambda: _without_verb(words))
-    before = SHOWN.set({f"python -m {chosen.package} {chosen.command}": _shown(chosen)})
+    name = f"eagleeye {chosen.name}"
+    before = SHOWN.set(
+        {
+            f"python -m {chosen.package} {chosen.command}": _shown(name, chosen.sentence, chosen.example),
+            **{
+                f"{name} {nested}": _shown(f"{name} {nested}", sentence, f"{name} {nested} {example}")
+                for nested, (sentence, example) in NESTED.get(chosen.name, {}).items()
+            },
+        }
+    )
     try:
         code: int = _package(chosen).main([chosen.command, *words[1:]])
         return code
@@ -67,14 +76,14 @@ def overview() -> str:
     return "\n".join([*lines, "", *CLOSING])
 
 
-def _shown(chosen: Verb) -> dict[str, Any]:
+def _shown(name: str, sentence: str, example: str) -> dict[str, Any]:
     """The words of a parser that the verb has in place of those of its package's command."""
     from argparse import RawDescriptionHelpFormatter
 
     return {
-        "prog": f"eagleeye {chosen.name}",
-        "description": chosen.sentence,
-        "epilog": f"example: {chosen.example}",
+        "prog": name,
+        "description": sentence,
+        "epilog": f"example: {example}",
         "formatter_class": RawDescriptionHelpFormatter,
     }
 

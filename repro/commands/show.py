@@ -1,4 +1,5 @@
-"""python -m repro show, check and paths: stored cases in words, whether they are valid, and what a session records."""
+"""python -m repro show, check, paths and settings: stored cases in words and whether they are valid; what a session
+records; what commands take from the settings."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from repro.cases.codec import BadSeed, Seed, digest, read
 from repro.cases.places import log_line
 from repro.cases.words import paragraph, sentence
 from repro.commands.cli import Commands, complain, say
+from repro.commands.settings import lines
 from repro.traces.exit_codes import ExitCode, severest
 from repro.traces.paths_page import page
 
@@ -18,6 +20,7 @@ from repro.traces.paths_page import page
 def add_parser(commands: Commands) -> None:
     recorded = commands.add_parser("paths", help="what a session records, as docs/traces.md has it")
     recorded.add_argument("--rounds", action="store_true", help="what the round runner alone records")
+    commands.add_parser("settings", help="what commands take from eagleeye.toml, and from where")
     form = commands.add_parser("schema", help="the JSON Schema of a case, as docs/case.schema.json has it")
     form.add_argument("--table", action="store_true", help="the fields of a setup, as docs/cases.md has them")
     for verb, meaning in (("show", "a case in words"), ("check", "whether these are seeds, and their cases valid")):
@@ -48,6 +51,12 @@ def paths(options: argparse.Namespace) -> ExitCode:
 
 def schema(options: argparse.Namespace) -> ExitCode:
     print(case_schema.table() if options.table else case_schema.text(), end="")
+    return ExitCode.PASS
+
+
+def in_force(options: argparse.Namespace) -> ExitCode:
+    for text in lines():
+        say(text)
     return ExitCode.PASS
 
 

@@ -79,10 +79,32 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         verb("doctor", "runners doctor", "Say what is usable, what is missing, and what adds it."),
         verb("conform", "runners conform", "Try whether a release can be driven, runner by runner.", "latest"),
         verb("facts", "runners facts", "Print the table of runners, or the releases of one use.", "--releases adapted"),
+        verb("settings", "repro settings", "Say what commands take from eagleeye.toml, and from where."),
         verb("import-path", "runners path", "Print the import path of an installed release.", "0.5.23"),
         verb("environment", "runners environment", "Install a release with its own torch, for GPUs.", "0.5.23"),
         verb("bundle", "runners bundle", "Pack releases for hosts without a package index.", "out/bundle 0.5.23"),
         verb("unpack", "runners unpack", "Unpack a bundle into the cache.", "out/bundle"),
     ),
+}
+# Verbs of verbs: one sentence, and the words of an example.
+NESTED: dict[str, dict[str, tuple[str, str]]] = {
+    "case": {
+        "from-trace": (
+            "Make a case of a table of steps, requests and lengths.",
+            "requests.csv --like '--page-size 16'",
+        ),
+        "from-log": ("Make a case of the decode lines of a server's log.", "server.log --out crash.json"),
+        "from-recording": ("Make a case of what eagleeye record kept.", "recording.bin --out crash.json"),
+        "from-crash-dump": (
+            "Make a case of the requests that a server dumped as it crashed.",
+            "dumps --out crash.json",
+        ),
+        "migrate": ("Write cases again, in place, in this version's format.", "mine/one.json mine/other.json"),
+    },
+    "ledger": {
+        "show": ("Print a ledger's runs, and the state of every failure.", "out/report/ledger.db"),
+        "check": ("Say whether a ledger is sound.", "out/report/ledger.db"),
+        "merge": ("Merge ledgers of several hosts into the first one.", "all.db host-a.db host-b.db"),
+    },
 }
 VERBS = {each.name: each for group in GROUPS.values() for each in group}

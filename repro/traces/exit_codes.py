@@ -55,6 +55,7 @@ MEANINGS: Mapping[str, tuple[str, str, str]] = {
         "with `--run`: a seed failed",
         "with `--run`: a seed could not be judged",
     ),
+    "repro settings": _DONE,
     "repro case": ("the case was written", "", ""),
     "repro judge": _REPLAY,
     "repro shrink": ("the case does not fail", "the case fails; the smallest one is stored", "it could not be judged"),
