@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from fuzz.__main__ import options_of as of_fuzz
-from fuzz.cluster.piece import SETTINGS
 from repro.__main__ import main as repro
 from repro.__main__ import options_of as of_repro
 from repro.cases import codec
@@ -25,7 +24,7 @@ known_issues = "known.toml"
 """
 CLEAN, STALE = Target("clean", "toy"), Target("stale_req_pool", "toy")
 
-Written = Callable[[str], Path]
+Written = Callable[..., Path]
 
 
 @pytest.fixture
@@ -104,7 +103,7 @@ def test_a_file_that_is_named_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "/nowhere/eagleeye.toml")
     with pytest.raises(BadSettings, match="there is no such file"):
         settings()
-    monkeypatch.setenv(SETTINGS, "")  # pieces of a cluster's command have none
+    monkeypatch.setenv(VARIABLE, "")  # pieces of a cluster's command have none
     assert settings().file is None
 
 
