@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,7 @@ from runners.targets.environments import import_path, sglang_path
 from runners.targets.overlay import Overlay, make_overlay
 from tests.builders.served_sglang import DEVICE, server, sglang
 
+PROJECT = Path(__file__).parent.parent
 NAMES = frozenset(rows.SETTINGS)
 LOOP = """
 Scheduler(ARGUMENTS, {fails_at}).event_loop_normal(batches({count}))
@@ -244,6 +246,49 @@ loop.event_loop_normal(batches(5))
     assert len(recorded.read(copy).calls) == 10
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "stubborn"), [(signal.SIGINT, False), (signal.SIGTERM, True), (signal.SIGHUP, False)], ids=str
+)
+def test_a_signal_ends_the_server_and_keeps_its_calls(number: signal.Signals, stubborn: bool, tmp_path: Path) -> None:
+    ignored = "signal.signal(signal.SIGTERM, signal.SIG_IGN)" if stubborn else ""
+    body = f"""
+import time
+{ignored}
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+Scheduler(ARGUMENTS, -1).event_loop_normal(batches(9))
+print(os.getpid(), flush=True)
+time.sleep(120)
+"""
+    script, out = server(tmp_path, body), tmp_path / "out"
+    environment = {**os.environ, "PYTHONPATH": f"{PROJECT}:{sglang(tmp_path / 'path')}"}
+    command = [sys.executable, "-m", "runners", "record", "--out", str(out), "--", sys.executable, str(script)]
+    recording = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert recording.stdout
+    served = int(recording.stdout.readline())
+    recording.send_signal(number)
+    assert recording.wait(timeout=60) == ExitCode.FAIL
+    assert len(recorded.read(only_ring(out)).calls) == 9
+    with pytest.raises(ProcessLookupError):
+        os.kill(served, 0)
+
+
+def test_a_process_with_the_number_of_an_earlier_one_has_a_ring_of_its_own(tmp_path: Path) -> None:
+    body = """
+from pathlib import Path
+folder = Path(os.environ["EAGLEEYE_RECORDER"])
+(folder / f"calls-{os.getpid()}.ring").write_text("an earlier one")
+import eagleeye_recorder
+Scheduler(ARGUMENTS, -1).event_loop_normal(batches(3))
+print(eagleeye_recorder.start("elsewhere").snapshot())
+"""
+    code, out = recording(tmp_path, body)
+    assert code == ExitCode.PASS and not (tmp_path / "elsewhere").exists()
+    (path,) = (each for each in out.iterdir() if each.stem.endswith(".2"))
+    (snapshot,) = (each for each in out.iterdir() if each.stem.endswith(".2-1"))
+    assert [len(recorded.read(each).calls) for each in (path, snapshot)] == [3, 3]
+
+
 def test_a_batch_that_the_recorder_cannot_read_does_not_harm_the_server(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -319,7 +364,7 @@ def test_a_sitecustomize_of_the_servers_own_still_runs(tmp_path: Path) -> None:
 
 def test_a_release_without_adapter_is_not_recorded(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, out = recording(tmp_path, LOOP.format(fails_at=-1, count=3), version="0.5.10")
-    assert code == ExitCode.ERROR and not list(out.iterdir())
+    assert code == ExitCode.ERROR and not out.exists()
     errors = capfd.readouterr().err
     assert "eagleeye: nothing is recorded of sglang 0.5.10: the first release is 0.5.13" in errors
     assert "error: nothing was recorded: sh ended with 0 before a graph runner" in errors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import subprocess
 import time
@@ -46,6 +47,8 @@ def go(options: argparse.Namespace) -> ExitCode:
     code = _ran(words, environment(folder, options.calls))
     recordings = [path.replace(path.with_suffix(ring.ENDING)) for path in sorted(folder.glob("*.ring"))]
     if not recordings:
+        with contextlib.suppress(OSError):  # what the server wrote there stays
+            folder.rmdir()
         raise BadInput(f"nothing was recorded: {words[0]} ended with {code} before a graph runner of sglang was called")
     say(f"{words[0]} ended with {code}")
     for path in recordings:

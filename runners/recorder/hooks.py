@@ -146,7 +146,10 @@ class _Loader(importlib.abc.Loader):
 
 def start(folder: str, calls: int = 0) -> Recorder | None:
     """Record the calls of this process, and of those that it starts, in this folder. None, with a line on standard
-    error, where the release has no adapter or the folder cannot be used."""
+    error, where the release has no adapter or the folder cannot be used. A process that records already goes on."""
+    for finder in sys.meta_path:
+        if isinstance(finder, _Finder):
+            return finder.recorder
     if release() and not adapted(release()):
         print(f"eagleeye: nothing is recorded of sglang {release()}: the first release is {SINCE}", file=sys.stderr)
         return None

@@ -4,6 +4,7 @@ token is looked at."""
 from __future__ import annotations
 
 import bisect
+import itertools
 import os
 import sys
 import time
@@ -142,7 +143,7 @@ class Recorder:
         self._numbers[id(runner), name] = entry = (number, buckets, width)
         model_runner = getattr(inner, "model_runner", None)
         if self._ring is None:
-            self._ring = ring.Ring(self.folder / f"calls-{os.getpid()}.ring", self.calls)
+            self._ring = ring.Ring(self._free_path(), self.calls)
             self.facts.update(release=release(), settings=settings(model_runner), began=time.time())
             for rank in ("tp_rank", "dp_rank", "gpu_id"):
                 value = getattr(model_runner, rank, None)
@@ -150,6 +151,12 @@ class Recorder:
         about = {"name": name, "class": type(runner).__name__, "buckets": buckets, "width": width}
         self._say(runners={**self.facts["runners"], str(number): about})
         return entry
+
+    def _free_path(self) -> Path:
+        """Not one of an earlier process with this number: a container starts its servers with the same ones."""
+        stem = f"calls-{os.getpid()}"
+        paths = (self.folder / f"{stem}{f'.{n}' if n > 1 else ''}.ring" for n in itertools.count(1))
+        return next(path for path in paths if not path.exists() and not path.with_suffix(ring.ENDING).exists())
 
     def _say(self, **facts: Any) -> None:
         self.facts.update(facts)

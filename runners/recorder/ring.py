@@ -157,6 +157,7 @@ def copy_ring(content: bytes, path: Path) -> None:
     """Write these bytes of a ring into a file, whole or not at all. OSError."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        part.touch(0o600)
         part.write_bytes(content)
         part.replace(path)
     finally:
