@@ -256,7 +256,7 @@ def rows_of(out: str) -> dict[str, list[str]]:
 
 def test_two_targets_that_agree(seed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "agreement.json"
-    assert main(["fidelity", seed, "--targets", "clean/toy", "clean/toy", "--json", str(out)]) == 0
+    assert main(["fidelity", seed, "--target", "clean/toy", "--target", "clean/toy", "--json", str(out)]) == 0
     told = capsys.readouterr().out
     assert told.splitlines()[0] == "clean/toy and clean/toy: 1 case compared, 0 disagreements"
     assert rows_of(told)["slot0_padding"] == ["1", "100%"]

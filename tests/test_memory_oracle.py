@@ -38,7 +38,7 @@ def test_where_row_starts_sent_a_kernel_outside_they_are_what_was_wrong_first() 
     because = list(b"qo_indptr 0 -1 0")
     [verdict] = memory.judge(CASE, trace((-1, name, [-2, 24]), (-1, "starts of " + name, because), (0, "launches", 3)))
     assert verdict.where == name, "it is the same failure, whatever it follows from"
-    assert str(verdict.cell) == "step -1 qo_indptr[0,0] is -1, expected 0"
+    assert str(verdict.cell) == "before the first step, qo_indptr[0,0] is -1, expected 0"
 
 
 def test_without_a_launch_nothing_is_known_and_without_a_finding_it_passes() -> None:

@@ -14,7 +14,8 @@ from reports.records import history_of
 from repro.cases.atomic_file import write_text
 from repro.cases.case import Target
 from repro.cases.release_list import USES
-from repro.commands.cli import Commands, positive
+from repro.commands import cli
+from repro.commands.cli import Commands
 from repro.ledger.known import load
 from repro.traces.exit_codes import ExitCode
 
@@ -26,9 +27,7 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "hunt", parents=[campaign_options()], help="find a bug on each target, compare the targets, write a report"
     )
-    parser.add_argument(
-        "--seconds", type=positive, default=SECONDS, metavar="S", help="the time for each target (default: %(default)g)"
-    )
+    cli.add_minutes(parser, SECONDS, "the time for each target")
     parser.set_defaults(workers=1)
     add_known_issues(parser)
 

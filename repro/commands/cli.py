@@ -117,6 +117,17 @@ def add_targets(parser: Parser, meaning: str = TARGET, *, required: bool = True)
     )
 
 
+def add_minutes(parser: Parser, seconds: float, meaning: str) -> None:
+    """--minutes, as options.seconds; and --seconds, its name before."""
+    shown = f"{meaning} (default: {seconds / 60:g})"
+    parser.add_argument("--minutes", type=_minutes, dest="seconds", default=seconds, metavar="M", help=shown)
+    parser.add_argument("--seconds", type=positive, default=seconds, help=argparse.SUPPRESS)
+
+
+def _minutes(text: str) -> float:
+    return 60 * positive(text)
+
+
 def add_engine(parser: Parser, meaning: str = "the engine that runs the releases") -> None:
     meaning += " (default: %(default)s)"
     parser.add_argument("--engine", choices=ENGINES_DRIVEN, default=ENGINES_DRIVEN[0], help=meaning)

@@ -55,7 +55,15 @@ def add_parser(commands: Commands) -> None:
         "--cases-per-setup", type=count, default=8, metavar="N", help="with --drawn (default: %(default)s)"
     )
     parser.add_argument(
-        "--targets", nargs="+", type=cli.target, required=True, metavar="T", help="two; one with --record or --against"
+        "--target",
+        "--targets",
+        dest="targets",
+        action="extend",
+        nargs="+",
+        type=cli.target,
+        required=True,
+        metavar="T",
+        help="two; one with --record or --against",
     )
     parser.add_argument(
         "--record",

@@ -11,7 +11,7 @@ from repro.cases.codec import Seed, read
 from repro.cases.own_place import own_file
 from repro.cases.words import sentence
 from repro.commands import cli
-from repro.commands.cli import BadInput, Commands, complain, count, positive, say
+from repro.commands.cli import BadInput, Commands, complain, count, say
 from repro.commands.options import ran
 from repro.commands.run import opened
 from repro.shrinking.confirm import failure
@@ -30,9 +30,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--runs", type=count, default=200, metavar="N", help="the most runs to spend (default: %(default)s)"
     )
-    parser.add_argument(
-        "--seconds", type=positive, default=300.0, metavar="S", help="the most seconds to spend (default: %(default)g)"
-    )
+    cli.add_minutes(parser, 300.0, "the most time to spend")
     cli.add_tries(parser, 3, "runs before and after it, in fresh processes")
     parser.add_argument(
         "--out",

@@ -22,7 +22,7 @@ def verb(name: str, origin: str, sentence: str, example: str = "") -> Verb:
 
 SEED = "repro/seeds/pr23037-stale-padding.json"
 BUG = f"{SEED} --target 0.5.10.post1/emulated"
-TWO = "--targets 0.5.13/emulated 0.5.13/cuda"
+TWO = "--target 0.5.13/emulated 0.5.13/cuda"
 FLAGS = "--release 0.5.16 --like '--speculative-algorithm EAGLE --page-size 16'"
 CAMPAIGN = "--target 0.5.23/emulated"
 GROUPS: dict[str, tuple[Verb, ...]] = {

@@ -39,7 +39,9 @@ class Cell:
     want: str
 
     def __str__(self) -> str:
-        return f"step {self.step} {self.buffer}[{self.row},{self.column}] is {self.got}, expected {self.want}"
+        moment = f"step {self.step}" if self.step >= 0 else "before the first step,"
+        place = f"[{self.row},{self.column}]" if self.row >= 0 else ""
+        return f"{moment} {self.buffer}{place} is {self.got}, expected {self.want}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,6 +110,7 @@ def page(results: Sequence[Result]) -> str:
     counts = Counter(result.verdict for result in judged)
     of_fixes = sum(result.verdict in (RIGHT, AMONG) for result in fixes)
     places = sum(result.at_place for result in judged)
+    others = sum(len(set(result.named) - causes(result.seed).keys()) for result in results)
     rows = [
         f"| {result.seed} | {result.release} | {result.failure} | {result.verdict} | "
         f"{', '.join(result.named) or '-'} | {'yes' if result.at_place else 'no'} |"
@@ -120,11 +121,13 @@ def page(results: Sequence[Result]) -> str:
             "# Seeds explained",
             "",
             f"`eagleeye explain` on each of the {len(results)} stored seeds, on a release that it fails in, emulated, "
-            "from a copy without its name. Made by `python -m tests.tools.explained_seeds --page`.",
+            "from a copy without its name. Made by `python -m tests.tools.explained_seeds OUT --page`.",
             "",
             f"- Cause named: {', '.join(f'{counts[key]} {key}' for key in (RIGHT, AMONG, NONE, WRONG))} "
             f"of {len(judged)}.",
             f"- Of the seeds of known fixes (`pr*`): the true one is named for {of_fixes} of {len(fixes)}.",
+            f"- Patches of other bugs that mend a failure: {others}. So often a wrong cause would be named if the "
+            "bug's own patch were not known.",
             f"- The first wrong write names a function that the bug's patch changes: {places} of {len(judged)}.",
             "",
             "**cause**: right, if each patch that mends the failure belongs to the seed's bug. **line**: whether the "
