@@ -19,6 +19,7 @@ from repro.cases.option import SERVER
 from repro.cases.options import OPTIONS
 from repro.cases.release_list import ADAPTED, NEWEST
 from repro.cases.releases import release_order
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.commands import recorded
 from repro.traces.exit_codes import ExitCode
 from repro.upstream.edits import Edit
@@ -481,6 +482,26 @@ def test_cases_are_of_the_last_call_of_a_request(tmp_path: Path) -> None:
         [("1.0", 13, None), ("2.0", 21, 3)],
         [("1.1", 5, None), ("2.0", 25, None)],
     ]
+
+
+def test_a_runner_that_lacks_the_servers_algorithm_has_its_own(tmp_path: Path) -> None:
+    writer = Ring(tmp_path / "calls.ring", calls=4, rows=4)
+    about = {"name": "verify", "class": "X", "buckets": [1, 2], "width": 4}
+    settings = {
+        "speculative_algorithm": "EAGLE3",
+        "speculative_eagle_topk": 1,
+        "speculative_num_steps": 3,
+        "speculative_num_draft_tokens": 4,
+    }
+    writer.say({"release": "0.5.23", "runners": {"1": about}, "settings": settings})
+    writer.enter(0, 1, ring.GRAPH | ring.LENGTHS | ring.SLOTS, 2, 2, 0, [9, 4], [2, 1])
+    assert repro(["case", "from-recording", str(writer.path)]) == ExitCode.PASS
+    seed = read(tmp_path / "calls.case.json")
+    assert (seed.case.setup.runner, seed.case.setup.num_steps) == ("verify", 3)
+    assert seed.case.setup.algorithm == RUNNER_FACTS["verify"].algorithms[0]
+    assert ("algorithm: EAGLE3, here EAGLE, with which verify is driven" in seed.about["scaled down"]) == (
+        "EAGLE3" not in RUNNER_FACTS["verify"].algorithms
+    )
 
 
 @pytest.mark.slow

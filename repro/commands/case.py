@@ -101,9 +101,11 @@ def _seed(options: argparse.Namespace, evidence: Evidence) -> Seed:
         notes.missing.append("the server's flags (--like): the setup is the smallest of its kind")
     sizes = [argument for argument in flags if _is_size(argument)]
     limits = _sizes(sizes)
+    runner = options.runner or evidence.runner
     request = _asked([argument for argument in flags if argument not in sizes], options.release, notes)
-    setup = smallest_of(request, *next(pairs(request, options.runner or evidence.runner, "")))
-    if not (options.runner or evidence.runner):
+    request = _had_by(runner, request, notes)
+    setup = smallest_of(request, *next(pairs(request, runner, "")))
+    if not runner:
         notes.guessed.append(f"runner: {setup.runner} (--runner names another)")
     if "backend" not in request.values:
         notes.guessed.append(f"backend: {setup.backend}, as the flags name none that is driven")
@@ -116,6 +118,16 @@ def _seed(options: argparse.Namespace, evidence: Evidence) -> Seed:
     case = fitted(setup, batches, notes, limits, min(options.longest, CONTEXT_MAX))
     ended = {"ended": evidence.ended} if evidence.ended else {}
     return Seed(about={"from": f"{options.source} {options.file.name}", **ended, **notes.about()}, case=case)
+
+
+def _had_by(runner: str, request: Asked, notes: Notes) -> Asked:
+    """The aim with an algorithm that this runner is driven with, if that of the server is not."""
+    algorithms = RUNNER_FACTS[runner].algorithms if runner else ()
+    algorithm = request.values.get("algorithm")
+    if not algorithms or algorithm is None or algorithm in algorithms:
+        return request
+    notes.scaled.append(f"algorithm: {algorithm}, here {algorithms[0]}, with which {runner} is driven")
+    return replace(request, values={**request.values, "algorithm": algorithms[0]})
 
 
 def _is_size(argument: Argument) -> bool:
