@@ -99,8 +99,6 @@ class Moves:
         self.pools.cache.move_kv_cache = observed
         return move(self.pools, batch)
 
-    # Inputs ------------------------------------------------------------------------------------------------------
-
     def _watched(self) -> Ints:
         """The slots whose contents a move may read: each request's, from the page on in which its prefix ends."""
         room = RUNNER_FACTS[self.setup.runner].room
@@ -121,8 +119,6 @@ class Moves:
             "unfinished": np.array([n for n, r in enumerate(requests) if not finishes(r)], dtype=np.int64),
         }
         return Batch(**{name: torch.from_numpy(array).to(engine.device) for name, array in inputs.items()})
-
-    # Recording ---------------------------------------------------------------------------------------------------
 
     def _see(self, path: Recorded, name: str, value: object) -> None:
         self.staging.see(path, name, value)

@@ -54,9 +54,6 @@ def changed(change: Mapping[str, Any], open_session: OpenSession) -> OpenSession
     return opened
 
 
-# A changed function ----------------------------------------------------------------------------------------------
-
-
 def swap(edit: Mapping[str, Any]) -> None:
     """Have the function run with this edit of its source. file: relative to an import root. Unsupported if there is no
     such function, or if it cannot be swapped."""
@@ -164,9 +161,6 @@ def _last_line(code: CodeType) -> int:
     """The last line of a function, those of functions within it included."""
     last = max((line for _, _, line in code.co_lines() if line), default=code.co_firstlineno)
     return max([last, *(_last_line(inner) for inner in code.co_consts if isinstance(inner, CodeType))])
-
-
-# Which lines run -------------------------------------------------------------------------------------------------
 
 
 def _traced(

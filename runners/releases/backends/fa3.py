@@ -42,9 +42,6 @@ def load_backend() -> None:
     registry.ATTENTION_BACKENDS["fa3"] = backend.FlashAttentionBackend
 
 
-# The calls of a graph --------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One captured call of the kernel. The tensors are those that the graph reads: page_table [sequences, pages],
