@@ -55,9 +55,9 @@ def test_a_setup_says_so_and_others_keep_their_digests() -> None:
         ({"topk": 2}, "in chains, with topk 1"),
         ({"algorithm": "NEXTN"}, "latent attention's number of draft steps stays"),
         ({"runner": "decode"}, "the decode runner's number of draft steps stays"),
-        ({"adaptive": PLAIN.num_steps}, "is num_steps: nothing changes"),
-        ({"adaptive": -1}, "adaptive -1 is outside"),
-        ({"adaptive": 1, "overhang": 7}, "overhang 7 is more than sglang has room for"),
+        ({"adaptive": PLAIN.num_steps}, "is speculative_num_steps: nothing changes"),
+        ({"adaptive": -1}, "speculative_adaptive -1 is outside"),
+        ({"adaptive": 1, "overhang": 7}, "extra_context_len 7 is more than sglang has room for"),
     ],
 )
 def test_where_there_are_none(changes: dict[str, Any], said: str) -> None:

@@ -91,9 +91,14 @@ def test_what_an_aim_leaves_out_is_not_missed() -> None:
             ["topk=1", "num_steps=3", "num_draft_tokens=9"],
             [],
             [],
-            "speculative_num_draft_tokens=9: topk 1 needs num_draft_tokens == num_steps + 1",
+            "speculative_num_draft_tokens=9: topk 1 needs speculative_num_draft_tokens == speculative_num_steps + 1",
         ),
-        (["cuda_graph_bs=64", "max_running_requests=8"], [], [], "the largest bucket 64 exceeds 8 slots"),
+        (
+            ["cuda_graph_bs=64", "max_running_requests=8"],
+            [],
+            [],
+            "the largest bucket 64 exceeds max_running_requests 8",
+        ),
     ],
     ids=str,
 )
@@ -125,7 +130,7 @@ def test_an_aim_holds_around_a_seed_and_what_its_seed_cannot_have_is_refused() -
     assert all(problems(case) == [] and near.aim.fits(case.setup) for case in drawn)
     for request, runner, refusal in (
         (near, "decode", "it drives draft over flashinfer, not decode"),
-        (replace(near, values={"num_steps": 40}), "", "num_steps 40 is outside"),
+        (replace(near, values={"num_steps": 40}), "", "speculative_num_steps 40 is outside"),
         (replace(near, having=("swa",)), "", "--with layer_types: no value of it fits the seed"),
     ):
         with pytest.raises(BadOption, match=refusal):

@@ -9,7 +9,7 @@ import pytest
 
 from repro.cases import codec
 from repro.cases.case import Case, Request, Setup, Step
-from tests.builders.seed_files import NEW, Change, drop, need_refused, put
+from tests.builders.seed_files import DATA, NEW, Change, drop, need_refused, put
 
 SETUP = Setup(runner="draft", topk=2, num_steps=3, num_draft_tokens=4, capture_bs=(1, 4), slots=8)
 REQUEST = Request(slot=1, seq_len=7, data=11)
@@ -37,6 +37,17 @@ REFUSED = [
     (put("steps", 0, "requests", 0, "max_new_tokens", to=0), "arrivals mean something only to a runner that"),
     (put("format", to=1), "setup: server_args is a key of format 2, and this is format 1"),
 ]  # fmt: skip
+
+
+# Files of format 1 with the options that few cases have, and the digests that the version before gave them.
+DIGESTS = {"steps": "b959166cf7b8", "arrivals": "3326712e6d12", "draft-window": "140020cbbc28"}
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_a_file_of_format_1_keeps_its_digest_and_is_the_same_case_in_format_2(name: str) -> None:
+    seed = codec.read(DATA / f"seed-format-1-{name}.json")
+    assert codec.digest(seed.case) == DIGESTS[name]
+    assert codec.loads(codec.dumps(seed)) == seed
 
 
 @pytest.mark.parametrize(("change", "message"), REFUSED, ids=[message[:60] for _, message in REFUSED])

@@ -145,4 +145,4 @@ def test_as_many_drafts_as_were_accepted_decide_what_is_drawn(pool: Pool, select
     tree = Setup(runner="draft_extend", topk=4, num_steps=3, num_draft_tokens=2, capture_bs=(1,), slots=1)
     # Nobody accepts more drafts than the tree has besides its root.
     assert problems(case(step((1, 1, 1, 1)), setup=tree)) == []
-    assert problems(case(step((1, 1, 1, 2)), setup=tree)) == ["step 0 request 0: accepted 2 is outside 0..1"]
+    assert problems(case(step((1, 1, 1, 2)), setup=tree)) == ["step 0 request 0: num_correct_drafts 2 is outside 0..1"]

@@ -73,7 +73,7 @@ def test_a_family_is_refused_where_it_is_not_driven() -> None:
         "the kv_move runner over triton has no deepseek_v3 models": {"runner": "kv_move"},
         "the EAGLE3 algorithm has no deepseek_v3 models": {"algorithm": "EAGLE3"},
         "latent attention has no logit cap": {"logit_cap": 5},
-        "family 'mamba' is not one of deepseek_v3": {"family": "mamba"},
+        "model_type 'mamba' is not one of deepseek_v3": {"family": "mamba"},
     }
     for words, changes in refused.items():
         setup = replace(fitted(replace(DRAFT, family=DEEPSEEK)), **changes)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,8 @@ from fuzz.aiming import pairs
 from fuzz.draw.rounds import round_setup
 from fuzz.like import like
 from repro.cases import codec
-from repro.cases.case import Setup
+from repro.cases.case import Case, Setup
+from repro.cases.codec import case_to_json
 from repro.cases.launch import command, flags, setup_of
 from repro.cases.option import SERVER
 from repro.cases.options import OPTIONS
@@ -40,6 +43,20 @@ def test_flags_are_the_same_after_a_way_through_a_setup() -> None:
             kept = option.part == SERVER and option.field not in ("adaptive", "capture_bs", "kv_splits")
             if kept and RUNNER_FACTS[setup.runner].speculative:
                 assert getattr(again, option.field) == getattr(setup, option.field), option.field
+
+
+def test_the_server_args_of_a_case_are_a_file_of_server_args() -> None:
+    """A server without the flag overlaps, a case without the key does not."""
+    for setup in (*STORED, *DRAWN):
+        form = {"disable_overlap_schedule": True} | server_args_of(setup)
+        if not RUNNER_FACTS[setup.runner].graph:
+            form.pop("enable_dp_attention", None)  # such a runner is always in a group of ranks
+        again = server_args_of(setup_of(setup.runner, json.dumps({"server_args": form})))
+        assert {"disable_overlap_schedule": True} | again == form
+
+
+def server_args_of(setup: Setup) -> dict[str, Any]:
+    return case_to_json(Case(setup=setup, steps=()))["setup"][SERVER]  # type: ignore[no-any-return]
 
 
 @pytest.mark.emulated(NEWEST)
@@ -76,6 +93,11 @@ def test_a_printed_command_can_be_aimed_at() -> None:
         # The window's length is scaled down.
         windowed = setup.window > 0 and RUNNER_FACTS[setup.runner].windowed == "target"
         assert ("window" in request.aim.having) == windowed
+
+
+def test_a_long_line_is_no_name_of_a_file() -> None:
+    setup = setup_of("draft", f"{'--page-size 4 ' * 100} --attention-backend fa3")
+    assert (setup.page_size, setup.backend) == (4, "fa3")
 
 
 @pytest.mark.parametrize("text", ["--json-model-override-args {", "--json-model-override-args 7"])

@@ -17,11 +17,13 @@ from repro.__main__ import main
 from repro.cases import codec
 from repro.cases.case import Target
 from repro.traces import trace_file
+from repro.traces.finding import Status
 from repro.traces.trace import End, RecordedArray, Termination
 from repro.traces.trace_file import BadTrace, Kept, beside, load, save
 from tests.builders.toy_traces import toy_trace
 from tests.test_repro_main import CASE
 
+DATA = Path(__file__).parent / "data"
 STALE = toy_trace(CASE, "stale_padding")
 TARGET = Target("stale_padding", "toy")
 
@@ -49,6 +51,17 @@ def test_a_trace_comes_back_and_is_judged_alike(tmp_path: Path) -> None:
             assert np.array_equal(one.array, other.array) and one.array.shape == other.array.shape
         assert judge_all(CASE, again.trace) == judge_all(CASE, trace)
     assert [one.name for one in tmp_path.iterdir()] == ["a.trace.npz"]
+
+
+def test_a_trace_with_a_case_of_format_1_is_judged_as_before() -> None:
+    """Made by the version before, of the same case and target."""
+    old = load(DATA / "trace-1.npz")
+    assert (old.case, old.target) == (CASE, TARGET)
+    failed, again = (
+        [verdict for verdict in judge_all(case, trace) if verdict.status is Status.FAIL]
+        for case, trace in ((old.case, old.trace), (CASE, STALE))
+    )
+    assert failed == again != []
 
 
 def test_what_is_too_large_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,7 +138,9 @@ def problems(case: Case) -> list[str]:
     for number, step in enumerate(case.steps):
         place = f"step {number}"
         if step.hidden not in (HIDDEN if RUNNER_FACTS[setup.runner].asks_hidden else ("",)):
-            texts.append(f"{place}: hidden {step.hidden!r} is nothing that the {setup.runner} runner is asked for")
+            texts.append(
+                f"{place}: capture_hidden_mode {step.hidden!r} is nothing that the {setup.runner} runner is asked for"
+            )
         if not 0 <= step.layout <= layouts:
             texts.append(f"{place}: layout {step.layout} is outside 0..{layouts}")
         texts += (f"{place}: {text}" for text in _serving_problems(setup, step))
@@ -154,13 +156,13 @@ def problems(case: Case) -> list[str]:
         for row, request in enumerate(step.requests):
             where = f"{place} request {row}"
             if not 1 <= request.slot <= setup.slots:
-                texts.append(f"{where}: slot {request.slot} is outside 1..{setup.slots}")
+                texts.append(f"{where}: req_pool_idx {request.slot} is outside 1..{setup.slots}")
             if not 1 <= request.seq_len <= limit:
                 texts.append(f"{where}: seq_len {request.seq_len} is outside 1..{limit}")
             if not 0 <= request.data <= DATA_MAX:
                 texts.append(f"{where}: data {request.data} is outside 0..{DATA_MAX}")
             if not 0 <= request.accepted <= most:
-                texts.append(f"{where}: accepted {request.accepted} is outside 0..{most}")
+                texts.append(f"{where}: num_correct_drafts {request.accepted} is outside 0..{most}")
             if request.greedy and not setup.rejection:
                 texts.append(f"{where}: greedy means something only where drafts are drawn at random")
     return texts

@@ -1,4 +1,7 @@
-"""Conditions on a setup, as texts: "window", "not swa", "topk > 1", "num_steps > adaptive", "algorithm == EAGLE3"."""
+"""Conditions on a setup, as texts: "sliding_window", "not swa", "topk > 1", "page_size == 1", "num_steps > adaptive".
+
+A name is sglang's, as in a case's file, or a field of Setup; each has the value that belongs to it.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ import functools
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 from repro.cases.case import Setup
+from repro.cases.close_names import close_to
+from repro.cases.options import OPTIONS
 
 _CONDITION = re.compile(r"(?P<no>not )?(?P<left>\w+)|(?P<name>\w+) (?P<comparison>==|!=|<=|>=|<|>) (?P<right>\w+)")
 _HOLDS: dict[str, Callable[[Any, Any], bool]] = {
@@ -20,8 +24,8 @@ _HOLDS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
-# The kind of each field that a condition may name.
-_KINDS = {field.name: field.type for field in fields(Setup) if field.type in ("int", "bool", "str")}
+# The options that a condition may name, those with one value.
+_NAMED = {name: option for option in OPTIONS if option.kind in (int, bool, str) for name in (option.field, option.name)}
 
 
 class BadCondition(ValueError):
@@ -35,24 +39,31 @@ def condition(text: str) -> Callable[[Setup], bool]:
     if not match:
         raise BadCondition(f'{text!r} is no condition such as "window", "not swa" or "topk > 1"')
     if match["left"]:
-        named, negative = _field(match["left"]), bool(match["no"])
-        return lambda setup: bool(getattr(setup, named)) != negative
-    named, compare, right = _field(match["name"]), _HOLDS[match["comparison"]], match["right"]
-    if right in _KINDS and _KINDS[right] == _KINDS[named] == "int":
-        return lambda setup: compare(getattr(setup, named), getattr(setup, right))
-    if _KINDS[named] == "int" and right.isdecimal():
-        return lambda setup: compare(getattr(setup, named), int(right))
-    if _KINDS[named] == "str" and match["comparison"] in ("==", "!="):
-        return lambda setup: compare(getattr(setup, named), right)
-    raise BadCondition(f"{text!r}: {named} cannot be compared so")
+        left, negative = _named(match["left"]), bool(match["no"])
+        return lambda setup: bool(_value(setup, left)) != negative
+    name, compare, right = _named(match["name"]), _HOLDS[match["comparison"]], match["right"]
+    kind = _NAMED[name].kind
+    if right in _NAMED and _NAMED[right].kind is kind is int:
+        return lambda setup: compare(_value(setup, name), _value(setup, right))
+    if kind is int and right.isdecimal():
+        return lambda setup: compare(_value(setup, name), int(right))
+    if kind is str and match["comparison"] in ("==", "!="):
+        return lambda setup: compare(_value(setup, name), right)
+    raise BadCondition(f"{text!r}: {name} cannot be compared so")
 
 
 def names(text: str) -> tuple[str, ...]:
     """The fields of a setup that the condition reads."""
-    return tuple(word for word in re.findall(r"\w+", text) if word in _KINDS)
+    return tuple(_NAMED[word].field for word in re.findall(r"\w+", text) if word in _NAMED)
 
 
-def _field(name: str) -> str:
-    if name not in _KINDS:
-        raise BadCondition(f"{name!r} is no field of a setup with one value")
+def _named(name: str) -> str:
+    if name not in _NAMED:
+        raise BadCondition(f"{name!r} is no option with one value{close_to(name, _NAMED)}")
     return name
+
+
+def _value(setup: Setup, name: str) -> Any:
+    option = _NAMED[name]
+    value = getattr(setup, option.field)
+    return value if name == option.field else option.form(value)

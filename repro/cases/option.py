@@ -85,10 +85,10 @@ class Option(Key):
         """Why this option's value is refused."""
         value = getattr(setup, self.field)
         if self.bounds and not self.bounds[0] <= value <= self.bounds[1]:
-            yield f"{self.field} {value} is outside {self.bounds[0]}..{self.bounds[1]}"
+            yield f"{self.name} {value} is outside {self.bounds[0]}..{self.bounds[1]}"
         if self.choices and value not in self.choices:
             choices = ", ".join(map(str, filter(None, self.choices)))
-            yield f"{self.field} {value!r} is not one of {choices}"
+            yield f"{self.name} {value!r} is not one of {choices}"
         yield from refusals((*self.needs, *(self.if_set if self.is_set(setup) else ())), setup)
 
 

@@ -8,9 +8,12 @@ from repro.cases.setup import Setup
 
 # Needs between options, checked once each is valid by itself.
 TOGETHER = (
-    Need(lambda s, r, b: s.num_heads % s.num_kv_heads == 0, "num_heads is not a multiple of num_kv_heads"),
+    Need(
+        lambda s, r, b: s.num_heads % s.num_kv_heads == 0,
+        "num_attention_heads is not a multiple of num_key_value_heads",
+    ),
     # transformers refuses such a Llama configuration.
-    Need(lambda s, r, b: s.hidden_size % s.num_heads == 0, "hidden_size is not a multiple of num_heads"),
+    Need(lambda s, r, b: s.hidden_size % s.num_heads == 0, "hidden_size is not a multiple of num_attention_heads"),
     Need(lambda s, r, b: s.head_dim % 8 == 0, "head_dim is not a multiple of 8"),
     Need(
         lambda s, r, b: not s.kv_dtype or s.head_dim > KV_DTYPE_ABOVE,
@@ -21,18 +24,18 @@ TOGETHER = (
         lambda s, r, b: b.head_dims is None or s.head_dim in b.head_dims,
         "head_dim is not one of {s.backend}'s {b.head_dims}",
     ),
-    Need(lambda s, r, b: s.vocab_size >= s.topk, "vocab_size is below topk"),
-    Need(lambda s, r, b: s.max_bs <= s.slots, "the largest bucket {s.max_bs} exceeds {s.slots} slots"),
+    Need(lambda s, r, b: s.vocab_size >= s.topk, "vocab_size is below speculative_eagle_topk"),
+    Need(lambda s, r, b: s.max_bs <= s.slots, "the largest bucket {s.max_bs} exceeds max_running_requests {s.slots}"),
     # sglang insists: without branches the tree is the chain itself.
     Need(
         lambda s, r, b: s.topk > 1 or s.num_draft_tokens == s.num_steps + 1,
-        "topk 1 needs num_draft_tokens == num_steps + 1",
+        "topk 1 needs speculative_num_draft_tokens == speculative_num_steps + 1",
     ),
     Need(
         lambda s, r, b: 2 <= s.num_draft_tokens <= s.tree_max,
-        "num_draft_tokens {s.num_draft_tokens} is outside 2..{s.tree_max}",
+        "speculative_num_draft_tokens {s.num_draft_tokens} is outside 2..{s.tree_max}",
     ),
-    Need(lambda s, r, b: r.room(s, 1) <= s.context_len, "context_len is too small for one token and its drafts"),
+    Need(lambda s, r, b: r.room(s, 1) <= s.context_len, "context_length is too small for one token and its drafts"),
 )
 
 

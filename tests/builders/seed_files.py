@@ -11,9 +11,9 @@ import pytest
 
 from repro.cases import codec
 
-_DATA = Path(__file__).parent.parent / "data"
+DATA = Path(__file__).parent.parent / "data"
 # The same seed in both formats.
-OLD, NEW = _DATA / "seed-format-1.json", _DATA / "seed-format-2.json"
+OLD, NEW = DATA / "seed-format-1.json", DATA / "seed-format-2.json"
 
 Change = Callable[[Any], None]
 

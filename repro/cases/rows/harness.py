@@ -24,7 +24,8 @@ ROWS: tuple[Option, ...] = (
         if_set=(
             Need(lambda s, r, b: r.overhangs, "the {s.runner} runner has nothing behind its context"),
             Need(
-                lambda s, r, b: s.overhang <= overhang_max(s), "overhang {s.overhang} is more than sglang has room for"
+                lambda s, r, b: s.overhang <= overhang_max(s),
+                "extra_context_len {s.overhang} is more than sglang has room for",
             ),
         ),
         drawn=(1, 4, 8),

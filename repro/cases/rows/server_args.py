@@ -37,10 +37,11 @@ ROWS: tuple[Option, ...] = (
         needs=(
             Need(
                 lambda s, r, b: r.num_steps_min <= s.num_steps <= r.num_steps_max,
-                "num_steps {s.num_steps} is outside {r.num_steps_min}..{r.num_steps_max}",
+                "speculative_num_steps {s.num_steps} is outside {r.num_steps_min}..{r.num_steps_max}",
             ),
             Need(
-                lambda s, r, b: r.speculative or s.topk == s.num_steps == 1, "without drafts topk and num_steps are 1"
+                lambda s, r, b: r.speculative or s.topk == s.num_steps == 1,
+                "without drafts topk and the number of draft steps are 1",
             ),
         ),
     ),
@@ -58,11 +59,11 @@ ROWS: tuple[Option, ...] = (
         needs=(
             Need(
                 lambda s, r, b: bool(s.capture_bs) and all(x < y for x, y in itertools.pairwise(s.capture_bs)),
-                "capture_bs {s.capture_bs} does not rise",
+                "cuda_graph_bs_decode {s.capture_bs} does not rise",
             ),
             Need(
                 lambda s, r, b: all(1 <= bs <= BATCH_MAX for bs in s.capture_bs),
-                f"capture_bs {{s.capture_bs}} leaves 1..{BATCH_MAX}",
+                f"cuda_graph_bs_decode {{s.capture_bs}} leaves 1..{BATCH_MAX}",
             ),
         ),
     ),
@@ -121,9 +122,13 @@ ROWS: tuple[Option, ...] = (
         bounds=(0, 20),
         needs=(
             Need(
-                lambda s, r, b: s.adaptive <= r.num_steps_max, "adaptive {s.adaptive} is outside 0..{r.num_steps_max}"
+                lambda s, r, b: s.adaptive <= r.num_steps_max,
+                "speculative_adaptive {s.adaptive} is outside 0..{r.num_steps_max}",
             ),
-            Need(lambda s, r, b: s.adaptive != s.num_steps, "adaptive {s.adaptive} is num_steps: nothing changes"),
+            Need(
+                lambda s, r, b: s.adaptive != s.num_steps,
+                "speculative_adaptive {s.adaptive} is speculative_num_steps: nothing changes",
+            ),
         ),
         if_set=(
             Need(lambda s, r, b: r.adapts, "the {s.runner} runner's number of draft steps stays"),

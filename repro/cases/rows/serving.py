@@ -47,7 +47,7 @@ ROWS: tuple[Option, ...] = (
             _SERVES,
             Need(
                 lambda s, r, b: s.pool >= pool_least(s) and s.pool % s.page_size == 0,
-                "a pool of {s.pool} is too small for one request, or no whole pages",
+                "max_total_tokens {s.pool} is too small for one request, or no whole pages",
             ),
         ),
         later=True,
