@@ -19,7 +19,7 @@ from repro.cases.places import code, fenced, markdown
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.words import sentence
 from repro.upstream import findings
-from repro.upstream.findings import Upstream, of_seed
+from repro.upstream.findings import PublishedBug, of_seed
 from repro.upstream.script import HELPER, helper
 
 # The fields of python -m repro bisect --json that are used here.
@@ -79,7 +79,7 @@ class CannotTell(ValueError):
 class Material:
     """The material of an issue. about: that of the seed file. span: what python -m repro bisect --json wrote.
     first: what python -m repro first printed. script, test, patch: the texts of
-    these files. subject: what a ledger holds of it. upstream: what the table of findings has of public threads."""
+    these files. subject: what a ledger holds of it. bug: its row in the table of findings."""
 
     case: Case
     about: Mapping[str, AboutValue]
@@ -89,7 +89,7 @@ class Material:
     test: str = ""
     patch: str = ""
     subject: Subject | None = None
-    upstream: Upstream | None = None
+    bug: PublishedBug | None = None
 
     def said(self, name: str) -> str:
         text = self.about.get(name, "")
@@ -117,9 +117,8 @@ def material(
     if seen_on:
         # How often it failed was counted elsewhere.
         about = {name: value for name, value in about.items() if name != "failed"} | {"found": seen_on}
-    finding = of_seed(findings.load(), path.name)
-    upstream = finding.upstream if finding else None
-    return Material(case=seed.case, about=about, span=range_found, subject=subject, upstream=upstream, **texts)
+    bug = of_seed(findings.load(), path.name)
+    return Material(case=seed.case, about=about, span=range_found, subject=subject, bug=bug, **texts)
 
 
 def _span(path: Path) -> dict[str, Any]:
@@ -193,6 +192,8 @@ def _where(material: Material) -> str:
 def _summary(material: Material) -> Iterator[str]:
     yield f"# {markdown(title(material))}"
     yield ""
+    if material.bug:
+        yield markdown(material.bug.impact)
     fix = material.said("fix").removeprefix("not fixed: ")
     if fix:
         yield markdown(f"{fix[0].upper()}{fix[1:].rstrip('.')}.")
@@ -293,7 +294,7 @@ def _range(material: Material) -> Iterator[str]:
 
 
 def _known_upstream(material: Material) -> Iterator[str]:
-    if upstream := material.upstream:
+    if upstream := material.bug and material.bug.upstream:
         yield f"- {upstream} (stored copies of public threads; no live tracker was asked)"
         if upstream.words:
             yield f"- searched for: {upstream.words}"

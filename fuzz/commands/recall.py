@@ -7,10 +7,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from fuzz.campaign import campaign
@@ -73,14 +72,15 @@ def command(options: argparse.Namespace) -> ExitCode:
         _check(row, Target(row.base, options.engine))
     options.out = options.out or own_folder(Path("out"), "recall")
     options.out.mkdir(parents=True, exist_ok=True)
-    results: list[Result] = []
+    results: dict[str, Result] = {}
     for result in _each(rows, options):
-        results.append(result)
+        results[result.row] = result
         say(str(result))
-        _write(options, rows, results)
-    for text in totals(results):
+        _write(options, rows, [results[row.id] for row in rows if row.id in results])
+    done = [results[row.id] for row in rows]
+    for text in totals(done):
         say(text)
-    return exit_code(results)
+    return exit_code(done)
 
 
 def _check(row: Row, target: Target) -> None:
@@ -100,10 +100,13 @@ def _check(row: Row, target: Target) -> None:
 
 
 def _each(rows: Sequence[Row], options: argparse.Namespace) -> Iterator[Result]:
-    """The outcomes in the rows' order, each as soon as it and those before it are there."""
-    run = partial(_in_process if options.jobs > 1 else _tried, options)
+    """The outcomes, each as soon as it is there."""
+    if options.jobs == 1:
+        yield from (_tried(options, row) for row in rows)
+        return
     with ThreadPoolExecutor(options.jobs) as workers:
-        yield from workers.map(run, rows) if options.jobs > 1 else map(run, rows)
+        futures = [workers.submit(_in_process, options, row) for row in rows]
+        yield from (future.result() for future in as_completed(futures))
 
 
 def _write(options: argparse.Namespace, rows: Sequence[Row], results: Sequence[Result]) -> None:
