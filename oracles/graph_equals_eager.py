@@ -20,7 +20,7 @@ from oracles.reference_record import Outside, References, outputs_of, references
 from oracles.tolerance import is_rounding, limit
 from oracles.trace_index import Record, Wrong, conclude, equal, first_difference, same, text
 from repro.cases.case import Case, Request, Setup
-from repro.traces.finding import Cell, Status, Verdict
+from repro.traces.finding import TIE, Cell, Status, Verdict
 from repro.traces.paths import BOTH, VARIANTS, Recorded
 from repro.traces.trace import Array, Termination, Trace
 
@@ -31,7 +31,6 @@ SLOTS = "KV slots written"
 TREE = "draft tree"
 OUTPUT = "values of an output"
 VALUES = "KV values written"
-TIE = "tie"
 KV_SAME = "kv_same"
 MISSING = "graph and eager not both recorded"
 

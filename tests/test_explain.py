@@ -17,7 +17,7 @@ from repro.cases.release_list import ADAPTED
 from repro.ledger.explain import Explainer, Mended, to_json
 from repro.ledger.known import Issue, load
 from repro.shrinking.replay import Outcome
-from repro.traces.finding import Cell, Status, Verdict
+from repro.traces.finding import TIE, Cell, Status, Verdict
 from repro.traces.trace import End, Termination
 from repro.upstream.backports import edits_for, mends
 from repro.upstream.edits import Edit, EditNotFound, edited
@@ -167,6 +167,11 @@ def test_of_a_case_without_a_graph_the_end_is_enough() -> None:
     right_again = replace(STALE, status=Status.PASS)
     assert Alone(left=(right_again,)).explainer().explain(CASE, TARGET, [STALE]).holds
     assert not Alone(left=(right_again, doubtful)).explainer().explain(CASE, TARGET, [STALE]).holds
+    # Its consequence may tie once it is right; a tie alone shows nothing.
+    other = replace(STALE, oracle="graph_equals_eager", where="draft tree")
+    tie = replace(other, status=Status.UNKNOWN, where=TIE)
+    assert Alone(left=(right_again, tie)).explainer().explain(CASE, TARGET, [STALE, other]).holds
+    assert not Alone(left=(tie,)).explainer().explain(CASE, TARGET, [other]).holds
     unlike = replace(STALE, oracle="kv_indices")
     assert not Alone(left=(right_again,)).explainer().explain(CASE, TARGET, [STALE, unlike]).holds
 

@@ -23,7 +23,7 @@ import numpy as np
 from repro.cases.case import Setup
 from repro.cases.codec import digest
 from repro.fidelity.observation import KV, Observation, Outputs, StepOutputs, apart, distance, turned, unlike
-from repro.traces.finding import Status, Verdict
+from repro.traces.finding import TIE, Status, Verdict
 from repro.traces.paths import BOTH, Recorded
 
 OVERALL, CHOICES, SLOTS, VALUES = "overall", "trees and tokens", "KV slots written", "KV values"
@@ -34,7 +34,6 @@ CASES = "cases"
 # The oracle of accesses outside their memory.
 _OUTSIDE = "memory"
 # The `where` of an oracle's doubt about what noise turns over on one target by itself.
-_TIE = "tie"
 # How the limit of what two engines may be apart is computed: of noise, scale and dtype.
 Limit = Callable[[float, float, str], float]
 
@@ -161,7 +160,7 @@ class _Comparison:
             return "not recorded" if oracle in self.agreement.of_some else "differ"
         if first.status is second.status:
             return "agree" if first.status is not Status.FAIL or first.where == second.where else self.apart
-        ties = [v.status is Status.UNKNOWN and v.where == _TIE for v in (first, second)]
+        ties = [v.status is Status.UNKNOWN and v.where == TIE for v in (first, second)]
         return "tie" if any(ties) and Status.FAIL not in (first.status, second.status) else self.apart
 
     def _listed(self, number: int, mine: StepOutputs, other: StepOutputs) -> Iterator[Disagreement]:

@@ -13,7 +13,7 @@ from repro.cases.case import Case, Setup, Target
 from repro.cases.codec import digest
 from repro.ledger.known import Issue
 from repro.shrinking.replay import Outcome
-from repro.traces.finding import ENDED, RAISED, Status, Verdict
+from repro.traces.finding import ENDED, RAISED, TIE, Status, Verdict
 
 # How many runs may be spent on which of several issues it is, each on a target of its own that must be imported.
 SINGLE_RUNS = 6
@@ -194,9 +194,12 @@ class Explainer:
 
 
 def _right_again(run: Sequence[Verdict], oracles: Collection[str]) -> bool:
-    """True if the run ended well, these oracles passed, and none raised."""
+    """True if the run ended well, these oracles passed, and none raised. Of several, some may tie: that is no failure,
+    and those that passed show that what was wrong is right."""
     passed = {verdict.oracle for verdict in run if verdict.status is Status.PASS}
-    return {ENDED, *oracles} <= passed and not any(verdict.where == RAISED for verdict in run)
+    tied = {verdict.oracle for verdict in run if verdict.status is Status.UNKNOWN and verdict.where == TIE}
+    right = ENDED in passed and {*oracles} <= passed | tied and not passed.isdisjoint(oracles)
+    return right and not any(verdict.where == RAISED for verdict in run)
 
 
 def _speaking_of(failures: Sequence[Verdict], setup: Setup, applied: Sequence[Issue]) -> Sequence[Issue]:
