@@ -250,6 +250,8 @@ class _Loop:
         # The reference is asked in more steps there than of a drawn case.
         others = (verdict.name for verdict in explained.only_mended if verdict.oracle != REFERENCE)
         self.stats.only_mended.update(others)
+        if explained.doubt:
+            self.stats.doubt(f"known issues: {explained.doubt}")
         return explained.left
 
     def _failure(self, ran: RunWithPast, lead_up: Case | None, verdict: Verdict, others: tuple[Verdict, ...]) -> bool:

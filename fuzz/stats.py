@@ -114,6 +114,10 @@ class CampaignStats:
                 self._facts[name].append(text)
         return frozenset(transitions) | reached
 
+    def doubt(self, reason: str) -> None:
+        """Count that a failure could not be compared, for this reason: it stays a finding."""
+        self._unknown.add(reason)
+
     def triage_run(self, trace: Trace) -> None:
         """Count a run that confirms or shrinks a failure, if it ended in an error of the harness."""
         if trace.ended.how is Termination.ERROR:

@@ -151,6 +151,14 @@ def test_what_could_not_be_put_to_the_test_is_not_explained() -> None:
     assert not said.holds and said.left == (STALE,) and "cannot be judged" in str(said)
 
 
+def test_a_run_that_could_not_be_made_is_tried_again() -> None:
+    world = World(trouble="no memory")
+    explainer = world.explainer()
+    assert not explainer.explain(CASE, TARGET, [STALE]).holds
+    world.trouble = ""
+    assert explainer.explain(CASE, TARGET, [STALE]).holds
+
+
 def test_of_a_case_without_a_graph_the_end_is_enough() -> None:
     class Alone(World):
         def run(self, target: Target, case: Case, tries: int) -> tuple[list[tuple[Verdict, ...]], str]:

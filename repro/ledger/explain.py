@@ -167,9 +167,12 @@ class Explainer:
 
     def _ran(self, target: Target, case: Case, tries: int) -> tuple[Sequence[Sequence[Verdict]], str]:
         key = (target, digest(case), tries)
-        if key not in self._runs:
-            self._runs[key] = self.run(target, case, tries)
-        return self._runs[key]
+        if key in self._runs:
+            return self._runs[key]
+        runs, trouble = self.run(target, case, tries)
+        if not trouble:  # what could not be run is tried again when it is asked for again
+            self._runs[key] = runs, trouble
+        return runs, trouble
 
     def _responsible(self, case: Case, target: Target, gone: Sequence[Verdict], applied: Sequence[Issue]) -> Issue:
         """The issue, of those mended together, to which these failures are put down: one that names them, else
