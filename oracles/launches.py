@@ -44,15 +44,16 @@ class _Launches:
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-    """A failure is that of the oracle that says so, of the runner that was launched."""
+    """A failure is that of the oracle that says so, of the runner that was launched; what passed is told as well."""
     runners = _by_runner(case.setup, Record(trace))
     if not runners:
         detail = f"Nothing was compared: {NOTHING}."
         return (Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=NOTHING, detail=detail),)
-    wrongs = tuple(
-        verdict for runner, launches in runners.items() for verdict in _judged(case, trace, runner, launches)
-    )
-    return wrongs or (Verdict(oracle=ORACLE, status=Status.PASS),)
+    verdicts = [v for runner, launches in runners.items() for v in _judged(case, trace, runner, launches)]
+    wrongs = tuple(verdict for verdict in verdicts if verdict.status is Status.FAIL)
+    passed = {verdict.oracle for verdict in verdicts} - {verdict.oracle for verdict in wrongs}
+    alone = (Verdict(oracle=ORACLE, status=Status.PASS),) if not wrongs else ()
+    return (*wrongs, *alone, *(Verdict(oracle=name, status=Status.PASS) for name in sorted(passed)))
 
 
 def _judged(case: Case, trace: Trace, runner: str, launches: _Launches) -> Iterator[Verdict]:
@@ -62,7 +63,7 @@ def _judged(case: Case, trace: Trace, runner: str, launches: _Launches) -> Itera
     for each in JUDGES:
         verdicts = each(alone, record)
         for verdict in (verdicts,) if isinstance(verdicts, Verdict) else verdicts:
-            if verdict.status is Status.FAIL:
+            if verdict.status is not Status.UNKNOWN:
                 yield _told(verdict, runner, launches)
 
 

@@ -1,7 +1,11 @@
-"""Every request ends, and not by an abort, within many times the iterations of the event loop that it needs."""
+"""Every request ends, and not by an abort that nobody asked for, within many times the iterations of the event loop
+that it needs."""
 
 from __future__ import annotations
 
+import numpy as np
+
+from oracles.text import ABORTED as TEXT_ABORTED
 from oracles.trace_index import Record, Wrong, conclude
 from repro.cases.case import Case
 from repro.traces.finding import Cell, Verdict
@@ -10,7 +14,7 @@ from repro.traces.trace import Trace
 
 ORACLE = "progress"
 STUCK, ABORTED = "a request never ends", "a request is aborted"
-HOW = {0: STUCK, 2: ABORTED}
+HOW = {0: STUCK, TEXT_ABORTED: ABORTED}
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
@@ -24,8 +28,9 @@ def judge(case: Case, trace: Trace) -> Verdict:
         if ended is None:
             continue
         compared += len(ended)
+        aborted = record.path(number, Recorded.SERVED).get("aborted", np.zeros(len(ended)))
         for row, how in enumerate(ended.tolist()):
-            if how in HOW:
+            if how in HOW and not (how == TEXT_ABORTED and aborted[row]):
                 cell = Cell(step=number, buffer="ended", row=row, column=0, got=str(how), want="1")
                 detail = f"Of {count} iterations of the event loop: {HOW[how]}, request {row} of step {number}."
                 wrongs.append(Wrong(where=HOW[how], detail=detail, cell=cell))

@@ -36,6 +36,14 @@ STEPS = (
     ),
     Step(requests=(Request(slot=1, seq_len=30, data=4, further=11),), wait=3),
 )
+# The running are retracted, the oldest is aborted, and at the end a prompt begins as an earlier one did.
+HAPPENING = (
+    STEPS[0],
+    Step(requests=(), wait=7, happens="retract"),
+    Step(requests=(Request(slot=1, seq_len=30, data=1, further=11),), wait=1, happens="abort"),
+    Step(requests=(), wait=1, happens="flush"),
+    Step(requests=(Request(slot=1, seq_len=30, data=1, further=9),), wait=20),
+)
 # A request of three tokens, as a record has it.
 SMALL = Case(setup=CHAIN, steps=(Step(requests=(Request(slot=1, seq_len=2, data=1, further=2),)),))
 FIRST, SECOND, THIRD = 7, 8, 9
@@ -80,6 +88,15 @@ def test_a_text_is_as_long_as_was_asked_for() -> None:
     assert only(text.judge, SMALL, served(**short)).where == text.LENGTH
     assert only(text.judge, SMALL, served(**short, **{"served.ended": [0]})).status is Status.PASS
     assert only(text.judge, SMALL, Trace(ended=End(how=Termination.DONE))).status is Status.UNKNOWN
+
+
+def test_an_abort_is_a_failure_unless_it_was_asked_for() -> None:
+    aborted = {"served.ended": [2]}
+    assert only(progress.judge, SMALL, served(**aborted, **{"served.aborted": [False]})).where == progress.ABORTED
+    assert only(progress.judge, SMALL, served(**aborted, **{"served.aborted": [True]})).status is Status.PASS
+    assert (
+        only(progress.judge, SMALL, served(**{"served.ended": [0], "served.aborted": [True]})).where == progress.STUCK
+    )
 
 
 def test_a_request_that_never_ends_is_a_failure() -> None:
@@ -174,11 +191,16 @@ def launched(**changes: object) -> Trace:
 
 def test_a_launch_is_judged_as_its_runners() -> None:
     case = replace(SMALL, setup=replace(CHAIN, capture_bs=(2, 4)))
-    assert only(launches.judge, case, launched()).status is Status.PASS
-    padded = only(launches.judge, case, launched(**{"launch/req_pool_indices": [1, 3, 0, 0]}))
-    assert (padded.status, padded.oracle, padded.runner) == (Status.FAIL, "slot0_padding", "draft")
-    assert only(launches.judge, case, launched(**{"launch/seq_lens": [8, 1, 1, 1]})).oracle == "staged"
-    assert only(launches.judge, case, launched(**{"launch/bs": 4})).oracle == "bucket"
+    passed = launches.judge(case, launched())
+    assert {verdict.status for verdict in passed} == {Status.PASS}
+    assert {verdict.oracle for verdict in passed} == {"launches", "bucket", "slot0_padding", "staged"}
+    for changes, oracle in (
+        ({"launch/req_pool_indices": [1, 3, 0, 0]}, "slot0_padding"),
+        ({"launch/seq_lens": [8, 1, 1, 1]}, "staged"),
+        ({"launch/bs": 4}, "bucket"),
+    ):
+        failed = [v for v in launches.judge(case, launched(**changes)) if v.status is Status.FAIL]
+        assert [(verdict.oracle, verdict.runner) for verdict in failed] == [(oracle, "draft")]
     assert only(launches.judge, SMALL, served()).status is Status.UNKNOWN
 
 
@@ -208,6 +230,11 @@ def test_what_is_cached_is_no_leak() -> None:
 def test_arrivals_are_valid_of_runners_that_serve_alone() -> None:
     case = Case(setup=CHAIN, steps=STEPS)
     assert problems(case) == []
+    retracted = replace(STEPS[1], happens="retract")
+    assert problems(replace(case, steps=(STEPS[0], retracted, Step(requests=(), happens="flush")))) == []
+    assert problems(replace(case, steps=(STEPS[0], Step(requests=()))))
+    assert problems(replace(case, steps=(STEPS[0], replace(retracted, happens="burn"))))
+    assert problems(replace(case, setup=replace(CHAIN, page_size=4, chunk=6)))
     assert any("arrivals" in each for each in problems(replace(case, setup=replace(CHAIN, runner="draft"))))
     longest = seq_len_max(CHAIN)
     for further in (longest - 8, -1):
@@ -228,13 +255,21 @@ def test_arrivals_are_kept_in_files_and_words() -> None:
     assert "arriving 3 iterations later" in words and "15 tokens asked for" in words
 
 
+def test_happenings_are_kept_in_files_and_words() -> None:
+    case = Case(setup=replace(CHAIN, radix=True, chunk=8), steps=HAPPENING)
+    assert loads(dumps(Seed(case=case))).case == case
+    calm = replace(case, steps=(HAPPENING[0], replace(HAPPENING[1], happens="flush"), *HAPPENING[2:]))
+    assert digest(calm) != digest(case)
+    assert "retract, then arriving 7 iterations later" in "\n".join(paragraph(Seed(case=case)))
+
+
 def test_drawn_arrivals_are_valid() -> None:
     drawn = [case for number in range(24) for case in islice(round_cases(5, number, "round", "triton", 6), 6)]
     assert [problems(case) for case in drawn] == [[]] * len(drawn)
     further = [request.further for case in drawn for step in case.steps for request in step.requests]
     assert max(further) > 8 and 0 in further
     setups = [case.setup for case in drawn]
-    for field in ("overlap", "pool", "disagreement"):
+    for field in ("overlap", "pool", "disagreement", "radix", "chunk"):
         assert len({getattr(setup, field) for setup in setups}) > 1, field
 
 
@@ -280,3 +315,21 @@ def test_texts_are_the_same_for_every_way_of_drafting(pool: Pool) -> None:
     assert all(texts(trace) == texts(traces[0]) for trace in traces)
     iterations = [int(trace.facts["iterations"]) for trace in traces]
     assert iterations[1] > iterations[0] + 8, "drafts that disagree are accepted as often"
+
+
+@pytest.mark.slow
+@pytest.mark.emulated(NEWEST)
+@pytest.mark.parametrize(
+    "setup",
+    [
+        replace(CHAIN, radix=True, overlap=True, disagreement=300),
+        replace(TREE, radix=True, page_size=4, chunk=8, disagreement=300),
+    ],
+    ids=["chain", "tree"],
+)
+def test_retraction_abort_and_a_cached_prefix_change_no_text(pool: Pool, setup: Setup) -> None:
+    case = Case(setup=setup, steps=HAPPENING)
+    trace = pool.run(case)
+    assert overall(judge_all(case, trace)) is Status.PASS, judge_all(case, trace)
+    assert int(trace.facts["retractions"]) > 0 and int(trace.facts["cached tokens"]) > 0
+    assert trace.path(0, "served")["ended"].tolist() == [2, 1, 1]

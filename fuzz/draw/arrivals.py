@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 
 from fuzz.draw.moves import DATA_MAX, SHORT, Hand
 from fuzz.draw.swarm import Swarm
-from repro.cases.case import Case, Request, Setup, Step, seq_len_max
+from repro.cases.case import HAPPENINGS, Case, Request, Setup, Step, seq_len_max
 from repro.cases.options import OPTION
 from repro.cases.rows.serving import pool_least, pool_of
 
 # A case costs by its tokens: so many requests, and of each so many tokens besides the first.
 GROUPS_MAX, REQUESTS_MAX, FURTHER_MAX = 4, 8, 24
+# A chunk of prompts, in tokens.
+CHUNK = 16
 WAITS = (0, 1, 1, 2, 3, 6)
 
 
@@ -27,6 +29,8 @@ def served(draw: st.DrawFn, setup: Setup) -> Setup:
         pool=draw(st.sampled_from((0, 0, least, between))),
         disagreement=draw(st.sampled_from((0, *OPTION["disagreement"].drawn))),
         overlap=draw(st.booleans()),
+        radix=draw(st.booleans()),
+        chunk=page * draw(st.sampled_from((0, 0, 1, max(1, CHUNK // page)))),
     )
 
 
@@ -40,7 +44,8 @@ def arrivals(draw: st.DrawFn, setup: Setup, swarm: Swarm) -> Case:
         count = hand.number(1, min(setup.slots, left))
         left -= count
         requests = tuple(_request(hand, slot) for slot in range(1, count + 1))
-        steps.append(Step(requests=requests, wait=hand.pick(WAITS) if number else 0))
+        happens = hand.pick(("", "", "", *HAPPENINGS)) if number else ""
+        steps.append(Step(requests=requests, wait=hand.pick(WAITS) if number else 0, happens=happens))
         if not left:
             break
     return Case(setup=setup, steps=tuple(steps))
@@ -72,4 +77,6 @@ def _request(hand: Hand, slot: int) -> Request:
             length = hand.number(1, limit)
     most = min(FURTHER_MAX, limit - length)
     further = hand.pick((0, hand.number(0, most), hand.number(0, most), most))
-    return Request(slot=slot, seq_len=length, data=hand.number(0, DATA_MAX), further=further)
+    # Prompts of the same data begin alike.
+    data = hand.pick((1, hand.number(0, DATA_MAX))) if hand.setup.radix else hand.number(0, DATA_MAX)
+    return Request(slot=slot, seq_len=length, data=data, further=further)

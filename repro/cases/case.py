@@ -25,6 +25,8 @@ HIDDEN = ("", "last", "full")
 DATA_MAX = 2**31 - 1
 # Iterations of an event loop between two groups of arrivals.
 WAIT_MAX = 64
+# Running requests give up their KV slots, the oldest request is aborted, the cache is flushed.
+HAPPENINGS = ("", "retract", "abort", "flush")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ class Step:
     asks for besides its logits (HIDDEN). elsewhere: requests of the other rank, where there is one.
 
     Of a runner that serves, a step is no call: its requests arrive together, `wait` iterations of the event loop behind
-    those of the step before."""
+    those of the step before. happens: to the scheduler just before (HAPPENINGS)."""
 
     requests: tuple[Request, ...]
     mirrored: bool = True
@@ -59,6 +61,7 @@ class Step:
     hidden: str = ""
     elsewhere: int = 0
     wait: int = 0
+    happens: str = ""
 
     @property
     def busiest(self) -> int:
@@ -144,7 +147,7 @@ def problems(case: Case) -> list[str]:
         if not 0 <= step.layout <= layouts:
             texts.append(f"{place}: layout {step.layout} is outside 0..{layouts}")
         texts += (f"{place}: {text}" for text in _serving_problems(setup, step))
-        fewest = 0 if RUNNER_FACTS[setup.runner].idles else 1
+        fewest = 0 if RUNNER_FACTS[setup.runner].idles or step.happens else 1
         most_requests = requests_max(setup)
         if not 0 <= step.elsewhere <= elsewhere_max(setup):
             texts.append(f"{place}: {step.elsewhere} requests on another rank")
@@ -172,8 +175,13 @@ def _serving_problems(setup: Setup, step: Step) -> list[str]:
     """Why a step is no group of arrivals, or says something of arrivals where there are none."""
     further = [request.further for request in step.requests]
     if not RUNNER_FACTS[setup.runner].serves:
-        return ["arrivals mean something only to a runner that serves"] if step.wait or any(further) else []
+        return (
+            ["arrivals mean something only to a runner that serves"]
+            if step.wait or step.happens or any(further)
+            else []
+        )
     texts = [] if 0 <= step.wait <= WAIT_MAX else [f"wait {step.wait} is outside 0..{WAIT_MAX}"]
+    texts += [] if step.happens in HAPPENINGS else [f"happens {step.happens!r} is none of {HAPPENINGS}"]
     most = seq_len_max(setup)
     return texts + [
         f"request {row}: {request.seq_len} and {request.further} further tokens are outside 0..{most}"

@@ -73,7 +73,7 @@ def setup_of(runner: str, text: str) -> Setup:
     if values.get("adaptive") == ADAPTS:
         values["adaptive"] = values["num_steps"] + 1
     if RUNNER_FACTS[runner].serves:
-        values.setdefault("overlap", True)
+        values = {"overlap": True, "radix": True} | values
     if not RUNNER_FACTS[runner].graph:
         values.pop("dp_attention", None)  # such a runner is always in a group of ranks
     return Setup(runner=runner, **values)
@@ -99,8 +99,8 @@ def _is_printed(field: str, setup: Setup, drafted: bool) -> bool:
         return drafted
     if field == "kv_splits":
         return setup.backend == "triton"
-    if field == "overlap":
-        return RUNNER_FACTS[setup.runner].serves and not setup.overlap
+    if field in ("overlap", "radix"):
+        return RUNNER_FACTS[setup.runner].serves and not getattr(setup, field)
     if field == "capture_bs":
         return RUNNER_FACTS[setup.runner].graph or RUNNER_FACTS[setup.runner].serves
     return field in _ALWAYS or OPTION[field].is_set(setup)

@@ -86,6 +86,8 @@ class RunnerFacts:
     accepts: bool = False
     # It is driven at the level of the scheduler: steps are groups of arrivals, requests prompts (Request.further).
     serves: bool = False
+    # The runners whose graphs it launches, in rounds.
+    launches: tuple[str, ...] = ()
     # It runs no model, so that its contexts may be long.
     light: bool = False
     # Capturing a bucket takes seconds, so that cases have few of them.
@@ -304,6 +306,7 @@ RUNNER_FACTS = {
         host_lengths=True,
         falls_back=True,
         serves=True,
+        launches=("draft", "verify", "draft_extend"),
         what="`Scheduler` with its own event loop, and the EAGLE worker and graphs that it makes: requests arrive, are "
         "prefilled, drafted, verified and extended until they end",
         since="0.5.13",

@@ -45,6 +45,8 @@ class Setup:
     overlap: bool = False
     pool: int = 0
     disagreement: int = 0
+    radix: bool = False
+    chunk: int = 0
     family: str = ""
 
     @property

@@ -37,6 +37,7 @@ def sort_key(case: Case) -> tuple[int, ...]:
         sum(len(step.hidden) for step in case.steps),
         *(step.elsewhere for step in case.steps),
         sum(step.wait for step in case.steps),
+        sum(len(step.happens) for step in case.steps),
         sum(getattr(setup, name) != DEFAULTS[name] for group in MODEL for name in group),
         *sizes,
         sum(request.seq_len for request in requests),

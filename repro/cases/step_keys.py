@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repro.cases.case import DATA_MAX, HIDDEN, LAYOUTS_MAX, WAIT_MAX, Request, Step
+from repro.cases.case import DATA_MAX, HAPPENINGS, HIDDEN, LAYOUTS_MAX, WAIT_MAX, Request, Step
 from repro.cases.key import Key
 from repro.cases.rows.bounds import CONTEXT_MAX, SLOTS_MAX
 
@@ -41,6 +41,13 @@ STEP = (
         name="wait",
         meaning="iterations of the event loop since the step before, where steps arrive",
         bounds=(0, WAIT_MAX),
+    ),
+    Key(
+        owner=Step,
+        field="happens",
+        name="happens",
+        meaning="just before: running requests are retracted, the oldest one is aborted, the cache is flushed",
+        choices=HAPPENINGS,
     ),
 )
 REQUEST = (

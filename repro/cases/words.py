@@ -61,7 +61,8 @@ def options(setup: Setup) -> list[str]:
 
 def _place(setup: Setup, step: Step) -> str:
     if RUNNER_FACTS[setup.runner].serves:
-        return f"arriving {_count(step.wait, 'iteration')} later"
+        happens = f"{step.happens}, then " if step.happens else ""
+        return f"{happens}arriving {_count(step.wait, 'iteration')} later"
     if not setup.replays(step.busiest, step.hidden):
         return "in no bucket, for eager"
     bucket = setup.bucket(step.busiest)

@@ -14,6 +14,7 @@ from repro.cases.case import ENGINES, Setup
 from repro.cases.codec import BadSeed
 from repro.cases.conditions import BadCondition, condition
 from repro.cases.releases import engine_of, in_range
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.ledger.rows import FINDING, SEED
 from repro.traces.finding import Verdict
 from repro.upstream.patch_table import BY_NAME
@@ -45,9 +46,11 @@ class Issue:
     setups: tuple[str, ...] = ()
 
     def concerns(self, setup: Setup) -> bool:
-        """True if it says anything of this runner and backend, and all its conditions hold."""
-        place = f"{setup.runner}/{setup.backend} "
-        named = any(text.startswith(place) for text in self.explains)
+        """True if it says anything of this runner, or of one that it launches, and of this backend, and all its
+        conditions hold."""
+        runners = (setup.runner, *RUNNER_FACTS[setup.runner].launches)
+        places = tuple(f"{runner}/{setup.backend} " for runner in runners)
+        named = any(text.startswith(places) for text in self.explains)
         return named and all(condition(text)(setup) for text in self.setups)
 
     def names(self, setup: Setup, verdict: Verdict) -> bool:
@@ -92,7 +95,7 @@ def explained(
 def _named(setup: Setup, verdict: Verdict) -> tuple[str, str]:
     """The failure as a line of `explains`, without its first wrong buffer and with it, if it has one that its place
     does not name."""
-    named = f"{setup.runner}/{setup.backend} {verdict.oracle}: {verdict.where}"
+    named = f"{verdict.runner or setup.runner}/{setup.backend} {verdict.oracle}: {verdict.where}"
     buffer = verdict.cell.buffer if verdict.cell and verdict.cell.buffer not in verdict.where else ""
     return named, f"{named} [{buffer}]" if buffer else named
 

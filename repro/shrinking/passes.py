@@ -55,7 +55,7 @@ def busy_steps(case: Case) -> Moves:
 def plain_steps(case: Case) -> Moves:
     """Lengths on the host and one layout in every step, or in one after the other; layouts numbered from 0."""
     for numbers in (range(len(case.steps)), *([number] for number in range(len(case.steps)))):
-        for plain in ({"mirrored": True}, {"layout": 0}, {"hidden": ""}, {"elsewhere": 0}):
+        for plain in ({"mirrored": True}, {"layout": 0}, {"hidden": ""}, {"elsewhere": 0}, {"happens": ""}):
             steps = tuple(
                 dataclasses.replace(step, **plain) if n in numbers else step for n, step in enumerate(case.steps)
             )

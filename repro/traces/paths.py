@@ -313,9 +313,10 @@ class Recorded(StrEnum):
         meaning="Tokens and requests when attention runs; planned_*: as many as the metadata in use speaks of, -1 if "
         "it does not say.")
     SERVED = PathRow("served", When.STEP, sessions=OF_ROUNDS,
-        arrays="tokens, best int64 [raw_bs, n]; behind, off float64 [raw_bs, n]; noise float64, ended int64 [raw_bs]",
+        arrays="tokens, best int64 [raw_bs, n]; behind, off float64 [raw_bs, n]; noise float64, ended int64, aborted "
+        "bool [raw_bs]",
         meaning="Each request's text; the target's in float64, how far the text's tokens lie behind, how far logits "
-        "lie off, rounding's reach; ended: 2 if aborted.")
+        "lie off, rounding's reach; ended: 2 if aborted. aborted: somebody asked for it.")
     HOLDINGS = PathRow("holdings", When.ONCE, sessions=OF_ROUNDS,
         arrays="NAME int64 [3]",
         meaning="What belongs to no request: at the start, when all have ended, after a flush.")

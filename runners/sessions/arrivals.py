@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,9 +49,11 @@ class Clock:
     prompts: Sequence[Sequence[Ints]]
     wire: Wire
     watch: Watch
+    flush: Callable[[], object]
     iteration: int = 0
     idle: int = 0
     arrived: int = 0  # steps
+    aborted: list[str] = field(default_factory=list)
     due: int = field(init=False)
     limit: int = field(init=False)
 
@@ -66,8 +68,10 @@ class Clock:
         self.idle = self.idle + 1 if not self.left() else 0
         if self.idle > IDLE or self.iteration >= self.limit:
             raise EndOfLoop
+        serving.retract(now=False)
         arriving: list[Any] = []
         while self.arrived < len(self.case.steps) and self.iteration >= self.due:
+            arriving += self._happening(self.case.steps[self.arrived].happens)
             arriving += self._arriving(self.arrived)
             self.arrived += 1
             if self.arrived < len(self.case.steps):
@@ -79,6 +83,23 @@ class Clock:
         """The number of requests that have not ended, those that are still to come included."""
         _, ended = serving.outputs(self.wire.sent)
         return sum(len(step.requests) for step in self.case.steps) - len(ended)
+
+    def _happening(self, kind: str) -> list[Any]:
+        """The messages that it is made of. Retraction lasts for an iteration."""
+        match kind:
+            case "retract":
+                serving.retract(now=True)
+            case "flush":
+                self.flush()
+            case "abort":
+                _, ended = serving.outputs(self.wire.sent)
+                steps = enumerate(self.case.steps[: self.arrived])
+                names = (name_of(number, row) for number, step in steps for row in range(len(step.requests)))
+                oldest = next((name for name in names if name not in ended and name not in self.aborted), None)
+                if oldest is not None:
+                    self.aborted.append(oldest)
+                    return [serving.aborting(oldest)]
+        return []
 
     def _arriving(self, number: int) -> list[Any]:
         self.watch.at(number, Recorded.SERVED)

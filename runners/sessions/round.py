@@ -120,7 +120,7 @@ class Served:
 
     def _go(self, case: Case, prompts: Prompts, watch: Watch, path: Recorded, stage: str) -> Way:
         self._clear()
-        clock = Clock(case, prompts, self.wire, watch)
+        clock = Clock(case, prompts, self.wire, watch, self.scheduler.flush_cache)
         start = time.perf_counter()
         rounds = Rounds(self.scheduler, path, watch)
         with sglang_errors(), self.launches.recorded(watch), rounds:
@@ -158,10 +158,13 @@ class Served:
             names = [name_of(*place) for place in places]
             watch.see(number, Recorded.SERVED, "tokens", rows([tokens.get(name, []) for name in names]))
             watch.see(number, Recorded.SERVED, "ended", np.array([ended.get(name, 0) for name in names]))
+            watch.see(number, Recorded.SERVED, "aborted", np.array([name in way.clock.aborted for name in names]))
             watch.see(number, Recorded.SERVED, "off", rows([distances.get(name, ()) for name in names], np.float64))
             _see_judged(watch, number, [judged.get(place) for place in places])
         watch.fact("launches", way.launches or "none")
         watch.fact("iterations", str(way.clock.iteration))
+        watch.fact("cached tokens", str(serving.counted(self.wire.sent, "cached_tokens")))
+        watch.fact("retractions", str(serving.counted(self.wire.sent, "retraction_counts")))
         watch.spent("record", time.perf_counter() - start)
 
     def _end_all(self) -> None:

@@ -39,6 +39,28 @@ ROWS: tuple[Option, ...] = (
         words="the overlap schedule",
     ),
     Option(
+        field="radix",
+        name="disable_radix_cache",
+        reversed=True,
+        meaning="no prompt begins with what the cache has of an earlier one",
+        if_set=(_SERVES,),
+        drawn=(True,),
+        later=True,
+        words="the radix cache",
+    ),
+    Option(
+        field="chunk",
+        name="chunked_prefill_size",
+        meaning="tokens of prompts that are prefilled at once, in whole pages; 0: all that there are",
+        bounds=(0, 1 << 24),
+        if_set=(
+            _SERVES,
+            Need(lambda s, r, b: s.chunk % s.page_size == 0, "chunks of {s.chunk} tokens are no whole pages"),
+        ),
+        later=True,
+        words="chunks of {0} tokens",
+    ),
+    Option(
         field="pool",
         name="max_total_tokens",
         meaning="KV slots of the pool; 0: twice what all requests need",

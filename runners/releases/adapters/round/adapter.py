@@ -36,7 +36,10 @@ def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
             "disable_cuda_graph": False,
             "disable_overlap_schedule": not setup.overlap,
             "max_total_tokens": pool_of(setup),
+            "disable_radix_cache": not setup.radix,
         }
+        if setup.chunk:
+            arguments["chunked_prefill_size"] = setup.chunk
         if _NO_PREFILL in inspect.signature(ServerArgs).parameters:  # on by default on a GPU, and no runner of drafts
             arguments[_NO_PREFILL] = True
         args = published(arguments)

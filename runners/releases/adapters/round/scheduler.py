@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from sglang.srt.managers import io_struct
+from sglang.srt.managers import scheduler as scheduling
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.scheduler_components import ipc_channels, request_receiver
 from sglang.srt.sampling.sampling_params import SamplingParams
@@ -66,9 +67,14 @@ def request(rid: str, prompt: Sequence[int], count: int) -> Any:
     return kind(**(required | fields))
 
 
-def aborting() -> Any:
-    """Ends all requests."""
-    return io_struct.AbortReq(rid="", abort_all=True)
+def aborting(rid: str = "") -> Any:
+    """Ends a request, or all."""
+    return io_struct.AbortReq(rid=rid, abort_all=not rid)
+
+
+def retract(*, now: bool) -> None:
+    """Have running requests give up their KV slots for as long as this is on, as sglang's own tests do."""
+    vars(scheduling)["TEST_RETRACT"], vars(scheduling)["TEST_RETRACT_INTERVAL"] = now, 1
 
 
 def run(scheduler: Any, wire: Wire, arriving: Arriving) -> None:
@@ -98,6 +104,15 @@ def outputs(sent: Sequence[Any]) -> tuple[dict[str, list[int]], dict[str, int]]:
             if why is not None:
                 ended[rid] = ABORTED if why["type"] == "abort" else FINISHED
     return tokens, ended
+
+
+def counted(sent: Sequence[Any], name: str) -> int:
+    """The largest count of this name that messages have of each request, summed: cached_tokens, retraction_counts."""
+    most: dict[str, int] = {}
+    for message in sent:
+        for rid, count in zip(getattr(message, "rids", None) or (), getattr(message, name, None) or (), strict=False):
+            most[rid] = max(most.get(rid, 0), count)
+    return sum(most.values())
 
 
 def models(scheduler: Any) -> tuple[Any, Any]:
