@@ -53,7 +53,7 @@ def test_a_setup_says_so_and_others_keep_their_digests() -> None:
     ("changes", "said"),
     [
         ({"topk": 2}, "in chains, with topk 1"),
-        ({"algorithm": "NEXTN"}, "latent attention's number of draft steps stays"),
+        ({"algorithm": "NEXTN"}, "a family other than Llama's number of draft steps stays"),
         ({"runner": "decode"}, "the decode runner's number of draft steps stays"),
         ({"adaptive": PLAIN.num_steps}, "is speculative_num_steps: nothing changes"),
         ({"adaptive": -1}, "speculative_adaptive -1 is outside"),

@@ -14,7 +14,7 @@ from typing import Any
 
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Request, Setup, Step, problems, seq_len_max
-from repro.cases.families import is_latent
+from repro.cases.families import family_facts
 from repro.cases.option import Option
 from repro.cases.options import OPTION, OPTIONS
 from repro.cases.runner_facts import RUNNER_FACTS
@@ -187,7 +187,7 @@ def is_drawn(setup: Setup) -> bool:
     if setup.backend == "fa3" and setup.window and setup.topk > 1 and setup.page_size > 1:
         return False
     in_window = setup.window > 0 and setup.runner != "verify"
-    return not (setup.deterministic and (setup.rejection or in_window or is_latent(setup)))
+    return not (setup.deterministic and (setup.rejection or in_window or not family_facts(setup).plain))
 
 
 @lru_cache(maxsize=64)

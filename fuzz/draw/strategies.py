@@ -87,7 +87,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     heads = draw(st.integers(1, size.num_heads))
     algorithm, family, facts = _drafter(draw, runner, backend, swarm)
     capped = domain.capped and BACKEND_FACTS[backend].draws_caps
-    plain = not facts.latent  # neither windows nor caps are known for latent attention
+    plain = facts.plain  # neither windows nor caps are known for others
     dtypes = [name for name in BACKEND_FACTS[backend].drawn_dtypes if name in facts.dtypes or not facts.dtypes]
     windows = domain.windowed == "target" or BACKEND_FACTS[backend].drafts_in_windows or num_steps == 1
     window = draw(_values("window")) if domain.windowed and windows and "window" in swarm.options and plain else 0

@@ -11,26 +11,28 @@ from dataclasses import dataclass, field, replace
 from repro.cases.runner_facts import ALL_ALGORITHMS, LATENT
 from repro.cases.setup import Setup
 
-DEEPSEEK = "deepseek_v3"
+DEEPSEEK, GLM = "deepseek_v3", "glm4_moe"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyFacts:
     """One row of FAMILY_FACTS. what: in words. backends: those with which each runner is driven; of all runners and
     backends where empty. chains: backends over which it drafts with topk 1 only. algorithms: those that a setup may
-    name it with. latent: whether a token's keys and values are one latent vector. hidden_sizes, dtypes: those that are
-    drawn; where empty, all that other models draw."""
+    name it with. latent: whether a token's keys and values are one latent vector. plain: whether windows, caps and the
+    like are known for it, which are made of Llama's classes. hidden_sizes, dtypes: those that are drawn; where empty,
+    all that other models draw."""
 
     what: str
     backends: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     chains: frozenset[str] = frozenset()
     algorithms: tuple[str, ...] = ALL_ALGORITHMS
     latent: bool = False
+    plain: bool = False
     hidden_sizes: tuple[int, ...] = ()
     dtypes: tuple[str, ...] = ()
 
 
-_LLAMA = FamilyFacts(what="Llama")
+_LLAMA = FamilyFacts(what="Llama", plain=True)
 # The families that a setup may name.
 FAMILY_FACTS: Mapping[str, FamilyFacts] = {
     DEEPSEEK: FamilyFacts(
@@ -51,6 +53,30 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         hidden_sizes=(512, 768),
         dtypes=("float16", "bfloat16"),
     ),
+    GLM: FamilyFacts(
+        what="GLM-4.5 and 4.6: heads normed and rotated by half, and their next-token layer as the draft model",
+        backends=dict.fromkeys(("decode", "verify", "draft", "draft_extend"), ("triton", "fa3")),
+        algorithms=("EAGLE", "NEXTN"),
+        # The same kernel stands in front of this draft's layer.
+        hidden_sizes=(512, 768),
+        dtypes=("float16", "bfloat16"),
+    ),
+}
+
+
+# Models that people serve and no setup names, and what is missing.
+FAMILIES_NOT_DRIVEN: Mapping[str, str] = {
+    "DeepSeek-V3 over flashmla, trtllm_mla, cutlass_mla, cutedsl_mla": "no stand-in for their kernels",
+    "DeepSeek-V3 in draft-extend over flashinfer": "sglang's backend captures no graph of that mode",
+    "DeepSeek-V3 and GLM-4.5 with EAGLE3": "target and draft model are of one family",
+    "GLM-4.5 in the float64 reference": "no model of it, so that nothing but graph against eager judges its values",
+    "GLM-4.5 over flashinfer": "not tried",
+    "DeepSeek-V3.2, GLM-5 (DSA)": "no stand-in for deep_gemm, and the index cache is not held",
+    "DeepSeek-V4": "no stand-in for its planning kernels",
+    "Qwen3-Next, Qwen3.5 (GDN), Kimi-Linear (KDA), Nemotron-H (Mamba2)": "state beside the KV cache is not held",
+    "gpt-oss": "attention sinks have no stand-in",
+    "multi-layer drafts in one graph": "no adapter drives `OneGraphMultiLayerEagleMultiStepDraftExtendCudaGraphRunner`",
+    "DFLASH, DSPARK": "no adapter drives their workers",
 }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.cases.backend_facts import BACKEND_FACTS, BackendFacts
-from repro.cases.families import is_latent
+from repro.cases.families import family_facts
 from repro.cases.key import Key
 from repro.cases.runner_facts import RUNNER_FACTS, RunnerFacts
 from repro.cases.setup import Setup
@@ -25,9 +25,9 @@ class Need:
     text: str
 
 
-def without_latent(text: str) -> Need:
-    """The need of attention that is not latent. text: the end of the refusal."""
-    return Need(lambda s, r, b: not is_latent(s), "latent attention" + text)
+def of_llama(text: str) -> Need:
+    """The need of Llama's models. text: the end of the refusal."""
+    return Need(lambda s, r, b: family_facts(s).plain, "a family other than Llama" + text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,8 @@ def go(options: argparse.Namespace) -> ExitCode:
     options.log.parent.mkdir(parents=True, exist_ok=True)
     if options.cache:
         os.environ["EAGLEEYE_CACHE"] = str(options.cache)  # the worker's side looks there
-    command = f"python -m runners conform {' '.join(options.releases)}"
+    families = " --families" * options.families
+    command = f"python -m runners conform {' '.join(options.releases)}{families}"
     done: list[report.Release] = []
     codes: list[ExitCode] = []
     for release in _spread(options, names, codes) if options.cluster else _here(options, names):
@@ -45,7 +46,15 @@ def _here(options: argparse.Namespace, names: Sequence[str]) -> Iterator[report.
     for name in names:
         if "/" not in name:
             install(name, options.cache, pip=options.pip, say=aside)
-        yield conform.release(Target(name, "emulated"), judge_all, overall, log=options.log, tell=_show, issues=load())
+        yield conform.release(
+            Target(name, "emulated"),
+            judge_all,
+            overall,
+            log=options.log,
+            tell=_show,
+            issues=load(),
+            families=options.families,
+        )
 
 
 def _spread(options: argparse.Namespace, names: Sequence[str], codes: list[ExitCode]) -> Iterator[report.Release]:
@@ -53,7 +62,8 @@ def _spread(options: argparse.Namespace, names: Sequence[str], codes: list[ExitC
     targets = [Target(name, "emulated") for name in names]
     cache = {"EAGLEEYE_CACHE": str(options.cache)} if options.cache else {}
     with fan_out(options.cluster, options.slots, targets, cache) as fan:
-        words = [("runners", "conform", name, "--json", RESULT, "--log", LOG) for name in names]
+        more = ("--families",) * options.families
+        words = [("runners", "conform", name, "--json", RESULT, "--log", LOG, *more) for name in names]
         for done in fan.work(Piece(name=words_of_piece[2], arguments=words_of_piece) for words_of_piece in words):
             (release,) = map(report.from_json, done.result["releases"])
             for row in release.rows:

@@ -63,6 +63,7 @@ def parser() -> Parser:
     )
     add_json(conform, "the rows")
     add_markdown(conform, "a table")
+    conform.add_argument("--families", action="store_true", help="families of models instead of algorithms")
     conform.add_argument(
         "--log", type=Path, default=Path("out/conform.log"), help="what workers print (default: %(default)s)"
     )

@@ -11,7 +11,7 @@ from repro.cases.release_list import NEWEST
 from repro.cases.releases import release_order
 from repro.ledger.known import Issue
 from repro.traces.finding import Verdict
-from runners.conformance.jobs import jobs
+from runners.conformance.jobs import family_jobs, jobs
 from runners.conformance.report import Release
 from runners.conformance.rows import Judge, Overall, Row, rows
 from runners.conformance.unnamed import unnamed
@@ -29,13 +29,14 @@ def release(
     log: Path,
     tell: Callable[[Row], None],
     issues: Sequence[Issue] = (),
+    families: bool = False,
 ) -> Release:
-    """Try every job on this target. tell: called with each row as it comes. issues: what is known of releases.
-    NotUsable if it is not there."""
+    """Try every job on this target, or those of families of models. tell: called with each row as it comes. issues:
+    what is known of releases. NotUsable if it is not there."""
     start = time.monotonic()
     path = sglang_path(target)
     version = checkout_release(path)
-    work = jobs()
+    work = family_jobs() if families else jobs()
 
     def known(case: Case, verdict: Verdict) -> bool:
         holding = (issue for issue in issues if issue.holds_on(version, target.engine))
@@ -56,7 +57,7 @@ def release(
         adapted=not is_newer,
         rows=tuple(done),
         moved=tuple(moved(path)) if is_newer else (),
-        unnamed=unnamed(path),
+        unnamed={} if families else unnamed(path),
         seconds=round(time.monotonic() - start, 1),
     )
 

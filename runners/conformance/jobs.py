@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Case, Request, Setup, Step, accepted_max
-from repro.cases.families import fitted
+from repro.cases.families import FAMILY_FACTS, fitted
 from repro.cases.runner_facts import LATENT, RUNNER_FACTS, TOY
 
 # Two requests, then one in the same bucket: every buffer is filled, staged and padded, and stale state would show.
@@ -16,7 +16,7 @@ _SLOTS, _BUCKETS = 4, (2,)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One line of a conformance table."""
+    """One line of a conformance table. algorithm: or the family, where the case names one."""
 
     runner: str
     backend: str
@@ -43,15 +43,28 @@ def jobs() -> tuple[Job, ...]:
     )
 
 
-def _case(runner: str, backend: str, algorithm: str) -> Case:
+def family_jobs() -> tuple[Job, ...]:
+    """One job for every runner and backend that a family of models is driven with."""
+    return tuple(
+        Job(runner=runner, backend=backend, algorithm=name, case=_case(runner, backend, "EAGLE", name))
+        for name, facts in FAMILY_FACTS.items()
+        for runner, backends in facts.backends.items()
+        for backend in backends
+    )
+
+
+def _case(runner: str, backend: str, algorithm: str, family: str = "") -> Case:
     facts, kernels = RUNNER_FACTS[runner], BACKEND_FACTS[backend]
     num_steps = 3 if facts.speculative else 1
     # With branches only where all releases have them.
     topk = 2 if facts.trees or (facts.speculative and facts.branches and not facts.branches_since) else 1
+    if family and backend in FAMILY_FACTS[family].chains:
+        topk = 1
     setup = Setup(
         runner=runner,
         backend=backend,
         algorithm=algorithm,
+        family=family,
         topk=topk,
         num_steps=num_steps,
         num_draft_tokens=4 if topk > 1 else num_steps + 1,

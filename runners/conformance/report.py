@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from repro.cases.families import FAMILIES_NOT_DRIVEN, FAMILY_FACTS
 from repro.cases.places import markdown as in_markdown
 from runners.conformance.rows import Row, State
 
@@ -73,14 +74,14 @@ def to_markdown(releases: Sequence[Release], command: str) -> str:
     """A table, runner by release, with notes below. command: the one that makes it."""
     notes: dict[str, int] = {}
     keys = tuple(dict.fromkeys(row.key for release in releases for row in release.rows))
-    head = ["runner", "backend", "algorithm", *(release.name for release in releases)]
+    head = ["runner", "backend", "algorithm or family", *(release.name for release in releases)]
     lines = [
         "# Which runner is driven on which release",
         "",
         f"Made by `{command}`,",
-        "on the emulated engine: one small case for each runner, backend and algorithm, by graph and by eager, judged.",
-        "`yes`: it ran and was judged. `no`: it is not to be had there, for the reason in the note. `fails`: it was",
-        "judged, and an oracle fails there: a finding of that release.",
+        "on the emulated engine: one small case for each runner, backend and algorithm (or family of models), by graph",
+        "and by eager, judged. `yes`: it ran and was judged. `no`: it is not to be had there, for the reason in the",
+        "note. `fails`: it was judged, and an oracle fails there: a finding of that release.",
         "",
         f"| {' | '.join(head)} |",
         f"|{'---|' * len(head)}",
@@ -89,6 +90,8 @@ def to_markdown(releases: Sequence[Release], command: str) -> str:
         cells = [_cell(release, key, notes) for release in releases]
         lines.append(f"| {' | '.join([*key, *cells])} |")
     lines += ["", *(f"{number}. {in_markdown(text)}" for text, number in notes.items())]
+    if any(key[2] in FAMILY_FACTS for key in keys):
+        lines += ["", "## Not driven", "", *(f"- {what}: {why}" for what, why in FAMILIES_NOT_DRIVEN.items())]
     return "\n".join([*lines, *_unnamed(releases)]) + "\n"
 
 

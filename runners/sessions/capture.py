@@ -56,6 +56,9 @@ def capture_of(adapter: Adapter, setup: Setup, watch: Watch) -> Capture:
             _fill(live, other, table)
         workers = [worker for worker in (live.target, live.draft) if worker is not None]
         lacking = [name for worker in workers for name in absent(worker)]
+        # What is captured, and run once before, stores all its rows where padding does.
+        caches = [*family.kv(first), *(tensor for other in family.others(live) for tensor in any_cache(other))]
+        engine.pad_into(tensor[: setup.page_size] for tensor in caches)
         watch.at(-1, "capture")
         extents, backends = Extents(), attention_backends([live.target, live.draft])
         pools = attributes.pools(backends)

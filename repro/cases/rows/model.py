@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from repro.cases.backend_facts import BackendFacts
 from repro.cases.families import FAMILY_FACTS, families, family_facts
-from repro.cases.option import TARGET, Need, Option, without_latent
+from repro.cases.option import TARGET, Need, Option, of_llama
 from repro.cases.rows.bounds import CONTEXT_MAX
 from repro.cases.runner_facts import RunnerFacts
 from repro.cases.setup import Setup
@@ -27,7 +27,7 @@ ROWS: tuple[Option, ...] = (
         bounds=(0, CONTEXT_MAX),
         if_set=(
             Need(lambda s, r, b: bool(r.windowed), "the {s.runner} runner has no window"),
-            without_latent(" has no window"),
+            of_llama(" has no window"),
             Need(_drafts_in_window, "{s.backend} drafts in no window"),
         ),
         # Shorter than most prefixes, about as long, longer than some.
@@ -64,7 +64,7 @@ ROWS: tuple[Option, ...] = (
         bounds=(0, 100),
         if_set=(
             Need(lambda s, r, b: r.capped, "the {s.runner} runner has no logit cap"),
-            without_latent(" has no logit cap"),
+            of_llama(" has no logit cap"),
         ),
         # Below, about and above the size of most scores.
         drawn=(1, 5, 30),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from repro.cases.option import Need, Option, without_latent
+from repro.cases.option import Need, Option, of_llama
 from repro.cases.rows.bounds import (
     BACKENDS,
     BATCH_MAX,
@@ -133,7 +133,7 @@ ROWS: tuple[Option, ...] = (
         if_set=(
             Need(lambda s, r, b: r.adapts, "the {s.runner} runner's number of draft steps stays"),
             Need(lambda s, r, b: s.topk == 1, "the number of draft steps changes in chains, with topk 1"),
-            without_latent("'s number of draft steps stays"),
+            of_llama("'s number of draft steps stays"),
         ),
         drawn=(1, 2, 3, 4, 5),
         later=True,
@@ -150,7 +150,7 @@ ROWS: tuple[Option, ...] = (
         if_set=(
             Need(lambda s, r, b: b.quantises, "keys and values of fewer bits are not driven over {s.backend}"),
             Need(lambda s, r, b: r.quantises, "the {s.runner} runner's keys and values are the model's"),
-            without_latent("'s keys and values are the model's"),
+            of_llama("'s keys and values are the model's"),
         ),
         drawn=KV_DTYPES,
         later=True,

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from repro.cases.case import Setup
-from repro.cases.families import is_latent
+from repro.cases.families import GLM, is_latent
 from repro.cases.layout import Ints
 from runners.releases import model
 from runners.releases.options import mrope
 from runners.releases.options.deepseek import deepseek
+from runners.releases.options.glm import glm
 
 AUXILIARY = 3  # layers of the target whose hidden states EAGLE3's draft model is given
 
@@ -24,6 +25,8 @@ def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         return model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle3") | draft_only
     if is_latent(setup):
         return deepseek(setup), deepseek(setup)
+    if setup.family == GLM:
+        return glm(setup), glm(setup)
     return model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle")
 
 
