@@ -186,6 +186,33 @@ def test_an_exception_names_its_line_and_gives_a_case(tmp_path: Path, capsys: py
     assert any("64 of" in line for line in seed.about["scaled down"])
 
 
+def test_a_server_that_catches_every_failure_does_not_fill_the_disk(tmp_path: Path) -> None:
+    body = """
+loop = Scheduler(ARGUMENTS, 5)
+for _ in range(9):
+    try:
+        loop.event_loop_normal(batches(6))
+    except IndexError:
+        pass
+"""
+    code, out = recording(tmp_path, body)
+    assert code == ExitCode.PASS and len(list(out.iterdir())) == 1 + 4
+    assert len(recorded.read(only_ring(out)).calls) == 54
+
+
+def test_without_pinned_memory_the_schedulers_lengths_are_kept(tmp_path: Path) -> None:
+    body = f"""{DEVICE}
+def refuse(*_, **__):
+    raise RuntimeError("no pinned memory")
+
+sys.modules["torch"].full = refuse
+for number in range(20):
+    call(number, 100 + number, 90)
+"""
+    _, out = recording(tmp_path, body)
+    assert [call.lengths for call in recorded.read(only_ring(out)).calls] == [(90,)] * 20
+
+
 def test_a_server_that_is_killed_leaves_its_calls(tmp_path: Path) -> None:
     body = """
 def dying(count):

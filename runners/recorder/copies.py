@@ -24,7 +24,12 @@ class Copies:
         """Copy the lengths of a call, a tensor of a device with `count` numbers or more."""
         if self._pinned is None:
             torch: Any = sys.modules["torch"]
-            self._pinned = torch.full((_ROOM, ring.ROWS), _ABSENT, dtype=lengths.dtype, pin_memory=True)
+            try:
+                self._pinned = torch.full((_ROOM, ring.ROWS), _ABSENT, dtype=lengths.dtype, pin_memory=True)
+            except RuntimeError:  # a device whose PyTorch pins no memory
+                self._pinned = ()
+        if not len(self._pinned):
+            return
         count = min(count, ring.ROWS)
         row = self._pinned[call % _ROOM][:count]
         row.fill_(_ABSENT)

@@ -17,6 +17,9 @@ from . import ring
 from .copies import Copies
 from .rows import MODES, release, settings
 
+# Exceptions of which a process writes a file: a server may catch one in every round.
+_FAILURES, _NOTED = 4, "__eagleeye__"
+
 
 class Recorder:
     """The record of a process. Mutable. A failure of its own ends the recording, never the server."""
@@ -30,7 +33,7 @@ class Recorder:
         self._batch: Any = None
         self._slots: tuple[int, ...] | None = None
         self._refused = 0
-        self._failure = 0
+        self._failures = 0
         self._copies = Copies()
 
     def enter(self, runner: Any, name: str, batch: Any, graph: bool) -> int:
@@ -80,9 +83,10 @@ class Recorder:
         """Note an exception with sglang's innermost line, once, and write what there is."""
         if number and self._ring:
             self._ring.leave(number, ring.RAISED)
-        if self._broken or not self._ring or self._failure == id(error):
+        if self._broken or not self._ring or hasattr(error, _NOTED) or self._failures == _FAILURES:
             return
-        self._failure = id(error)
+        setattr(error, _NOTED, True)  # it comes by again on its way out
+        self._failures += 1
         text = (str(error).splitlines() or [""])[0][:200]
         self.snapshot({"error": type(error).__name__, "text": text, "place": innermost(error), "call": number})
 
