@@ -34,12 +34,16 @@ PY := .venv/bin/python
 # As above, for what only some tests need.
 CHECKS := requirements/checks.txt
 CHECKS_STAMP := .venv/.checks-$(shell sha256sum $(CHECKS) | cut -c1-16)
+# As above, for what makes a release, in an environment of its own: its wheel, and its bill of materials.
+MAKING := requirements/release.txt
+MAKING_STAMP := .venv/.making-$(shell sha256sum $(MAKING) | cut -c1-16)
+SBOM ?= out/sbom.json
 SUITE := $(PY) -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
 
 # What is started dozens of times is compiled once, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup setup-checks setup-cuda fuzz .hunt test test-more test-fast test-faults test-cuda coverage lint measure report clean
+.PHONY: help setup setup-checks setup-cuda fuzz .hunt test test-more test-fast test-faults test-cuda coverage lint measure report sbom clean
 .DEFAULT_GOAL := help
 
 help:
@@ -56,6 +60,7 @@ help:
 	@echo 'make setup       only .venv [PYTHON=python3.11] [PIP_FLAGS="--extra-index-url ..."]'
 	@echo '                 (PIP_FLAGS: where pip finds no CPU build of torch by itself, name a place that has one)'
 	@echo 'make setup-checks  what the tests of the HTML report in a browser need, beside Chromium itself'
+	@echo 'make sbom        what eagleeye is installed with, as a bill of materials in CycloneDX [SBOM=out/sbom.json]'
 	@echo 'make setup-cuda  releases of sglang with their own torch, 11 GB each [CUDA_TARGETS="0.5.13 ..."]'
 	@echo 'make clean       remove what was built in this checkout; releases stay in the cache'
 
@@ -80,13 +85,24 @@ $(STAMP):
 	@rm -f .venv/.installed-*
 	@touch $@
 
-setup-checks: setup $(CHECKS_STAMP)
+setup-checks: setup $(CHECKS_STAMP) $(MAKING_STAMP)
 	@:
 
 $(CHECKS_STAMP):
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps $(PIP_FLAGS) --require-hashes -r $(CHECKS)
 	@rm -f .venv/.checks-*
 	@touch $@
+
+$(MAKING_STAMP): | $(STAMP)
+	$(PY) -m venv .venv/release
+	.venv/release/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(PIP_FLAGS) --require-hashes -r $(MAKING)
+	@rm -f .venv/.making-*
+	@touch $@
+
+sbom: $(MAKING_STAMP)
+	@mkdir -p $(dir $(SBOM))
+	cat requirements/emulated.txt requirements/torch.txt requirements/ray.txt | \
+	  .venv/release/bin/cyclonedx-py requirements - --pyproject pyproject.toml --output-reproducible -o $(SBOM)
 
 setup-cuda: setup
 	$(PY) -m runners environment $(CUDA_TARGETS)
