@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -198,6 +199,22 @@ def test_a_session_that_was_killed_from_outside_is_replaced(pool: Pool) -> None:
     assert trace.ended.how is Termination.DONE, "a case that was not begun is not to blame"
     assert trace.facts == {"way": "well", "sessions lost": "one while it waited for a case: SIGKILL"}
     assert pool.run(going("well")).ended.how is Termination.DONE
+
+
+def test_a_session_that_was_killed_while_it_was_built_is_replaced_once(pool: Pool) -> None:
+    killed: list[int] = []
+
+    def kill_the_first() -> None:
+        comes(lambda: pool.session_pid is not None)
+        killed.append(pool.session_pid or 0)
+        os.kill(killed[0], signal.SIGKILL)
+
+    thread = threading.Thread(target=kill_the_first)
+    thread.start()
+    trace = pool.run(going("slow-to-open"))
+    thread.join()
+    assert trace.ended.how is Termination.DONE
+    assert trace.facts["pid"] != str(killed[0])
 
 
 @pytest.mark.slow

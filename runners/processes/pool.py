@@ -170,7 +170,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         """Run this case and return its record."""
         upcoming, self._upcoming = self._upcoming, ()
         trace = self._attempt(case, upcoming)
-        if self._standbys.room and lacked_room(trace.ended):
+        if lacked_room(trace.ended, others=self._standbys.room > 0):
             self._end_standbys()  # others took memory, perhaps, that this one lacked: no case is to depend on them
             trace = self._attempt(case, (), alone=True)
         return trace

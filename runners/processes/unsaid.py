@@ -14,6 +14,10 @@ CLOSING = (-1, "close")
 # By these a process dies of itself; by others somebody else ends it.
 _ABORTS = ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL")
 
+# By this one the kernel frees memory.
+_KILLED = "SIGKILL"
+_WHILE_BUILDING = "while building"
+
 
 class NeverBegun(Exception):
     """The session ended, or fell silent, without having begun the case. late: how the case before it has ended after
@@ -42,7 +46,7 @@ def unsaid(how: Termination, what: str, printed: str, intake: Intake) -> End:
     if place == BUILDING and not fault:
         # As with an exception there: what fails before sglang captures is a harness error (no memory, a kernel that
         # does not compile), not a finding.
-        return intake.end(Termination.ERROR, f"{what} while building", text)
+        return intake.end(Termination.ERROR, f"{what} {_WHILE_BUILDING}", text)
     if how is Termination.CRASHED:
         what = fault or cuda_error(printed) or what
     return intake.end(how, what, text)
@@ -57,8 +61,11 @@ def goes_on(ended: End) -> bool:
     return ended.how is Termination.RAISED and ended.step >= 0 and not cuda_error(ended.what)
 
 
-def lacked_room(ended: End) -> bool:
-    """True if this may have ended as it did for the memory or the ports that other sessions held."""
+def lacked_room(ended: End, *, others: bool) -> bool:
+    """True if this may have ended as it did for the memory or the ports that other sessions held. others: True if this
+    process has some; without them the kernel may still have ended what was being built, for the machine's memory."""
     if ended.how in (Termination.DONE, Termination.UNSUPPORTED) or device_fault(ended.what):
         return False
+    if not others:
+        return ended.what == f"{_KILLED} {_WHILE_BUILDING}"
     return ended.step < 0 or "out of memory" in ended.what
