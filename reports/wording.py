@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from repro.cases.places import log
+from repro.commands.verbs import spelled
 from repro.traces.campaign import Campaign
 
 TEXT_CHARS_MAX = 4000  # a captured log can be a detail; a reader wants its beginning
@@ -84,4 +85,4 @@ def bug_name(oracle: str, where: str) -> str:
 
 def replay_command(seed: str, target: str) -> str:
     """The command that replays a seed, quoted for the shell."""
-    return f"python -m repro run {shlex.quote(seed)} --target {shlex.quote(target)}"
+    return spelled(f"python -m repro run {shlex.quote(seed)} --target {shlex.quote(target)}")

@@ -95,10 +95,10 @@ def test_a_bundle_brings_its_own(tmp_path: Path) -> None:
 
 def test_what_pip_refuses_leaves_nothing(tmp_path: Path) -> None:
     install(FROM, tmp_path, pip=pip)
-    (tmp_path / "packages").rename(tmp_path / "gone")
+    packages_directory(tmp_path).rename(tmp_path / "gone")
     with pytest.raises(NotUsable, match=r"cannot install transformers.* bad wheel"):
         install(FROM, tmp_path, pip=refusing)
-    assert [path.name for path in (tmp_path / "packages").iterdir()] == [".lock"]
+    assert [path.name for path in packages_directory(tmp_path).iterdir()] == [".lock"]
 
 
 def test_a_checkout_gets_what_its_version_wants(tmp_path: Path) -> None:

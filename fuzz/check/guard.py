@@ -21,6 +21,7 @@ from repro.cases import codec
 from repro.cases.case import Case, Setup, Target, problems
 from repro.cases.codec import Seed
 from repro.cases.releases import expected
+from repro.commands.verbs import spelled
 from repro.shrinking.replay import trouble
 from repro.shrinking.store import about
 from repro.shrinking.triage import Budget, Triage, TriageHooks
@@ -94,7 +95,7 @@ class Checked:
     def replay(self, cause: Cause) -> str:
         """The command that replays a cause's case, for a reader who has its file and a checkout of his own."""
         name = Path(cause.finding.seed).name if cause.finding else f"{cause.name}.json"
-        return f"python -m repro run {name} --target {shlex.quote(self.names.target or str(self.target))}"
+        return spelled(f"python -m repro run {name} --target {shlex.quote(self.names.target or str(self.target))}")
 
     @property
     def unjudged(self) -> list[Pair]:

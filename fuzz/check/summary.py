@@ -12,6 +12,7 @@ from repro.cases import codec
 from repro.cases.codec import Seed
 from repro.cases.places import code, fenced
 from repro.cases.places import markdown as in_markdown
+from repro.commands.verbs import spelled
 from repro.shrinking.store import about
 from repro.traces.exit_codes import ExitCode
 from repro.traces.finding import Finding
@@ -143,7 +144,7 @@ def _consequences(cause: Cause) -> Iterator[str]:
 
 
 def _replay(checked: Checked, cause: Cause) -> str:
-    return f"python -m repro run {cause.finding.seed} --target {checked.target}" if cause.finding else ""
+    return spelled(f"python -m repro run {cause.finding.seed} --target {checked.target}") if cause.finding else ""
 
 
 def doubts(checked: Checked) -> Iterator[tuple[str, Sequence[str]]]:

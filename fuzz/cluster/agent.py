@@ -148,7 +148,7 @@ class _Slot:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         with (self._folder / "slot.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "fuzz", "slot"],
+                [sys.executable, "-P", "-m", "fuzz", "slot"],
                 cwd=self._job.get("folder", self._job["checkout"]),
                 env=environment,
                 stdin=subprocess.PIPE,

@@ -15,7 +15,7 @@ from repro.cases.case import Case, Target
 from repro.cases.codec import Seed, read
 from repro.cases.releases import release_order
 from repro.commands import cli
-from repro.commands.cli import BadInput, Commands, count, positive, say
+from repro.commands.cli import BadInput, Commands, count, positive, say, seed_file
 from repro.commands.options import watched
 from repro.shrinking.confirm import Run
 from repro.traces.exit_codes import ExitCode
@@ -30,7 +30,7 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "bisect", parents=[watched()], help="the release or commit that brought a failure, and that which removed it"
     )
-    parser.add_argument("seed", type=Path, nargs="?", metavar="SEED.json")
+    parser.add_argument("seed", type=seed_file, nargs="?", metavar="SEED.json")
     parser.add_argument(
         "--cmd",
         metavar="COMMAND",

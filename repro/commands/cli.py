@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import math
 import os
 import re
@@ -13,6 +14,7 @@ import tomllib
 import traceback
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeAlias
@@ -21,6 +23,7 @@ from repro.cases.case import Target
 from repro.cases.places import log_line
 from repro.commands.interrupts import interruptible
 from repro.commands.settings import NAME, BadSettings, Replacing, settings
+from repro.commands.verbs import spelled
 from repro.ledger.write import VARIABLE
 from repro.traces.exit_codes import ExitCode
 
@@ -31,6 +34,10 @@ class BadInput(Exception):
     """The command line cannot be carried out; the text, one line, says why."""
 
 
+# In a target's place for a release: the one of this very environment.
+HERE = "here"
+# The seeds that come with eagleeye.
+SEEDS = Path(__file__).resolve().parents[1] / "seeds"
 # Further texts of a command's parser, by its usual name. Only the console command eagleeye sets it.
 SHOWN: ContextVar[Mapping[str, Mapping[str, Any]]] = ContextVar("SHOWN", default=MappingProxyType({}))
 
@@ -51,9 +58,10 @@ class Parser(argparse.ArgumentParser):
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        # It runs from a checkout only, whose file names the version.
-        stated = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())
-        print(f"eagleeye {stated['project']['version']}")
+        # In a checkout its file is newer than what was installed of it.
+        stated = Path(__file__).resolve().parents[2] / "pyproject.toml"
+        known = tomllib.loads(stated.read_text())["project"]["version"] if stated.exists() else version("eagleeye")
+        print(f"eagleeye {known}")
         parser.exit()
 
 
@@ -62,10 +70,29 @@ Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
 def target(text: str) -> Target:
+    name, separator, engine = text.partition("/")
     try:
-        return Target.parse(text)
+        return Target.parse(f"{_sglang_here()}{separator}{engine}") if name == HERE else Target.parse(text)
+    except PackageNotFoundError:
+        raise argparse.ArgumentTypeError(f"target {text!r}: {sys.executable} imports no sglang") from None
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _sglang_here() -> str:
+    """The release of sglang that this Python imports. ValueError if it is a folder's, which a target names as such.
+    PackageNotFoundError if it imports none."""
+    about = distribution("sglang")
+    folder = json.loads(about.read_text("direct_url.json") or "{}").get("url", "").removeprefix("file://")
+    if folder.startswith("/"):
+        raise ValueError(f"sglang is installed from a folder here: name it, {folder}@ENGINE")
+    return about.version
+
+
+def seed_file(text: str) -> Path:
+    """The file of this name; if there is none, the seed of this name that comes with eagleeye."""
+    ours = SEEDS / f"{Path(text).stem}.json"
+    return Path(text) if Path(text).exists() or text not in (ours.stem, ours.name) or not ours.exists() else ours
 
 
 def whole(text: str) -> int:
@@ -205,7 +232,7 @@ def say(text: str) -> None:
 
 def complain(text: str) -> None:
     with contextlib.suppress(OSError):  # a terminal that is gone
-        print(f"error: {log_line(text)}", file=sys.stderr)
+        print(f"error: {log_line(spelled(text))}", file=sys.stderr)
 
 
 def print_any_name() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from repro.cases.case import Target
 from repro.cases.codec import Seed, read
@@ -12,7 +11,7 @@ from repro.cases.places import log
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.server_args import BadOption, arguments
 from repro.commands import cli, run
-from repro.commands.cli import BadInput, Commands, say
+from repro.commands.cli import SEEDS, BadInput, Commands, say
 from repro.commands.fixes import release
 from repro.commands.options import ran
 from repro.ledger import known
@@ -22,8 +21,6 @@ from repro.upstream import findings
 from repro.upstream.patch_table import CANDIDATE_PATCHES
 from runners.targets.environments import NotUsable
 from runners.targets.server_arguments import argument_names
-
-SEEDS = Path(__file__).resolve().parents[1] / "seeds"
 
 
 def add_parser(commands: Commands) -> None:

@@ -96,7 +96,7 @@ def _without_verb(words: Sequence[str]) -> int:
     """PASS after the completion is printed. BadInput if the first word is no verb."""
     from difflib import get_close_matches
 
-    from repro.commands.cli import BadInput, Parser
+    from repro.commands.cli import BadInput, Parser, seed_file
 
     top = Parser(prog="eagleeye")
     top.add_argument("--print-completion", choices=SHELLS)
@@ -113,7 +113,7 @@ def _without_verb(words: Sequence[str]) -> int:
     for each in VERBS.values():
         command = _package(each).parser().commands.choices[each.command]
         for action in command._actions:
-            if action.type is Path:
+            if action.type in (Path, seed_file):
                 action.complete = shtab.FILE
         verbs.add_parser(each.name, help=each.sentence, parents=[command], add_help=False)
     print(shtab.complete(top, shell))

@@ -18,7 +18,7 @@ from repro.cases.codec import Seed, read
 from repro.cases.places import log_line
 from repro.commands import cli
 from repro.commands.bisect import found_on, wanted_of
-from repro.commands.cli import TARGET, BadInput, Commands, complain, count, say
+from repro.commands.cli import TARGET, BadInput, Commands, complain, count, say, seed_file
 from repro.commands.first import named_lines
 from repro.commands.options import watched
 from repro.ledger.known import Issue, load
@@ -43,7 +43,7 @@ TRIES = {"cuda": 5}
 def add_parser(commands: Commands) -> None:
     meaning = "the case with one switch changed at a time, and the cause"
     parser = commands.add_parser("explain", parents=[watched()], help=meaning)
-    parser.add_argument("seed", type=Path, metavar="SEED.json")
+    parser.add_argument("seed", type=seed_file, metavar="SEED.json")
     cli.add_target(parser, f"{TARGET} (default: that on which the seed was found)", required=False)
     runs = "runs for each switch (default: 5 on cuda, else 1)"
     parser.add_argument("--tries", type=count, metavar="K", help=runs)

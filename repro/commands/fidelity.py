@@ -24,7 +24,7 @@ from repro.cases.codec import read
 from repro.cases.own_place import own_folder
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.commands import cli
-from repro.commands.cli import BadInput, Commands, complain, count, say
+from repro.commands.cli import BadInput, Commands, complain, count, say, seed_file
 from repro.commands.options import watched
 from repro.fidelity.compare import Agreement, conclusion, summary, to_json
 from repro.fidelity.observation import Observation, observe
@@ -44,7 +44,7 @@ Observer = Callable[[Case], Observation]
 
 def add_parser(commands: Commands) -> None:
     parser = commands.add_parser("fidelity", parents=[watched()], help="how far two targets agree on the same cases")
-    parser.add_argument("seeds", nargs="*", type=Path, metavar="SEED.json")
+    parser.add_argument("seeds", nargs="*", type=seed_file, metavar="SEED.json")
     parser.add_argument("--drawn", type=count, metavar="N", help="so many drawn cases instead of stored ones")
     cli.add_seed_number(parser, 1, "with --drawn: ")
     parser.add_argument("--runner", choices=(*RUNNERS, ALL), help="with --drawn; default: draft, toy on toys")

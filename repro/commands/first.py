@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from repro.cases.case import Case
 from repro.cases.codec import Seed, read
 from repro.commands import cli
-from repro.commands.cli import BadInput, Commands, say
+from repro.commands.cli import BadInput, Commands, say, seed_file
 from repro.commands.options import watched
 from repro.shrinking.first_divergence import of_run
 from repro.shrinking.origin import lines, origin
@@ -23,7 +22,7 @@ from repro.upstream.rig import Rig
 def add_parser(commands: Commands) -> None:
     meaning = "the first wrong value, and the line of sglang that it comes from"
     parser = commands.add_parser("first", parents=[watched()], help=meaning)
-    parser.add_argument("seed", type=Path, metavar="SEED.json")
+    parser.add_argument("seed", type=seed_file, metavar="SEED.json")
     cli.add_target(parser)
     parser.set_defaults(fresh=False)
 

@@ -13,7 +13,7 @@ from repro.cases.case import Target
 from repro.cases.codec import read
 from repro.commands import cli
 from repro.commands.bisect import wanted_of
-from repro.commands.cli import TARGET, BadInput, Commands, say
+from repro.commands.cli import TARGET, BadInput, Commands, say, seed_file
 from repro.commands.options import watched
 from repro.traces.exit_codes import ExitCode
 from repro.upstream.fixes import SEEDS
@@ -26,7 +26,7 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "test", parents=[watched()], help="what a patch or a pull request does to seeds, as one table in Markdown"
     )
-    parser.add_argument("seeds", nargs="+", type=Path, metavar="SEED.json")
+    parser.add_argument("seeds", nargs="+", type=seed_file, metavar="SEED.json")
     parser.add_argument("--patch", type=Path, metavar="FILE.diff", help="applied to the target, as git diff writes it")
     cli.add_target(parser, f"with --patch: {TARGET}", required=False)
     parser.add_argument("--pr-base", type=Path, metavar="PATH", help="import path of a checkout without the change")

@@ -20,7 +20,7 @@ from repro.cases.codec import AboutValue, Seed, dumps
 from repro.cases.places import printed_json
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.commands import cli
-from repro.commands.cli import Commands, complain, say
+from repro.commands.cli import Commands, complain, say, seed_file
 from repro.commands.options import ran
 from repro.commands.show import stored
 from repro.ledger import known
@@ -43,7 +43,7 @@ SANITIZERS = ("memcheck", "initcheck", "racecheck", "synccheck")
 
 def add_parser(commands: Commands) -> None:
     parser = commands.add_parser("run", parents=[ran()], help="run cases and say which oracle fails, where, and k of n")
-    parser.add_argument("seeds", nargs="+", type=Path, metavar="SEED.json")
+    parser.add_argument("seeds", nargs="+", type=seed_file, metavar="SEED.json")
     cli.add_targets(parser)
     cli.add_tries(parser, 1, "runs of each case on each target")
     parser.add_argument("--json", action="store_true", help="print all verdicts as JSON")

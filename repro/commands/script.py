@@ -16,7 +16,7 @@ from repro.cases.codec import Seed, read
 from repro.cases.releases import expected, release_order
 from repro.commands import cli
 from repro.commands.bisect import wanted_of
-from repro.commands.cli import BadInput, Commands, Parser, complain, say
+from repro.commands.cli import BadInput, Commands, Parser, complain, say, seed_file
 from repro.commands.options import watched
 from repro.traces.exit_codes import ExitCode
 from repro.upstream import patch_table
@@ -56,7 +56,7 @@ def add_parser(commands: Commands) -> None:
 def _handed_over() -> Parser:
     """The options of every file that is checked before it is handed over."""
     parser = Parser(add_help=False, parents=[watched()])
-    parser.add_argument("seed", type=Path, metavar="SEED.json")
+    parser.add_argument("seed", type=seed_file, metavar="SEED.json")
     cli.add_target(parser, "has the bug: the file must fail there")
     parser.add_argument(
         "--fixed", type=cli.target, metavar="T", help="has not: it must pass there (default: by the seed)"

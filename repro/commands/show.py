@@ -11,7 +11,7 @@ from repro.cases import case_schema
 from repro.cases.codec import BadSeed, Seed, digest, read
 from repro.cases.places import log_line
 from repro.cases.words import paragraph, sentence
-from repro.commands.cli import Commands, complain, say
+from repro.commands.cli import Commands, complain, say, seed_file
 from repro.commands.settings import lines
 from repro.traces.exit_codes import ExitCode, severest
 from repro.traces.paths_page import page
@@ -25,7 +25,7 @@ def add_parser(commands: Commands) -> None:
     form.add_argument("--table", action="store_true", help="the fields of a setup, as docs/cases.md has them")
     for verb, meaning in (("show", "a case in words"), ("check", "whether these are seeds, and their cases valid")):
         parser = commands.add_parser(verb, help=meaning)
-        parser.add_argument("seeds", nargs="+", type=Path, metavar="SEED.json")
+        parser.add_argument("seeds", nargs="+", type=seed_file, metavar="SEED.json")
 
 
 def show(options: argparse.Namespace) -> ExitCode:

@@ -11,7 +11,7 @@ from repro.cases.codec import Seed, read
 from repro.cases.own_place import own_file
 from repro.cases.words import sentence
 from repro.commands import cli
-from repro.commands.cli import BadInput, Commands, complain, count, say
+from repro.commands.cli import BadInput, Commands, complain, count, say, seed_file
 from repro.commands.options import ran
 from repro.commands.run import opened
 from repro.shrinking.confirm import failure
@@ -25,7 +25,7 @@ from runners.targets.environments import lacks
 
 def add_parser(commands: Commands) -> None:
     parser = commands.add_parser("shrink", parents=[ran()], help="make a failing case small, towards the same failure")
-    parser.add_argument("seed", type=Path, metavar="SEED.json")
+    parser.add_argument("seed", type=seed_file, metavar="SEED.json")
     cli.add_target(parser)
     parser.add_argument(
         "--runs", type=count, default=200, metavar="N", help="the most runs to spend (default: %(default)s)"

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import NamedTuple
+
+# In a wheel the packages lie in this folder of the package eagleeye, and have no names of their own.
+INSTALLED = Path(__file__).resolve().parents[2].name == "home"
 
 
 class Verb(NamedTuple):
@@ -108,3 +113,17 @@ NESTED: dict[str, dict[str, tuple[str, str]]] = {
     },
 }
 VERBS = {each.name: each for group in GROUPS.values() for each in group}
+# Commands of a checkout alone, and what does the same elsewhere; the longer ones first.
+_MAKE = {"make setup-cuda": "pip install sglang", "make setup": "pip install 'eagleeye[emulated]'"}
+# Packages' commands in a text.
+_COMMAND = re.compile(r"python -m (fuzz|repro|runners|reports) ([a-z]+)")
+
+
+def spelled(text: str, *, installed: bool = INSTALLED) -> str:
+    """The text, in which commands are what a person here can type: as they stand in a checkout, else by their verbs."""
+    if not installed:
+        return text
+    for command, instead in _MAKE.items():
+        text = text.replace(command, instead)
+    verbs = {(each.package, each.command): each.name for each in VERBS.values()}
+    return _COMMAND.sub(lambda match: f"eagleeye {verbs[match[1], match[2]]}", text)

@@ -9,6 +9,7 @@ import sys
 from repro.cases.case import Target
 from repro.cases.facts_table import table
 from repro.cases.release_list import USES
+from repro.commands.verbs import spelled
 from repro.traces.exit_codes import ExitCode
 from runners.targets.doctor import examination, listing
 from runners.targets.environments import NotUsable, cache_directory, checked_release, import_path, targets_directory
@@ -22,7 +23,7 @@ def list_releases(options: argparse.Namespace) -> ExitCode:
 
 def doctor(options: argparse.Namespace) -> ExitCode:
     lines, usable = examination(options.cache)
-    print("\n".join(lines))
+    print(spelled("\n".join(lines)))
     return ExitCode.PASS if usable else ExitCode.ERROR
 
 

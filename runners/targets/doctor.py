@@ -25,6 +25,7 @@ from runners.targets.environments import (
     kernels_directory,
     lacks,
     own_environments,
+    own_sglang,
 )
 from runners.targets.hypothesis_pin import other_cases
 from runners.targets.install import contents, damage
@@ -51,12 +52,17 @@ def examination(cache: Path | None = None) -> tuple[list[str], bool]:
     for release in releases:
         line, fine = _release(release, cache, declared)
         lines.append(line)
-        usable |= fine
+        usable |= targets
     for environment in own_environments(cache):
         why = engine_lacks("cuda", (), environment.site)
         state = f"cannot be used: {why}" if why else f"torch {versions(('torch',), (), environment.site)['torch']}"
         lines.append(f"{environment.release:<14} own environment for cuda: {state}")
         usable |= not why
+    if ours := own_sglang():
+        lacking = {engine: lacks(Target(ours, engine), cache) for engine in ("emulated", "cuda")}
+        targets = [f"--target here/{engine}" for engine, lack in lacking.items() if not lack]
+        lines.append(f"{ours:<14} in this environment: {', '.join(targets) or '; '.join(lacking.values())}")
+        usable |= bool(targets)
     lines += [f"does no harm: {row}" for row in declared]
     lines += [f"missing: {text}" for text in _missing(releases)]
     if why := other_cases(cache):

@@ -123,8 +123,8 @@ def environments_directory(cache: Path | None = None) -> Path:
 
 
 def packages_directory(cache: Path | None = None) -> Path:
-    """One directory per package that goes in front of some release, in here."""
-    return cache_directory(cache) / "packages"
+    """One directory per package that goes in front of some release, in here: this Python's, as some are compiled."""
+    return cache_directory(cache) / "packages" / str(sys.implementation.cache_tag)
 
 
 def kernels_directory(cache: Path | None = None) -> Path:
@@ -229,11 +229,13 @@ def import_path(target: Target, cache: Path | None = None) -> tuple[Path, ...]:
     if own_environment(target, cache):
         return ()
     release = checked_release(target.sglang)
+    if target.engine == "cuda" and own_sglang() == release:
+        return ()
     for installation in installed(cache):
         if installation.release == release:
             front = (installation.path, *_front(target, release, cache, installation.base))
             return (*front, installation.base) if installation.base else front
-    if _own_sglang() == release:
+    if own_sglang() == release:
         return ()
     raise NotUsable(f"sglang {release} is not installed; to install it: python -m runners install {release}")
 
@@ -275,7 +277,8 @@ def _checkout(target: Target) -> Path:
     raise NotUsable(f"{path} is not an import path of sglang: it has no sglang/srt{hint}")
 
 
-def _own_sglang() -> str:
+def own_sglang() -> str:
+    """The release of sglang that is installed in this very environment; empty if none is."""
     try:
         return importlib.metadata.version("sglang")
     except importlib.metadata.PackageNotFoundError:

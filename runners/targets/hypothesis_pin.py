@@ -7,6 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from repro.commands.verbs import spelled
 from runners.targets.bundle.pins import PARENT, PYTHON
 from runners.targets.environments import cache_directory, targets_directory
 from runners.targets.packages import versions
@@ -51,4 +52,4 @@ def other_cases(cache: Path | None = None) -> str:
 def warn_of_hypothesis_version(cache: Path | None = None) -> None:
     """Say so in a line on standard error, for commands that draw: they refuse nothing."""
     if why := other_cases(cache):
-        print(f"warning: {why}", file=sys.stderr, flush=True)
+        print(spelled(f"warning: {why}"), file=sys.stderr, flush=True)
