@@ -52,7 +52,7 @@ def examination(cache: Path | None = None) -> tuple[list[str], bool]:
     for release in releases:
         line, fine = _release(release, cache, declared)
         lines.append(line)
-        usable |= targets
+        usable |= fine
     for environment in own_environments(cache):
         why = engine_lacks("cuda", (), environment.site)
         state = f"cannot be used: {why}" if why else f"torch {versions(('torch',), (), environment.site)['torch']}"
