@@ -31,7 +31,7 @@ CONTENTS = """[tool.setuptools]
 packages = ["eagleeye"]
 
 [tool.setuptools.package-data]
-eagleeye = ["home/**"]
+eagleeye = ["py.typed", "home/**"]
 """
 
 

@@ -52,7 +52,9 @@ def test_it_has_all_that_a_checkout_runs_in_one_folder(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         files = {name for name in archive.namelist() if ".dist-info/" not in name}
         (entry,) = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
-        assert archive.read(entry).decode().split() == ["[console_scripts]", "eagleeye", "=", "eagleeye.console:main"]
+        scripts, plugins = archive.read(entry).decode().strip().split("\n\n")
+    assert scripts.split("\n") == ["[console_scripts]", "eagleeye = eagleeye.console:main"]
+    assert plugins.split("\n") == ["[pytest11]", "eagleeye = eagleeye.pytest_plugin"]
     assert {name.split("/")[0] for name in files} == {"eagleeye"}
     tracked = subprocess.run(["git", "ls-files", *NAMES], cwd=PROJECT, check=True, capture_output=True, text=True)
     assert {f"eagleeye/home/{name}" for name in tracked.stdout.split()} <= files
