@@ -12,6 +12,11 @@ def _errors(done: Campaign) -> str:
     return f", {counted(sum(done.errors.values()), 'error')}" if done.errors else ""
 
 
+def brief(done: Campaign) -> list[str]:
+    """Its cases and findings; errors, if there are any."""
+    return [line for number, line in enumerate(summary(done)) if not number or line.startswith("  ERROR: ")]
+
+
 def summary(done: Campaign) -> list[str]:
     """Doubts and troubles are never left out, only cut."""
     lines = [

@@ -72,6 +72,8 @@ class Display:
 
 def line(progress: Progress) -> str:
     """0.5.13/emulated: 81 cases, 5.1/s, 202 replays, transitions 34 of 61, 0 findings; running."""
+    if not progress.cases:
+        return one_line(f"{progress.target}: no case yet, {duration(progress.seconds)}; {progress.doing}")
     rate = progress.cases / progress.seconds if progress.seconds else 0.0
     return one_line(
         f"{progress.target}: {counted(progress.cases, 'case')}, {rate:.1f}/s, {counted(progress.replays, 'replay')}, "

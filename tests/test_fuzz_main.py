@@ -196,7 +196,7 @@ def test_reader_of_the_output_that_leaves(tmp_path: Path) -> None:
 
 def test_hunt_says_which_target_has_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     targets = [word for name in ("stale_padding", "clean", "stale_seq_lens") for word in ("--target", f"{name}/toy")]
-    assert run("hunt", *targets, "--seconds", "2", "--out", str(tmp_path)) == 1
+    assert run("hunt", *targets, "--seconds", "2", "-v", "--out", str(tmp_path)) == 1
     out = capsys.readouterr().out
     assert "stale_padding/toy has slot0_padding (padded rows of req_pool_indices)" in out
     assert "smallest case: 2 steps with 2 then 1 requests on bucket" in out
@@ -212,16 +212,32 @@ def test_hunt_says_which_target_has_it(tmp_path: Path, capsys: pytest.CaptureFix
     assert (passed["stale_seq_lens/toy"].status, passed["stale_seq_lens/toy"].failed) == (Status.PASS, 0)
 
 
+def test_hunt_ends_with_twelve_lines_at_most(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    targets = [word for name in ("stale_padding", "clean", "stale_seq_lens") for word in ("--target", f"{name}/toy")]
+    assert run("hunt", *targets, "--seconds", "2", "--out", str(tmp_path)) == 1
+    lines = capsys.readouterr().out.splitlines()
+    begin = next(number for number, line in enumerate(lines) if " found in " in line)
+    head, first, means, look, replay, *_ = closing = lines[begin:]
+    assert len(closing) <= 12 and head.startswith("2 failures found in ")
+    place = "stale_padding/toy: padded rows of req_pool_indices (slot0_padding), failed 5 of 5 runs"
+    assert first.startswith(f"1. {place}; clean/toy does not have it; stale_seq_lens/toy ")
+    assert means == "   means: no known bug of sglang explains it"
+    assert re.match(r"   look at: step 1 req_pool_indices\[1,0\] is \d+, expected 0$", look)
+    assert replay.startswith("   replay: python -m repro run ") and replay.endswith(" --target stale_padding/toy")
+    assert closing[-1].startswith("report: ")
+    assert not any("no replay had" in line or "unknown:" in line for line in lines)
+
+
 def test_hunt_without_a_bug(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("hunt", "--target", "clean/toy", "--seconds", "2", "--out", str(tmp_path)) == 0
-    assert "no oracle failed on clean/toy" in capsys.readouterr().out
+    assert re.search(r"^0 failures found in \d+ cases on clean/toy\.$", capsys.readouterr().out, re.MULTILINE)
     assert (tmp_path / "report.html").exists()
 
 
 def test_hunt_where_the_other_target_cannot_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     targets = ("--target", "stale_padding/toy", "--target", "unsupported/toy")
     assert run("hunt", *targets, "--seconds", "2", "--out", str(tmp_path)) == 1
-    assert "unsupported/toy: cannot tell, this toy target cannot be built anywhere" in capsys.readouterr().out
+    assert "; unsupported/toy cannot tell\n" in capsys.readouterr().out
     _, (replay,) = loads((tmp_path / "record.json").read_text())
     assert (replay.status, replay.failed, replay.tried) == (Status.UNKNOWN, 0, 0)
 

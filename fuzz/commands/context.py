@@ -23,7 +23,7 @@ from fuzz.draw.corpus import SharedCorpus
 from fuzz.draw.rounds import EVERY, part, rounds
 from fuzz.stats import Plan
 from fuzz.triage import Hooks
-from reports.campaign import summary
+from reports.campaign import brief, summary
 from reports.progress import Display
 from repro.cases.atomic_file import write_text
 from repro.cases.case import Target
@@ -125,7 +125,7 @@ class CommandContext:
                 stream = CaseStream(chain(known, cases), cases.coming, cases.leave)
                 with held():
                     done = self.put(campaign(plan, stream, hooks))
-        self.say(*summary(done))
+        self.say(*(summary(done) if getattr(self.options, "verbose", True) else brief(done)))
         return done
 
     def put(self, done: Campaign) -> Campaign:

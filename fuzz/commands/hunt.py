@@ -9,6 +9,7 @@ from fuzz.commands.context import CommandContext
 from fuzz.commands.options import add_known_issues, campaign_options
 from fuzz.exits import exit_code
 from fuzz.hunt import replay_on, summary
+from reports.closing import closing
 from reports.html import render
 from reports.records import history_of
 from repro.cases.atomic_file import write_text
@@ -18,6 +19,7 @@ from repro.commands import cli
 from repro.commands.cli import Commands
 from repro.ledger.known import load
 from repro.traces.exit_codes import ExitCode
+from repro.upstream.findings import load as published
 
 HUNTED = tuple(f"{release}/emulated" for release in USES["hunt"])
 SECONDS = 30.0  # a target
@@ -28,6 +30,7 @@ def add_parser(commands: Commands) -> None:
         "hunt", parents=[campaign_options()], help="find a bug on each target, compare the targets, write a report"
     )
     cli.add_minutes(parser, SECONDS, "the time for each target")
+    parser.add_argument("-v", "--verbose", action="store_true", help="all that is known of each campaign and finding")
     parser.set_defaults(workers=1)
     add_known_issues(parser)
 
@@ -45,7 +48,9 @@ def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:
     report = context.out / "report.html"
     issues = () if context.issues else load()  # what was left by an experiment is not known by its name
     write_text(report, render(history_of(context.campaigns, context.replays), issues=issues))
-    context.say(*summary(context.campaigns, context.replays, issues), f"report: {report.absolute()}")
+    if context.options.verbose:
+        context.say(*summary(context.campaigns, context.replays, issues))
+    context.say(*closing(context.campaigns, context.replays, issues, published(), report.absolute()))
     return exit_code(context.campaigns, context.replays)
 
 

@@ -1,0 +1,71 @@
+"""The last lines of a hunt: what was found, what it means, where to look, how to replay it; twelve at most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from reports.wording import counted, listed, replay_command, shortened
+from repro.cases.case import Target
+from repro.ledger.known import Issue, explained
+from repro.traces.campaign import Campaign, CampaignFinding, Replay
+from repro.traces.finding import Status
+from repro.upstream.findings import PublishedBug, of_seed
+
+SHOWN = 2
+LINE_CHARS = 200
+
+
+def closing(
+    campaigns: Sequence[Campaign],
+    replays: Sequence[Replay],
+    issues: Sequence[Issue],
+    bugs: Sequence[PublishedBug],
+    report: Path,
+) -> list[str]:
+    """Of a hunt that has ended. issues, bugs: what is known. report: its file."""
+    findings = [finding for campaign in campaigns for finding in campaign.findings]
+    sure = [finding for finding in findings if finding.failed]
+    cases = counted(sum(campaign.cases for campaign in campaigns), "case")
+    places = listed([str(campaign.target) for campaign in campaigns])
+    lines = [f"{counted(len(sure), 'failure')} found in {cases} on {places}."]
+    for number, finding in enumerate(sure[:SHOWN], start=1):
+        lines += _about(number, finding, replays, issues, bugs)
+    more = [f"{counted(len(sure) - SHOWN, 'more failure')} in the report"] if len(sure) > SHOWN else []
+    if unsure := len(findings) - len(sure):
+        more.append(f"{unsure} seen once and never again in a fresh process")
+    return [*(shortened(line, LINE_CHARS) for line in lines), *filter(None, ["; ".join(more)]), f"report: {report}"]
+
+
+def _about(
+    number: int,
+    finding: CampaignFinding,
+    replays: Sequence[Replay],
+    issues: Sequence[Issue],
+    bugs: Sequence[PublishedBug],
+) -> Iterator[str]:
+    place = f"{finding.where or finding.oracle} ({finding.oracle})"
+    runs = f"failed {finding.failed} of {finding.tried} runs"
+    yield "; ".join([f"{number}. {finding.target}: {place}, {runs}", *_elsewhere(finding, replays)])
+    target = Target.parse(finding.target)
+    issue = explained(issues, target.sglang, target.engine, finding.case.setup, finding.oracle, finding.fingerprint)
+    seeds = [probe.removeprefix("seed:") for probe in issue.probes if probe.startswith("seed:")] if issue else []
+    bug = next(filter(None, (of_seed(bugs, seed) for seed in seeds)), None)
+    if bug:
+        yield f"   means: {bug.symptom}: {bug.title}"
+    else:
+        yield f"   means: {issue.title if issue else 'no known bug of sglang explains it'}"
+    page = f"; docs/findings/{bug.name}.md" if bug else ""
+    yield f"   look at: {finding.cell or finding.detail}{page}"
+    yield f"   replay: {replay_command(finding.seed, finding.target)}"
+
+
+def _elsewhere(finding: CampaignFinding, replays: Sequence[Replay]) -> Iterator[str]:
+    for replay in replays:
+        if (replay.seed, replay.fingerprint) == (finding.seed, finding.fingerprint):
+            if replay.failed:
+                yield f"{replay.target} has it, too"
+            elif replay.status is Status.PASS:
+                yield f"{replay.target} does not have it"
+            else:
+                yield f"{replay.target} cannot tell"
