@@ -23,7 +23,7 @@ def closing(
     bugs: Sequence[PublishedBug],
     report: Path,
 ) -> list[str]:
-    """Of a hunt that has ended. issues, bugs: what is known. report: its file."""
+    """The lines of a hunt that has ended. issues, bugs: the known ones. report: its file."""
     findings = [finding for campaign in campaigns for finding in campaign.findings]
     sure = [finding for finding in findings if finding.failed]
     cases = counted(sum(campaign.cases for campaign in campaigns), "case")
