@@ -19,5 +19,5 @@ class CaseStream:
     leave: Callable[[], None] = lambda: None
 
     def next_case(self) -> Case | None:
-        """The next case, which is then the caller's; None if there is none."""
+        """The next case, which is then the caller's; None at the end."""
         return next(self.cases, None)

@@ -80,7 +80,7 @@ class ReferenceSchedule:
                 self._in_flight[case] = self._chosen(case)
 
     def end(self, case: Case) -> None:
-        """It has been run: whoever runs it again looks closer."""
+        """It has been run: a second run looks closer."""
         self._in_flight.pop(case, None)
 
     def steps(self, case: Case) -> tuple[int, ...] | None:

@@ -84,9 +84,7 @@ def _not_told(record: Record) -> Iterator[Wrong]:
             if counted != ranks * tokens:
                 want = str(ranks * tokens)
                 cell = Cell(step=-1, buffer=f"{whose} tokens", row=-1, column=-1, got=str(counted), want=want)
-                detail = (
-                    f"Parallel layers are told of {counted} as {whose} tokens where a batch of {tokens} is captured."
-                )
+                detail = f"Parallel layers count {counted} as {whose} tokens where a batch of {tokens} is captured."
                 yield Wrong(where=f"{whose} tokens, as told to parallel layers", detail=detail, cell=cell)
                 return
 

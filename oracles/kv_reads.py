@@ -101,7 +101,7 @@ def _wrongs(
 
 
 def _of_padding(record: Record, step: int, requests: int) -> Iterator[Wrong]:
-    """The reserved slots hold what padded rows wrote there: where no row is padded, nobody may read them."""
+    """The reserved slots hold what padded rows wrote there: where no row is padded, no read of them is right."""
     if requests != record.scalar(step, Recorded.LAUNCH, "bs"):
         return
     for name, slots in record.path(step, Recorded.READS).items():

@@ -66,7 +66,7 @@ def _other_backends(setup: Setup, record: Record) -> Iterator[Wrong]:
 
 
 def _other_steps(record: Record) -> Iterator[Wrong]:
-    """Whoever switches to another number of draft steps goes by it from then on."""
+    """A worker that switches to another number of draft steps uses it from then on."""
     for row, (expected, *actual) in enumerate(record.path(-1, Recorded.SWITCHES).get("steps", ())):
         for column, steps in enumerate(actual, start=1):
             if steps != expected:

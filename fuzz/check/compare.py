@@ -39,7 +39,7 @@ def with_base(base: Target, run_fresh: Run, judge: Judge, results: Results) -> C
 
 
 def with_known_issues(explain: Callable[[Case, Target, Sequence[Verdict]], Explained], target: Target) -> Compare:
-    """explain: an experiment (repro/ledger/explain.py). In a release as it was published nobody has changed what fails
+    """explain: an experiment (repro/ledger/explain.py). In a published release nothing is changed that fails
     in the same place, so that one experiment for each kind of failure is enough."""
 
     def compare(case: Case, failures: Sequence[Verdict]) -> Compared:

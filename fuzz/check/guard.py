@@ -70,7 +70,7 @@ class Checked:
     """The results of a check. Mutable: they gather. against: what failures are held against, in words. done: items of
     the plan that were run. judged: cases by pair. refused: items that this release cannot have, errors: pairs that the
     harness could not run, each with the reason. doubtful: items of which no case could be judged. old: failures that
-    are not the change's, with the reason. unsure: failures of which nobody knows. gone: seeds that pass where they
+    are not the change's, with the reason. unsure: failures of unknown origin. gone: seeds that pass where they
     used to fail. changed: what each changed file touches, where that is asked. stopped: whether it was interrupted.
     names: those that a reader on another machine has."""
 

@@ -24,7 +24,7 @@ _CASE = "\n<details><summary>Case "
 
 def exit_code(checked: Checked, unknown: str = "") -> ExitCode:
     """ERROR: it was stopped, or nothing could be run. FAIL: the change brings a failure. UNKNOWN: a runner was not
-    judged, or of a failure nobody knows whether it is the change's; PASS or FAIL instead where `unknown` says so."""
+    judged, or the origin of a failure is unknown; PASS or FAIL instead where `unknown` says so."""
     if checked.stopped:
         return ExitCode.ERROR
     if checked.causes:

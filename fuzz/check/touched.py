@@ -154,7 +154,7 @@ def _since(revision: str, tree: Path) -> Iterator[Change]:
     root = Path(_git(tree, "rev-parse", "--show-toplevel").strip())
     try:
         start = _git(tree, "merge-base", revision, "HEAD").strip()
-    except BadInput:  # of a shallow clone nobody knows where it left the revision
+    except BadInput:  # a shallow clone does not know where it left the revision
         start = _git(tree, "rev-parse", "--verify", f"{revision}^{{commit}}").strip()
     names = _git(root, "diff", "--name-only", "--no-renames", "-z", start)
     for name in filter(None, (names + _git(root, "ls-files", "--others", "--exclude-standard", "-z")).split("\0")):

@@ -46,7 +46,7 @@ class Agent:
         self._folder = folder or Path(tempfile.mkdtemp(prefix=_prefix(job)))
         self._slots = [_Slot(self._job, self._folder / str(n), devices[n % len(devices)]) for n in range(slots)]
         self._turn = threading.Condition()
-        self._begun = 0.0  # when the first chunk had ended: what a worker needs to start is nobody's time
+        self._begun = 0.0  # when the first chunk had ended: a worker's start does not count
         self._stopped = False
 
     def start(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Agent:
 
     @contextlib.contextmanager
     def _slot_for(self, chunk: Mapping[str, Any]) -> Iterator[_Slot]:
-        """A slot that nobody else has within this. While a chunk waits it is the next one of a slot, which may open
+        """A slot, reserved within this. While a chunk waits it is the next one of a slot, which may open
         sessions for it; if another one is free before, that one does it."""
         with self._turn:
             slot = self._free_for(chunk)

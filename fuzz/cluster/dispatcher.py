@@ -1,5 +1,5 @@
 """Who works: the nodes that have come, what each is at, and the schedule of what they are sent. What a result means is
-for whoever has this dispatcher: of a campaign (drive.py), or of a command that is cut into pieces (fan.py).
+for the owner of this dispatcher: of a campaign (drive.py), or of a command that is cut into pieces (fan.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PATIENCE_S = 5.0
 
 
 class Dispatcher(Generic[W]):
-    """Mutable. fresh: the next chunk that nobody has had yet, or None. say: one line for a person. clock: seconds,
+    """Mutable. fresh: the next unassigned chunk, or None. say: one line for a person. clock: seconds,
     rising."""
 
     def __init__(

@@ -166,7 +166,7 @@ class Drive:
         return f"{nodes} nodes, {slots} slots" if nodes > 1 else f"{slots} workers"
 
     def _campaign(self, stopped: str, error: str) -> Campaign:
-        """All of it. A chunk that was lost, and that nobody has done, is an error of ours, never a finding."""
+        """All of it. A chunk that was lost and never done is a harness error, never a finding."""
         total, schedule = self._board.total, self._schedule
         lost = "; ".join(f"{why}: {count}" for why, count in schedule.lost.most_common())
         return dataclasses.replace(

@@ -1,4 +1,4 @@
-"""A piece of a command: a command line of ours, with the files that it names, which any node can carry out.
+"""A piece of a command: an eagleeye command with the files that it names, which any node can carry out.
 
 A few KB, named by what it asks for, as is what it writes. It is carried out within the process of a slot, so that what
 has been imported, and the fork servers, are there for the next one.

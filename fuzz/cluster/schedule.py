@@ -36,7 +36,7 @@ class GivenUp(Generic[C]):
 
 
 class Schedule(Generic[C]):
-    """Mutable. `fresh` gives the next chunk of those that nobody has had yet, or None."""
+    """Mutable. `fresh` gives the next unassigned chunk, or None."""
 
     def __init__(self, fresh: Callable[[], C | None], losses_max: int = LOSSES_MAX) -> None:
         self._fresh, self._losses_max = fresh, losses_max

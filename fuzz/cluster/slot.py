@@ -1,4 +1,4 @@
-"""A slot of a node: one process of ours that does one chunk after the other.
+"""A slot of a node: one eagleeye process that does one chunk after the other.
 
 It talks to the node's agent (fuzz/cluster/agent.py) in lines of JSON: hears its job, then chunks; says ready, what it
 is doing, and a result for each. It ends when the agent does. What a chunk means is for what its job opens: parts of a
@@ -61,7 +61,7 @@ class Slot:
                 self.tell(say="result", **do(message["chunk"], message["seconds"]))
 
     def _listen(self) -> None:
-        """Pass on what is heard, and interrupt what is being done once nobody is there."""
+        """Pass on what is heard, and interrupt the work once the other end is gone."""
         with contextlib.suppress(ValueError):
             for text in self._hear:
                 message = json.loads(text)

@@ -140,7 +140,7 @@ def context_of(setup: Setup) -> int:
 
 @lru_cache(maxsize=4096)
 def smallest(runner: str, backend: str, fixed: Fixed, having: tuple[str, ...] = (), max_bs: int = 0) -> Setup | None:
-    """The smallest setup that has this; None if there is none."""
+    """The smallest setup that has this, or None."""
     if having:
         field, *rest = having
         each = (smallest(runner, backend, (*fixed, (field, value)), tuple(rest), max_bs) for value in _values(field))

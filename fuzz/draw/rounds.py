@@ -150,7 +150,7 @@ def cases_before(number: int, cases_per_setup: int) -> int:
 
 def room(limit: int | None, cases_per_setup: int, number: int) -> int:
     """The number of cases that a round may have in a campaign of so many that several share: it is as if each round had
-    all that it may have, so that nobody need draw the others' cases to know."""
+    all that it may have, so that the others' cases need not be drawn to know."""
     before, behind = (cases_before(n, cases_per_setup) for n in (number, number + 1))
     return max(0, (behind if limit is None else min(behind, limit)) - before)
 

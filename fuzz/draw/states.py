@@ -236,7 +236,7 @@ def brought(setup: Setup, moment: Moment, pair: Pair) -> Moment | None:
 
 
 def together(setup: Setup, first: str, second: str) -> Pair | None:
-    """The order in which two states of steps are brought about for a replay that is in both; None if there is none."""
+    """The order in which two states of steps are brought about for a replay that is in both, or None."""
     plain = plainest(setup)
     pairs = ((first, second), (second, first))
     return next((pair for pair in pairs if brought(setup, (plain, plain), pair)), None)

@@ -48,7 +48,7 @@ class Equivalents:
     families: tuple[Family, ...] = ()
 
     def reason(self, mutant: Mutant) -> str:
-        """Why this one is equivalent; empty if nobody says so."""
+        """The reason why the mutant is equivalent; empty without one."""
         return next((reason for same in _everywhere(mutant) for reason in self._reasons(same)), "")
 
     def _reasons(self, mutant: Mutant) -> Iterator[str]:

@@ -22,7 +22,7 @@ def own_folder(parent: Path, name: str) -> Path:
     numbers = itertools.count(1)
     while True:
         path = parent / _numbered(f"{name}-{stamp}", next(numbers))
-        # Making it is what decides: whoever looked first and made it then would share it.
+        # Creating it decides: looking first and creating it then would share it.
         with contextlib.suppress(FileExistsError):
             path.mkdir()
             return path

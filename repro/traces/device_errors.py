@@ -32,7 +32,7 @@ def device_fault(text: str) -> str:
 
 
 def fault_in(error: BaseException) -> BaseException | None:
-    """The device fault that an exception is, or that it was raised for or after; None if there is none."""
+    """The device fault that an exception is, or that it was raised for or after; else None."""
     faults, waiting, seen = [], [error], set[int]()
     while waiting:
         inner = waiting.pop()

@@ -13,7 +13,7 @@ from repro.upstream.rig import Refused
 LIMIT_S = 300.0
 # They win over the repository's own. Of the same keys in a user's configuration none counts either.
 _SETTINGS = {
-    # Whoever owns it: it was named, and it can run nothing.
+    # Any owner will do: it was named, and it can run nothing.
     "safe.directory": "*",
     "protocol.allow": "never",
     "core.fsmonitor": "false",

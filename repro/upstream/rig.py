@@ -59,7 +59,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """The verdict of one run on the wanted failure. bad: None if there is none: the case could not be run, or its
+    """The verdict of one run on the wanted failure. bad: None without a verdict: the case could not be run, or its
     oracle could not judge. why: then the reason. others: the failures besides it, as "oracle at where"."""
 
     bad: bool | None

@@ -1,7 +1,7 @@
 """Kernels that native code is compiled for when they are first asked for, some ten to forty seconds each: where nothing
 was compiled yet, all that the first case needs is begun at once, side by side.
 
-What builds a kernel holds a lock, so that whoever needs it waits for it, and finds it built.
+What builds a kernel holds a lock, so that others wait for it, and find it built.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Nothing:
 
 
 def _in_background(work: Callable[[], object], *, ends_with_parent: bool = False) -> None:
-    """In a process of its own, which nobody waits for."""
+    """In a process of its own, without waiting for it."""
     parent = os.getpid()
     if os.fork():
         return
@@ -104,7 +104,7 @@ def _in_background(work: Callable[[], object], *, ends_with_parent: bool = False
             os._exit(1)
     try:
         work()
-    except BaseException:  # whoever needs the kernel will meet it, too
+    except BaseException:  # the kernel's user will meet it, too
         traceback.print_exc()
     finally:
         os._exit(0)

@@ -163,7 +163,7 @@ def _another(function: Callable[..., Any]) -> Callable[..., Any]:
 @contextlib.contextmanager
 def _no_device() -> Iterator[None]:
     """While entered, Dynamo sees no device whose random numbers and streams it would have to put back, and tensors of
-    its kind do not start it. Whoever starts it all the same gets an error: no fork survives that."""
+    its kind do not start it. Starting it all the same raises an error: no fork survives that."""
     cuda = patch.multiple(
         torch.cuda, _lazy_init=_refused, get_rng_state=torch.get_rng_state, set_rng_state=lambda state: None
     )

@@ -324,7 +324,7 @@ def synchronize(_: object = None) -> None:
 
 
 def forget() -> None:
-    """No runner is captured any more: the next graphs are those of another one, and nobody knows where padding goes."""
+    """No runner is captured any more: the next graphs are those of another one, and the place of padding is unknown."""
     Graph.runner_is_captured, Graph.before_replay = False, None
     pad_into(())
     leave_on_host(())

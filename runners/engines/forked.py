@@ -13,7 +13,7 @@ def answer(say: Callable[[], str]) -> str:
     if not child:
         try:
             os.write(writer, say().encode())
-        except Exception as error:  # whoever asked gets no answer
+        except Exception as error:  # the caller gets no answer
             print(f"{type(error).__name__}: {error}", flush=True)
         finally:
             os._exit(0)

@@ -21,7 +21,7 @@ BAND = 32  # elements on each side; a multiple of 16 bytes for every dtype, so k
 _FILL = 0x5A  # every byte of a band: 0x5A5A... is a large integer and an ordinary float, and never a neutral value
 
 # What is asked for in so many bytes and left to the allocator, a workspace say, comes untouched from the host's system:
-# there is nothing to copy, and whoever read or wrote all of it would have it all in memory.
+# there is nothing to copy, and reading or writing all of it would bring it all into memory.
 _VAST = 1 << 26
 # Pinned memory of so many bytes, a workspace of flashinfer's say, stays as it is: bands would make it twice as much.
 _WORKSPACE = 1 << 20
@@ -69,7 +69,7 @@ class Guards(TorchFunctionMode):
     """While entered, factory calls return tensors with bands around them; `capturing` says when to keep out.
 
     apart: on a device of this type they begin their storage, as what is allocated does, and are no views behind a band:
-    Dynamo traces those by themselves. What was not written there is not copied: nobody knows what it is.
+    Dynamo traces those by themselves. Contents that were not written there are unknown and not copied.
     """
 
     def __init__(self, capturing: Callable[[], bool], *, apart: str = "") -> None:

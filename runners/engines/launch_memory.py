@@ -2,7 +2,7 @@
 also where it was given a view and touches what lies beside it; and so are two programs that store different values to
 one address, row starts of more or fewer rows than there are programs, and KV slots in too few bits.
 
-On a GPU the first read or overwrite foreign memory, or end the process, and of the last nobody knows which one stays.
+On a GPU the first read or overwrite foreign memory, or end the process, and of the last the winner is undefined.
 Here such lanes are masked off: they would land in the heap of the interpreter, whose own crash says nothing.
 """
 
@@ -98,7 +98,7 @@ def check(kernel: str, arguments: Mapping[str, object], programs: int) -> None:
 
 def reaches(argument: str | None, span: Span, memory: Sequence[Span]) -> bool:
     """True if a pointer made from this argument may touch this memory: its own, or another argument's in the same
-    storage. If nobody knows what it was made from, it may touch all of it."""
+    storage. If its origin is unknown, it may touch all of it."""
     return argument in (None, span.name) or any(s.name == argument and s.first == span.first for s in memory)
 
 
@@ -238,7 +238,7 @@ def _wrong_starts(arguments: Mapping[str, object]) -> str:
     for name, value in arguments.items():
         if not (name.endswith("indptr") and isinstance(value, torch.Tensor) and value.dim() == 1 and len(value)):
             continue
-        with torch._C.DisableTorchFunction():  # a capture lets nobody else read what a device holds
+        with torch._C.DisableTorchFunction():  # during a capture no one else may read device memory
             starts = value.tolist()
         if starts[0] != 0:
             return f"{name} 0 {starts[0]} 0"

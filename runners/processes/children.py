@@ -84,7 +84,7 @@ class _Order:
 
 class Children:
     """The forked processes that are alive, and those that have ended and whose end has not been reported. Mutable.
-    begin: what a fork does with the two descriptors that came with the order: a channel to whoever asked, and a log."""
+    begin: what a fork does with the two descriptors that came with the order: a channel to the caller, and a log."""
 
     def __init__(self, control: socket.socket, begin: Callable[[int], int | None]) -> None:
         self._control, self._begin = control, begin

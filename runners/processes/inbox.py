@@ -17,7 +17,7 @@ _CHUNK = 1 << 20
 
 
 class Inbox:
-    """Our end of the channel to a session, which is not to block. Mutable: what has come and nobody has read."""
+    """Our end of the channel to a session, which is not to block. Mutable: holds what has come and was not read."""
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
@@ -32,7 +32,7 @@ class Inbox:
         return text in self._kept
 
     def clear(self) -> None:
-        """Forget what nobody has read yet."""
+        """Forget what was not read yet."""
         self._kept.clear()
 
     def wait(self, deadline: float, others: Iterable[Inbox] = ()) -> None:

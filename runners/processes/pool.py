@@ -95,7 +95,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         self._idle = Idle(setups_per_session, IDLE_MAX + standbys)
         self.past: tuple[Setup, ...] = ()  # what the process of the last run had served before
         self.history: tuple[Case, ...] = ()  # the latest cases that its session had run before
-        self.late: list[RunWithPast] = []  # of cases that had ended; whoever asks takes them out
+        self.late: list[RunWithPast] = []  # of cases that had ended; the caller takes them out
         # True if the run under way must be the first of its process; true if fresh runs close their sessions.
         self._pastless, self._closes = False, False
         self._crashed: set[Setup] = set()  # setups on which a run has ended badly
@@ -347,13 +347,13 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         return unsaid(how, what, printed, intake)
 
     def _reopened(self, setup: Setup) -> Open | None:
-        """A session of this setup in a process that has served others; None if there is none, or none is wanted."""
+        """A session of this setup in a process that has served others; else None."""
         return None if self._pastless or self._change else self._idle.reopened(setup)
 
     def _open_ahead(self, coming: Coming) -> Open:
         session = self._reopened(coming.setup) or self._host.open(coming.setup)
         deadline, room = time.monotonic() + PROMPT_S, _AHEAD_MAX
-        # If it has died, or never listens, whoever takes it will see.
+        # If it has died, or never listens, its user will see.
         with contextlib.suppress(Silence):
             for case in coming.cases:
                 if not (length := self._send(session, case, deadline, room)):

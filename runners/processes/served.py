@@ -13,7 +13,7 @@ RUNNERS = frozenset(
     | {"verify_eager", "verify_eager_tree", "verify_eager_multi_layer"}
 )
 BACKENDS = frozenset({"triton", "flashinfer", "fa3", "toy"})
-# How many setups a process serves, where nobody says: on a GPU a process has a CUDA context and traced functions, which
+# How many setups a process serves by default: on a GPU a process has a CUDA context and traced functions, which
 # cost as much as dozens of setups do; without one it has next to nothing that a fork has not.
 SETUPS_PER_SESSION = {"cuda": 200}
 
@@ -47,7 +47,7 @@ class Idle:
         self._left: list[Open] = []  # the one that was left last stands last
 
     def put(self, session: Open) -> Open | None:
-        """Have this one; the one that nobody has needed for longest, if there is no room for it, is the caller's."""
+        """Store the session. Returns the least recently used one if there was no room."""
         self._left.append(session)
         return self._left.pop(0) if len(self._left) > self._room else None
 

@@ -127,7 +127,7 @@ def not_opened(error: BaseException, watch: Recorder) -> End:
 
 
 def _raised(error: BaseException, watch: Recorder) -> End:
-    """A kernel that has failed is sglang's, whoever came upon it."""
+    """A kernel that has failed is sglang's, wherever it surfaced."""
     fault = fault_in(error)
     if fault is not None:
         _held.append(error)  # and with it what the frames hold that it came through

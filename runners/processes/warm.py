@@ -1,7 +1,7 @@
 """Sessions that are opened before they are needed, each in a process of its own, in the background.
 
 A standby has just been captured, like any fresh session. It has run nothing, or the first of the cases that it will be
-asked for. What it said meanwhile waits (runners/processes/inbox.py), so that whoever runs a case in it hears exactly
+asked for. What it said meanwhile waits (runners/processes/inbox.py), so that the runner of a case hears exactly
 what an ordinary session would have said.
 """
 

@@ -82,7 +82,7 @@ SETTINGS = (
 
 
 def release() -> str:
-    """The version of sglang that this process has; empty if nobody knows."""
+    """The version of sglang that this process has; empty if unknown."""
     try:
         return importlib.metadata.version("sglang")
     except importlib.metadata.PackageNotFoundError:

@@ -54,4 +54,4 @@ class Refused(Exception):
 
 
 class HarnessError(Exception):
-    """The harness, an adapter or the environment failed: trouble of our own, and not a bug of sglang's."""
+    """The harness, an adapter or the environment failed: not a bug of sglang."""

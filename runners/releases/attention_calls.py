@@ -33,7 +33,7 @@ def heard(listener: Callable[[Any, int, tuple[int, int]], None]) -> Iterator[Non
 
 @contextmanager
 def of_the_runner(is_of_runner: bool) -> Iterator[None]:
-    """While entered, calls are those of the runner that is driven, or of others, which nobody is told of."""
+    """While entered, calls are those of the runner that is driven, or of others, which are not reported."""
     global _own
     before, _own = _own, is_of_runner
     try:

@@ -154,7 +154,7 @@ _DTYPES = {np.dtype(name): getattr(torch, name) for name in ("bool", "int32", "i
 # What a path returns: named tensors, as views that the next replay may overwrite; count rows or a multiple of it.
 Outputs = Mapping[str, torch.Tensor]
 Given = Mapping[str, Array]
-# Hidden states that come besides a target's logits; nobody's where nobody asked for them.
+# Hidden states that come besides a target's logits; absent unless a batch asks for them.
 RETURNED = "returned_hidden_states"
 
 

@@ -29,7 +29,7 @@ def holds(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def close_session() -> None:
-    """Free what the last session held, which nobody refers to any more but cycles, sglang and engines. HarnessError if
+    """Free what the last session held, to which only cycles, sglang and engines still refer. HarnessError if
     it did not all come back: then this process must not go on."""
     captured = bool(_held)
     # Graphs go before the process groups that were there when they were captured.

@@ -54,7 +54,7 @@ class Step:
             see_memory(self.staging)
 
     def is_replayed(self) -> bool:
-        """True if a graph runs this batch. The runner is asked where that is more than a matter of course."""
+        """True if a graph runs this batch. The runner is asked unless its answer is certain."""
         setup, hidden = self.captured.setup, self.inputs.hidden
         in_bucket = setup.replays(self.asked.busiest, hidden)
         if in_bucket and setup.padded and not hidden:
@@ -80,7 +80,7 @@ class Step:
             else:
                 self._run_idle()
         except Refused:
-            self.staging.see(Recorded.ASKED, "can_run", 0)  # though it was not asked, as a matter of course
+            self.staging.see(Recorded.ASKED, "can_run", 0)  # though it was not asked
             self.staging.flush()
 
     def _run_both(self) -> None:

@@ -1,9 +1,9 @@
 """Attributes that methods of sglang's objects read and that nothing makes: no method of the class, no class, no session
-that built the object; and those that a worker should have once it is constructed. Whoever calls such a method raises,
+that built the object; and those that a worker should have once it is constructed. Calling such a method raises,
 be it a method that no session calls.
 
 Read from bytecode, since a session would take longer to parse its classes than to open. What follows an `and` or an
-`or` is left out: it may be read by nobody on purpose.
+`or` is left out: it may be unread on purpose.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def unmade(roots: Mapping[str, Any]) -> list[str]:
 
 def absent(worker: Any) -> list[str]:
     """The attributes, as Class.attribute, that methods of a constructed worker read and others of them make, and it has
-    not: whoever makes it was not called."""
+    not: its maker was not called."""
     read, made = _attributes(type(worker))
     return sorted(f"{type(worker).__name__}.{name}" for name in read & made if not _has(worker, name))
 

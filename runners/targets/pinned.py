@@ -115,7 +115,7 @@ DIFFERENCES = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Older:
     """A distribution that is older than pinned. requirement: what the release wants, as pip takes it. declared: the row
-    that says why it does no harm; None if there is none."""
+    that says why it does no harm, or None."""
 
     name: str
     requirement: str

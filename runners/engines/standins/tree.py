@@ -60,7 +60,7 @@ def build_tree_kernel_efficient(
 def _row(name: str, table: torch.Tensor, row: int, width: int) -> list[int]:
     """A row as the kernel finds it, which knows how wide rows have to be and not how wide they are."""
     entries: list[int] = table.reshape(-1)[row * width : (row + 1) * width].tolist()
-    if len(entries) < width and table.numel():  # no rows at all: nothing but roots, whose parents nobody looks up
+    if len(entries) < width and table.numel():  # no rows at all: nothing but roots, whose parents are not looked up
         report(f"load outside {name} in build_tree_kernel_efficient", table.numel(), table.numel())
     return entries + [-1] * (width - len(entries))
 

@@ -20,7 +20,7 @@ import triton.language as tl
 from triton.compiler.errors import CompilationError
 from triton.runtime import interpreter as triton_interpreter
 
-# What the compiler does not know: a tensor; and what nobody here knows whether it does.
+# Unknown to the compiler: a tensor. Unknown here: the rest.
 _RUNTIME, _UNKNOWN = object(), object()
 _BY_ADDRESS = frozenset({"load", "store", "atomic_add", "atomic_max", "atomic_min", "atomic_cas", "atomic_xchg"})
 _TENSORS = _BY_ADDRESS | {"program_id", "num_programs", "arange", "sum", "max", "min", "minimum", "maximum", "cdiv"}

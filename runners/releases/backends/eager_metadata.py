@@ -36,7 +36,7 @@ def eager_metadata(setup: Setup, backend: Any) -> Mapping[str, torch.Tensor]:
 
 
 def _planned(indptr: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """indices [entries], with no KV slot behind the last entry of the plan: what is allocated there nobody wrote."""
+    """indices [entries], with no KV slot behind the last entry of the plan: what is allocated there is unwritten."""
     places = torch.arange(len(indices), device=indices.device)
     return torch.where(places < indptr[-1], indices, -1)
 

@@ -56,7 +56,9 @@ def metadata(
             arrays |= {f"{prefix}{name}": array for name, array in _of_kind(of_kind, queries, each, used).items()}
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     if page_size:
-        slots = tensors["window_kv_indices"]  # those of the reserved page are the same in both, and FOREIGN is nobody's
+        slots = tensors[
+            "window_kv_indices"
+        ]  # those of the reserved page are the same in both, and FOREIGN has no owner
         tensors["window_kv_indices"] = torch.where(slots < page_size, slots, as_full(slots, page_size))
     return tensors
 

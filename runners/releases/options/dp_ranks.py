@@ -81,7 +81,7 @@ def _with_two(size_of: Callable[[], Any]) -> _Two:
 
 
 def _is_writable(server_args: Any) -> bool:
-    """Since 0.5.17 they cannot be changed, and nobody asks them for the ranks."""
+    """Since 0.5.17 they cannot be changed, and are not asked for the ranks."""
     try:
         server_args.dp_size = server_args.dp_size
     except AttributeError:

@@ -24,7 +24,7 @@ class Staged(Observer):
             staging.see(Recorded.ROOM, name, tuple(tensor.shape))
 
     def before(self, call: Call) -> None:
-        """A fact of the trace names those that nobody watches."""
+        """A fact of the trace names those that are not watched."""
         self._filled = {}
         if not self.captured.further or not call.by_graph:
             return

@@ -1,5 +1,5 @@
 """A stand-in for CUTLASS's Python (nvidia-cutlass-dsl, 95 MB packed): it satisfies what sglang's modules name of it
-while they are imported, on hosts that cannot have it. Whoever compiles a kernel with it gets an error.
+while they are imported, on hosts that cannot have it. Compiling a kernel with it raises an error.
 
 It is copied into a bundle as the package cutlass itself, beside releases that do not start without. flashinfer, which
 has kernels of its own where there is no CUTLASS, is told that there is none.

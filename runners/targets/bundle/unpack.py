@@ -55,7 +55,7 @@ def unpack(
 
 def compile_bytecode(folders: Sequence[Path]) -> None:
     """Bytecode by this interpreter, on all cores: the first worker would make it, file by file, in twenty seconds."""
-    # It fails at examples of another Python's, which nobody imports.
+    # It fails at examples of another Python's, which are not imported.
     run_command([sys.executable, "-W", "ignore", "-m", "compileall", "-q", "-j", "0", *map(str, folders)])
 
 

@@ -20,7 +20,7 @@ _ASKED = {
 
 
 def ranks_told(batch: Any) -> dict[str, list[int]]:
-    """The numbers by name; what this release does not have, or nobody was told, is left out."""
+    """The numbers by name; what this release does not have, or does not set, is left out."""
     numbers = {name: getattr(batch, name, None) for name in _OF_THE_BATCH}
     numbers["global_dp_buffer_len"] = getattr(batch, "global_dp_buffer_len", None)
     if hasattr(batch, "dp_padding_mode"):
