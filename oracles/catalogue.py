@@ -104,8 +104,8 @@ def name_of(judge: Judge) -> str:
 
 
 def asked(case: Case, trace: Trace) -> tuple[Judge, ...]:
-    """The oracles that this runner's record has something for, in the order of ALL. No oracle is asked about what cannot
-    be in the record, so that an UNKNOWN always means that a property was not exercised."""
+    """The oracles that this runner's record has something for, in the order of ALL. No oracle is asked about what
+    cannot be in the record, so that an UNKNOWN always means that a property was not exercised."""
     facts = RUNNER_FACTS[case.setup.runner]
     recorded = {seen.path for seen in trace.seen}
 
