@@ -62,21 +62,23 @@ def draws(request: Asked, runner: str, backend: str, count: int) -> None:
         assert problems(case) == [] and request.aim.fits(case.setup)
 
 
-@pytest.mark.parametrize(("runner", "backend"), PAIRS, ids="/".join)
+@pytest.mark.parametrize(("runner", "backend"), PAIRS, ids=["/".join(pair) for pair in PAIRS])
 def test_valid_combinations_are_drawn(runner: str, backend: str) -> None:
     for values in sample(runner, backend, 6):
         draws(Asked(values=values), runner, backend, 20)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("runner", "backend"), PAIRS, ids="/".join)
+@pytest.mark.parametrize(("runner", "backend"), PAIRS, ids=["/".join(pair) for pair in PAIRS])
 def test_any_valid_combination_draws_a_thousand_cases(runner: str, backend: str) -> None:
     for values in sample(runner, backend, 12):
         draws(Asked(values=values), runner, backend, 1000)
 
 
 @pytest.mark.parametrize("values", REAL, ids=str)
-@pytest.mark.parametrize(("runner", "backend"), [("draft", "triton"), ("verify", "fa3"), ("decode", "flashinfer")])
+@pytest.mark.parametrize(
+    ("runner", "backend"), [("draft", "triton"), ("draft_extend", "fa3"), ("decode", "flashinfer")]
+)
 def test_a_servers_real_sizes_are_drawn(values: dict[str, Any], runner: str, backend: str) -> None:
     drafts = () if RUNNER_FACTS[runner].speculative else ("topk", "num_steps", "num_draft_tokens")
     fixed = {name: value for name, value in values.items() if name not in ("max_bs", *drafts)}

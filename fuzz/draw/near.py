@@ -18,6 +18,7 @@ from fuzz.draw import arrivals
 from fuzz.draw.aim import Aim, plain
 from fuzz.draw.moves import DATA_MAX, Hand, Requests, next_batch
 from fuzz.draw.states import OF_SETUPS, STATES, plainest
+from fuzz.draw.strategies import REQUESTS_MAX
 from fuzz.draw.swarm import EVERYTHING
 from repro.cases.case import HIDDEN, STEPS_MAX, Case, Setup, Step, accepted_max, elsewhere_max, problems, seq_len_max
 from repro.cases.codec import read
@@ -100,7 +101,7 @@ def near_setups(draw: st.DrawFn, aim: Aim) -> Case:
 def near_cases(draw: st.DrawFn, case: Case) -> Case:
     """Cases on the very setup of this one, whose steps are its own with some changes."""
     hand = Hand(draw=draw, setup=case.setup, swarm=EVERYTHING, limit=seq_len_max(case.setup))
-    for _ in range(hand.pick(STEPS_CHANGED)):
+    for _ in range(min(hand.pick(STEPS_CHANGED), max(1, REQUESTS_MAX // case.setup.slots))):
         changed = replace(case, steps=tuple(hand.pick(CHANGES)(hand, case.steps)))
         case = case if problems(changed) else changed
     return case

@@ -241,11 +241,16 @@ def _shape(runner: str, topk: int, num_steps: int, draft_tokens: int, page_size:
     )
 
 
+# Requests of a case: more are more bytes than Hypothesis lets an example have (BYTES in fuzz/draw/rounds.py).
+REQUESTS_MAX = 640
+
+
 @st.composite
 def _cases(draw: st.DrawFn, setup: Setup, swarm: Swarm) -> Case:
     hand = Hand(draw=draw, setup=setup, swarm=swarm, limit=seq_len_max(setup))
     # Single calls are rare: stale state needs at least two.
-    calls = hand.pick([n for n in (1, 2, 2, 2, 3, 3, 3, 4, 4, 5, 6) if n <= swarm.calls_max])
+    most = min(swarm.calls_max, max(2, REQUESTS_MAX // setup.slots))
+    calls = hand.pick([n for n in (1, 2, 2, 2, 3, 3, 3, 4, 4, 5, 6) if n <= most])
     batch: Requests = ()
     steps = []
     for _ in range(calls):
