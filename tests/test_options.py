@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from repro.cases.option import DRAFT, HARNESS, SERVER, TARGET
-from repro.cases.options import OPTION, OPTIONS
+from repro.cases.options import NAMED, OPTION, OPTIONS
 from repro.cases.release_list import NEWEST
 from repro.cases.setup import Setup
 from tests.builders.sglang_parser import argument_names
@@ -16,14 +16,17 @@ from tests.builders.sglang_parser import argument_names
 def test_each_field_of_a_setup_has_a_row_and_each_row_a_field() -> None:
     assert sorted(option.field for option in OPTIONS) == sorted(f.name for f in dataclasses.fields(Setup))
     assert len(OPTION) == len(OPTIONS)
-    names = [name for option in OPTIONS for name in (option.name, *option.older)]
-    assert len(set(names)) == len(names)
+    keys = [(option.part, name) for option in OPTIONS for name in (option.name, *option.older)]
+    assert len(set(keys)) == len(keys)
+    # A draft model may have what a target has, and is named apart.
+    assert all(NAMED[option.names[-1]] is NAMED[option.field] is option for option in OPTIONS)
+    assert all(NAMED[option.name] is option for option in OPTIONS if option.part != DRAFT)
 
 
 def test_a_row_says_what_its_readers_need() -> None:
     for option in OPTIONS:
         assert option.part in (SERVER, TARGET, DRAFT, HARNESS) and option.meaning
-        by_setup = option.field == "pool"  # a pool's sizes are drawn from those of its requests
+        by_setup = option.field in ("pool", "chunk")  # sizes that are drawn from those of pages and requests
         assert not option.later or (option.words and option.reset and (option.drawn or by_setup)), option.field
         assert not option.later or option.default not in option.drawn, option.field
         assert not option.state or option.smallest[option.field] != option.default

@@ -13,7 +13,7 @@ from typing import Any
 
 from repro.cases.case import Setup
 from repro.cases.close_names import close_to
-from repro.cases.options import OPTIONS
+from repro.cases.options import NAMED
 
 _CONDITION = re.compile(r"(?P<no>not )?(?P<left>\w+)|(?P<name>\w+) (?P<comparison>==|!=|<=|>=|<|>) (?P<right>\w+)")
 _HOLDS: dict[str, Callable[[Any, Any], bool]] = {
@@ -25,7 +25,7 @@ _HOLDS: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
 }
 # The options that a condition may name, those with one value.
-_NAMED = {name: option for option in OPTIONS if option.kind in (int, bool, str) for name in (option.field, option.name)}
+_NAMED = {name: option for name, option in NAMED.items() if option.kind in (int, bool, str)}
 
 
 class BadCondition(ValueError):

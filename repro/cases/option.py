@@ -73,6 +73,13 @@ class Option(Key):
         """The fields that are set back: those of `resets`, else its own if it came later."""
         return self.resets or ((self.field,) if self.later else ())
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names by which people mean it: its field's and sglang's; a draft model's option is draft_model.NAME, too,
+        since the target may have one of the same name."""
+        qualified = (f"{DRAFT}.{self.name}",) if self.part == DRAFT else ()
+        return (self.field, self.name, *self.older, *qualified)
+
     def part_of(self, runner: str) -> str:
         """The owner of the argument on a server with this runner."""
         return DRAFT if self.drafted(RUNNER_FACTS.get(runner, RUNNER_FACTS["draft"])) else self.part

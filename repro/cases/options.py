@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from repro.cases.option import Option
+from repro.cases.option import DRAFT, Option
 from repro.cases.rows import draft_model, harness, model, server_args, serving
 from repro.cases.rows.bounds import BATCH_MAX as BATCH_MAX
 from repro.cases.rows.bounds import CONTEXT_MAX as CONTEXT_MAX
@@ -23,3 +23,7 @@ _BY_FIELD = {option.field: option for option in _ROWS}
 # In the order of the fields, on which drawn cases depend.
 OPTION: Mapping[str, Option] = {field.name: _BY_FIELD[field.name] for field in dataclasses.fields(Setup)}
 OPTIONS: tuple[Option, ...] = tuple(OPTION.values())
+# By each name. The target's option has the name that a draft model's has, too.
+NAMED: Mapping[str, Option] = {
+    name: option for option in sorted(OPTIONS, key=lambda option: option.part != DRAFT) for name in option.names
+}

@@ -9,7 +9,7 @@ import ast
 import json
 import re
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,10 @@ from typing import Any
 from repro.cases.bounded_file import read_text
 from repro.cases.close_names import close_to
 from repro.cases.option import Option
-from repro.cases.options import OPTIONS
+from repro.cases.options import NAMED as NAMED
 
 # The largest bucket, of which the others are made; no field of a setup.
 MAX_BS = ("max_bs", "cuda_graph_max_bs", "cuda_graph_max_bs_decode")
-NAMED: Mapping[str, Option] = {
-    name: option for option in OPTIONS for name in (option.field, option.name, *option.older)
-}
 ADAPTS = -1  # the value of `adaptive` in a server's arguments, which do not say with how many steps it starts
 FILE_MAX = 1 << 20
 _SHORT = {
@@ -124,12 +121,12 @@ def whole(value: Any) -> int:
 
 def text_of(option: Option, value: Any) -> str:
     """NAME=VALUE, as value_of reads it."""
-    form = option.form(value)
+    form, name = option.form(value), option.name if NAMED[option.name] is option else option.names[-1]
     if isinstance(form, list):
-        return f"{option.name}={','.join(map(str, form))}"
+        return f"{name}={','.join(map(str, form))}"
     if isinstance(form, bool) or (option.field == "adaptive" and value == ADAPTS):
-        return f"{option.name}={'true' if form else 'false'}"
-    return f"{option.name}={form}"
+        return f"{name}={'true' if form else 'false'}"
+    return f"{name}={form}"
 
 
 def arguments(text: str, also: Collection[str] = ()) -> list[Argument]:
