@@ -55,7 +55,7 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
     ),
     GLM: FamilyFacts(
         what="GLM-4.5 and 4.6: heads normed and rotated by half, and their next-token layer as the draft model",
-        backends=dict.fromkeys(("decode", "verify", "draft", "draft_extend"), ("triton", "fa3")),
+        backends=dict.fromkeys(("decode", "verify", "draft", "draft_extend"), ("triton", "flashinfer", "fa3")),
         algorithms=("EAGLE", "NEXTN"),
         # The same kernel stands in front of this draft's layer.
         hidden_sizes=(512, 768),
@@ -70,7 +70,6 @@ FAMILIES_NOT_DRIVEN: Mapping[str, str] = {
     "DeepSeek-V3 in draft-extend over flashinfer": "sglang's backend captures no graph of that mode",
     "DeepSeek-V3 and GLM-4.5 with EAGLE3": "target and draft model are of one family",
     "GLM-4.5 in the float64 reference": "no model of it, so that nothing but graph against eager judges its values",
-    "GLM-4.5 over flashinfer": "not tried",
     "DeepSeek-V3.2, GLM-5 (DSA)": "no stand-in for deep_gemm, and the index cache is not held",
     "DeepSeek-V4": "no stand-in for its planning kernels",
     "Qwen3-Next, Qwen3.5 (GDN), Kimi-Linear (KDA), Nemotron-H (Mamba2)": "state beside the KV cache is not held",
