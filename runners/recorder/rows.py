@@ -55,6 +55,7 @@ SINCE = "0.5.13"
 # A server's arguments that say which runners it has, and what shape: numbers, names and switches, no path and no key.
 SETTINGS = (
     "attention_backend",
+    "chunked_prefill_size",
     "context_length",
     "cuda_graph_bs",
     "cuda_graph_bs_decode",
@@ -63,6 +64,7 @@ SETTINGS = (
     "disable_cuda_graph",
     "disable_cuda_graph_padding",
     "disable_overlap_schedule",
+    "disable_radix_cache",
     "dtype",
     "enable_deterministic_inference",
     "enable_dp_attention",
