@@ -24,7 +24,7 @@ from repro.cases.atomic_file import write_text
 from repro.cases.case import Case, Target
 from repro.cases.own_place import own_folder
 from repro.commands import cli
-from repro.commands.cli import BadInput, Commands, count, say
+from repro.commands.cli import BadInput, Commands, count, say, whole
 from repro.ledger.explain import Explained
 from repro.ledger.run import LedgerRun
 from repro.recall.diagnosis import guesses
@@ -55,6 +55,12 @@ def add_parser(commands: Commands) -> None:
     cli.add_engine(parser)
     parser.add_argument(
         "--jobs", type=count, default=1, metavar="N", help="bugs at a time, each in a process (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--standbys",
+        type=whole,
+        metavar="N",
+        help="sessions to open ahead of their use, of each process (default: by this host's cores)",
     )
     cli.add_json(parser, "the outcome of each bug")
     cli.add_markdown(parser, "figures and table")
@@ -125,7 +131,10 @@ def _in_process(options: argparse.Namespace, row: Row) -> Result:
         return Result(row=row.id, state=OUT)
     place = options.out / row.id
     place.mkdir(parents=True, exist_ok=True)
+    # The processes share the cores.
+    standbys = room_for(options.engine) // options.jobs if options.standbys is None else options.standbys
     words = ["--row", row.id, "--out", str(place), "--json", str(place / "recall.json"), "--engine", options.engine]
+    words += ["--standbys", str(standbys)]
     words += ["--cases", str(options.cases), "--seed", str(options.seed), "--timeout", str(options.timeout)]
     (place / "recall.json").unlink(missing_ok=True)
     with (place / "recall.log").open("w") as log:
@@ -187,7 +196,7 @@ def _hooks(options: argparse.Namespace, target: Target, out: Path) -> Iterator[H
         out=out,
         log=out / "worker.log",
         timeout_s=options.timeout,
-        standbys=room_for(target.engine) if options.jobs == 1 else 0,
+        standbys=room_for(target.engine) if options.standbys is None else options.standbys,
         setups_per_session=setups_per_session(target.engine),
     )
     with session_hooks(place, LedgerRun(), lambda progress: None) as hooks:

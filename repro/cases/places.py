@@ -67,7 +67,8 @@ def code(text: str, length_max: int = LINE_MAX) -> str:
 def fenced(text: str, language: str = "") -> str:
     """Lines of Markdown as a block of code, which ends where the text does."""
     fence = "`" * (1 + max((len(run) for run in _FENCE.findall(text)), default=2))
-    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+    # A patch may end with an empty line of context, which is a space.
+    return f"{fence}{language}\n{text.rstrip(chr(10))}\n{fence}"
 
 
 def docstring(text: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -88,11 +89,15 @@ def make(name: str, tries: int, out: Path) -> bool:
             return False
         if step.output:
             text = done.stdout
-            # What stands in front of the patch is for the person who ran it.
-            (folder / step.output).write_text(text[text.index("--- ") :] if step.output.endswith(".diff") else text)
+            (folder / step.output).write_text(_diff(text) if step.output.endswith(".diff") else text)
     log.unlink()
     print(f"ok {name}", flush=True)
     return True
+
+
+def _diff(text: str) -> str:
+    """The patch alone, with the paths of sglang's repository."""
+    return re.sub(r"^(--- a|\+\+\+ b)/sglang/", r"\1/python/sglang/", text[text.index("--- ") :], flags=re.MULTILINE)
 
 
 def _environment() -> dict[str, str]:
