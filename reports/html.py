@@ -16,6 +16,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from reports import changes, frames, packing, tables, trends, wording
+from reports.cards import cards
 from reports.events import Square, release_and_engine, target_order
 from reports.frames import CaseTuple
 from reports.pages import columns, pages
@@ -24,10 +25,12 @@ from repro.ledger.known import Issue
 from repro.ledger.read import History
 from repro.ledger.rows import FixRow
 from repro.traces.campaign import Campaign
+from repro.upstream.findings import load
 
 STYLES = ("page.css", "matrix.css", "cases.css", "print.css")
 SCRIPTS = ("page.js", "matrix.js", "cases.js", "case_table.js")
 CHANGES_MAX = 12
+CARDS_MAX = 12
 RUNS_MAX = 60
 CAMPAIGNS_MAX = 200
 # The states of a square, those that want attention first: the order in which the matrix sorts.
@@ -63,8 +66,10 @@ def render(history: History, cases: Iterable[CaseTuple] = (), issues: Sequence[I
 
     cases: every run of a case, as History.case_rows gives them. issues: those known upstream."""
     all_subjects = subjects(history, issues)
+    causes = cards(all_subjects, issues, load())
     parts = (
         _looks()
+        | {"cards": causes, "cards_max": CARDS_MAX}
         | _summary(history, all_subjects)
         | _matrix(history, all_subjects)
         | _record(history)

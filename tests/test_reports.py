@@ -281,7 +281,8 @@ def test_command_is_quoted_for_the_shell() -> None:
     seed = "out dir/it's; rm -rf $HOME `x`.json"
     found = replace(STALE, seed=seed)
     page = Page(rendered([campaign(BUGGY, (found,))], []))
-    [line] = [text for text in page.texts if text.startswith("python -m repro")]
+    # On the card of the failure, and on its page.
+    (line,) = {text for text in page.texts if text.startswith("python -m repro")}
     assert shlex.split(line) == ["python", "-m", "repro", "run", seed, "--target", "0.5.10.post1/emulated"]
 
 

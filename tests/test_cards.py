@@ -1,0 +1,49 @@
+"""The report leads with what fails, a card a cause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from reports.cards import cards
+from reports.html import render
+from reports.records import history_of
+from reports.subjects import subjects
+from repro.ledger.known import load
+from repro.upstream.findings import load as published
+from tests.builders.sample_record import BUGGY, campaign, stale_found
+
+ISSUES = load()
+
+
+def test_failures_of_one_issue_are_one_card_with_its_impact_and_links() -> None:
+    issue = next(issue for issue in ISSUES if "seed:pr23037-stale-padding.json" in issue.probes)
+    record = campaign(BUGGY, (stale_found(),))
+    known = subjects(history_of([record], ()))
+    failing = [subject for subject in known if subject.fails]
+    assert failing
+    put_down = [
+        replace(
+            subject,
+            squares={
+                target: replace(square, issue=issue.title, state="known") for target, square in subject.squares.items()
+            },
+        )
+        for subject in (failing[0], replace(failing[0], fingerprint="other", anchor="other"))
+    ]
+    (card,) = cards(put_down, ISSUES, published())
+    assert len(card.subjects) == 2 and card.state == "known"
+    assert card.impact and card.cause and card.links
+    assert all(address.startswith("https://github.com/sgl-project/sglang/pull/") for _, address in card.links)
+
+
+def test_a_failure_that_nothing_explains_comes_first_and_says_what_was_seen() -> None:
+    history = history_of([campaign(BUGGY, (stale_found(),))], ())
+    causes = cards(subjects(history), (), published())
+    assert causes and causes[0].state == "new" and not causes[0].impact
+    page = render(history)
+    assert page.index('id="failures"') < page.index('id="changes"')
+    assert page.index(causes[0].subjects[0].anchor) > page.index('id="failures"')
+
+
+def test_nothing_fails() -> None:
+    assert cards((), ISSUES, published()) == []
