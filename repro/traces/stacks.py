@@ -9,8 +9,8 @@ from collections.abc import Sequence
 # Between the tracebacks of an exception and of the one that was raised for it.
 _CHAINED = re.compile(r"\n(?:During handling of the above exception|The above exception was the direct cause)[^\n]*\n")
 _WRAPPER = re.compile(r"^Exception: ", re.MULTILINE)
-# sglang's frames and the harness's; of the latter neither the method that launches a graph nor those that hand on a call
-# of PyTorch that sglang makes.
+# sglang's frames and the harness's; of the latter neither the method that launches a graph nor those that hand on a
+# call of PyTorch that sglang makes.
 _FRAME = re.compile(
     r'File "[^"\n]*?/((?:sglang|runners(?!/engines/cuda\.py))/[^"\n]+)", line (\d+),? in ((?!__torch_)[\w<>]+)'
 )

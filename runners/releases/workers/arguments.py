@@ -46,8 +46,10 @@ def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) 
         "cuda_graph_max_bs": setup.max_bs,
     }
     if setup.swa:
-        # As many KV slots for sliding layers as for full ones, and a page more than requests own.
-        arguments |= {"swa_full_tokens_ratio": 1.0, "max_total_tokens": pool_tokens(setup) + setup.page_size}
+        # As many KV slots for sliding layers as for full ones, and a page more than requests own. Since 0.5.22 sliding
+        # layers have no more than windows and chunks of a prefill take: here all of a context at once.
+        tokens = pool_tokens(setup) + setup.page_size
+        arguments |= {"swa_full_tokens_ratio": 1.0, "max_total_tokens": tokens, "chunked_prefill_size": tokens}
     known = inspect.signature(ServerArgs).parameters
     arguments |= _options(setup, known)
     if setup.deterministic:
