@@ -46,13 +46,14 @@ def test_flags_are_the_same_after_a_way_through_a_setup() -> None:
 
 
 def test_the_server_args_of_a_case_are_a_file_of_server_args() -> None:
-    """A server without the flag overlaps, a case without the key does not."""
+    """A server without these flags overlaps and has a radix cache, a case without the keys does not."""
+    absent = {"disable_overlap_schedule": True, "disable_radix_cache": True}
     for setup in (*STORED, *DRAWN):
-        form = {"disable_overlap_schedule": True} | server_args_of(setup)
+        form = absent | server_args_of(setup)
         if not RUNNER_FACTS[setup.runner].graph:
             form.pop("enable_dp_attention", None)  # such a runner is always in a group of ranks
         again = server_args_of(setup_of(setup.runner, json.dumps({"server_args": form})))
-        assert {"disable_overlap_schedule": True} | again == form
+        assert absent | again == form
 
 
 def server_args_of(setup: Setup) -> dict[str, Any]:

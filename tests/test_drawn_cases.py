@@ -1,0 +1,26 @@
+"""The cases of a seed number: a change of them is for users to know (CHANGELOG.md), so that none happens unseen."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+
+import pytest
+
+from fuzz.draw.rounds import rounds
+from repro.cases import codec
+
+# Runner and backend, and what the digests of the first cases of seed 11 come to.
+DRAWN = {
+    ("draft", "triton"): "5f30e2ac821d",
+    ("decode", "flashinfer"): "5c6976f243d9",
+    ("verify", "fa3"): "1a65bca21583",
+    ("multi_layer", "triton"): "f3e59ed19cd5",
+}
+
+
+@pytest.mark.parametrize("pair", DRAWN, ids="/".join)
+def test_a_seed_number_draws_the_cases_that_it_drew_before(pair: tuple[str, str]) -> None:
+    digests = [codec.digest(case) for case in itertools.islice(rounds(11, *pair, 8), 24)]
+    text = hashlib.sha256(" ".join(digests).encode()).hexdigest()[:12]
+    assert text == DRAWN[pair], "say in CHANGELOG.md that drawn cases are others, and put this number here"
