@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fuzz.draw.rounds import round_cases
-from oracles import launches, leaks, logits, progress, rounds, text
+from oracles import launches, leaks, lifetime, logits, progress, rounds, text
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case, Request, Setup, Step, Target, problems, seq_len_max
 from repro.cases.codec import Seed, digest, dumps, loads
@@ -167,6 +167,20 @@ def test_rounding_is_no_difference() -> None:
     assert sure.status is Status.FAIL
     alone = Trace(ended=End(how=Termination.DONE), seen=rounds_of("round_graph"))
     assert only(rounds.judge, SMALL, alone).status is Status.UNKNOWN
+
+
+def test_an_output_that_is_read_late_is_named_with_its_reader() -> None:
+    def seen(**arrays: object) -> Trace:
+        values = {name: np.asarray(value) for name, value in ({"replays": 3} | arrays).items()}
+        late = tuple(RecordedArray(step=-1, path="lifetime", name=n, array=array) for n, array in values.items())
+        return Trace(ended=End(how=Termination.DONE), seen=late)
+
+    assert only(lifetime.judge, SMALL, seen()).status is Status.PASS
+    words = np.frombuffer(b"srt/worker.py run:17, behind draft, verify", np.uint8)
+    verdict = only(lifetime.judge, SMALL, seen(**{"draft read by srt/worker.py run:17": words}))
+    assert (verdict.status, verdict.where) == (Status.FAIL, "draft read by srt/worker.py run")
+    assert "run:17, when draft, verify had been replayed" in verdict.detail
+    assert only(lifetime.judge, SMALL, served()).status is Status.UNKNOWN
 
 
 def launched(**changes: object) -> Trace:

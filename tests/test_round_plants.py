@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from oracles import kv_indices, logits, rounds, slot0_padding, text
+from oracles import kv_indices, lifetime, logits, rounds, slot0_padding, text
 from oracles.catalogue import judge_all
 from repro.cases.case import Case, Setup, Target
 from repro.cases.release_list import NEWEST
@@ -52,6 +52,20 @@ PLANTS = {
         new="gathered = x.view(bs, nd, *x.shape[1:])[:, :s1].reshape(safe.shape[0], *x.shape[1:])",
         setup=replace(TREE, disagreement=30),
         seen_by=OF_TEXT,
+    ),
+    "the target's logits are read when drafts were extended": Plant(
+        file="sglang/srt/speculative/eagle_worker_v2.py",
+        function="EAGLEWorkerV2.forward_batch_generation",
+        old="batch, batch_output, kv_loc_plan=verify_input.kv_loc_plan\n                    )\n",
+        new="batch, batch_output, kv_loc_plan=verify_input.kv_loc_plan\n                    )\n"
+        "                    batch_output.logits_output.next_token_logits.sum()\n",
+        setup=CHAIN,
+        seen_by=(
+            (
+                lifetime.ORACLE,
+                "verify read by srt/speculative/eagle_worker_v2.py forward_batch_generation",
+            ),
+        ),
     ),
     "the draft graph keeps old hidden states": Plant(
         file=DRAFT,

@@ -330,6 +330,11 @@ class Recorded(StrEnum):
         arrays="RUNNER/PATH/NAME",
         meaning="What a session of that runner records of a launch, and as req_to_token row 0 and the rows of the "
         "batch's requests. What padding must hold comes with the first launch of a runner.")
+    LIFETIME = PathRow("lifetime", When.ONCE, sessions=OF_ROUNDS, engines=EMULATED, oracle="lifetime",
+        where="a graph is replayed",
+        arrays="replays int64 []; GRAPH read by READER uint8 [n]",
+        meaning="The replays that were watched; reads of outputs over whose memory a later replay had gone: reader and "
+        "replays between, in UTF-8.")
     ROUND_EAGER = PathRow("round_eager", When.ROUND, sessions=OF_ROUNDS,
         where="all requests have ended",
         arrays="as round_graph",

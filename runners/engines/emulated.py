@@ -75,6 +75,7 @@ class Graph:
         self._calls: list[Callable[[], None]] | None = None
         self._blocks: list[tuple[int, int]] = []
         self._pool: Arena | None = None
+        self._outside: list[tuple[int, int]] = []
 
     def pool(self) -> Arena | None:
         """The handle of the memory pool, to be passed to the next capture."""
@@ -89,12 +90,17 @@ class Graph:
         if self.poison:
             for offset, size in self._blocks:
                 self._pool.poison(offset, size)
-        with nullcontext() if self.is_of_serving else touched.replayed():
+        with nullcontext() if self.is_of_serving else touched.replayed(), _disable_current_modes():
             for call in self._calls:
                 call()
 
     def reset(self) -> None:
         self._calls = None
+
+    def memory(self) -> list[tuple[int, int]]:
+        """The stretches that a replay may write, (address, bytes): in its pool and outside."""
+        assert self._pool is not None
+        return [*((self._pool.base + offset, size) for offset, size in self._blocks), *self._outside]
 
     @property
     def calls(self) -> int:
@@ -113,6 +119,7 @@ def graph(cuda_graph: Graph, pool: Arena | None = None, stream: object = None, *
             yield
     finally:
         _open.pop()
+        cuda_graph._outside = [(alias.data_ptr(), alias.numel()) for alias, _ in recorder._before.values()]
         recorder.restore()
     cuda_graph._calls, cuda_graph._blocks, cuda_graph._pool = recorder.calls, merged(recorder.blocks), recorder.arena
 

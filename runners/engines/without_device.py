@@ -19,6 +19,9 @@ class _Unpinned(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.pin_memory:
             return args[0]
+        # What a GPU copies over while it goes on is another tensor, here, too.
+        if func is torch.Tensor.to and (kwargs or {}).get("non_blocking") and func(*args, **kwargs) is args[0]:
+            return args[0].clone()
         kwargs = {name: value for name, value in (kwargs or {}).items() if name != "pin_memory"}
         return func(*args, **kwargs)
 

@@ -3,6 +3,7 @@ own: the batch, the buffers, attention's metadata and plans. So the same oracles
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -85,6 +86,7 @@ class Launches:
     counts: Counter[tuple[str, int]] = field(default_factory=Counter)
     made: list[StagingBuffer] = field(default_factory=list)
     watch: Watch | None = None
+    lifetimes: Any = None  # of outputs, where the engine knows (runners/engines/lifetime.py)
     _open: Stage | None = None
     _given: Given = field(default_factory=dict)
     _drafted: Mapping[str, torch.Tensor] = field(default_factory=dict)
@@ -95,18 +97,31 @@ class Launches:
         """While entered, all launches are recorded and counted."""
         self.watch, self._open, self._drafted = watch, None, {}
         self.counts, self.made, self._neutral = Counter(), [], set()
+        self.lifetimes = _lifetimes()
         engine.Graph.before_replay = self._launched
         try:
             with ExitStack() as stack:
+                if self.lifetimes is not None:
+                    stack.enter_context(self.lifetimes.watched())
                 stack.enter_context(self.planner.listened(self._planned))
                 for stage in self.stages:
                     stack.enter_context(_wrapped(stage.runner, _LOADS, self._loading(stage)))
                     stack.enter_context(_wrapped(stage.runner, _REPLAYS, self._replaying(stage)))
                 yield
-                for staging in self.made:
-                    staging.flush()
+            for staging in self.made:
+                staging.flush()
+            self._see_late(watch)
         finally:
             engine.Graph.before_replay = None
+
+    def _see_late(self, watch: Watch) -> None:
+        """Reads of outputs over which another replay has gone, in words; and how many replays were watched."""
+        if self.lifetimes is None or not self.lifetimes.replays:
+            return
+        watch.see(-1, Recorded.LIFETIME, "replays", np.asarray(len(self.lifetimes.replays)))
+        for read in self.lifetimes.late:
+            words = f"{read.reader}, behind {', '.join(read.between)}".encode()
+            watch.see(-1, Recorded.LIFETIME, f"{read.graph} read by {read.reader}", np.frombuffer(words, np.uint8))
 
     def _loading(self, stage: Stage) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def wrapped(loads: Callable[..., Any]) -> Callable[..., Any]:
@@ -124,6 +139,8 @@ class Launches:
                 self._begin(stage, batch)
                 returned = replays(batch, *args, **kwargs)
                 self._open = None
+                if self.lifetimes is not None:
+                    returned = self.lifetimes.handed(returned)
                 if stage.name == "draft":
                     self._drafted = {name: each.clone() for name, each in zip(_DRAFTS, returned, strict=False)}
                 return returned
@@ -153,10 +170,12 @@ class Launches:
         self._given = _lengths(stage, batch)
         self.made[-1].hold()
 
-    def _launched(self, graph: object) -> None:
+    def _launched(self, graph: Any) -> None:
         stage = self._open
         if stage is None:
             return
+        if self.lifetimes is not None:
+            self.lifetimes.replayed(stage.name, graph.memory())
         size = captured_for(stage.runner, graph)
         if "size" in size:
             self.counts[stage.name, size["size"]] += 1
@@ -198,6 +217,13 @@ class Launches:
     def _name(self, path: Recorded, name: str) -> str:
         assert self._open is not None
         return f"{self._open.name}/{path}/{name}"
+
+
+def _lifetimes() -> Any:
+    """None on a GPU, where nobody sees reads."""
+    if engine.device != "cpu":
+        return None
+    return importlib.import_module("runners.engines.lifetime").Lifetimes()
 
 
 def _counts(batch: Any) -> Mapping[str, object]:
