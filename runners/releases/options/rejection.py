@@ -86,9 +86,10 @@ def fields(rows: Rows, vocab_size: int, kind: Any) -> Mapping[str, Any]:
 
 
 def caller(forward_batch: Any) -> Mapping[str, Any]:
-    """The values that the caller may still look at."""
+    """The values that the caller may still look at. A worker's batches say how to sample in any case, also in releases
+    that draw no drafts at random."""
     info = forward_batch.sampling_info
-    if info is None:
+    if info is None or not hasattr(forward_batch.spec_info, PROBABILITIES):
         return {}
     sampled_by = {name: getattr(info, name) for name in (TEMPERATURES, TOP_KS)}
     return {PROBABILITIES: forward_batch.spec_info.draft_probs, **sampled_by}
