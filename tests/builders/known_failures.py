@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from repro.cases import codec
 from repro.cases.releases import expected
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.ledger import known
 from repro.ledger.rows import SEED
 from repro.upstream.fixes import SEEDS
@@ -13,15 +14,15 @@ SHOWN_BY_PADDING = frozenset({"slot0_padding", "metadata_once"})
 
 
 def may_fail(runner: str, backend: str, release: str, engine: str) -> frozenset[str]:
-    """The oracles that a known issue lets fail for this runner and backend on this target: those that it names, and
-    those of its reproducers."""
-    place = f"{runner}/{backend} "
+    """The oracles that a known issue lets fail for this runner, or what it launches, and backend on this target: those
+    that it names, and those of its reproducers."""
+    places = tuple(f"{each}/{backend} " for each in (runner, *RUNNER_FACTS[runner].launches))
     issues = [issue for issue in known.load() if issue.holds_on(release, engine)]
     named = {
-        text.removeprefix(place).partition(":")[0]
+        text.partition(" ")[2].partition(":")[0]
         for issue in issues
         for text in issue.explains
-        if text.startswith(place)
+        if text.startswith(places)
     }
     stored = [
         codec.read(SEEDS / probe.removeprefix(SEED)) for issue in issues for probe in issue.probes if SEED in probe
