@@ -15,7 +15,7 @@ from repro.cases.case import Case, Request, Step, Target, problems
 from repro.cases.codec import Seed
 from repro.cases.release_list import NEWEST
 from repro.commands.bisect import wanted_of
-from repro.commands.explain import known_patches
+from repro.commands.explain import _stored, known_patches
 from repro.traces.finding import Status, Verdict
 from repro.traces.trace import End, Termination, Trace
 from repro.upstream.edits import Edit
@@ -246,10 +246,17 @@ def test_the_cause_is_a_patch_that_mends_it_or_is_not_known() -> None:
 
 def test_the_failure_of_the_seed_is_followed_if_it_is_there() -> None:
     runs = [[OTHER, FAILED], [OTHER]]
-    assert failure_of(WANTED, runs) == FAILED
-    assert failure_of(None, runs) == OTHER
-    assert failure_of(WANTED, [[OTHER]]) == OTHER
-    assert failure_of(WANTED, [[PASSED]]) is None
+    assert failure_of([WANTED], runs) == FAILED
+    assert failure_of([Wanted(oracle="ended"), WANTED], runs) == FAILED
+    assert failure_of([], runs) == OTHER
+    assert failure_of([WANTED], [[OTHER]]) == OTHER
+    assert failure_of([WANTED], [[PASSED]]) is None
+
+
+def test_a_crash_of_a_gpu_is_followed_elsewhere_by_the_oracle_that_the_seed_expects() -> None:
+    seed = codec.read(SEEDS / "pr27338-illegal-access.json")
+    crash, elsewhere = _stored(seed, Target("0.5.12.post1", "emulated"))
+    assert crash.oracle == "ended" and elsewhere == Wanted(oracle="kv_indices")
 
 
 def test_the_command_on_the_toy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

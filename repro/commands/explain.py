@@ -16,6 +16,7 @@ from repro.cases.atomic_file import write_text
 from repro.cases.case import Setup, Target
 from repro.cases.codec import Seed, read
 from repro.cases.places import log_line
+from repro.cases.releases import expected
 from repro.commands import cli
 from repro.commands.bisect import found_on, wanted_of
 from repro.commands.cli import TARGET, BadInput, Commands, complain, count, say, seed_file
@@ -61,7 +62,7 @@ def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
     tries = options.tries or TRIES.get(target.engine, 1)
     with rig.opened(target) as run:
         outcome = outcome_of(options.seed, seed.case, target, run, rig.judge, rig.overall, tries)
-        verdict = failure_of(_stored(seed), outcome.runs)
+        verdict = failure_of(_stored(seed, target), outcome.runs)
         if verdict is None:
             (complain if outcome.errors else say)(line(outcome))
             return outcome.exit_code
@@ -107,8 +108,12 @@ def _found_target(seed: Seed) -> Target:
     return Target.parse(str(seed.about["found"]))
 
 
-def _stored(seed: Seed) -> Wanted | None:
-    return wanted_of(seed) if seed.about.get("oracle") else None
+def _stored(seed: Seed, target: Target) -> list[Wanted]:
+    """The failure that the seed was stored for, and the oracle that it says fails on this target: a crash on a GPU is
+    another failure without one."""
+    stored = [wanted_of(seed)] if seed.about.get("oracle") else []
+    oracle = "" if target.engine == "toy" else expected(seed.about, counts_as(target), target.engine)
+    return [*stored, *([Wanted(oracle=oracle)] if oracle else [])]
 
 
 def _baseline(outcome: Outcome, failure: Wanted) -> Runs:

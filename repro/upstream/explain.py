@@ -127,12 +127,12 @@ def _note(note: str, subject: Subject, target: Target, switch: Switch) -> str:
     return ", ".join(filter(None, (note, other)))
 
 
-def failure_of(about: Wanted | None, verdicts: Sequence[Sequence[Verdict]]) -> Verdict | None:
-    """The failure to follow: that which the seed was stored for if it is among those seen, else the most frequent."""
+def failure_of(wanted: Sequence[Wanted], verdicts: Sequence[Sequence[Verdict]]) -> Verdict | None:
+    """The failure to follow: the first wanted one that is among those seen, else the most frequent."""
     failures = [v for run in verdicts for v in run if v.status is Status.FAIL]
-    if about:
+    for failure in wanted:
         for verdict in failures:
-            if verdict.oracle == about.oracle and about.where in ("", verdict.where):
+            if verdict.oracle == failure.oracle and failure.where in ("", verdict.where):
                 return verdict
     often = Counter(map(named, failures)).most_common(1)
     return next(v for v in failures if named(v) == often[0][0]) if often else None

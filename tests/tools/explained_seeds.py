@@ -2,7 +2,7 @@
 
 Each stored seed is explained on a release that it fails in, emulated, from a copy that does not have its name: the
 patch of that name would be tried first. OUT keeps what each gave; those that are there are not run again. --page writes
-a page of docs from them. A cause is right if every patch that mends the failure belongs to the seed's bug:
+docs/explained.md from them. A cause is right if every patch that mends the failure belongs to the seed's bug:
 the candidate patches of the seeds of its row in findings.toml, or a backport of the pull request that fixed it.
 """
 
