@@ -120,8 +120,8 @@ def page(results: Sequence[Result]) -> str:
         [
             "# Seeds explained",
             "",
-            f"`eagleeye explain` on each of the {len(results)} stored seeds, on a release that it fails in, emulated, "
-            "from a copy without its name. Made by `python -m tests.tools.explained_seeds OUT --page`.",
+            f"`eagleeye explain` on {len(results)} of {len(list(SEEDS.glob('*.json')))} stored seeds, each on a release "
+            "that it fails in, emulated, from a copy without its name. Made by `python -m tests.tools.explained_seeds OUT --page`.",
             "",
             f"- Cause named: {', '.join(f'{counts[key]} {key}' for key in (RIGHT, AMONG, NONE, WRONG))} "
             f"of {len(judged)}.",
@@ -154,7 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             explain(name, options.out)
         print(f"{len(waiting)} seeds explained in {processor_seconds():.0f} processor seconds")
         return 0
-    forms = {name: json.loads((options.out / f"{name}.json").read_text()) for name in names}
+    paths = {name: options.out / f"{name}.json" for name in names}
+    forms = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
     PAGE.write_text(page([result_of(name, form) for name, form in forms.items()]))
     return 0
 
