@@ -120,8 +120,10 @@ def page(results: Sequence[Result]) -> str:
         [
             "# Seeds explained",
             "",
-            f"`eagleeye explain` on {len(results)} of {len(list(SEEDS.glob('*.json')))} stored seeds, each on a release "
-            "that it fails in, emulated, from a copy without its name. Made by `python -m tests.tools.explained_seeds OUT --page`.",
+            f"`eagleeye explain` on {len(results)} of {len(list(SEEDS.glob('*.json')))} stored seeds, each on a "
+            "release "
+            + "that it fails in, emulated, from a copy without its name. "
+            + "Made by `python -m tests.tools.explained_seeds OUT --page`.",
             "",
             f"- Cause named: {', '.join(f'{counts[key]} {key}' for key in (RIGHT, AMONG, NONE, WRONG))} "
             f"of {len(judged)}.",
