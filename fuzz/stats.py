@@ -15,6 +15,7 @@ from fuzz.draw.near import possible_near
 from fuzz.draw.transitions import exercised, possible
 from fuzz.reasons import Reasons
 from repro.cases.case import Case, Setup, Target
+from repro.cases.runner_facts import RUNNER_FACTS
 from repro.traces.campaign import Campaign, CampaignFinding, Covered, Progress, Transition
 from repro.traces.finding import Status, Verdict, by_oracle
 from repro.traces.trace import NOTHING, STALE, Termination, Trace
@@ -93,9 +94,10 @@ class CampaignStats:
         that its replays were in."""
         transitions, reached = exercised(case, trace.replayed), states.reached(case, trace.replayed)
         self.cases += 1
-        self.replays += len(trace.replayed)
+        self.replays += trace.replays
         self._setups.add(case.setup)
-        self._possible |= possible(case.setup)
+        if not RUNNER_FACTS[case.setup.runner].serves:  # its scheduler chooses the batches
+            self._possible |= possible(case.setup)
         self._transitions.update(transitions)
         self._states.update(reached)
         self._endings[trace.ended.how.value] += 1

@@ -149,7 +149,7 @@ def case_row(run: str, target: Target, case: Case, trace: Trace, status: Status)
         num_steps=setup.num_steps,
         digest=codec.digest(case),
         status=status.name if trace.ended.how.took_place else trace.ended.how.name,
-        replays=len(trace.replayed),
+        replays=trace.replays,
         seconds=sum(trace.seconds.values()),
     )
 

@@ -82,6 +82,11 @@ class Trace:
         """The steps whose graph path was recorded."""
         return {seen.step for seen in self.seen if seen.path == Recorded.GRAPH and seen.step >= 0}
 
+    @property
+    def replays(self) -> int:
+        """The number of replays that were recorded: one a step whose graph path was, and those inside rounds."""
+        return len(self.replayed) + len({seen.step for seen in self.seen if seen.path == Recorded.ROUND_LAUNCH})
+
     def get(self, step: int, path: str, name: str) -> Array | None:
         """The array of that name, or None if it was not recorded."""
         for seen in self.seen:
