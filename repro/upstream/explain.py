@@ -127,10 +127,10 @@ def _note(note: str, subject: Subject, target: Target, switch: Switch) -> str:
     return ", ".join(filter(None, (note, other)))
 
 
-def failure_of(wanted: Sequence[Wanted], verdicts: Sequence[Sequence[Verdict]]) -> Verdict | None:
-    """The failure to follow: the first wanted one that is among those seen, else the most frequent."""
+def failure_of(candidates: Sequence[Wanted], verdicts: Sequence[Sequence[Verdict]]) -> Verdict | None:
+    """The failure to follow: the first candidate that is among those seen, else the most frequent."""
     failures = [v for run in verdicts for v in run if v.status is Status.FAIL]
-    for failure in wanted:
+    for failure in candidates:
         for verdict in failures:
             if verdict.oracle == failure.oracle and failure.where in ("", verdict.where):
                 return verdict
