@@ -1,4 +1,4 @@
-"""What fails, a card a cause: the report leads with them. Failures that one known issue explains are one cause."""
+"""Failures, a card a cause: the report leads with them. Those that one known issue explains are one cause."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def workspace(tmp_path: Path) -> Workspace:
 @pytest.mark.parametrize(
     ("inputs", "release", "expected"),
     [
-        ({}, "", {"base": None, "unknown": "", "only_changed": None, "runners": None}),
+        ({}, "", {"base": None, "unknown": "", "only_changed": None, "runners": []}),
         ({"base": "0.5.22", "unknown": "pass"}, "0.5.22", {"unknown": "pass"}),
         ({"base": "base", "only-changed": "HEAD~1"}, "", {"only_changed": ["HEAD~1"]}),
         ({"runners": "draft decode"}, "", {"runners": ["draft", "decode"]}),

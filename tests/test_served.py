@@ -254,7 +254,7 @@ def test_a_failure_that_only_a_past_shows_is_flagged_and_kept_with_it(tmp_path: 
     assert (found.failed, found.tried > 0) == (0, True)
     assert f"{AFTER_OTHERS}, 2 of them" in found.detail
     told = json.loads(Path(found.seed).with_suffix(AFTER).read_text())
-    assert [setup["slots"] for setup in told] == [4, 5]
+    assert [setup["server_args"]["max_running_requests"] for setup in told] == [4, 5]
     assert loads(dumps([done]))[0] == (done,)
 
 

@@ -15,6 +15,7 @@ from repro.cases.layout import pool_tokens
 from repro.cases.option import SERVER
 from repro.cases.options import OPTIONS
 from runners.recording.observer import Unsupported
+from runners.releases.backends import flashinfer_mla
 from runners.releases.model import Folders
 from runners.releases.options import adaptive, deterministic, latent, quantised
 from runners.releases.workers.ports import own_port
@@ -55,6 +56,8 @@ def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) 
     if setup.deterministic:
         deterministic.prepare(device)
     if is_latent(setup):
+        if flashinfer_mla.is_used(setup) and device == "cuda":
+            raise Unsupported("the plan of flashinfer's MLA kernel is recorded on the emulated engine alone")
         latent.prepare(device)
     if setup.kv_dtype:
         quantised.prepare(device)

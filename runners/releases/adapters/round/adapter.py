@@ -17,6 +17,7 @@ from runners.releases.adapters.round.scheduler import constructed
 from runners.releases.options.algorithms import configs
 from runners.releases.workers import present
 from runners.releases.workers.building import as_on_hopper
+from runners.targets import pinned
 
 _NO_PREFILL = "disable_prefill_cuda_graph"
 published = present.GENERATION.published
@@ -25,6 +26,10 @@ published = present.GENERATION.published
 def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
     """published: of this release, which makes server arguments of keyword arguments and no process groups."""
     as_on_gpus.prepare()
+    if pinned.older_here("torch"):
+        # The wheel's Rust core of the radix cache is compiled for the PyTorch that the release pins. Under 2.11 that of
+        # 0.5.23 takes int64 slots for floats; sglang's Python core is asked for instead.
+        os.environ["SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"] = "python"
     if device == "cpu" and setup.backend == "triton":
         as_on_hopper()
     with (
