@@ -1,4 +1,7 @@
-"""Launch commands as people post them: each becomes an aim, or is refused in one line."""
+"""Launch commands of a few flags each, in the forms that people write: each becomes an aim, or is refused in one line.
+
+tests/test_public_reports.py has whole commands of the public tracker.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,6 @@ SERVER = "python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B-I
 EAGLE = "--speculative-algorithm EAGLE --speculative-draft-model-path draft "
 # The runners driven and the aim's values; or the refusal.
 POSTED = [
-    (
-        SERVER + EAGLE + "--speculative-num-steps 5 --speculative-eagle-topk 8 --speculative-num-draft-tokens 64",
-        "draft topk=8",
-    ),
-    (
-        SERVER + EAGLE + "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4",
-        "draft topk=1",
-    ),
     (
         SERVER + EAGLE + "--speculative-num-steps 1 --speculative-eagle-topk 1 --speculative-num-draft-tokens 2 --tp 8",
         "verify num_steps=1",
@@ -42,7 +37,6 @@ POSTED = [
     (SERVER + EAGLE + "--kv-cache-dtype fp8_e4m3 --attention-backend fa3", "draft backend=fa3"),
     (SERVER + EAGLE + "--attention-backend trtllm_mha --page-size 32", "draft page_size=32"),
     (SERVER + EAGLE + "--disable-cuda-graph-padding --cuda-graph-bs-decode 1 2 4 8", "draft padded=False"),
-    (SERVER + EAGLE + "--enable-multi-layer-eagle --speculative-num-steps 3", "multi_layer num_steps=3"),
     (SERVER + EAGLE + "--speculative-adaptive --speculative-eagle-topk 1", "draft topk=1"),
     (
         SERVER + EAGLE + "--disable-cuda-graph --enable-dp-attention --dp-size 2 --tp-size 2",
@@ -66,7 +60,7 @@ POSTED = [
     (SERVER + EAGLE + "--speculative-eagle-topk 16", "speculative_eagle_topk=16: outside 1..10"),
     (
         SERVER + EAGLE + "--speculative-eagle-topk 1 --speculative-num-steps 3 --speculative-num-draft-tokens 8",
-        "topk 1 needs",
+        "draft num_steps=3 num_draft_tokens=4",  # sglang adjusts a chain's draft tokens
     ),
     (SERVER + EAGLE + "--page-size 24", "page_size=24: not driven; known are 1"),
     (SERVER + EAGLE + "--speculative-num-step 3", "draft num_steps=3"),

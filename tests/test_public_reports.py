@@ -1,4 +1,4 @@
-"""Launch commands and crash reports of the public tracker: each becomes an aim or a case, or is refused in one line."""
+"""Launch commands and crash reports of the public tracker: each becomes the aim or the case of docs/evidence.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from fuzz.aiming import pairs, smallest_of
 from fuzz.like import like
 from repro.__main__ import main
-from repro.cases.case import Target
+from repro.cases.case import Setup, Target, engine_refuses
 from repro.cases.codec import read
 from repro.cases.release_list import NEWEST
 from repro.cases.server_args import BadOption, arguments
@@ -21,12 +21,17 @@ from runners.targets.server_arguments import argument_names
 DATA = tomllib.loads((Path(__file__).parent / "data" / "public_reports.toml").read_text())
 PAGE = Path(__file__).parent.parent / "docs" / "evidence.md"
 START = "python -m sglang.launch_server --model-path MODEL"
+TARGET = Target(NEWEST, "emulated")
+
+
+def refuses(setup: Setup) -> str:
+    return engine_refuses(setup, TARGET.engine)
 
 
 def aim(flags: str) -> str:
     """The runners, and the shape, of a campaign like this server; or the line that refuses it."""
     try:
-        request = like(arguments(f"{START} {flags}"), argument_names([Target(NEWEST, "emulated")]))
+        request = like(arguments(f"{START} {flags}"), argument_names([TARGET]), refuses)
         setups = [smallest_of(request, *pair) for pair in pairs(request, "", "")]
     except BadOption as error:
         assert len(str(error).splitlines()) == 1
@@ -77,7 +82,7 @@ def test_a_crash_report_becomes_a_case(report: dict[str, Any], tmp_path: Path) -
     shape = (
         f"{setup.runner} on {setup.backend}, {setup.num_steps}/{setup.topk}/{setup.num_draft_tokens}, buckets {buckets}"
     )
-    assert cells("Crash reports")[f"#{report['thread']}"][0][0] == shape
+    assert cells("Crash reports")[f"#{report['thread']}"] == [[shape, report["guess"]]]
 
 
 def test_there_are_twenty_commands_and_ten_reports() -> None:
