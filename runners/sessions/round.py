@@ -31,6 +31,7 @@ from runners.sessions.noise import NUDGE
 from runners.sessions.observe.memory import see_memory
 from runners.sessions.planner import Planner
 from runners.sessions.rounds import Rounds, apart, off
+from runners.sessions.state import State
 
 Prompts = Sequence[Sequence[Ints]]
 
@@ -68,7 +69,7 @@ class Way:
 
 
 class Served:
-    """A scheduler and the cases that it serves, one after the other."""
+    """A scheduler and the cases that it serves, one after the other, each from the state right after capture."""
 
     def __init__(self, scheduler: Any, wire: Wire, setup: Setup) -> None:
         self.scheduler, self.wire, self.setup = scheduler, wire, setup
@@ -81,6 +82,10 @@ class Served:
             stages=stages(scheduler, setup),
             planner=Planner([scheduler.tp_worker, scheduler.draft_worker.draft_worker]),
         )
+        owners = {"target": scheduler.tp_worker, "draft": scheduler.draft_worker.draft_worker}
+        self.table = scheduler.req_to_token_pool.req_to_token
+        self._start_table = self.table.clone()
+        self._start_state = State(owners, [self.table, *serving.caches(scheduler).values()]).take()
 
     def run(self, case: Case, watch: Watch) -> None:
         prompts = [[prompt(self.setup, r.data, r.seq_len) for r in step.requests] for step in case.steps]
@@ -97,6 +102,7 @@ class Served:
             self._go_without_graphs(case, prompts, watch, by_graph)
         tape = StagingBuffer(watch, len(case.steps) - 1)
         see_memory(tape)
+        self._reset()
 
     def _go_without_graphs(self, case: Case, prompts: Prompts, watch: Watch, by_graph: Way) -> None:
         """Serve the same again, and where a whole number differs as often as it takes to see whether rounding does it:
@@ -129,6 +135,12 @@ class Served:
         counts = sorted(self.launches.counts.items())
         launches = ", ".join(f"{count} of {name} for {size}" for (name, size), count in counts)
         return Way(clock=clock, rounds=rounds, launches=launches)
+
+    def _reset(self) -> None:
+        """Return to the state right after capture: the next case finds nothing of this one in the request table, nor
+        behind the real rows of attention's metadata."""
+        self._start_state.put_back()
+        self.table.copy_(self._start_table)
 
     def _clear(self) -> None:
         self.wire.sent.clear()
