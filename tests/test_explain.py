@@ -152,6 +152,14 @@ def test_what_could_not_be_put_to_the_test_is_not_explained() -> None:
 
 
 def test_a_run_that_could_not_be_made_is_tried_again() -> None:
+    class Loaded(World):
+        def run(self, target: Target, case: Case, tries: int) -> tuple[list[tuple[Verdict, ...]], str]:
+            made = super().run(target, case, tries)
+            return made if len(self.runs) > 1 else ([], "no memory")
+
+    loaded = Loaded()
+    assert loaded.explainer().explain(CASE, TARGET, [STALE]).holds and len(loaded.runs) == 2
+    # What cannot be run twice is asked for again with the next failure of the case.
     world = World(trouble="no memory")
     explainer = world.explainer()
     assert not explainer.explain(CASE, TARGET, [STALE]).holds

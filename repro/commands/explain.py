@@ -123,9 +123,10 @@ def _baseline(outcome: Outcome, failure: Wanted) -> Runs:
 
 def _subject(seed: Seed, target: Target, verdict: Verdict, outcome: Outcome, rig: Rig) -> Subject:
     """The subject, with the step that goes wrong: of the first wrong value, else in which the run ended badly, else the
-    last with requests."""
+    last with requests. A scheduler's rounds are counted and may be more than the case has steps."""
     steps = [number for number, step in enumerate(seed.case.steps) if step.requests]
-    steps += [step for step in (outcome.ended.step, verdict.cell.step if verdict.cell else -1) if step >= 0]
+    wrong = (outcome.ended.step, verdict.cell.step if verdict.cell else -1)
+    steps += [step for step in wrong if 0 <= step < len(seed.case.steps)]
     toy = target.engine == "toy"
     return Subject(
         case=seed.case,

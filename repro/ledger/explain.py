@@ -170,7 +170,9 @@ class Explainer:
         if key in self._runs:
             return self._runs[key]
         runs, trouble = self.run(target, case, tries)
-        if not trouble:  # what could not be run is tried again when it is asked for again
+        if trouble:  # as on a loaded host; a known failure would stay a finding for it
+            runs, trouble = self.run(target, case, tries)
+        if not trouble:
             self._runs[key] = runs, trouble
         return runs, trouble
 
