@@ -17,19 +17,19 @@ from eagleeye.console import at_home
 at_home()
 
 from fuzz.aiming import asked, pairs  # noqa: E402  # where a wheel has its packages is known now
-from fuzz.draw.aimed import aimed_cases  # noqa: E402
-from fuzz.like import like as of_server  # noqa: E402
-from oracles.catalogue import judge_all, overall  # noqa: E402
-from repro.cases.case import Case, Request, Setup, Step, Target  # noqa: E402
-from repro.cases.codec import BadSeed, read  # noqa: E402
-from repro.cases.release_list import NEWEST  # noqa: E402
-from repro.cases.server_args import BadOption, arguments  # noqa: E402
-from repro.shrinking.replay import trouble  # noqa: E402
-from repro.traces.finding import Status, Verdict  # noqa: E402
-from repro.traces.trace import Termination, Trace  # noqa: E402
-from runners.processes.pool import Pool  # noqa: E402
-from runners.targets.environments import lacks  # noqa: E402
-from runners.targets.server_arguments import argument_names  # noqa: E402
+from fuzz.draw.aimed import aimed_cases  # noqa: E402  # as above
+from fuzz.like import like as of_server  # noqa: E402  # as above
+from oracles.catalogue import judge_all, overall  # noqa: E402  # as above
+from repro.cases.case import Case, Request, Setup, Step, Target  # noqa: E402  # as above
+from repro.cases.codec import BadSeed, read  # noqa: E402  # as above
+from repro.cases.release_list import NEWEST  # noqa: E402  # as above
+from repro.cases.server_args import BadOption, arguments  # noqa: E402  # as above
+from repro.shrinking.replay import trouble  # noqa: E402  # as above
+from repro.traces.finding import Status, Verdict  # noqa: E402  # as above
+from repro.traces.trace import Termination, Trace  # noqa: E402  # as above
+from runners.processes.pool import Pool  # noqa: E402  # as above
+from runners.targets.environments import lacks  # noqa: E402  # as above
+from runners.targets.server_arguments import argument_names  # noqa: E402  # as above
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

@@ -44,7 +44,7 @@ def _lines(change: Change) -> frozenset[int]:
     numbers: set[int] = set()
     for tag, _, _, first, end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if tag != "equal":
-            # Where lines are gone, those around the gap say whether it is reached.
+            # The lines around a gap say whether removed ones are reached.
             numbers.update(range(first + 1, end + 1) if end > first else (first, first + 1))
     tree = ast.parse(after)
     return frozenset(line for number in numbers for line in _statement(tree, number)) or WHOLE

@@ -1,4 +1,4 @@
-"""Every request ends, and not by an abort that nobody asked for, within many times the iterations of the event loop
+"""Every request ends, and not by an abort that was not asked for, within many times the iterations of the event loop
 that it needs."""
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from reports.wording import replay_command
 from repro.ledger.known import Issue
 from repro.upstream.findings import THREADS, PublishedBug, of_seed
 
-# Those that want attention first.
+# The cards that want attention come first.
 ORDER = ("regressed", "new", "flaky", "known")
 
 

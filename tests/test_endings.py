@@ -134,7 +134,7 @@ def test_a_command_says_that_it_was_interrupted(
 
 
 @pytest.mark.parametrize("processes", [3, 9], ids=["while its workers import", "at work"])
-def test_nobody_outlives_a_killed_command(processes: int, tmp_path: Path, commands: list[Command]) -> None:
+def test_no_process_outlives_a_killed_command(processes: int, tmp_path: Path, commands: list[Command]) -> None:
     commands.append(command := Command(tmp_path, f"fuzz run {HANGS} --minutes 5 --out o --workers 2"))
     command.begins(processes)
     command.ends(signal.SIGKILL)

@@ -159,7 +159,7 @@ def test_a_run_that_could_not_be_made_is_tried_again() -> None:
 
     loaded = Loaded()
     assert loaded.explainer().explain(CASE, TARGET, [STALE]).holds and len(loaded.runs) == 2
-    # What cannot be run twice is asked for again with the next failure of the case.
+    # A case that cannot be run twice is asked for again with the next failure of the case.
     world = World(trouble="no memory")
     explainer = world.explainer()
     assert not explainer.explain(CASE, TARGET, [STALE]).holds

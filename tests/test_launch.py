@@ -57,7 +57,7 @@ def test_the_server_args_of_a_case_are_a_file_of_server_args() -> None:
 
 
 def server_args_of(setup: Setup) -> dict[str, Any]:
-    return case_to_json(Case(setup=setup, steps=()))["setup"][SERVER]  # type: ignore[no-any-return]
+    return case_to_json(Case(setup=setup, steps=()))["setup"][SERVER]  # type: ignore[no-any-return]  # JSON is untyped
 
 
 @pytest.mark.emulated(NEWEST)

@@ -66,7 +66,7 @@ def test_the_command_line_wins(written: Written) -> None:
     assert (options.ledger, options.known_issues) == (Path("mine.db"), Path("mine.toml"))
     twice = of_repro(["run", "a.json", "--target", "a/toy", "--target", "b/toy"])
     assert twice.target == [Target("a", "toy"), Target("b", "toy")]
-    # What has targets of its own keeps them.
+    # A command with its own targets keeps them.
     assert of_repro(["explain", "a.json"]).target is None
     assert len(of_fuzz(["hunt"]).target) == 2 and of_fuzz(["hunt"]).target[0].engine == "emulated"
 

@@ -39,7 +39,7 @@ def lines_of(after: str, before: str = TEXT) -> frozenset[int]:
 def test_changed_lines_are_those_of_their_statements() -> None:
     assert lines_of(TEXT.replace("            batch\n", "            batch.raw\n")) == {6, 7, 8}
     assert lines_of(TEXT.replace("if batch.padded", "if not batch.padded")) == {5}
-    # Of a line that is gone those around it say whether it is reached.
+    # The lines around a removed one say whether it is reached.
     assert lines_of(TEXT.replace("        fill(count)\n", "")) == {6, 7, 8, 9}
     assert lines_of(TEXT) == lines_of(TEXT.replace("LIMIT = 1", "LIMIT = 2")) == WHOLE
     assert changed([Change(name="a.md"), Change(name="b", path="b.py", before="x = 1", after=None)]) == {}

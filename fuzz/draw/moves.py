@@ -175,7 +175,7 @@ def added(hand: Hand, batch: Requests, count: int) -> Requests:
 
 def new(hand: Hand, slot: int) -> Request:
     length = _length(hand)
-    # Of very many, contents that differ will do: each draw is bytes, of which Hypothesis gives an example so many.
+    # Contents of very many only need to differ: each draw is bytes, of which Hypothesis gives an example so many.
     data = slot if hand.setup.slots > MANY else hand.number(0, DATA_MAX)
     return Request(slot=slot, seq_len=length, data=data, accepted=_accepted(hand))
 

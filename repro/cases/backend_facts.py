@@ -17,7 +17,7 @@ class BackendFacts:
     head_dims: tuple[int, ...] | None = None
     # Dtypes that it has no kernels for.
     without_dtypes: tuple[str, ...] = ()
-    # Whether the NEXTN algorithm is drawn over it, whose models have latent attention.
+    # True if NEXTN, whose models have latent attention, is drawn over it.
     latent: bool = False
     # The width of a token's latent vector, and of the rotary part beside it: those that kernels are compiled for.
     latent_dims: tuple[int, int] = (512, 64)

@@ -288,7 +288,7 @@ _STAGED = tuple(
         ("topk_index", ("frozen_kv_mtp",), "0.5.13", "the graph makes the first drafts itself"),
     )
 )
-# Those that have no field of their name in some batches, and are not watched there.
+# Buffers that some batches have no field for; they are not watched there.
 _UNWATCHED = tuple(
     Exemption(oracle="unwatched", value=value, because=because)
     for value, because in (

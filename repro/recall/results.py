@@ -40,6 +40,7 @@ class Result:
 
     @classmethod
     def from_json(cls, form: dict[str, object]) -> Result:
+        # mypy: fields of a JSON object have any type.
         return cls(**{**form, "control": tuple(form["control"]), "guesses": tuple(form["guesses"])})  # type: ignore[arg-type]
 
     def __str__(self) -> str:

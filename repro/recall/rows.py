@@ -42,7 +42,7 @@ class BadRows(ValueError):
 class Row:
     """A bug. id: its pull request, with a word behind it where one mends several. mechanism: a sentence. fixed_in: the
     first release without it. runner, backend: those that its report names. base: the release on which the edits put it
-    back. out: why no runner reaches it; empty if one does. blind: whether nobody had looked at it before its first run.
+    back. out: why no runner reaches it; empty if one does. blind: true if it was not looked at before its first run.
     built: what was built for it since."""
 
     id: str

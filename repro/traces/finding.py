@@ -13,7 +13,7 @@ from repro.cases.case import Case, Setup, Target
 
 # The oracle that judges how a run ended, and where an oracle fails that raised.
 ENDED, RAISED = "ended", "the oracle itself raised"
-# Where an oracle is UNKNOWN because two choices are equally right as far as rounding can tell.
+# The place of an UNKNOWN verdict: two choices are equally right as far as rounding can tell.
 TIE = "tie"
 # The oracle by which the float64 reference alone speaks.
 REFERENCE = "reference"

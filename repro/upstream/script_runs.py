@@ -11,7 +11,7 @@ from repro.cases.case import Target
 from repro.upstream.file_check import ending
 from repro.upstream.rig import Refused, Rig, Sighting
 
-# As of git bisect run: this version cannot be judged.
+# git bisect run takes it so: this version cannot be judged.
 SKIPPED = 125
 
 

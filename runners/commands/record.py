@@ -15,7 +15,7 @@ from repro.commands.cli import BadInput, Commands, count, say
 from repro.traces.exit_codes import ExitCode
 from runners.recorder import hooks, ring
 
-# How long a server may take to end once this command is to end, in seconds.
+# Seconds that a server has to end once this command is to end.
 PATIENCE_S = 8.0
 
 

@@ -125,5 +125,5 @@ def _reader() -> str:
         path = frame.f_code.co_filename
         if _SGLANG in path:
             return f"{path.rpartition(_SGLANG)[2]} {frame.f_code.co_name}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
     return "the harness"

@@ -14,7 +14,7 @@ CLOSING = (-1, "close")
 # By these a process dies of itself; by others somebody else ends it.
 _ABORTS = ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL")
 
-# By this one the kernel frees memory.
+# The kernel frees memory by this one.
 _KILLED = "SIGKILL"
 _WHILE_BUILDING = "while building"
 

@@ -16,7 +16,7 @@ _NONE_AT_FIRST = {
     # Its size depends on the model; a second setup would go on with the first one's.
     "sglang.srt.layers.attention.flashinfer_backend": ("global_workspace_buffer", "global_override_indptr_cpu"),
     "sglang.srt.layers.attention.flashinfer_mla_backend": ("global_workspace_buffer",),
-    # Of a model with experts; where it is set, no other is made.
+    # Set for a model with experts; no other is made then.
     "sglang.srt.eplb.expert_location": ("_global_expert_location_metadata",),
     "sglang.srt.state_capturer.routed_experts": ("_global_expert_capturer",),
     "sglang.srt.state_capturer.indexer_topk": ("_global_indexer_capturer",),

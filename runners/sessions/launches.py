@@ -29,7 +29,7 @@ from runners.sessions.planner import Planner
 
 # What loads a batch into a runner's buffers ahead of its replay, and what replays; newest first.
 _LOADS, _REPLAYS = ("load_batch", "replay_prepare"), ("execute", "replay")
-# What the draft gives, by which the tree of the verify behind it is judged.
+# The draft's result, by which the tree of the verify behind it is judged.
 _DRAFTS = ("parents", "scores_index", "tokens")
 
 
@@ -220,7 +220,7 @@ class Launches:
 
 
 def _lifetimes() -> Any:
-    """None on a GPU, where nobody sees reads."""
+    """None on a GPU, where reads are not seen."""
     if engine.device != "cpu":
         return None
     return importlib.import_module("runners.engines.lifetime").Lifetimes()
