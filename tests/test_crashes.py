@@ -10,5 +10,5 @@ from tests import crashes
 @pytest.mark.exhaustive
 def test_no_case_and_no_finding_is_lost_or_doubled(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: make setup-checks")
-    assert crashes.main(["--cases", "600", "--crashes", "20"]) == 0
+    assert crashes.main(["--cases", "600", "--crashes", "12"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "0 cases lost, 0 findings lost or doubled"
