@@ -52,8 +52,8 @@ def build_sdist(*_: Any, **__: Any) -> NoReturn:
 
 
 def _copy(project: Path, folder: Path) -> None:
-    ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
-    shutil.copytree(project / "eagleeye", folder / "eagleeye", ignore=ignored)
+    ignored = shutil.ignore_patterns("__pycache__", "*.pyc", "public")
+    shutil.copytree(project / "fuzz" / "public" / "eagleeye", folder / "eagleeye", ignore=ignored)
     for package in PACKAGES:
         shutil.copytree(project / package, folder / "eagleeye" / "home" / package, ignore=ignored)
     for name in ("README.md", "LICENSE"):

@@ -17,6 +17,7 @@ from repro.cases.codec import Seed
 from tests.test_repro_main import CASE
 
 PROJECT = Path(__file__).resolve().parent.parent
+PUBLIC = PROJECT / "fuzz" / "public"
 SUITE = """
 from hypothesis import HealthCheck, given, settings
 from eagleeye.api import Status, Target, cases
@@ -46,7 +47,7 @@ def suite(folder: Path, *words: str, ini: str = "") -> subprocess.CompletedProce
     (folder / "test_suite.py").write_text(SUITE)
     (folder / "pytest.ini").write_text(f"[pytest]\n{ini}\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "eagleeye.pytest_plugin", "-p", "no:cacheprovider", *words]
-    variables = {**os.environ, "PYTHONPATH": str(PROJECT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    variables = {**os.environ, "PYTHONPATH": f"{PROJECT}:{PUBLIC}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=300)
 
 
@@ -94,4 +95,4 @@ def test_a_run_says_what_it_came_to() -> None:
         assert not run.passed and run.status is api.Status.FAIL and run.failures
         assert str(run).startswith("stale_req_pool/toy: FAIL\n")
     assert api.run_case(CASE, "clean/toy").passed
-    assert all(hasattr(api, name) for name in api.__all__) and (PROJECT / "eagleeye" / "py.typed").exists()
+    assert all(hasattr(api, name) for name in api.__all__) and (PUBLIC / "eagleeye" / "py.typed").exists()
