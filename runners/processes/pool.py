@@ -22,10 +22,10 @@ from repro.traces.run_with_past import RunWithPast
 from repro.traces.trace import End, Termination, Trace
 from runners.processes.causes import exit_name
 from runners.processes.closing import ended_in_closing
-from runners.processes.compilers import patient
 from runners.processes.host import Host
 from runners.processes.kept import Kept
 from runners.processes.log import SEARCHED_MAX, Log
+from runners.processes.patience import patient
 from runners.processes.served import Idle
 from runners.processes.trace_reader import Intake
 from runners.processes.unsaid import BUILDING, CLOSING, WAITING, NeverBegun, goes_on, is_opening, lacked_room, unsaid

@@ -1,4 +1,5 @@
-"""Patience with a session whose compilers are at work: they may take longer than it may be silent."""
+"""Patience with a session that is silent for a reason of the host: its compilers are at work, which may take longer
+than it may be silent, or it waits for a processor that others use."""
 
 from __future__ import annotations
 
@@ -15,23 +16,39 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _IDLE = 0.2
 
 
-# For how long they may go on behind the end of the session's patience: kernels of flashinfer take minutes where many
-# sessions compile side by side. And how long it may then be silent before they are looked at again.
-_COMPILING_S, _AGAIN_S = 900.0, 30.0
+# For how long it may be silent behind the end of its patience for such a reason: kernels of flashinfer take minutes
+# where many sessions compile side by side. How long it may then be silent before it is looked at again, or goes on.
+_EXCUSED_S, _AGAIN_S = 900.0, 30.0
+# What it waited for a processor counts from here on: a process waits some milliseconds on any host.
+_STARVED_S = 1.0
 
 
 def patient(wait: Callable[[float], None], pid: int, deadline: float) -> float:
     """Wait until a session says something; the deadline for the rest of it. Silence past the deadline, unless what the
-    session started works. wait: until a deadline, past which it raises Silence."""
-    latest = deadline + _COMPILING_S
+    session started works, or did when it was last looked at; seconds in which the session was ready to run and had no
+    processor are not silence. wait: until a deadline, past which it raises Silence."""
+    latest, worked, starved = deadline + _EXCUSED_S, False, _starved(pid)
     while True:
         try:
             wait(deadline)
             return deadline
         except Silence:
-            if deadline >= latest or not at_work(pid):
+            earlier, starved = starved, _starved(pid)
+            lost = starved - earlier
+            # What was compiled is loaded and run after its compilers have ended.
+            before, worked = worked, at_work(pid)
+            more = max(_AGAIN_S if worked or before else 0.0, lost if lost > _STARVED_S else 0.0)
+            if not more or deadline >= latest:
                 raise
-            deadline = min(latest, time.monotonic() + _AGAIN_S)
+            deadline = min(latest, time.monotonic() + more)
+
+
+def _starved(pid: int) -> float:
+    """Seconds in which a process was ready to run and waited for a processor; 0 where Linux does not count them."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 def at_work(pid: int, seconds: float = 1.0) -> bool:

@@ -1,0 +1,77 @@
+"""A session is silent for too long only by seconds in which it could have spoken."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from runners.processes import patience
+from runners.processes.wire import Silence
+
+NOW = 1000.0
+
+
+def silences(
+    monkeypatch: pytest.MonkeyPatch, work: Sequence[bool], starved: Sequence[float]
+) -> tuple[Callable[[float], None], list[float]]:
+    """A wait that raises Silence at each deadline, and the deadlines that it saw. work: whether compilers are at work
+    at each; starved: seconds, at the start and at each."""
+    busy, waits, deadlines = iter(work), iter(starved), list[float]()
+    monkeypatch.setattr(patience, "at_work", lambda _: next(busy))
+    monkeypatch.setattr(patience, "_starved", lambda _: next(waits))
+    monkeypatch.setattr("time.monotonic", lambda: deadlines[-1])
+
+    def wait(deadline: float) -> None:
+        deadlines.append(deadline)
+        raise Silence
+
+    return wait, deadlines
+
+
+def test_a_session_that_is_blocked_has_hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait, deadlines = silences(monkeypatch, [False], [5.0, 5.5])
+    with pytest.raises(Silence):
+        patience.patient(wait, 1, NOW)
+    assert deadlines == [NOW]
+
+
+def test_what_was_compiled_may_be_loaded_after_its_compilers_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait, deadlines = silences(monkeypatch, [True, False, False], [0.0] * 4)
+    with pytest.raises(Silence):
+        patience.patient(wait, 1, NOW)
+    assert deadlines == [NOW, NOW + 30, NOW + 60]
+
+
+def test_seconds_without_a_processor_are_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait, deadlines = silences(monkeypatch, [False] * 3, [10.0, 100.0, 145.0, 145.2])
+    with pytest.raises(Silence):
+        patience.patient(wait, 1, NOW)
+    assert deadlines == [NOW, NOW + 90, NOW + 135]
+
+
+def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait, deadlines = silences(monkeypatch, [True] * 40, [0.0] * 41)
+    with pytest.raises(Silence):
+        patience.patient(wait, 1, NOW)
+    assert deadlines[-1] == NOW + 900
+
+
+def test_linux_counts_the_seconds_without_a_processor() -> None:
+    core = min(os.sched_getaffinity(0))
+    spin = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    spinning = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(2)]
+    try:
+        deadline = time.monotonic() + 60
+        while any(patience._starved(each.pid) < 0.2 for each in spinning):
+            assert time.monotonic() < deadline, [patience._starved(each.pid) for each in spinning]
+            time.sleep(0.05)
+    finally:
+        for each in spinning:
+            each.kill()
+            each.wait()
+    assert patience._starved(spinning[0].pid) == 0.0
