@@ -1,8 +1,9 @@
 """When all requests have ended, KV slots, request slots and locks of the tree cache are as they were at the start, but
-for what that cache can give up; after a flush they are exactly so."""
+for what that cache can give up; after a flush they are exactly so. Nothing is freed that is free already."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from oracles.trace_index import Record, Wrong, conclude_each
@@ -14,15 +15,29 @@ from repro.traces.trace import Array, Trace
 ORACLE = "leaks"
 FREE, EVICTABLE = "free KV slots", "evictable KV slots"
 PAGES = "different free pages"
+FREES = "frees"
 ENDED, FLUSHED = 1, 2  # moments of what is recorded, behind the start
 MOMENTS = {ENDED: "when all requests have ended", FLUSHED: "after a flush"}
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
     """A verdict for each thing that is not as it was."""
-    holdings = Record(trace).path(-1, Recorded.HOLDINGS)
-    wrongs = [wrong for moment in MOMENTS for wrong in _changed(holdings, moment, case.setup.page_size)]
+    record = Record(trace)
+    holdings = record.path(-1, Recorded.HOLDINGS)
+    wrongs = [*_freed_twice(record.path(-1, Recorded.FREED))]
+    wrongs += [wrong for moment in MOMENTS for wrong in _changed(holdings, moment, case.setup.page_size)]
     return conclude_each(ORACLE, wrongs, len(holdings), nothing="requests were still running")
+
+
+def _freed_twice(freed: Mapping[str, Array]) -> Iterator[Wrong]:
+    for name, words in freed.items():
+        if name != FREES:
+            what, _, again = name.partition(" at ")
+            first = words.tobytes().decode()
+            cell = Cell(step=-1, buffer=what, row=-1, column=-1, got=again, want="not free")
+            detail = f"{what} are freed at {again}, which are free since {first}."
+            # Lines move from release to release.
+            yield Wrong(where=f"{what} freed twice at {re.sub(r':[0-9]+$', '', again)}", detail=detail, cell=cell)
 
 
 def _changed(holdings: Mapping[str, Array], moment: int, page_size: int) -> Iterator[Wrong]:

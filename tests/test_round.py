@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fuzz.draw.rounds import round_cases
-from oracles import launches, leaks, lifetime, logits, progress, rounds, text
+from oracles import handed_on, kv_rows, launches, leaks, lifetime, logits, progress, rounds, text
 from oracles.catalogue import judge_all, overall
 from repro.cases.case import Case, Request, Setup, Step, Target, problems, seq_len_max
 from repro.cases.codec import Seed, digest, dumps, loads
@@ -181,6 +181,55 @@ def test_an_output_that_is_read_late_is_named_with_its_reader() -> None:
     assert (verdict.status, verdict.where) == (Status.FAIL, "draft read by srt/worker.py run")
     assert "run:17, when draft, verify had been replayed" in verdict.detail
     assert only(lifetime.judge, SMALL, served()).status is Status.UNKNOWN
+
+
+def recorded(**arrays: object) -> Trace:
+    """A record that has these arrays, each by PATH.NAME."""
+    once = ("afresh", "freed")
+    seen = []
+    for place, values in arrays.items():
+        path, _, name = place.partition(".")
+        step = -1 if path in once else 0
+        seen.append(RecordedArray(step=step, path=path, name=name, array=np.asarray(values)))
+    return Trace(ended=End(how=Termination.DONE), seen=tuple(seen))
+
+
+@pytest.mark.parametrize(("stage", "words"), tuple(enumerate(handed_on.STAGES)))
+def test_a_draft_begins_with_what_was_handed_on(stage: int, words: str) -> None:
+    relay: dict[str, object] = {"relay.stages": [0, stage], "relay.handed_topk_p": [[0.5], [0.25]]}
+    same, other = {"relay.given_topk_p": [[0.5], [0.25]]}, {"relay.given_topk_p": [[0.5], [0.5]]}
+    assert only(handed_on.judge, SMALL, recorded(**relay, **same)).status is Status.PASS
+    verdict = only(handed_on.judge, SMALL, recorded(**relay, **other))
+    assert (verdict.status, verdict.where) == (Status.FAIL, f"topk_p behind {words}")
+    assert only(handed_on.judge, SMALL, recorded()).status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("rows", "cached", "wheres"),
+    [
+        ([1.0, 2.0, 3.0, 9.0], 0, set()),  # the last token of a text has no row of the draft
+        ([1.0, 2.00001, 3.0, 4.0], 0, set()),
+        ([1.0, 2.5, 3.0, 4.0], 0, {"rows of the draft"}),
+        ([1.0, 2.5, 3.0, 4.0], 2, {"rows of the draft of a cached prefix"}),
+        ([1.0, 2.0, np.nan, 4.0], 2, {"rows of the draft"}),
+    ],
+)
+def test_kv_rows_are_those_of_a_prefill(rows: list[float], cached: int, wheres: set[str]) -> None:
+    afresh = {"requests": [0], "lengths": [4], "cached": [cached], "draft_k0": [[1.0, 2.0, 3.0, 4.0]]}
+    graph = {"requests": [0], "new_seq_lens": [4], "draft_k0": [rows]}
+    arrays = {f"afresh.{name}": value for name, value in afresh.items()}
+    trace = recorded(**arrays, **{f"round_graph.{name}": value for name, value in graph.items()})
+    verdicts = kv_rows.judge(SMALL, trace)
+    assert {verdict.where for verdict in verdicts if verdict.status is Status.FAIL} == wheres
+    assert wheres or [verdict.status for verdict in verdicts] == [Status.PASS]
+
+
+def test_what_is_freed_twice_is_named_with_both_places() -> None:
+    first = np.frombuffer(b"srt/mem_cache/common.py release:3", np.uint8)
+    trace = recorded(**{"freed.frees": 2, "freed.KV slots at srt/scheduler.py retract:71": first})
+    [verdict] = leaks.judge(SMALL, trace)
+    assert (verdict.status, verdict.where) == (Status.FAIL, "KV slots freed twice at srt/scheduler.py retract")
+    assert "retract:71, which are free since srt/mem_cache/common.py release:3" in verdict.detail
 
 
 def launched(**changes: object) -> Trace:

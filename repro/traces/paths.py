@@ -320,12 +320,26 @@ class Recorded(StrEnum):
     HOLDINGS = PathRow("holdings", When.ONCE, sessions=OF_ROUNDS,
         arrays="NAME int64 [3]",
         meaning="What belongs to no request: at the start, when all have ended, after a flush.")
+    FREED = PathRow("freed", When.ONCE, sessions=OF_ROUNDS, engines=EMULATED,
+        arrays="frees int64 []; WHAT at PLACE uint8 [n]",
+        meaning="The frees that were looked at; places that free what is free, with the place that freed it before, in "
+        "UTF-8.")
     ROUND_GRAPH = PathRow("round_graph", When.ROUND, sessions=OF_ROUNDS,
         arrays="requests, slots, seq_lens, accepted, bonus, new_seq_lens int64 [n]; drafted, retrieve_next_token, "
         "retrieve_next_sibling, tokens int64 [n, num_draft_tokens]; logits float32 [n, num_draft_tokens]; topk_p, "
         "topk_index [n, topk]; hidden_states [n, hidden]; WHOSE_KIND float32 [n, context]",
         meaning="A decode round as the worker hands it on: of what it is, what was drafted, which tokens were "
         "accepted, what the next draft is given, and of logits and KV rows of each token one number.")
+    RELAY = PathRow("relay", When.ROUND, sessions=OF_ROUNDS, oracle="handed_on",
+        where="all of its requests have been prefilled",
+        arrays="stages int64 [n]; given_NAME, handed_NAME [n, ...]: topk_p, topk_index, hidden_states, bonus_tokens",
+        meaning="The inputs of the round's draft, and those that each request's last stage handed on. stages: 0 a "
+        "round, 1 a prefill, 2 a prefill behind a retraction.")
+    AFRESH = PathRow("afresh", When.ONCE, sessions=OF_ROUNDS, oracle="kv_rows",
+        where="all requests have ended, and not all by an abort",
+        arrays="requests, lengths, cached int64 [n]; WHOSE_KIND float32 [n, context]",
+        meaning="KV rows of prompt and text of each request, one number a token, from one prefill that shares no "
+        "prefix. cached: tokens that were found in the tree cache when the request was served.")
     ROUND_LAUNCH = PathRow("round_launch", When.ROUND_LAUNCH, sessions=OF_ROUNDS, oracle="launches",
         arrays="RUNNER/PATH/NAME",
         meaning="What a session of that runner records of a launch, and as req_to_token row 0 and the rows of the "

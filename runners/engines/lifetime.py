@@ -7,7 +7,6 @@ asked whether it reads one over whose memory a later replay has gone.
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,10 +16,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from runners.engines.places import in_sglang
 from runners.engines.triton import interpreter
 
 _MARK = "_eagleeye_replay"
-_SGLANG = "/sglang/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class Lifetimes:
                 if any(first < end and start < first + size for first, size in memory)
             )
             if between:
-                self.late.setdefault(LateRead(self.replays[number][0], _reader(), between[:4]))
+                self.late.setdefault(LateRead(self.replays[number][0], in_sglang(), between[:4]))
 
     def _launch(self, kernel: interpreter.Launch) -> None:
         self.read(kernel.arguments.values())
@@ -116,14 +115,3 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> lis
     if func._overloadname != "out" and not func._schema.name.endswith(("copy_", "fill_", "zero_")):
         return []
     return list(args[:1]) if "out" not in kwargs else [kwargs["out"]]
-
-
-def _reader() -> str:
-    """The innermost place of sglang's on the stack."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        path = frame.f_code.co_filename
-        if _SGLANG in path:
-            return f"{path.rpartition(_SGLANG)[2]} {frame.f_code.co_name}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
-    return "the harness"

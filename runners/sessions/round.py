@@ -24,13 +24,15 @@ from runners.releases.adapters.round import weights
 from runners.releases.adapters.round.family import Wire
 from runners.releases.adapters.stood_in import stood_in
 from runners.releases.reference.served import Judged, Teacher
+from runners.sessions.afresh import Afresh, Texts
 from runners.sessions.arrivals import Aborting, Clock, name_of, prompt, rows
 from runners.sessions.errors import attributed, sglang_errors
+from runners.sessions.freed import Frees
 from runners.sessions.launches import Launches, stages
 from runners.sessions.noise import NUDGE
 from runners.sessions.observe.memory import see_memory
 from runners.sessions.planner import Planner
-from runners.sessions.rounds import Rounds, apart, off
+from runners.sessions.rounds import Rounds, apart, number_of, off
 from runners.sessions.state import State
 
 Prompts = Sequence[Sequence[Ints]]
@@ -92,17 +94,27 @@ class Served:
         for number, texts in enumerate(prompts):
             watch.see(number, Recorded.INPUT, "seq_lens", np.array([len(text) for text in texts]))
             watch.see(number, Recorded.INPUT, "prompts", rows(texts))
-        by_graph = self._go(case, prompts, watch, Recorded.ROUND_GRAPH, "graph")
-        self._record(case, prompts, watch, by_graph)
+        with Frees(self.scheduler, watch).watched() if engine.device == "cpu" else nullcontext():
+            by_graph = self._go(case, prompts, watch, Recorded.ROUND_GRAPH, "graph")
+        see_memory(StagingBuffer(watch, len(case.steps) - 1))
+        whole = self._record(case, prompts, watch, by_graph)
         left = by_graph.clock.left()
         if left:
             self._end_all()
         self._see_holdings(watch)
+        if not left and whole:
+            self._see_afresh(whole, watch)
         if not left:
             self._go_without_graphs(case, prompts, watch, by_graph)
-        tape = StagingBuffer(watch, len(case.steps) - 1)
-        see_memory(tape)
         self._reset()
+
+    def _see_afresh(self, texts: Texts, watch: Watch) -> None:
+        """texts: prompt and text of each request, by its number."""
+        cached = serving.counts(self.wire.sent, "cached_tokens")
+        self._clear()
+        with serving.without_graphs(self.scheduler), sglang_errors():
+            Afresh(self.scheduler, self.wire).see(texts, {number_of(rid): n for rid, n in cached.items()}, watch)
+            self.scheduler.flush_cache()
 
     def _go_without_graphs(self, case: Case, prompts: Prompts, watch: Watch, by_graph: Way) -> None:
         """Serve the same again, and where a whole number differs as often as it takes to see whether rounding does it:
@@ -154,7 +166,8 @@ class Served:
         moved = {values.data_ptr(): values.data for name, values in parameters if "embed" in name}
         return scaled(list(moved.values()), factor) if factor != 1.0 else nullcontext()
 
-    def _record(self, case: Case, prompts: Prompts, watch: Watch, way: Way) -> None:
+    def _record(self, case: Case, prompts: Prompts, watch: Watch, way: Way) -> Texts:
+        """Prompt and text of each request that was not aborted, by its number."""
         start = time.perf_counter()
         tokens, ended = serving.outputs(self.wire.sent)
         judged = {
@@ -175,9 +188,14 @@ class Served:
             _see_judged(watch, number, [judged.get(place) for place in places])
         watch.fact("launches", way.launches or "none")
         watch.fact("iterations", str(way.clock.iteration))
-        watch.fact("cached tokens", str(serving.counted(self.wire.sent, "cached_tokens")))
-        watch.fact("retractions", str(serving.counted(self.wire.sent, "retraction_counts")))
+        watch.fact("cached tokens", str(sum(serving.counts(self.wire.sent, "cached_tokens").values())))
+        watch.fact("retractions", str(sum(serving.counts(self.wire.sent, "retraction_counts").values())))
         watch.spent("record", time.perf_counter() - start)
+        served = (place for place in judged if ended.get(name_of(*place)) == serving.FINISHED)
+        return {
+            number_of(name_of(number, row)): [*prompts[number][row].tolist(), *tokens[name_of(number, row)]]
+            for number, row in served
+        }
 
     def _end_all(self) -> None:
         """Abort what would not end, so that the next case begins on an idle scheduler."""

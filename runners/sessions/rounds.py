@@ -3,7 +3,8 @@ draft, and what the KV caches hold for its requests."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -19,9 +20,12 @@ from runners.recording.observer import Watch
 from runners.releases.adapters.round import scheduler as serving
 
 _DATA = 37  # any constant: one direction onto which all rows are projected
+# Stages that hand on what a draft begins with: a round, a prefill, and one behind a retraction.
+ROUND, PREFILL, RETRACTED = 0, 1, 2
 ROWS = 1000  # more than requests that arrive together
 # The inputs of the next draft, and the tree's links from a node to its first child and to the next one of its parent.
 NEXT = ("topk_p", "topk_index", "hidden_states")
+HANDED = (*NEXT, "bonus_tokens")
 LINKS = ("retrieve_next_token", "retrieve_next_sibling")
 
 
@@ -32,6 +36,15 @@ class Verified:
     number: int
     rids: tuple[str, ...]
     logits: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handed:
+    """The inputs of the next draft that a stage hands on, in this row of them. stage: which one."""
+
+    rows: Mapping[str, torch.Tensor]
+    row: int
+    stage: int
 
 
 @dataclass(slots=True)
@@ -45,18 +58,23 @@ class Rounds:
     verified: list[Verified] = field(default_factory=list)
     arrays: dict[tuple[int, str], Array] = field(default_factory=dict)  # by round and name, once they have come
     seen: list[StagingBuffer] = field(default_factory=list)
-    _directions: dict[int, torch.Tensor] = field(default_factory=dict)
+    _handed: dict[str, Handed] = field(default_factory=dict)  # by request
 
     def __enter__(self) -> Rounds:
         worker = self.scheduler.draft_worker
         generates, verifies = worker.forward_batch_generation, worker.verify
 
         def generate(batch: Any, *args: Any, **kwargs: Any) -> Any:
-            if batch.forward_mode.is_extend() or batch.forward_mode.is_idle():
+            if batch.forward_mode.is_idle():
                 return generates(batch, *args, **kwargs)
-            slots = self._begin(batch)
+            if batch.forward_mode.is_extend():
+                requests, result = list(batch.reqs), generates(batch, *args, **kwargs)
+                self._keep(requests, result, PREFILL)
+                return result
+            slots, requests = self._begin(batch), list(batch.reqs)
             result = generates(batch, *args, **kwargs)
             self._end(slots, result)
+            self._keep(requests, result, ROUND)
             return result
 
         def verify(batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -78,18 +96,42 @@ class Rounds:
         if error is None:
             for number, staging in enumerate(self.seen):
                 came = staging.flush()
-                self.arrays |= {(number, name): came[path, name] for path, name in came}
+                self.arrays |= {(number, name): came[path, name] for path, name in came if path == self.path}
 
     def _begin(self, batch: Any) -> torch.Tensor:
         self.seen.append(StagingBuffer(self.watch, self.count))
         self.watch.at(self.count, self.path)
         self.count += 1
-        self._see("requests", np.array([_number(rid) for rid in _names(batch)]))
+        self._see("requests", np.array([number_of(rid) for rid in _names(batch)]))
         self._see("slots", batch.req_pool_indices)
         self._see("seq_lens", batch.seq_lens)
+        if self.path is Recorded.ROUND_GRAPH:
+            self._see_relay(batch)
         self.seen[-1].hold()
         slots: torch.Tensor = batch.req_pool_indices.clone()
         return slots
+
+    def _see_relay(self, batch: Any) -> None:
+        """Record the draft's inputs, and those that the last stage of each request handed on."""
+        handed = [self._handed.get(rid) for rid in _names(batch)]
+        if not handed or any(each is None for each in handed):
+            return
+        last = [each for each in handed if each is not None]
+        self.seen[-1].see(Recorded.RELAY, "stages", np.array([each.stage for each in last]))
+        for name in HANDED:
+            value = getattr(batch.spec_info, name, None)
+            if value is not None and all(name in each.rows for each in last):
+                rows = torch.stack([each.rows[name][each.row] for each in last])
+                self.seen[-1].see(Recorded.RELAY, f"given_{name}", value, rows=len(last))
+                self.seen[-1].see(Recorded.RELAY, f"handed_{name}", rows, rows=len(last))
+
+    def _keep(self, requests: Sequence[Any], result: Any, stage: int) -> None:
+        """Copies of what is handed on, as graphs hand on their own memory."""
+        values = {name: getattr(result.next_draft_input, name, None) for name in HANDED}
+        rows = {name: value.clone() for name, value in values.items() if value is not None}
+        for row, request in enumerate(requests):
+            behind = RETRACTED if stage == PREFILL and request.retraction_count else stage
+            self._handed[request.rid] = Handed(rows=rows, row=row, stage=behind)
 
     def _see(self, name: str, value: torch.Tensor | Array, rows: int = 0) -> None:
         self.seen[-1].see(self.path, name, value, rows=rows)
@@ -109,7 +151,7 @@ class Rounds:
         self._see("accepted", accepted)
         self._see("tokens", tokens)
         self._see("bonus", result.next_draft_input.bonus_tokens)
-        self._see("logits", self._projected(logits), rows=count)
+        self._see("logits", projected(logits), rows=count)
         self.seen[-1].hold()
         self.verified.append(
             Verified(number=self.count - 1, rids=rids, logits=logits.view(count, -1, logits.shape[1]).clone())
@@ -122,26 +164,35 @@ class Rounds:
             value = getattr(result.next_draft_input, name, None)
             if value is not None:
                 self._see(name, value, rows=count)
-        table = self.scheduler.req_to_token_pool.req_to_token[slots.long()].long()
-        behind = torch.arange(table.shape[1], device=table.device) >= result.new_seq_lens[:, None]
-        for name, cache in serving.caches(self.scheduler).items():
-            rows = self._projected(cache.flatten(1))
-            self._see(name, rows[table].masked_fill(behind, 0.0))
+        for name, rows in kv_rows(self.scheduler, slots, result.new_seq_lens).items():
+            self._see(name, rows)
         self.seen[-1].hold()
 
-    def _projected(self, rows: torch.Tensor) -> torch.Tensor:
-        """One number a row, in which a change of any entry shows."""
-        width = rows.shape[1]
-        if width not in self._directions:
-            self._directions[width] = torch.from_numpy(floats(_DATA, "direction", (width,))).float().to(rows.device)
-        return rows.float() @ self._directions[width]
+
+def kv_rows(scheduler: Any, slots: torch.Tensor, lengths: torch.Tensor) -> dict[str, torch.Tensor]:
+    """One number for the KV row of each token of the requests in these slots, by cache, [n, context]; 0 from the length
+    on."""
+    table = scheduler.req_to_token_pool.req_to_token[slots.long()].long()
+    behind = torch.arange(table.shape[1], device=table.device) >= lengths[:, None]
+    caches = serving.caches(scheduler).items()
+    return {name: projected(cache.flatten(1))[table].masked_fill(behind, 0.0) for name, cache in caches}
+
+
+def projected(rows: torch.Tensor) -> torch.Tensor:
+    """One number a row, in which a change of any entry shows."""
+    return rows.float() @ _direction(rows.shape[1], str(rows.device))
+
+
+@functools.cache
+def _direction(width: int, device: str) -> torch.Tensor:
+    return torch.from_numpy(floats(_DATA, "direction", (width,))).float().to(device)
 
 
 def _names(batch: Any) -> tuple[str, ...]:
     return tuple(request.rid for request in batch.reqs)
 
 
-def _number(rid: str) -> int:
+def number_of(rid: str) -> int:
     """A request's name as a number."""
     step, _, row = rid.partition(".")
     return int(step) * ROWS + int(row)

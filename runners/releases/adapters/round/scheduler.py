@@ -43,8 +43,8 @@ def _channels(kind: Any, wire: Wire) -> Any:
     return kind(**{name: wire if name.startswith("send_to") else None for name in names})
 
 
-def request(rid: str, prompt: Sequence[int], count: int) -> Any:
-    """A greedy request for so many tokens, whatever they are."""
+def request(rid: str, prompt: Sequence[int], count: int, *, alone: bool = False) -> Any:
+    """A greedy request for so many tokens, whatever they are. alone: it shares no prefix with another one."""
     kind: Any = io_struct.TokenizedGenerateReqInput
     sampling = SamplingParams(max_new_tokens=count, temperature=0.0, ignore_eos=True)
     sampling.normalize(None)
@@ -59,6 +59,8 @@ def request(rid: str, prompt: Sequence[int], count: int) -> Any:
         "token_ids_logprob": None,
         "stream": True,
     }
+    if alone:
+        fields["extra_key"] = rid
     required = {
         name: None
         for name, parameter in inspect.signature(kind).parameters.items()
@@ -106,13 +108,13 @@ def outputs(sent: Sequence[Any]) -> tuple[dict[str, list[int]], dict[str, int]]:
     return tokens, ended
 
 
-def counted(sent: Sequence[Any], name: str) -> int:
-    """The largest count of this name that messages have of each request, summed: cached_tokens, retraction_counts."""
+def counts(sent: Sequence[Any], name: str) -> dict[str, int]:
+    """The largest count of this name that messages have of each request: cached_tokens, retraction_counts."""
     most: dict[str, int] = {}
     for message in sent:
         for rid, count in zip(getattr(message, "rids", None) or (), getattr(message, name, None) or (), strict=False):
             most[rid] = max(most.get(rid, 0), count)
-    return sum(most.values())
+    return most
 
 
 def models(scheduler: Any) -> tuple[Any, Any]:

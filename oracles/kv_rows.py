@@ -1,0 +1,61 @@
+"""The KV rows with which rounds go on, of target and draft, are those of one fresh prefill of the same tokens: behind
+accepted drafts, chunks and retractions, and in a prefix that the tree cache had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from oracles.tolerance import NOISE_ULPS_MAX, ulp
+from oracles.trace_index import Record, Wrong, conclude_each, text
+from repro.cases.case import Case
+from repro.traces.finding import Cell, Verdict
+from repro.traces.paths import Recorded
+from repro.traces.trace import Array, Trace
+
+ORACLE = "kv_rows"
+OF_REQUESTS = ("requests", "lengths", "cached")
+CACHED = "of a cached prefix"
+
+
+def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
+    """A verdict for each cache, and for its cached prefixes."""
+    record = Record(trace)
+    afresh = record.path(-1, Recorded.AFRESH)
+    wrongs: list[Wrong] = []
+    compared = 0
+    for number in sorted({seen.step for seen in trace.seen if seen.path == Recorded.ROUND_GRAPH}):
+        values = record.path(number, Recorded.ROUND_GRAPH)
+        for row, request in enumerate(values["requests"].tolist()):
+            places = np.flatnonzero(afresh["requests"] == request)
+            if places.size and "new_seq_lens" in values:
+                place = int(places[0])
+                # A draft's row is made of the token behind it, so the last token of a text has none.
+                length = min(int(values["new_seq_lens"][row]), int(afresh["lengths"][place]) - 1)
+                compared += length
+                wrongs += _wrong(case, number, row, length, values, place, afresh)
+    return conclude_each(ORACLE, wrongs, compared, nothing="no text was prefilled afresh")
+
+
+def _wrong(
+    case: Case, number: int, row: int, length: int, values: Mapping[str, Array], place: int, afresh: Mapping[str, Array]
+) -> Iterator[Wrong]:
+    """One for each cache in which a row of this request differs by more than rounding can make of the largest value."""
+    for name in afresh:
+        if name in OF_REQUESTS:
+            continue
+        got, want = values[name][row, :length], afresh[name][place, :length]
+        allowed = NOISE_ULPS_MAX * ulp(float(np.abs(afresh[name]).max(initial=0.0)), case.setup.dtype)
+        apart = np.flatnonzero(~np.isclose(got, want, rtol=0.0, atol=allowed))
+        if not apart.size:
+            continue
+        at = int(apart[0])
+        cached = f" {CACHED}" if at < afresh["cached"][place] else ""
+        cell = Cell(step=number, buffer=name, row=row, column=at, got=text(got[at]), want=text(want[at]))
+        whose = name.partition("_")[0]
+        detail = (
+            f"In round {number} the row of token {at} of request {row} in {name}{cached} is {cell.got}, in one number; "
+            f"a prefill of the same tokens leaves {cell.want}."
+        )
+        yield Wrong(where=f"rows of the {whose}{cached}", detail=detail, cell=cell)

@@ -1,0 +1,96 @@
+"""Prompt and text of each request once more, as one prefill without chunks that shares no prefix: the KV rows that it
+leaves are those that rounds should have left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from repro.traces.paths import Recorded
+from runners.recording.observer import HarnessError, Watch
+from runners.releases.adapters.round import scheduler as serving
+from runners.releases.adapters.round.family import EndOfLoop, Wire
+from runners.sessions.arrivals import BESIDES, IDLE
+from runners.sessions.rounds import kv_rows
+
+Texts = Mapping[int, Sequence[int]]
+
+
+@dataclass(slots=True)
+class _AllAtOnce:
+    """The clock of these requests. Mutable: it counts iterations. texts: by a request's number."""
+
+    texts: Texts
+    wire: Wire
+    iteration: int = 0
+    idle: int = 0
+
+    def __call__(self) -> list[Any]:
+        _, ended = serving.outputs(self.wire.sent)
+        self.idle += len(ended) == len(self.texts)
+        self.iteration += 1
+        if self.idle > IDLE or self.iteration > BESIDES * (1 + len(self.texts)):
+            raise EndOfLoop
+        if self.iteration > 1:
+            return []
+        return [serving.request(str(number), text, 1, alone=True) for number, text in self.texts.items()]
+
+
+@dataclass(slots=True)
+class Afresh:
+    """Mutable: it gathers the rows of each request by its number."""
+
+    scheduler: Any
+    wire: Wire
+    rows: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
+
+    def see(self, texts: Texts, cached: Mapping[int, int], watch: Watch) -> None:
+        """Serve these on an idle scheduler with an empty tree cache, and record their KV rows."""
+        clock = _AllAtOnce(texts, self.wire)
+        with self._prefills_seen(), _unchunked(self.scheduler):
+            serving.run(self.scheduler, self.wire, clock)
+        if self.rows.keys() != texts.keys():
+            raise HarnessError(f"of requests {sorted(texts)} only {sorted(self.rows)} were prefilled afresh")
+        numbers = sorted(texts)
+        watch.see(-1, Recorded.AFRESH, "requests", np.array(numbers))
+        watch.see(-1, Recorded.AFRESH, "lengths", np.array([len(texts[number]) for number in numbers]))
+        watch.see(-1, Recorded.AFRESH, "cached", np.array([cached.get(number, 0) for number in numbers]))
+        for name in self.rows[numbers[0]]:
+            table = torch.stack([self.rows[number][name] for number in numbers])
+            watch.see(-1, Recorded.AFRESH, name, table.cpu().numpy())
+
+    @contextmanager
+    def _prefills_seen(self) -> Iterator[None]:
+        worker = self.scheduler.draft_worker
+        generates = worker.forward_batch_generation
+
+        def generate(batch: Any, *args: Any, **kwargs: Any) -> Any:
+            prefills = batch.forward_mode.is_extend()
+            rids, slots, lengths = [req.rid for req in batch.reqs], batch.req_pool_indices, batch.seq_lens
+            result = generates(batch, *args, **kwargs)
+            if prefills:
+                rows = kv_rows(self.scheduler, slots, lengths)
+                for row, rid in enumerate(rids):
+                    self.rows[int(rid)] = {name: values[row] for name, values in rows.items()}
+            return result
+
+        worker.forward_batch_generation = generate
+        try:
+            yield
+        finally:
+            del worker.forward_batch_generation
+
+
+@contextmanager
+def _unchunked(scheduler: Any) -> Iterator[None]:
+    """While entered, prompts are prefilled whole."""
+    chunk, scheduler.chunked_prefill_size = scheduler.chunked_prefill_size, None
+    try:
+        yield
+    finally:
+        scheduler.chunked_prefill_size = chunk
