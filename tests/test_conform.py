@@ -216,5 +216,5 @@ def test_the_newest_release_conforms(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert release.adapted and release.moved == () and tuple(told) == release.rows
     states = {one.runner: one.state for one in release.rows}
     assert states == {"kv_move": State.GREEN, "decode": State.GREEN, "draft_v1": State.UNSUPPORTED}
-    assert "OneGraphMultiLayerEagleMultiStepDraftExtendCudaGraphRunner" in release.unnamed["graph runners"]
+    assert "RowBucketGraphRunner" in release.unnamed["graph runners"]
     assert replace(release, adapted=False).red == ()

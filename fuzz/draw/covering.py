@@ -73,10 +73,12 @@ def rows(runner: str, backend: str, name: str) -> tuple[Row, ...]:
     # Sorted, as sets have another order in each process.
     missing = dict.fromkeys(sorted(having))
     plain = tuple(pair for pair in missing if not having[pair][0].features)
+    # Those alone, so that an option which other runners have changes nothing here.
+    able = [feature for feature in FEATURES if any(feature in pair for pair in having)]
     used: Counter[str] = Counter()
     chosen: list[Row] = []
     for number in range(ROWS):
-        rare = [feature for feature in FEATURES if used[feature] * ONE_IN < number]
+        rare = [feature for feature in able if used[feature] * ONE_IN < number]
         features, count = (tuple(missing), CANDIDATES) if missing else (plain, 1)
         candidates = [_with_more(_one(having[_one(features, random)], random), rare, random) for _ in range(count)]
         row = max(candidates, key=lambda row: len(row.pairs & missing.keys()))

@@ -30,6 +30,8 @@ class BackendFacts:
     # there is one, which flashinfer's asserts that there is not.
     drafts_in_windows: bool = True
     starts_in_windows: bool = True
+    # Whether graphs make its draft-extend metadata themselves, so that one can hold several layers (Setup.one_graph).
+    extends_in_graph: bool = False
     # Whether it is driven with keys and values of eight bits (Setup.kv_dtype).
     quantises: bool = False
     # Whether setups with a logit cap, and with deterministic inference, are drawn: flashinfer's kernels are planned
@@ -79,6 +81,7 @@ BACKEND_FACTS = {
         without_dtypes=("float32",),
         indexes_queries=True,
         reads_pages=True,
+        extends_in_graph=True,
         drafts_in_windows=False,
         classes="FlashAttention",
         names_cuda=True,

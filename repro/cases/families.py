@@ -74,7 +74,6 @@ FAMILIES_NOT_DRIVEN: Mapping[str, str] = {
     "DeepSeek-V4": "no stand-in for its planning kernels",
     "Qwen3-Next, Qwen3.5 (GDN), Kimi-Linear (KDA), Nemotron-H (Mamba2)": "state beside the KV cache is not held",
     "gpt-oss": "attention sinks have no stand-in",
-    "multi-layer drafts in one graph": "no adapter drives `OneGraphMultiLayerEagleMultiStepDraftExtendCudaGraphRunner`",
     "DFLASH, DSPARK": "no adapter drives their workers",
 }
 

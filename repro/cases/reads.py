@@ -19,6 +19,8 @@ class Attending(Paged, Protocol):
     def backend(self) -> str: ...
     @property
     def window(self) -> int: ...
+    @property
+    def one_graph(self) -> bool: ...
 
 
 class Prefixed(Protocol):
@@ -151,6 +153,11 @@ def in_reach(setup: Attending, request: Prefixed) -> int:
 def one_call(setup: Attending) -> int:
     """A single attention call for all tokens of the batch."""
     return 1
+
+
+def call_per_graphs_layer(setup: Attending) -> int:
+    """One attention call for each layer that the first graph holds: for all of a draft's, or for the first."""
+    return setup.num_steps if setup.one_graph else 1
 
 
 def call_per_draft_step(setup: Attending) -> int:

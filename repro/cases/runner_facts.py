@@ -82,6 +82,8 @@ class RunnerFacts:
     # False where topk is 1; trees: True where it is more.
     branches: bool = True
     trees: bool = False
+    # Its draft model has several layers that draw one after the other (Setup.one_graph).
+    layered: bool = False
     # A request says how many drafts were accepted.
     accepts: bool = False
     # It is driven at the level of the scheduler: steps are groups of arrivals, requests prompts (Request.further).
@@ -265,14 +267,15 @@ RUNNER_FACTS = {
         overhangs=True,
         what="`MultiLayerEagleDraftExtendCudaGraphRunner` and its composite: a Llama target, one to six tiny MiMo-V2 "
         "MTP layers, each of which draws one token",
+        layered=True,
         backends=("triton", "fa3"),
         # 0.5.10.post1 has it for FlashAttention 3 alone.
         backend_since={"triton": "0.5.11"},
         accepts=True,
         branches=False,
         room=room.extend_room,
-        # Of the first layer: later ones have no metadata yet at the first launch.
-        reads=(_BEFORE_TREE, *_BEFORE_GROWN_TREES),
+        # Where each layer has a graph of its own, later ones have no metadata yet at the first launch.
+        reads=(replace(_BEFORE_TREE, calls=reads.call_per_graphs_layer), *_BEFORE_GROWN_TREES),
         row_buffers=_EXTEND,
     ),
     "verify_eager": _VERIFIED_EAGERLY,

@@ -48,6 +48,7 @@ class Setup:
     radix: bool = False
     chunk: int = 0
     family: str = ""
+    one_graph: bool = False
 
     @property
     def max_bs(self) -> int:

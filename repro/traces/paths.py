@@ -54,7 +54,7 @@ NOT_VERIFY = Sessions(words="all runners but verify_eager and its kin", hold=_of
 RANKED = Sessions(words="of one of two ranks", hold=lambda setup: setup.dp_attention)
 ADAPTIVE = Sessions(words="whose worker changes its number of draft steps", hold=lambda setup: bool(setup.adaptive))
 ON_GPU = Sessions(words="but those of CPUs", hold=lambda setup: not BACKEND_FACTS[setup.backend].on_cpu)
-ONE_GRAPH = Sessions(words="with one graph a call", hold=lambda setup: setup.runner != "multi_layer")
+ONE_GRAPH = Sessions(words="with one graph a call", hold=lambda setup: setup.runner != "multi_layer" or setup.one_graph)
 
 EMULATED, ON_SGLANG, EVERY = ("emulated",), ("emulated", "cuda"), ("emulated", "cuda", TOY)
 

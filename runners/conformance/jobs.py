@@ -16,7 +16,7 @@ _SLOTS, _BUCKETS = 4, (2,)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One line of a conformance table. algorithm: or the family, where the case names one."""
+    """One line of a conformance table. algorithm: or the family, or ONE_GRAPH, where the case names such."""
 
     runner: str
     backend: str
@@ -43,8 +43,22 @@ def jobs() -> tuple[Job, ...]:
     )
 
 
+ONE_GRAPH = "one graph of all layers"
+
+
 def family_jobs() -> tuple[Job, ...]:
-    """One job for every runner and backend that a family of models is driven with."""
+    """One job for every runner and backend that a family of models is driven with, and that drafts with all layers in
+    one graph."""
+    layered = [
+        Job(runner=runner, backend=backend, algorithm=ONE_GRAPH, case=_case(runner, backend, "EAGLE", one_graph=True))
+        for runner, facts in RUNNER_FACTS.items()
+        for backend in facts.backends
+        if facts.layered and BACKEND_FACTS[backend].extends_in_graph
+    ]
+    return (*_of_families(), *layered)
+
+
+def _of_families() -> tuple[Job, ...]:
     return tuple(
         Job(runner=runner, backend=backend, algorithm=name, case=_case(runner, backend, "EAGLE", name))
         for name, facts in FAMILY_FACTS.items()
@@ -53,7 +67,7 @@ def family_jobs() -> tuple[Job, ...]:
     )
 
 
-def _case(runner: str, backend: str, algorithm: str, family: str = "") -> Case:
+def _case(runner: str, backend: str, algorithm: str, family: str = "", *, one_graph: bool = False) -> Case:
     facts, kernels = RUNNER_FACTS[runner], BACKEND_FACTS[backend]
     num_steps = 3 if facts.speculative else 1
     # With branches only where all releases have them.
@@ -65,6 +79,7 @@ def _case(runner: str, backend: str, algorithm: str, family: str = "") -> Case:
         backend=backend,
         algorithm=algorithm,
         family=family,
+        one_graph=one_graph,
         topk=topk,
         num_steps=num_steps,
         num_draft_tokens=4 if topk > 1 else num_steps + 1,

@@ -44,4 +44,18 @@ ROWS: tuple[Option, ...] = (
         later=True,
         words="lengths on the device alone",
     ),
+    Option(
+        field="one_graph",
+        name="SGLANG_ENABLE_SINGLE_CG_DRAFT",
+        part=HARNESS,
+        meaning="one graph holds all layers of a draft, as of a server by default where the backend allows it",
+        if_set=(
+            Need(lambda s, r, b: r.layered, "the {s.runner} runner's draft has one layer"),
+            Need(lambda s, r, b: b.extends_in_graph, "{s.backend} makes a draft's metadata outside of graphs"),
+        ),
+        drawn=(True,),
+        later=True,
+        words="all layers of a draft in one graph",
+        state="one graph of all layers",
+    ),
 )

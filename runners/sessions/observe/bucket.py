@@ -25,6 +25,8 @@ def captured_for(runner: Any, graph: object) -> dict[str, int]:
     """The batches that a graph of this runner was captured for: `size` of them, by the key that the runner keeps it
     under, and as `greedy` 1 if for those of greedy requests alone, where the runner has graphs of their own for these.
     Nothing of a graph that is not found."""
+    if getattr(runner, "rotates_in_graph", False):
+        runner = runner.runners[0]  # a draft's first layer keeps the graphs of all
     graphs = getattr(runner, "graphs", None) or getattr(getattr(runner, "backend", None), "_graphs", {})
     key = next((key for key, each in graphs.items() if each is graph), None)
     size = getattr(key, "size", key)

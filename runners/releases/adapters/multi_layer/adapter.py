@@ -11,6 +11,7 @@ from sglang.srt.speculative.multi_layer_eagle_worker_v2 import MultiLayerEagleDr
 
 from repro.cases.case import Setup
 from runners.releases.adapters.draft_extend.adapter import batch_for
+from runners.releases.adapters.multi_layer import one_graph
 from runners.releases.adapters.multi_layer.family import ARGUMENTS, runners
 from runners.releases.live import Live, Rows
 from runners.releases.model import Folders
@@ -25,7 +26,8 @@ def build(setup: Setup, device: str, models: Folders) -> Live:
 
 
 def capture(live: Live) -> Any:
-    return MultiLayerEagleMultiStepDraftExtendCudaGraphRunner(live.draft)
+    kind = one_graph.kind(live) if live.setup.one_graph else MultiLayerEagleMultiStepDraftExtendCudaGraphRunner
+    return kind(live.draft)
 
 
 def batch_of(runner: Any, rows: Rows) -> Any:
