@@ -1,5 +1,5 @@
-"""Each launch of a graph inside rounds is right by the oracles that judge the same runner alone, on the worker's own
-batches: the launches of a runner are judged as the steps of one case of it."""
+"""The oracles of single runners judge every graph launch inside rounds, on the batches that the worker built: the
+launches of one runner are the steps of one case."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from repro.traces.paths import Recorded
 from repro.traces.trace import Array, End, RecordedArray, Termination, Trace
 
 ORACLE = "launches"
-NOTHING = "no graph launched"
+NOTHING, UNJUDGED = "no graph launched", "no oracle knows these launches"
 JUDGES: tuple[Judge, ...] = (
     bucket.judge,
     staged.judge,
@@ -44,12 +44,14 @@ class _Launches:
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-    """A failure is that of the oracle that says so, of the runner that was launched; what passed is told as well."""
+    """Failures carry the name of the oracle that found them and the runner that was launched. Oracles that passed for
+    every runner are listed as well."""
     runners = _by_runner(case.setup, Record(trace))
-    if not runners:
-        detail = f"Nothing was compared: {NOTHING}."
-        return (Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=NOTHING, detail=detail),)
     verdicts = [v for runner, launches in runners.items() for v in _judged(case, trace, runner, launches)]
+    if not verdicts:
+        where = UNJUDGED if runners else NOTHING
+        detail = f"Nothing was compared: {where}."
+        return (Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=where, detail=detail),)
     wrongs = tuple(verdict for verdict in verdicts if verdict.status is Status.FAIL)
     passed = {verdict.oracle for verdict in verdicts} - {verdict.oracle for verdict in wrongs}
     alone = (Verdict(oracle=ORACLE, status=Status.PASS),) if not wrongs else ()

@@ -265,6 +265,8 @@ def test_a_launch_is_judged_as_its_runners() -> None:
         failed = [v for v in launches.judge(case, launched(**changes)) if v.status is Status.FAIL]
         assert [(verdict.oracle, verdict.runner) for verdict in failed] == [(oracle, "draft")]
     assert only(launches.judge, SMALL, served()).status is Status.UNKNOWN
+    batches = replace(launched(), seen=tuple(array for array in launched().seen if "/input/" in array.name))
+    assert only(launches.judge, case, batches).where == launches.UNJUDGED
 
 
 @pytest.mark.parametrize(
