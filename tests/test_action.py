@@ -4,9 +4,7 @@ every command, and the step ends with the check's exit code."""
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,8 @@ import yaml
 from fuzz.__main__ import options_of as fuzz_options
 from repro.cases.release_list import ADAPTED
 from runners.commands.options import options_of as runners_options
+from tests.builders.guard_in_clone import commit, git
+from tests.builders.workflow import PLAYS, Job
 
 PROJECT = Path(__file__).resolve().parent.parent
 ACTION: dict[str, Any] = yaml.safe_load((PROJECT / "action.yml").read_text())
@@ -38,49 +38,34 @@ class Workspace:
         self.folder = folder
         self.log = folder / "log"
         self.action = folder / "action"
-        for path in ("bin", "temp", "sglang", "base", "action/.venv/bin", "action/requirements"):
+        self.base = folder / "workspace" / "base"
+        for path in ("bin", "workspace/sglang", "workspace/base", "action/.venv/bin", "action/requirements"):
             (folder / path).mkdir(parents=True)
         for path in ("bin/make", "bin/python", "action/.venv/bin/python"):
             (folder / path).write_text(STAND_IN.replace("RELEASES", " ".join(ADAPTED)))
             (folder / path).chmod(0o755)
         (self.action / "Makefile").write_text("")
-        (folder / "b.py").write_text("")
-        name = ("-c", "user.name=a", "-c", "user.email=a@b")
-        for words in (("init", "-q"), (*name, "commit", "-q", "--allow-empty", "-m", "base")):
-            subprocess.run(["git", *words], cwd=folder / "base", check=True)
+        (self.action / "action.yml").symlink_to(PROJECT / "action.yml")
+        (folder / "workspace" / "b.py").write_text("")
+        git(self.base, "init", "-q")
+        commit(self.base, "base")
 
     def run(self, inputs: dict[str, str], exit_code: int = 0) -> tuple[list[list[str]], dict[str, str], list[int]]:
-        """All words of each call, the outputs of the steps, and their exit codes; after a step that fails none."""
-        values = {name: row.get("default", "") for name, row in ACTION["inputs"].items()} | {"path": "sglang"} | inputs
-        outputs: dict[str, str] = {}
-        codes = []
+        """All words of each call, the outputs of the steps, the exit codes of scripts; none after one that fails."""
         self.log.write_text("")
-        for step in (step for step in ACTION["runs"]["steps"] if "run" in step):
-            known = {f"inputs.{name}": value for name, value in values.items()} | outputs
-            variables = {name: _filled(text, known) for name, text in step["env"].items()}
-            codes.append(self._step(step["run"], variables | {"EXIT": str(exit_code)}))
-            if codes[-1]:
-                break
-            outputs |= self._outputs(step["id"])
+        variables = {"LOG": str(self.log), "EXIT": str(exit_code)}
+        job = Job(
+            folder=self.folder,
+            github={},
+            ours=self.action,
+            plays=PLAYS,
+            path=[self.folder / "bin"],
+            variables=variables,
+        )
+        assert job.run([{"uses": "OWNER/eagleeye@COMMIT", "with": {"path": "sglang"} | inputs}]) is not bool(exit_code)
         calls = [call.splitlines() for call in self.log.read_text().split("END\n")[:-1]]
-        return calls, outputs | self._outputs("check"), codes
-
-    def _step(self, text: str, variables: dict[str, str]) -> int:
-        path = f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        places = {"GITHUB_ACTION_PATH": self.action, "RUNNER_TEMP": self.folder / "temp", "LOG": self.log}
-        files = {"GITHUB_OUTPUT": self.folder / "outputs"}
-        self.folder.joinpath("outputs").write_text("")
-        environment = {name: str(value) for name, value in (places | files).items()} | {"PATH": path} | variables
-        command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", text]
-        return subprocess.run(command, cwd=self.folder, env=environment, check=False).returncode
-
-    def _outputs(self, step: str) -> dict[str, str]:
-        pairs = (line.partition("=") for line in (self.folder / "outputs").read_text().splitlines())
-        return {f"steps.{step}.outputs.{name}": value for name, _, value in pairs}
-
-
-def _filled(text: str, known: dict[str, str]) -> str:
-    return re.sub(r"\$\{\{ ([\w.-]+) \}\}", lambda match: known[match[1]], text)
+        scripts = [step["id"] for step in ACTION["runs"]["steps"] if "run" in step]
+        return calls, job.action_outputs, [job.codes[name] for name in scripts if name in job.codes]
 
 
 def of(calls: Sequence[Sequence[str]], package: str) -> list[list[str]]:
@@ -112,10 +97,10 @@ def test_our_parsers_take_every_command(
     assert install.releases == [ADAPTED[-1], *filter(None, [release])]
     (words,) = of(calls, "fuzz")
     options = fuzz_options(words)
-    assert options.checked.sglang == str(workspace.folder / "sglang")
+    assert options.checked.sglang == str(workspace.folder / "workspace" / "sglang")
     assert {name: getattr(options, name) for name in expected} == expected
     if base := inputs.get("base"):
-        assert options.base.sglang == (base if release else str(workspace.folder / base))
+        assert options.base.sglang == (base if release else str(workspace.base))
     out = Path(outputs["steps.prepare.outputs.out"])
     assert out.is_dir() and options.out == out
     assert {options.summary.parent, options.junit.parent, options.sarif.parent} == {out}

@@ -120,6 +120,15 @@ def test_changed_lines_that_name_the_buffer_are_told(tmp_path: Path) -> None:
     assert line.location is None
 
 
+def test_where_no_line_is_known_it_is_the_change(tmp_path: Path) -> None:
+    base, here = tree(tmp_path / "base", "one\ntwo\n"), tree(tmp_path / "here", "one\n2\n")
+    finding = Finding(case=CASE, target=BRANCH, verdict=VERDICT, failed=1, tried=1)
+    changed = changed_lines(base, here)
+    line = wrote(finding, lambda case, trace: [VERDICT], lambda case: trace({}), None, None, changed)
+    assert line.location == Location(file="sglang/srt/a.py", line=2)
+    assert line.text.endswith("The change begins at sglang/srt/a.py:2.")
+
+
 def test_of_a_change_of_many_files_no_line_is_told(tmp_path: Path) -> None:
     base, here = tree(tmp_path / "base", "one\n"), tree(tmp_path / "here", "one\n")
     for number in range(FILES_MAX + 1):

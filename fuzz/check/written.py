@@ -38,7 +38,10 @@ def wrote(
         texts = [_line(source, base, _last(there(case), source) if there else None)]
     if first.cell:
         texts.append(naming(first.cell.buffer, changed))
-    return Written(text=" ".join(filter(None, texts)), location=_location(first, source, changed))
+    line = _location(first, source, changed)
+    if not line and (line := next((Location(file=line.file, line=line.here) for line in changed if line.here), None)):
+        texts.append(f"The change begins at {line.file}:{line.line}.")
+    return Written(text=" ".join(filter(None, texts)), location=line)
 
 
 def _location(first: FirstDivergence, source: Origin | None, changed: Sequence[Line]) -> Location | None:
