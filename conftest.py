@@ -68,6 +68,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--minutes", type=float, metavar="M", help="-m nightly: for each campaign (default: the profile's)"
     )
     parser.addoption(
+        "--max-minutes",
+        type=float,
+        metavar="M",
+        help="-m nightly: for the whole run; campaigns come first, each pair's as long as it leaves",
+    )
+    parser.addoption(
         "--install", action="store_true", help="-m nightly: fetch releases that a job wants, where there is an index"
     )
     parser.addoption("--seeds", default=str(SEEDS), metavar="DIR", help="-m nightly: the stored seeds")

@@ -211,12 +211,15 @@ class Runs:
         self.folder = folder
         (folder / "seeds").mkdir()
 
-    def __call__(self, *words: str, known: str = "", targets: str = "clean/toy,stale_padding/toy") -> tuple[int, str]:
+    def command(self, *words: str, known: str = "", targets: str = "clean/toy,stale_padding/toy") -> list[str]:
         (self.folder / "known.toml").write_text(known)
         command = [sys.executable, "-m", "pytest", "-m", "nightly", "--target", targets, "--minutes", "0.1"]
         command += ["-k", "not flashinfer"]
         command += [f"--ledger={self.folder / 'l.db'}", f"--known-issues={self.folder / 'known.toml'}"]
-        command += [f"--seeds={self.folder / 'seeds'}", f"--junitxml={self.folder / 'junit.xml'}", *words]
+        return [*command, f"--seeds={self.folder / 'seeds'}", f"--junitxml={self.folder / 'junit.xml'}", *words]
+
+    def __call__(self, *words: str, **named: str) -> tuple[int, str]:
+        command = self.command(*words, **named)
         environment = {**os.environ, "GITHUB_STEP_SUMMARY": str(self.folder / "summary.md")}
         environment |= {"EAGLEEYE_EXAMPLES": str(self.folder / "examples")}
         ran = subprocess.run(

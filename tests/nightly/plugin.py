@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from fuzz.draw.profiles import NIGHTLY, PROFILES, Profile
+from repro.cases.atomic_file import write_text
 from repro.cases.case import Target
 from repro.cases.places import log, markdown
 from repro.commands.interrupts import interruptible
@@ -36,6 +37,8 @@ from repro.traces.exit_codes import ExitCode
 from repro.upstream.fixes import FIXES
 from runners.targets.environments import lacks, release_under
 from runners.targets.usable import fetch
+from tests.nightly.junit import Row, unfinished
+from tests.nightly.plan import MINUTES_MIN, Plan, costs, is_campaign, plan
 
 NAME = "eagleeye-nightly"
 FOLDER = "nightly"
@@ -44,6 +47,8 @@ STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 FINDINGS_MAX = 40
 # Seconds that workers of xdist have to end after an interrupt, so that the summary has what they came to.
 STOP_S = 6.0
+# Said by the JUnit XML until the run has ended.
+RUNNING = "killed, or still running: not every job has ended"
 
 
 def asked(config: pytest.Config) -> bool:
@@ -66,6 +71,9 @@ class Nightly:
         self.red: list[str] = []
         self.known: list[str] = []
         self.skipped: list[str] = []
+        self.rows: list[Row] = []
+        self.plan: Plan | None = None
+        self.until: float | None = self.told.get("until") or (time.time() + 60 * self.limit if self.limit else None)
         try:
             self.known_issues = Path(config.getoption("--known-issues")).absolute()
             self.issues: tuple[Issue, ...] = load(self.known_issues)
@@ -113,9 +121,19 @@ class Nightly:
         return PROFILES[self.profile_name]
 
     @property
+    def limit(self) -> float | None:
+        """Minutes of the whole run."""
+        limit: float | None = self.config.getoption("--max-minutes")
+        return limit
+
+    @property
     def minutes(self) -> float:
-        given: float | None = self.config.getoption("--minutes")
-        return self.profile.minutes if given is None else given
+        """Minutes of each campaign: as the plan has it, and no more than are left."""
+        if self.plan:
+            left = (self.until - time.time()) / 60 if self.until else self.plan.minutes
+            return max(MINUTES_MIN, min(self.plan.minutes, left))
+        chosen: float | None = self.config.getoption("--minutes")
+        return self.profile.minutes if chosen is None else chosen
 
     @property
     def seed(self) -> int:
@@ -170,7 +188,8 @@ class Nightly:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        node.workerinput[NAME] = json.dumps({"run": self.run, "seed": self.seed, "findings": list(self.findings)})
+        start = {"run": self.run, "seed": self.seed, "findings": list(self.findings), "until": self.until}
+        node.workerinput[NAME] = json.dumps(start)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodeready(self, node: Any) -> None:
@@ -191,14 +210,52 @@ class Nightly:
     def pytest_unconfigure(self) -> None:
         if self.interrupted and not self.is_first:
             os._exit(ExitCode.ERROR)  # else it waits for xdist, which waits for it
+        if self.interrupted:
+            self._write_junit("interrupted: not every job has ended")  # pytest's own says nothing of it
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Drop the skipped test that pytest makes where there is nothing to run a test on (no findings yet, say)."""
         items[:] = [item for item in items if "NOTSET" not in item.name]
+        if self.limit:
+            items.sort(key=lambda item: not is_campaign(item.nodeid))
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        if not (self.is_first and self._side_by_side):  # else its workers collect
+            self._make_plan([item.nodeid for item in session.items])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
+        if not self.plan:
+            self._make_plan(ids)
+
+    @property
+    def _side_by_side(self) -> int:
+        """The workers of xdist; 0 without it."""
+        if not self.is_first:
+            return int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        return len(getattr(self.config.option, "tx", None) or ())
+
+    def _make_plan(self, ids: Sequence[str]) -> None:
+        self.plan = plan(ids, max(1, self._side_by_side), costs(self.before), self.minutes, self.limit)
+        if self.is_first:
+            self._write_junit(RUNNING)
+            for line in self.plan.lines():
+                self.config.pluginmanager.get_plugin("terminalreporter").write_line(log(line))
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if self.until and time.time() > self.until and "test_known_issue" not in item.nodeid:
+            pytest.skip(f"{item.name}: not begun, as {self.limit:g} minutes are over")
+
+    def _write_junit(self, why: str) -> None:
+        if (path := self.config.getoption("xmlpath", None)) and not self.listing:
+            write_text(Path(path), unfinished(self.rows, why))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if not self.is_first:
             return
+        if report.when == "call" or not report.passed:
+            self.rows.append(_row(report))
+            self._write_junit(RUNNING)
         if report.failed:
             texts = [str(value) for name, value in report.user_properties if name == Color.RED]
             self.red += texts or [_crash(report)]
@@ -246,6 +303,13 @@ class Nightly:
                 yield from (f"  {text}" for text in dict.fromkeys(texts))
         again = f"{Path(sys.executable).name} -m repro ledger show {self.path}"
         yield f"run {self.run} is {'RED' if self.red else 'GREEN'}; {again}"
+
+
+def _row(report: pytest.TestReport) -> Row:
+    failed = ("failure" if report.when == "call" else "error") if report.failed else ""
+    tag = failed or ("skipped" if report.skipped else "")
+    text = str(report.wasxfail) if hasattr(report, "wasxfail") else _reason(report) if tag else ""
+    return Row(name=report.nodeid, seconds=report.duration, tag=tag, text=text)
 
 
 def _crash(report: pytest.TestReport) -> str:
