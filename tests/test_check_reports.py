@@ -18,7 +18,7 @@ from fuzz.check.annotations import github_errors
 from fuzz.check.causes import Cause, Failing
 from fuzz.check.guard import Checked
 from fuzz.check.junit import junit
-from fuzz.check.location import Location, Names, location, repository
+from fuzz.check.location import Location, Names, location, names_of, repository
 from fuzz.check.plan import Plan, directed
 from fuzz.check.sarif import ROOT, sarif
 from fuzz.check.summary import comment, exit_code, lines, markdown
@@ -180,6 +180,17 @@ def test_commands_for_a_reader_elsewhere_name_no_file_of_this_machine() -> None:
     for text in (log, markdown(done), *github_errors(done)):
         assert command in text and "/gone/out" not in text
     assert "python -m repro run /gone/out/draft-staged.json" in "\n".join(lines(done))
+
+
+def test_repositories_have_names_elsewhere(tmp_path: Path) -> None:
+    for name in ("sglang", "sglang/base"):
+        (tmp_path / name / ".git").mkdir(parents=True)
+        (tmp_path / name / "python").mkdir()
+    here, base = (Target(str(tmp_path / name / "python"), "emulated") for name in ("sglang", "sglang/base"))
+    names = names_of(here, base, lambda target: Path(target.sglang))
+    assert names.target == "./sglang/python@emulated" and names.folder == "python"
+    assert names.elsewhere(f"{here} against {base}") == "./sglang/python@emulated against ./base/python@emulated"
+    assert names_of(Target("0.5.23", "emulated"), base, lambda target: Path(target.sglang)) == Names()
 
 
 @pytest.mark.parametrize(

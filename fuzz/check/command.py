@@ -15,7 +15,7 @@ from fuzz.check.changed_lines import changed_lines
 from fuzz.check.compare import with_base, with_known_issues
 from fuzz.check.guard import Check, Checked, Compare, Ways
 from fuzz.check.junit import junit
-from fuzz.check.location import Names, repository
+from fuzz.check.location import names_of
 from fuzz.check.plan import Plan, pairs, plan
 from fuzz.check.results import Results
 from fuzz.check.sarif import sarif
@@ -101,7 +101,7 @@ def command_check(options: argparse.Namespace, tools: Tools) -> ExitCode:
             plan=every.of(of_change.pairs) if of_change else every,
             against=str(base or known),
             changed=of_change.reasons if of_change else (),
-            names=_names(target, tools.source(target)),
+            names=names_of(target, base, tools.source),
         ),
         opened=lambda: tools.pool(target, log, False),
         comparing=comparing,
@@ -116,29 +116,20 @@ def command_check(options: argparse.Namespace, tools: Tools) -> ExitCode:
 
 
 def _report(done: Checked, options: argparse.Namespace) -> None:
+    elsewhere = done.names.elsewhere
     for line in lines(done, elsewhere=options.annotate):
-        say(line)
+        say(elsewhere(line) if options.annotate else line)
     if options.annotate:
         for line in github_errors(done):
-            print(line, flush=True)  # a command for the runner, of which only the texts in it are others'
+            print(elsewhere(line), flush=True)  # a command for the runner, of which only the texts in it are others'
     if options.markdown:
-        append_text(options.markdown, markdown(done))  # other steps write on that page as well
+        append_text(options.markdown, elsewhere(markdown(done)))  # other steps write on that page as well
     if options.summary:
-        write_text(options.summary, comment(done))
+        write_text(options.summary, elsewhere(comment(done)))
     if options.junit:
-        write_text(options.junit, junit(done, options.unknown))
+        write_text(options.junit, elsewhere(junit(done, options.unknown)))
     if options.sarif:
-        write_text(options.sarif, sarif(done, options.unknown))
-
-
-def _names(target: Target, source: Path) -> Names:
-    """The names for readers elsewhere of a target and what lies in it."""
-    if not target.is_checkout:
-        return Names()
-    root = repository(source)
-    folder = source.relative_to(root)
-    elsewhere = Target(f"./{root.name / folder}", target.engine)
-    return Names(folder="" if folder == Path() else str(folder), target=str(elsewhere))
+        write_text(options.sarif, elsewhere(sarif(done, options.unknown)))
 
 
 def _touched(named: Sequence[str], target: Target, base: Target, plan: Plan, tools: Tools, log: Path) -> Touched:
