@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from tests.builders.workflow import PLAYS, Job
+from tests.builders.workflow import PLAYS, Job, Play
 
 PROJECT = Path(__file__).resolve().parents[2]
 PAGE = PROJECT / "docs" / "check.md"
@@ -95,7 +95,7 @@ def guarded(
     ours = folder / "eagleeye"
     git(folder, "clone", "-q", str(PROJECT), str(ours))
     github = repository(release, folder / "repository", change)
-    plays = {**PLAYS, "actions/checkout": partial(checkout, release)}
+    plays: dict[str, Play] = {**PLAYS, "actions/checkout": partial(checkout, release)}
     job = Job(folder=folder, github=github, ours=ours, plays=plays, **fields)
     every = [step | {"with": {**step["with"], **inputs}} if step["uses"].startswith(OURS) else step for step in steps()]
     return job, job.run(every)

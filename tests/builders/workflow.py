@@ -106,7 +106,7 @@ class Job:
         done = subprocess.run(
             command,
             cwd=self.workspace,
-            env=environment | self.variables | variables,
+            env={**environment, **self.variables, **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

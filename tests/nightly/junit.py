@@ -27,7 +27,7 @@ def unfinished(rows: Iterable[Row], text: str) -> str:
     counts = {f"{tag}s" if tag != "skipped" else tag: sum(row.tag == tag for row in every) for tag in _TAGS}
     root = ElementTree.Element("testsuites")
     attributes = {name: str(count) for name, count in counts.items()}
-    suite = ElementTree.SubElement(root, "testsuite", name="nightly", tests=str(len(every)), **attributes)
+    suite = ElementTree.SubElement(root, "testsuite", {"name": "nightly", "tests": str(len(every)), **attributes})
     for row in every:
         case = ElementTree.SubElement(suite, "testcase", name=log_line(row.name), time=f"{row.seconds:.3f}")
         if row.tag:

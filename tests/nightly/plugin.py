@@ -239,8 +239,9 @@ class Nightly:
         self.plan = plan(ids, max(1, self._side_by_side), costs(self.before), self.minutes, self.limit)
         if self.is_first:
             self._write_junit(RUNNING)
+            terminal: Any = self.config.pluginmanager.get_plugin("terminalreporter")
             for line in self.plan.lines():
-                self.config.pluginmanager.get_plugin("terminalreporter").write_line(log(line))
+                terminal.write_line(log(line))
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         if self.until and time.time() > self.until and "test_known_issue" not in item.nodeid:
