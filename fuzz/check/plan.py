@@ -19,7 +19,7 @@ SESSION, CASE, COMPILED = 6, 1, 180
 BUDGET = 2000
 CASES_EACH = 3
 # Options in which setups of a pair differ in kind, and not in size alone.
-KINDS = ("algorithm", "topk", "page_size", *(option.field for option in OPTIONS if option.state))
+KINDS = ("algorithm", "topk", "page_size", *(option.field for option in OPTIONS if option.sets_apart))
 
 # A runner and its backend.
 Pair = tuple[str, str]

@@ -22,7 +22,7 @@ from repro.cases.case import (
     setup_problems,
 )
 from repro.cases.codec import digest
-from repro.cases.families import fitted
+from repro.cases.families import FAMILY_FACTS, families, fitted
 from repro.cases.options import OPTIONS
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.setup import SPARE_POSITIONS
@@ -78,8 +78,11 @@ def setups(runner: str, backend: str) -> list[Setup]:
         behind,
     ]
     chosen.insert(1, _alone(small))
+    for name in families(runner, backend):
+        other = _drafting(first, 1, 3, 4) if backend in FAMILY_FACTS[name].chains else first
+        chosen.append(fitted(replace(other, family=name)))
     # An option that nothing above has.
-    chosen += [replace(first, **o.smallest) for o in OPTIONS if o.state and not any(map(o.is_set, chosen))]
+    chosen += [replace(first, **o.smallest) for o in OPTIONS if o.sets_apart and not any(map(o.is_set, chosen))]
     return [setup for setup in dict.fromkeys(chosen) if not setup_problems(setup) and is_drawn(setup)]
 
 

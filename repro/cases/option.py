@@ -64,6 +64,12 @@ class Option(Key):
         return self.example or {self.field: self.drawn[0]}
 
     @property
+    def sets_apart(self) -> bool:
+        """True if setups with it are of another kind: it brings a state, or is a server's or a model's, came later and
+        has values that are drawn."""
+        return bool(self.state or (self.later and self.drawn and self.part != HARNESS))
+
+    @property
     def is_switch(self) -> bool:
         """True of an option that is on or off by itself: no value is drawn for it, and no other option goes with it."""
         return len(self.drawn) == 1 and not self.example
