@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from repro.commands.interrupts import end_with, while_imported
+from repro.commands.interrupts import ENDS_WITH_INPUT, end_with, while_imported
 
 if __name__ == "__main__":
     while_imported()  # first of all: the imports below take a second
-    if sys.argv[1:] == ["slot"]:
+    if sys.argv[1:] == ["slot"] or ENDS_WITH_INPUT in sys.argv:
         end_with(0)
 
 import argparse

@@ -14,7 +14,7 @@ from fuzz.stats import CampaignStats, Plan
 from fuzz.triage import CampaignTriage, Hooks, led_up
 from fuzz.waited import Waited
 from repro.cases.case import Case, Setup
-from repro.commands.interrupts import held, let_in
+from repro.commands.interrupts import Limit, held, let_in, limited
 from repro.traces.campaign import Campaign, Transition
 from repro.traces.finding import REFERENCE, Status, Verdict, by_oracle
 from repro.traces.run_with_past import RunWithPast
@@ -33,6 +33,8 @@ DRAWN_AHEAD = 3
 # More of a setup that has had so many cases: three sessions run them by then (runners/processes/pool.py), and as they
 # are judged in order, a long one would keep the other sessions waiting.
 MANY_CASES, DRAWN_AHEAD_OF_MANY = 32, 5
+# Seconds that triage may go on once the time is up; then it is left as an interrupt leaves it, with all that is stored.
+OVERTIME_S = 60.0
 # A campaign with a limit of time leaves a setup behind so many cases in a row that brought nothing new on it, no
 # transition and no state, once those that were announced have been run. On releases with known bugs eight made 58 % of
 # the cases of rounds of 32, and met 95 % of what failed on their setups (118 of 124, four pairs of release and runner);
@@ -46,15 +48,15 @@ def campaign(plan: Plan, source: CaseStream, hooks: Hooks, stats: CampaignStats 
     stats: empty ones, for callers that read them meanwhile.
 
     KeyboardInterrupt and OSError (a full disk, a vanished folder) end the campaign and become part of the result;
-    all findings until then are in it and on disk.
+    all findings until then are in it and on disk. So does a limit of time that is over by OVERTIME_S.
     """
-    stats = stats or CampaignStats(plan, hooks.clock)
+    stats, limit = stats or CampaignStats(plan, hooks.clock), Limit()
     try:
-        with let_in():
-            stopped = _Loop(source, hooks, stats).run()
+        with let_in(), limited() as limit:
+            stopped = _Loop(source, hooks, stats, limit).run()
         return stats.campaign(stopped)
     except KeyboardInterrupt:
-        return stats.campaign("interrupted")
+        return stats.campaign("time" if limit.rang else "interrupted")
     except OSError as error:
         return stats.campaign("error", f"{type(error).__name__}: {error}")
 
@@ -101,8 +103,8 @@ def _one_of_each(verdicts: Sequence[Verdict]) -> list[Verdict]:
 class _Loop:
     """A campaign that is running. Mutable."""
 
-    def __init__(self, source: CaseStream, hooks: Hooks, stats: CampaignStats) -> None:
-        self.source = source
+    def __init__(self, source: CaseStream, hooks: Hooks, stats: CampaignStats, limit: Limit) -> None:
+        self.source, self.limit = source, limit
         self.hooks = hooks
         self.stats = stats
         self.upcoming: deque[Case] = deque()  # the next cases, which were drawn while another was in flight
@@ -236,11 +238,17 @@ class _Loop:
             verdicts = self.hooks.judge(case, trace)
         status = self.hooks.overall(verdicts)
         if not self.stats.cases:
-            self.started = self.stats.seconds
+            self._begin()
         with held():  # no interrupt leaves a case counted that the ledger lacks
             met = self.stats.add(case, trace, verdicts, status)
             self.hooks.note(case, trace, verdicts, status)
         return trace, verdicts, met
+
+    def _begin(self) -> None:
+        """The first case has ended: time counts from now on."""
+        self.started = self.stats.seconds
+        if self.stats.plan.seconds is not None:
+            self.limit.after(self.stats.plan.seconds + OVERTIME_S)
 
     def _unexplained(self, case: Case, failures: Sequence[Verdict]) -> Sequence[Verdict]:
         """The failures that known issues leave. The case counts once, for the first of its issues."""

@@ -6,11 +6,11 @@ A night of eight hours must end with as much as its first minutes had; python -m
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from repro.commands.last_resort import descendants
 from repro.traces.campaign import Progress
 
 PROC = Path("/proc")
@@ -76,27 +76,6 @@ def footprint(pid: int, folder: Path, progress: Progress) -> Footprint:
         processes=1 + len(family),
         disk=sum(_size(path) for path in folder.rglob("*")) / MIB,
     )
-
-
-def descendants(pid: int) -> list[int]:
-    """All processes that this one, or one of them, has started and that are still there."""
-    children: defaultdict[int, list[int]] = defaultdict(list)
-    for entry in PROC.iterdir():
-        if entry.name.isdecimal():
-            children[_parent(entry)].append(int(entry.name))
-    family = list(children[pid])
-    for child in family:
-        family += children[child]
-    return family
-
-
-def _parent(entry: Path) -> int:
-    """0 if it has ended meanwhile."""
-    try:
-        # The name, in parentheses, may hold anything; the state and the parent stand behind it.
-        return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
 
 
 def _resident(pid: int) -> float:

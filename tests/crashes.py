@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fuzz.footprint import descendants
+from repro.commands.last_resort import descendants
 from repro.ledger.read import read
 from repro.traces.campaign import Campaign, loads
 from tests.python_path import in_front

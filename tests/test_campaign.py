@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -222,6 +223,21 @@ def test_time_limit() -> None:
     """Behind the first case, which takes as long as imports do."""
     done = World(fails=lambda case: [], seconds_a_run=0.5).go(replace(PLAN, cases=None, seconds=3.0))
     assert (done.stopped, done.cases) == ("time", 7)
+
+
+def test_triage_that_goes_on_long_after_the_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(case: Case) -> Trace:
+        time.sleep(300)
+        raise AssertionError("it has not been left")
+
+    monkeypatch.setattr("fuzz.campaign.OVERTIME_S", 0.1)
+    world, start = World(), time.monotonic()
+    hooks = replace(world.hooks(), run_fresh=hang)
+    done = campaign(replace(PLAN, cases=None, seconds=0.1), CaseStream(drawn(PLAN)), hooks)
+    assert done.stopped == "time" and time.monotonic() - start < 200
+    (finding,) = done.findings
+    assert finding.seed and finding.case == world.kept[-1].case
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
 def test_cases_that_run_out() -> None:

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzz import __main__ as fuzz
+from fuzz.campaign import OVERTIME_S
 from fuzz.cluster.chunk import Chunk, Cutter, settling
 from fuzz.cluster.dispatcher import ALONE_S
 from fuzz.cluster.fan import connected, job_on
@@ -238,6 +239,24 @@ def test_time_ends_the_campaign_and_what_was_sent_still_counts() -> None:
     campaign, told = run(nodes, None, dataclasses.replace(PLAN, seconds=40), seconds=6)
     assert campaign.stopped == "time" and campaign.cases == len(told.rows) == len(set(told.rows)) > 20
     assert all(found.failed == 5 for found in campaign.findings)
+
+
+class Settling(SimulatedNodes):
+    """A finding is never settled."""
+
+    def wait(self, seconds: float) -> Sequence[Event[Chunk]]:
+        events = super().wait(seconds)
+        answers = [event for event in events if isinstance(event, Answer) and event.chunk.settle and not self.stopped]
+        for answer in answers:
+            self.at[answer.node].append(answer.chunk)
+        return [event for event in events if event not in answers]
+
+
+def test_a_finding_that_is_not_settled_in_time_is_left() -> None:
+    nodes = Settling(random.Random(3).randrange, 0)
+    campaign, _ = run(nodes, None, dataclasses.replace(PLAN, seconds=40), seconds=6)
+    assert campaign.stopped == "time" and nodes.stopped and campaign.findings
+    assert campaign.seconds < 40 + OVERTIME_S + ALONE_S
 
 
 class Starting(SimulatedNodes):

@@ -23,10 +23,10 @@ from fuzz.cluster.agent import Agent
 from fuzz.cluster.chunk import Chunk, settling
 from fuzz.cluster.slot import code_version
 from fuzz.draw.rounds import rounds
-from fuzz.footprint import descendants
 from fuzz.stats import Plan
 from repro.cases.case import Target
 from repro.cases.codec import Seed, dumps
+from repro.commands.last_resort import descendants
 from repro.ledger.read import read
 from repro.traces.campaign import Campaign, loads
 from tests.builders.waiting import comes

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.footprint import FIRST_S, Footprint, Watch, descendants, footprint, grown, table
+from fuzz.footprint import FIRST_S, Footprint, Watch, footprint, grown, table
 from repro.cases.case import Target
+from repro.commands.last_resort import descendants
 from repro.traces.campaign import Progress
 
 STEADY = Footprint(seconds=60, cases=100, memory=60, workers=400, files=11, processes=3, disk=1)

@@ -28,7 +28,7 @@ def test_an_interrupt_of_a_garbage_collectors_callback_is_not_lost(
     def work() -> int:
         gc.callbacks.append(gc_callback)
         gc.collect()
-        time.sleep(10)
+        time.sleep(60)
         return ExitCode.PASS
 
     before = {other: signal.getsignal(other) for other in (signal.SIGINT, signal.SIGTERM)}
@@ -38,7 +38,7 @@ def test_an_interrupt_of_a_garbage_collectors_callback_is_not_lost(
         assert ended(work) == ExitCode.ERROR
     finally:
         signal.signal(signal.SIGINT, before[signal.SIGINT])
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 50
     assert capsys.readouterr().err == "error: interrupted\n"
     assert {other: signal.getsignal(other) for other in before} == before
 
@@ -47,7 +47,7 @@ def assert_ends(work: Callable[[], int], capsys: pytest.CaptureFixture[str]) -> 
     """Long before it would by itself, and as what is interrupted."""
     start = time.monotonic()
     assert ended(work) == ExitCode.ERROR
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 50
     assert capsys.readouterr().err == "error: interrupted\n"
 
 
@@ -58,7 +58,7 @@ def test_an_interrupt_of_a_finalizer_is_not_lost(capsys: pytest.CaptureFixture[s
 
     def work() -> int:
         Gone()
-        time.sleep(10)
+        time.sleep(60)
         return ExitCode.PASS
 
     assert_ends(work, capsys)
@@ -73,7 +73,7 @@ def test_an_interrupt_of_a_weak_references_callback_is_not_lost(capsys: pytest.C
         reference = weakref.ref(thing, lambda dead: signal.raise_signal(signal.SIGTERM))
         del thing
         assert reference() is None
-        time.sleep(10)
+        time.sleep(60)
         return ExitCode.PASS
 
     assert_ends(work, capsys)
@@ -88,7 +88,7 @@ def test_what_a_script_started_in_the_background_ends_by_it(
 
     def work() -> int:
         signal.raise_signal(number)
-        time.sleep(10)
+        time.sleep(60)
         return ExitCode.PASS
 
     try:

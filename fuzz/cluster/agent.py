@@ -25,7 +25,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 # To say ready: imports, and nothing of sglang yet.
 START_S = 120.0
 # To end after an interrupt: the chunk under way is left, and its worker ends.
-STOP_S = 3.0
+STOP_S = 2.0
 LOG_END = 400  # bytes of a dead process's log to report
 
 

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
+from fuzz.campaign import OVERTIME_S
 from fuzz.cluster.board import Board
 from fuzz.cluster.chunk import Chunk, Cutter
 from fuzz.cluster.dispatcher import Dispatcher
@@ -76,6 +78,8 @@ class Drive:
                 return "first finding", ""
             if self._schedule.idle and (self._late or self._cutter.ended):
                 return ("time" if self._late else "cases"), ""
+            if self._overdue:
+                return "time", ""
             if trouble := self._dispatcher.trouble():
                 return "error", trouble
             self._hear(self._dispatcher.hear())
@@ -99,6 +103,12 @@ class Drive:
     @property
     def _late(self) -> bool:
         return self._left == 0.0
+
+    @property
+    def _overdue(self) -> bool:
+        """True if what settles findings has gone on for too long. It is then left as an interrupt leaves it."""
+        limit = math.inf if self._plan.seconds is None else self._plan.seconds + OVERTIME_S
+        return self._started is not None and self._seconds - self._started > limit
 
     def _fresh(self) -> Chunk | None:
         return None if self._late else self._cutter.next()

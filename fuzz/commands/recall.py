@@ -6,9 +6,9 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from repro.cases.case import Case, Target
 from repro.cases.own_place import own_folder
 from repro.commands import cli
 from repro.commands.cli import BadInput, Commands, count, say, whole
+from repro.commands.interrupts import ENDS_WITH_INPUT
 from repro.ledger.explain import Explained
 from repro.ledger.run import LedgerRun
 from repro.recall.diagnosis import guesses
@@ -65,6 +66,7 @@ def add_parser(commands: Commands) -> None:
     cli.add_json(parser, "the outcome of each bug")
     cli.add_markdown(parser, "figures and table")
     cli.add_out(parser, "findings and logs", "recall")
+    parser.add_argument(ENDS_WITH_INPUT, action="store_true", help=argparse.SUPPRESS)
     cli.add_timeout(parser)
 
 
@@ -79,10 +81,11 @@ def command(options: argparse.Namespace) -> ExitCode:
     options.out = options.out or own_folder(Path("out"), "recall")
     options.out.mkdir(parents=True, exist_ok=True)
     results: dict[str, Result] = {}
-    for result in _each(rows, options):
-        results[result.row] = result
-        say(str(result))
-        _write(options, rows, [results[row.id] for row in rows if row.id in results])
+    with closing(_each(rows, options)) as every:
+        for result in every:
+            results[result.row] = result
+            say(str(result))
+            _write(options, rows, [results[row.id] for row in rows if row.id in results])
     done = [results[row.id] for row in rows]
     for text in totals(done):
         say(text)
@@ -105,14 +108,20 @@ def _check(row: Row, target: Target) -> None:
         raise BadInput(f"{row.id} on {row.base}: {error.filename}: {error.strerror}") from error
 
 
-def _each(rows: Sequence[Row], options: argparse.Namespace) -> Iterator[Result]:
-    """The outcomes, each as soon as it is there."""
+def _each(rows: Sequence[Row], options: argparse.Namespace) -> Generator[Result, None, None]:
+    """The outcomes, each as soon as it is there. KeyboardInterrupt ends all that are under way."""
     if options.jobs == 1:
         yield from (_tried(options, row) for row in rows)
         return
+    started: list[subprocess.Popen[bytes]] = []
     with ThreadPoolExecutor(options.jobs) as workers:
-        futures = [workers.submit(_in_process, options, row) for row in rows]
-        yield from (future.result() for future in as_completed(futures))
+        futures = [workers.submit(_in_process, options, row, started) for row in rows]
+        try:
+            yield from (future.result() for future in as_completed(futures))
+        finally:
+            workers.shutdown(wait=False, cancel_futures=True)
+            for process in started:
+                process.terminate()  # nothing, where it has ended
 
 
 def _write(options: argparse.Namespace, rows: Sequence[Row], results: Sequence[Result]) -> None:
@@ -125,8 +134,8 @@ def _write(options: argparse.Namespace, rows: Sequence[Row], results: Sequence[R
         write_text(path, texts[name])
 
 
-def _in_process(options: argparse.Namespace, row: Row) -> Result:
-    """The same command for this row alone."""
+def _in_process(options: argparse.Namespace, row: Row, started: list[subprocess.Popen[bytes]]) -> Result:
+    """The same command for this row alone, added to those that were started. It ends when this process does."""
     if not row.is_in_reach:
         return Result(row=row.id, state=OUT)
     place = options.out / row.id
@@ -134,11 +143,14 @@ def _in_process(options: argparse.Namespace, row: Row) -> Result:
     # The processes share the cores.
     standbys = room_for(options.engine) // options.jobs if options.standbys is None else options.standbys
     words = ["--row", row.id, "--out", str(place), "--json", str(place / "recall.json"), "--engine", options.engine]
-    words += ["--standbys", str(standbys)]
+    words += ["--standbys", str(standbys), ENDS_WITH_INPUT]
     words += ["--cases", str(options.cases), "--seed", str(options.seed), "--timeout", str(options.timeout)]
     (place / "recall.json").unlink(missing_ok=True)
     with (place / "recall.log").open("w") as log:
-        subprocess.run([sys.executable, "-m", "fuzz", "recall", *words], stdout=log, stderr=log, check=False)
+        command = [sys.executable, "-m", "fuzz", "recall", *words]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log) as process:
+            started.append(process)
+            process.wait()
     try:
         (form,) = json.loads((place / "recall.json").read_text())["rows"]
         return Result.from_json(form)
@@ -160,6 +172,8 @@ def _tried(options: argparse.Namespace, row: Row) -> Result:
     with _hooks(options, target, out) as hooks, Pool(control, timeout_s=options.timeout, log=log) as pool:
         beside = _Control(pool.run)
         done = _campaign(options, row, target, replace(hooks, explain=beside.explain))
+    if done.stopped == "interrupted":
+        raise KeyboardInterrupt
     result = Result(row=row.id, state=MISSED, cases=done.cases, control=tuple(sorted(beside.seen)))
     findings = [finding for finding in done.findings if finding.failed]
     if findings:
@@ -184,7 +198,7 @@ def _campaign(options: argparse.Namespace, row: Row, target: Target, hooks: Hook
 
 def _why_not(done: Campaign) -> str:
     """Why a campaign says nothing of a bug; empty if it does."""
-    if done.stopped in ("interrupted", "error", "cannot run") or not done.judged:
+    if done.stopped in ("error", "cannot run") or not done.judged:
         return f"{done.stopped}: {done.judged} of {done.cases} cases judged"
     return ""
 

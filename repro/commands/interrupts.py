@@ -16,6 +16,11 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+from repro.commands.last_resort import INTERRUPTS, limit_ending
+
+# The last word of a command that another one starts, and that ends when its standard input does.
+ENDS_WITH_INPUT = "--ends-with-input"
+
 
 class _Waiting:
     """The waiting interrupts of this process. depth: blocks entered in which interrupts wait. came: True once one has
@@ -26,10 +31,12 @@ class _Waiting:
 
 
 def while_imported() -> None:
-    """Have a command end at once by a signal during its imports, when nothing has begun. interruptible() takes over."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    """Have a command end at once by a signal during its imports, when nothing has begun. interruptible() takes over.
+    From here on an interrupt ends it in time."""
+    for number in INTERRUPTS:
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end_at_once)
+    limit_ending()
 
 
 def end_with(channel: int) -> None:
@@ -121,6 +128,39 @@ def let_in() -> Iterator[None]:
         yield
     finally:
         _Waiting.depth = depth
+
+
+class Limit:
+    """A time after which an interrupt comes. Mutable. rang: True once it has."""
+
+    rang = False
+
+    def ring(self, number: int, frame: FrameType | None) -> None:
+        self.rang = True
+        interrupt(number, frame)
+
+    def after(self, seconds: float) -> None:
+        """Have it come so many seconds from now, in place of what was set before. Nothing in other threads than the
+        main one, where interrupts do not raise."""
+        if threading.current_thread() is threading.main_thread():
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+@contextlib.contextmanager
+def limited() -> Iterator[Limit]:
+    """A limit that can be set within it, and does not ring behind it."""
+    limit = Limit()
+    if threading.current_thread() is not threading.main_thread():
+        yield limit
+        return
+    ring = limit.ring
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        yield limit
+    finally:
+        if signal.getsignal(signal.SIGALRM) is ring:  # else an interrupt is to come again, as interruptible() has it
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
 
 
 def _raise_what_waits() -> None:

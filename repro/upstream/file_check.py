@@ -14,6 +14,7 @@ from pathlib import Path
 from repro.cases.case import Target
 from repro.cases.own_place import temporary_folder
 from repro.upstream.rig import Rig
+from repro.upstream.running import run as to_its_end
 
 _RAISED = re.compile(r"(\w+\.)*\w*(Error|Exception): ")
 _SAID_LINES = 4
@@ -90,15 +91,7 @@ def run(rig: Rig, command: Sequence[str], target: Target, folder: Path) -> tuple
     if (folder / HOST).exists():
         environment["PYTHONPATH"] = os.pathsep.join([str(folder), variables["PYTHONPATH"]])
     try:
-        done = subprocess.run(
-            [str(interpreter), *command],
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=rig.patience,
-            check=False,
-        )
+        code, printed = to_its_end([str(interpreter), *command], environment, rig.patience, folder)
     except subprocess.TimeoutExpired:
         return -1, f"silent for {rig.patience:.0f} s"
-    return done.returncode, done.stdout.decode(errors="replace")
+    return code, printed.decode(errors="replace")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from repro.cases.case import Target
 from repro.upstream.file_check import ending
 from repro.upstream.rig import Refused, Rig, Sighting
+from repro.upstream.running import run
 
 # git bisect run takes it so: this version cannot be judged.
 SKIPPED = 125
@@ -49,19 +50,12 @@ class Command:
         interpreter, variables = rig.alone(target)
         words = [str(interpreter) if word in ("python", "python3") else word for word in self.words]
         try:
-            done = subprocess.run(
-                words,
-                env=dict(variables),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=rig.patience,
-                check=False,
-            )
+            code, printed = run(words, variables, rig.patience)
         except subprocess.TimeoutExpired:
             return Sighting(bad=True)
         except OSError as error:
             raise Refused(f"--cmd {words[0]}: {error.strerror or error}") from error
-        if done.returncode == SKIPPED:
-            last = ending(done.stdout.decode(errors="replace")).splitlines()[-1:]
+        if code == SKIPPED:
+            last = ending(printed.decode(errors="replace")).splitlines()[-1:]
             return Sighting(bad=None, why=f"exit code {SKIPPED}: {''.join(last)}")
-        return Sighting(bad=done.returncode != 0)
+        return Sighting(bad=code != 0)

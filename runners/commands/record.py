@@ -12,11 +12,12 @@ from pathlib import Path
 
 from repro.cases.places import log
 from repro.commands.cli import BadInput, Commands, count, say
+from repro.commands.last_resort import descendants, end_all
 from repro.traces.exit_codes import ExitCode
 from runners.recorder import hooks, ring
 
 # Seconds that a server has to end once this command is to end.
-PATIENCE_S = 8.0
+PATIENCE_S = 6.0
 
 
 def add_parser(commands: Commands) -> None:
@@ -75,7 +76,7 @@ def _ran(words: Sequence[str], variables: Mapping[str, str]) -> int:
         try:
             return process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
-            process.kill()
+            end_all([process.pid, *descendants(process.pid)])
             return process.wait()
 
 

@@ -104,8 +104,11 @@ class Host:
         if worker := self._worker:
             worker.kill()
 
-    def drop(self, sessions: Iterable[Open]) -> None:
-        """End the worker and everything it started; these are the sessions that were open."""
+    def drop(self, sessions: Iterable[Open], *, at_once: bool = False) -> None:
+        """End the worker and everything it started; these are the sessions that were open. at_once: without waiting
+        until what they held is free."""
+        if at_once:
+            self.kill()
         for session in sessions:
             self.shut(session)
         if self._worker:

@@ -190,7 +190,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
             ended = intake.end(Termination.ERROR, str(trouble), self._log.since(mark))
             self._drop_worker()
         except BaseException:
-            self._drop_worker()  # Ctrl-C: the session is in an unknown state, and so is what it still says
+            self._drop_worker(at_once=True)  # Ctrl-C: the session is in an unknown state, and so is what it still says
             raise
         return intake.trace(ended)
 
@@ -395,6 +395,6 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         except WorkerTrouble:
             self._drop_worker()
 
-    def _drop_worker(self) -> None:
+    def _drop_worker(self, *, at_once: bool = False) -> None:
         pops = (self._kept.pop, self._standbys.pop, self._idle.pop)
-        self._host.drop([session for pop in pops for session in iter(pop, None)])
+        self._host.drop([session for pop in pops for session in iter(pop, None)], at_once=at_once)

@@ -15,6 +15,8 @@ from runners.processes.causes import exit_name
 
 # For what takes milliseconds: a fork, the end of a killed process. It is slow only on a machine about to fall over.
 PROMPT_S = 30.0
+# For a worker to end its sessions, whose memory the kernel may take seconds to free. They are killed by then.
+END_S = 4.0
 MESSAGE_MAX = 65536
 _ROOM = 4 << 20
 
@@ -108,10 +110,11 @@ class Worker:
         if self._sessions:
             # The worker sees the socket close and kills the sessions' groups, grandchildren included, before it exits.
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(PROMPT_S)
+                self._process.wait(END_S)
         if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            self.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it ends as soon as the kernel gets to it
+                self._process.wait(PROMPT_S)
         if self._process.returncode:
             # The worker was killed; its sessions die with it, but what those started does not.
             for session in self._sessions:
