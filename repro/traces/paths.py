@@ -94,190 +94,189 @@ class Recorded(StrEnum):
         arrays="req_pool_indices, seq_lens int64 [raw_bs]; NAME [raw_bs, ...], for draft out_cache_loc [raw_bs, topk * "
         "num_steps], positions, topk_p, topk_index [raw_bs, topk], hidden_states [raw_bs, hidden]; rewritten int64 "
         "[raw_bs, n]; busiest int64 []; at step -1 req_to_token [slots + 1, context], refilled int64 []",
-        meaning="The batch that the caller gives: what its runner's Family names, and what other models make of it "
-        "before the call (for verify the draft: parents, scores_index, tokens). Without out_cache_loc no KV may be "
-        "written. rewritten: the KV slots of earlier tokens that are written again. busiest: requests of the busiest "
-        "rank of the group, for verify_eager. req_to_token also in a step whose slots move. refilled: every slot's "
-        "contents are new in each step.")
+        meaning="The batch that the harness passes: the fields of the runner's Family, and the values that other "
+        "models compute before the call (for verify the draft: parents, scores_index, tokens). Without out_cache_loc "
+        "no KV may be written. rewritten: KV slots of earlier tokens that are written again. busiest: requests of "
+        "the group's busiest rank, for verify_eager. req_to_token also in a step in which slots move. refilled: the "
+        "contents of every slot change in each step.")
     MEMORY = PathRow("memory", When.ONCE_AND_STEPS, sessions=ALL, engines=EMULATED, oracle="memory",
         arrays="launches int64 []; WRONG int64 [2]; starts of WRONG uint8 [n]",
-        meaning="Kernels' use of memory since the last look; at step -1 while graphs were captured. launches: the "
-        "launches of kernels that were watched. WRONG, as `load outside kv_indices in stage1`: index and length, in "
-        "elements of the argument, of the first wrong place. starts of WRONG: the row start that it follows from, as "
-        "NAME COLUMN GOT WANT in UTF-8.")
+        meaning="Memory accesses of kernels since the last record; at step -1 those during capture. launches: "
+        "watched kernel launches. WRONG, such as `load outside kv_indices in stage1`: index and length, in elements "
+        "of the argument, of the first wrong access. starts of WRONG: the row start that caused it, as NAME COLUMN "
+        "GOT WANT in UTF-8.")
     NEUTRAL = PathRow("neutral", When.ONCE_AND_STEPS, engines=EVERY,
         arrays="NAME int64 or float []",
-        meaning="The value that a padded row of a buffer under launch must hold; at step -1 if it is the same in all "
+        meaning="The value that padded rows of a buffer must hold at launch; at step -1 if it is the same in all "
         "steps.")
     BUCKETS = PathRow("buckets", When.ONCE, sessions=GRAPHS & ON_GPU,
         arrays="`SIZE, N at once` int64 [buckets]",
-        meaning="The sizes of graphs that the release's server captures for a list that ends at SIZE, where N tokens "
-        "of each request are counted at once.")
+        meaning="The graph sizes that the release's server captures for a list that ends at SIZE, with N tokens "
+        "counted for each request.")
     EXTENTS_CAPTURED = PathRow("extents_captured", When.ONCE, oracle="extents",
         arrays="NAME int64 [n, 2]",
-        meaning="The lengths of a captured batch's tensors and lists, as attention meets them: the batch's size and "
-        "the field's entries. Fields of spec_info have that in front.")
+        meaning="The lengths of a captured batch's tensors and lists as attention gets them: the batch's size and "
+        "the field's entries. Fields of spec_info have that prefix.")
     UNMADE = PathRow("unmade", When.ONCE, sessions=NOT_MOVES, oracle="attributes",
         arrays="compared, CLASS.ATTRIBUTE int64 []",
-        meaning="The attributes that methods of sglang's objects read and nothing makes: 1 each. compared: they were "
-        "looked for.")
+        meaning="Attributes that methods of sglang's objects read and nothing sets: 1 each. compared: 1 if they were "
+        "searched for.")
     BACKENDS = PathRow("backends", When.ONCE,
         arrays="CLASS int64 []",
         meaning="The classes of the workers' attention backends: 1 each.")
     SWITCHES = PathRow("switches", When.ONCE, sessions=GRAPHS & ADAPTIVE,
         arrays="steps int64 [3, 5]",
-        meaning="Per switch of a worker that adapts: the number of draft steps that was asked for, and those that "
-        "worker and draft worker go by; then the draft tokens but one that they go by.")
+        meaning="One row for each switch of an adaptive worker: the requested number of draft steps, the number that "
+        "worker and draft worker use, and the number of draft tokens less one that each uses.")
     TOKENS_CAPTURED = PathRow("tokens_captured", When.ONCE,
         arrays="own, gathered int64 [n, 2]",
-        meaning="The tokens of a captured batch, and as many as parallel layers are told that this rank (own) and all "
-        "ranks (gathered) have.")
+        meaning="The tokens of a captured batch, and the tokens that parallel layers get for this rank (own) and for "
+        "all ranks (gathered).")
     RANKS_CAPTURED = PathRow("ranks_captured", When.ONCE, sessions=GRAPHS & RANKED,
-        where="captured batches say on the host how many tokens each rank has",
+        where="captured batches have a host list of the tokens of each rank",
         arrays="NAME int64 [n, 1 + ranks]",
-        meaning="The size of a captured batch, and what a list on the host says of each rank.")
+        meaning="The size of a captured batch, and the entries of a host list with one entry for each rank.")
     COUNTS_CAPTURED = PathRow("counts_captured", When.ONCE,
         where="captured batches count their tokens",
         arrays="NAME int64 [n, 2]",
-        meaning="The tokens of a captured batch, and as many as it counts, or has positions for in three dimensions.")
+        meaning="The tokens of a captured batch, and its own token count, or its number of three-dimensional "
+        "positions.")
     WIDTHS_CAPTURED = PathRow("widths_captured", When.ONCE,
         arrays="NAME int64 []",
         meaning="The bytes of one integer of a captured batch's tensor.")
     ROOM = PathRow("room", When.ONCE,
         arrays="NAME int64 [dimensions]",
-        meaning="The shapes of the runner's input buffers, also of those that its family does not name.")
+        meaning="The shapes of the runner's input buffers, including those that its family does not name.")
     ASKED = PathRow("asked", When.STEP,
-        where="the runner is asked ahead, or the server turns a request away",
+        where="the runner is asked in advance, or the server refuses a request",
         arrays="can_run, hidden int64 []",
-        meaning="can_run: 1 if the runner would replay a graph, 0 if not, where it is asked ahead: of a batch that no "
-        "graph holds, and where batches are not padded. If not, or if no graph holds it, only eager runs. hidden: 0 "
-        "where the batch does not ask for the hidden states that its step names, since the release's server turns "
-        "such a request away.")
+        meaning="can_run: 1 if the runner would replay a graph, else 0; asked for batches that no graph holds and "
+        "for batches without padding. If it is 0, or no graph holds the batch, only eager runs. hidden: 0 if the "
+        "release's server refuses the hidden states that the step names, so that the batch does not ask for them.")
     BEFORE = PathRow("before", When.STEP, sessions=NOT_VERIFY, engines=EVERY,
         arrays="NAME, the batch's; for kv_move kv_slots int64 [n], kv_rows [n, ...]",
-        meaning="The caller's batch just before the graph path: the fields that its Family names, as sglang has them "
-        "(batch_size, seq_lens_cpu and seq_lens_sum among them). For kv_move the contents of the KV slots that a move "
-        "may read.")
+        meaning="The caller's batch just before the graph path: the fields of its Family under sglang's names "
+        "(batch_size, seq_lens_cpu and seq_lens_sum among them). For kv_move the contents of the KV slots that a "
+        "move may read.")
     FIELD = PathRow("field", When.STEP, engines=EMULATED,
         where="the runner has input buffers that its family does not name",
         arrays="NAME, the batch's",
-        meaning="The batch's fields of the same names as such buffers.")
+        meaning="The batch's fields with the names of such buffers.")
     PLANNED = PathRow("planned", When.PLAN, engines=EVERY, numbered=True,
         where="the graph's attention is planned by its backend",
         arrays="batch_size, seq_lens_sum int64 []; seq_lens, seq_lens_cpu, req_pool_indices int [bs]; out_cache_loc, "
         "positions int64 [n]; counts of spec_info int [bs]",
-        meaning="The batch as attention's backend gets it, after padding and before it makes metadata of it: those "
-        "fields that the release hands over; buffers may come whole.")
+        meaning="The batch as the attention backend gets it, after padding and before metadata is built: the fields "
+        "that the release passes; buffers may be whole.")
     EXTENTS = PathRow("extents", When.PLAN, numbered=True,
         where="the graph's attention is planned by its backend",
         arrays="NAME int64 []",
         meaning="The lengths of that batch's tensors and lists.")
     GATHERED_ON_HOST = PathRow("gathered_on_host", When.STEP, sessions=GRAPHS & RANKED,
-        where="planned batches say on the host how many tokens each rank has",
+        where="planned batches have a host list of the tokens of each rank",
         arrays="NAME int64 [ranks]",
-        meaning="The tokens that the planned batch says on the host that each rank has.")
+        meaning="The tokens of each rank in the planned batch's host list.")
     LAUNCH = PathRow("launch", When.LAUNCH, engines=EVERY,
         arrays="bs, raw_bs int64 []; NAME [max_bs, ...]",
-        meaning="The runner's buffers at the moment the graph is launched, one row per request of the largest bucket, "
-        "under the names of input; the bucket used (bs) and the batch's size (raw_bs). For cpu_decode the arguments "
-        "of the compiled function, [bs, ...].")
+        meaning="The runner's buffers at launch, one row for each request of the largest bucket, under the names of "
+        "input; the bucket (bs) and the batch's size (raw_bs). For cpu_decode the arguments of the compiled "
+        "function, [bs, ...].")
     GATHERED = PathRow("gathered", When.LAUNCH, sessions=GRAPHS & RANKED,
-        where="the runner has buffers for it",
+        where="the runner has buffers for them",
         arrays="NAME int32 [ranks]",
-        meaning="The runner's buffers that say how many tokens each rank has.")
+        meaning="The runner's buffers with the tokens of each rank.")
     METADATA = PathRow("metadata", When.STEP, sessions=NOT_MOVES, engines=EVERY,
         where="attention keeps its metadata where it can be read",
         arrays="kv_indptr int [calls, n]; kv_indices int [calls, width]; qo_indptr int [calls, n]; mask_indptr int "
         "[n]; custom_mask bool or uint8; window_kv_indptr, window_kv_indices; page_rows int64 [n, 4]; for "
         "verify_eager at, tokens, requests int64 [n]",
-        meaning="Attention metadata at launch, a row for each attention call that repro/cases/reads.py has (for "
-        "draft: kv_indptr has num_steps rows, of which draft steps 0..num_steps-2 use one each). custom_mask: one "
-        "entry for each query and key, also where flashinfer packs them. Keys of the tree that is verified are in "
-        "kv_indices for flashinfer alone. window_*: the same of sliding layers, by the KV slots that the same tokens "
-        "have in the others, -1 for a slot that belongs to no token. page_rows: of each sequence that attention reads "
-        "its page table, its row there, its length and the room of its row, in tokens. Of an eager pass that no graph "
-        "stands beside the same of Triton's backend, without masks. For verify_eager when metadata is made, numbered "
-        "`at` in the common order of all that happens, and the tokens and requests of the batch by then.")
+        meaning="Attention metadata at launch, one row for each attention call of repro/cases/reads.py (for draft: "
+        "kv_indptr has num_steps rows, of which draft steps 0..num_steps-2 use one each). custom_mask: one entry for "
+        "each query and key, unpacked where flashinfer packs it. Only for flashinfer kv_indices includes the keys of "
+        "the verified tree. window_*: the same for sliding layers, by the KV slots that the same tokens have in the "
+        "other layers, -1 for a slot of no token. page_rows: for each sequence its page table, its row, its length, "
+        "and the room of the row in tokens. For an eager pass without a graph the metadata of Triton's backend, "
+        "without masks. For verify_eager the moments at which metadata is built, numbered `at` in the order of all "
+        "events, with the tokens and requests of the batch at that moment.")
     LAUNCHED = PathRow("launched", When.LAUNCHES, sessions=GRAPHS & ONE_GRAPH & ON_GPU,
         arrays="size, greedy int64 []",
-        meaning="The graph that is launched: the batch size that it was captured for, and 1 if it is for greedy "
-        "requests alone, where the runner has such graphs.")
+        meaning="The launched graph: the batch size that it was captured for, and 1 if it is for greedy requests "
+        "only, where the runner has such graphs.")
     STAGED = PathRow("staged", When.LAUNCH, engines=EMULATED,
         where="the runner has input buffers that its family does not name",
         arrays="NAME, as under field",
         meaning="The part of such a buffer that the batch fills, at launch.")
     LOGITS = PathRow("logits", When.STEP, sessions=GRAPHS & RANKED,
-        where="the runner gives logits",
+        where="the runner returns logits",
         arrays="`rows of a request` int64 []",
-        meaning="The rows of logits that a graph gives for each request.")
+        meaning="The rows of logits that a graph returns for each request.")
     GRAPH = PathRow("graph", When.STEP, engines=EVERY,
         arrays="NAME [raw_bs, ...], for draft: parents, scores_index, tokens; kv_slots int64 [n], kv_rows float [n, "
         "layers * 2 * heads * head_dim]",
-        meaning="The graph path's outputs, one row a request; kv_slots: KV slots whose contents changed, rising, and "
-        "kv_rows their new contents.")
+        meaning="The graph path's outputs, one row for each request; kv_slots: the KV slots whose contents changed, "
+        "rising; kv_rows: their new contents.")
     HISTORY = PathRow("history", When.LAST, sessions=GRAPHS & ON_GPU, engines=EMULATED, oracle="history",
         arrays="compared, launches int64 []; NAME int64 [n, 2], NAME.values float64 [n, 2]; kv int64 [n]",
-        meaning="The same call run in what another history left behind. compared: as many tensors; launches: as many "
-        "more launches there. NAME: places, by row of the request and column, at which a tensor differs and kernels "
-        "read it, and an output (`output NAME`) differs; their values in this history and in the other. kv: the KV "
-        "slots left with other bits.")
+        meaning="The same call, run from the state that another history left. compared: the compared tensors; "
+        "launches: additional launches there. NAME: places (row of the request, column) at which a tensor differs "
+        "and kernels read it, or at which an output (`output NAME`) differs; NAME.values: their values in this "
+        "history and in the other. kv: KV slots with different bits.")
     READS = PathRow("reads", When.STEP, sessions=GRAPHS & ON_GPU, engines=EMULATED, oracle="kv_reads",
-        where="it is the last step that has requests, or an eager pass that no graph stands beside",
+        where="it is the last step that has requests, or an eager pass without a graph",
         arrays="LAYER, LAYER.partly, LAYER.reserved int64 [n]",
-        meaning="The KV slots that kernels read whole, in part, and those of the reserved ones that they read at all; "
-        "of each tensor of the cache.")
+        meaning="For each tensor of the cache, the KV slots that kernels read completely, those that they read "
+        "partly, and the reserved slots that they read.")
     ATTRIBUTES = PathRow("attributes", When.LAST, sessions=GRAPHS & ON_GPU, engines=EMULATED, oracle="attributes",
         arrays="compared int64 []; NAME uint8 [n]",
-        meaning="The attributes of workers, runners and backends that the call changed, by the path that leads there: "
-        "`WAS -> IS` in UTF-8. compared: as many were looked at.")
+        meaning="Attributes of workers, runners and backends that the call changed, by their path: `WAS -> IS` in "
+        "UTF-8. compared: the attributes that were compared.")
     KEPT = PathRow("kept", When.LAST, oracle="kept_outputs",
         arrays="compared int64 []; STEP.NAME int64 [n]",
-        meaning="The rows of what an earlier call was given (`caller's NAME`) or gave that have changed since.")
+        meaning="Rows of an earlier call's inputs (`caller's NAME`) or outputs that have changed since.")
     GUARD = PathRow("guard", When.STEP, engines=EVERY,
         arrays="intact int64 []; NAME, NAME.want uint8 [n]",
-        meaning="intact: the bytes of guard bands that held their filling after the graph ran. For each buffer whose "
-        "bands do not: the bands (flat) and the filling.")
+        meaning="intact: bytes of guard bands that are unchanged after the graph ran. For each buffer with changed "
+        "bands: the bands (flat) and their filling.")
     AFTER_GRAPH = PathRow("after_graph", When.STEP, engines=EVERY,
         arrays="as before",
         meaning="The caller's batch after the graph path.")
     PLANNED_EAGER = PathRow("planned_eager", When.PLAN, numbered=True,
         arrays="as planned",
-        meaning="The batch as attention's backend gets it in the eager path.")
+        meaning="The batch as the attention backend gets it in the eager path.")
     WIDTHS = PathRow("widths", When.PLAN, numbered=True,
         arrays="NAME int64 []",
         meaning="The bytes of one integer of each tensor of that batch.")
     EAGER = PathRow("eager", When.STEP, sessions=NOT_MOVES, engines=EVERY,
         arrays="as graph; kv_same int64 []",
-        meaning="As graph, from the eager path on the same inputs with the KV cache restored in between. Where both "
-        "left the same bits in all KV slots but slot 0, in which padded rows write, kv_rows is recorded of neither, "
-        "and kv_same is 1. For verify_eager the verified logits and hidden states, and kv_slots.")
+        meaning="As graph, from the eager path on the same inputs, after the KV cache was restored. If both paths "
+        "leave the same bits in all KV slots but slot 0, which padded rows write, kv_rows is omitted for both and "
+        "kv_same is 1. For verify_eager the verified logits and hidden states, and kv_slots.")
     AFTER_EAGER = PathRow("after_eager", When.STEP, engines=EVERY,
         arrays="as before",
         meaning="The caller's batch after the eager path.")
     EAGER_AGAIN = PathRow("eager_again", When.STEP, engines=EVERY,
         where="graph and eager differ",
         arrays="as eager",
-        meaning="As eager, from an eager pass over the batch padded as the graph pads it, first raw_bs rows.")
+        meaning="As eager, for the batch padded as the graph pads it, first raw_bs rows.")
     EAGER_NUDGED_UP = PathRow("eager_nudged_up", When.STEP, engines=EVERY,
         where="graph and eager differ",
         arrays="as eager",
-        meaning="An eager pass with the hidden states, or where there are none the KV cache and the token embeddings, "
-        "moved up by rounding noise.")
+        meaning="An eager pass with the hidden states moved up by rounding noise; without hidden states, the KV "
+        "cache and the token embeddings.")
     EAGER_NUDGED_DOWN = PathRow("eager_nudged_down", When.STEP, engines=EVERY,
         where="graph and eager differ",
         arrays="as eager",
         meaning="The same, moved down.")
     REFERENCE = PathRow("reference", When.STEP, sessions=NOT_MOVES, engines=EVERY,
-        where="graph and eager lie apart, or the parent asks for it",
+        where="graph and eager differ, or the parent asks for it",
         arrays="NAME, NAME.bound as NAME of eager, float64; NAME.norm, NAME.spread float64 [raw_bs, tokens]; NAME.all "
         "float64 [1, 1]; kv_slots int64 [n]; kv_rows, kv_rows.bound, kv_graph, kv_eager float [n, ...]",
-        meaning="The third opinion: what the call should have given, in float64, with the integers that eager chose "
-        "wherever rounding can turn a choice over. Of eager alone where no graph ran. NAME.bound: how far a right "
-        "result may lie from it, infinite where it is not known (for integers 0 or infinite). For outputs that are no "
-        "integers also NAME.norm, the same of the root of the sum of squares of each token's values, NAME.spread, how "
-        "large that is expected to be, and NAME.all, the bound of all tokens' together, each over its spread. "
-        "kv_slots: the slots that the call should have written, kv_rows with its bounds; kv_graph, kv_eager: what the "
-        "two paths left there.")
+        meaning="The float64 reference: the right result of the call, with eager's integers wherever rounding can "
+        "change a choice. For eager only if no graph ran. NAME.bound: the largest distance of a right result, "
+        "infinite if unknown (for integers 0 or infinite). For floats also NAME.norm, the bound of the root of the "
+        "sum of squares of each token's values; NAME.spread, the expected size of that; NAME.all, the bound of all "
+        "tokens together, each divided by its spread. kv_slots: the slots that the call should write; kv_rows: their "
+        "contents with bounds; kv_graph, kv_eager: the contents that the two paths left.")
     REFERENCE_GRAPH = PathRow("reference_graph", When.STEP,
         where="the graph chose other integers than eager",
         arrays="as reference",
@@ -286,32 +285,31 @@ class Recorded(StrEnum):
         where="the release has the move",
         arrays="targets, sources int64 [n]; kv_slots, kv_rows as graph; outside int64 []; freed, left, lengths, "
         "draft_slots int64 [n]",
-        meaning="A move that the release has (repro/cases/kv_move_model.py says where its rows belong), as handed to "
-        "the KV cache, and the changes that it made. All moves start from the same memory. outside: 1 if a target or "
-        "source was no slot at all, so that no row was moved. freed, left, lengths, draft_slots: the lists that come "
-        "with the move.")
+        meaning="A move of the release (repro/cases/kv_move_model.py says where its rows belong) as passed to the KV "
+        "cache, and the changes that it made. All moves start from the same memory. outside: 1 if a target or source "
+        "is no slot, so that no row was moved. freed, left, lengths, draft_slots: lists that come with the move.")
     VERIFY_TAIL = PathRow("verify_tail", When.STEP, sessions=OF_MOVES,
         where="the release has the move",
         arrays="as verify",
-        meaning="As verify; places that nothing was accepted for follow: the targets have a tail.")
+        meaning="As verify, followed by places without accepted tokens: the targets have a tail.")
     ACCEPT = PathRow("accept", When.STEP, sessions=OF_MOVES,
         where="the release has the move",
         arrays="as verify",
-        meaning="As verify, of accepted rows.")
+        meaning="As verify, for accepted rows.")
     BRANCHES = PathRow("branches", When.STEP, sessions=OF_MOVES,
         where="the release has the move, and branches have pages of their own",
         arrays="as verify",
-        meaning="As verify, of each branch's copy of the prefix's last page.")
+        meaning="As verify, for each branch's copy of the prefix's last page.")
     PADDING = PathRow("padding", When.STEP, sessions=EAGER_VERIFY,
         arrays="at, tokens, requests int64 [n]",
-        meaning="Tokens and requests of the batch just after it was padded, and when.")
+        meaning="Tokens and requests of the batch right after padding, and the moment.")
     RANKS = PathRow("ranks", When.STEP, sessions=EAGER_VERIFY,
         arrays="NAME int64 [n]",
-        meaning="What the padded batch, and parallel layers, are told of all ranks.")
+        meaning="The numbers of all ranks that the padded batch and parallel layers get.")
     ATTENTION = PathRow("attention", When.STEP, sessions=EAGER_VERIFY,
         arrays="at, tokens, requests, planned_tokens, planned_requests int64 [n]",
-        meaning="Tokens and requests when attention runs; planned_*: as many as the metadata in use speaks of, -1 if "
-        "it does not say.")
+        meaning="Tokens and requests when attention runs; planned_*: those of the metadata in use, -1 if it does not "
+        "have them.")
     SERVED = PathRow("served", When.STEP, sessions=OF_ROUNDS,
         arrays="tokens, best int64 [raw_bs, n]; behind, off float64 [raw_bs, n]; noise float64, ended int64, aborted "
         "bool [raw_bs]",
