@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from fuzz.draw.aim import Aim, aim_of_values, plain, smallest, why_not
+from fuzz.draw.aim import Aim, aim_of_values, plain, smallest, why_not, with_text
 from fuzz.draw.near import based
 from repro.cases.case import Setup, problems
+from repro.cases.option import Option
 from repro.cases.options import BATCH_MAX, OPTION
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
 from repro.cases.server_args import MAX_BS, BadOption, option_named, value_of, whole
@@ -63,18 +64,20 @@ def asked(sets: Iterable[str], having: Iterable[str], without: Iterable[str], li
             new = value_of(option, name, value if equals else "true")
         if values.setdefault(option.field, new) != new:
             raise BadOption(f"--set {text}: it is set to {values[option.field]}, too")
-    with _at("--with"):
-        on = [option_named(name).field for name in having]
-    for name in without:
-        with _at("--without"):
-            option = option_named(name)
-        if option.field in on or values.setdefault(option.field, _off(option.field)) != _off(option.field):
-            raise BadOption(f"--without {name}: it is asked for, too")
+    on: list[str] = []
+    for word, names in (("--with", having), ("--without", without)):
+        for name in names:
+            with _at(word):
+                option = option_named(name)
+            if _is_away(option, name, word):
+                on.append(option.field)
+            elif option.field in on or values.setdefault(option.field, _off(option.field)) != _off(option.field):
+                raise BadOption(f"{word} {name}: it is asked for, too")
     for option in (OPTION[name] for name in on):
         if not [value for value in option.drawn if value != option.default]:
-            raise BadOption(f"--with {option.name}: it has no value that is drawn; use --set {option.name}=VALUE")
+            raise BadOption(f"{with_text(option)}: it has no value that is drawn; use --set {option.name}=VALUE")
         if option.field in values and values[option.field] == option.default:
-            raise BadOption(f"--with {option.name}: it is set to {values[option.field]}, too")
+            raise BadOption(f"{with_text(option)}: it is set to {values[option.field]}, too")
     on = [name for name in on if name not in values]
     if like:
         # Buckets by another name are the same option.
@@ -94,6 +97,13 @@ def _at(place: str) -> Iterator[None]:
         yield
     except BadOption as error:
         raise BadOption(f"{place} {error}") from error
+
+
+def _is_away(option: Option, name: str, word: str) -> bool:
+    """True if the option is to have another value than its default. A flag is set or is not, whatever its default:
+    `--with disable_radix_cache` is sglang's flag, and `--with radix` the field of a seed."""
+    on = word == "--with"
+    return value_of(option, name, on) != option.default if isinstance(option.default, bool) else on
 
 
 def _off(name: str) -> Any:
@@ -146,7 +156,7 @@ def _pair_of_seed(aim: Aim, runner: str, backend: str) -> tuple[str, str]:
         raise BadOption(f"--near {aim.near}: {reasons[0].removeprefix('setup: ')}")
     for name in aim.having:
         if getattr(case.setup, name) == plain(name):
-            raise BadOption(f"--near {aim.near}: --with {OPTION[name].name}: no value of it fits the seed")
+            raise BadOption(f"--near {aim.near}: {with_text(OPTION[name])}: no value of it fits the seed")
     return pair
 
 

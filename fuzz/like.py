@@ -18,11 +18,10 @@ _SIZES = frozenset({"context_len", "slots", "capture_bs", "vocab_size", "hidden_
 # Options without which a campaign is not like the server.
 _CORE = frozenset({"algorithm", "topk", "num_steps", "num_draft_tokens", "page_size"})
 # Arguments that say which runner is driven.
-_MULTI_LAYER, _EAGER, _RANKS = "enable_multi_layer_eagle", "disable_cuda_graph", "attn_dp_size"
+_MULTI_LAYER, _EAGER, _RANKS, _REPLICAS = "enable_multi_layer_eagle", "disable_cuda_graph", "attn_dp_size", "dp_size"
 # Arguments that every setup has, or that another option covers.
 _MODEL = "a tiny Llama of made weights runs in its place"
 _IMPLIED = {
-    "dp_size": "the ranks of data-parallel attention are two",
     "tp_size": "a rank is driven alone",
     "model_path": _MODEL,
     "speculative_draft_model_path": _MODEL,
@@ -38,7 +37,7 @@ def like(
     that the campaign cannot do without is not driven."""
     values: dict[str, Any] = {}
     lines: list[str] = []
-    named = {full_name(argument.name, [*known, *_IMPLIED]): argument for argument in opened(arguments)}
+    named = {full_name(argument.name, [*known, *_IMPLIED, _REPLICAS]): argument for argument in opened(arguments)}
     others = 0
     for name, argument in named.items():
         option = NAMED.get(name)
@@ -48,6 +47,8 @@ def like(
             lines.append(_scaled(argument))
         elif name in _IMPLIED:
             lines.append(f"{argument}: {_IMPLIED[name]}")
+        elif name == _REPLICAS:
+            lines.append(_ranks(argument, named))
         elif name == _RANKS:
             values["dp_attention"] = str(argument.value) not in ("1", "None")
         elif name.removeprefix("no_") not in known and argument.is_flag:
@@ -55,6 +56,8 @@ def like(
         elif name not in (_MULTI_LAYER, _EAGER):
             others += not argument.is_flag
             lines.append(f"{argument}: not driven" if argument.is_flag else "")
+    if _REPLICAS in named and str(named[_REPLICAS].value) == "1":
+        values.pop("dp_attention", None)  # which sglang turns off
     lines.append(_adjusted(values))
     having = ("window",) if values.pop("window", 0) else ()
     request = Asked(values=values, having=having, runners=_runners(values, named))
@@ -63,6 +66,15 @@ def like(
     request, refused = _drivable(request, refuses)
     lines += [*refused, *([f"{others} other arguments: not driven"] if others else [])]
     return replace(request, lines=tuple(filter(None, lines)))
+
+
+def _ranks(argument: Argument, named: Mapping[str, Argument]) -> str:
+    """The meaning of dp_size: the ranks of data-parallel attention if that is on, else servers beside each other."""
+    attention = named.get("enable_dp_attention")
+    shared = attention is not None and str(attention.value).lower() == "true"
+    if str(argument.value) == "1":
+        return f"{argument}: one rank, without data-parallel attention" if shared else ""
+    return f"{argument}: " + ("the ranks of data-parallel attention are two" if shared else "one replica is driven")
 
 
 def _adjusted(values: dict[str, Any]) -> str:

@@ -66,6 +66,28 @@ def test_an_aim_is_the_same_after_a_way_through_text_and_changes_what_is_drawn()
     assert [digest(case) for case in cases] == [digest(case) for case in alone]
 
 
+@pytest.mark.parametrize(
+    ("having", "without", "values", "away"),
+    [
+        (["disable_radix_cache"], [], {"radix": False}, ()),
+        ([], ["disable_radix_cache"], {}, ("radix",)),
+        (["radix"], [], {}, ("radix",)),
+        ([], ["radix"], {"radix": False}, ()),
+        (["disable_cuda_graph_padding"], [], {}, ("padded",)),
+        ([], ["disable_cuda_graph_padding"], {"padded": True}, ()),
+        (["padded"], ["overlap"], {"padded": True, "overlap": False}, ()),
+        (["enable_dp_attention"], [], {}, ("dp_attention",)),
+    ],
+    ids=str,
+)
+def test_with_a_flag_it_is_set_and_without_it_is_not_also_where_the_field_is_its_opposite(
+    having: list[str], without: list[str], values: dict[str, bool], away: tuple[str, ...]
+) -> None:
+    request = asked([], having, without)
+    assert request.values == values and request.having == away
+    assert aim_of(str(request.aim)) == request.aim
+
+
 def test_what_an_aim_leaves_out_is_not_missed() -> None:
     chains = asked(["topk=1"], ["adaptive"], ["enable_dp_attention"]).aim
     every = possible("draft", "triton")
@@ -85,6 +107,7 @@ def test_what_an_aim_leaves_out_is_not_missed() -> None:
         (["cuda_graph_max_bs=1000"], [], [], "--set cuda_graph_max_bs=1000: outside"),
         ([], ["adaptive"], ["adaptive"], "--without adaptive: it is asked for, too"),
         ([], ["max_running_requests"], [], "it has no value that is drawn; use --set"),
+        ([], ["disable_radix_cache"], ["disable_radix_cache"], "--with radix: it is set to False, too"),
         (["dp_attention=false"], ["dp_attention"], [], "--with enable_dp_attention: it is set to False, too"),
         (["topk=2"], ["speculative_adaptive"], [], "changes in chains, with topk 1 (the draft runner over triton)"),
         (
@@ -161,6 +184,21 @@ def test_the_flags_of_a_server_become_an_aim_and_say_what_became_of_each() -> No
     )
     nearer = asked(["topk=2", "cuda_graph_max_bs=16"], [], [], request)
     assert "--set speculative_eagle_topk=2" in str(nearer.aim) and "cuda_graph_max_bs_decode=16" in str(nearer.aim)
+
+
+@pytest.mark.parametrize(
+    ("flags", "line", "ranked"),
+    [
+        ("--dp 1", "", False),
+        ("--dp 1 --enable-dp-attention", "--dp 1: one rank, without data-parallel attention", False),
+        ("--dp 4 --enable-dp-attention", "--dp 4: the ranks of data-parallel attention are two", True),
+        ("--dp-size 4", "--dp-size 4: one replica is driven", False),
+    ],
+)
+def test_dp_size_is_of_ranks_where_attention_is_data_parallel(flags: str, line: str, ranked: bool) -> None:
+    request = like(arguments(f"--page-size 4 {flags}"), KNOWN)
+    assert request.lines == tuple(filter(None, [line]))
+    assert bool(dict(request.aim.fixed).get("dp_attention")) is ranked
 
 
 def test_saved_arguments_and_logs_mean_what_the_flags_mean(tmp_path: Path) -> None:

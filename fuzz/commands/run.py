@@ -55,8 +55,10 @@ def add_parser(commands: Commands) -> None:
     )
     aim = parser.add_argument_group("aim", "what all setups have, by sglang's names (docs/commands.md)")
     aim.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="repeatable")
-    aim.add_argument("--with", action="append", default=[], dest="having", metavar="OPTION", help="at a drawn value")
-    aim.add_argument("--without", action="append", default=[], metavar="OPTION", help="at its default")
+    aim.add_argument(
+        "--with", action="append", default=[], dest="having", metavar="OPTION", help="on, or at a drawn value"
+    )
+    aim.add_argument("--without", action="append", default=[], metavar="OPTION", help="off, or at its default")
     aim.add_argument(
         "--like", metavar="FLAGS|FILE", help="a server's command line, its server_args as JSON, or a log with them"
     )

@@ -23,6 +23,7 @@ from fuzz.draw.swarm import Swarm
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup, setup_problems
 from repro.cases.families import facts_of
+from repro.cases.option import Option
 from repro.cases.options import CONTEXT_MAX, KV_DTYPE_ABOVE, OPTION, SLOTS_MAX
 from repro.cases.runner_facts import RUNNER_FACTS
 from repro.cases.server_args import ADAPTS, MAX_BS, text_of
@@ -57,7 +58,7 @@ class Aim:
         words = [f"--near {shlex.quote(self.near)}"] * bool(self.near)
         words += [f"--set {shlex.quote(text_of(OPTION[field], value))}" for field, value in self.fixed]
         words += [f"--set {MAX_BS[-1]}={self.max_bs}"] * bool(self.max_bs)
-        return " ".join([*words, *(f"--with {OPTION[field].name}" for field in self.having)])
+        return " ".join([*words, *(with_text(OPTION[field]) for field in self.having)])
 
     def fits(self, setup: Setup) -> bool:
         """True if the setup has what is asked for."""
@@ -80,6 +81,12 @@ class Aim:
 
 
 ANY = Aim()
+
+
+def with_text(option: Option) -> str:
+    """The words that ask for another value than the default. The flag of an option that is on by default and is named
+    by its opposite is away from it; of one that is off by default the field is."""
+    return f"--with {option.field if option.reversed and not option.default else option.name}"
 
 
 def plain(field: str) -> Any:
@@ -245,7 +252,7 @@ def why_not(runner: str, backend: str, aim: Aim) -> str:
         if smallest(runner, backend, aim.fixed, having, aim.max_bs) is None:
             field = having[-1]
             values = {**dict(aim.fixed), field: next(_values(field))}
-            return f"--with {OPTION[field].name}: {_reason(runner, backend, values, aim.max_bs)}"
+            return f"{with_text(OPTION[field])}: {_reason(runner, backend, values, aim.max_bs)}"
     return ""
 
 
