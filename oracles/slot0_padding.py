@@ -36,9 +36,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
             continue
         launched += 1
         neutrals = record.path(step, Recorded.NEUTRAL)
-        for name, buffer in record.buffers(step).items():
-            if bs <= raw_bs:
-                continue
+        for name, buffer in record.buffers(step).items() if bs > raw_bs else ():
             if name not in neutrals:
                 unjudged.add(name)
                 continue
@@ -55,16 +53,20 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
                     stale.add(name)
             compared += 1
             if cell:
-                detail = (
-                    f"Row {cell.row} of {name} is padding in step {step} ({raw_bs} requests in a bucket of {bs}) "
-                    f"and holds {cell.got} instead of {cell.want}."
-                )
-                wrongs.append(Wrong(where=name, detail=detail, cell=cell))
+                wrongs.append(_wrong(cell, raw_bs, bs))
     if unjudged and not wrongs:
         detail = f"The neutral value of {', '.join(sorted(unjudged))} was not recorded."
         return (Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=NO_NEUTRAL, detail=detail),)
     nothing = NO_PADDING if launched else NO_LAUNCH
     return passing(conclude_each(ORACLE, wrongs, compared, label="padded rows of", nothing=nothing), stale)
+
+
+def _wrong(cell: Cell, raw_bs: int, bs: int) -> Wrong:
+    detail = (
+        f"Row {cell.row} of {cell.buffer} is padding in step {cell.step} ({raw_bs} requests in a bucket of {bs}) "
+        f"and holds {cell.got} instead of {cell.want}."
+    )
+    return Wrong(where=cell.buffer, detail=detail, cell=cell)
 
 
 def _first_outside(step: int, buffer: str, got: Array, limits: tuple[float, float], *, first_row: int) -> Cell | None:

@@ -112,18 +112,16 @@ def headline(history: History, subjects: Sequence[Subject]) -> list[str]:
     if absent := not_here(subjects):
         proofs_were = "One proof of a fix was" if len(absent) == 1 else f"{len(absent)} proofs of fixes were"
         sentences.append(f"{proofs_were} {listed(list(dict.fromkeys(absent)))}.")
-    passing = [target for target in sorted(targets(history), key=target_order) if _passes(subjects, target)]
-    if passing:
+    if passing := [target for target in sorted(targets(history), key=target_order) if _passes(subjects, target)]:
         sentences.append(f"All measurements on {listed(passing)} pass.")
     errors = sorted({str(row.campaign.target) for row in history.campaigns if row.campaign.error}, key=target_order)
     if errors:
         sentences.append(f"A campaign stopped by an error: {listed(errors)}.")
-    trouble = Counter(row.target for row in history.checks if row.status == ERROR)
+    failures = Counter(row.target for row in history.checks if row.status == ERROR)
     for row in history.campaigns:
-        trouble[str(row.campaign.target)] += sum(row.campaign.errors.values())
-    where = [target for target in sorted(trouble, key=target_order) if trouble[target]]
-    if where:
-        runs = counted(trouble.total(), "run")
+        failures[str(row.campaign.target)] += sum(row.campaign.errors.values())
+    if where := [target for target in sorted(failures, key=target_order) if failures[target]]:
+        runs = counted(failures.total(), "run")
         sentences.append(f"The harness itself failed in {runs}, which show nothing, on {listed(where)}.")
     if any(FACT in run.facts for run in history.runs):
         sentences.append("Some rows of earlier runs cannot be assigned to a runner and backend: see the runs.")

@@ -104,21 +104,14 @@ def show_finding(console: Console, subject: Subject) -> None:
         _line(console, f"  {replay_command(subject.minimal.path, failing[-1])}")
 
 
+_COLUMNS = (
+    *("target", "runner", "cases", "judged", "replays", "time", "cases/s"),
+    *("transitions", "findings", "errors", "ended"),
+)
+
+
 def show_campaigns(console: Console, campaigns: Sequence[Campaign]) -> None:
     """A line for each campaign, and beneath it what kept cases from being judged."""
-    header = (
-        "target",
-        "runner",
-        "cases",
-        "judged",
-        "replays",
-        "time",
-        "cases/s",
-        "transitions",
-        "findings",
-        "errors",
-        "ended",
-    )
     shown = campaigns[-CAMPAIGNS_MAX:]
     rows = [
         (
@@ -139,7 +132,7 @@ def show_campaigns(console: Console, campaigns: Sequence[Campaign]) -> None:
     ]
     if len(shown) < len(campaigns):
         _line(console, f"the last {len(shown)} of {len(campaigns)} campaigns:")
-    _table(console, header, rows, numbers=range(2, 10))
+    _table(console, _COLUMNS, rows, numbers=range(2, 10))
     for campaign in shown:
         if campaign.error:
             _line(console, f"{campaign.target} stopped: {campaign.error}", "bold red")

@@ -12,6 +12,8 @@ from repro.traces.campaign import Campaign, CampaignFinding, Covered, Transition
 
 # Why campaigns stopped, by how much that means for the whole: one part's error is the campaign's.
 _STOPPED_ORDER = ("error", "interrupted", "first finding", "time", "cases", "cannot run")
+# Counts that are added.
+_SUMMED = ("workers", "cases", "judged", "replays", "setups", "skipped")
 
 
 def merged(parts: Sequence[Campaign]) -> Campaign:
@@ -33,12 +35,7 @@ def merged(parts: Sequence[Campaign]) -> Campaign:
         stopped=min(stopped, key=lambda reason: _STOPPED_ORDER.index(reason) if reason in _STOPPED_ORDER else 0),
         error="; ".join(dict.fromkeys(part.error for part in parts if part.error)),
         seconds=max(part.seconds for part in parts),
-        workers=sum(part.workers for part in parts),
-        cases=sum(part.cases for part in parts),
-        judged=sum(part.judged for part in parts),
-        replays=sum(part.replays for part in parts),
-        setups=sum(part.setups for part in parts),
-        skipped=sum(part.skipped for part in parts),
+        **{name: sum(getattr(part, name) for part in parts) for name in _SUMMED},
         verdicts=_verdicts(parts),
         endings=_added(part.endings for part in parts),
         unknown=reasons(part.unknown for part in parts),

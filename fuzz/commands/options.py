@@ -49,6 +49,11 @@ def campaign_options(*, draws_seed: bool = False) -> Parser:
         help="setups that a session process serves, one after the other (default: 200 on a GPU, else 1)",
     )
     parser.add_argument("--cases-per-setup", type=count, metavar="N", help="cases of a round (default: the profile's)")
+    _add_triage(parser)
+    return parser
+
+
+def _add_triage(parser: Parser) -> None:
     parser.add_argument(
         "--confirm", type=count, default=5, metavar="N", help="fresh runs to confirm a finding (default: %(default)s)"
     )
@@ -62,7 +67,6 @@ def campaign_options(*, draws_seed: bool = False) -> Parser:
         metavar="S",
         help="most seconds to shrink a case (default: %(default)g)",
     )
-    return parser
 
 
 def add_workers(parser: Parser) -> None:

@@ -23,7 +23,7 @@ from repro.cases.release_list import has_runner
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
 from repro.cases.server_args import BadOption, arguments
 from repro.commands import cli
-from repro.commands.cli import BadInput, Commands, count, positive
+from repro.commands.cli import BadInput, Commands, Parser, count, positive
 from repro.commands.settings import settings
 from repro.traces.exit_codes import ExitCode
 from runners.targets.server_arguments import argument_names
@@ -53,6 +53,20 @@ def add_parser(commands: Commands) -> None:
         metavar="S",
         help="with --cluster: seconds of work in a chunk, which is lost with its node (default: %(default)g)",
     )
+    _add_aim(parser)
+    parser.add_argument("--stop-at-first", action="store_true", help="end a campaign at its first confirmed finding")
+    parser.add_argument("--profile", choices=PROFILES, default=DEFAULT, help="how much to try (default: %(default)s)")
+    parser.add_argument(
+        "--examples",
+        metavar="PLACE",
+        help="replay and keep failing cases in this folder or redis://HOST (default: only nightly and soak do, in "
+        "EAGLEEYE_EXAMPLES or .hypothesis/examples)",
+    )
+    add_known_issues(parser)
+    add_workers(parser)
+
+
+def _add_aim(parser: Parser) -> None:
     aim = parser.add_argument_group("aim", "what all setups have, by sglang's names (docs/commands.md)")
     aim.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="repeatable")
     aim.add_argument(
@@ -69,16 +83,6 @@ def add_parser(commands: Commands) -> None:
         metavar="REV|FILE",
         help="what these files, or those that differ from this git revision, can reach",
     )
-    parser.add_argument("--stop-at-first", action="store_true", help="end a campaign at its first confirmed finding")
-    parser.add_argument("--profile", choices=PROFILES, default=DEFAULT, help="how much to try (default: %(default)s)")
-    parser.add_argument(
-        "--examples",
-        metavar="PLACE",
-        help="replay and keep failing cases in this folder or redis://HOST (default: only nightly and soak do, in "
-        "EAGLEEYE_EXAMPLES or .hypothesis/examples)",
-    )
-    add_known_issues(parser)
-    add_workers(parser)
 
 
 def part(text: str) -> tuple[int, int]:

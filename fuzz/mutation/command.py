@@ -72,20 +72,10 @@ def add_parser(commands: Commands) -> None:
         metavar="ID|FILE[:LINE]",
         help="only these mutants; the end of a file's name does; may be repeated",
     )
-    parser.add_argument(
-        "--cases",
-        type=count,
-        default=40,
-        metavar="N",
-        help="most cases of a runner for a mutant (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--limit",
-        type=positive,
-        default=180.0,
-        metavar="S",
-        help="seconds after which a mutant gets no further case (default: %(default)g)",
-    )
+    most = "most cases of a runner for a mutant (default: %(default)s)"
+    parser.add_argument("--cases", type=count, default=40, metavar="N", help=most)
+    limit = "seconds after which a mutant gets no further case (default: %(default)g)"
+    parser.add_argument("--limit", type=positive, default=180.0, metavar="S", help=limit)
     cli.add_timeout(parser, 30.0)
     parser.add_argument(
         "--workers", type=count, default=2, metavar="N", help="processes that share the mutants (default: %(default)s)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 
 from fuzz.draw.rounds import different
@@ -195,24 +196,7 @@ def written(setup: Setup) -> Iterator[Case]:
     batches that grow, shrink and take each other's slots;
     of two ranks one that is busier, and an idle one; batches of the shortest requests."""
     limit, full = seq_len_max(setup), setup.max_bs
-    page = setup.page_size
-
-    def step(count: int, length: Sequence[int], first: int = 0, turn: int = 0) -> Step:
-        slots = [1 + (first + row) % setup.slots for row in range(count)]
-        most = accepted_max(setup)
-        return Step(
-            requests=tuple(
-                Request(
-                    slot=slot,
-                    seq_len=min(limit, max(1, length[row % len(length)])),
-                    data=37 * (row + 1) + 101 * turn,
-                    accepted=(row + turn) % (most + 1) if most else 0,
-                    greedy=setup.rejection and (row + turn) % 3 == 1,
-                )
-                for row, slot in enumerate(slots)
-            )
-        )
-
+    page, step = setup.page_size, partial(_step, setup)
     small = max(1, full - 1)
     yield Case(setup=setup, steps=(step(full, [limit]), step(1, [2], 1, 1), step(small, [5, 9, page], 2, 2)))
     if setup.window:
@@ -236,6 +220,23 @@ def written(setup: Setup) -> Iterator[Case]:
         busier = replace(step(1, [limit], 1, 2), elsewhere=full)
         yield Case(setup=setup, steps=(step(full, [5, limit]), busier, Step(requests=(), elsewhere=small)))
     yield Case(setup=setup, steps=(step(small, [1]), step(full, [1, 2], 2, 1), step(1, [limit], 3, 2)))
+
+
+def _step(setup: Setup, count: int, length: Sequence[int], first: int = 0, turn: int = 0) -> Step:
+    """So many requests in slots from this one on; their lengths in turn, their contents by the turn's number."""
+    limit, most = seq_len_max(setup), accepted_max(setup)
+    return Step(
+        requests=tuple(
+            Request(
+                slot=1 + (first + row) % setup.slots,
+                seq_len=min(limit, max(1, length[row % len(length)])),
+                data=37 * (row + 1) + 101 * turn,
+                accepted=(row + turn) % (most + 1) if most else 0,
+                greedy=setup.rejection and (row + turn) % 3 == 1,
+            )
+            for row in range(count)
+        )
+    )
 
 
 def drawn(setup: Setup) -> Iterator[Case]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from repro.cases.backend_facts import BACKEND_FACTS
@@ -135,40 +136,45 @@ def problems(case: Case) -> list[str]:
         texts.append("no step has a request")
     if RUNNER_FACTS[setup.runner].host_lengths and not all(step.mirrored for step in case.steps):
         texts.append(f"the {setup.runner} runner's batches have lengths on the host")
-    limit = seq_len_max(setup)
-    most = accepted_max(setup)
-    layouts = LAYOUTS_MAX if RUNNER_FACTS[setup.runner].relocates else 0
+    seq_len, accepted = seq_len_max(setup), accepted_max(setup)
     for number, step in enumerate(case.steps):
-        place = f"step {number}"
-        if step.hidden not in (HIDDEN if RUNNER_FACTS[setup.runner].asks_hidden else ("",)):
-            texts.append(
-                f"{place}: capture_hidden_mode {step.hidden!r} is nothing that the {setup.runner} runner is asked for"
-            )
-        if not 0 <= step.layout <= layouts:
-            texts.append(f"{place}: layout {step.layout} is outside 0..{layouts}")
-        texts += (f"{place}: {text}" for text in _serving_problems(setup, step))
-        fewest = 0 if RUNNER_FACTS[setup.runner].idles or step.happens else 1
-        most_requests = requests_max(setup)
-        if not 0 <= step.elsewhere <= elsewhere_max(setup):
-            texts.append(f"{place}: {step.elsewhere} requests on another rank")
-        if not fewest <= len(step.requests) <= most_requests:
-            texts.append(f"{place}: {len(step.requests)} requests do not fit buckets {setup.capture_bs}")
-        used = [request.slot for request in step.requests]
-        if len(set(used)) != len(used):
-            texts.append(f"{place}: a slot is used twice in {used}")
+        texts += (f"step {number}: {text}" for text in _step_problems(setup, step))
         for row, request in enumerate(step.requests):
-            where = f"{place} request {row}"
-            if not 1 <= request.slot <= setup.slots:
-                texts.append(f"{where}: req_pool_idx {request.slot} is outside 1..{setup.slots}")
-            if not 1 <= request.seq_len <= limit:
-                texts.append(f"{where}: seq_len {request.seq_len} is outside 1..{limit}")
-            if not 0 <= request.data <= DATA_MAX:
-                texts.append(f"{where}: data {request.data} is outside 0..{DATA_MAX}")
-            if not 0 <= request.accepted <= most:
-                texts.append(f"{where}: num_correct_drafts {request.accepted} is outside 0..{most}")
-            if request.greedy and not setup.rejection:
-                texts.append(f"{where}: greedy means something only where drafts are drawn at random")
+            reasons = _request_problems(setup, request, seq_len, accepted)
+            texts += (f"step {number} request {row}: {text}" for text in reasons)
     return texts
+
+
+def _step_problems(setup: Setup, step: Step) -> Iterator[str]:
+    facts = RUNNER_FACTS[setup.runner]
+    layouts = LAYOUTS_MAX if facts.relocates else 0
+    if step.hidden not in (HIDDEN if facts.asks_hidden else ("",)):
+        yield f"capture_hidden_mode {step.hidden!r} is nothing that the {setup.runner} runner is asked for"
+    if not 0 <= step.layout <= layouts:
+        yield f"layout {step.layout} is outside 0..{layouts}"
+    yield from _serving_problems(setup, step)
+    if not 0 <= step.elsewhere <= elsewhere_max(setup):
+        yield f"{step.elsewhere} requests on another rank"
+    fewest = 0 if facts.idles or step.happens else 1
+    if not fewest <= len(step.requests) <= requests_max(setup):
+        yield f"{len(step.requests)} requests do not fit buckets {setup.capture_bs}"
+    used = [request.slot for request in step.requests]
+    if len(set(used)) != len(used):
+        yield f"a slot is used twice in {used}"
+
+
+def _request_problems(setup: Setup, request: Request, seq_len: int, accepted: int) -> Iterator[str]:
+    """seq_len, accepted: the most of each that the setup has room for."""
+    for name, value, least, most in (
+        ("req_pool_idx", request.slot, 1, setup.slots),
+        ("seq_len", request.seq_len, 1, seq_len),
+        ("data", request.data, 0, DATA_MAX),
+        ("num_correct_drafts", request.accepted, 0, accepted),
+    ):
+        if not least <= value <= most:
+            yield f"{name} {value} is outside {least}..{most}"
+    if request.greedy and not setup.rejection:
+        yield "greedy means something only where drafts are drawn at random"
 
 
 def _serving_problems(setup: Setup, step: Step) -> list[str]:

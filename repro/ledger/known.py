@@ -139,9 +139,15 @@ def _issue(part: str, value: object) -> Issue:
         mended_by=texts("mended_by") if "mended_by" in fields else (),
         setups=texts("setups") if "setups" in fields else (),
     )
-    for text_of in issue.setups:
+    _check(part, issue)
+    return issue
+
+
+def _check(part: str, issue: Issue) -> None:
+    """Refused if the issue names a condition, a patch, a probe or a target that there is not."""
+    for text in issue.setups:
         try:
-            condition(text_of)
+            condition(text)
         except BadCondition as error:
             raise json_parts.Refused(f"{part}.setups: {error}") from error
     for name in issue.mended_by:
@@ -155,7 +161,6 @@ def _issue(part: str, value: object) -> Issue:
     for target in issue.targets:
         # Refuses an invalid range, and an engine that is none.
         _holds(target, "0", ENGINES[0])
-    return issue
 
 
 def _holds(text: str, release: str, engine: str) -> bool:

@@ -140,15 +140,14 @@ def prove(
     release can be run; a proof uses the checkpoints that can.
     """
     rows = [with_what_is_there(row, newest, there) for row in rows]
-    proofs_on: dict[Target, list[Proof]] = {}
     targets: dict[tuple[Fix, Checkpoint], Target | str] = {}
-    for row in rows:
-        for checkpoint in checkpoints(row.fix, newest, there) if not row.reason else ():
-            if (row.fix, checkpoint) not in targets:
-                targets[row.fix, checkpoint] = _target(row, checkpoint, without)
-            target = targets[row.fix, checkpoint]
-            if isinstance(target, Target) and row.proof not in proofs_on.setdefault(target, []):
-                proofs_on[target].append(row.proof)
+    proofs_on: dict[Target, list[Proof]] = {}
+    for row, checkpoint in ((r, c) for r in rows if not r.reason for c in checkpoints(r.fix, newest, there)):
+        if (row.fix, checkpoint) not in targets:
+            targets[row.fix, checkpoint] = _target(row, checkpoint, without)
+        target = targets[row.fix, checkpoint]
+        if isinstance(target, Target) and row.proof not in proofs_on.setdefault(target, []):
+            proofs_on[target].append(row.proof)
     answers: dict[tuple[Target, Proof], Result] = {}
     done: list[ProofRow] = []
 
@@ -156,10 +155,10 @@ def prove(
         while len(done) < len(rows):
             row = rows[len(done)]
             visited = checkpoints(row.fix, newest, there)
-            stops = None if row.reason else _stops(row, visited, targets, answers, exact)
-            if stops is None and not row.reason:
+            stops = () if row.reason else _stops(row, visited, targets, answers, exact)
+            if stops is None:
                 return
-            done.append(replace(row, stops=stops or ()))
+            done.append(replace(row, stops=stops))
             on_row(done[-1])
 
     finish()

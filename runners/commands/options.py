@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repro.cases.release_list import ADAPTED, USES
-from repro.commands.cli import Parser, add_cluster, add_json, add_markdown
+from repro.commands.cli import Commands, Parser, add_cluster, add_json, add_markdown
 from runners.commands import record
 
 
@@ -32,27 +32,8 @@ def parser() -> Parser:
         "--cache", type=Path, help="where releases are stored (default: EAGLEEYE_CACHE, else ~/.cache/eagleeye)"
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
-    install = commands.add_parser("install", help="install releases of sglang into the cache")
-    install.add_argument("releases", nargs="+", metavar="RELEASE", help=f"adapted are {', '.join(ADAPTED)}")
-    commands.add_parser("list", help="the installed releases")
-    commands.add_parser("doctor", help="list what is installed, usable and missing, with the commands that help")
-    environment = commands.add_parser(
-        "environment", help="install releases for the cuda engine, each with its own torch"
-    )
-    environment.add_argument("releases", nargs="+", metavar="RELEASE")
-    bundle = commands.add_parser("bundle", help="pack releases for GPU hosts without a package index")
-    bundle.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
-    bundle.add_argument("releases", nargs="*", metavar="RELEASE", help="default: all adapted")
-    bundle.add_argument(
-        "--fa3",
-        action="store_true",
-        help="with FlashAttention 3's kernels, for H100 and H200, the dtypes and head dims that cases draw: 12 MB more",
-    )
-    unpack = commands.add_parser(
-        "unpack", help="unpack a bundle into the cache; the last line printed is a shell command"
-    )
-    unpack.add_argument("bundle", type=Path, metavar="BUNDLE")
-    unpack.add_argument("releases", nargs="*", metavar="RELEASE", help="only these, where not all were carried")
+    _add_installing(commands)
+    _add_bundles(commands)
     facts = commands.add_parser("facts", help="the table of runners, or the releases that are used for something")
     facts.add_argument("--releases", choices=sorted(USES), help="the releases with this use, in one line")
     conform = commands.add_parser(
@@ -75,3 +56,30 @@ def parser() -> Parser:
         # Also behind the command; if it is not there, the option in front of the command holds.
         command.add_argument("--cache", type=Path, default=argparse.SUPPRESS, help="where releases are stored")
     return top
+
+
+def _add_installing(commands: Commands) -> None:
+    install = commands.add_parser("install", help="install releases of sglang into the cache")
+    install.add_argument("releases", nargs="+", metavar="RELEASE", help=f"adapted are {', '.join(ADAPTED)}")
+    commands.add_parser("list", help="the installed releases")
+    commands.add_parser("doctor", help="list what is installed, usable and missing, with the commands that help")
+    environment = commands.add_parser(
+        "environment", help="install releases for the cuda engine, each with its own torch"
+    )
+    environment.add_argument("releases", nargs="+", metavar="RELEASE")
+
+
+def _add_bundles(commands: Commands) -> None:
+    bundle = commands.add_parser("bundle", help="pack releases for GPU hosts without a package index")
+    bundle.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
+    bundle.add_argument("releases", nargs="*", metavar="RELEASE", help="default: all adapted")
+    bundle.add_argument(
+        "--fa3",
+        action="store_true",
+        help="with FlashAttention 3's kernels, for H100 and H200, the dtypes and head dims that cases draw: 12 MB more",
+    )
+    unpack = commands.add_parser(
+        "unpack", help="unpack a bundle into the cache; the last line printed is a shell command"
+    )
+    unpack.add_argument("bundle", type=Path, metavar="BUNDLE")
+    unpack.add_argument("releases", nargs="*", metavar="RELEASE", help="only these, where not all were carried")

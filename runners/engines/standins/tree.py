@@ -31,9 +31,8 @@ def build_tree_kernel_efficient(
     """
     if tree_mask_mode not in (FULL_MASK, QLEN_ONLY):
         raise NotImplementedError(f"tree mask mode {tree_mask_mode} has no stand-in")
-    lengths = verified_seq_len.tolist()
     start = 0
-    for row, length in enumerate(lengths):
+    for row, length in enumerate(verified_seq_len.tolist()):
         selected = _row("selected_index", selected_index, row, draft_token_num - 1)
         parents = _parents(selected, _row("parent_list", parent_list, row, topk * (depth - 1) + 1), topk)
         before = length if tree_mask_mode == FULL_MASK else 0
@@ -49,12 +48,7 @@ def build_tree_kernel_efficient(
         tree_mask[start : start + size] = block[: max(0, len(tree_mask) - start)]
         start += size
         retrieve_index[row] = torch.arange(draft_token_num) + row * draft_token_num
-        for token in range(draft_token_num - 1, 0, -1):
-            parent = parents[token]
-            if parent < 0:
-                continue
-            retrieve_next_sibling[row, token] = retrieve_next_token[row, parent]
-            retrieve_next_token[row, parent] = token
+        _link(parents, retrieve_next_token[row], retrieve_next_sibling[row])
 
 
 def _row(name: str, table: torch.Tensor, row: int, width: int) -> list[int]:
@@ -89,3 +83,12 @@ def _ancestors(parents: list[int], token: int) -> list[int]:
         line.append(token)
         token = parents[token]
     return line
+
+
+def _link(parents: list[int], first_child: torch.Tensor, sibling: torch.Tensor) -> None:
+    """Link the children of each node of a request's tree, the first child first."""
+    for token in range(len(parents) - 1, 0, -1):
+        parent = parents[token]
+        if parent >= 0:
+            sibling[token] = first_child[parent]
+            first_child[parent] = token
