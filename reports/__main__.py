@@ -95,7 +95,7 @@ def parser() -> Parser:
     pages.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder of the site")
     text = commands.add_parser("issue", help="print a finding as an issue for sglang's maintainers, in Markdown")
     text.add_argument("finding", metavar="SEED.json|FINGERPRINT", help="a seed file, or a name in the ledger")
-    text.add_argument("--ledger", type=Path, metavar="DB", help="where it fails, as far as this ledger knows")
+    text.add_argument("--ledger", type=Path, metavar="DB", help="the ledger that says where it fails")
     text.add_argument("--seen-on", default="", metavar="T", help="RELEASE/ENGINE, if not that on which it was found")
     text.add_argument("--range", type=Path, metavar="OUT.json", help="what python -m repro bisect --json wrote")
     for name, meaning in (
@@ -111,9 +111,9 @@ def parser() -> Parser:
         meaning = f"write every table as a {kind} file into this folder"
         summary.add_argument(f"--{kind}", type=Path, metavar="DIR", help=meaning)
     for command in (page, pages, summary):
-        command.add_argument("--ledger", type=Path, metavar="DB", help="all that is in this ledger")
+        command.add_argument("--ledger", type=Path, metavar="DB", help="report everything in this ledger")
         command.add_argument(
-            "campaigns", type=Path, nargs="*", metavar="CAMPAIGN.json", help="what python -m fuzz run --json wrote"
+            "campaigns", type=Path, nargs="*", metavar="CAMPAIGN.json", help="records of python -m fuzz run --json"
         )
     return top
 

@@ -30,7 +30,7 @@ def add_parser(commands: Commands) -> None:
         "hunt", parents=[campaign_options()], help="find a bug on each target, compare the targets, write a report"
     )
     cli.add_minutes(parser, SECONDS, "the time for each target")
-    parser.add_argument("-v", "--verbose", action="store_true", help="all that is known of each campaign and finding")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print every detail of each campaign and finding")
     parser.set_defaults(workers=1)
     add_known_issues(parser)
 

@@ -41,9 +41,9 @@ def add_parser(commands: Commands) -> None:
     limit.add_argument(
         "--minutes", type=positive, metavar="M", help="the time of each campaign (default: the profile's)"
     )
-    limit.add_argument("--cases", type=count, metavar="N", help="the cases of each campaign, instead")
+    limit.add_argument("--cases", type=count, metavar="N", help="instead: the cases of each campaign")
     parser.add_argument(
-        "--shard", type=part, metavar="I/N", help="run only part I of N, which are disjoint and together the whole"
+        "--shard", type=part, metavar="I/N", help="run only part I of N; the parts are disjoint and together the whole"
     )
     cli.add_cluster(parser)
     parser.add_argument(
@@ -68,7 +68,7 @@ def add_parser(commands: Commands) -> None:
 
 def _add_aim(parser: Parser) -> None:
     aim = parser.add_argument_group("aim", "what all setups have, by sglang's names (docs/commands.md)")
-    aim.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="repeatable")
+    aim.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="may be repeated")
     aim.add_argument(
         "--with", action="append", default=[], dest="having", metavar="OPTION", help="on, or at a drawn value"
     )
@@ -76,12 +76,12 @@ def _add_aim(parser: Parser) -> None:
     aim.add_argument(
         "--like", metavar="FLAGS|FILE", help="a server's command line, its server_args as JSON, or a log with them"
     )
-    aim.add_argument("--near", type=Path, metavar="SEED.json", help="around a seed: few options changed, and its steps")
+    aim.add_argument("--near", type=Path, metavar="SEED.json", help="near a seed: some options and steps changed")
     aim.add_argument(
         "--touching",
         nargs="+",
         metavar="REV|FILE",
-        help="what these files, or those that differ from this git revision, can reach",
+        help="only setups that can reach these files, or those that differ from this git revision",
     )
 
 

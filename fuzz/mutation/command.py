@@ -70,7 +70,7 @@ def add_parser(commands: Commands) -> None:
         "--only",
         action="append",
         metavar="ID|FILE[:LINE]",
-        help="only these mutants; the end of a file's name does; may be repeated",
+        help="only these mutants; the end of a file's path is enough; may be repeated",
     )
     most = "most cases of a runner for a mutant (default: %(default)s)"
     parser.add_argument("--cases", type=count, default=40, metavar="N", help=most)
@@ -81,7 +81,7 @@ def add_parser(commands: Commands) -> None:
         "--workers", type=count, default=2, metavar="N", help="processes that share the mutants (default: %(default)s)"
     )
     parser.add_argument(
-        "--try-equivalent", action="store_true", help="also try mutants kept as equivalent: red if one is killed"
+        "--try-equivalent", action="store_true", help="also try mutants listed as equivalent: red if one is killed"
     )
     cli.add_json(parser, "the outcome of each mutant")
     cli.add_markdown(parser, "figures, tables and survivors")

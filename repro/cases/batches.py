@@ -27,8 +27,8 @@ class BadEvidence(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A request of a batch. length: its tokens in the KV cache. accepted: drafts that the verify before accepted; None:
-    unsaid. slot: its request slot; 0: unsaid."""
+    """A request of a batch. length: its tokens in the KV cache. accepted: drafts that the previous verify accepted,
+    None if unknown. slot: its request slot, 0 if unknown."""
 
     request: str
     length: int

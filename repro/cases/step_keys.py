@@ -76,7 +76,7 @@ REQUEST = (
         owner=Request,
         field="accepted",
         name="num_correct_drafts",
-        meaning="drafts that the verify before accepted, for runners that are told",
+        meaning="drafts that the previous verify accepted, where the runner takes their number",
         bounds=(0, DATA_MAX),
     ),
     Key(

@@ -28,7 +28,7 @@ from repro.upstream.script_runs import Command
 
 def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
-        "bisect", parents=[watched()], help="the release or commit that brought a failure, and that which removed it"
+        "bisect", parents=[watched()], help="find the release or commit that brought a failure, or removed it"
     )
     parser.add_argument("seed", type=seed_file, nargs="?", metavar="SEED.json")
     parser.add_argument(

@@ -45,9 +45,9 @@ def add_parser(commands: Commands) -> None:
         source.add_argument(
             "--like", metavar="FLAGS|FILE", help="the server's flags (default: its own in the evidence, if any)"
         )
-        source.add_argument("--runner", choices=_OF_BATCHES, help="default: the first one that such a server has")
+        source.add_argument("--runner", choices=_OF_BATCHES, help="the runner (default: such a server's first)")
         source.add_argument(
-            "--release", type=release, default=NEWEST, metavar="R", help="whose flags they are (default: %(default)s)"
+            "--release", type=release, default=NEWEST, metavar="R", help="the server's release (default: %(default)s)"
         )
         source.add_argument(
             "--longest",
@@ -56,7 +56,7 @@ def add_parser(commands: Commands) -> None:
             metavar="N",
             help=f"make longer prefixes some N tokens, at most {CONTEXT_MAX} (default: %(default)s)",
         )
-        source.add_argument("--out", type=Path, metavar="CASE.json", help="default: FILE.case.json")
+        source.add_argument("--out", type=Path, metavar="CASE.json", help="the file to write (default: FILE.case.json)")
     migrated = sources.add_parser("migrate", help="write cases again, in place, in this version's format")
     migrated.add_argument("files", type=Path, nargs="+", metavar="CASE.json")
 

@@ -172,7 +172,7 @@ def add_ledger(parser: Parser) -> None:
 
 
 def add_probes(parser: Parser) -> None:
-    meaning = "with sglang's own probes on (or EAGLEEYE_PROBES=1)"
+    meaning = "turn on sglang's own probes (or EAGLEEYE_PROBES=1)"
     parser.add_argument("--probes", action="store_true", help=meaning)
 
 
@@ -215,7 +215,7 @@ def add_cluster(parser: Parser) -> None:
         help="on the nodes of a Ray cluster: auto (the one that this host is in), HOST:PORT, or local:N (N nodes here)",
     )
     parser.add_argument(
-        "--slots", type=count, metavar="N", help="with --cluster: processes a node; default: one a GPU, or a core"
+        "--slots", type=count, metavar="N", help="with --cluster: processes a node (default: one a GPU, or a core)"
     )
 
 

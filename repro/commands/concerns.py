@@ -25,9 +25,9 @@ from runners.targets.server_arguments import argument_names
 
 def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
-        "concerns", parents=[ran()], help="the known bugs that a server with these flags can meet in a release"
+        "concerns", parents=[ran()], help="list the known bugs that a server with these flags can meet in a release"
     )
-    parser.add_argument("--like", required=True, metavar="FLAGS|FILE", help="a server's flags, as of `fuzz run`")
+    parser.add_argument("--like", required=True, metavar="FLAGS|FILE", help="a server's flags, as in `fuzz run`")
     parser.add_argument("--release", type=release, required=True, metavar="R", help="the release that it runs")
     parser.add_argument("--run", action="store_true", help="replay their seeds on R/emulated")
     cli.add_tries(parser, 1, "with --run: runs of each seed")

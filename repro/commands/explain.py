@@ -42,13 +42,13 @@ TRIES = {"cuda": 5}
 
 
 def add_parser(commands: Commands) -> None:
-    meaning = "the case with one switch changed at a time, and the cause"
+    meaning = "run the case with one switch changed at a time, and name the cause"
     parser = commands.add_parser("explain", parents=[watched()], help=meaning)
     parser.add_argument("seed", type=seed_file, metavar="SEED.json")
     cli.add_target(parser, f"{TARGET} (default: that on which the seed was found)", required=False)
     runs = "runs for each switch (default: 5 on cuda, else 1)"
     parser.add_argument("--tries", type=count, metavar="K", help=runs)
-    parser.add_argument("--without-first", action="store_true", help="without the first wrong write")
+    parser.add_argument("--without-first", action="store_true", help="leave out the first wrong write")
     cli.add_json(parser, "the runs of each switch")
     parser.set_defaults(fresh=False)
 

@@ -43,9 +43,9 @@ Observer = Callable[[Case], Observation]
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("fidelity", parents=[watched()], help="how far two targets agree on the same cases")
+    parser = commands.add_parser("fidelity", parents=[watched()], help="compare two targets on the same cases")
     parser.add_argument("seeds", nargs="*", type=seed_file, metavar="SEED.json")
-    parser.add_argument("--drawn", type=count, metavar="N", help="so many drawn cases instead of stored ones")
+    parser.add_argument("--drawn", type=count, metavar="N", help="compare on N drawn cases instead of stored ones")
     cli.add_seed_number(parser, 1, "with --drawn: ")
     parser.add_argument("--runner", choices=(*RUNNERS, ALL), help="with --drawn; default: draft, toy on toys")
     parser.add_argument(
@@ -63,7 +63,7 @@ def add_parser(commands: Commands) -> None:
         type=cli.target,
         required=True,
         metavar="T",
-        help="two; one with --record or --against",
+        help="two targets; one with --record or --against",
     )
     parser.add_argument(
         "--record",

@@ -20,7 +20,7 @@ from repro.upstream.rig import Rig
 
 
 def add_parser(commands: Commands) -> None:
-    meaning = "the first wrong value, and the line of sglang that it comes from"
+    meaning = "name the first wrong value, and the line of sglang that it comes from"
     parser = commands.add_parser("first", parents=[watched()], help=meaning)
     parser.add_argument("seed", type=seed_file, metavar="SEED.json")
     cli.add_target(parser)

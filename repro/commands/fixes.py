@@ -40,7 +40,7 @@ def add_parser(commands: Commands) -> None:
         "fixes", parents=[watched()], help="show what each known fix does, with and without it"
     )
     parser.add_argument(
-        "--fix", type=count, nargs="+", action="extend", metavar="PR", help="only these, by pull request number"
+        "--fix", type=count, nargs="+", action="extend", metavar="PR", help="only these fixes, by pull request number"
     )
     parser.add_argument("--runner", choices=RUNNERS, help="only what is shown on this runner")
     cli.add_engine(parser)
@@ -51,7 +51,7 @@ def add_parser(commands: Commands) -> None:
         type=positive,
         default=30.0,
         metavar="S",
-        help="with --fresh: of each search (default: %(default)g)",
+        help="with --fresh: the time of each search (default: %(default)g)",
     )
     cli.add_seed_number(parser, 1, "with --fresh: ")
     parser.add_argument(

@@ -19,7 +19,7 @@ from repro.traces.trace_file import BadTrace, Kept, load
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("judge", help="what today's oracles conclude from kept traces, without running")
+    parser = commands.add_parser("judge", help="judge kept traces by today's oracles, without running")
     parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE.npz")
     parser.add_argument("--json", action="store_true", help="print all verdicts as JSON")
 

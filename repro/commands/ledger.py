@@ -30,7 +30,7 @@ def add_parser(commands: Commands) -> None:
     )
     joining.add_argument("out", type=Path, metavar="OUT.db")
     joining.add_argument("sources", nargs="+", type=Path, metavar="A.db")
-    for verb, meaning in (("show", "its runs, and the state of every failure"), ("check", "whether it is sound")):
+    for verb, meaning in (("show", "print runs, and each failure's state"), ("check", "check that it is sound")):
         verbs.add_parser(verb, help=meaning).add_argument("ledger", type=Path, metavar="DB")
 
 

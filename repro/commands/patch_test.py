@@ -24,16 +24,16 @@ from repro.upstream.rig import Rig
 
 def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
-        "test", parents=[watched()], help="what a patch or a pull request does to seeds, as one table in Markdown"
+        "test", parents=[watched()], help="show what a patch or a pull request does to seeds, as a table in Markdown"
     )
     parser.add_argument("seeds", nargs="+", type=seed_file, metavar="SEED.json")
-    parser.add_argument("--patch", type=Path, metavar="FILE.diff", help="applied to the target, as git diff writes it")
+    parser.add_argument("--patch", type=Path, metavar="FILE.diff", help="a patch of the target, as git diff writes it")
     cli.add_target(parser, f"with --patch: {TARGET}", required=False)
     parser.add_argument("--pr-base", type=Path, metavar="PATH", help="import path of a checkout without the change")
     parser.add_argument("--pr-head", type=Path, metavar="PATH", help="import path of a checkout with it")
     cli.add_engine(parser, "with --pr-base and --pr-head: the engine that runs them")
     cli.add_tries(parser, 3, "runs of each seed on each side")
-    parser.add_argument("--no-guards", dest="guards", action="store_false", help="without all other stored seeds")
+    parser.add_argument("--no-guards", dest="guards", action="store_false", help="leave out all other stored seeds")
     cli.add_json(parser, "the runs of each seed")
     parser.set_defaults(fresh=False)
 

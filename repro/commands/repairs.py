@@ -18,9 +18,9 @@ from runners.targets.environments import NotUsable, sglang_path
 
 def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
-        "repairs", parents=[watched()], help="show that a bug's seed passes once the place that is named is changed"
+        "repairs", parents=[watched()], help="show that a bug's seed passes once the place of its cause is changed"
     )
-    parser.add_argument("names", nargs="*", metavar="SEED", help="only these, by the names of their seeds")
+    parser.add_argument("names", nargs="*", metavar="SEED", help="only these bugs, by the names of their seeds")
     cli.add_engine(parser)
     cli.add_tries(parser, 1, "runs of each case on each target")
     parser.add_argument("--diff", action="store_true", help="print each change as a patch")

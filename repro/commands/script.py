@@ -46,20 +46,20 @@ class Sides:
 
 def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
-        "script", parents=[_handed_over()], help="a file that shows the bug with sglang and torch alone"
+        "script", parents=[_handed_over()], help="write a file that shows the bug with sglang and torch alone"
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="instead of printing it")
-    parser = commands.add_parser("export", parents=[_handed_over()], help="a test in the form of sglang's own suite")
-    parser.add_argument("--sglang-test", type=Path, required=True, metavar="FILE.py", help="where to write it")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the file here instead of printing it")
+    parser = commands.add_parser("export", parents=[_handed_over()], help="write a test for sglang's own suite")
+    parser.add_argument("--sglang-test", type=Path, required=True, metavar="FILE.py", help="where to write the test")
 
 
 def _handed_over() -> Parser:
     """The options of every file that is checked before it is handed over."""
     parser = Parser(add_help=False, parents=[watched()])
     parser.add_argument("seed", type=seed_file, metavar="SEED.json")
-    cli.add_target(parser, "has the bug: the file must fail there")
+    cli.add_target(parser, "a target with the bug: the file must fail there")
     parser.add_argument(
-        "--fixed", type=cli.target, metavar="T", help="has not: it must pass there (default: by the seed)"
+        "--fixed", type=cli.target, metavar="T", help="a target without it: it must pass there (default: by the seed)"
     )
     parser.add_argument(
         "--patch", type=Path, metavar="FILE.diff", help="instead of --fixed: the target with this patch"

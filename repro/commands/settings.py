@@ -1,4 +1,4 @@
-"""Settings: what the options of commands are unless they are given, from a file of the project that one works in.
+"""Settings: defaults of commands' options, from a file of the project that a person works in.
 
 The file is eagleeye.toml, or the table [tool.eagleeye] of a pyproject.toml, in this folder or the nearest one above.
 EAGLEEYE_SETTINGS names another file; empty, there are none. Places in it are relative to its folder.

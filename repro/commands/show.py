@@ -18,12 +18,12 @@ from repro.traces.paths_page import page
 
 
 def add_parser(commands: Commands) -> None:
-    recorded = commands.add_parser("paths", help="what a session records, as docs/traces.md has it")
+    recorded = commands.add_parser("paths", help="print what a session records, as in docs/traces.md")
     recorded.add_argument("--rounds", action="store_true", help="what the round runner alone records")
-    commands.add_parser("settings", help="what commands take from eagleeye.toml, and from where")
-    form = commands.add_parser("schema", help="the JSON Schema of a case, as docs/case.schema.json has it")
+    commands.add_parser("settings", help="print what commands take from eagleeye.toml, and from where")
+    form = commands.add_parser("schema", help="print the JSON Schema of a case, as in docs/case.schema.json")
     form.add_argument("--table", action="store_true", help="the fields of a setup, as docs/cases.md has them")
-    for verb, meaning in (("show", "a case in words"), ("check", "whether these are seeds, and their cases valid")):
+    for verb, meaning in (("show", "print a case in words"), ("check", "check seeds and their cases")):
         parser = commands.add_parser(verb, help=meaning)
         parser.add_argument("seeds", nargs="+", type=seed_file, metavar="SEED.json")
 

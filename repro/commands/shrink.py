@@ -31,7 +31,7 @@ def add_parser(commands: Commands) -> None:
         "--runs", type=count, default=200, metavar="N", help="the most runs to spend (default: %(default)s)"
     )
     cli.add_minutes(parser, 300.0, "the most time to spend")
-    cli.add_tries(parser, 3, "runs before and after it, in fresh processes")
+    cli.add_tries(parser, 3, "runs before and after shrinking, in fresh processes")
     parser.add_argument(
         "--out",
         type=Path,

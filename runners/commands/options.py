@@ -34,22 +34,22 @@ def parser() -> Parser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     _add_installing(commands)
     _add_bundles(commands)
-    facts = commands.add_parser("facts", help="the table of runners, or the releases that are used for something")
-    facts.add_argument("--releases", choices=sorted(USES), help="the releases with this use, in one line")
+    facts = commands.add_parser("facts", help="print the table of runners, or the releases of one use")
+    facts.add_argument("--releases", choices=sorted(USES), help="print the releases of this use, in one line")
     conform = commands.add_parser(
-        "conform", help="whether releases can be driven: runner by runner, and buffers that no adapter names"
+        "conform", help="try whether releases can be driven: runner by runner, and buffers that no adapter names"
     )
     conform.add_argument(
         "releases", nargs="+", metavar="RELEASE", help="a release, latest, or an import path of sglang"
     )
     add_json(conform, "the rows")
     add_markdown(conform, "a table")
-    conform.add_argument("--families", action="store_true", help="families of models instead of algorithms")
+    conform.add_argument("--families", action="store_true", help="try families of models instead of algorithms")
     conform.add_argument(
         "--log", type=Path, default=Path("out/conform.log"), help="what workers print (default: %(default)s)"
     )
     add_cluster(conform)
-    path = commands.add_parser("path", help="the import path of an installed release")
+    path = commands.add_parser("path", help="print the import path of an installed release")
     path.add_argument("release", metavar="RELEASE")
     record.add_parser(commands)
     for command in dict(commands.choices).values():
@@ -61,7 +61,7 @@ def parser() -> Parser:
 def _add_installing(commands: Commands) -> None:
     install = commands.add_parser("install", help="install releases of sglang into the cache")
     install.add_argument("releases", nargs="+", metavar="RELEASE", help=f"adapted are {', '.join(ADAPTED)}")
-    commands.add_parser("list", help="the installed releases")
+    commands.add_parser("list", help="list the installed releases")
     commands.add_parser("doctor", help="list what is installed, usable and missing, with the commands that help")
     environment = commands.add_parser(
         "environment", help="install releases for the cuda engine, each with its own torch"
@@ -71,7 +71,7 @@ def _add_installing(commands: Commands) -> None:
 
 def _add_bundles(commands: Commands) -> None:
     bundle = commands.add_parser("bundle", help="pack releases for GPU hosts without a package index")
-    bundle.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
+    bundle.add_argument("out", type=Path, metavar="OUT", help="the folder to write")
     bundle.add_argument("releases", nargs="*", metavar="RELEASE", help="default: all adapted")
     bundle.add_argument(
         "--fa3",
@@ -82,4 +82,4 @@ def _add_bundles(commands: Commands) -> None:
         "unpack", help="unpack a bundle into the cache; the last line printed is a shell command"
     )
     unpack.add_argument("bundle", type=Path, metavar="BUNDLE")
-    unpack.add_argument("releases", nargs="*", metavar="RELEASE", help="only these, where not all were carried")
+    unpack.add_argument("releases", nargs="*", metavar="RELEASE", help="only these releases (default: all)")

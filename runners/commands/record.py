@@ -27,9 +27,9 @@ def add_parser(commands: Commands) -> None:
         "--calls", type=count, default=ring.CALLS, metavar="N", help="keep the last N calls (default: %(default)s)"
     )
     parser.add_argument(
-        "--snapshot", type=Path, metavar="FOLDER", help="copy what a server records now in this folder, which goes on"
+        "--snapshot", type=Path, metavar="FOLDER", help="copy what a running server records in this folder"
     )
-    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command that starts it")
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command of the server")
 
 
 def go(options: argparse.Namespace) -> ExitCode:

@@ -74,13 +74,14 @@ def to_markdown(releases: Sequence[Release], command: str) -> str:
     """A table, runner by release, with notes below. command: the one that makes it."""
     notes: dict[str, int] = {}
     keys = tuple(dict.fromkeys(row.key for release in releases for row in release.rows))
+    of_families = any(key[2] in FAMILY_FACTS for key in keys)
     head = ["runner", "backend", "algorithm or family", *(release.name for release in releases)]
     lines = [
-        "# Which runner is driven on which release",
+        f"# {'Model families' if of_families else 'Runners'} that are driven, by release",
         "",
         f"Made by `{command}`,",
         "on the emulated engine: one small case for each runner, backend and algorithm (or family of models), by graph",
-        "and by eager, judged. `yes`: it ran and was judged. `no`: it is not to be had there, for the reason in the",
+        "and by eager, judged. `yes`: it ran and was judged. `no`: it does not exist there, for the reason in the",
         "note. `fails`: it was judged, and an oracle fails there: a finding of that release.",
         "",
         f"| {' | '.join(head)} |",
@@ -90,7 +91,7 @@ def to_markdown(releases: Sequence[Release], command: str) -> str:
         cells = [_cell(release, key, notes) for release in releases]
         lines.append(f"| {' | '.join([*key, *cells])} |")
     lines += ["", *(f"{number}. {in_markdown(text)}" for text, number in notes.items())]
-    if any(key[2] in FAMILY_FACTS for key in keys):
+    if of_families:
         lines += ["", "## Not driven", "", *(f"- {what}: {why}" for what, why in FAMILIES_NOT_DRIVEN.items())]
     return "\n".join([*lines, *_unnamed(releases)]) + "\n"
 
