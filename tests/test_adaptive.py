@@ -53,9 +53,9 @@ def test_a_setup_says_so_and_others_keep_their_digests() -> None:
     ("changes", "said"),
     [
         ({"topk": 2}, "in chains, with topk 1"),
-        ({"algorithm": "NEXTN"}, "a family other than Llama's number of draft steps stays"),
-        ({"runner": "decode"}, "the decode runner's number of draft steps stays"),
-        ({"adaptive": PLAIN.num_steps}, "is speculative_num_steps: nothing changes"),
+        ({"algorithm": "NEXTN"}, "a family other than Llama does not change its number of draft steps"),
+        ({"runner": "decode"}, "the decode runner does not change its number of draft steps"),
+        ({"adaptive": PLAIN.num_steps}, "equals speculative_num_steps: nothing would change"),
         ({"adaptive": -1}, "speculative_adaptive -1 is outside"),
         ({"adaptive": 1, "overhang": 7}, "extra_context_len 7 is more than sglang has room for"),
     ],

@@ -64,7 +64,7 @@ def test_a_setup_says_so_and_others_keep_their_digests() -> None:
 @pytest.mark.parametrize(
     ("changes", "elsewhere", "said"),
     [
-        ({"runner": "multi_layer", "topk": 1, "num_draft_tokens": 4}, 0, "is not driven under data-parallel attention"),
+        ({"runner": "multi_layer", "topk": 1, "num_draft_tokens": 4}, 0, "is unsupported with data-parallel attention"),
         ({"dp_attention": False}, 1, "step 0: 1 requests on another rank"),
         ({}, 7, "step 0: 7 requests on another rank"),
         ({}, -1, "step 0: -1 requests on another rank"),

@@ -50,8 +50,8 @@ def test_a_setup_says_so_and_others_keep_their_digests() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"algorithm": "EAGLE"}, "the EAGLE algorithm's positions have one dimension"),
-        ({"runner": "verify", "algorithm": "EAGLE"}, "the verify runner's positions have one dimension"),
+        ({"algorithm": "EAGLE"}, "the EAGLE algorithm has no three-dimensional positions"),
+        ({"runner": "verify", "algorithm": "EAGLE"}, "the verify runner has no three-dimensional positions"),
     ],
 )
 def test_others_have_one_dimension(changes: dict[str, Any], said: str) -> None:

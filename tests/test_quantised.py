@@ -51,9 +51,9 @@ def test_a_setup_says_so_and_others_keep_their_digests() -> None:
     [
         ({"head_dim": 16}, "fp8_e4m3 needs heads above 16"),
         ({"kv_dtype": "int8"}, "kv_cache_dtype 'int8' is not one of fp8_e4m3, fp8_e5m2"),
-        ({"backend": "flashinfer"}, "are not driven over flashinfer"),
-        ({"algorithm": "NEXTN"}, "a family other than Llama's keys and values are the model's"),
-        ({"runner": "multi_layer"}, "the multi_layer runner's keys and values are the model's"),
+        ({"backend": "flashinfer"}, "are unsupported on flashinfer"),
+        ({"algorithm": "NEXTN"}, "a family other than Llama caches keys and values only in the model's type"),
+        ({"runner": "multi_layer"}, "the multi_layer runner caches keys and values only in the model's type"),
     ],
 )
 def test_where_there_are_none(changes: dict[str, Any], said: str) -> None:

@@ -65,8 +65,8 @@ def test_a_setup_without_them_has_no_greedy_requests() -> None:
     ("changes", "said"),
     [
         ({"topk": 2}, "in chains, with topk 1"),
-        ({"algorithm": "EAGLE3"}, "from the target's vocabulary"),
-        ({"runner": "verify"}, "the verify runner draws no drafts at random"),
+        ({"algorithm": "EAGLE3"}, "need the target's vocabulary"),
+        ({"runner": "verify"}, "the verify runner does not sample drafts"),
     ],
 )
 def test_where_there_are_none(changes: dict[str, Any], said: str) -> None:

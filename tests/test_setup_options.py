@@ -61,15 +61,18 @@ def test_an_option_is_written_where_it_says_something(options: dict[str, Any]) -
         ({"runner": "kv_move", "num_steps": 2, "num_draft_tokens": 3, "window": 7}, "has no window"),
         (
             {"runner": "draft", "num_steps": 2, "num_draft_tokens": 3, "backend": "flashinfer", "window": 7},
-            "drafts in no window",
+            "drafts with a window are unsupported",
         ),
         # Of one draft step, but started with three.
-        ({"runner": "draft_extend", "backend": "flashinfer", "window": 7, "adaptive": 3}, "drafts in no window"),
-        ({"swa": True}, "KV slots of their own in a target with a window"),
-        ({"runner": "draft", "num_steps": 2, "num_draft_tokens": 3, "returns_hidden": True}, "are not asked for"),
-        ({"overhang": 4}, "nothing behind its context"),
+        (
+            {"runner": "draft_extend", "backend": "flashinfer", "window": 7, "adaptive": 3},
+            "drafts with a window are unsupported",
+        ),
+        ({"swa": True}, "needs a target with sliding_window"),
+        ({"runner": "draft", "num_steps": 2, "num_draft_tokens": 3, "returns_hidden": True}, "nothing requests"),
+        ({"overhang": 4}, "no positions after its context"),
         ({"runner": "frozen_kv_mtp", "num_steps": 2, "num_draft_tokens": 3, "logit_cap": 5}, "no logit cap"),
-        ({"runner": "kv_move", "num_steps": 2, "num_draft_tokens": 3, "padded": False}, "leaves to eager"),
+        ({"runner": "kv_move", "num_steps": 2, "num_draft_tokens": 3, "padded": False}, "never falls back"),
         ({"runner": "frozen_kv_mtp", "num_steps": 2, "num_draft_tokens": 3, "mirrored": False}, "lengths on the host"),
     ],
 )

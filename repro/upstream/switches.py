@@ -218,7 +218,7 @@ def _without_graph(subject: Subject) -> Variant | str:
         return "it fails before the first step, and graphs are captured in each case"
     setup = subject.case.setup
     if not RUNNER_FACTS[setup.runner].falls_back:
-        return f"the {setup.runner} runner has no batches that it leaves to eager"
+        return f"the {setup.runner} runner never falls back to eager"
     used = {step.busiest for step in subject.case.steps}
     free = next(size for size in itertools.count(1) if size not in used)
     slots = max(setup.slots, free)

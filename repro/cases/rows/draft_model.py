@@ -9,10 +9,13 @@ ROWS: tuple[Option, ...] = (
         field="mrope",
         name="mrope_section",
         part=DRAFT,
-        meaning="the draft model rotates by positions in three dimensions, as models that see images do",
+        meaning="the draft model uses three-dimensional rotary positions (M-RoPE), as vision models do",
         if_set=(
-            Need(lambda s, r, b: r.mrope, "the {s.runner} runner's positions have one dimension"),
-            Need(lambda s, r, b: s.algorithm == "EAGLE3", "the {s.algorithm} algorithm's positions have one dimension"),
+            Need(lambda s, r, b: r.mrope, "the {s.runner} runner has no three-dimensional positions"),
+            Need(
+                lambda s, r, b: s.algorithm == "EAGLE3",
+                "the {s.algorithm} algorithm has no three-dimensional positions",
+            ),
         ),
         drawn=(True,),
         later=True,

@@ -48,48 +48,48 @@ ROWS: tuple[Option, ...] = (
     Option(
         field="num_draft_tokens",
         name="speculative_num_draft_tokens",
-        meaning="tokens that a round verifies, the root of the tree included",
+        meaning="tokens that a round verifies, including the root of the tree",
         drawn=(2, 3, 4, 5, 8, 16),
     ),
     Option(
         field="capture_bs",
         name="cuda_graph_bs_decode",
         older=("cuda_graph_bs",),
-        meaning="the batch sizes for which graphs are captured, in requests, rising",
+        meaning="the batch sizes for which graphs are captured, in requests, ascending",
         needs=(
             Need(
                 lambda s, r, b: bool(s.capture_bs) and all(x < y for x, y in itertools.pairwise(s.capture_bs)),
-                "cuda_graph_bs_decode {s.capture_bs} does not rise",
+                "cuda_graph_bs_decode {s.capture_bs} is not ascending",
             ),
             Need(
                 lambda s, r, b: all(1 <= bs <= BATCH_MAX for bs in s.capture_bs),
-                f"cuda_graph_bs_decode {{s.capture_bs}} leaves 1..{BATCH_MAX}",
+                f"cuda_graph_bs_decode {{s.capture_bs}} has sizes outside 1..{BATCH_MAX}",
             ),
         ),
     ),
     Option(
         field="slots",
         name="max_running_requests",
-        meaning="request slots: rows 1 and up of req_to_token, whose row 0 is the padding row",
+        meaning="request slots: rows from 1 on of req_to_token; row 0 is for padding",
         bounds=(1, SLOTS_MAX),
     ),
     Option(
         field="page_size",
         name="page_size",
-        meaning="tokens of a page of the KV cache",
+        meaning="tokens in a page of the KV cache",
         choices=PAGE_SIZES,
         drawn=PAGE_SIZES[1:],
     ),
     Option(
         field="context_len",
         name="context_length",
-        meaning="tokens that a request may reach, drafts included",
+        meaning="maximum length of a request in tokens, including drafts",
         bounds=(8, CONTEXT_MAX),
     ),
     Option(
         field="kv_splits",
         name="triton_attention_num_kv_splits",
-        meaning="parts in which Triton's attention reads a prefix",
+        meaning="parts into which Triton's attention splits a prefix",
         bounds=(1, 16),
         # Each split is one more program to interpret in every attention launch.
         drawn=(1, 1, 1, 2),
@@ -98,8 +98,8 @@ ROWS: tuple[Option, ...] = (
         field="padded",
         name="disable_cuda_graph_padding",
         reversed=True,
-        meaning="no graph runs a batch that is smaller than its bucket",
-        if_set=(Need(lambda s, r, b: r.falls_back, "the {s.runner} runner has no batches that it leaves to eager"),),
+        meaning="a graph runs only batches of exactly its bucket's size",
+        if_set=(Need(lambda s, r, b: r.falls_back, "the {s.runner} runner never falls back to eager"),),
         drawn=(False,),
         later=True,
         words="no batch padded",
@@ -118,7 +118,7 @@ ROWS: tuple[Option, ...] = (
     Option(
         field="adaptive",
         name="speculative_adaptive",
-        meaning="draft steps that an adaptive worker begins with, before speculative_num_steps; 0: it never changes",
+        meaning="draft steps that an adaptive worker starts with, before speculative_num_steps; 0: not adaptive",
         bounds=(0, 20),
         needs=(
             Need(
@@ -127,13 +127,13 @@ ROWS: tuple[Option, ...] = (
             ),
             Need(
                 lambda s, r, b: s.adaptive != s.num_steps,
-                "speculative_adaptive {s.adaptive} is speculative_num_steps: nothing changes",
+                "speculative_adaptive {s.adaptive} equals speculative_num_steps: nothing would change",
             ),
         ),
         if_set=(
-            Need(lambda s, r, b: r.adapts, "the {s.runner} runner's number of draft steps stays"),
-            Need(lambda s, r, b: s.topk == 1, "the number of draft steps changes in chains, with topk 1"),
-            of_llama("'s number of draft steps stays"),
+            Need(lambda s, r, b: r.adapts, "the {s.runner} runner does not change its number of draft steps"),
+            Need(lambda s, r, b: s.topk == 1, "the number of draft steps changes only in chains, with topk 1"),
+            of_llama(" does not change its number of draft steps"),
         ),
         drawn=(1, 2, 3, 4, 5),
         later=True,
@@ -144,13 +144,13 @@ ROWS: tuple[Option, ...] = (
     Option(
         field="kv_dtype",
         name="kv_cache_dtype",
-        meaning="the type of cached keys and values; auto: the model's",
+        meaning="the type of cached keys and values; auto: the model's type",
         choices=("", *KV_DTYPES),
         forms=(("", "auto"),),
         if_set=(
-            Need(lambda s, r, b: b.quantises, "keys and values of fewer bits are not driven over {s.backend}"),
-            Need(lambda s, r, b: r.quantises, "the {s.runner} runner's keys and values are the model's"),
-            of_llama("'s keys and values are the model's"),
+            Need(lambda s, r, b: b.quantises, "8-bit keys and values are unsupported on {s.backend}"),
+            Need(lambda s, r, b: r.quantises, "the {s.runner} runner caches keys and values only in the model's type"),
+            of_llama(" caches keys and values only in the model's type"),
         ),
         drawn=KV_DTYPES,
         later=True,
@@ -161,11 +161,11 @@ ROWS: tuple[Option, ...] = (
     Option(
         field="dp_attention",
         name="enable_dp_attention",
-        meaning="the first of two ranks under data-parallel attention, of which the busiest chooses both ranks' graph",
+        meaning="run as the first of two ranks of data-parallel attention; the busier rank chooses both ranks' graph",
         if_set=(
             Need(
                 lambda s, r, b: r.rank_tokens is not None,
-                "the {s.runner} runner is not driven under data-parallel attention",
+                "the {s.runner} runner is unsupported with data-parallel attention",
             ),
         ),
         drawn=(True,),
@@ -176,11 +176,11 @@ ROWS: tuple[Option, ...] = (
     Option(
         field="rejection",
         name="speculative_use_rejection_sampling",
-        meaning="drafts are drawn at random, for sglang to accept by rejection sampling",
+        meaning="drafts are sampled, and sglang accepts them by rejection sampling",
         if_set=(
-            Need(lambda s, r, b: r.rejects, "the {s.runner} runner draws no drafts at random"),
-            Need(lambda s, r, b: s.topk == 1, "drafts are drawn at random in chains, with topk 1"),
-            Need(lambda s, r, b: s.algorithm != "EAGLE3", "drafts are drawn at random from the target's vocabulary"),
+            Need(lambda s, r, b: r.rejects, "the {s.runner} runner does not sample drafts"),
+            Need(lambda s, r, b: s.topk == 1, "drafts are sampled only in chains, with topk 1"),
+            Need(lambda s, r, b: s.algorithm != "EAGLE3", "sampled drafts need the target's vocabulary"),
         ),
         drawn=(True,),
         later=True,
@@ -191,7 +191,7 @@ ROWS: tuple[Option, ...] = (
         field="returns_hidden",
         name="enable_return_hidden_states",
         meaning="graphs are captured with hidden states",
-        if_set=(Need(lambda s, r, b: r.asks_hidden, "the {s.runner} runner's hidden states are not asked for"),),
+        if_set=(Need(lambda s, r, b: r.asks_hidden, "nothing requests the {s.runner} runner's hidden states"),),
         drawn=(True,),
         later=True,
         words="graphs with hidden states",
@@ -201,7 +201,7 @@ ROWS: tuple[Option, ...] = (
     Option(
         field="algorithm",
         name="speculative_algorithm",
-        meaning="the speculative algorithm, which says of what kind target and draft model are",
+        meaning="the speculative algorithm, which chooses the kind of target and draft model",
         choices=ALL_ALGORITHMS,
         needs=(
             Need(lambda s, r, b: s.algorithm in r.algorithms, "the {s.runner} runner has no {s.algorithm} algorithm"),

@@ -6,7 +6,7 @@ from repro.cases.layout import pool_tokens, row_pages
 from repro.cases.option import HARNESS, Need, Option
 from repro.cases.setup import Setup
 
-_SERVES = Need(lambda s, r, b: r.serves, "the {s.runner} runner is driven without a scheduler")
+_SERVES = Need(lambda s, r, b: r.serves, "the {s.runner} runner has no scheduler")
 DISAGREEMENT_MAX = 1000
 # Rounds for which KV slots are taken ahead: of two by every release; one more is to spare.
 _AHEAD = 3
@@ -42,7 +42,7 @@ ROWS: tuple[Option, ...] = (
         field="radix",
         name="disable_radix_cache",
         reversed=True,
-        meaning="no prompt begins with what the cache has of an earlier one",
+        meaning="prompts share no prefix through the radix cache",
         if_set=(_SERVES,),
         drawn=(True,),
         later=True,
@@ -51,11 +51,14 @@ ROWS: tuple[Option, ...] = (
     Option(
         field="chunk",
         name="chunked_prefill_size",
-        meaning="tokens of prompts that are prefilled at once, in whole pages; 0: all that there are",
+        meaning="prompt tokens that are prefilled at once, in whole pages; 0: all",
         bounds=(0, 1 << 24),
         if_set=(
             _SERVES,
-            Need(lambda s, r, b: s.chunk % s.page_size == 0, "chunks of {s.chunk} tokens are no whole pages"),
+            Need(
+                lambda s, r, b: s.chunk % s.page_size == 0,
+                "chunked_prefill_size {s.chunk} is not a multiple of page_size",
+            ),
         ),
         later=True,
         words="chunks of {0} tokens",
@@ -63,13 +66,13 @@ ROWS: tuple[Option, ...] = (
     Option(
         field="pool",
         name="max_total_tokens",
-        meaning="KV slots of the pool; 0: twice what all requests need",
+        meaning="KV slots of the pool; 0: twice the need of all requests",
         bounds=(0, 1 << 24),
         if_set=(
             _SERVES,
             Need(
                 lambda s, r, b: s.pool >= pool_least(s) and s.pool % s.page_size == 0,
-                "max_total_tokens {s.pool} is too small for one request, or no whole pages",
+                "max_total_tokens {s.pool} is too small for one request, or not a multiple of page_size",
             ),
         ),
         later=True,
@@ -79,8 +82,7 @@ ROWS: tuple[Option, ...] = (
         field="disagreement",
         name="disagreement",
         part=HARNESS,
-        meaning="how much the target's hidden states keep drafts from what the target says, in hundredths; 0: most are "
-        "accepted",
+        meaning="how often drafts disagree with the target, in hundredths; 0: most drafts are accepted",
         bounds=(0, DISAGREEMENT_MAX),
         if_set=(_SERVES,),
         drawn=(10, 30, 100, 300),
