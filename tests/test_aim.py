@@ -109,7 +109,7 @@ def test_what_an_aim_leaves_out_is_not_missed() -> None:
         ([], ["max_running_requests"], [], "it has no value that is drawn; use --set"),
         ([], ["disable_radix_cache"], ["disable_radix_cache"], "--with radix: it is set to False, too"),
         (["dp_attention=false"], ["dp_attention"], [], "--with enable_dp_attention: it is set to False, too"),
-        (["topk=2"], ["speculative_adaptive"], [], "changes only in chains, with topk 1 (the draft runner over triton)"),
+        (["topk=2"], ["speculative_adaptive"], [], "only in chains, with topk 1 (the draft runner over triton)"),
         (
             ["topk=1", "num_steps=3", "num_draft_tokens=9"],
             [],
