@@ -85,23 +85,23 @@ class Outside:
 class Reference:
     """One step's reference, as recorded. rows: which request each KV slot belongs to, -1 for none, [slots]."""
 
-    found: Mapping[str, Array]
+    arrays: Mapping[str, Array]
     rows: npt.NDArray[np.int64]
 
     @property
     def outputs(self) -> list[str]:
-        return [name for name in self.found if not name.startswith("kv_") and name + BOUND in self.found]
+        return [name for name in self.arrays if not name.startswith("kv_") and name + BOUND in self.arrays]
 
     def covers(self, outputs: Mapping[str, Array], row: int) -> bool:
         """True if everything that these outputs hold of a row is known, and the KV that belongs to it."""
-        if not all(name in self.found and np.isfinite(self._bound(name, row)).all() for name in outputs):
+        if not all(name in self.arrays and np.isfinite(self._bound(name, row)).all() for name in outputs):
             return False
         mask = self.rows == row
-        return not mask.any() or bool(np.isfinite(self.found["kv_rows" + BOUND][mask]).all())
+        return not mask.any() or bool(np.isfinite(self.arrays["kv_rows" + BOUND][mask]).all())
 
     def outside(self, path: str, outputs: Mapping[str, Array], row: int) -> Outside | None:
         """The first place in which a path is wrong in a row. Choices first: what hangs on them is wrong with them."""
-        names = sorted(self.outputs, key=lambda name: self.found[name].dtype.kind not in "iub")
+        names = sorted(self.outputs, key=lambda name: self.arrays[name].dtype.kind not in "iub")
         for name in names:
             if name in outputs:
                 wrong = self._row_outside(name, outputs[name][row], row)
@@ -112,28 +112,28 @@ class Reference:
     def whole_outside(self, path: str, outputs: Mapping[str, Array]) -> Outside | None:
         """The first of the outputs, or the KV, that is off by a little in all tokens."""
         for name in [*self.outputs, "kv_rows"]:
-            if self.found.get(name + ALL) is None:
+            if self.arrays.get(name + ALL) is None:
                 continue
-            values = self.found[LEFT[path]] if name == "kv_rows" else outputs.get(name)
+            values = self.arrays[LEFT[path]] if name == "kv_rows" else outputs.get(name)
             wrong = None if values is None else self._whole_outside(name, values)
             if wrong:
                 return wrong
         return None
 
     def _whole_outside(self, name: str, values: Array) -> Outside | None:
-        want, spread = (self.found[part].astype(np.float64) for part in (name, name + SPREAD))
+        want, spread = (self.arrays[part].astype(np.float64) for part in (name, name + SPREAD))
         got = values.astype(np.float64).reshape(want.shape)
         with np.errstate(invalid="ignore"):
             off = np.abs(got - want).reshape(*spread.shape, -1)
             sizes = np.sqrt(np.square(off).sum(axis=-1)) / spread
         sizes[np.isinf(spread)] = 0.0
-        total, bound = float(np.sqrt(np.square(sizes).sum())), float(self.found[name + ALL].reshape(-1)[0])
+        total, bound = float(np.sqrt(np.square(sizes).sum())), float(self.arrays[name + ALL].reshape(-1)[0])
         if total <= bound:
             return None
         row, token = np.unravel_index(int(np.argmax(sizes)), sizes.shape)
         column = int(token) * off.shape[-1] + int(np.argmax(off[row, token]))
         is_kv = name == "kv_rows"
-        place = int(self.found["kv_slots"][row]) if is_kv else int(row)
+        place = int(self.arrays["kv_slots"][row]) if is_kv else int(row)
         cell = _float_cell("kv" if is_kv else name, place, column, got[row], want[row], total, bound)
         return replace(cell, whole=True)
 
@@ -142,11 +142,11 @@ class Reference:
         return self._kv_outside(path, -1)
 
     def _bound(self, name: str, row: int) -> Floats:
-        bound: Floats = self.found[name + BOUND][row].astype(np.float64).reshape(-1)
+        bound: Floats = self.arrays[name + BOUND][row].astype(np.float64).reshape(-1)
         return bound
 
     def _row_outside(self, name: str, row_values: Array, row: int) -> Outside | None:
-        want = self.found[name][row].reshape(-1)
+        want = self.arrays[name][row].reshape(-1)
         if want.dtype.kind in "iub":
             differs = (row_values.reshape(-1) != want) & np.isfinite(self._bound(name, row))
             if not differs.any():
@@ -156,14 +156,14 @@ class Reference:
             return Outside(
                 buffer=name, row=row, column=column, got=next(cells), want=next(cells), integer=True, off=0.0, bound=0.0
             )
-        norm = np.asarray(self.found[name + NORM], dtype=np.float64)[row].reshape(-1)
+        norm = np.asarray(self.arrays[name + NORM], dtype=np.float64)[row].reshape(-1)
         return _floats_outside(name, row, row_values, want, self._bound(name, row), norm)
 
     def _kv_outside(self, path: str, row: int) -> Outside | None:
         for place in np.flatnonzero(self.rows == row).tolist():
-            slot = int(self.found["kv_slots"][place])
+            slot = int(self.arrays["kv_slots"][place])
             got, want, bound, norm = (
-                np.asarray(self.found[name][place])
+                np.asarray(self.arrays[name][place])
                 for name in (LEFT[path], "kv_rows", "kv_rows" + BOUND, "kv_rows" + NORM)
             )
             wrong = _floats_outside("kv", slot, got, want, bound, norm)
@@ -227,4 +227,4 @@ def _reference_of(arrays: Mapping[str, Array], locs: Array | None, count: int) -
     for row in range(count if locs is not None else 0):
         assert locs is not None
         rows[np.isin(slots, locs[row].reshape(-1))] = row
-    return Reference(found=arrays, rows=rows)
+    return Reference(arrays=arrays, rows=rows)

@@ -193,7 +193,7 @@ def test_a_table_of_a_patch_obeys_no_text(hostile: Path) -> None:
     wanted = Wanted(oracle=odd, where=odd)
     before = Side(runs=(Sighting(bad=True, others=frozenset({odd})),))
     after = Side(runs=(Sighting(bad=None, why=odd),))
-    question = Question(path=hostile, seed=codec.read(hostile), wanted=wanted)
+    question = Question(path=hostile, seed=codec.read(hostile), failure=wanted)
     answer = Answer(question=question, before=before, after=after)
     for line in table([answer], odd, odd):
         bare = re.sub(r"`[^`]*`|\\[^\w\s]", "", line)

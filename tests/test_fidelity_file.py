@@ -54,8 +54,8 @@ def test_a_recording_comes_back_as_it_was(tmp_path: Path) -> None:
         ]
         agreement = agreement_of(lambda noise, scale, dtype: 0.0)
         assert agreement.add(one, live) == []
-        assert {number: (s.given, s.turned, s.noise) for number, s in one.steps.items()} == {
-            number: (s.given, s.turned, s.noise) for number, s in live.steps.items()
+        assert {number: (s.allocated, s.turned, s.noise) for number, s in one.steps.items()} == {
+            number: (s.allocated, s.turned, s.noise) for number, s in live.steps.items()
         }
 
 
@@ -91,7 +91,7 @@ def test_of_wide_rows_some_columns_are_kept(tmp_path: Path, monkeypatch: pytest.
 def test_lists_come_back(tmp_path: Path) -> None:
     events = StepOutputs(
         paths={},
-        given=(),
+        allocated=(),
         turned=(),
         noise={},
         listed={"metadata tokens": np.array([4, 6]), "accept outside": np.array(1)},

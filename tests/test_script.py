@@ -175,7 +175,7 @@ def test_a_test_has_the_form_of_sglangs_own(name: str, engine: str) -> None:
 def test_a_file_is_run_by_itself() -> None:
     text = "import os, sys\nprint(sorted(os.listdir()), os.environ['PYTHONPATH'])\nsys.exit(len(sys.argv))\n"
     found = check(NOTHING, text, Target("here", "emulated"), 2, 3, ["--cpu"])
-    assert (found.right, found.tries, found.said) == (3, 3, "['test_repro.py'] here")
+    assert (found.right, found.tries, found.output) == (3, 3, "['test_repro.py'] here")
     assert str(found) == "shows the bug in 3 of 3 runs on here/emulated"
     assert check(NOTHING, text, Target("here", "emulated"), 1, 2, ["--cpu"]).right == 0
     assert check(NOTHING, text, Target("here", "emulated"), 1, 2, says="no such words").right == 0
@@ -185,7 +185,7 @@ def test_what_a_host_lacks_is_put_in_first() -> None:
     text = "import os, sys\nprint(os.environ['LACKING'])\n"
     host = "import os\nos.environ['LACKING'] = 'put in'\n"
     seen = check(NOTHING, text, Target("here", "emulated"), 0, 1, host=host)
-    assert (seen.right, seen.said) == (1, "put in")
+    assert (seen.right, seen.output) == (1, "put in")
     assert 0 < seen.seconds < 20
 
 
@@ -226,7 +226,7 @@ def test_the_hooks_of_sglang_take_every_exported_test(tmp_path: Path) -> None:
 def test_a_file_that_says_nothing_for_too_long_is_ended() -> None:
     impatient = replace(NOTHING, patience=0.4)
     found = check(impatient, "import time\ntime.sleep(60)\n", Target("here", "emulated"), 0, 1)
-    assert (found.right, found.said) == (0, "silent for 0 s")
+    assert (found.right, found.output) == (0, "silent for 0 s")
 
 
 def sides(rig: Rig, *arguments: str, name: str = "pr26292-decode") -> command.Sides:

@@ -89,11 +89,11 @@ def test_what_nobody_expects_makes_room_only_when_that_is_needed() -> None:
 
 def test_nothing_is_opened_ahead_while_it_is_held_back() -> None:
     some, begun, _ = standbys(2)
-    some.held = True
+    some.paused = True
     some.expect(coming(A))
     some.fill([B])
     assert begun == []
-    some.held = False
+    some.paused = False
     some.fill([B])
     assert begun == [B, A]
 
@@ -106,11 +106,11 @@ def test_on_a_gpu_without_compiled_kernels_the_first_session_opens_alone(
     if compiled:
         (tmp_path / "triton").mkdir()
     with Pool(Target("0.5.13", "cuda"), standbys=2) as pool:
-        assert pool._standbys.held is not compiled
+        assert pool._standbys.paused is not compiled
     with Pool(TARGET, session=MODULE, timeout_s=20, standbys=2) as pool:
-        pool._standbys.held = True
+        pool._standbys.paused = True
         assert pool.run(going("well")).ended.how is Termination.DONE
-        assert not pool._standbys.held
+        assert not pool._standbys.paused
 
 
 def test_a_session_that_runs_cases_ahead_is_there_for_these_alone() -> None:

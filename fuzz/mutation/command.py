@@ -259,7 +259,7 @@ class _Run:
             if lines.setups:
                 ran[runner] = dict(lines.setups)
             else:
-                say(f"{runner}: left out: {lines.said}")
+                say(f"{runner}: left out: {lines.ending}")
         return ran, places
 
     def _source(self, file: str) -> str:

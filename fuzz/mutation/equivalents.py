@@ -33,13 +33,13 @@ class BadEquivalents(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """asked: a regular expression for each attribute of a mutant that is asked."""
+    """patterns: a regular expression for each attribute of a mutant that is asked."""
 
-    asked: Mapping[str, re.Pattern[str]]
+    patterns: Mapping[str, re.Pattern[str]]
     reason: str
 
     def has(self, mutant: Mutant) -> bool:
-        return all(pattern.fullmatch(getattr(mutant, name).strip()) for name, pattern in self.asked.items())
+        return all(pattern.fullmatch(getattr(mutant, name).strip()) for name, pattern in self.patterns.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ def _family(entry: Mapping[str, str]) -> Family:
     if not entry.get("reason") or not patterns or patterns.keys() - set(ASKED):
         raise BadEquivalents(f"{entry}: a family needs a reason, and asks for some of {', '.join(ASKED)}")
     try:
-        return Family(asked={n: re.compile(t, re.DOTALL) for n, t in patterns.items()}, reason=entry["reason"])
+        return Family(patterns={n: re.compile(t, re.DOTALL) for n, t in patterns.items()}, reason=entry["reason"])
     except re.error as error:
         raise BadEquivalents(f"{entry}: {error}") from error
 

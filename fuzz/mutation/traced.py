@@ -20,12 +20,12 @@ Plans = Mapping[str, Sequence[Case]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """The lines that a runner runs with one backend. setups: lines of each that came to any. said: the end of the first
-    case of the last setup ended."""
+    """The lines that a runner runs with one backend. setups: lines of each that came to any. ending: how the first case
+    of the last setup ended."""
 
     setups: Mapping[Setup, Lines]
     places: Places
-    said: str
+    ending: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,20 +48,20 @@ def traced(plan: Sequence[Case], run: Run) -> Traced:
             setups[setup] = lines
         for file, more in places_of(traces).items():
             places[file] = places.get(file, frozenset()) | more
-    return Traced(setups=setups, places=places, said=ending)
+    return Traced(setups=setups, places=places, ending=ending)
 
 
 def to_text(of: Traced, plan: Sequence[Case]) -> str:
     """The JSON that from_json() takes with the same plan."""
     places = {file: sorted(spans) for file, spans in of.places.items()}
-    form = {"setups": _setups(of.setups, plan), "places": places, "said": of.said}
+    form = {"setups": _setups(of.setups, plan), "places": places, "ending": of.ending}
     return json.dumps(form, separators=(",", ":"))
 
 
 def from_json(form: Mapping[str, Any], plan: Sequence[Case]) -> Traced:
     """The reverse of to_text()."""
     places = {file: frozenset((a, b, c, d) for a, b, c, d in spans) for file, spans in form["places"].items()}
-    return Traced(setups=_by_setup(form["setups"], plan), places=places, said=form["said"])
+    return Traced(setups=_by_setup(form["setups"], plan), places=places, ending=form["ending"])
 
 
 def part(drawn: Iterable[Drawn], plans: Plans, ran: Ran) -> str:

@@ -81,8 +81,8 @@ def _questions(options: argparse.Namespace) -> Iterator[Question]:
     named = {path.resolve(): path for path in options.seeds}
     for path in named.values():
         seed = read(path)
-        yield Question(path=path, seed=seed, wanted=wanted_of(seed))
+        yield Question(path=path, seed=seed, failure=wanted_of(seed))
     for path in sorted(SEEDS.glob("*.json")) if options.guards else ():
         if path.resolve() not in named:
             seed = read(path)
-            yield Question(path=Path(path.name), seed=seed, wanted=wanted_of(seed), guard=True)
+            yield Question(path=Path(path.name), seed=seed, failure=wanted_of(seed), guard=True)

@@ -38,7 +38,7 @@ class Sides:
     """The target on which the file must show the bug, the one on which it must not, and the releases of both."""
 
     seed: Seed
-    wanted: Wanted
+    failure: Wanted
     buggy: Target
     clean: Target | None
     releases: tuple[str, ...]
@@ -72,14 +72,14 @@ def _handed_over() -> Parser:
 def go(options: argparse.Namespace, rig: Rig) -> ExitCode:
     """PASS: the file did what it says in every run; FAIL: it did not, and is not handed over."""
     sides = sides_of(options, rig)
-    text = script(options.seed.stem, sides.seed, sides.wanted, sides.releases)
+    text = script(options.seed.stem, sides.seed, sides.failure, sides.releases)
     results = list(checks(options, rig, sides, text))
     for result in results:
         print(str(result), file=sys.stderr, flush=True)
     if any(result.right < result.tries for result in results):
         complain(f"not handed over: {wrong(results)}")
         return ExitCode.FAIL
-    text = script(options.seed.stem, sides.seed, sides.wanted, sides.releases, said_of(results))
+    text = script(options.seed.stem, sides.seed, sides.failure, sides.releases, said_of(results))
     if options.out:
         write_text(options.out, text)
     else:
@@ -121,7 +121,7 @@ def _test_of(options: argparse.Namespace, sides: Sides, seconds: int = 10) -> st
     cause = f"{bug.impact} {bug.cause}" if bug else ""
     engine = options.target.engine
     return upstream_test(
-        options.seed.stem, sides.seed, sides.wanted, sides.releases, engine, cause=cause, seconds=seconds
+        options.seed.stem, sides.seed, sides.failure, sides.releases, engine, cause=cause, seconds=seconds
     )
 
 
@@ -152,7 +152,7 @@ def arguments(target: Target) -> list[str]:
 
 def wrong(results: list[Checked]) -> str:
     result = results[-1]
-    return f"{result}; it ended with code {result.code} and: {' / '.join(result.said.splitlines()) or 'nothing'}"
+    return f"{result}; it ended with code {result.code} and: {' / '.join(result.output.splitlines()) or 'nothing'}"
 
 
 def said_of(results: list[Checked]) -> str:
@@ -177,7 +177,7 @@ def sides_of(options: argparse.Namespace, rig: Rig) -> Sides:
     named = sorted((release for release in releases if release and "/" not in release), key=release_order)
     if not named:
         raise BadInput("name the release that a checkout is driven as: --target RELEASE/ENGINE")
-    return Sides(seed=seed, wanted=wanted_of(seed), buggy=options.target, clean=clean, releases=tuple(named))
+    return Sides(seed=seed, failure=wanted_of(seed), buggy=options.target, clean=clean, releases=tuple(named))
 
 
 def _passing(seed: Seed, target: Target, rig: Rig) -> Target | None:

@@ -198,7 +198,7 @@ class _Comparison:
         for name in sorted(a.values.keys() | b.values.keys()):
             granted = all(seen.grants(path, [name], row) for seen in (mine, other))
             yield from self._values(OUTPUT, f"{name} ", apart(a, b, name, row), noise(name), granted)
-        own_slots = mine.given[row]
+        own_slots = mine.allocated[row]
         if not own_slots:
             return
         wrong = sorted((a.slots ^ b.slots) & own_slots)

@@ -46,7 +46,7 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutputs:
-    """One step. paths: by name. given: the KV slots that each request may write. turned: for each request whether
+    """One step. paths: by name. allocated: the KV slots that each request may write. turned: for each request whether
     rounding may change its integers: noise did on this target, or the reference in float64, where it was asked, is not
     sure of them; noise: by output, and KV, how far each request's values then moved, at most. listed: what a runner
     without a graph recorded, by path and name. drafted: what was chosen before the call, one row per request. right: by
@@ -54,7 +54,7 @@ class StepOutputs:
     choices, values within its bounds."""
 
     paths: Mapping[str, Outputs]
-    given: tuple[frozenset[int], ...]
+    allocated: tuple[frozenset[int], ...]
     turned: tuple[bool, ...]
     noise: Mapping[str, tuple[float, ...]]
     listed: Arrays = field(default_factory=dict)
@@ -97,7 +97,7 @@ def observe(case: Case, trace: Trace, verdicts: Sequence[Verdict], overall: Stat
         if (number, Recorded.EAGER) in arrays:
             steps[number] = _step(case, arrays, number)
         elif graphless and (listed := dict(_listed(arrays, number))):
-            steps[number] = StepOutputs(paths={}, given=(), turned=(), noise={}, listed=listed)
+            steps[number] = StepOutputs(paths={}, allocated=(), turned=(), noise={}, listed=listed)
     return Observation(
         case=case,
         how=ended.how.value,
@@ -130,7 +130,7 @@ def _step(case: Case, arrays: Mapping[tuple[int, str], Arrays], number: int) -> 
     variants = [variant for path in VARIANTS if (variant := outputs(path))]
     return StepOutputs(
         paths={str(path): left for path, left in ran.items()},
-        given=slots_of_rows,
+        allocated=slots_of_rows,
         turned=tuple(
             eager is not None
             and (any(turned(moved, eager, row) for moved in variants) or _unsure(reference, eager, row))

@@ -129,12 +129,12 @@ def _case_from_json(form: Mapping[str, Any], arrays: Sequence[Array]) -> Observa
 def _need_rows(step: StepOutputs, requests: int) -> None:
     """ValueError unless what a step says of its requests it says of each."""
     each = [*step.noise.values(), *(rows for known in step.right.values() for rows in known.values())]
-    if any(len(rows) < requests for rows in ([step.given, step.turned, *each] if step.paths else each)):
+    if any(len(rows) < requests for rows in ([step.allocated, step.turned, *each] if step.paths else each)):
         raise ValueError("a step of fewer requests than its case has")
 
 
 def _step_to_json(step: StepOutputs, store: _Store) -> dict[str, Any]:
-    allocated = [sorted(slots) for slots in step.given]
+    allocated = [sorted(slots) for slots in step.allocated]
     return {
         "paths": {name: _outputs_to_json(outputs, store) for name, outputs in step.paths.items()},
         "given": store.put(np.array([slot for slots in allocated for slot in slots], dtype=np.int32)),
@@ -153,7 +153,7 @@ def _step_from_json(form: Mapping[str, Any], arrays: Sequence[Array]) -> StepOut
     allocated = arrays[form["given"]].tolist()
     return StepOutputs(
         paths={name: _outputs_from_json(outputs, arrays) for name, outputs in form["paths"].items()},
-        given=tuple(frozenset(allocated[start:end]) for start, end in itertools.pairwise(ends)),
+        allocated=tuple(frozenset(allocated[start:end]) for start, end in itertools.pairwise(ends)),
         turned=tuple(map(bool, form["turned"])),
         noise={name: tuple(map(float, numbers)) for name, numbers in form["noise"].items()},
         listed={name: arrays[number] for name, number in form["listed"].items()},

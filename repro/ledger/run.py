@@ -284,7 +284,7 @@ def fix_rows(run: str, row: ProofRow) -> Iterator[FixRow]:
             engine=row.engine,
             role=stop.checkpoint.name if stop else "",
             target=stop.target if stop else "",
-            expected=stop.checkpoint.wanted.name if stop else "",
+            expected=stop.checkpoint.expected.name if stop else "",
             status=stop.answer.status.name
             if stop and stop.answer.status is not None
             else ERROR

@@ -23,20 +23,20 @@ HOST = "sitecustomize.py"  # Python runs it first
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """The runs of the file on the target of this name, and how many ended as is right there. wanted: the exit
-    code that is. code, said: the last run's own, and the end of what it printed. seconds: of the processor that a
+    """The runs of the file on the target of this name, and how many ended as is right there. expected: the exit
+    code that is. code, output: the last run's own, and the end of what it printed. seconds: of the processor that a
     run took."""
 
     name: str
-    wanted: int
+    expected: int
     right: int
     tries: int
     code: int
-    said: str
+    output: str
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        what = "shows the bug" if self.wanted else "passes"
+        what = "shows the bug" if self.expected else "passes"
         return f"{what} in {self.right} of {self.tries} runs on {self.name}"
 
 
@@ -44,7 +44,7 @@ def check(
     rig: Rig,
     text: str,
     target: Target,
-    wanted: int,
+    expected: int,
     tries: int,
     arguments: Sequence[str] = (),
     *,
@@ -52,7 +52,7 @@ def check(
     says: str = "",
     host: str = "",
 ) -> Checked:
-    """Run the file that often, each time in a folder of its own. wanted: the exit code that is right there. before:
+    """Run the file that often, each time in a folder of its own. expected: the exit code that is right there. before:
     arguments of Python before the file. says: what must stand in its output for a run to be right. host: Python that
     is run first, which puts in what the reader's host has and this one may not."""
     right, code, output, before_s = 0, 0, "", _processor_seconds()
@@ -63,11 +63,11 @@ def check(
             if host:
                 (folder / HOST).write_text(host)
             code, printed = run(rig, [*before, str(path), *arguments], target, folder)
-            right += code == wanted and re.search(says, printed, re.MULTILINE) is not None
+            right += code == expected and re.search(says, printed, re.MULTILINE) is not None
             output = ending(printed)
     seconds = (_processor_seconds() - before_s) / tries
     return Checked(
-        name=rig.named(target), wanted=wanted, right=right, tries=tries, code=code, said=output, seconds=seconds
+        name=rig.named(target), expected=expected, right=right, tries=tries, code=code, output=output, seconds=seconds
     )
 
 

@@ -23,7 +23,7 @@ class Question:
 
     path: Path
     seed: Seed
-    wanted: Wanted
+    failure: Wanted
     guard: bool = False
 
 
@@ -68,7 +68,7 @@ class Answer:
         """Failures that there are only with the patch; also that the case no longer runs."""
         if self.after.why_not and not self.before.why_not:
             return (f"no longer runs: {self.after.why_not}",)
-        expected = {str(self.question.wanted)} if self.after.failed and not self.before.failed else set()
+        expected = {str(self.question.failure)} if self.after.failed and not self.before.failed else set()
         return tuple(sorted(expected | (self.after.others - self.before.others)))
 
     @property
@@ -114,7 +114,7 @@ def compare(rig: Rig, before: Target, after: Target, questions: Sequence[Questio
 
 
 def _side(rig: Rig, run: Run, question: Question, tries: int) -> Side:
-    return Side(runs=tuple(runs_of(rig, run, question.seed.case, question.wanted, 1 if question.guard else tries)))
+    return Side(runs=tuple(runs_of(rig, run, question.seed.case, question.failure, 1 if question.guard else tries)))
 
 
 def exit_code(answers: Sequence[Answer]) -> ExitCode:
@@ -130,7 +130,7 @@ def table(answers: Sequence[Answer], before: str, after: str) -> Iterator[str]:
         question = answer.question
         name = f"{code(question.path.stem)}{' (guard)' if question.guard else ''}"
         word, colon, why = answer.conclusion.partition(": ")
-        cells = (name, *map(_cell, (question.wanted, answer.before, answer.after)), f"{word}{colon}{_cell(why)}")
+        cells = (name, *map(_cell, (question.failure, answer.before, answer.after)), f"{word}{colon}{_cell(why)}")
         yield f"| {' | '.join(cells)} |"
     removed = [code(answer.question.path.stem) for answer in answers if answer.removed]
     if len(removed) > 1:
@@ -152,8 +152,8 @@ def to_json(answers: Sequence[Answer]) -> list[dict[str, object]]:
         {
             "seed": str(answer.question.path),
             "guard": answer.question.guard,
-            "oracle": answer.question.wanted.oracle,
-            "where": answer.question.wanted.where,
+            "oracle": answer.question.failure.oracle,
+            "where": answer.question.failure.where,
             "conclusion": answer.conclusion,
             "worse": list(answer.worse),
             "exit_code": answer.exit_code,

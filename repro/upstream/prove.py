@@ -44,7 +44,7 @@ class Checkpoint:
     name: str  # buggy, fixed, without or newest
     release: str
     sglang: str  # in words: the release, and whether the fix is taken out of it
-    wanted: Status
+    expected: Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +103,10 @@ def checkpoints(fix: Fix, newest: str, there: There = _everywhere) -> tuple[Chec
     has_it = release_order(newest) >= release_order(fix.fixed)
     base = newest if has_it and not there(fix.fixed) else fix.fixed
     every = (
-        Checkpoint(name="buggy", release=fix.buggy, sglang=fix.buggy, wanted=Status.FAIL),
-        Checkpoint(name="fixed", release=fix.fixed, sglang=fix.fixed, wanted=Status.PASS),
-        Checkpoint(name="without", release=base, sglang=f"{base} without #{fix.number}", wanted=Status.FAIL),
-        *([Checkpoint(name="newest", release=newest, sglang=newest, wanted=Status.PASS)] if has_it else []),
+        Checkpoint(name="buggy", release=fix.buggy, sglang=fix.buggy, expected=Status.FAIL),
+        Checkpoint(name="fixed", release=fix.fixed, sglang=fix.fixed, expected=Status.PASS),
+        Checkpoint(name="without", release=base, sglang=f"{base} without #{fix.number}", expected=Status.FAIL),
+        *([Checkpoint(name="newest", release=newest, sglang=newest, expected=Status.PASS)] if has_it else []),
     )
     return tuple(checkpoint for checkpoint in every if there(checkpoint.release))
 
@@ -118,7 +118,7 @@ def with_what_is_there(row: ProofRow, newest: str, there: There) -> ProofRow:
     visited = checkpoints(row.fix, newest, there)
     releases = {"buggy": row.fix.buggy, "fixed": row.fix.fixed}
     missing = tuple(f"{name} {release}" for name, release in releases.items() if not there(release))
-    if {checkpoint.wanted for checkpoint in visited} == {Status.FAIL, Status.PASS}:
+    if {checkpoint.expected for checkpoint in visited} == {Status.FAIL, Status.PASS}:
         return replace(row, missing=missing)
     return replace(row, reason=f"{NOT_HERE}: {', '.join(dict.fromkeys(missing))} not installed", missing=missing)
 
@@ -206,7 +206,7 @@ def _problem(checkpoint: Checkpoint, proof: Proof, answer: Result, like: Verdict
     """Why this result is not the wanted one; empty if it is. like: the failure that it must equal."""
     if answer.status is None:
         return answer.text
-    if checkpoint.wanted is Status.PASS:
+    if checkpoint.expected is Status.PASS:
         return "" if answer.status is Status.PASS else f"does not pass: {answer.text}"
     if answer.verdict is None:
         return f"{proof.oracle} does not fail: {answer.text}"
@@ -293,7 +293,7 @@ def first_failures(rows: Sequence[ProofRow]) -> str:
         stop.answer.seconds
         for row in rows
         for stop in row.stops
-        if stop.checkpoint.wanted is Status.FAIL and stop.answer.verdict
+        if stop.checkpoint.expected is Status.FAIL and stop.answer.verdict
     ]
     if not times:
         return ""
@@ -334,7 +334,7 @@ def _stops_to_json(row: ProofRow) -> Iterator[dict[str, object]]:
             "station": stop.checkpoint.name,
             "sglang": stop.checkpoint.sglang,
             "target": stop.target,
-            "wanted": stop.checkpoint.wanted.name,
+            "wanted": stop.checkpoint.expected.name,
             "status": answer.status.name if answer.status is not None else "ERROR",
             "holds": not stop.problem,
             "problem": stop.problem,

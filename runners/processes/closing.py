@@ -21,7 +21,7 @@ def ended_in_closing(
     Asked to open its setup anew, a session closes it first: it is at that afterwards. send: asks it; died: what is made
     of its end, which raises NeverBegun."""
     intake = Intake(facts={}, step=CLOSING[0], path=CLOSING[1])
-    intake.mark, session.asked = session.mark, False
+    intake.mark, session.opening = session.mark, False
     send(session, Case(setup=session.setup, steps=()), deadline)
     try:
         while (intake.step, intake.path) == CLOSING:

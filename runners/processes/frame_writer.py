@@ -59,7 +59,7 @@ class Recorder(Watch):
     def see_all(self, step: int, what: PackedLayout, data: bytes) -> None:
         start = time.perf_counter()
         self._events.append(f'["packed",{step},{what.text}]')
-        self._add(what.told(data))
+        self._add(what.recorded_bytes(data))
         self._seconds["record"] += time.perf_counter() - start
 
     def spent(self, stage: str, seconds: float) -> None:

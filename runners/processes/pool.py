@@ -91,7 +91,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         )
         self._kept = Kept()
         self._last: Open | None = None  # the session of the last run
-        self._standbys = WarmSessions(standbys, self._open_ahead, self._leave, held=bool(cold(target)))
+        self._standbys = WarmSessions(standbys, self._open_ahead, self._leave, paused=bool(cold(target)))
         self._idle = Idle(setups_per_session, IDLE_MAX + standbys)
         self.past: tuple[Setup, ...] = ()  # what the process of the last run had served before
         self.history: tuple[Case, ...] = ()  # the latest cases that its session had run before
@@ -181,7 +181,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         intake = Intake(facts={}, step=BUILDING[0], path=BUILDING[1])
         try:
             ended = self._ended(case, upcoming, intake)
-            self._standbys.held = False
+            self._standbys.paused = False
             if ended.how is not Termination.DONE:
                 self._part_from(case, ended)
             elif self._fresh:
@@ -279,11 +279,11 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
     def _send(self, session: Open, case: Case, deadline: float, room: int = 1 << 62) -> int:
         """Ask the session for this case, and to open where it has not been asked to. How long the request was; 0 where
         it is longer than there is room, and was not made."""
-        head = {"case": case_to_json(case), "change": dict(self._change), "open": not session.asked}
-        request = pack(Frame(head=head | {"cold": self._standbys.held, "asked": self._asks(case)}))
+        head = {"case": case_to_json(case), "change": dict(self._change), "open": not session.opening}
+        request = pack(Frame(head=head | {"cold": self._standbys.paused, "asked": self._asks(case)}))
         if len(request) > room:
             return 0
-        session.asked = True
+        session.opening = True
         session.sent.append(case)
         # If it has died, what it said before that is still to be read.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):

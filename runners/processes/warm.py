@@ -78,7 +78,7 @@ class Open:
 
     past: setups that its process has served before; before: as what it served the last of them. mark: how much it had
     printed when a run last ended. spent: whether it is to
-    serve no further one. facts: about the session, true for all of its runs. asked: whether it was asked to open.
+    serve no further one. facts: about the session, true for all of its runs. opening: whether it was asked to open.
     sent: cases whose traces have not been collected yet, in order. used: whether a case of it was asked for. ran: the
     latest cases that were run in it, in order. seconds: for which all but the first of its cases were waited for.
     """
@@ -92,7 +92,7 @@ class Open:
     mark: int = 0
     spent: bool = False
     facts: dict[str, str] = field(default_factory=dict)
-    asked: bool = False
+    opening: bool = False
     sent: list[Case] = field(default_factory=list)
     used: bool = False
     ran: list[Case] = field(default_factory=list)
@@ -127,14 +127,14 @@ class Open:
 class WarmSessions:
     """Up to `room` sessions that wait. Mutable.
 
-    begin: start to open a session. close: end one, without waiting for it. held: open none until this is taken back:
+    begin: start to open a session. close: end one, without waiting for it. paused: open none until this is taken back:
     where nothing was compiled yet, several at once would compile the same, or wait for who does.
     """
 
     def __init__(
-        self, room: int, begin: Callable[[Coming], Open], close: Callable[[Open], None], *, held: bool = False
+        self, room: int, begin: Callable[[Coming], Open], close: Callable[[Open], None], *, paused: bool = False
     ) -> None:
-        self.room, self.held = room, held
+        self.room, self.paused = room, paused
         self._begin, self._close = begin, close
         self._open: list[Open] = []
         self._expected: list[Coming] = []
@@ -174,7 +174,7 @@ class WarmSessions:
     def fill(self, urgent: Sequence[Setup] = (), useful: Sequence[Setup] = ()) -> None:
         """Begin to open what is urgent or expected and not there, as far as there is room; others make room for it.
         useful: setups that have room of their own besides, if there is any."""
-        if self.held or not self.room:
+        if self.paused or not self.room:
             return
         spare, missing, more = list(self._open), [], [Coming(setup=setup) for setup in useful]
         comings = [*(Coming(setup=setup) for setup in urgent), *self._expected][: self.room] + more

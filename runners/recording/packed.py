@@ -27,7 +27,7 @@ class Entry(NamedTuple):
     name: str
     dtype: str
     shape: tuple[int, ...]
-    told: bool
+    recorded: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class PackedLayout:
     runs: tuple[slice, ...]
     text: str
 
-    def told(self, data: bytes) -> bytes:
+    def recorded_bytes(self, data: bytes) -> bytes:
         """The bytes of what is recorded, one array behind the other."""
         return b"".join([data[run] for run in self.runs])
 
@@ -52,7 +52,7 @@ class PackedLayout:
     def recorded(self, data: bytes) -> Iterator[tuple[str, str, Array]]:
         """Path, name and contents of each that is recorded."""
         for (path, name), (_, entry) in self.places.items():
-            if entry.told:
+            if entry.recorded:
                 yield path, name, self.array(data, path, name)
 
 
@@ -61,7 +61,7 @@ def packed_layout(entries: tuple[Entry, ...]) -> PackedLayout:
     """The packed layout of these entries, whatever is in them."""
     sizes = [math.prod(entry.shape) * np.dtype(entry.dtype).itemsize for entry in entries]
     starts = [0, *itertools.accumulate(sizes)]
-    announced = [[entry.path, entry.name, [entry.dtype, entry.shape]] for entry in entries if entry.told]
+    announced = [[entry.path, entry.name, [entry.dtype, entry.shape]] for entry in entries if entry.recorded]
     return PackedLayout(
         places={(entry.path, entry.name): (start, entry) for start, entry in zip(starts, entries, strict=False)},
         size=starts[-1],
@@ -72,7 +72,7 @@ def packed_layout(entries: tuple[Entry, ...]) -> PackedLayout:
 
 def _runs(entries: tuple[Entry, ...], starts: list[int]) -> Iterator[slice]:
     """The stretches of neighbours that are recorded."""
-    for recorded, group in itertools.groupby(range(len(entries)), key=lambda number: entries[number].told):
+    for recorded, group in itertools.groupby(range(len(entries)), key=lambda number: entries[number].recorded):
         numbers = list(group)
         if recorded:
             yield slice(starts[numbers[0]], starts[numbers[-1] + 1])

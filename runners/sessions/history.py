@@ -50,7 +50,7 @@ class _Seen:
 
     launches: int = 0
     differences: dict[str, _Difference] = field(default_factory=dict)
-    told: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
     stale: set[str] = field(default_factory=set)
 
 
@@ -153,9 +153,9 @@ class History:
         for name, difference in self._seen.differences.items():
             read = difference.where & self._touched.stale(name)
             if read.any():
-                if name in self._seen.told:
+                if name in self._seen.reported:
                     continue
-                self._seen.told.add(name)
+                self._seen.reported.add(name)
                 _see(
                     staging,
                     name,

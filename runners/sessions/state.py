@@ -63,7 +63,7 @@ class Moment:
 class _Mapping:
     """The contents of a mapping, and the part of it that is looked into."""
 
-    held: dict[Any, Any]
+    items: dict[Any, Any]
     parts: list[Any]
 
 
@@ -103,7 +103,7 @@ class State:
             else:
                 mapping = value if isinstance(value, dict) else value.__dict__
                 known = mappings[id(mapping)] = self._known(mapping)
-                moment.mappings.append((mapping, known.held))
+                moment.mappings.append((mapping, known.items))
                 waiting += known.parts
         self._first = self._first or mappings
         whole = without_views({str(place): tensor for place, tensor in tensors.items()})
@@ -113,7 +113,7 @@ class State:
 
     def _known(self, mapping: dict[Any, Any]) -> _Mapping:
         first = self._first.get(id(mapping))
-        if first and _is_same(mapping, first.held):
+        if first and _is_same(mapping, first.items):
             return first
         contents = dict(mapping)
         kept = [value for name, value in contents.items() if not is_scratch(name) and name != _WEIGHTS]

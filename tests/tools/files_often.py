@@ -140,7 +140,7 @@ def often(name: str, hosts: Hosts, used: Rig, tries: int, exported: bool) -> boo
     seed = dict(stored())[name]
     target = f"{failing(seed)[-1]}/emulated"
     sides = sides_of(options_of(["script", str(SEEDS / f"{name}.json"), "--target", target]), used)
-    given = name, sides.seed, sides.wanted, sides.releases
+    given = name, sides.seed, sides.failure, sides.releases
     text = upstream_test(*given, "emulated") if exported else script(*given)
     all_right = True
     for way in TESTS if exported else (SCRIPT,):

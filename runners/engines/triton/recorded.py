@@ -65,7 +65,7 @@ class Described:
     which of them launches to come will be given again."""
 
     kind: tuple[object, ...] | None
-    given: tuple[tuple[Any, int], ...]
+    inputs: tuple[tuple[Any, int], ...]
     by: int
 
 
@@ -89,7 +89,7 @@ def run(
         return False
     recording = kernel.recording
     places, memory = every_place(grid), lanes.Lanes(spans)
-    numbers = [np.array([value], dtype=dtype) for dtype, value in described.given]
+    numbers = [np.array([value], dtype=dtype) for dtype, value in described.inputs]
     sizes = [np.array([size], dtype=np.int32) for size in grid]
 
     def inputs(programs: Any) -> list[Any]:
@@ -126,12 +126,12 @@ def _kernel(described: Described) -> _Kernel:
     if kernel is None:
         if len(_kernels) >= _KERNELS:
             _kernels.clear()
-        kernel = _kernels[described.kind] = _Kernel(Recording([None] * (ARGUMENTS + len(described.given))))
+        kernel = _kernels[described.kind] = _Kernel(Recording([None] * (ARGUMENTS + len(described.inputs))))
     return kernel
 
 
 def _kept(kernel: _Kernel, described: Described, grid: tuple[int, int, int], programs: Any) -> _Kept:
-    numbers = [value for dtype, value in described.given if described.by or dtype is not np.uint64]
+    numbers = [value for dtype, value in described.inputs if described.by or dtype is not np.uint64]
     key = (described.by, grid, programs.tobytes(), *numbers)
     kept = kernel.kept.get(key)
     if kept is None:
@@ -193,7 +193,7 @@ def _replay(recording: Recording, kept: _Kept, inputs: list[Any]) -> None:
             kept.segments.add(segment)
         for function, operands, slot in segment.varying[kept.by]:
             slots[slot] = function(*operands(slots))
-        if segment.asked is None:
+        if segment.decider is None:
             return
-        segment = segment.ways.get(known(slots[segment.asked]).item())
+        segment = segment.ways.get(known(slots[segment.decider]).item())
     raise _Unmet

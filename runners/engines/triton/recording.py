@@ -31,13 +31,13 @@ Operation = tuple[Callable[..., Any], Callable[[list[Any]], Sequence[Any]], int]
 class Segment:
     """Operations up to where memory decides how the kernel goes on, or to its end. Mutable: it grows while it is
     recorded. order: all of them, with what each depends on; by: the same, apart for each of these; varying: those that
-    depend on more than numbers, and on more than addresses. asked: the slot whose value decides, and how it goes on for
-    each."""
+    depend on more than numbers, and on more than addresses. decider: the slot whose value decides, and how it
+    goes on for each."""
 
     order: list[tuple[Operation, int]] = field(default_factory=list)
     by: tuple[list[Operation], ...] = field(default_factory=lambda: ([], [], []))
     varying: tuple[list[Operation], list[Operation]] = field(default_factory=lambda: ([], []))
-    asked: int | None = None
+    decider: int | None = None
     ways: dict[Any, Segment] = field(default_factory=dict)
 
 
@@ -105,8 +105,8 @@ class _Recorder:
 
     def known(self, value: Value) -> Any:
         if self._new:
-            self._segment.asked = value.slot
-        elif self._segment.asked != value.slot or self._at != len(self._segment.order):
+            self._segment.decider = value.slot
+        elif self._segment.decider != value.slot or self._at != len(self._segment.order):
             raise NotRecorded
         answer = known(value.data)
         self._at = 0
@@ -136,16 +136,16 @@ def _name(function: Callable[..., Any]) -> Any:
 
 
 class _Builder(BatchedBuilder):
-    """The same operations, on what stands for arrays. Mutable. given: what the recording is of,
+    """The same operations, on what stands for arrays. Mutable. inputs: what the recording is of,
     set for each."""
 
-    given: list[Value]
+    inputs: list[Value]
 
     def create_get_program_id(self, axis: int) -> Any:
-        return TensorHandle(self.given[PLACES + axis], tl.int32)
+        return TensorHandle(self.inputs[PLACES + axis], tl.int32)
 
     def create_get_num_programs(self, axis: int) -> Any:
-        return TensorHandle(self.given[GRID + axis], tl.int32)
+        return TensorHandle(self.inputs[GRID + axis], tl.int32)
 
     def create_load(self, ptr: Any, *_: Any) -> Any:
         return self.create_masked_load(ptr, None, None)
@@ -158,15 +158,15 @@ class _Builder(BatchedBuilder):
         dtype = triton_interpreter._get_np_dtype(element)
         access = self._located(ptrs, mask, dtype.itemsize)
         rest = None if other is None else other.data
-        return TensorHandle(apply(lanes.load, self.given[LANES], access, rest, dtype), element)
+        return TensorHandle(apply(lanes.load, self.inputs[LANES], access, rest, dtype), element)
 
     def create_masked_store(self, ptrs: Any, value: Any, mask: Any, *_: Any) -> None:
         access = self._located(ptrs, mask, value.data.itemsize)
-        apply(lanes.store, self.given[LANES], access, value.data)
+        apply(lanes.store, self.inputs[LANES], access, value.data)
 
     def _located(self, ptrs: Any, mask: Any, size: int) -> Any:
         allowed, argument = None if mask is None else mask.data, pointers.argument_of(ptrs)
-        return apply(lanes.located, self.given[PROGRAMS], ptrs.data, allowed, size, argument)
+        return apply(lanes.located, self.inputs[PROGRAMS], ptrs.data, allowed, size, argument)
 
     def create_bitcast(self, src: Any, dst_type: Any) -> Any:
         if src.dtype.is_ptr() and _width(src.dtype) != _width(dst_type.scalar):
@@ -206,7 +206,7 @@ def record(
         bound[name] = value if name in constexprs else pointers.converted(name, value)
         if name not in constexprs and (type(value) is int or isinstance(value, torch.Tensor)):
             bound[name].handle.data = next(places)
-    builder.__class__, builder.given = _Builder, inputs_of_group
+    builder.__class__, builder.inputs = _Builder, inputs_of_group
     try:
         function(**bound)
     except Diverged:
@@ -215,7 +215,7 @@ def record(
         recorder.drop()
         raise
     finally:
-        builder.__class__, builder.given = triton_interpreter.InterpreterBuilder, []
+        builder.__class__, builder.inputs = triton_interpreter.InterpreterBuilder, []
 
 
 def agreed_range(*bounds: Any) -> Any:

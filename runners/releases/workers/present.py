@@ -44,7 +44,7 @@ def _mapped(live: Live) -> Live:
 def with_draft(
     setup: Setup,
     device: str,
-    given: Mapping[str, Any],
+    parts: Mapping[str, Any],
     kind: Any,
     model_runners: Callable[[Live], list[Any]] = lambda live: [live.draft.draft_runner],
     *,
@@ -52,7 +52,7 @@ def with_draft(
 ) -> Live:
     """Target and draft, as building.with_draft makes them."""
     return building.with_draft(
-        GENERATION, setup, device, given, kind, model_runners, target_pool_first=target_pool_first
+        GENERATION, setup, device, parts, kind, model_runners, target_pool_first=target_pool_first
     )
 
 
