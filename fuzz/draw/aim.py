@@ -22,7 +22,7 @@ from fuzz.draw.strategies import CONTEXT_MIN, DRAFT_TOKENS_MAX, ROOM, setups
 from fuzz.draw.swarm import Swarm
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup, setup_problems
-from repro.cases.families import facts_of
+from repro.cases.families import facts_of, fitted
 from repro.cases.option import Option
 from repro.cases.options import CONTEXT_MAX, KV_DTYPE_ABOVE, OPTION, SLOTS_MAX
 from repro.cases.runner_facts import RUNNER_FACTS
@@ -129,7 +129,8 @@ def _fitted(setup: Setup, drawn: Setup, fixed: set[str], max_bs: int) -> Setup:
             wider = replace(wider, context_len=max(drawn.context_len, context_of(wider)))
         if wider.max_bs == (max_bs or wider.max_bs) and not setup_problems(wider):
             setup = wider
-    return setup
+    fit = fitted(setup)  # sizes were drawn for whatever family
+    return replace(setup, **{field: getattr(fit, field) for field in ("hidden_size", "dtype") if field not in fixed})
 
 
 def _with_largest(setup: Setup, max_bs: int) -> Setup:

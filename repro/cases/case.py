@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from repro.cases.backend_facts import BACKEND_FACTS
+from repro.cases.families import is_recurrent
 from repro.cases.layout import row_pages, row_tokens
 from repro.cases.rows.bounds import BACKENDS as BACKENDS
 from repro.cases.rows.bounds import RUNNERS as RUNNERS
@@ -113,12 +114,12 @@ class Target:
 
 def engine_refuses(setup: Setup, engine: str) -> str:
     """Why this engine cannot run the setup's backend, in whichever release; "" if it can."""
-    kernels = BACKEND_FACTS[setup.backend]
+    kernels, of_states = BACKEND_FACTS[setup.backend], BACKEND_FACTS["triton" if is_recurrent(setup) else setup.backend]
     if setup.deterministic and engine == "emulated" and setup.backend != "triton":
         return f"the stand-in for {setup.backend} knows nothing of deterministic inference"
     if engine not in kernels.engines:
         return f"the {setup.backend} backend runs on a CPU, not on the {engine} engine"
-    return kernels.emulation_lacks.get(setup.dtype, "") if engine == "emulated" else ""
+    return {**kernels.emulation_lacks, **of_states.emulation_lacks}.get(setup.dtype, "") if engine == "emulated" else ""
 
 
 def problems(case: Case) -> list[str]:

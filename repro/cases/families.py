@@ -11,14 +11,15 @@ from dataclasses import dataclass, field, replace
 from repro.cases.runner_facts import ALL_ALGORITHMS, LATENT
 from repro.cases.setup import Setup
 
-DEEPSEEK, GLM = "deepseek_v3", "glm4_moe"
+DEEPSEEK, GLM, GDN = "deepseek_v3", "glm4_moe", "qwen3_next"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyFacts:
     """One row of FAMILY_FACTS. what: in words. backends: those with which each runner is driven; of all runners and
     backends where empty. chains: backends over which it drafts with topk 1 only. algorithms: those that a setup may
-    name it with. latent: whether a token's keys and values are one latent vector. plain: whether windows, caps and the
+    name it with. latent: whether a token's keys and values are one latent vector. recurrent: whether some layers
+    keep of a request a state beside the KV cache. plain: whether windows, caps and the
     like are known for it, which are made of Llama's classes. hidden_sizes, dtypes: those that are drawn; where empty,
     all that other models draw."""
 
@@ -27,6 +28,7 @@ class FamilyFacts:
     chains: frozenset[str] = frozenset()
     algorithms: tuple[str, ...] = ALL_ALGORITHMS
     latent: bool = False
+    recurrent: bool = False
     plain: bool = False
     hidden_sizes: tuple[int, ...] = ()
     dtypes: tuple[str, ...] = ()
@@ -61,6 +63,14 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         hidden_sizes=(512, 768),
         dtypes=("float16", "bfloat16"),
     ),
+    GDN: FamilyFacts(
+        what="Qwen3-Next: layers of gated delta rule (GDN), whose state lies beside the KV cache, and full ones",
+        backends={"decode": ("triton", "flashinfer", "fa3")},
+        algorithms=("EAGLE",),
+        recurrent=True,
+        # Of bfloat16 Triton's interpreter knows nothing, and recurrent layers are Triton's over every backend.
+        dtypes=("float16", "float32"),
+    ),
 }
 
 
@@ -72,7 +82,8 @@ FAMILIES_NOT_DRIVEN: Mapping[str, str] = {
     "GLM-4.5 in the float64 reference": "no model of it, so that nothing but graph against eager judges its values",
     "DeepSeek-V3.2, GLM-5 (DSA)": "no stand-in for deep_gemm, and the index cache is not held",
     "DeepSeek-V4": "no stand-in for its planning kernels",
-    "Qwen3-Next, Qwen3.5 (GDN), Kimi-Linear (KDA), Nemotron-H (Mamba2)": "state beside the KV cache is not held",
+    "Qwen3-Next in verify, draft and draft-extend": "the states that a verify leaves are not committed yet",
+    "Qwen3.5 (GDN), Kimi-Linear (KDA), Nemotron-H (Mamba2)": "no configuration",
     "gpt-oss": "attention sinks have no stand-in",
     "DFLASH, DSPARK": "no adapter drives their workers",
 }
@@ -92,6 +103,11 @@ def is_latent(setup: Setup) -> bool:
     return family_facts(setup).latent
 
 
+def is_recurrent(setup: Setup) -> bool:
+    """True if some of its layers keep a state beside the KV cache."""
+    return family_facts(setup).recurrent
+
+
 def families(runner: str, backend: str) -> tuple[str, ...]:
     """The families that a setup of this runner and backend may name."""
     return tuple(name for name, facts in FAMILY_FACTS.items() if backend in facts.backends.get(runner, ()))
@@ -104,6 +120,6 @@ def fitted(setup: Setup) -> Setup:
     dtypes = facts.dtypes or (setup.dtype,)
     return replace(
         setup,
-        hidden_size=sizes[0] if sizes else setup.hidden_size,
+        hidden_size=sizes[0] if sizes and setup.hidden_size not in sizes else setup.hidden_size,
         dtype=setup.dtype if setup.dtype in dtypes else dtypes[0],
     )

@@ -65,6 +65,17 @@ def req_to_token(setup: Paged, layout: int = 0) -> Ints:
     return table
 
 
+def state_rows(setup: Paged) -> int:
+    """State slots of recurrent layers that requests can own, besides slot 0: as many again as there are requests."""
+    return 2 * setup.slots
+
+
+def state_slots(setup: Paged, layout: int = 0) -> Ints:
+    """The state slot of each request slot, by one of many layouts, [slots + 1]; of row 0, the padding row, 0."""
+    order = shuffled(_LAYOUT_DATA + layout, "states", state_rows(setup))[: setup.slots]
+    return np.concatenate([[0], order + 1])
+
+
 def draft_positions(setup: Paged, seq_len: int) -> Ints:
     """Row positions of the draft tokens of a request: [topk, num_steps].
 

@@ -19,7 +19,7 @@ from repro.traces.paths_page import page
 
 def add_parser(commands: Commands) -> None:
     recorded = commands.add_parser("paths", help="print what a session records, as in docs/traces.md")
-    recorded.add_argument("--rounds", action="store_true", help="what the round runner alone records")
+    recorded.add_argument("--rounds", action="store_true", help="what runners without a graph alone record")
     commands.add_parser("settings", help="print what commands take from eagleeye.toml, and from where")
     form = commands.add_parser("schema", help="print the JSON Schema of a case, as in docs/case.schema.json")
     form.add_argument("--table", action="store_true", help="the fields of a setup, as docs/cases.md has them")

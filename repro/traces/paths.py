@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from repro.cases.backend_facts import BACKEND_FACTS
 from repro.cases.case import Setup
+from repro.cases.families import is_recurrent
 from repro.cases.runner_facts import RUNNER_FACTS, TOY
 
 
@@ -52,6 +53,7 @@ EAGER_VERIFY = Sessions(words="verify_eager and its kin", hold=_of("verify_eager
 NOT_MOVES = Sessions(words="all runners but kv_move", hold=_of("graph", "verify_eager"))
 NOT_VERIFY = Sessions(words="all runners but verify_eager and its kin", hold=_of("graph", "kv_move"))
 RANKED = Sessions(words="of one of two ranks", hold=lambda setup: setup.dp_attention)
+RECURRENT = Sessions(words="models with recurrent layers", hold=is_recurrent)
 ADAPTIVE = Sessions(words="whose worker changes its number of draft steps", hold=lambda setup: bool(setup.adaptive))
 ON_GPU = Sessions(words="but those of CPUs", hold=lambda setup: not BACKEND_FACTS[setup.backend].on_cpu)
 ONE_GRAPH = Sessions(words="with one graph a call", hold=lambda setup: setup.runner != "multi_layer" or setup.one_graph)
@@ -233,6 +235,14 @@ class Recorded(StrEnum):
     KEPT = PathRow("kept", When.LAST, oracle="kept_outputs",
         arrays="compared int64 []; STEP.NAME int64 [n]",
         meaning="Rows of an earlier call's inputs (`caller's NAME`) or outputs that have changed since.")
+    STATE_SLOTS = PathRow("state_slots", When.STEP, sessions=RECURRENT, oracle="state_writes",
+        arrays="owned int64 [raw_bs]; PATH.KIND int64 [n]",
+        meaning="The state slot of each request, and by path (graph, eager) and kind (conv, temporal) those "
+        "that it changed.")
+    STATE_VALUES = PathRow("state_values", When.STEP, sessions=RECURRENT, oracle="state_values",
+        arrays="PATH.KIND float32 [raw_bs, n]",
+        meaning="The states that each path left the requests, by kind; of variants of eager where graph and "
+        "eager differ.")
     GUARD = PathRow("guard", When.STEP, engines=EVERY,
         arrays="intact int64 []; NAME, NAME.want uint8 [n]",
         meaning="intact: bytes of guard bands that are unchanged after the graph ran. For each buffer with changed "

@@ -16,7 +16,7 @@ from runners.engines.guards import Guards
 from runners.recording.observer import Watch
 from runners.releases import attention_calls, model
 from runners.releases.live import Adapter, Live
-from runners.releases.options import dp_ranks
+from runners.releases.options import dp_ranks, recurrent
 from runners.releases.options.sliding import any_cache
 from runners.releases.workers import buckets, checkpoint
 from runners.sessions import attributes, memory
@@ -58,7 +58,9 @@ def capture_of(adapter: Adapter, setup: Setup, watch: Watch) -> Capture:
         lacking = [name for worker in workers for name in absent(worker)]
         # What is captured, and run once before, stores all its rows where padding does.
         caches = [*family.kv(first), *(tensor for other in family.others(live) for tensor in any_cache(other))]
-        engine.pad_into(tensor[: setup.page_size] for tensor in caches)
+        recurrent.as_on_gpus(first)
+        states = [row for layers in recurrent.of_kinds(first).values() for row in layers]
+        engine.pad_into([*(tensor[: setup.page_size] for tensor in caches), *(rows[:1] for rows in states)])
         watch.at(-1, "capture")
         extents, backends = Extents(), attention_backends([live.target, live.draft])
         pools = attributes.pools(backends)

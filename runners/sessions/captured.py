@@ -27,6 +27,7 @@ from runners.sessions.errors import sglang_errors
 from runners.sessions.history import History
 from runners.sessions.planner import Planner, attention_backends
 from runners.sessions.state import State
+from runners.sessions.states import States
 from runners.sessions.third_opinion import ThirdOpinion
 from runners.sessions.unmade import unmade
 
@@ -52,11 +53,13 @@ class Captured:
         self.dtype: torch.dtype = self.model_runner.dtype
         self.kv = family.kv(self.model_runner)
         self.other_kv = [any_cache(other) for other in family.others(self.live)]
+        self.states = States(self.model_runner, self.setup)
         caches = [self.kv, *self.other_kv]
-        widest = max(tensor[0].numel() for kv in caches for tensor in kv)
+        widest = max(tensor[0].numel() for kv in (*caches, self.states.rows) for tensor in kv)
         values = memory.filled_from(widest, self.device, self.dtype)
         self.fillings = [memory.Filling(kv, values) for kv in caches]
-        self.snapshots = memory.Snapshots(self.kv)
+        self.states.filled_from(values)
+        self.snapshots = memory.Snapshots(self.kv, beside=self.states.snapshots)
         buffers = family.input_buffers(self.runner)
         tensors = {name: getattr(buffers, name, None) for name in family.buffers}
         self.buffers = {name: tensor for name, tensor in tensors.items() if tensor is not None}
@@ -76,7 +79,7 @@ class Captured:
     def _hold_state(self, guards: Guards) -> None:
         """The state that outlives a call, as it is right after capture."""
         static = self._static_tensors()
-        self.state = State(self.owners, [*self.every_kv, self.req_to_token])
+        self.state = State(self.owners, [*self.every_kv, *self.states.static().values(), self.req_to_token])
         self.history: History | None = None
         self.further: dict[str, torch.Tensor] = {}  # input buffers that the family does not name
         if engine.device == "cpu" and not self.adapter.family.launched:
@@ -119,7 +122,7 @@ class Captured:
         for other, kv in enumerate(self.other_kv):
             caches |= {f"kv_cache_of_{other}.{number}": tensor for number, tensor in enumerate(kv)}
         static = self.adapter.family.static(self.live, self.runner)
-        return {**self.buffers, **static, **caches, "req_to_token": self.req_to_token}
+        return {**self.buffers, **static, **caches, **self.states.static(), "req_to_token": self.req_to_token}
 
     def reset(self) -> None:
         """Return to the state right after capture. Guard bands, too: what the last eager pass of a case wrote outside
@@ -129,6 +132,7 @@ class Captured:
         for bands in self.bands:
             bands.mend()
         self.layout, self.table = 0, self._first_table
+        self.states.lay_out(0)
 
     def asks(self, hidden: str, step: int, watch: Watch) -> str:
         """The hidden states that a batch asks for. Since 0.5.17 a request that asks for more than graphs were captured
@@ -155,6 +159,7 @@ class Captured:
             return False
         self.layout, self.table = layout, req_to_token(self.setup, layout)
         memory.fill_table(self.req_to_token, self.table)
+        self.states.lay_out(layout)
         return True
 
     @contextmanager

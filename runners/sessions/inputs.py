@@ -95,6 +95,7 @@ class Inputs:
         captured, table = self.captured, self.captured.table
         prefixes = [(r, table[r.slot, : self.family.prefix(self.setup, r)]) for r in self.requests]
         drafts = np.asarray(self.given.get("out_cache_loc", np.empty(0)), dtype=np.int64).reshape(-1)
+        captured.states.fill(self.number, self.requests)
         first, *others = captured.fillings
         # Whatever lies there, a write of another step's contents shows.
         taken = np.concatenate([drafts, *(slots for _, slots in prefixes)])

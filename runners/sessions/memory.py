@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -110,13 +110,14 @@ def _alike(kv: Sequence[torch.Tensor], of: Callable[[torch.Tensor], Key]) -> dic
 class Snapshots:
     """A KV cache as it was before a step, after the graph and after eager, so kept that all are compared at once.
 
-    kv: its tensors, all with as many slots.
+    kv: its tensors, all with as many slots. beside: other memory, by name, of which copies are kept and put back at
+    the same moments.
     """
 
     BEFORE, GRAPH, EAGER = range(3)
 
-    def __init__(self, kv: Sequence[torch.Tensor]) -> None:
-        self._kv = list(kv)
+    def __init__(self, kv: Sequence[torch.Tensor], beside: Mapping[str, Snapshots] = {}) -> None:
+        self._kv, self.beside = list(kv), beside
         groups = _alike(kv, lambda tensor: (tensor.shape, tensor.dtype, tensor.device)).values()
         self._groups = [[self._kv[number] for number in group] for group in groups]
         stacks = [group[0].new_empty((3, len(group), *group[0].shape)) for group in self._groups]
@@ -131,6 +132,8 @@ class Snapshots:
         """Keep what is in the cache now; the next one of this moment replaces it."""
         for parts, group in zip(self._parts[moment], self._groups, strict=True):
             torch._foreach_copy_(parts, group)
+        for other in self.beside.values():
+            other.take(moment)
 
     def kept(self, moment: int) -> list[torch.Tensor]:
         """The copies kept of this moment, in the cache's order."""
@@ -141,6 +144,8 @@ class Snapshots:
         """Have in the cache what it held then."""
         for parts, group in zip(self._parts[moment], self._groups, strict=True):
             torch._foreach_copy_(group, parts)
+        for other in self.beside.values():
+            other.put_back(moment)
 
     def compare(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The slots that differ in any bit, bool [slots] each: since before, by graph; since before, by eager; between

@@ -15,6 +15,7 @@ from runners.releases.reference.rounding import FORMATS
 from runners.sessions import memory, third_opinion
 from runners.sessions.captured import Captured
 from runners.sessions.passes import Passes
+from runners.sessions.states import DIFFER
 
 # The size by which inputs are moved to see whether an output hangs on rounding: a few units in the last place.
 NUDGE = {torch.float32: 2.0**-21, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
@@ -22,34 +23,38 @@ NUDGE = {torch.float32: 2.0**-21, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-
 KV_DIFFERS = "kv_differs"
 
 
-def measured(passes: Passes, before: list[torch.Tensor], names: list[str]) -> list[dict[str, Array]]:
+def measured(passes: Passes, names: list[str]) -> list[dict[str, Array]]:
     """Measure how far eager differs from itself; then put its first result back. The values that it gave each time
     under these names."""
     captured, inputs = passes.captured, passes.inputs
     setup, noisy = captured.setup, inputs.family.noisy
-    saved, nudge, again = memory.copied(captured.kv), NUDGE[captured.dtype], inputs.rows
+    snapshots, nudge, again = captured.snapshots, NUDGE[captured.dtype], inputs.rows
+    before = snapshots.kept(snapshots.BEFORE)
     variants: list[dict[str, Array]] = []
     if inputs.asked.busiest <= setup.max_bs and inputs.family.eager_pads(setup):
         again = again.padded(setup.bucket(inputs.asked.busiest), captured.neutral)
     up, down = (inputs.rows.nudged(noisy, factor) for factor in (1 + nudge, 1 - nudge))
     for path, rows, factor in zip(VARIANTS, (again, up, down), (1.0, 1 + nudge, 1 - nudge), strict=True):
         start = before if noisy else memory.scaled(before, factor)
+        snapshots.put_back(snapshots.BEFORE)
         memory.restore(captured.kv, start)
         with nullcontext() if noisy else captured.embeddings_moved(factor):
             passes.run_eager(path, rows)
         passes.see_slots(path, start)
         came = passes.came("eager")
         passes.see_rows(path, came, captured.kv)
+        captured.states.see_values(passes.staging, path, inputs.requests)
         variants.append({name: came[path, name] for name in names})
     passes.staging.flush()
-    memory.restore(captured.kv, saved)
+    snapshots.put_back(snapshots.EAGER)
     return variants
 
 
 def gave_the_same(came: HostArrays, outputs: Sequence[str]) -> bool:
-    """True if both paths gave the same in these outputs and left the same KV cache."""
+    """True if both paths gave the same in these outputs and left the same KV cache and states."""
     # Slot 0 is where padded rows write.
-    return not np.any(came[Recorded.EAGER, KV_DIFFERS]) and all(
+    differ = [came[place] for place in came if place[0] == Recorded.STATE_SLOTS and place[1].startswith(DIFFER)]
+    return not any(map(np.any, (came[Recorded.EAGER, KV_DIFFERS], *differ))) and all(
         np.array_equal(came[Recorded.GRAPH, name], came[Recorded.EAGER, name]) for name in outputs
     )
 

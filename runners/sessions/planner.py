@@ -48,7 +48,8 @@ class Planner:
         self.first: Any = None
         self.calls = self._depth = 0
         backends = attention_backends(roots)
-        self.kinds = sorted({type(backend).__name__ for backend in backends})
+        # Of one that is made of several, the one of the full layers.
+        self.kinds = sorted({type(getattr(each, "full_attn_backend", each)).__name__ for each in backends})
         # As sglang decides it for a deployment: as soon as one of them does. Before 0.5.13 all did.
         self.needs_host_lengths = any(getattr(backend, "needs_cpu_seq_lens", True) for backend in backends)
         for backend in backends:

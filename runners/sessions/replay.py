@@ -43,7 +43,7 @@ def open_session(adapter: Adapter, setup: Setup, watch: Watch) -> RunCase:
     captured = Captured(adapter, setup, capture_of(adapter, setup, watch))
     observers = [seeing(captured) for seeing in OBSERVERS]
     serving.holds(captured.every_tensor)
-    pages = (tensor[: setup.page_size] for tensor in captured.every_kv)
+    pages = [*(tensor[: setup.page_size] for tensor in captured.every_kv), *(row[:1] for row in captured.states.rows)]
     engine.pad_into([*pages, *reserved(captured.live.target.model_runner.token_to_kv_pool), captured.req_to_token[0]])
     if not BACKEND_FACTS[setup.backend].on_cpu:
         engine.leave_on_host(buffer for name, buffer in captured.buffers.items() if name.endswith("_cpu"))

@@ -99,6 +99,7 @@ class Step:
         self.staging.see(Recorded.GRAPH, "kv_slots", graph_slots, as_slots=True)
         self.staging.see(Recorded.EAGER, "kv_slots", eager_slots, as_slots=True)
         self.staging.see(Recorded.EAGER, noise.KV_DIFFERS, between, as_slots=True, tell=False)
+        self._see_states({Recorded.GRAPH: snapshots.GRAPH, Recorded.EAGER: snapshots.EAGER})
         came = passes.came("eager")
         see_bands(self.staging, captured.bands, came)
         asks = self._compare(came, by_graph, by_eager)
@@ -119,7 +120,7 @@ class Step:
         self.passes.see_rows(Recorded.GRAPH, came, snapshots.kept(snapshots.GRAPH))
         self.passes.see_rows(Recorded.EAGER, came, captured.kv)
         self.staging.flush()
-        variants = noise.measured(self.passes, snapshots.kept(snapshots.BEFORE), by_eager)
+        variants = noise.measured(self.passes, by_eager)
         return self.referred or (by_graph == by_eager and noise.apart(captured, came, by_eager, variants))
 
     def _run_idle(self) -> None:
@@ -127,6 +128,8 @@ class Step:
         snapshots = self.captured.snapshots
         self.passes.run_graph()
         self.passes.see_slots(Recorded.GRAPH, snapshots.kept(snapshots.BEFORE))
+        snapshots.take(snapshots.GRAPH)
+        self._see_states({Recorded.GRAPH: snapshots.GRAPH})
         see_bands(self.staging, self.captured.bands, self.passes.came("graph"))
 
     def _run_without_graph(self) -> None:
@@ -135,14 +138,23 @@ class Step:
         snapshots.take(snapshots.BEFORE)
         names = self.passes.run_eager(Recorded.EAGER, self.inputs.rows, alone=True)
         self.passes.see_slots(Recorded.EAGER, snapshots.kept(snapshots.BEFORE))
+        snapshots.take(snapshots.EAGER)
+        self._see_states({Recorded.EAGER: snapshots.EAGER})
         came = self.passes.came("eager")
         self.passes.see_rows(Recorded.EAGER, came, captured.kv)
         self.staging.flush()
         if WHOLE:
-            noise.measured(self.passes, snapshots.kept(snapshots.BEFORE), names)
+            noise.measured(self.passes, names)
         self.staging.hold()
         if self.referred:
             self._ask_reference(came, names, {Recorded.EAGER: captured.kv})
+
+    def _see_states(self, moments: Mapping[Recorded, int]) -> None:
+        """Record what these paths left in recurrent states. moments: of their snapshots."""
+        states, requests = self.captured.states, self.asked.requests
+        states.see_slots(self.staging, list(moments), requests)
+        for path, moment in moments.items():
+            states.see_values(self.staging, path, requests, moment)
 
     def _ask_reference(self, came: HostArrays, names: list[str], left: Mapping[Recorded, Kv]) -> None:
         """Record what the call should have given. names: of its outputs. left: the KV cache as each path left it."""

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import triton.language as tl
 from triton.backends.nvidia.compiler import CUDAOptions
 from triton.runtime import interpreter as triton_interpreter
 from triton.runtime.errors import InterpreterError
@@ -178,8 +179,21 @@ def _patch_language(function: Any) -> type[_Kept]:
         _original_patch(function)
         if not _patched:
             language.shorten_operators()
+        _patch_aliases(function.__globals__)
         _patched.add(key)
     return _Kept
+
+
+def _patch_aliases(scope: dict[str, Any]) -> None:
+    """Have functions of the language that a kernel's module has under names of its own (`exp = tl.exp`) looked up at
+    the call: patched is what is in the language alone."""
+    for name, value in list(scope.items()):
+        if tl.core.is_builtin(value) and hasattr(tl, value.__name__):
+            scope[name] = _by_name(value.__name__)
+
+
+def _by_name(name: str) -> Callable[..., Any]:
+    return lambda *args, **kwargs: getattr(tl, name)(*args, **kwargs)
 
 
 class _Loops(triton_interpreter.ASTTransformer):

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from repro.cases.case import Setup
-from repro.cases.families import GLM, is_latent
+from repro.cases.families import GDN, GLM, is_latent
 from repro.cases.layout import Ints
 from runners.releases import model
 from runners.releases.options import mrope
 from runners.releases.options.deepseek import deepseek
+from runners.releases.options.gdn import gdn
 from runners.releases.options.glm import glm
 
 AUXILIARY = 3  # layers of the target whose hidden states EAGLE3's draft model is given
@@ -27,6 +28,8 @@ def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         return deepseek(setup), deepseek(setup)
     if setup.family == GLM:
         return glm(setup), glm(setup)
+    if setup.family == GDN:
+        return gdn(setup), gdn(setup)
     return model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle")
 
 

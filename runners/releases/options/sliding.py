@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from runners.releases.live import keys_and_values, mha_cache
+from runners.releases.live import keys_and_values
 from runners.releases.options.deepseek import is_latent, latent_cache
 
 
@@ -30,9 +30,10 @@ def cache(pool: Any) -> list[torch.Tensor]:
 def any_cache(model_runner: Any) -> list[torch.Tensor]:
     """The cache of any kind of pool."""
     pool = model_runner.token_to_kv_pool
-    if is_latent(pool):
-        return latent_cache(pool)
-    return cache(pool) if is_hybrid(pool) else mha_cache(model_runner)
+    if is_hybrid(pool):
+        return cache(pool)
+    full = getattr(pool, "full_kv_pool", pool)  # that of the full layers, where others are recurrent
+    return latent_cache(full) if is_latent(full) else keys_and_values(full)
 
 
 def is_hybrid(pool: Any) -> bool:

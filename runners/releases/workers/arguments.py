@@ -10,14 +10,14 @@ from typing import Any
 from sglang.srt.server_args import ServerArgs
 
 from repro.cases.case import Setup
-from repro.cases.families import is_latent
+from repro.cases.families import is_latent, is_recurrent
 from repro.cases.layout import pool_tokens
 from repro.cases.option import SERVER
 from repro.cases.options import OPTIONS
 from runners.recording.observer import Unsupported
 from runners.releases.backends import flashinfer_mla
 from runners.releases.model import Folders
-from runners.releases.options import adaptive, deterministic, latent, quantised
+from runners.releases.options import adaptive, deterministic, latent, quantised, recurrent
 from runners.releases.workers.ports import own_port
 
 # How the buckets of graphs are given up to 0.5.13; since then they are in cuda_graph_config.
@@ -59,6 +59,9 @@ def server_args(setup: Setup, device: str, models: Folders, *, spare_rows: int) 
         if flashinfer_mla.is_used(setup) and device == "cuda":
             raise Unsupported("the plan of flashinfer's MLA kernel is recorded on the emulated engine alone")
         latent.prepare(device)
+    if is_recurrent(setup):
+        recurrent.prepare(setup, device)
+        arguments |= recurrent.arguments(setup)
     if setup.kv_dtype:
         quantised.prepare(device)
     arguments |= adaptive.arguments(setup, models.target, known)

@@ -48,8 +48,9 @@ def caller(forward_batch: Any) -> Mapping[str, Any]:
 
 
 def backend(live: Live) -> Any:
-    """The target's attention backend."""
-    return live.target.model_runner.attn_backend
+    """The target's attention backend; that of the full layers, where others are recurrent."""
+    every = live.target.model_runner.attn_backend
+    return getattr(every, "full_attn_backend", every)
 
 
 def sliding(live: Live) -> Mapping[str, torch.Tensor]:

@@ -1,0 +1,82 @@
+"""Recurrent layers: the states that lie beside the KV cache; and without a GPU, that sglang launches the Triton kernels
+that a GPU launches."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from repro.cases.case import Setup
+from repro.cases.layout import state_rows
+
+_UTILS = ("sglang.srt.utils", "sglang.srt.utils.common")
+_LINEAR = "sglang.srt.layers.attention.linear"
+# Modules that ask while they are imported whether they run on a CPU, and would then import its native code.
+_ASK = ("kernels.gdn_triton", "kernels.kda_triton", "gdn_backend", "kda_backend")
+
+
+def prepare(setup: Setup, device: str) -> None:
+    """To be called before the workers of such a setup are built."""
+    if device == "cpu" or setup.dtype == "float32":
+        # States as precise as the model, and none in bfloat16, of which Triton's interpreter knows nothing.
+        os.environ |= {"SGLANG_MAMBA_CONV_DTYPE": "float32", "SGLANG_MAMBA_SSM_DTYPE": "float32"}
+    if device != "cpu":
+        return
+    utils = [sys.modules[name] for name in _UTILS]
+    answers: list[Any] = [vars(module)["is_cpu"] for module in utils]
+    for module in utils:
+        vars(module)["is_cpu"] = lambda: False
+    try:
+        for name in _ASK:
+            importlib.import_module(f"{_LINEAR}.{name}")
+    finally:
+        for module, is_cpu in zip(utils, answers, strict=True):
+            vars(module)["is_cpu"] = is_cpu
+    for name, module in list(sys.modules.items()):
+        if name.startswith("sglang.srt.models.") and getattr(module, "_is_cpu", False):
+            vars(module)["_is_cpu"] = False
+
+
+def arguments(setup: Setup) -> dict[str, Any]:
+    """The arguments of ServerArgs that say how many states there are."""
+    return {"max_mamba_cache_size": state_rows(setup)}
+
+
+def as_on_gpus(model_runner: Any) -> None:
+    """Have the backend of recurrent layers, once it is built, launch the kernel that finds state slots on a GPU."""
+    backend: Any = getattr(model_runner.attn_backend, "linear_attn_backend", None)
+    if hasattr(backend, "_fused_state_indices_ok"):
+        pool = model_runner.req_to_token_pool
+        backend._fused_state_indices_ok = getattr(pool, "mamba_translate_is_fusable", True)
+
+
+def of_kinds(model_runner: Any) -> Mapping[str, list[torch.Tensor]]:
+    """The states by kind, conv and temporal: a tensor a layer, [state slots, ...]. Empty where no layer has any."""
+    pool = getattr(model_runner.req_to_token_pool, "mamba_pool", None)
+    if pool is None:
+        return {}
+    cache = pool.mamba_cache
+    return {"conv": [layer for part in cache.conv for layer in part], "temporal": list(cache.temporal)}
+
+
+def of_drafts(model_runner: Any) -> Mapping[str, torch.Tensor]:
+    """The room in which a verify leaves the states behind each draft, by row of the batch."""
+    pool = getattr(model_runner.req_to_token_pool, "mamba_pool", None)
+    parts = vars(pool.mamba_cache) if pool is not None else {}
+    rooms = {name: part for name, part in parts.items() if name.startswith("intermediate_")}
+    return {
+        f"{name}.{number}": tensor
+        for name, part in rooms.items()
+        for number, tensor in enumerate(part if isinstance(part, list) else [part])
+    }
+
+
+def slots_of_requests(model_runner: Any) -> torch.Tensor:
+    """The state slot of each request slot."""
+    slots: torch.Tensor = model_runner.req_to_token_pool.req_index_to_mamba_index_mapping
+    return slots
