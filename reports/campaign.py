@@ -29,7 +29,7 @@ def summary(done: Campaign) -> list[str]:
     if done.skipped:
         lines.append(f"  {done.skipped:,} more cases were not run, as their setup could not be built")
     if done.states_missing:
-        lines.append(f"  no replay had: {'; '.join(done.states_missing)}")
+        lines.append(f"  states in no replay: {'; '.join(done.states_missing)}")
     if unknown := done.facts.get("reference"):
         lines.append(f"  reference: {unknown}")
     lines += [f"  known: {counted(count, 'case')} of {issue}" for issue, count in done.known.items()]
@@ -37,7 +37,7 @@ def summary(done: Campaign) -> list[str]:
         where = f"{done.runner}/{done.backend}"
         texts = [f"{value} ({where}, {counted(count, 'case')})" for value, count in done.stale.items()]
         lines.append(f"  stale, no reader known: {', '.join(texts)}")
-    only_mended = "failed only where known issues were mended, no finding"
+    only_mended = "not a finding, fails only with known issues mended"
     for name, reasons in (
         (only_mended, done.only_mended),
         ("ERROR", done.errors),

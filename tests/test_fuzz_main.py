@@ -225,7 +225,7 @@ def test_hunt_ends_with_twelve_lines_at_most(tmp_path: Path, capsys: pytest.Capt
     assert re.match(r"   look at: step 1 req_pool_indices\[1,0\] is \d+, expected 0$", look)
     assert replay.startswith("   replay: python -m repro run ") and replay.endswith(" --target stale_padding/toy")
     assert closing[-1].startswith("report: ")
-    assert not any("no replay had" in line or "unknown:" in line for line in lines)
+    assert not any("states in no replay" in line or "unknown:" in line for line in lines)
 
 
 def test_hunt_without_a_bug(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
