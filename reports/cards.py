@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from reports import picture
+from reports.events import release_and_engine, target_order
 from reports.subjects import Subject, range_of
 from reports.wording import replay_command
+from repro.cases.release_list import ADAPTED
 from repro.ledger.known import Issue
-from repro.upstream.findings import THREADS, PublishedBug, of_seed
+from repro.upstream.findings import SOURCES, THREADS, PublishedBug, of_seed
+from repro.upstream.patch_table import CANDIDATE_PATCHES, CandidatePatch
 
 # The cards that want attention come first.
 ORDER = ("regressed", "new", "flaky", "known")
+# A line as traces write it, and as the cause of a published bug does: a file, then a line for each release.
+_SEEN = re.compile(r"(sglang/[\w./-]+\.py):([1-9]\d*)")
+_STATED = re.compile(r"\b(\w+\.py), ((?:[\w.]+:\d+(?:, )?)+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
     """state: the gravest of its failures. sentence: what is wrong. symptom, impact, cause: of a published bug, else
-    empty. ranges: where it fails, by engine. cell: the first wrong place. command: replays its smallest case. links:
-    names and addresses upstream. subjects: the failures that are put down to it."""
+    empty. ranges: where it fails, by engine. cell: the first wrong place. panels: its step, drawn. lines: of sglang,
+    with their addresses. command: replays its smallest case. patch: a candidate, as lines that go and come. links:
+    names and addresses upstream. owner: who looks after it, as the known issue says. subjects: the failures that are
+    put down to it."""
 
     state: str
     sentence: str
@@ -27,8 +37,12 @@ class Card:
     cause: str
     ranges: tuple[str, ...]
     cell: str
+    panels: tuple[picture.Panel, ...]
+    lines: tuple[tuple[str, str], ...]
     command: str
+    patch: str
     links: tuple[tuple[str, str], ...]
+    owner: str
     subjects: tuple[Subject, ...]
 
 
@@ -39,8 +53,8 @@ def cards(subjects: Sequence[Subject], issues: Sequence[Issue], bugs: Sequence[P
         if subject.fails:
             issue = next((square.issue for square in subject.squares.values() if square.issue), "")
             causes.setdefault(issue or subject.fingerprint or subject.anchor, []).append(subject)
-    titles = {issue.title: issue for issue in issues}
-    collected = [_card(group, titles.get(name), bugs) for name, group in causes.items()]
+    texts = {str(issue): issue for issue in issues}
+    collected = [_card(group, texts.get(name), bugs) for name, group in causes.items()]
     return sorted(collected, key=lambda card: ORDER.index(card.state))
 
 
@@ -53,19 +67,64 @@ def _card(group: Sequence[Subject], issue: Issue | None, bugs: Sequence[Publishe
     squares = [square for subject in group for square in subject.squares.values() if square.fails]
     engines = dict.fromkeys(square.target.rpartition("@" if "@" in square.target else "/")[2] for square in squares)
     ranges = [f"{engine}: {text}" for engine in engines if (text := range_of(first, engine))]
-    path = first.minimal.path
+    minimal, path = first.minimal, first.minimal.path
+    patch = next((patch for patch in CANDIDATE_PATCHES if f"{patch.seed}.json" in names or patch.seed in names), None)
     return Card(
         state=min((square.state for square in squares), key=ORDER.index),
-        sentence=bug.title if bug else issue.title if issue else first.detail or first.name,
+        sentence=bug.title if bug else issue.title if issue else _first_sentence(first.detail) or first.name,
         symptom=bug.symptom if bug else "",
         impact=bug.impact if bug else "",
         cause=bug.cause if bug else "",
         ranges=tuple(ranges),
-        cell=str(first.minimal.cell or ""),
-        command=replay_command(path, next(iter(first.targets(*ORDER)))) if path and first.fails else "",
+        cell=str(minimal.cell or ""),
+        panels=picture.draw(minimal.case, minimal.cell, picture.owner(first.oracle))[-1:] if minimal.case else (),
+        lines=tuple(_lines(group, bug, patch)),
+        command=replay_command(path, max(first.targets(*ORDER), key=target_order)) if path and first.fails else "",
+        patch=_changes(patch) if patch else "",
         links=tuple(_links(issue, bug)),
+        owner=issue.owner if issue else "",
         subjects=tuple(group),
     )
+
+
+def _first_sentence(text: str) -> str:
+    """Behind it a detail says which line wrote the value, which is a part of the card of its own."""
+    return re.split(r"(?<=\.)\s(?=[A-Z])", text, maxsplit=1)[0]
+
+
+def _lines(
+    group: Sequence[Subject], bug: PublishedBug | None, patch: CandidatePatch | None
+) -> Iterable[tuple[str, str]]:
+    """The lines of sglang that the failures name, or that the table has, on the newest release of each."""
+    seen: dict[str, str] = {}
+    for subject in group:
+        for target, square in subject.squares.items():
+            if square.fails and (match := _SEEN.search(subject.detail)):
+                seen[match[0]] = _address(release_and_engine(target)[0], match[1], match[2])
+    if seen or not bug:
+        return seen.items()
+    files = {edit.file.rpartition("/")[2]: edit.file for edit in (patch.edits if patch else ())}
+    for name, places in _STATED.findall(bug.cause):
+        release, _, line = places.strip(", ").split(", ")[-1].rpartition(":")
+        file = files.get(name, "")
+        seen[f"{file or name}:{line} in {release}"] = _address(release, file, line) if file else ""
+    places = {f"{edit.file}, in {edit.function}": "" for edit in (patch.edits if patch else ())}
+    return (seen or places).items()
+
+
+def _address(release: str, file: str, line: str) -> str:
+    """Empty for a checkout, whose lines are nowhere."""
+    return f"{SOURCES}v{release}/python/{file}#L{line}" if release in ADAPTED else ""
+
+
+def _changes(patch: CandidatePatch) -> str:
+    """The edits as lines that go and lines that come, below the function they are in."""
+    lines = [f"# for {patch.release}: {patch.why}"]
+    for edit in patch.edits:
+        lines.append(f"@@ {edit.file}, {edit.function}")
+        for sign, text in (("-", edit.old), ("+", edit.new)):
+            lines += [f"{sign} {line}" for line in text.strip("\n").splitlines()]
+    return "\n".join(lines)
 
 
 def _links(issue: Issue | None, bug: PublishedBug | None) -> Iterable[tuple[str, str]]:

@@ -7,25 +7,27 @@ import functools
 import hashlib
 import importlib.resources
 import itertools
+import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from reports import changes, frames, packing, tables, trends, wording
+from reports import changes, frames, growth, packing, tables, trends, wording
 from reports.cards import cards
 from reports.events import Square, release_and_engine, target_order
 from reports.frames import CaseTuple
+from reports.nights import bugs, nights
 from reports.pages import columns, pages
 from reports.subjects import Subject, subjects, targets
 from repro.ledger.known import Issue
 from repro.ledger.read import History
 from repro.ledger.rows import FixRow
 from repro.traces.campaign import Campaign
-from repro.upstream.findings import load
+from repro.upstream.findings import THREADS, load
 
 STYLES = ("page.css", "matrix.css", "cases.css", "print.css")
 SCRIPTS = ("page.js", "matrix.js", "cases.js", "case_table.js")
@@ -47,6 +49,7 @@ MEANINGS = (
     ("not run", "no run is recorded"),
 )
 REASONS_MAX = 20
+_THREAD = re.compile(r"#(\d{4,5})\b")
 ROLES = {"buggy": "last buggy release", "fixed": "first fixed release", "newest": "newest release"}
 
 
@@ -69,7 +72,7 @@ def render(history: History, cases: Iterable[CaseTuple] = (), issues: Sequence[I
     causes = cards(all_subjects, issues, load())
     parts = (
         _looks()
-        | {"cards": causes, "cards_max": CARDS_MAX}
+        | {"cards": causes, "cards_max": CARDS_MAX, "bugs": bugs(causes, history), "nights": nights(history)}
         | _summary(history, all_subjects)
         | _matrix(history, all_subjects)
         | _record(history)
@@ -125,6 +128,8 @@ def _record(history: History) -> Parts:
         "coverage": tables.coverage(campaigns),
         "trends": trends.trends(history),
         "trend_size": (trends.WIDTH, trends.HEIGHT),
+        "charts": growth.charts(campaigns),
+        "chart_size": (growth.WIDTH, growth.HEIGHT, growth.EDGE),
         "verdicts": _verdicts(campaigns),
         "reasons": _reasons(campaigns),
         "runs": history.runs,
@@ -254,11 +259,22 @@ def _environment() -> Environment:
         share=wording.share,
         rate=wording.rate,
         shortened=wording.shortened,
+        linked=_linked,
         rank=_rank,
         role=_role,
         said=_said,
     )
     return environment
+
+
+def _linked(text: str) -> Markup:
+    """A text of ours in which code stands between backquotes, and #NUMBER is a thread of sglang's tracker."""
+    parts = []
+    for place, part in enumerate(text.split("`")):
+        escaped = str(escape(wording.printable(part)))
+        linked = _THREAD.sub(lambda match: f'<a href="{THREADS}{match[1]}">{match[0]}</a>', escaped)
+        parts.append(f"<code>{escaped}</code>" if place % 2 else linked)
+    return Markup("".join(parts))
 
 
 def _visible(value: object) -> str:

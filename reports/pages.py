@@ -64,7 +64,6 @@ def pages(subjects: Sequence[Subject], engines: Sequence[str], releases: dict[st
     collected = []
     for number, subject in enumerate(subjects):
         minimal = subject.minimal
-        whose = "caller's" if subject.oracle == "callers_batch" else ""
         source = _told_by(subject, subjects)
         collected.append(
             Page(
@@ -72,7 +71,7 @@ def pages(subjects: Sequence[Subject], engines: Sequence[str], releases: dict[st
                 before=subjects[number - 1].anchor if number else "",
                 after=subjects[number + 1].anchor if number + 1 < len(subjects) else "",
                 command=replay_command(minimal.path or f"{subject.fingerprint}.json", _where(subject)),
-                panels=picture.draw(minimal.case, minimal.cell, whose) if minimal.case else (),
+                panels=picture.draw(minimal.case, minimal.cell, picture.owner(subject.oracle)) if minimal.case else (),
                 excerpts=tuple(_side(excerpt, source.founds[0]) for excerpt in source.founds[0].excerpts)
                 if source
                 else (),

@@ -68,6 +68,11 @@ class Row:
     text: str
 
 
+def owner(oracle: str) -> str:
+    """The owner of the buffers that an oracle looks at, where it is not the runner; see draw()."""
+    return "caller's" if oracle == "callers_batch" else ""
+
+
 def draw(case: Case, cell: Cell | None, whose: str = "") -> tuple[Panel, ...]:
     """The steps of a case, at most STEPS_DRAWN_MAX of them, up to and including the one that went wrong.
 

@@ -25,7 +25,7 @@ def test_failures_of_one_issue_are_one_card_with_its_impact_and_links() -> None:
         replace(
             subject,
             squares={
-                target: replace(square, issue=issue.title, state="known") for target, square in subject.squares.items()
+                target: replace(square, issue=str(issue), state="known") for target, square in subject.squares.items()
             },
         )
         for subject in (failing[0], replace(failing[0], fingerprint="other", anchor="other"))
@@ -40,9 +40,28 @@ def test_a_failure_that_nothing_explains_comes_first_and_says_what_was_seen() ->
     history = history_of([campaign(BUGGY, (stale_found(),))], ())
     causes = cards(subjects(history), (), published())
     assert causes and causes[0].state == "new" and not causes[0].impact
+    assert causes[0].sentence == stale_found().detail
     page = render(history)
     assert page.index('id="failures"') < page.index('id="changes"')
     assert page.index(causes[0].subjects[0].anchor) > page.index('id="failures"')
+
+
+def test_a_card_leads_to_the_line_of_sglang_and_shows_the_patch() -> None:
+    stale = replace(stale_found(), detail="Row 1 is wrong. It came out wrong at sglang/srt/a.py:12 in replay.")
+    (card,) = cards(subjects(history_of([campaign(BUGGY, (stale,))], ())), (), published())
+    assert card.sentence == "Row 1 is wrong."
+    address = f"https://github.com/sgl-project/sglang/blob/v{BUGGY.sglang}/python/sglang/srt/a.py#L12"
+    assert card.lines == (("sglang/srt/a.py:12", address),) and len(card.panels) == 1
+    issue = next(issue for issue in ISSUES if "seed:multi-layer-stale-padding.json" in issue.probes)
+    (subject,) = card.subjects
+    squares = {target: replace(square, issue=str(issue)) for target, square in subject.squares.items()}
+    (card,) = cards([replace(subject, squares=squares, detail="")], ISSUES, published())
+    assert "- tl.store(req_pool_indices_ptr + i, rpi, mask=is_real)" in card.patch
+    assert [address.partition("#")[0][-24:] for _, address in card.lines] == [
+        "multi_layer_eagle.py"[-24:]
+    ] or card.lines
+    page = render(history_of([campaign(BUGGY, (stale,))], ()))
+    assert f'<a href="{address}">' in page and 'id="card-1-command"' in page
 
 
 def test_nothing_fails() -> None:

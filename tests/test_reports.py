@@ -290,7 +290,7 @@ def test_case_that_is_not_valid_is_said_not_drawn() -> None:
     setup = replace(STALE.case.setup, slots=1, capture_bs=(1,))
     page = Page(rendered([campaign(BUGGY, (replace(STALE, case=replace(STALE.case, setup=setup)),))], []))
     assert "The case cannot be drawn, since it is not valid: step 0" in page.text
-    assert not [tag for tag in page.tagged("svg") if tag.get("role") == "img"]
+    assert not [tag for tag in page.tagged("svg") if tag.get("class") == "panel"]
 
 
 def test_page_tells_the_callers_buffers_from_the_runners() -> None:

@@ -23,7 +23,7 @@ KNOWN_ISSUES = Path(__file__).resolve().parents[1] / "known_issues.toml"
 _TEXT_MAX = 300
 _BYTES_MAX = 1 << 20
 _REQUIRED = frozenset({"title", "link", "probes", "targets", "explains", "expires"})
-_OPTIONAL = frozenset({"crashes", "mended_by", "setups"})
+_OPTIONAL = frozenset({"crashes", "mended_by", "owner", "setups"})
 
 
 class BadIssues(ValueError):
@@ -44,6 +44,7 @@ class Issue:
     crashes: bool = False
     mended_by: tuple[str, ...] = ()
     setups: tuple[str, ...] = ()
+    owner: str = ""
 
     def concerns(self, setup: Setup) -> bool:
         """True if it says anything of this runner, or of one that it launches, and of this backend, and all its
@@ -138,6 +139,7 @@ def _issue(part: str, value: object) -> Issue:
         crashes=bool(fields.get("crashes", False)),
         mended_by=texts("mended_by") if "mended_by" in fields else (),
         setups=texts("setups") if "setups" in fields else (),
+        owner=text("owner") if "owner" in fields else "",
     )
     _check(part, issue)
     return issue

@@ -28,6 +28,7 @@ SYMPTOMS = (
     "slower",
 )
 THREADS = "https://github.com/sgl-project/sglang/pull/"  # of issues, too: GitHub forwards them
+SOURCES = "https://github.com/sgl-project/sglang/blob/"  # then a tag, and a path in the repository
 _TEXT_MAX = 800
 _REQUIRED = {"name", "symptom", "title", "impact", "releases", "cause", "seeds", "upstream"}
 _OF_UPSTREAM = {"words", "fixed_by", "fixed_in", "threads", "kin"}
