@@ -112,9 +112,9 @@ def bugs(cards: Sequence[Card], history: History) -> tuple[Bug, ...]:
     return tuple(sorted(collected, key=lambda bug: bug.seen or "9"))
 
 
-def _days(first: str, last: str) -> int:
+def _days(begin: str, end: str) -> int:
     """Between two days; 0 where one of them is none."""
     try:
-        return max(0, (date.fromisoformat(last) - date.fromisoformat(first)).days)
+        return max(0, (date.fromisoformat(end) - date.fromisoformat(begin)).days)
     except ValueError:
         return 0
