@@ -105,7 +105,7 @@ def bugs(cards: Sequence[Card], history: History) -> tuple[Bug, ...]:
     for card in cards:
         events = [event.row for subject in card.subjects for event in subject.events]
         days = [row.at[:10] for row in events if row.status == "FAIL"]
-        times = [found.at_seconds for subject in card.subjects for found in subject.founds]
+        times = [finding.at_seconds for subject in card.subjects for finding in subject.founds]
         begin, end = min(days, default=""), max(days, default="")
         search = duration(min(times)) if times else "-"
         collected.append(Bug(card=card, seen=begin, latest=end, days=_days(begin, latest), search=search))
