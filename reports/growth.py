@@ -52,7 +52,9 @@ def charts(campaigns: Sequence[Campaign]) -> tuple[Chart, ...]:
         total, last = counted(len(every), what), counted(whole, "case")
         collected.append(_chart(f"New {what}s over cases", cases, "0", last, f"{total} in {last}"))
         days = [f"{moment:%Y-%m-%d %H:%M}" for moment in (begin, end)]
-        collected.append(_chart(f"New {what}s over time", times, *days, f"{total} from {days[0]} to {days[1]}"))
+        collected.append(
+            _chart(f"New {what}s over time", times, days[0], days[1], f"{total} from {days[0]} to {days[1]}")
+        )
     return tuple(collected)
 
 
@@ -88,7 +90,7 @@ def _chart(title: str, rises: Sequence[tuple[float, str]], first: str, last: str
     names: dict[float, list[str]] = {}
     for part, name in sorted(rises):
         names.setdefault(round(200 * min(1.0, max(0.0, part))) / 200, []).append(name)
-    height, steps, corners, count = HEIGHT - 2 * EDGE, [], [(EDGE, float(HEIGHT - EDGE))], 0
+    height, steps, corners, count = HEIGHT - 2 * EDGE, [], [(float(EDGE), float(HEIGHT - EDGE))], 0
     for part, new in names.items():
         count += len(new)
         x, y = round(EDGE + part * (WIDTH - 2 * EDGE), 1), round(HEIGHT - EDGE - height * count / total, 1)
