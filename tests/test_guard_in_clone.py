@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,8 +13,8 @@ import pytest
 from repro.cases.case import Target
 from repro.cases.codec import read
 from repro.cases.release_list import NEWEST
-from runners.targets.environments import cache_directory, sglang_path
-from tests.builders.guard_in_clone import PROJECT, Change, guarded
+from runners.targets.environments import sglang_path
+from tests.builders.guard_in_clone import PROJECT, Change, guarded, installed
 from tests.builders.workflow import value
 
 # An accepted draft token stays where it was written, and its place in the target's cache is another's.
@@ -45,15 +43,9 @@ def test_an_expression_is_worth_what_github_says(expression: str, expected: str 
 @pytest.mark.emulated(NEWEST)
 def test_a_pull_request_that_breaks_a_runner(tmp_path: Path) -> None:
     """Only make and the packages that it installs are stood in for: they are those that this test runs with."""
-    stand_ins = tmp_path / "bin"
-    stand_ins.mkdir()
-    (stand_ins / "make").write_text(f"#!/bin/sh\nln -s {shlex.quote(str(Path(sys.prefix)))} .venv\n")
-    (stand_ins / "make").chmod(0o755)
-    (stand_ins / "python").symlink_to(sys.executable)
-    variables = {"EAGLEEYE_CACHE": str(cache_directory()), "PYTHONDONTWRITEBYTECODE": "1"}
     release = sglang_path(Target(NEWEST, "emulated"))
     inputs = {"runners": "kv_move", "pip-flags": "--no-index"}
-    job, green = guarded(tmp_path, release, CHANGE, inputs, path=[stand_ins], variables=variables)
+    job, green = guarded(tmp_path, release, CHANGE, inputs, **installed(tmp_path / "bin"))
     assert not green and job.codes["check"] == 1 and job.codes["install"] == 0, job.log
     # All that is left of the machine is what it uploads, and prints.
     artifact = tmp_path / "artifacts" / "eagleeye"

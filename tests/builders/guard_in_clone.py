@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from runners.targets.environments import cache_directory
 from tests.builders.workflow import PLAYS, Job, Play
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -83,6 +86,16 @@ def checkout(release: Path, job: Job, inputs: Mapping[str, str], known: Mapping[
     for path in release.iterdir():
         subprocess.run(["cp", "--archive", "--link", "--no-clobber", path, folder / "python"], check=True)
     return {}
+
+
+def installed(folder: Path) -> dict[str, Any]:
+    """Fields of a job for which make installs nothing: it has the packages, and the cache, of this very process."""
+    folder.mkdir()
+    (folder / "make").write_text(f"#!/bin/sh\nln -s {shlex.quote(sys.prefix)} .venv\n")
+    (folder / "make").chmod(0o755)
+    (folder / "python").symlink_to(sys.executable)
+    variables = {"EAGLEEYE_CACHE": str(cache_directory()), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {"path": [folder], "variables": variables}
 
 
 def guarded(

@@ -13,12 +13,13 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 from repro.cases.case import Target
 from repro.cases.release_list import NEWEST
 from runners.targets.environments import sglang_path
-from tests.builders.guard_in_clone import Change, guarded
+from tests.builders.guard_in_clone import Change, guarded, installed
 from tests.builders.workflow import Job
 
 UTILS = "srt/speculative/spec_utils.py"
@@ -44,18 +45,20 @@ def main() -> int:
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--runners", default="kv_move decode", help="as the action's input")
     parser.add_argument("--pip-flags", default="", help="as the action's input")
+    parser.add_argument("--installed", action="store_true", help="install nothing: take the packages of this process")
     parser.add_argument("--sarif-schema", type=Path, metavar="FILE")
     options = parser.parse_args()
     folder: Path = options.out.absolute()
-    (folder / "bin").mkdir(parents=True, exist_ok=True)
-    if not (folder / "bin" / "python").exists():
-        (folder / "bin" / "python").symlink_to(Path(sys.base_prefix) / "bin" / "python3.11")
+    folder.mkdir(parents=True)
+    fields: dict[str, Any] = {"path": [Path(sys.base_prefix) / "bin"]}
+    if options.installed:
+        fields = installed(folder / "bin")
     inputs = {"runners": options.runners, "pip-flags": options.pip_flags, "only-changed": ""}
     release = sglang_path(Target(NEWEST, "emulated"))
     wrong = 0
     for change, code in CHANGES:
         before = time.monotonic()
-        job, _ = guarded(folder, release, change, inputs, path=[folder / "bin"])
+        job, _ = guarded(folder, release, change, inputs, **fields)
         (folder / f"{change.name}.log").write_text(job.log)
         ended = job.codes.get("check", job.codes.get("install"))
         wrong += ended != code
