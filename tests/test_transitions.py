@@ -10,7 +10,7 @@ import pytest
 from fuzz.draw.meetings import Meetings
 from fuzz.draw.rounds import different, rounds
 from fuzz.draw.strategies import cases
-from fuzz.draw.transitions import exercised, missing, possible
+from fuzz.draw.transitions import exercised, possible
 from repro.cases.case import Case, Request, Setup, Step
 from repro.traces.campaign import Transition
 
@@ -58,12 +58,6 @@ def test_no_case_makes_an_impossible_transition(runner: str) -> None:
         assert possible(case.setup) >= set(exercised(case, replayed))
 
 
-def test_missing_is_what_is_left() -> None:
-    covered = exercised(case(4, 3), {0, 1})
-    assert set(missing(SETUP, covered)) == possible(SETUP) - set(covered)
-    assert missing(SETUP, possible(SETUP)) == []
-
-
 def test_the_strategies_reach_every_transition() -> None:
     found = different("reach", cases(SETUP), 150, changed=Meetings(SETUP, "reach").changed)
     # What no bucket holds is run without a graph.
@@ -72,4 +66,4 @@ def test_the_strategies_reach_every_transition() -> None:
         for drawn in found
         for one in exercised(drawn, [n for n, step in enumerate(drawn.steps) if len(step.requests) <= SETUP.max_bs])
     }
-    assert missing(SETUP, covered) == []
+    assert possible(SETUP) <= covered

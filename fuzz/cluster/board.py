@@ -76,10 +76,6 @@ class Board:
             stages[name] = stages.get(name, 0.0) + part.stages.get(name, 0.0)
         self.total = dataclasses.replace(self.total, errors={**part.errors, **runs}, stages=stages)
 
-    def give_up(self, chunk: Chunk) -> None:
-        """A failure's chunk was lost too often: it stays as it was seen."""
-        self._at_work.discard(chunk.settle)
-
     def _store(self, finding: CampaignFinding) -> None:
         self._replace(dataclasses.replace(finding, seed=self._keep(finding.finding)))
 

@@ -55,7 +55,6 @@ def session_hooks(
     place: Place,
     ledger: LedgerRun,
     tell: Callable[[Progress], None],
-    claim: Callable[[str], bool] = lambda fingerprint: True,
     remember: Callable[[Finding], None] = lambda finding: None,
 ) -> Iterator[Hooks]:
     """The hooks of a campaign at this place, and the pool that they need, which ends with this."""
@@ -76,7 +75,7 @@ def session_hooks(
         closing(Pools(lambda _: pool.waiting())) as waiter,
     ):
         binding = _Binding(place, ledger, pool, schedule, in_flight, waiter, explainer, remember)
-        yield binding.hooks(tell, claim)
+        yield binding.hooks(tell)
     in_flight.clear()
 
 
@@ -93,7 +92,7 @@ class _Binding:
     explainer: Explainer
     remember: Callable[[Finding], None]
 
-    def hooks(self, tell: Callable[[Progress], None], claim: Callable[[str], bool]) -> Hooks:
+    def hooks(self, tell: Callable[[Progress], None]) -> Hooks:
         pool, before = self.pool, self.in_flight.before
         hooks = Hooks(
             run=before(pool.run),
@@ -112,7 +111,6 @@ class _Binding:
             keep=self._store,
             tell=tell,
             clock=time.monotonic,
-            claim=claim,
             note=self._note,
         )
         if self.place.target.engine == "cuda":  # elsewhere nothing is asynchronous

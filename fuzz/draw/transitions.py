@@ -1,9 +1,8 @@
-"""Coverage of a case: the pairs of buckets that followed each other, padded or not, on which kind of setup; and what is
-missing."""
+"""Coverage of a case: the pairs of buckets that followed each other, padded or not, on which kind of setup."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from functools import lru_cache
 
 from repro.cases.case import Case, Setup, Step
@@ -37,11 +36,6 @@ def possible(setup: Setup) -> frozenset[Transition]:
         for count in range(fewest, busiest + 1) if setup.dp_attention else (busiest,):
             transitions |= {_transition(setup, before, after, count < after) for before in (0, *setup.capture_bs)}
     return frozenset(transitions)
-
-
-def missing(setup: Setup, covered: Iterable[Transition]) -> list[Transition]:
-    """The transitions of this setup that have not been made, in order."""
-    return sorted(possible(setup) - frozenset(covered))
 
 
 def transition(setup: Setup, before: int, step: Step) -> Transition:

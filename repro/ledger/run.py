@@ -109,7 +109,7 @@ def asked_for(option: Path | None) -> Path | None:
 
 
 @contextmanager
-def new_run(path: Path | None, kind: str, command: str = "") -> Iterator[LedgerRun]:
+def new_run(path: Path | None, kind: str) -> Iterator[LedgerRun]:
     """A new run in this ledger, and its end, however it comes; nothing if there is no path. Where the environment names
     a run, all this is a part of that one. BadLedger."""
     if not path or os.environ.get(RUN_VARIABLE):
@@ -117,7 +117,7 @@ def new_run(path: Path | None, kind: str, command: str = "") -> Iterator[LedgerR
             yield ledger_run
         return
     with Ledger.open(path) as ledger:
-        ledger_run = LedgerRun(ledger, ledger.begin(kind, command=command))
+        ledger_run = LedgerRun(ledger, ledger.begin(kind))
         try:
             yield ledger_run
         finally:
