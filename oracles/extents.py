@@ -104,7 +104,7 @@ def _ranks_captured(case: Case, record: Record) -> Iterator[Wrong]:
 
 
 def _ranks_planned(case: Case, record: Record) -> Iterator[Wrong]:
-    """When a graph is planned, it says so of the bucket, or what the caller was told: of the tokens that there are."""
+    """A plan of a graph states the tokens of the bucket, or those that the caller states: the tokens of the batch."""
     for step, case_step in enumerate(case.steps):
         real = [len(case_step.requests), case_step.elsewhere]
         for name, ranks in record.path(step, Recorded.GATHERED_ON_HOST).items():

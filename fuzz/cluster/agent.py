@@ -50,7 +50,7 @@ class Agent:
         self._stopped = False
 
     def start(self) -> dict[str, Any]:
-        """Start the first slot: what it says of itself, or `trouble`, why it cannot be."""
+        """Start the first slot. Gives its description or, as `trouble`, why it cannot start."""
         with self._slot_for({}) as slot:
             return slot.start()
 
@@ -173,7 +173,7 @@ class _Slot:
         return answer or {"lost": self._died()}
 
     def _ask(self, message: Mapping[str, Any], answer: str) -> dict[str, Any]:
-        """The answer of this kind; nothing if it died before it could give one. As it works it is told what is next."""
+        """The answer of this kind, empty if the process died first. The next chunk is announced while it works."""
         assert self.process and self.process.stdout
         announced = None
         with contextlib.suppress(OSError, ValueError):

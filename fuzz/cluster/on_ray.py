@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from subprocess import DEVNULL
 from typing import Any, Generic
 
-# Before Ray is imported: it reads these then. It is to tell nobody that it was used, and to leave warnings to us.
+# Ray reads these when it is imported: no usage reports, and no warnings of its own.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
@@ -202,8 +202,8 @@ class LocalNodes:
 
 
 def _hush() -> None:
-    """Have Ray leave what its daemons complain of in its logs: what is lost is told by us, and done again. No option
-    says so: what stands in the way is a function of its own."""
+    """Have Ray keep its daemons' complaints in its logs: the driver reports lost work and repeats it. Ray has no option
+    for this, so its printing function is replaced."""
     if hasattr(ray._private.worker, "print_to_stdstream"):
         ray._private.worker.print_to_stdstream = lambda *arguments, **named: None
 

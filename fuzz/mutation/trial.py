@@ -15,8 +15,8 @@ from repro.traces.finding import Status, Verdict
 from repro.traces.trace import Termination, Trace
 
 KILLED, SURVIVED, EQUIVALENT, UNTRIED = "killed", "survived", "equivalent", "untried"
-# Where a session does not come to its first replay: sglang raised while its workers were built, or our own part of the
-# session broke on what it met. A campaign counts both as errors, loudly; only the first is the oracle's of that name.
+# Where a session does not come to its first replay: sglang raised while its workers were built, or the harness's part
+# of the session broke. A campaign counts both as errors, loudly; only the first is the oracle's of that name.
 ENDED, SESSION = "ended", "session"
 
 # Runs a case with this change of sglang, {} for none.

@@ -106,8 +106,8 @@ class Option(Key):
 
 
 def refusals(needs: Iterable[Need], setup: Setup) -> Iterator[str]:
-    """The texts of the needs that do not hold. Facts of a runner or backend that there is not are another one's, as its
-    name is refused already."""
+    """The texts of the needs that do not hold. An unknown runner or backend, whose name is refused already, has another
+    one's facts here."""
     runner = RUNNER_FACTS.get(setup.runner, RUNNER_FACTS["draft"])
     backend = BACKEND_FACTS.get(setup.backend, BACKEND_FACTS["triton"])
     for need in needs:

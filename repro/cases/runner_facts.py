@@ -106,7 +106,7 @@ class RunnerFacts:
     worker: str = ""
     # What the metadata of its attention calls must say; empty where none is recorded.
     reads: tuple[Reads, ...] = ()
-    # The oracles that judge nothing but this runner and its kin. Without a graph a pass rests on them.
+    # The oracles that judge only this runner and those like it. Without a graph a pass rests on them.
     own_oracles: tuple[str, ...] = ()
     # Buffers with one row a request, as pictures show them.
     row_buffers: tuple[str, ...] = _CALLER

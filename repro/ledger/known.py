@@ -166,7 +166,7 @@ def _check(part: str, issue: Issue) -> None:
 
 
 def _holds(text: str, release: str, engine: str) -> bool:
-    """BadSeed if the text is no range of releases with an engine behind it, or none. The toy goes by its bug's name."""
+    """BadSeed if the text is no range of releases, with or without /ENGINE. On the toy the bug's name counts."""
     if engine_of(text) == engine == "toy":
         return text.partition("/")[0] == release
     if engine_of(text) == "toy":

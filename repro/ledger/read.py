@@ -118,7 +118,7 @@ def _unfinished(
     campaigns: Iterable[CampaignRow],
     findings: Sequence[FindingRow],
 ) -> Iterator[CampaignRow]:
-    """Campaigns of which there are cases, and that have not said what they came to."""
+    """Campaigns that have cases, and no record of their end."""
     ended = {(row.run, str(row.campaign.target), row.campaign.runner, row.campaign.backend) for row in campaigns}
     begun = dict.fromkeys((count.run, count.target, count.runner, count.backend) for count in counts)
     killed: dict[tuple[str, str, str, str], list[Alike]] = {key: [] for key in begun if key not in ended}

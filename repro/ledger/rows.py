@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from repro.traces.campaign import Campaign
 from repro.traces.finding import Cell
 
-# What a run of a case comes to. UNSUPPORTED: declared before it was tried. ERROR: our own trouble.
+# What a run of a case comes to. UNSUPPORTED: declared before it was tried. ERROR: an error of the harness.
 STATUSES = ("PASS", "UNKNOWN", "FAIL", "UNSUPPORTED", "ERROR")
 UNSUPPORTED, ERROR = "UNSUPPORTED", "ERROR"
 SEED, FINDING = "seed:", "finding:"  # what a check's subject begins with

@@ -214,8 +214,8 @@ def _failures(outcome: Outcome) -> list[Verdict]:
 
 
 def _check(run: str, subject: str, outcome: Outcome, of_subject: Verdict | None, expects: str) -> CheckRow:
-    """own: the failure that the subject is about, if it was seen. Another failure alone says of that one only that
-    nobody knows: UNKNOWN, with the other one's fingerprint."""
+    """of_subject: the failure that the subject is about, if it was seen. Another failure alone leaves it UNKNOWN, with
+    the other's fingerprint."""
     verdict = of_subject or outcome.verdict
     status, reason = outcome.word, ""
     if outcome.errors:

@@ -174,8 +174,8 @@ def _open_to_read(path: Path) -> sqlite3.Connection:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.OperationalError as error:
         connection.close()
-        # Readers of a log share memory in a file beside it. Where the folder is read-only there is none, and nobody
-        # who writes either, unless somebody else may; a log that is still there would then be overlooked.
+        # Readers of a log share memory in a file beside it. A read-only folder has no such file and no writer, unless
+        # another user may write; a log that is still there would then be overlooked.
         name = getattr(error, "sqlite_errorname", "")
         if not name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")) or path.with_name(f"{path.name}-wal").exists():
             raise
@@ -184,7 +184,7 @@ def _open_to_read(path: Path) -> sqlite3.Connection:
 
 
 def _connect(uri: str) -> sqlite3.Connection:
-    # A campaign may judge in another thread than it runs in; whoever writes holds a lock (ledger.py).
+    # A campaign may judge in another thread than it runs in; writers hold a lock (write.py).
     connection = sqlite3.connect(uri, uri=True, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _TEXT_MAX)
     connection.execute("PRAGMA trusted_schema = OFF")

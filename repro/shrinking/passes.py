@@ -194,7 +194,7 @@ def smaller_data(case: Case) -> Moves:
 
 
 def fewer_accepted(case: Case) -> Moves:
-    """None accepted anywhere, or in one request after the other; and nobody greedy."""
+    """No draft accepted anywhere, or in one request after the other; no request greedy."""
     case = yield from first(case, [each(case, lambda _: {"greedy": False})])
     case = yield from first(case, [each(case, lambda _: {"accepted": 0})])
     for number, row, request in places(case):

@@ -153,7 +153,7 @@ class Replay:
     """A stored case run on a target: which status, failed of tried runs, and one line for a person.
 
     For a case that was found on another target, failed counts the runs with the same fingerprint. errors: runs that
-    did not take place by our own trouble.
+    an error of the harness prevented.
     """
 
     seed: str

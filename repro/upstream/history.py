@@ -1,6 +1,6 @@
-"""Commits of a checkout of sglang: clones of our own that go from one to the next, so that whoever has the checkout
-keeps it as it is. Of a few clones the one goes that lies nearest, so that one step compiles only what it changes, also
-where a search goes back and forth between releases."""
+"""Commits of a checkout of sglang, in clones that move from commit to commit, so that the checkout stays as it is. Of a
+few clones the nearest one moves, so that a step compiles only the changed files, also where a search goes back and
+forth between releases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TAG = re.compile(r"v(\d+\.\d+\.\d+(?:\.post\d+)?)(?:[~^].*)?")
 _HASH = 12  # characters of a commit's name that are shown
 
 
-# As many clones at most; another is made where all that there are differ from a commit in so many files.
+# Most clones; another is made where each of them differs from a commit in so many files.
 CLONES, FAR = 4, 100
 
 

@@ -23,8 +23,8 @@ PATCHES = Path(__file__).resolve().parents[1] / "patches"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidatePatch:
-    """The smallest change of a release under which a bug's seed passes: it shows that the cause is where it is said to
-    be, and is a patch to begin with."""
+    """The smallest change of a release under which a bug's seed passes: it shows that the stated cause is right, and is
+    a patch to begin with."""
 
     seed: str  # a file in repro/seeds, without .json
     oracle: str

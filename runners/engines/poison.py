@@ -1,4 +1,4 @@
-"""Memory that was never written: while a Poisoned is entered, torch.empty and its kin return recognisable garbage."""
+"""Memory that was never written: while a Poisoned is entered, torch.empty and its like return recognisable garbage."""
 
 from __future__ import annotations
 

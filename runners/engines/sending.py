@@ -1,5 +1,5 @@
-"""Host memory on its way to a GPU and back: through pinned memory, so that nobody waits for the device but where it is
-said. On a GPU that many processes share, waiting takes milliseconds."""
+"""Copies between host and GPU through pinned memory, so that only calls that say so wait for the device. On a GPU that
+many processes share, waiting takes milliseconds."""
 
 from __future__ import annotations
 

@@ -206,14 +206,14 @@ def _strided(marks: Any, start: int, shape: Sequence[int], strides: Sequence[int
     return np.lib.stride_tricks.as_strided(marks[start:], shape, strides)
 
 
-# Who wants to know, and who is told just now: what kernels do between two replays is no launch's.
+# The listener, and the same during a replay: kernels between two replays belong to no launch.
 _listener: Touched | None = None
 noting: Touched | None = None
 
 
 @contextmanager
 def noted(by: Touched) -> Iterator[None]:
-    """While entered, `by` is told what replays touch."""
+    """While entered, `by` notes the memory that replays touch."""
     global _listener
     before, _listener = _listener, by
     try:
@@ -235,7 +235,7 @@ def replayed() -> Iterator[None]:
 
 @contextmanager
 def noted_at_once(by: Touched) -> Iterator[None]:
-    """While entered, `by` is told what kernels touch, as of one launch: of a pass without a graph."""
+    """While entered, `by` notes the memory that kernels touch in a pass without a graph, as of one launch."""
     with noted(by), replayed():
         yield
 

@@ -47,7 +47,7 @@ def live_quietly() -> None:
 @contextlib.contextmanager
 def watching(channel: int, gone: Callable[[], object]) -> Iterator[None]:
     """Within it, call `gone` in another thread once the other side of this channel is closed: for work during which
-    nobody reads from it, an import say."""
+    it is not read, such as an import."""
     over, poll = os.eventfd(0), select.poll()
     poll.register(channel, 0)  # POLLHUP is reported without being asked for
     poll.register(over, select.POLLIN)

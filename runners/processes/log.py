@@ -8,7 +8,7 @@ import os
 import tempfile
 from pathlib import Path
 
-# How much of what a run printed is looked through, and how much of it is told.
+# Bytes of a run's output that are searched, and characters of it that are reported.
 SEARCHED_MAX, _TAIL_MAX = 4 << 20, 6000
 # A campaign of days must not fill the disk with one worker's chatter: at the start of a run, a longer log is emptied.
 LENGTH_MAX = 32 << 20

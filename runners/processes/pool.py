@@ -210,7 +210,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         try:
             return self._converse(self._session_for(case, upcoming, intake), case, upcoming, intake)
         except NeverBegun as gone:
-            # This case is not what it died of, and it is said so.
+            # The process died of an earlier case, which `late` says.
             late = self._last.failed_late(gone.late) if self._last and gone.late else None
             self.late += [late] if late else []
             self._closes |= bool(late and late.trace.ended.path == CLOSING[1])

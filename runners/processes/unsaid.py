@@ -11,7 +11,7 @@ from runners.processes.trace_reader import Intake
 BUILDING = (-1, "build")
 WAITING = (-1, "opened")
 CLOSING = (-1, "close")
-# By these a process dies of itself; by others somebody else ends it.
+# Signals that a process dies of by itself; others are sent from outside.
 _ABORTS = ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL")
 
 # The kernel frees memory by this one.

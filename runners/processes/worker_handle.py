@@ -22,7 +22,7 @@ _ROOM = 4 << 20
 
 
 class WorkerTrouble(Exception):
-    """The worker does not start, is gone, or answers what makes no sense: our trouble, never sglang's bug."""
+    """The worker does not start, is gone, or answers nonsense: an error of the harness, never a bug of sglang."""
 
 
 class Process(Protocol):

@@ -49,8 +49,7 @@ class Unsupported(Exception):
 
 
 class Refused(Exception):
-    """The captured runner has no graph for this batch: what it said when it was asked. Whether it should have one is
-    for an oracle to say."""
+    """The captured runner answered that it has no graph for this batch. An oracle judges whether it should have one."""
 
 
 class HarnessError(Exception):

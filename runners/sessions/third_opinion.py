@@ -183,7 +183,7 @@ class ThirdOpinion:
 
 @contextmanager
 def _spare_cores() -> Iterator[None]:
-    """While entered, PyTorch computes with some of the cores that nobody uses, where the device is a GPU. Elsewhere
+    """While entered, PyTorch computes with some of the idle cores, where the device is a GPU. Elsewhere
     sessions give the same bits wherever they run, which threads may change."""
     before = torch.get_num_threads()
     if engine.device == "cuda":

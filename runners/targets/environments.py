@@ -70,7 +70,7 @@ _KERNELS = {
     "TVM_FFI_CACHE_DIR": "tvm-ffi",
     "CUDA_CACHE_PATH": "driver",
 }
-# Left over in somebody's shell, these would turn a GPU run into something else.
+# Left over in a shell, these would turn a GPU run into something else.
 _EMULATED_ONLY = ("TRITON_INTERPRET", "TORCHDYNAMO_DISABLE", "SGLANG_USE_CPU_ENGINE")
 
 

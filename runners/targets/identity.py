@@ -16,7 +16,7 @@ from runners.targets.environments import PROJECT, import_path, interpreter, sgla
 # Of ours: what makes, drives, records and judges a run.
 _HARNESS = ("oracles", "runners", "repro/cases", "repro/traces")
 _PACKAGES = ("torch", "triton", "numpy", "transformers", "tokenizers", "orjson", "msgspec", "einops")
-# Variables of ours that change no run: where things are kept.
+# Variables of eagleeye that name places and change no run.
 _PLACES = ("EAGLEEYE_CACHE", "EAGLEEYE_EXAMPLES", "EAGLEEYE_KERNELS", "EAGLEEYE_LEDGER", "EAGLEEYE_RUN")
 
 

@@ -23,7 +23,7 @@ class NotRecorded(BaseException):
 
 
 class Recorder(Protocol):
-    """Who is told what is computed."""
+    """The listener to all that is computed."""
 
     def apply(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
         """The function's result, noted."""
