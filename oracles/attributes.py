@@ -1,9 +1,10 @@
-"""A call leaves what Python remembers as it was: attributes of workers, model runners, graph runners and attention
-backends, but for those that are about the last call; backends keep the KV pools that they were built with; and what
-methods read of themselves is made by somebody.
+"""A call leaves the attributes of workers, model runners, graph runners and attention backends unchanged, except for
+those about the last call. Backends keep the KV pools that they were built with, and every attribute that a method reads
+is set somewhere.
 
-An attribute that no published release has may change: a cache's key. It goes back where memory goes back, so that the
-other oracles see what a wrong key does."""
+An attribute that no published release has, such as a new cache's key, may change. It is restored together with memory,
+so the other oracles see the consequences of a wrong key.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +27,7 @@ NEVER_READ = {
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-    """UNKNOWN where nothing was looked at. An attribute is recorded by its path, with UTF-8 that says what it
-    was and what it is."""
+    """UNKNOWN if nothing was compared. An attribute is recorded by its path, with its old and new value as UTF-8."""
     record = Record(trace)
     wrongs = [_unmade(name) for name in sorted(record.path(-1, Recorded.UNMADE).keys() - NEVER_READ - {COMPARED})]
     compared = record.scalar(-1, Recorded.UNMADE, COMPARED) or 0

@@ -1,5 +1,5 @@
-"""The graph that is launched is the smallest captured one that holds the batch; one that none holds is eager's. And
-sglang would capture the right ones in servers of other sizes."""
+"""The launched graph is the smallest captured one that holds the batch; a batch that none holds runs eagerly. On
+servers of other sizes sglang would capture the right buckets."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def judge(case: Case, trace: Trace) -> Verdict:
 
 
 def _wrong_graph(case: Case, step: int, launched: Mapping[str, Array]) -> Iterator[Wrong]:
-    """Wrongs in what the launched graph was captured for, whatever its runner says: the bucket's batches, and those of
-    greedy requests alone, where there are graphs of their own for them and the batch is one."""
+    """Wrongs of the graph that was captured for the launched bucket: its batch size, and whether it is for greedy
+    requests only, where such graphs exist and the batch is greedy."""
     requests = case.steps[step].requests
     expected = {
         "size": (case.setup.bucket(case.steps[step].busiest), GRAPH),
@@ -83,8 +83,8 @@ def _wrong_graph(case: Case, step: int, launched: Mapping[str, Array]) -> Iterat
 
 
 def _wrong_ranks(case: Case, step: int, record: Record) -> Iterator[Wrong]:
-    """All ranks replay the graph of one bucket, so each has as many tokens as that holds, and as many with logits as
-    the graph gives of these."""
+    """All ranks replay the graph of one bucket: each has the bucket's tokens, and as many with logits as the graph
+    returns for these."""
     bucket = case.setup.bucket(case.steps[step].busiest)
     for name, ranks in record.path(step, Recorded.GATHERED).items():
         if (each := rank_tokens(case, record, name)) is None:
@@ -103,8 +103,8 @@ def _words(case_step: Step) -> str:
 
 
 def _wrongly_captured(case: Case, buckets: Mapping[str, Array]) -> Iterator[Wrong]:
-    """For each server the buckets that were asked for up to the most requests that it takes, and where more were asked
-    for that number itself; all of them a multiple of the batches at once, up to which the number is rounded up."""
+    """For each server, the requested buckets up to its largest number of requests, and that number if larger buckets
+    were requested. All are multiples of the batches at once, to which the number is rounded up."""
     sizes = case.setup.capture_bs
     for server, captured in buckets.items():
         size, at_once = (int(word.split()[0]) for word in server.split(", "))

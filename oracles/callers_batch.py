@@ -1,5 +1,5 @@
-"""The caller's batch comes back as it was. sglang's own eager path advances some fields (positions); what both
-paths leave alike counts as it was."""
+"""The caller's batch is unchanged after the call. sglang's eager path advances some fields (positions); a change that
+both paths make is no failure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
 def _judge_field(
     step: int, name: str, before: Array, after: Mapping[str, Array], eager: Mapping[str, Array]
 ) -> tuple[Cell | None, bool]:
-    """The wrong cell of a field, if there is one, and whether the field could be compared at all."""
+    """The wrong cell of a field, if any, and whether the field could be compared."""
     if name not in after:
         # A run that broke off may have lost the field on the way here; one that went on to eager did not.
         gone = Cell(step=step, buffer=name, row=-1, column=-1, got="gone", want=f"shape {before.shape}")

@@ -1,4 +1,4 @@
-"""All oracles, the one way to ask them, and what their verdicts together say about a run."""
+"""All oracles, the one way to ask them, and the status of a run from their verdicts."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ OF_SOME_ENGINES = frozenset({row_width.ORACLE, *filter(None, _RECORDED_AS)})
 
 
 def oversteps(verdict: Verdict) -> bool:
-    """True if it says that something was written outside of its memory: what else was hit is unknown."""
+    """True if the verdict says that something was written outside of its memory, so that other damage is unknown."""
     return verdict.status is Status.FAIL and (verdict.oracle == memory.ORACLE or verdict.where.startswith(GUARD))
 
 
@@ -114,8 +114,8 @@ def name_of(judge: Judge) -> str:
 
 
 def asked(case: Case, trace: Trace) -> tuple[Judge, ...]:
-    """The oracles that this runner's record has something for, in the order of ALL. No oracle is asked about what
-    cannot be in the record, so that an UNKNOWN always means that a property was not exercised."""
+    """The oracles that can judge this runner's record, in the order of ALL. An oracle is not asked about what the
+    record cannot have, so UNKNOWN always means that a property was not exercised."""
     facts = RUNNER_FACTS[case.setup.runner]
     recorded = {seen.path for seen in trace.seen}
 

@@ -1,4 +1,4 @@
-"""The run came to its end: no exception, no crash, no hang."""
+"""The run ends without an exception, a crash or a hang."""
 
 from __future__ import annotations
 

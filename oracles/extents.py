@@ -1,7 +1,6 @@
-"""Every tensor of a batch is as long as the batch is large: in each captured bucket in proportion to the largest one,
-and in each call as the batch, its bucket or the largest bucket, the same in all calls. Its integers are as wide in
-captures as in eager passes, and a captured batch counts the tokens that it has, and has positions in three dimensions
-for them."""
+"""Every tensor of a batch is as long as the batch: in each captured bucket in proportion to the largest one, and in
+each call as long as the batch, its bucket or the largest bucket, the same in all calls. Integers are as wide in
+captures as in eager passes. A captured batch counts its tokens and has as many three-dimensional positions."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ _OTHERWISE_PARTS = ("mask", "indptr", "kv_indices", "last_page_len", "window_")
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-    """UNKNOWN where only one bucket was captured and no call was planned."""
+    """UNKNOWN if only one bucket was captured and no call was planned."""
     record = Record(trace)
     captured = {
         name: pairs for name, pairs in record.path(-1, Recorded.EXTENTS_CAPTURED).items() if not _otherwise(name)
@@ -52,8 +51,8 @@ def _otherwise(name: str) -> bool:
 
 
 def _out_of_proportion(captured: Mapping[str, Array]) -> Iterator[Wrong]:
-    """Wrong proportions of captured batches. Where each branch of a request counts as one, batches are larger than
-    their buckets; proportions are the same."""
+    """Wrong proportions of captured batches. If each branch of a request counts as one, batches are larger than their
+    buckets, in the same proportions."""
     for name, pairs in captured.items():
         largest = int(pairs[:, 0].max())
         most = [int(count) for size, count in pairs if size == largest]
@@ -67,8 +66,8 @@ def _out_of_proportion(captured: Mapping[str, Array]) -> Iterator[Wrong]:
 
 
 def _each(name: str, captured: Mapping[str, Array], requests: int) -> float | None:
-    """The number of entries of a field that a request has in captures. Unknown where there are several graphs, and of
-    what the steps of a draft change before attention is called."""
+    """The entries of a field for each request in captures. Unknown if there are several graphs, and for fields that the
+    steps of a draft change before attention is called."""
     pairs = captured.get(name, np.empty((0, 2)))
     largest = pairs[:, 0].max(initial=0)
     every = {count / requests for size, count in pairs.tolist() if size == largest}
@@ -77,7 +76,7 @@ def _each(name: str, captured: Mapping[str, Array], requests: int) -> float | No
 
 
 def _not_told(record: Record) -> Iterator[Wrong]:
-    """Parallel layers of a captured batch know how many tokens there are, on this rank and, of several, on all."""
+    """Parallel layers get the token count of a captured batch, of this rank and of all ranks."""
     captured = record.path(-1, Recorded.TOKENS_CAPTURED)
     for name, whose, ranks in (("own", "this rank's", 1), ("gathered", "all ranks'", DP_RANKS)):
         for tokens, counted in captured.get(name, np.empty((0, 2), dtype=np.int64)).tolist():
@@ -90,7 +89,7 @@ def _not_told(record: Record) -> Iterator[Wrong]:
 
 
 def _ranks_captured(case: Case, record: Record) -> Iterator[Wrong]:
-    """A captured batch says on the host how many tokens each rank has, and how many with logits."""
+    """A captured batch has host lists of each rank's tokens, and of those with logits."""
     for name, counts in record.path(-1, Recorded.RANKS_CAPTURED).items():
         if (each := rank_tokens(case, record, name)) is None:
             continue
@@ -104,7 +103,7 @@ def _ranks_captured(case: Case, record: Record) -> Iterator[Wrong]:
 
 
 def _ranks_planned(case: Case, record: Record) -> Iterator[Wrong]:
-    """A plan of a graph states the tokens of the bucket, or those that the caller states: the tokens of the batch."""
+    """A planned batch has the bucket's counts in these lists, or the caller's: those of the real tokens."""
     for step, case_step in enumerate(case.steps):
         real = [len(case_step.requests), case_step.elsewhere]
         for name, ranks in record.path(step, Recorded.GATHERED_ON_HOST).items():
@@ -119,7 +118,7 @@ def _ranks_planned(case: Case, record: Record) -> Iterator[Wrong]:
 
 
 def _miscounted(record: Record) -> Iterator[Wrong]:
-    """A captured batch counts the tokens that attention then has, and its positions in three dimensions are as many."""
+    """A captured batch counts the tokens that attention then has, and has as many three-dimensional positions."""
     for name, counts in record.path(-1, Recorded.COUNTS_CAPTURED).items():
         for tokens, count in counts.tolist():
             if count != tokens:
@@ -146,7 +145,7 @@ Call = tuple[int, int, tuple[int, int, int]]
 
 
 def _calls(case: Case, record: Record) -> dict[tuple[int, str], list[Call]]:
-    """Calls by the step's plan that they were given to, and by field."""
+    """Calls by the step of their plan, and by field."""
     calls: defaultdict[tuple[int, str], list[Call]] = defaultdict(list)
     for step, case_step in enumerate(case.steps):
         bs = record.scalar(step, Recorded.LAUNCH, "bs")
@@ -164,8 +163,8 @@ def _calls(case: Case, record: Record) -> dict[tuple[int, str], list[Call]]:
 
 
 def _unlike(name: str, calls: Sequence[Call], each: float | None) -> Iterator[Wrong]:
-    """The first call, of all together, after which no one size explains them. each: how many entries a request has
-    in captures, if that is known."""
+    """The first call after which no single size explains all calls. each: the entries for each request in captures, if
+    known."""
     for last in range(len(calls)):
         if not any(_explained(calls[: last + 1], kind, each) for kind in range(3)):
             step, count, sizes = calls[last]

@@ -1,11 +1,10 @@
-"""The graph path gives what the eager path gives on the same inputs: every output, and the KV writes.
+"""The graph path gives the same outputs and KV writes as the eager path on the same inputs.
 
-Judged request row by request row, so that a tie in one row excuses nothing in another. Where the trace has a third
-opinion on a row (reference_record.py), it says which of the two is wrong; two that both lie within its bounds agree,
-and what both have wrong alike is the oracle `reference`'s to say. Without one a row is right if it equals eager, or
-eager at the graph's padded shapes, in every element.
-Otherwise its values may differ by measured noise, and its integers only where that noise turns them over in eager
-itself: a tie, which is a doubt.
+Each request row is judged alone, so a tie in one row excuses nothing in another. If the trace has a float64 reference
+for a row (reference_record.py), it decides which path is wrong: two paths within its bounds agree, and rows in which
+both are wrong are left to the oracle `reference`. Without a reference a row passes if it equals eager, or eager at the
+graph's padded shapes, in every element. Otherwise its values may differ by the measured noise, and its integers only
+where that noise changes them in eager itself: a tie, which is UNKNOWN.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ Contents = dict[int, Array]  # what a path left in the KV slots that it changed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The results of one path: the outputs that are integers and those that are not, and the changed KV slots outside
-    the reserved page."""
+    """The results of one path: integer outputs, other outputs, and the changed KV slots outside the reserved page."""
 
     path: str
     integers: dict[str, Array]
@@ -55,7 +53,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """carried: the KV cache before it, as far as earlier eager paths tell. references: what it should have given."""
+    """carried: the KV cache before the step, as far as earlier eager paths determine it. references: the right
+    results."""
 
     number: int
     setup: Setup
@@ -67,7 +66,7 @@ class Step:
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
-    """UNKNOWN where a tie was met, where a run that ended well lacks outputs of a step, where nothing was compared."""
+    """UNKNOWN for ties, if a run that ended well lacks outputs of a step, and if nothing was compared."""
     record = Record(trace)
     wrongs: list[Wrong] = []
     doubts: list[str] = []
@@ -112,7 +111,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
 
 
 def _forget_prefixes(carried: Contents, table: Array | None, requests: tuple[Request, ...]) -> None:
-    """The caller writes the prefixes of a step's requests before it runs; what lay there is gone."""
+    """The caller writes the prefixes of a step's requests before it runs, so their earlier contents are gone."""
     if table is None:
         carried.clear()
         return
@@ -140,7 +139,7 @@ def _same_outputs(graph: Mapping[str, Array], eager: Mapping[str, Array]) -> boo
 
 
 def _found_equal(record: Record, step: int) -> bool:
-    """True if the KV caches were compared where they lie and are equal, and the outputs are equal here."""
+    """True if the KV caches were compared in place and are equal, and the recorded outputs are equal."""
     graph, eager = record.path(step, Recorded.GRAPH), record.path(step, Recorded.EAGER)
     same_kv = bool(record.scalar(step, Recorded.EAGER, KV_SAME))
     return same_kv and bool(outputs_of(eager)) and _same_outputs(graph, eager)
@@ -183,7 +182,7 @@ def _judge_step(step: Step, rows: int, locs: Array | None, doubts: list[str]) ->
 
 
 def _judge_row(step: Step, row: int, slots: list[int], doubts: list[str]) -> Wrong | None:
-    """Judge a row by the third opinion where it has one, else without it."""
+    """Judge a row by the reference if it has one, else by eager."""
     references = step.references
     if references is None:
         return _judge_by_eager(step, row, slots, doubts)
@@ -199,7 +198,7 @@ def _judge_row(step: Step, row: int, slots: list[int], doubts: list[str]) -> Wro
 
 
 def _judge_agreeing(step: Step, references: References, row: int, slots: list[int], doubts: list[str]) -> Wrong | None:
-    """A row in which nothing that is known of either path is wrong."""
+    """A row in which no known value of either path is wrong."""
     slot = _one_sided(step, slots)
     if slot is not None:
         return _slot_wrong(step, row, slot)
@@ -215,7 +214,7 @@ def _judge_agreeing(step: Step, references: References, row: int, slots: list[in
 
 
 def _judge_whole(step: Step, references: References) -> Wrong | None:
-    """A wrong value that is off by so little that no row shows it."""
+    """A wrong value whose error is too small to show in a row."""
     graph = references.graph.whole_outside("graph", step.graph.outputs)
     eager = references.eager.whole_outside("eager", step.eager.outputs)
     outside = graph or eager
@@ -230,7 +229,7 @@ def _one_wrong(step: int, row: int, path: str, outside: Outside) -> Wrong:
 
 
 def _judge_by_eager(step: Step, row: int, slots: list[int], doubts: list[str]) -> Wrong | None:
-    """Against eager, and what eager was seen to move by."""
+    """Judge by eager and the noise that was measured on eager."""
     again = [variant for variant in step.variants if variant.path == Recorded.EAGER_AGAIN]
     if any(_row_equal(step, other, row, slots) for other in (step.eager, *again)):
         return None
@@ -269,8 +268,8 @@ def _row_equal(step: Step, other: Run, row: int, slots: list[int]) -> bool:
 
 
 def _content(step: Step, run: Run, slot: int) -> Array | None:
-    """The contents of a slot after a path. One that it did not change holds what it held before, if that is known: the
-    same request twice writes the same values again, and the smallest noise then makes one path's list longer."""
+    """The contents of a slot after a path. A slot that the path did not change has its earlier contents, if known:
+    writing the same request twice writes the same values, and the smallest noise then makes one path's list longer."""
     return run.kv.get(slot, step.carried.get(slot))
 
 
@@ -283,7 +282,7 @@ def _one_sided(step: Step, slots: list[int]) -> int | None:
 
 
 def _judge_floats(step: Step, row: int, calm: tuple[Run, ...], doubts: list[str]) -> Wrong | None:
-    """The outputs of one row that are not integers, within the noise that was measured for this row."""
+    """The float outputs of one row, within the noise measured for this row."""
     for name in step.eager.floats:
         got, want, *others = (
             np.asarray(run.floats[name][row], dtype=np.float64).reshape(1, -1)
@@ -298,7 +297,7 @@ def _judge_floats(step: Step, row: int, calm: tuple[Run, ...], doubts: list[str]
 
 
 def _judge_kv(step: Step, row: int, slots: list[int], calm: tuple[Run, ...], doubts: list[str]) -> Wrong | None:
-    """The KV values of one row, within the noise that was measured for this row."""
+    """The KV values of one row, within the noise measured for this row."""
     slot = _one_sided(step, slots)
     if slot is not None:
         return _slot_wrong(step, row, slot)
@@ -321,7 +320,7 @@ def _judge_values(
     calm: tuple[Run, ...],
     doubts: list[str],
 ) -> Wrong | None:
-    """Values [places, columns] against eager's. A doubt where eager itself moves as much, for no small reason."""
+    """Compare values [places, columns] with eager's. UNKNOWN if eager itself moves as much, by more than rounding."""
     off = _distance(got, want)
     dtype = (where == VALUES and step.setup.kv_dtype) or step.setup.dtype
     scale = float(np.max(np.abs(want), where=np.isfinite(want), initial=0.0))

@@ -1,5 +1,5 @@
-"""Each draft begins with exactly what the last stage of its request handed on: a round, or a prefill, which comes again
-behind a retraction."""
+"""Each draft starts from exactly the values that its request's previous stage produced: a round, or a prefill, which is
+repeated after a retraction."""
 
 from __future__ import annotations
 

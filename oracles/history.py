@@ -1,8 +1,9 @@
-"""A call does not depend on what ran before it: the same batch gives the same outputs and KV writes in what another
-history left behind, and no kernel reads what that history changed. Recorded by the emulated engine alone.
+"""A call does not depend on earlier calls: the same batch gives the same outputs and KV writes from the state that
+another history left, and no kernel reads what that history changed. Recorded only by the emulated engine.
 
-What no kernel reads may be stale; the trace's fact `stale, no reader known` names it. The input buffers of which it is
-known what padded rows hold are left to slot0_padding."""
+Stale values that no kernel reads are no failure; the trace's fact `stale, no reader known` names them. Input buffers
+with a known neutral value are left to slot0_padding.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ OUTPUT, BUFFERS = "output ", "buffers."
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-    """UNKNOWN where no call was run in another history."""
+    """UNKNOWN if no call was run from another history."""
     record = Record(trace)
     wrongs: list[Wrong] = []
     stale: set[str] = set()
@@ -42,7 +43,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
 
 
 def _passed(record: Record, step: int, rows: Mapping[str, Exemption], real: int) -> Iterator[str]:
-    """The buffers that may differ in rows of padding, and differ in no other."""
+    """The buffers that may differ in padded rows and differ only there."""
     for name, places in record.path(step, Recorded.HISTORY).items():
         if _last(name) in rows and not name.endswith(VALUES) and all(int(row) >= real for row in places[:, 0]):
             yield name
@@ -84,11 +85,11 @@ def _wrong(step: int, name: str, places: Array, values: Array | None) -> Wrong:
 
 
 def _last(name: str) -> str:
-    """The name under which a buffer of an attention backend is recorded."""
+    """The recorded name of an attention backend's buffer."""
     last = _coarse(name).rpartition(".")[2].removeprefix("cuda_graph_")
     return AS.get(last, last)
 
 
 def _coarse(name: str) -> str:
-    """Without the numbers of layers, steps and buckets."""
+    """The name without the numbers of layers, steps and buckets."""
     return ".".join(part for part in name.split(".") if not part.isdigit())

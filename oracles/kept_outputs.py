@@ -1,5 +1,5 @@
-"""Values that a caller handed over and a worker keeps stay as they were, whatever runs later: the batch of every call,
-and outputs that the worker keeps while later graphs run (Family.kept of runners/releases)."""
+"""Values that a caller passed and a worker keeps do not change later: the batch of every call, and outputs that the
+worker keeps while later graphs run (Family.kept of runners/releases)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMPARED = "compared"
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-    """UNKNOWN where no call came later. Recorded are the rows that have changed, by the call's step and the name."""
+    """UNKNOWN if no later call ran. The record has the changed rows, by the call's step and the name."""
     record = Record(trace)
     wrongs: list[Wrong] = []
     compared = 0

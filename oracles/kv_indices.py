@@ -1,5 +1,5 @@
-"""The kv_indices that attention is given are those that req_to_token says, for every attention call and row, and the
-guard bands around the runner's buffers are untouched."""
+"""The kv_indices of every attention call and row are those of req_to_token, and the guard bands around the runner's
+buffers are unchanged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WANT = ".want"  # the suffix under which a guard band's filling is recorded
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
-    """An overflowing row corrupts its neighbours and the guard as well, so a row that is too narrow is reported
+    """An overflowing row also corrupts its neighbours and the guard band, so rows that are too narrow are reported
     first, then guard bands, then single entries. A used entry outside the pool is a wrong entry."""
     record = Record(trace)
     wrongs: list[Wrong] = []
@@ -61,7 +61,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
 
 def _rows(case: Case, record: Record, step: int) -> list[Request]:
     """Every row of the launched bucket; a padded row is slot 0 with the neutral length. Only the real rows if no graph
-    was launched, or the neutral length is not known."""
+    was launched or the neutral length is unknown."""
     bs, neutral = record.scalar(step, Recorded.LAUNCH, "bs"), record.scalar(step, Recorded.NEUTRAL, "seq_lens")
     real = list(case.steps[step].requests)
     if bs is None:
@@ -81,7 +81,7 @@ class _Read:
     reads: Reads
 
     def positions(self, setup: Setup, row: Request, number: int, call: int) -> Array:
-        """[sequences of the request, length]. Where more may be read than must be, as many as are."""
+        """[sequences of the request, length]. If the row may have more entries than needed, as many as it has."""
         positions = self.reads.positions(setup, row, call)
         length = positions.shape[1]
         least = self.reads.least(setup, row, length)
@@ -113,7 +113,8 @@ def _judge_step(setup: Setup, step: int, read: _Read, table: Array, rows: list[R
 
 
 def _reserved(setup: Setup, blocks: list[Array], real: int, actual: Array) -> Bools:
-    """Entries of padded rows that are right whatever they are: what reads whole pages reads any slots of page 0."""
+    """Entries of padded rows that are right whatever they are: kernels that read whole pages may read any slots of page
+    0."""
     got = actual.astype(np.int64)
     padded = np.arange(got.size) >= sum(block.size for block in blocks[:real])
     return np.asarray(padded & (got >= 0) & (got < setup.page_size), dtype=np.bool_)

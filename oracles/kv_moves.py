@@ -1,6 +1,5 @@
-"""A move of KV rows goes to slots that are allocated, or to reserved slot 0; every row ends where a plain model of
-the move puts it; no other slot changes; the slots that are given back are those behind what is kept; and requests are
-as long as what they keep."""
+"""A move of KV rows writes allocated slots, or reserved slot 0. Every row ends where a plain model of the move puts it,
+no other slot changes, the freed slots are those after the kept ones, and each request is as long as its kept rows."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ ORDER = tuple(f"{path}: {what}" for what in (TARGET, ROW, OTHER) for path in PAT
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-    """Each move that goes wrong is a failure of its own."""
+    """Each wrong move is a separate failure."""
     record = Record(trace)
     table = record.path(-1, Recorded.INPUT).get("req_to_token")
     wrongs: list[Wrong] = []
@@ -79,7 +78,7 @@ class MoveCheck:
             yield self._wrong(TARGET, f"{detail} neither allocated nor 0, the first is {targets[first]}.", cell)
 
     def rows(self, pairs: Ints) -> Iterator[Wrong]:
-        """That each target holds what its source held, and that nothing else has changed."""
+        """Each target has its source's contents, and nothing else has changed."""
         changed = self.seen.get("kv_slots")
         if changed is None:
             return
@@ -98,7 +97,7 @@ class MoveCheck:
             yield self._wrong(OTHER, f"{detail}, the first is {others[0]}.", cell)
 
     def lists(self) -> Iterator[Wrong]:
-        """The lists of slots and of lengths that come with a move."""
+        """The lists of slots and lengths that come with a move."""
         for name, want in self._wanted().items():
             got = self.seen.get(name)
             if got is not None and not equal(got, want):

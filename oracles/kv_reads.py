@@ -1,6 +1,6 @@
-"""Kernels of a launch, or of an eager pass that no graph stands beside, read the KV slots that the batch's requests
-must read, whole, and no others: a plain model over the request table, without a look at what sglang planned. Recorded
-by the emulated engine alone."""
+"""Kernels of a launch, or of an eager pass without a graph, read all KV slots of the batch's requests, completely, and
+no others. The expectation is a plain model over the request table that ignores sglang's plan. Recorded only by the
+emulated engine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNPADDED = "a reserved slot is read without padding"
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-    """UNKNOWN where reads were not noted, and where nothing had to be read."""
+    """UNKNOWN if reads were not recorded, and if nothing had to be read."""
     record = Record(trace)
     wrongs: list[Wrong] = []
     compared = 0
@@ -48,7 +48,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """The slots that must be read, and those that may be: kernels mask what a window hides."""
+    """The slots that must be read, and those that may be: kernels mask the slots that a window hides."""
 
     least: Ints
     most: Ints
@@ -58,8 +58,8 @@ class _Wanted:
 
 
 def _slots(case: Case, reads: Reads, requests: tuple[Request, ...], table: Array, *, alone: bool) -> _Wanted:
-    """The slots that all attention calls of one kind read for a batch. alone: eagerly, where attention may be given a
-    tree's own keys and values besides instead of reading them."""
+    """The slots that all attention calls of one kind read for a batch. alone: in an eager pass, in which attention may
+    get a tree's own keys and values directly instead of reading them."""
     least, most = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     # Where inference is deterministic, one kernel reads a prefix and the tree behind it alike, from the cache.
     besides = case.setup.num_draft_tokens if _reads_trees(case.setup, reads) else 0
@@ -84,7 +84,7 @@ def _reads_trees(setup: Setup, reads: Reads) -> bool:
 def _wrongs(
     case: Case, step: int, read: Mapping[str, Array], expected: Mapping[Reads, _Wanted], table: Array
 ) -> Iterator[Wrong]:
-    """A layer, of keys and values that are recorded by turns, reads as one of the kinds of attention calls does."""
+    """Each layer, whose keys and values are recorded alternately, reads like one of the kinds of attention calls."""
     for name, whole in read.items():
         if name.endswith(PARTLY):
             if whole.size:
@@ -101,7 +101,7 @@ def _wrongs(
 
 
 def _of_padding(record: Record, step: int, requests: int) -> Iterator[Wrong]:
-    """The reserved slots hold what padded rows wrote there: where no row is padded, no read of them is right."""
+    """Reserved slots hold what padded rows wrote: without a padded row every read of them is wrong."""
     if requests != record.scalar(step, Recorded.LAUNCH, "bs"):
         return
     for name, slots in record.path(step, Recorded.READS).items():

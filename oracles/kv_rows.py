@@ -1,5 +1,5 @@
-"""The KV rows with which rounds go on, of target and draft, are those of one fresh prefill of the same tokens: behind
-accepted drafts, chunks and retractions, and in a prefix that the tree cache had."""
+"""The KV rows of target and draft with which rounds continue match one fresh prefill of the same tokens: after accepted
+drafts, chunks and retractions, and in prefixes from the tree cache."""
 
 from __future__ import annotations
 

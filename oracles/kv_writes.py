@@ -1,4 +1,4 @@
-"""KV writes of either path land only in the slots that the caller gave, or in reserved slot 0."""
+"""Both paths write KV only to the caller's slots, or to reserved slot 0."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""When all requests have ended, KV slots, request slots and locks of the tree cache are as they were at the start, but
-for what that cache can give up; after a flush they are exactly so. Nothing is freed that is free already."""
+"""After the last request, KV slots, request slots and locks of the tree cache are as at the start, except for what that
+cache can evict; after a flush they are equal. Nothing is freed twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOMENTS = {ENDED: "when all requests have ended", FLUSHED: "after a flush"}
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-    """A verdict for each thing that is not as it was."""
+    """A verdict for each quantity that differs from the start."""
     record = Record(trace)
     holdings = record.path(-1, Recorded.HOLDINGS)
     wrongs = [*_freed_twice(record.path(-1, Recorded.FREED))]

@@ -1,4 +1,5 @@
-"""No output of a replay is read when a later replay has been to its memory. Recorded by the emulated engine alone."""
+"""No output of a replay is read after a later replay has overwritten its memory. Recorded only by the emulated
+engine."""
 
 from __future__ import annotations
 

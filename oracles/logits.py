@@ -1,4 +1,4 @@
-"""The target's logits, by which a served text was accepted, are those that it has in float64 behind prompt and text."""
+"""The target's logits for each accepted token match a float64 pass over prompt and text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OFF = "logits of an accepted token"
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
-    """Each is judged behind the text that was served, right or wrong. UNKNOWN where none was seen."""
+    """Each is judged after the text that was served, right or wrong. UNKNOWN if no logits were recorded."""
     record = Record(trace)
     wrongs: list[Wrong] = []
     compared = 0

@@ -1,5 +1,5 @@
-"""The kv_indptr that attention is given delimits as many rows as the query has, each as long as its sequence; and
-qo_indptr, where there is one, gives each row its queries."""
+"""The kv_indptr of attention has a row for each query sequence, each as long as its sequence; qo_indptr, if there is
+one, gives each row its queries."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Length:
-    """Between which lengths a sequence of a request may be."""
+    """The range of lengths that a request's sequence may have."""
 
     least: int
     most: int
@@ -110,7 +110,7 @@ def _judge_row(
 
 
 def _judge_queries(indptr: Ints, each: int, step: int, call: int, bs: int) -> Wrong | None:
-    """Every row of the bucket has as many queries as the graph was captured with, padded ones as well."""
+    """Every row of the bucket, padded ones included, has as many queries as the graph was captured with."""
     want = np.arange(bs + 1) * each
     common = min(len(indptr), len(want))
     differs = np.flatnonzero(indptr[:common] != want[:common])

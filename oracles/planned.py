@@ -1,6 +1,6 @@
-"""Attention's metadata is made of values that agree with each other, the batch and the bucket: lengths on the host are
-those on the device, and there are none where the batch has none, their sum is their sum, and rows behind the batch are
-padding."""
+"""Attention metadata is built from values that agree with each other, the batch and the bucket: lengths on the host
+equal those on the device and are absent if the batch has none, sums equal the sum of the lengths, and rows after the
+batch are padding."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BY_TOKEN = ("out_cache_loc", "positions", "mrope_positions", "input_ids", "spec_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """The rows that are planned for, in all and of the batch; a request may be repeated for its branches."""
+    """The planned rows, in all and of the batch; a request may be repeated for its branches."""
 
     planned: int
     real: int
@@ -57,7 +57,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
 
 
 def _other_backends(setup: Setup, record: Record) -> Iterator[Wrong]:
-    """All attention backends of workers are of the kind that was asked for, used here or not."""
+    """All attention backends of workers are of the setup's kind, used or not."""
     for kind in record.path(-1, Recorded.BACKENDS):
         classes = BACKEND_FACTS[setup.backend].classes
         if not kind.startswith(classes):
@@ -86,7 +86,7 @@ def _plans(record: Record, step: int, path: Recorded) -> Iterator[Mapping[str, A
 def _judge_plan(
     case: Case, record: Record, step: int, path: Recorded, plan: Mapping[str, Array], *, first: bool
 ) -> Iterator[Wrong]:
-    """first: whether it is the call's first plan. Later layers go over other tokens of the same requests."""
+    """first: whether it is the call's first plan. Later layers compute other tokens of the same requests."""
     batch = record.path(step, Recorded.INPUT)
     lengths = plan.get("seq_lens")
     requests = len(case.steps[step].requests)
@@ -123,8 +123,8 @@ def _judge_plan(
 def _fields(
     plan: Mapping[str, Array], batch: Mapping[str, Array], launched: Mapping[str, Array], rows: Rows
 ) -> Iterator[tuple[str, Array, Array]]:
-    """Name, what is planned with and what should be: what the graph is launched with, padded rows included, or the
-    batch's values where that is not recorded."""
+    """Name, planned value and expected value: that of the launch, padded rows included, or of the batch if the launch
+    is not recorded."""
     for name in BY_REQUEST:
         want = launched.get(name, batch.get(name))
         if name in plan and want is not None:

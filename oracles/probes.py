@@ -1,5 +1,5 @@
-"""No probe of sglang's fires: of its own asynchronous checks for NaN, Inf, indices out of bounds and misaligned
-pages, which are off unless they are asked for."""
+"""None of sglang's own asynchronous checks fires: for NaN, Inf, indices out of bounds and misaligned pages. They are
+off by default."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ _FIRED = {kind: re.compile(rf"(?:Error: |Assertion `){beginning}([^\n`]*)") for 
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
-    """UNKNOWN where probes were off, and where the run ended badly without one of them: nothing is known of what
-    they would have seen further on."""
+    """UNKNOWN if probes were off, and if the run ended badly without one of them: later probes are unknown."""
     if trace.facts.get(FACT) != "on":
         return Verdict(oracle=ORACLE, status=Status.UNKNOWN, where=OFF, detail=f"Nothing was probed: {OFF}.")
     ended = trace.ended

@@ -1,5 +1,4 @@
-"""Every request ends, and not by an abort that was not asked for, within many times the iterations of the event loop
-that it needs."""
+"""Every request ends, without an abort that nobody requested, within a limit of iterations of the event loop."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ HOW = {0: STUCK, TEXT_ABORTED: ABORTED}
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
-    """UNKNOWN where the event loop did not come to its end."""
+    """UNKNOWN if the event loop did not end."""
     record = Record(trace)
     count = trace.facts.get("iterations", "")
     wrongs: list[Wrong] = []

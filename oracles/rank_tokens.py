@@ -10,9 +10,9 @@ from repro.traces.paths import Recorded
 
 
 def rank_tokens(case: Case, record: Record, name: str) -> int | None:
-    """The tokens of a request, by the name of the count. Of tokens with logits, as many as rows of logits that the
-    graphs of this case gave: in some releases the head makes one row a request. Where a runner keeps its logits to
-    itself, all tokens have some; None where no graph of the case gave anything."""
+    """The tokens of a request, by the name of the count. Tokens with logits are as many as the rows of logits that the
+    graphs of this case gave: in some releases the head makes one row a request. If a runner returns no logits, all
+    tokens have some; None if no graph of the case returned anything."""
     tokens = RUNNER_FACTS[case.setup.runner].rank_tokens
     assert tokens is not None, "a runner that is driven as one of several ranks"
     if OF_LOGITS not in name:

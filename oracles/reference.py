@@ -1,5 +1,5 @@
-"""A step gives what the float64 reference says, which no comparison of two paths shows. A row is wrong where every path
-that ran, graph and eager or eager alone, lies outside of the reference's bounds."""
+"""The outputs of a step match the float64 reference, which no comparison of two paths can show. A row is wrong if every
+path that ran, graph and eager or only eager, lies outside of the reference's bounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Outputs = dict[Recorded, dict[str, Array]]  # by path and name
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
-    """UNKNOWN where no step asked the reference, or it knows nothing of this runner."""
+    """UNKNOWN if no step asked the reference, or if there is none for this runner."""
     record = Record(trace)
     wrongs: list[Wrong] = []
     compared = 0

@@ -1,7 +1,7 @@
-"""The third opinion in a trace: what a step should have given, in float64, and how far a right result may lie from it.
+"""The float64 reference in a trace: the right results of a step, and the largest distance of a right result from them.
 
 Bounds come with the record and follow from the precision and the depth of the computation; none is chosen here. A value
-whose bound is infinite is not known: a choice before it hangs on rounding, and its path does not show which it made.
+with an infinite bound is unknown: an earlier choice depends on rounding, and its path does not show which one it made.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Floats = npt.NDArray[np.float64]
 
 
 def told_apart(setup: Setup, where: Collection[str], verdict: Verdict) -> Verdict:
-    """The verdict; if it is of one of these places, with what few setups have as a part of it: values that are wrong
-    under a window or a logit cap are another failure than values that are wrong everywhere, and under a window by
-    other kernels (deterministic inference) another one again."""
+    """The verdict; a place of this list gets a suffix for options that few setups have: values that are wrong under a
+    window or a logit cap are another failure than values that are wrong everywhere, and with other kernels
+    (deterministic inference) yet another."""
     if verdict.where not in where:
         return verdict
     having = {
@@ -41,15 +41,15 @@ def told_apart(setup: Setup, where: Collection[str], verdict: Verdict) -> Verdic
 
 
 def outputs_of(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """The outputs of a runner, of what was recorded of a path."""
+    """The outputs of a runner among the arrays of a path."""
     return {name: array for name, array in arrays.items() if name not in KV}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """A result outside its bound. buffer, row, column: of a Cell. integer: it is a choice, which has no
-    distance. off, bound: how far it lies from what is right, and how far it might: of one value or of all values of
-    a token together. whole: of all tokens of the step, in units of what rounding is expected to do."""
+    """A result outside its bound. buffer, row, column: as in a Cell. integer: a choice, which has no distance. off,
+    bound: the distance from the right result and its limit, of one value or of all values of a token together. whole:
+    of all tokens of the step, in units of the expected rounding."""
 
     buffer: str
     row: int
@@ -75,7 +75,7 @@ class Outside:
         )
 
     def wrong(self, where: str, step: int, row: int, what: str) -> Wrong:
-        """In a row of a step, -1 for none; what: whose values these are."""
+        """In a row of a step, -1 for none; what: the kind of values."""
         cell = Cell(step=step, buffer=self.buffer, row=self.row, column=self.column, got=self.got, want=self.want)
         whose = f" row {row}" if row >= 0 else ""
         return Wrong(where=where, detail=f"In step {step}{whose} {what}: {self}.", cell=cell)
@@ -93,14 +93,15 @@ class Reference:
         return [name for name in self.arrays if not name.startswith("kv_") and name + BOUND in self.arrays]
 
     def covers(self, outputs: Mapping[str, Array], row: int) -> bool:
-        """True if everything that these outputs hold of a row is known, and the KV that belongs to it."""
+        """True if all values of these outputs in a row are known, and the KV of the row."""
         if not all(name in self.arrays and np.isfinite(self._bound(name, row)).all() for name in outputs):
             return False
         mask = self.rows == row
         return not mask.any() or bool(np.isfinite(self.arrays["kv_rows" + BOUND][mask]).all())
 
     def outside(self, path: str, outputs: Mapping[str, Array], row: int) -> Outside | None:
-        """The first place in which a path is wrong in a row. Choices first: what hangs on them is wrong with them."""
+        """The first wrong place of a path in a row. Choices come first: values that depend on them are wrong with
+        them."""
         names = sorted(self.outputs, key=lambda name: self.arrays[name].dtype.kind not in "iub")
         for name in names:
             if name in outputs:
@@ -110,7 +111,7 @@ class Reference:
         return self._kv_outside(path, row)
 
     def whole_outside(self, path: str, outputs: Mapping[str, Array]) -> Outside | None:
-        """The first of the outputs, or the KV, that is off by a little in all tokens."""
+        """The first output, or the KV, with a small error in all tokens."""
         for name in [*self.outputs, "kv_rows"]:
             if self.arrays.get(name + ALL) is None:
                 continue
@@ -138,7 +139,7 @@ class Reference:
         return replace(cell, whole=True)
 
     def kv_outside(self, path: str) -> Outside | None:
-        """In the slots of no request."""
+        """In slots of no request."""
         return self._kv_outside(path, -1)
 
     def _bound(self, name: str, row: int) -> Floats:

@@ -1,5 +1,5 @@
-"""Each round by graph hands on what the same round does without graphs, on the same workers. The first difference is
-named by stage and value: whatever comes behind it is its consequence."""
+"""Each round gives the same values with graphs and without, on the same workers. The first difference is named by stage
+and value; later ones are its consequences."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NUDGED = (Recorded.ROUND_NUDGED_UP, Recorded.ROUND_NUDGED_DOWN)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first difference of two ways through the rounds of a case. chosen: it is of whole numbers."""
+    """The first difference between two runs of the rounds of a case. chosen: it is in integers."""
 
     where: str
     cell: Cell
@@ -39,7 +39,7 @@ class Difference:
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
-    """UNKNOWN where the difference is one of whole numbers, and rounding noise makes as early a one."""
+    """UNKNOWN if the difference is in integers and rounding noise makes one as early."""
     record = Record(trace)
     counts = {path: _count(record, path) for path in (Recorded.ROUND_GRAPH, Recorded.ROUND_EAGER, *NUDGED)}
     graph, eager = (counts[path] for path in (Recorded.ROUND_GRAPH, Recorded.ROUND_EAGER))
@@ -62,12 +62,12 @@ def judge(case: Case, trace: Trace) -> Verdict:
 
 
 def _count(record: Record, path: Recorded) -> int:
-    """The number of rounds of a way."""
+    """The number of rounds of a run."""
     return next(number for number in range(1 << 30) if not record.path(number, path))
 
 
 def _accepted(record: Record, path: Recorded) -> float:
-    """Tokens that a request is given in a round, on average."""
+    """Accepted tokens of a request in a round, on average."""
     rounds = [record.path(number, path).get("accepted", np.empty(0)) for number in range(_count(record, path))]
     return float(np.concatenate(rounds).mean())
 
@@ -88,14 +88,14 @@ def _first(case: Case, record: Record, path: Recorded, against: Recorded) -> Dif
 
 
 def _ordered(values: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
-    """Each value's place in words, and its name."""
+    """The place of each value in words, and its name."""
     staged = [name for names in STAGES.values() for name in names]
     yield from ((f"{stage} {name}", name) for stage, names in STAGES.items() for name in names if name in values)
     yield from ((f"{KV} {name.partition('_')[0]}", name) for name in sorted(values) if name not in staged)
 
 
 def _differs(number: int, name: str, got: Array, want: Array, case: Case) -> Cell | None:
-    """The first cell in which they differ by more than rounding can make of the largest value."""
+    """The first cell in which they differ by more than rounding of the largest value explains."""
     if got.shape != want.shape:
         shapes = f"shape {got.shape}", f"shape {want.shape}"
         return Cell(step=number, buffer=name, row=-1, column=-1, got=shapes[0], want=shapes[1])

@@ -1,4 +1,4 @@
-"""Every sequence that attention reads fits its row of the page table: no row is read on into the next one."""
+"""Every sequence that attention reads fits its row of the page table, so no read continues into the next row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NARROW = "page table row too narrow"
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
-    """Judge padded rows, too: a kernel reads them as well."""
+    """Padded rows are judged too: kernels read them."""
     record = Record(trace)
     wrongs: list[Wrong] = []
     compared = 0

@@ -1,6 +1,6 @@
-"""Every padded row of every input buffer holds its neutral value when the graph is launched, so that whatever
-the kernels read and write for it lands in reserved KV slot 0. Of some buffers that no kernel takes for an address a
-release leaves padded rows as they are (repro/cases/exemptions.py); those must hold what a real row may hold."""
+"""At launch, every padded row of every input buffer holds its neutral value, so that kernels read and write reserved KV
+slot 0 for it. Some buffers that no kernel uses as an address keep old values in a release (repro/cases/exemptions.py);
+their padded rows must lie in the range of real rows."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ UNPUBLISHED = "seq_lens_cpu of a batch without"
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-    """UNKNOWN also where graphs were launched but no batch was padded: nothing was exercised (catalogue.overall
-    does not hold that against a run), and where the neutral value of a padded buffer is not known."""
+    """UNKNOWN also if graphs were launched but no batch was padded (catalogue.overall does not count that against a
+    run), and if the neutral value of a padded buffer is unknown."""
     record = Record(trace)
     wrongs: list[Wrong] = []
     unjudged: set[str] = set()

@@ -1,4 +1,4 @@
-"""The real rows of every input buffer hold the caller's values when the graph is launched."""
+"""At launch, the real rows of every input buffer hold the caller's values."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
 
 
 def _too_short(case: Case, shapes: Mapping[str, Array]) -> Iterator[Wrong]:
-    """Buffers with too few rows, or tokens, for every request of the largest bucket."""
+    """Buffers with too few rows, or tokens, for the largest bucket."""
     for name, shape in shapes.items():
         if name in OF_RANKS or not shape.size:
             continue
@@ -66,5 +66,5 @@ def _too_short(case: Case, shapes: Mapping[str, Array]) -> Iterator[Wrong]:
 
 
 def _by_request(flat: Array, each: int) -> Array:
-    """A flat array of sglang's by request, with `each` values each; as it is if it does not come out even."""
+    """A flat array of sglang's by request, with `each` values each; unchanged if it does not divide evenly."""
     return flat.reshape(-1, each) if each > 1 and flat.ndim == 1 and flat.size % each == 0 else flat

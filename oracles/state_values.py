@@ -1,5 +1,5 @@
-"""The recurrent states that the graph leaves to a batch's requests are those that eager leaves, request by request,
-within the noise that eager was seen to move by."""
+"""The recurrent states that the graph leaves for a batch's requests match those of eager, request by request, within
+the noise measured on eager."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Pair:
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-    """UNKNOWN where no two paths left states, and where eager itself moves by more than rounding."""
+    """UNKNOWN if no two paths left states, and if eager itself moves by more than rounding."""
     record = Record(trace)
     pairs = [pair for step in range(len(case.steps)) for pair in _pairs(record, step)]
     compared = sum(array.size for pair in pairs for array in pair.want.values())
@@ -59,7 +59,7 @@ def _pairs(record: Record, step: int) -> Iterator[Pair]:
 
 
 def _differences(pair: Pair, dtype: str) -> Iterator[tuple[Wrong, bool]]:
-    """The requests whose states differ, and whether more than rounding is sure to be behind it."""
+    """The requests whose states differ, and whether rounding cannot explain it."""
     for kind, every in pair.want.items():
         for row in range(len(every)):
             got, want, *others = (

@@ -1,5 +1,5 @@
-"""Recurrent states change in the slots of the batch's requests alone: not in slot 0, which padding has, not in those of
-requests outside the batch, and in none that nobody owns."""
+"""Recurrent states change only in the slots of the batch's requests: not in slot 0, which is for padding, not in slots
+of other requests, and not in free slots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PADDING = 0  # the state slot of padded rows
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-    """UNKNOWN where no path changed any state."""
+    """UNKNOWN if no path changed any state."""
     record = Record(trace)
     wrongs: list[Wrong] = []
     compared = 0

@@ -1,4 +1,4 @@
-"""Each token of a served text is the one that the target, in float64, gives behind the prompt and the text before it.
+"""Each served token is the one that the target gives in float64 after the prompt and the text before it.
 
 By induction that is the text of plain greedy decoding, without speculation and without graphs.
 """
@@ -22,8 +22,7 @@ FINISHED, ABORTED = 1, 2
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
-    """UNKNOWN where a text leaves the target's at a tie, behind which nothing of it counts, and nothing else is
-    wrong."""
+    """UNKNOWN if a text leaves the target's at a tie, after which it is not judged, and nothing else is wrong."""
     record = Record(trace)
     wrongs: list[Wrong] = []
     compared = ties = 0
@@ -57,7 +56,7 @@ def _wrong_token(number: int, row: int, at: int, text: Array, served: Mapping[st
 
 
 def _wrong_length(number: int, row: int, got: int, want: int, ended: bool) -> Iterator[Wrong]:
-    """A request that did not end may have fewer, which is not this oracle's matter."""
+    """A request that did not end may have fewer tokens, which `progress` judges."""
     if got > want or (ended and got < want):
         cell = Cell(step=number, buffer="text", row=row, column=min(got, want), got=str(got), want=str(want))
         detail = f"Request {row} of step {number} asked for {want} tokens and got {got}."

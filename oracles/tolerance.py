@@ -1,4 +1,4 @@
-"""The only place with a number for "close": how far two results of the same computation may lie apart."""
+"""The only module with a number for "close": the distance that two results of the same computation may have."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ulp(scale: float, dtype: str) -> float:
 
 
 def limit(noise: float, scale: float, dtype: str) -> float:
-    """The distance that graph and eager may have, given the measured noise and the largest magnitude compared."""
+    """The distance that graph and eager may have, given the measured noise and the largest compared magnitude."""
     return NOISE_FACTOR * noise + ULPS * ulp(scale, dtype)
 
 
@@ -38,6 +38,6 @@ ENGINE_ULPS = {"float32": 64.0, "float16": 16.0, "bfloat16": 16.0}
 
 
 def across_engines(noise: float, scale: float, dtype: str) -> float:
-    """The distance that two engines may have, given what eager was seen to move by on either, and the largest
-    magnitude compared."""
+    """The distance that two engines may have, given the noise measured on eager of either, and the largest compared
+    magnitude."""
     return NOISE_FACTOR * noise + ENGINE_ULPS[dtype] * ulp(scale, dtype)

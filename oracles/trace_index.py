@@ -1,4 +1,4 @@
-"""Reading a trace: its arrays by step and path, where two arrays first differ, and a verdict from what was wrong."""
+"""Reading a trace: its arrays by step and path, the first difference of two arrays, and a verdict from wrongs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _by_path(everything: tuple[RecordedArray, ...]) -> _Paths:
 
 
 class Record:
-    """The arrays of a trace, found without a search: a trace holds hundreds, and an oracle asks for most of them."""
+    """The arrays of a trace, indexed: a trace holds hundreds, and an oracle asks for most of them."""
 
     _latest: ClassVar[tuple[tuple[RecordedArray, ...], _Paths]] = ((), {})
 
@@ -73,7 +73,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrong:
-    """One thing that an oracle found wrong. where: what kind of thing, as coarse as a fingerprint needs it."""
+    """One wrong thing that an oracle found. where: its kind, as coarse as a fingerprint needs it."""
 
     where: str
     detail: str
@@ -124,7 +124,7 @@ def first_difference(step: int, buffer: str, got: Array, want: Array, *, first_r
 
 
 def passing(verdicts: tuple[Verdict, ...], stale: Iterable[str]) -> tuple[Verdict, ...]:
-    """The verdicts of one oracle, of which the first says what was let pass and has no known reader."""
+    """The verdicts of one oracle; the first one lists exempted values without a known reader."""
     return (replace(verdicts[0], stale=tuple(sorted(stale))), *verdicts[1:])
 
 

@@ -1,5 +1,5 @@
-"""A verify call attends by the tree that was drafted: each token to its request's prefix, to its ancestors and to
-itself, at the position that its depth gives it. The links by which its tokens are then accepted are of that tree."""
+"""A verify call attends by the drafted tree: each token to its request's prefix, to its ancestors and to itself, at the
+position of its depth. The links by which tokens are then accepted are those of that tree."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ORDER = (STARTS, TREE, PREFIX, POSITIONS, LINKS, INDEX)
 
 
 def judge(case: Case, trace: Trace) -> Verdict:
-    """Padded rows are not judged: what they attend to belongs to no request."""
+    """Padded rows are not judged, because their results belong to no request."""
     record = Record(trace)
     wrongs: list[Wrong] = []
     compared = 0
@@ -60,7 +60,7 @@ def judge(case: Case, trace: Trace) -> Verdict:
 
 
 def _wrong_links(step: int, setup: Setup, batch: Mapping[str, Array], tree: Mapping[str, Array]) -> Iterator[Wrong]:
-    """Wrong links from token to token, and from there to a row of the batch."""
+    """Wrong links between tokens, and from a token to a row of the batch."""
     if "scores_index" not in batch or "next_token" not in tree:
         return
     for row, (selected, parents) in enumerate(zip(batch["scores_index"], batch["parents"], strict=True)):

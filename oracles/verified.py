@@ -1,5 +1,5 @@
-"""A pass without a graph to compare with gives, for every token of the batch and no others, what a reference says, and
-writes the KV slots of these tokens and no others."""
+"""A pass without a graph gives the reference's values for every token of the batch and no others, and writes only the
+KV slots of these tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KV_SLOTS = "kv_slots"
 
 
 def judge(case: Case, trace: Trace) -> tuple[Verdict, ...]:
-    """UNKNOWN where no pass came to its end."""
+    """UNKNOWN if no pass ended."""
     record = Record(trace)
     wrongs: list[Wrong] = []
     compared = 0
