@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from oracles import handed_on, kv_indices, kv_rows, leaks, lifetime, logits, rounds, slot0_padding, text
+from oracles import handed_on, kv_indices, kv_rows, leaks, lifetime, logits, order, rounds, slot0_padding, text
 from oracles.catalogue import judge_all
 from repro.cases.case import Case, Request, Setup, Step, Target
 from repro.cases.release_list import NEWEST
@@ -36,6 +36,7 @@ class Plant:
 
 OF_TEXT = ((text.ORACLE, text.TOKEN), (logits.ORACLE, logits.OFF))
 DRAFTED = ((rounds.ORACLE, "draft drafted"),)
+EARLY = "read before it is written"
 PLANTS = {
     "the KV rows of an accepted path are not moved": Plant(
         file=COMMON,
@@ -134,6 +135,42 @@ PLANTS = {
             Step(requests=(Request(slot=1, seq_len=30, data=1, further=9),), wait=12),
         ),
         seen_by=((kv_rows.ORACLE, "rows of the draft of a cached prefix"),),
+    ),
+    "results are copied to the host before they are there": Plant(
+        file="sglang/srt/managers/scheduler.py",
+        function="Scheduler._copy_result_to_cpu",
+        old="self.copy_stream.wait_stream(self.forward_stream)",
+        new="pass",
+        setup=replace(CHAIN, overlap=True),
+        seen_by=((order.ORACLE, f"{EARLY}: srt/managers/utils.py copy_to_cpu and srt/layers/sampler.py forward"),),
+    ),
+    "results are read on the host before they are copied": Plant(
+        file="sglang/srt/managers/scheduler_components/batch_result_processor.py",
+        function="SchedulerBatchResultProcessor.process_batch_result_decode",
+        old="result.copy_done.synchronize()",
+        new="pass",
+        setup=replace(CHAIN, overlap=True),
+        seen_by=(
+            (
+                order.ORACLE,
+                f"{EARLY}: srt/managers/scheduler_components/batch_result_processor.py _resolve_spec_v2_tokens and "
+                "srt/managers/utils.py copy_to_cpu",
+            ),
+        ),
+    ),
+    "a forward begins before its batch is there": Plant(
+        file="sglang/srt/managers/scheduler.py",
+        function="Scheduler.run_batch",
+        old="self.forward_stream.wait_stream(self.schedule_stream)\n                    if gpu",
+        new="if gpu",
+        setup=replace(CHAIN, overlap=True),
+        seen_by=(
+            (
+                order.ORACLE,
+                f"{EARLY}: kernels/ops/speculative/cache_locs.py assign_draft_cache_locs_contiguous_func and "
+                "srt/managers/overlap_utils.py resolve_seq_lens_cpu",
+            ),
+        ),
     ),
 }
 

@@ -357,6 +357,10 @@ class Recorded(StrEnum):
         arrays="replays int64 []; GRAPH read by READER uint8 [n]",
         meaning="The replays that were watched; reads of outputs over whose memory a later replay had gone: reader and "
         "replays between, in UTF-8.")
+    ORDER = PathRow("order", When.ONCE, sessions=OF_ROUNDS, engines=EMULATED, oracle="order",
+        arrays="accesses int64 []; KIND: PLACE and PLACE uint8 [n]",
+        meaning="The accesses to a device's memory that were looked at; pairs that no event orders, the later one "
+        "first, with their streams, in UTF-8.")
     ROUND_EAGER = PathRow("round_eager", When.ROUND, sessions=OF_ROUNDS,
         where="all requests have ended",
         arrays="as round_graph",

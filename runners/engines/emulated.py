@@ -31,6 +31,7 @@ from runners.engines.poison import UNINITIALISED
 from runners.engines.standins import native_imports
 from runners.engines.touched import Touched, noted, noted_at_once
 from runners.engines.triton import interpreter
+from runners.engines.triton.stored import stored
 from runners.engines.without_device import hosted, remember_cores
 
 __all__ = [
@@ -76,6 +77,7 @@ class Graph:
         self._blocks: list[tuple[int, int]] = []
         self._pool: Arena | None = None
         self._outside: list[tuple[int, int]] = []
+        self._uses: list[tuple[bool, torch.Tensor]] | None = None
 
     def pool(self) -> Arena | None:
         """The handle of the memory pool, to be passed to the next capture."""
@@ -96,6 +98,16 @@ class Graph:
 
     def reset(self) -> None:
         self._calls = None
+
+    def outside(self) -> list[tuple[bool, torch.Tensor]]:
+        """Tensors outside of its pool, each storage once: True if a replay only reads it."""
+        if self._uses is None:
+            assert self._pool is not None
+            used = [use for call in self._calls or () for use in _uses(call) if not self._pool.holds(use[1])]
+            written = {tensor.untyped_storage()._cdata for reads, tensor in used if not reads}
+            by_storage = {tensor.untyped_storage()._cdata: tensor for _, tensor in used}
+            self._uses = [(storage not in written, tensor) for storage, tensor in by_storage.items()]
+        return self._uses
 
     def memory(self) -> list[tuple[int, int]]:
         """The stretches that a replay may write, (address, bytes): in its pool and outside."""
@@ -237,6 +249,20 @@ class _Again:
             if target.shape != value.shape:
                 raise RuntimeError(f"{self.function} gave {tuple(value.shape)}, captured {tuple(target.shape)}")
             target.copy_(value)
+
+
+def _uses(call: Any) -> Iterator[tuple[bool, torch.Tensor]]:
+    """The tensors of a recorded call, each with whether it is only read."""
+    launch = getattr(call, "__self__", None)
+    if isinstance(launch, interpreter.Launch):
+        into = stored(launch.function)
+        yield from ((n not in into, v) for n, v in launch.arguments.items() if isinstance(v, torch.Tensor))
+    elif isinstance(call, _Again):
+        arguments, named = call.arguments
+        for place, argument in enumerate(call.function._schema.arguments):
+            value = arguments[place] if place < len(arguments) else named.get(argument.name)
+            writes = argument.alias_info is not None and argument.alias_info.is_write
+            yield from ((not writes, leaf) for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
 
 
 def _poison(dtype: torch.dtype) -> torch.Tensor:

@@ -5,25 +5,60 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 
+class Follower(Protocol):
+    """Told of memory of the host that a device knows."""
+
+    def pinned(self, tensor: torch.Tensor) -> None:
+        """A stream may copy into this."""
+
+    def copied(self, source: torch.Tensor, result: torch.Tensor, *, waits: bool) -> None:
+        """A tensor is copied to the host, or from there. waits: until the copy is there."""
+
+
 class _Unpinned(TorchFunctionMode):
     """While entered, pinned memory is ordinary memory."""
 
+    follower: Follower | None = None
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
         if func is torch.Tensor.pin_memory:
             return args[0]
-        # What a GPU copies over while it goes on is another tensor, here, too.
-        if func is torch.Tensor.to and (kwargs or {}).get("non_blocking") and func(*args, **kwargs) is args[0]:
-            return args[0].clone()
-        kwargs = {name: value for name, value in (kwargs or {}).items() if name != "pin_memory"}
-        return func(*args, **kwargs)
+        pinned = kwargs.pop("pin_memory", False)
+        result = func(*args, **kwargs)
+        follower = _Unpinned.follower
+        if _copies(func, args, kwargs) and result is args[0]:
+            result = result.clone()
+            if follower is not None:
+                follower.copied(args[0], result, waits=not kwargs.get("non_blocking"))
+        elif pinned and follower is not None:
+            follower.pinned(result)
+        return result
+
+
+def _copies(func: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """True if a GPU makes another tensor by this call."""
+    if func is torch.Tensor.to:
+        return bool(kwargs.get("non_blocking")) or args[1:2] == ("cpu",)
+    return func is torch.Tensor.cpu
+
+
+@contextmanager
+def followed(follower: Follower) -> Iterator[None]:
+    """While entered, this is told."""
+    _Unpinned.follower = follower
+    try:
+        yield
+    finally:
+        _Unpinned.follower = None
 
 
 @contextmanager
@@ -36,6 +71,13 @@ def hosted() -> Iterator[None]:
             yield
     finally:
         torch.Tensor.record_stream = inherited
+
+
+def copied_to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy under way to the host; sglang makes none of a tensor that is there."""
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    host.copy_(tensor, non_blocking=True)
+    return host
 
 
 def remember_cores() -> None:

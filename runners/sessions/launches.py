@@ -87,6 +87,7 @@ class Launches:
     made: list[StagingBuffer] = field(default_factory=list)
     watch: Watch | None = None
     lifetimes: Any = None  # of outputs, where the engine knows (runners/engines/lifetime.py)
+    order: Any = None  # of streams, the same (runners/engines/order.py)
     _open: Stage | None = None
     _given: Given = field(default_factory=dict)
     _drafted: Mapping[str, torch.Tensor] = field(default_factory=dict)
@@ -97,12 +98,14 @@ class Launches:
         """While entered, all launches are recorded and counted."""
         self.watch, self._open, self._drafted = watch, None, {}
         self.counts, self.made, self._neutral = Counter(), [], set()
-        self.lifetimes = _lifetimes()
+        self.lifetimes = _of_emulation("lifetime", "Lifetimes")
+        self.order = _of_emulation("order", "Order", by_row=self._by_row())
         engine.Graph.before_replay = self._launched
         try:
             with ExitStack() as stack:
                 if self.lifetimes is not None:
                     stack.enter_context(self.lifetimes.watched())
+                    stack.enter_context(self.order.watched())
                 stack.enter_context(self.planner.listened(self._planned))
                 for stage in self.stages:
                     stack.enter_context(_wrapped(stage.runner, _LOADS, self._loading(stage)))
@@ -111,8 +114,15 @@ class Launches:
             for staging in self.made:
                 staging.flush()
             self._see_late(watch)
+            self._see_races(watch)
         finally:
             engine.Graph.before_replay = None
+
+    def _by_row(self) -> frozenset[int]:
+        """The request table, but in releases that order all accesses to it."""
+        if hasattr(self.scheduler, "_apply_war_barrier"):
+            return frozenset()
+        return frozenset([self.scheduler.req_to_token_pool.req_to_token.untyped_storage()._cdata])
 
     def _see_late(self, watch: Watch) -> None:
         """Reads of outputs over which another replay has gone, in words; and how many replays were watched."""
@@ -122,6 +132,20 @@ class Launches:
         for read in self.lifetimes.late:
             words = f"{read.reader}, behind {', '.join(read.between)}".encode()
             watch.see(-1, Recorded.LIFETIME, f"{read.graph} read by {read.reader}", np.frombuffer(words, np.uint8))
+
+    def _see_races(self, watch: Watch) -> None:
+        """Accesses that no event orders, in words; and how many accesses were looked at."""
+        if self.order is None:
+            return
+        watch.see(-1, Recorded.ORDER, "accesses", np.asarray(self.order.accesses))
+        for race in self.order.races.values():
+            words = f"{race.first.place} on {race.first.stream}, {race.second.place} on {race.second.stream}"
+            watch.see(
+                -1,
+                Recorded.ORDER,
+                f"{race.kind}: {race.second.place} and {race.first.place}",
+                np.frombuffer(words.encode(), np.uint8),
+            )
 
     def _loading(self, stage: Stage) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def wrapped(loads: Callable[..., Any]) -> Callable[..., Any]:
@@ -140,6 +164,7 @@ class Launches:
                 returned = replays(batch, *args, **kwargs)
                 self._open = None
                 if self.lifetimes is not None:
+                    self.order.handed(returned)
                     returned = self.lifetimes.handed(returned)
                 if stage.name == "draft":
                     self._drafted = {name: each.clone() for name, each in zip(_DRAFTS, returned, strict=False)}
@@ -176,6 +201,7 @@ class Launches:
             return
         if self.lifetimes is not None:
             self.lifetimes.replayed(stage.name, graph.memory())
+            self.order.replayed(graph, stage.name)
         size = captured_for(stage.runner, graph)
         if "size" in size:
             self.counts[stage.name, size["size"]] += 1
@@ -219,11 +245,11 @@ class Launches:
         return f"{self._open.name}/{path}/{name}"
 
 
-def _lifetimes() -> Any:
-    """None on a GPU, where reads are not seen."""
+def _of_emulation(module: str, name: str, **arguments: Any) -> Any:
+    """One of the class of this name; None on a GPU, where reads are not seen."""
     if engine.device != "cpu":
         return None
-    return importlib.import_module("runners.engines.lifetime").Lifetimes()
+    return getattr(importlib.import_module(f"runners.engines.{module}"), name)(**arguments)
 
 
 def _counts(batch: Any) -> Mapping[str, object]:

@@ -108,6 +108,11 @@ def launches_go_to(receiver: Callable[[Launch], None]) -> Iterator[None]:
         _receiver = before
 
 
+def receiver() -> Callable[[Launch], None]:
+    """Whoever launches are handed to, or what runs them."""
+    return _receiver or Launch.run
+
+
 # What a launch may say besides a kernel's own arguments: to the compiler for NVIDIA's GPUs, and to the launcher.
 _OPTIONS = {option.name for option in fields(CUDAOptions)} | {"grid", "warmup", "stream"}
 _signatures: dict[Any, tuple[inspect.Signature, frozenset[str]]] = {}

@@ -30,6 +30,8 @@ def build(setup: Setup, device: str, wire: Wire, published: Any) -> Any:
         # The wheel's Rust core of the radix cache is compiled for the PyTorch that the release pins. Under 2.11 that of
         # 0.5.23 takes int64 slots for floats; sglang's Python core is asked for instead.
         os.environ["SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"] = "python"
+    if device == "cpu":
+        os.environ["SGLANG_ENABLE_WAR_BARRIER"] = "1"  # as on a GPU, where releases that have it ask nobody
     if device == "cpu" and setup.backend == "triton":
         as_on_hopper()
     with (

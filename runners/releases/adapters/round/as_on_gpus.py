@@ -17,6 +17,7 @@ import torch
 
 from runners.engines.active import engine
 from runners.engines.standins import native_imports, tree, verify
+from runners.engines.without_device import copied_to_host
 from runners.releases.adapters.verify.adapter import stand_in as stand_in_for_trees
 from runners.releases.workers.building import as_on_gpus as launched_as_on_gpus
 
@@ -44,6 +45,8 @@ _CAPTURE_IN = (
 _IMPORTED = ("sgl_kernel.flash_mla", "flash_mla", "flash_mla.flash_mla_interface")
 # The same of a GPU host that has a bundle's packages alone.
 _NOT_BUNDLED = (*_IMPORTED, "sgl_kernel.flashmla_ops", "deep_gemm")
+# Functions that copy to the host while the device goes on.
+_COPIES_TO_HOST = ("async_d2h", "_async_d2h")
 _GIBIBYTES = 64.0
 _HOPPER = (9, 0)
 
@@ -115,6 +118,9 @@ def _no_questions() -> None:
                 names["_is_cuda"] = True
         if name.startswith("sglang.") and "get_available_gpu_memory" in names:
             names["get_available_gpu_memory"] = lambda *_, **__: _GIBIBYTES
+        for copies in _COPIES_TO_HOST if name.startswith("sglang.") else ():
+            if copies in names:
+                names[copies] = copied_to_host
 
 
 def _tensors_on_gpu() -> None:
