@@ -14,7 +14,7 @@ from repro.cases import codec
 DRAWN = {
     ("draft", "triton"): "3be6bd2839e7",
     ("decode", "flashinfer"): "960b840d948e",
-    ("verify", "fa3"): "c896f13a17aa",
+    ("verify", "fa3"): "86b1bbc807d9",
     ("multi_layer", "triton"): "3af1d9a0437f",
 }
 

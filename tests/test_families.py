@@ -14,7 +14,7 @@ from fuzz.draw.swarm import EVERYTHING, LONG, SMALL, WIDE, Swarm
 from fuzz.mutation.directed import setups as written
 from repro.cases.case import Case, Request, Setup, Step, setup_problems
 from repro.cases.codec import case_from_json, case_to_json, digest
-from repro.cases.families import DEEPSEEK, FAMILY_FACTS, GDN, GLM, families, fitted, is_latent
+from repro.cases.families import DEEPSEEK, FAMILY_FACTS, GDN, GLM, GPT_OSS, families, fitted, is_latent
 from repro.cases.runner_facts import RUNNER_FACTS
 from runners.conformance.jobs import jobs
 
@@ -67,7 +67,7 @@ def test_a_family_is_drawn_where_it_is_asked_for(name: str, runner: str, backend
 
 def test_a_family_is_refused_where_it_is_not_driven() -> None:
     assert families("draft", "fa3") == (DEEPSEEK, GLM)
-    assert families("decode", "fa3") == (DEEPSEEK, GLM, GDN)
+    assert families("decode", "fa3") == (DEEPSEEK, GLM, GDN, GPT_OSS)
     assert families("draft_extend", "flashinfer") == (GLM,)
     over_fa3 = fitted(replace(DRAFT, backend="fa3", family=DEEPSEEK, head_dim=64, num_kv_heads=3))
     assert not setup_problems(over_fa3)
@@ -75,7 +75,7 @@ def test_a_family_is_refused_where_it_is_not_driven() -> None:
         "the kv_move runner over triton has no deepseek_v3 models": {"runner": "kv_move"},
         "the EAGLE3 algorithm has no deepseek_v3 models": {"algorithm": "EAGLE3"},
         "a family other than Llama has no logit cap": {"logit_cap": 5},
-        "model_type 'mamba' is not one of deepseek_v3, glm4_moe, qwen3_next": {"family": "mamba"},
+        "model_type 'mamba' is not one of deepseek_v3, glm4_moe, qwen3_next, gpt_oss": {"family": "mamba"},
     }
     for words, changes in refused.items():
         setup = replace(fitted(replace(DRAFT, family=DEEPSEEK)), **changes)

@@ -72,7 +72,7 @@ class Aim:
         later = {field for field in (*values, *self.having) if OPTION[field].later}
         off = {field for field in later & values.keys() if values[field] == OPTION[field].default}
         swarm = replace(swarm, options=(swarm.options | later) - off)
-        swarm = replace(swarm, algorithm=values.get("algorithm", swarm.algorithm))
+        swarm = replace(swarm, algorithm=values.get("algorithm", swarm.algorithm), family=values.get("family", ""))
         if "topk" in values or "topk" in self.having:
             swarm = replace(swarm, branching=values.get("topk") != 1)
         if "page_size" in values or "page_size" in self.having:
@@ -209,7 +209,8 @@ def _completed(
         "hidden_size": next((width for width in widths if width % max(1, heads) == 0), heads * 8),
         "dtype": (family.dtypes or kernels.drawn_dtypes)[0],
         "head_dim": min(dim for dim in kernels.drawn_head_dims if dim > above),
-        "window": OPTION["window"].smallest["window"] if fixed.get("swa") else 0,
+        "window": OPTION["window"].smallest["window"] if fixed.get("swa") or family.sliding else 0,
+        "swa": family.sliding,
     }
     setup = Setup(**(values | fixed))
     if "context_len" in fixed or setup.page_size < 1:

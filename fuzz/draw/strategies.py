@@ -90,7 +90,8 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     plain = facts.plain  # neither windows nor caps are known for others
     dtypes = [name for name in BACKEND_FACTS[backend].drawn_dtypes if name in facts.dtypes or not facts.dtypes]
     windows = domain.windowed == "target" or BACKEND_FACTS[backend].drafts_in_windows or num_steps == 1
-    window = draw(_values("window")) if domain.windowed and windows and "window" in swarm.options and plain else 0
+    windowed = facts.sliding or (domain.windowed and windows and "window" in swarm.options and plain)
+    window = draw(_values("window")) if windowed else 0
     adapting &= plain and not (window and domain.windowed == "draft" and not BACKEND_FACTS[backend].starts_in_windows)
     others = [steps for steps in range(1, min(steps_max + 1, domain.num_steps_max) + 1) if steps != num_steps]
     quantises = domain.quantises and BACKEND_FACTS[backend].quantises and "kv_dtype" in swarm.options and plain
@@ -116,7 +117,7 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
         kv_splits=draw(st.sampled_from(SPLITS_OF_LONG) if context_len > TWO_SPLITS else _values("kv_splits")),
         algorithm=algorithm,
         window=window,
-        swa=bool(window) and domain.windowed == "target" and "swa" in swarm.options,
+        swa=facts.sliding or (bool(window) and domain.windowed == "target" and "swa" in swarm.options),
         logit_cap=draw(_values("logit_cap")) if capped and "logit_cap" in swarm.options and plain else 0,
         overhang=draft_tokens + SPARE_POSITIONS if "overhang" in swarm.options and domain.overhangs else 0,
         mirrored=domain.host_lengths or not swarm.unmirrored,
@@ -129,7 +130,9 @@ def _setups(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> Setup:
     setup = _switched(replace(setup, overhang=min(setup.overhang, overhang_max(setup))), swarm)
     if domain.serves:
         return draw(arrivals.served(setup))
-    return setup if is_drawn(setup) else replace(setup, window=0, swa=False, rejection=False)
+    if is_drawn(setup):
+        return setup
+    return replace(setup, window=0, swa=False, rejection=False, family="" if facts.sliding else family)
 
 
 def _switched(setup: Setup, swarm: Swarm) -> Setup:
@@ -161,7 +164,8 @@ def _drafter(draw: st.DrawFn, runner: str, backend: str, swarm: Swarm) -> tuple[
 
 def _families(runner: str, backend: str, swarm: Swarm) -> tuple[str, ...]:
     """The families that the swarm's setups may name."""
-    return families(runner, backend) if "family" in swarm.options else ()
+    names = families(runner, backend) if "family" in swarm.options else ()
+    return tuple(name for name in names if swarm.family in ("", name))
 
 
 def _only_chains(runner: str, backend: str, swarm: Swarm) -> bool:

@@ -40,7 +40,7 @@ class Swarm:
     steps of a case. sparse: buckets may leave gaps. shuffled: rows may change places between calls. jumps: a continued
     request may also stay or leap in length.
     Where the runner, its backend and the features before it allow: branching: topk is above 1. paged: page sizes are.
-    single: whether there is one draft step; None: either. algorithm: its name; empty: any.
+    single: whether there is one draft step; None: either. algorithm, family: its name; empty: any.
     options: fields of Setup that are not at their defaults (repro/cases/options.py); batches ask for hidden states if
     graphs return them. unmirrored: there are no lengths on the host. crowded: some batches have more requests than the
     largest bucket; idle: some have none. halfway: some calls have no lengths on the host. relocating: request slots own
@@ -54,6 +54,7 @@ class Swarm:
     paged: bool = True
     single: bool | None = None
     algorithm: str = ""
+    family: str = ""
     sparse: bool = True
     shuffled: bool = True
     jumps: bool = True

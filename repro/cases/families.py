@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from repro.cases.runner_facts import ALL_ALGORITHMS, LATENT
 from repro.cases.setup import Setup
 
-DEEPSEEK, GLM, GDN = "deepseek_v3", "glm4_moe", "qwen3_next"
+DEEPSEEK, GLM, GDN, GPT_OSS = "deepseek_v3", "glm4_moe", "qwen3_next", "gpt_oss"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,9 +19,9 @@ class FamilyFacts:
     """One row of FAMILY_FACTS. what: in words. backends: those with which each runner is driven; of all runners and
     backends where empty. chains: backends over which it drafts with topk 1 only. algorithms: those that a setup may
     name it with. latent: whether a token's keys and values are one latent vector. recurrent: whether some layers
-    keep of a request a state beside the KV cache. plain: whether windows, caps and the
-    like are known for it, which are made of Llama's classes. hidden_sizes, dtypes: those that are drawn; where empty,
-    all that other models draw."""
+    keep of a request a state beside the KV cache. plain: whether windows, caps and the like are known for it, which are
+    made of Llama's classes. sliding: whether it has sliding layers with KV slots of their own, so that its setups have
+    a window and such a pool. hidden_sizes, dtypes: those that are drawn; where empty, all that other models draw."""
 
     what: str
     backends: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
@@ -30,6 +30,7 @@ class FamilyFacts:
     latent: bool = False
     recurrent: bool = False
     plain: bool = False
+    sliding: bool = False
     hidden_sizes: tuple[int, ...] = ()
     dtypes: tuple[str, ...] = ()
 
@@ -71,7 +72,16 @@ FAMILY_FACTS: Mapping[str, FamilyFacts] = {
         # Of bfloat16 Triton's interpreter knows nothing, and recurrent layers are Triton's over every backend.
         dtypes=("float16", "float32"),
     ),
+    GPT_OSS: FamilyFacts(
+        what="gpt-oss: attention with sinks, a sliding and a full layer, experts with biases; a Llama drafts for it",
+        # sglang has it over neither flashinfer nor, as a target that drafts, anything but a Llama.
+        backends=dict.fromkeys(("decode", "verify"), ("triton", "fa3")),
+        algorithms=("EAGLE", "EAGLE3"),
+        sliding=True,
+    ),
 }
+# The window of a family with sliding layers, in a setup that was drawn for other models.
+_WINDOW = 7
 
 
 # Models that people serve and no setup names, and what is missing.
@@ -84,7 +94,7 @@ FAMILIES_NOT_DRIVEN: Mapping[str, str] = {
     "DeepSeek-V4": "no stand-in for its planning kernels",
     "Qwen3-Next in verify, draft and draft-extend": "the states that a verify leaves are not committed yet",
     "Qwen3.5 (GDN), Kimi-Linear (KDA), Nemotron-H (Mamba2)": "no configuration",
-    "gpt-oss": "attention sinks have no stand-in",
+    "gpt-oss over flashinfer": "sglang has no such server",
     "DFLASH, DSPARK": "no adapter drives their workers",
 }
 
@@ -122,4 +132,6 @@ def fitted(setup: Setup) -> Setup:
         setup,
         hidden_size=sizes[0] if sizes and setup.hidden_size not in sizes else setup.hidden_size,
         dtype=setup.dtype if setup.dtype in dtypes else dtypes[0],
+        window=setup.window or _WINDOW * facts.sliding,
+        swa=setup.swa or facts.sliding,
     )

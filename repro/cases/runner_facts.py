@@ -215,6 +215,7 @@ RUNNER_FACTS = {
         what="the target's runner in target-verify mode: before each call the draft worker's own eager draft proposes "
         "a tree and sglang's `build_tree_kernel_efficient` writes mask and positions",
         backends=("triton", "flashinfer", "fa3"),
+        algorithms=("EAGLE", "EAGLE3"),
         room=room.verify_room,
         reads=(_VERIFIED, _VERIFIED_IN_WINDOW),
         own_oracles=("tree_mask",),

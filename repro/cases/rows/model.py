@@ -27,7 +27,10 @@ ROWS: tuple[Option, ...] = (
         bounds=(0, CONTEXT_MAX),
         if_set=(
             Need(lambda s, r, b: bool(r.windowed), "the {s.runner} runner has no window"),
-            of_llama(" has no window"),
+            Need(
+                lambda s, r, b: family_facts(s).plain or family_facts(s).sliding,
+                "a family without sliding layers has no window",
+            ),
             Need(_drafts_in_window, "drafts with a window are unsupported on {s.backend}"),
         ),
         # Shorter than most prefixes, about as long, longer than some.
@@ -136,6 +139,7 @@ ROWS: tuple[Option, ...] = (
                 lambda s, r, b: s.topk == 1 or s.backend not in family_facts(s).chains,
                 "{s.family} models over {s.backend} have topk 1 only",
             ),
+            Need(lambda s, r, b: s.swa or not family_facts(s).sliding, "{s.family} models have sliding layers"),
         ),
         drawn=tuple(FAMILY_FACTS),
         later=True,

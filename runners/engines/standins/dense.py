@@ -20,10 +20,11 @@ def attention(
     *,
     scale: float,
     soft_cap: float,
+    sinks: torch.Tensor | None = None,
 ) -> Pair:
     """query: [n, heads, dim]; key, value: [m, key heads, dim]; seen: which key each query sees, bool [n, m], None for
-    all; soft_cap: 0 for none. Gives [n, heads, dim] and the natural logarithm of the sum of weights, [n, heads], in
-    float32: zeros and -inf for a query that sees no key."""
+    all; soft_cap: 0 for none; sinks: [heads], the score of a key without a value. Gives [n, heads, dim] and the natural
+    logarithm of the sum of weights, [n, heads], in float32: zeros and -inf for a query that sees no key."""
     count, heads, dim = query.shape
     keys, groups, _ = key.shape
     if not keys:
@@ -41,6 +42,9 @@ def attention(
     blind = top == -math.inf
     weights = scores.sub_(top.masked_fill(blind, 0.0)).exp_()
     total = weights.sum(-1, keepdim=True)
+    if sinks is not None:
+        each = sinks.float().view(groups, 1, -1).expand(-1, count, -1).reshape(top.shape)
+        total = total + torch.exp(each - top.masked_fill(blind, 0.0))
     logs = top + torch.log(total)
     out = torch.bmm(weights, value.float().transpose(0, 1)).div_(total.masked_fill_(blind, 1.0))
     if count == 1:

@@ -1,7 +1,7 @@
 """Stands in for FlashAttention 3 as sgl_kernel publishes it: its functions and their checks, on CPU tensors.
 
 Not modelled: how a call is divided among programs (splits, packed heads, the largest count of queries, which a captured
-launch keeps). New keys and values, rotation, sinks and scales are refused: no runner that is driven has them.
+launch keeps). New keys and values, rotation and scales are refused: no runner that is driven has them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DTYPES = (torch.float16, torch.bfloat16)
 _HEAD_DIM_MAX = 256
 _WITHOUT_STAND_IN = (
     *("k", "v", "rotary_cos", "rotary_sin", "rotary_seqlens", "cache_batch_idx", "cache_leftpad"),
-    *("q_descale", "k_descale", "v_descale", "attention_chunk", "sinks", "only_qv"),
+    *("q_descale", "k_descale", "v_descale", "attention_chunk", "only_qv"),
 )
 _LATENT_ROTARY_MAX = 64
 
@@ -78,13 +78,20 @@ def flash_attn_with_kvcache(
     if scheduler_metadata is not None and scheduler_metadata.dtype != torch.int32:
         raise RuntimeError(f"scheduler_metadata must have dtype int32, not {scheduler_metadata.dtype}")
     scale = softmax_scale if softmax_scale is not None else (q.shape[-1] + (0 if qv is None else qv.shape[-1])) ** -0.5
+    if sinks is not None:
+        _check_sinks(sinks, q.shape[-2])
     left, right = window_size
     output, logs = fa3_kernels.paged_attention(
-        *(q, k_cache, v_cache, qv, cache_seqlens, table, cu_seqlens_q, scheduler_metadata),
+        *(q, k_cache, v_cache, qv, cache_seqlens, table, cu_seqlens_q, scheduler_metadata, sinks),
         *(causal, left, right, softcap, scale),
     )
     output = output if out is None else out.copy_(output)
     return (output, logs) if return_softmax_lse else output
+
+
+def _check_sinks(sinks: Tensor, heads: int) -> None:
+    if sinks.dtype != torch.bfloat16 or sinks.shape != (heads,) or not sinks.is_contiguous():
+        raise RuntimeError(f"sinks must be contiguous bf16 of {heads} heads, not {sinks.dtype} {tuple(sinks.shape)}")
 
 
 def _refuse(options: Mapping[str, object]) -> None:

@@ -28,6 +28,7 @@ def _paged(
     page_table: torch.Tensor,
     query_starts: torch.Tensor,
     schedule: torch.Tensor | None,
+    sinks: torch.Tensor | None,
     causal: bool,
     left: int,
     right: int,
@@ -38,7 +39,7 @@ def _paged(
     page_table: the pages of each; query_starts: where its queries begin, and where the last one's end. Gives
     [tokens, heads, dim] in the query's dtype and natural logarithms, float32 [heads, tokens]; NaN for queries of no
     sequence. latent_query: [tokens, heads, the values' dim]: queries of values, which count as the first part of each
-    key."""
+    key. sinks: [heads], as attention() has them."""
     launch_memory.watched()
     touched.reads(lengths, query_starts)
     shape = shape_of(query.shape[1], key.shape[2], query.shape[2], key.shape[1], left, right)
@@ -62,7 +63,7 @@ def _paged(
         queries = query[rows]
         if latent_query is not None:
             queries, keys = torch.cat((latent_query[rows], queries), -1), torch.cat((weights, keys), -1)
-        out[rows], logs[rows] = attention(queries, keys, weights, seen, scale=scale, soft_cap=soft_cap)
+        out[rows], logs[rows] = attention(queries, keys, weights, seen, scale=scale, soft_cap=soft_cap, sinks=sinks)
     return out, logs.T.contiguous()
 
 
@@ -130,8 +131,8 @@ def _merged(value: torch.Tensor, logs: torch.Tensor, other: torch.Tensor, other_
 _library = torch.library.Library("eagleeye", "FRAGMENT")
 _library.define(
     f"{KERNEL}(Tensor query, Tensor key, Tensor value, Tensor? latent_query, Tensor lengths, Tensor page_table, "
-    "Tensor query_starts, Tensor? schedule, bool causal, int left, int right, float soft_cap, float scale) "
-    "-> (Tensor, Tensor)"
+    "Tensor query_starts, Tensor? schedule, Tensor? sinks, bool causal, int left, int right, "
+    "float soft_cap, float scale) -> (Tensor, Tensor)"
 )
 _library.define("fa3_merge(Tensor value, Tensor logs, Tensor other, Tensor other_logs) -> (Tensor, Tensor)")
 _library.define("fa3_schedule(Tensor lengths) -> Tensor")

@@ -8,29 +8,45 @@ from typing import Any
 import numpy as np
 
 from repro.cases.case import Setup
-from repro.cases.families import GDN, GLM, is_latent
+from repro.cases.families import GDN, GLM, GPT_OSS, is_latent
 from repro.cases.layout import Ints
 from runners.releases import model
 from runners.releases.options import mrope
 from runners.releases.options.deepseek import deepseek
 from runners.releases.options.gdn import gdn
 from runners.releases.options.glm import glm
+from runners.releases.options.gpt_oss import gpt_oss
 
 AUXILIARY = 3  # layers of the target whose hidden states EAGLE3's draft model is given
+# The layers behind which a target that is driven gives them: two, as each takes time on the emulated engine.
+_AUXILIARY_BEHIND = (0, 1)
 
 
 def configs(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """The configurations of target and draft model."""
-    if setup.algorithm == "EAGLE3":
-        draft_only = {"draft_vocab_size": draft_vocab(setup), **mrope.config(setup)}
-        return model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle3") | draft_only
     if is_latent(setup):
         return deepseek(setup), deepseek(setup)
     if setup.family == GLM:
         return glm(setup), glm(setup)
     if setup.family == GDN:
         return gdn(setup), gdn(setup)
-    return model.llama(setup), model.llama(setup, "LlamaForCausalLMEagle")
+    target = gpt_oss(setup) if setup.family == GPT_OSS else model.llama(setup)
+    if setup.algorithm == "EAGLE3":
+        draft_only = {"draft_vocab_size": draft_vocab(setup), **mrope.config(setup)}
+        return target, model.llama(setup, "LlamaForCausalLMEagle3") | draft_only
+    return target, model.llama(setup, "LlamaForCausalLMEagle")
+
+
+def verifying(setup: Setup) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The same where the target gives the hidden states that a draft model of its algorithm is given: EAGLE3's come
+    from behind several layers, with more behind them."""
+    target, draft = configs(setup)
+    if setup.algorithm != "EAGLE3":
+        return target, draft
+    kinds = {name: target[name] for name in ("hybrid_layer_pattern", "layer_types") if name in target}
+    layers = {name: [*each, each[0]] for name, each in kinds.items()}
+    target = {**target, **layers, "num_hidden_layers": len(_AUXILIARY_BEHIND) + 1}
+    return target, {**draft, "eagle_config": {"eagle_aux_hidden_state_layer_ids": _AUXILIARY_BEHIND}}
 
 
 def hot_tokens(setup: Setup) -> Ints:

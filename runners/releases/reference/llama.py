@@ -16,12 +16,13 @@ from runners.releases.reference.rounding import Rounding
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
     """The scores of a layer's queries and keys. scaling: what queries are multiplied by. window: how many tokens before
-    its own a query sees, -1 for all. logit_cap: where scores level off, 0 for nowhere. cached: where its keys and
-    values lie."""
+    its own a query sees, -1 for all. logit_cap: where scores level off, 0 for nowhere. sinks: as op.attention() has
+    them. cached: where its keys and values lie."""
 
     scaling: float
     window: int = -1
     logit_cap: float = 0.0
+    sinks: torch.Tensor | None = None
     cached: Cached = ALONE
 
 
@@ -36,10 +37,19 @@ class Attend(Protocol):
 Activation = Callable[[Rounding, torch.Tensor], torch.Tensor]
 
 
+def exact(parameter: torch.Tensor) -> torch.Tensor:
+    """A parameter's values, float64 on the host."""
+    return parameter.detach().to("cpu", torch.float64)
+
+
 def weight(module: Any) -> torch.Tensor:
-    """The weight of a layer of sglang's, float64 on the host."""
-    values: torch.Tensor = module.weight.detach().to("cpu", torch.float64)
-    return values
+    """The weight of a layer of sglang's, as exact() has it."""
+    return exact(module.weight)
+
+
+def bias(module: Any) -> torch.Tensor | None:
+    """The same of its bias, if it has one."""
+    return None if getattr(module, "bias", None) is None else exact(module.bias)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +66,12 @@ class Heads:
     neox: bool
     scores: Scores
     sections: tuple[int, ...] = ()
+    qkv_bias: torch.Tensor | None = None
+    out_bias: torch.Tensor | None = None
 
     @classmethod
     def of(cls, layer: Any, cached: Cached) -> Heads:
-        """layer: sglang's LlamaAttention."""
+        """layer: sglang's LlamaAttention, or one with these names."""
         return cls(
             qkv=weight(layer.qkv_proj),
             out=weight(layer.o_proj),
@@ -72,18 +84,29 @@ class Heads:
                 scaling=layer.head_dim**-0.5,
                 window=layer.attn.sliding_window_size,
                 logit_cap=layer.attn.logit_cap,
+                sinks=exact(layer.sinks) if hasattr(layer, "sinks") else None,
                 cached=cached,
             ),
             sections=tuple(getattr(layer.rotary_emb, "mrope_section", None) or ()),
+            qkv_bias=bias(layer.qkv_proj),
+            out_bias=bias(layer.o_proj),
         )
 
     def run(self, by: Rounding, x: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         """x: [samples, tokens, hidden]."""
         parts = [self.heads, self.kv_heads, self.kv_heads]
-        queries, keys, values = op.linear(by, x, self.qkv).unflatten(-1, (-1, self.size)).split(parts, dim=2)
+        queries, keys, values = (
+            op.linear(by, x, self.qkv, self.qkv_bias).unflatten(-1, (-1, self.size)).split(parts, dim=2)
+        )
         cos, sin = op.angles(by, self.cos_sin, positions, self.sections)
         queries, keys = (op.rotated(by, turned, cos, sin, neox=self.neox) for turned in (queries, keys))
-        return op.linear(by, attend(queries, by.cached(keys), by.cached(values), self.scores), self.out)
+        return op.linear(by, attend(queries, by.cached(keys), by.cached(values), self.scores), self.out, self.out_bias)
+
+
+class Feed(Protocol):
+    """A feed-forward network: of x [samples, tokens, hidden]."""
+
+    def run(self, by: Rounding, x: torch.Tensor) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,15 +162,15 @@ class Layer:
 
     attention: Heads
     between: Norm
-    feed: Gated
+    feed: Feed
 
     @classmethod
-    def of(cls, layer: Any, cached: Cached = ALONE) -> Layer:
-        """layer: sglang's LlamaDecoderLayer, or one with these names."""
+    def of(cls, layer: Any, cached: Cached = ALONE, feed: Callable[[Any], Feed] = Gated.of) -> Layer:
+        """layer: sglang's LlamaDecoderLayer, or one with these names. feed: makes its feed-forward network."""
         return cls(
             attention=Heads.of(layer.self_attn, cached),
             between=Norm.of(layer.post_attention_layernorm),
-            feed=Gated.of(layer.mlp),
+            feed=feed(layer.mlp),
         )
 
     def run(
@@ -180,25 +203,34 @@ def layers(model: Any) -> Any:
 
 
 def cached(model: Any) -> list[Cached]:
-    """The cache of each layer; of a sliding and a full one as options/sliding.py has them: the full layer's first."""
-    pattern = getattr(model.config, "hybrid_layer_pattern", None)
-    return [Cached(keys=2, values=3) if sliding else ALONE for sliding in pattern or [0]]
+    """The cache of each layer: all keys, then all values; where some layers are sliding, as options/sliding.py has
+    them, those of full layers first."""
+    kinds = getattr(model.config, "hybrid_layer_pattern", None) or getattr(model.config, "layer_types", None)
+    is_sliding = [kind in (1, "sliding_attention") for kind in kinds or [0] * len(layers(model))]
+    full, places = is_sliding.count(False), []
+    for number, kind in enumerate(is_sliding):
+        count, place = is_sliding.count(kind), is_sliding[:number].count(kind)
+        places.append(Cached(keys=place, values=count + place).behind(2 * full * kind))
+    return places
 
 
-def target(model: Any, vocab: int) -> Model:
-    """LlamaForCausalLM: its hidden states are those behind the last norm."""
+def target(model: Any, vocab: int, feed: Callable[[Any], Feed] = Gated.of) -> Model:
+    """LlamaForCausalLM, or a model with its names and other feed-forward networks: its hidden states are those behind
+    the last norm; for EAGLE3's draft model, those in front of some layers, side by side."""
+    captured = model.model.layers_to_capture if getattr(model, "capture_aux_hidden_states", False) else []
     ends, norm = Ends.of(model, vocab), Norm.of(model.model.norm)
     stack = [
-        (Norm.of(layer.input_layernorm), Layer.of(layer, kv))
+        (Norm.of(layer.input_layernorm), Layer.of(layer, kv, feed))
         for layer, kv in zip(layers(model), cached(model), strict=True)
     ]
 
     def run(by: Rounding, tokens: Tokens, attend: Attend) -> Result:
-        x = ends.embedded(by, tokens)
-        for before, layer in stack:
+        x, auxiliary = ends.embedded(by, tokens), []
+        for number, (before, layer) in enumerate(stack):
+            auxiliary += [x] if number in captured else []
             x = layer.run(by, before.run(by, x), tokens, attend, x)
         hidden = norm.run(by, x)
-        return op.linear(by, hidden, ends.head), hidden
+        return op.linear(by, hidden, ends.head), torch.cat(auxiliary, dim=-1) if auxiliary else hidden
 
     return run
 

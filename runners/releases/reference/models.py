@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from runners.releases.reference import deepseek, llama
+from runners.releases.reference import deepseek, gpt_oss, llama
 from runners.releases.reference.llama import Model
 
-MODELS = {
+MODELS: Mapping[str, Callable[[Any, int], Model | None]] = {
     "LlamaForCausalLM": llama.target,
     "LlamaForCausalLMEagle": llama.eagle,
     "LlamaForCausalLMEagle3": llama.eagle3,
+    "GptOssForCausalLM": gpt_oss.target,
     "MiMoV2MTP": llama.mimo,
     "DeepseekV3ForCausalLM": deepseek.target,
     "DeepseekV3ForCausalLMNextN": deepseek.next_token,

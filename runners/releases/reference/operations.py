@@ -126,9 +126,15 @@ class Attended:
 
 
 def attention(
-    by: Rounding, queries: torch.Tensor, seen: Attended, scaling: float, logit_cap: float = 0.0
+    by: Rounding,
+    queries: torch.Tensor,
+    seen: Attended,
+    scaling: float,
+    logit_cap: float = 0.0,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """queries [samples, queries, heads, size] over what they see: [samples, queries, heads * value size]."""
+    """queries [samples, queries, heads, size] over what they see: [samples, queries, heads * value size]. sinks:
+    [heads], the score of a key without a value that each sees besides."""
     count, heads = queries.shape[1:3]
     kv_heads = seen.keys.shape[1]
     # Some kernels scale the query in the model's type before they multiply.
@@ -148,7 +154,11 @@ def attention(
         scores = logit_cap * torch.tanh(scores / logit_cap)
         scores = by.moved(scores, SINGLE * _TRANSCENDENTAL * scores[0].abs())
     allowed = seen.mask.repeat(heads // kv_heads, 1)
-    shares = scores.masked_fill(~allowed, -math.inf).softmax(dim=-1)
+    scores = scores.masked_fill(~allowed, -math.inf)
+    if sinks is not None:
+        each = sinks.view(kv_heads, -1, 1).expand(-1, -1, count).reshape(1, kv_heads, -1, 1)
+        scores = torch.cat((scores, each.expand(len(scores), *each.shape[1:])), dim=-1)
+    shares = scores.softmax(dim=-1)[..., : allowed.shape[-1]]
     shares = by.moved(shares, furthest(shares[0], by.kv) * allowed)
     old_count = old.shape[-1]
     values, new_values = seen.values.transpose(0, 1), seen.new_values.transpose(1, 2)

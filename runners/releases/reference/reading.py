@@ -63,7 +63,9 @@ def attending(
                 new_values=values[:, span],
                 mask=visible(len(read.old), read.positions, read.positions, read.sees, scores.window),
             )
-            outputs.append(op.attention(question.by, queries[:, span], seen, scores.scaling, scores.logit_cap))
+            outputs.append(
+                op.attention(question.by, queries[:, span], seen, scores.scaling, scores.logit_cap, scores.sinks)
+            )
             rows = cached.written(keys[:, span], values[:, span])
             answer.wrote(read.own, rows, None if known is None else known[row].expand(len(read.own)))
         return torch.cat(outputs, dim=1)

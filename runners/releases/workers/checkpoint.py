@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from repro.cases.families import is_latent
-from runners.engines.standins.experts import experts
+from runners.engines.standins.experts import Biased, experts
 from runners.releases.live import Live
 from runners.releases.options.algorithms import hot_tokens
 
@@ -42,6 +42,15 @@ def _stand_in_for_experts(network: torch.nn.Module) -> None:
 def _experts(layer: Any, dispatch_output: Any) -> Any:
     """In the form of sglang's own methods."""
     tokens, chosen = dispatch_output.hidden_states, dispatch_output.topk_output
-    output = experts(tokens, layer.w13_weight, layer.w2_weight, chosen.topk_weights, chosen.topk_ids)
+    output = experts(tokens, layer.w13_weight, layer.w2_weight, chosen.topk_weights, chosen.topk_ids, _biased(layer))
     combined: Any = importlib.import_module("sglang.srt.layers.moe.token_dispatcher")
     return combined.StandardCombineInput(hidden_states=output)
+
+
+def _biased(layer: Any) -> Biased | None:
+    """None of experts without biases."""
+    up = getattr(layer, "w13_weight_bias", None)
+    if up is None:
+        return None
+    config = layer.moe_runner_config
+    return Biased(up=up, down=layer.w2_weight_bias, alpha=config.gemm1_alpha, limit=config.gemm1_clamp_limit)

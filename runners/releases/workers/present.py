@@ -8,6 +8,7 @@ from typing import Any
 
 from repro.cases.case import Setup
 from repro.cases.layout import pool_tokens
+from repro.cases.releases import release_order
 from runners.recording.observer import Unsupported
 from runners.releases.catalogue import first_releases, latest, module_of, present_release
 from runners.releases.live import Live
@@ -35,6 +36,8 @@ def _mapped(live: Live) -> Live:
     """The session, with a slot for each token where sliding layers have KV slots of their own."""
     if live.setup.swa:
         pool = live.target.model_runner.token_to_kv_pool
+        if live.setup.family and release_order(present_release()) < release_order("0.5.13"):
+            raise Unsupported("before 0.5.13 sliding layers of such families are not followed to their KV slots")
         if not sliding.is_hybrid(pool):
             raise Unsupported("this release makes a pool with sliding layers for a list of models alone")
         sliding.shift(pool, pool_tokens(live.setup) + live.setup.page_size)

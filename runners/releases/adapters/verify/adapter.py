@@ -22,6 +22,7 @@ from runners.releases.forward_pass import forward_batch, replayed, verify_spelli
 from runners.releases.live import Live, Outputs, Rows
 from runners.releases.options import adaptive
 from runners.releases.workers import present
+from runners.releases.workers.checkpoint import loaded
 from runners.releases.workers.verifier import verifier
 
 NATIVE = "sgl_build_tree_kernel_efficient"
@@ -32,6 +33,7 @@ build, neutral = present.build, decode.neutral
 
 
 def capture(live: Live) -> Any:
+    loaded(live)
     return adaptive.captured(live, adaptive.TARGET, partial(decode.capture, live), verifier)
 
 
