@@ -95,8 +95,8 @@ run() {
         --workers "${1#workers-}" --out "$OUT/$1"
       ;;
     openings) # of processes that have served other setups; the first case's kernels are compiled before
-      part "$1" 150 0 'whole +[0-9.]+ +[0-9.]+' "$PYTHON" -m fuzz bench --target "$target" --backend flashinfer \
-        --openings 24 --out "$OUT/$1"
+      part "$1" 150 0 'whole +[0-9.]+ +[0-9.]+' "$PYTHON" -m tests.tools.openings "$target" 24 "$OUT/$1" \
+        --backend flashinfer
       ;;
     rounds-1)
       part "$1" 150 0 'random mix: [0-9.]+ cases/s' "$PYTHON" -m fuzz bench --target "$target" --backend flashinfer \

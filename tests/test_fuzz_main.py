@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -20,11 +19,9 @@ from fuzz.__main__ import main
 from fuzz.footprint import Footprint
 from reports.progress import Display, line
 from repro.cases import codec
-from repro.cases.case import Case, Target
+from repro.cases.case import Target
 from repro.traces.campaign import CampaignFinding, Progress, loads
 from repro.traces.finding import Status
-from repro.traces.trace import Trace
-from runners.processes.pool import Pool
 from tests.builders.sample_record import stale_found
 from tests.builders.waiting import comes
 from tests.python_path import in_front
@@ -276,30 +273,6 @@ def test_bench_of_one_mix(
 def test_bench_of_a_failing_target_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("bench", "--target", "graph_differs/toy", "--cases", "4", "--out", str(tmp_path)) == 1
     assert re.search(r"verdicts were FAIL", capsys.readouterr().out)
-
-
-def test_openings_of_which_none_ran_a_case_are_2_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Only sessions of real sglang tell where the seconds go."""
-    assert run("bench", "--target", "clean/toy", "--openings", "2", "--out", str(tmp_path)) == 2
-    assert "clean/toy toy triton: none of 2 sessions ran its first case" in capsys.readouterr().out
-    (told,) = json.loads((tmp_path / "openings.json").read_text())
-    assert told["name"] == "clean/toy toy triton" and len(told["openings"]) == 2
-
-
-def test_openings_that_were_timed_before_an_interruption_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs, real = count(1), Pool.run
-
-    def until_the_fifth(pool: Pool, case: Case) -> Trace:
-        if next(runs) == 5:  # each opening takes two, and the first one is not counted
-            raise KeyboardInterrupt
-        return real(pool, case)
-
-    monkeypatch.setattr(Pool, "run", until_the_fifth)
-    assert run("bench", "--target", "clean/toy", "--openings", "2", "--out", str(tmp_path)) == 3
-    (told,) = json.loads((tmp_path / "openings.json").read_text())
-    assert len(told["openings"]) == 1
 
 
 @pytest.mark.parametrize("growth", [[], ["memory grew from 60 to 90 MiB"]])

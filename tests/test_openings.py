@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from fuzz.openings import Opening, table
 from repro.traces.trace import End, Termination, Trace
-from runners.recording.parts import Parts
+from tests.tools.openings import Opening, table
+from tests.tools.parts import Parts
 
 
 def ticking(*times: float) -> Iterator[float]:

@@ -11,7 +11,7 @@ from itertools import islice
 from fuzz import bench
 from fuzz.campaign import campaign
 from fuzz.case_source import CaseStream
-from fuzz.commands import night, openings
+from fuzz.commands import night
 from fuzz.commands.context import CommandContext
 from fuzz.commands.options import add_workers, campaign_options
 from fuzz.draw.rounds import rounds
@@ -41,9 +41,6 @@ def add_parser(commands: Commands) -> None:
         help="instead: run one campaign of this length, and report growth of memory, files and disk",
     )
     parser.add_argument("--only-together", action="store_true", help="with --workers: do not measure one worker first")
-    parser.add_argument(
-        "--openings", type=count, metavar="N", help="instead: open N sessions, and report where the seconds go"
-    )
     add_workers(parser)
 
 
@@ -63,8 +60,6 @@ def command(context: CommandContext, targets: Sequence[Target]) -> ExitCode:
     options = context.options
     if options.night:
         return night.command(context, targets)
-    if options.openings:
-        return openings.command(context, targets)
     count = bench.enough(options.cases, options.workers, options.cases_per_setup)
     for target in targets:
         # Cases of the small setup are counted all the same: the bare loop beside them has as many.

@@ -70,8 +70,8 @@ def measured(seats: Seats, until: float, target: str, openings: str, out: Path, 
     runner, backend, column = asked
     folder = (out / "-".join(asked).replace(" ", "-")).absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = ["--target", target, "--runner", runner, "--backend", backend, "--openings", openings]
-    command = [sys.executable, "-m", "fuzz", "bench", *drawn, *COLUMNS[column], "--out", str(folder)]
+    drawn = [target, openings, str(folder), "--runner", runner, "--backend", backend]
+    command = [sys.executable, "-m", "tests.tools.openings", *drawn, *COLUMNS[column]]
     left = until - time.monotonic()
     if left <= 0:
         return Cell(why_not="no time left")
@@ -89,10 +89,9 @@ def measured(seats: Seats, until: float, target: str, openings: str, out: Path, 
     return median(json.loads(path.read_text()), column)
 
 
-def median(told: Sequence[Any], column: str) -> Cell:
+def median(openings: Sequence[Any], column: str) -> Cell:
     """The median of the openings; of processes that serve several, of those that had served one. Else how the first one
     ended."""
-    openings = [opening for each in told for opening in each["openings"]]
     done = [opening for opening in openings if opening["ended"] == "done"]
     late = [opening for opening in done if "close" in opening["parts"]] if not COLUMNS[column] else done
     if late:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from repro.cases.case import Case, Setup, Target
 from runners.recording.observer import RunCase, Watch
-from runners.recording.parts import Parts
 from runners.releases.live import Adapter
-from runners.releases.starting import opening
 from runners.sessions import open as plain
+from tests.tools import opening_parts
+from tests.tools.parts import Parts
 
 changed, close_session = plain.changed, plain.close_session
 # What the names of stages begin with.
@@ -34,11 +34,11 @@ def open_session(setup: Setup, target: Target, watch: Watch) -> RunCase:
 def _of_this_process() -> Parts:
     if not _parts:
         _parts.append(parts := Parts())
-        opening.device_started(parts)
-        opening.timed(parts)
+        opening_parts.device_started(parts)
+        opening_parts.timed(parts)
         for runner, adapter in plain.ADAPTERS.items():
             if isinstance(adapter, Adapter):
-                plain.ADAPTERS[runner] = opening.timed_adapter(parts, adapter)
+                plain.ADAPTERS[runner] = opening_parts.timed_adapter(parts, adapter)
     return _parts[0]
 
 

@@ -1,5 +1,5 @@
 """The seconds of opening a session, in every release: functions of sglang and of compilers by the part that
-they are. Asked for by `fuzz bench --openings`; otherwise nothing here is run."""
+they are."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from runners.engines.active import engine
-from runners.recording.parts import Parts
 from runners.releases.live import Adapter
+from tests.tools.parts import Parts
 
 _RUNNER = "sglang.srt.model_executor.model_runner:ModelRunner"
 # Packages that are imported only once something is compiled.
